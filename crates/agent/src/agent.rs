@@ -183,8 +183,8 @@ pub(crate) struct Inner {
     pub box_room: chain::Room,
     /// Where the keys of tenants' boxes are derived.
     pub derivations: Arc<Derivations>,
-    /// Replicas' connections that were left, of whatever chain.
-    pub departed: Arc<Departed>,
+    /// Replicas' connections that were left, by tenants.
+    pub departed: Mutex<HashMap<String, Arc<Departed>>>,
     pub allows_unsealed: bool,
     pub units: Mutex<Vec<Mounted>>,
     /// The ways to those that daemons keep.
@@ -306,7 +306,7 @@ impl Agent {
                 box_credentials: Mutex::default(),
                 box_memory: settings.box_memory,
                 box_room: settings.box_room,
-                departed: Arc::default(),
+                departed: Mutex::default(),
                 derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
                 units: Mutex::default(),
                 links: Links::new(

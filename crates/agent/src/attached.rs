@@ -33,6 +33,7 @@ use volume::{
 use world::{Clock, Wake};
 
 use crate::agent::{Agent, Inner, TaskEnded, blocking};
+use crate::box_files::Keepers;
 use crate::capability_cache::Kept;
 use crate::chains::ChainError;
 use crate::closer::Closer;
@@ -103,6 +104,11 @@ impl Attached {
             served: RwLock::new(Some(served)),
             _kept: kept,
         }
+    }
+
+    /// Which one it is.
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.volume
     }
 
     fn with<T>(&self, ask: impl FnOnce(&Served) -> Result<T, ExportGone>) -> Result<T, ExportGone> {
@@ -250,9 +256,6 @@ pub enum AttachError {
     /// What journals among its boxes have cannot be looked for, or put aside.
     #[error("the journals of its boxes cannot be looked through: {0}")]
     BoxJournals(std::io::Error),
-    /// They have acknowledged what is not below.
-    #[error("what was acknowledged by its boxes ({0}) is not carried out")]
-    BoxesHold(String),
     /// Nobody can connect to it.
     #[error(transparent)]
     Serving(#[from] ServingError),
@@ -262,7 +265,7 @@ pub enum AttachError {
     /// The engine had to stop.
     #[error("the engine stopped: {0}")]
     Stopped(#[from] IoError),
-    /// It has not all that was written through its boxes.
+    /// It has not all that was written through its boxes; who has, for people.
     #[error("{0}")]
     Lacks(String),
     /// No unit takes what it has.
@@ -533,6 +536,9 @@ impl Agent {
             attached
                 .chain_turn
                 .store(self.new_turn(), Ordering::Release);
+            if epoch.is_some() {
+                self.tidy_boxes(wish.volume, Keepers::default()).await;
+            }
         } else {
             let put = self.put_chain(wish, &attached, SizeRule::MayChange);
             if let Err(error) = put.await {
@@ -573,8 +579,8 @@ impl Agent {
         self.release(id, epoch);
         stopped??;
         match epoch {
-            Some(_) => self.boxes_hold_nothing(volume).await,
-            None => Ok(()),
+            Some(_) if !is_forced => self.boxes_hold_nothing(volume).await,
+            _ => Ok(()),
         }
     }
 
@@ -584,7 +590,10 @@ impl Agent {
         let left = left.map_err(AttachError::BoxJournals)?;
         match left.is_empty() {
             true => Ok(()),
-            false => Err(AttachError::BoxesHold(left.join(", "))),
+            false => Err(AttachError::Lacks(format!(
+                "what was acknowledged by its boxes ({}) is not carried out",
+                left.join(", ")
+            ))),
         }
     }
 

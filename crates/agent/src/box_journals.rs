@@ -24,14 +24,11 @@ use policy::{BoxKind, Policy};
 use world::{Disk, OpenMode};
 
 use crate::agent::{Agent, TaskEnded, blocking};
+use crate::box_files::names;
 
 /// The journals in a folder, by their boxes' names.
 fn journals(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
-    let entries = match disk.list(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        listed => listed?,
-    };
-    let names = entries.into_iter().map(|entry| entry.name);
+    let names = names(disk, folder)?.into_iter();
     let of_boxes = names.filter_map(|name| name.strip_suffix(JOURNAL_SUFFIX).map(str::to_owned));
     Ok(of_boxes.collect())
 }
@@ -61,6 +58,28 @@ pub(crate) fn put_aside(disk: &dyn Disk, folder: &Path, but: &HashSet<String>) -
         tracing::warn!(journal = %aside.display(), "put aside: no box of the volume carries it out");
     }
     Ok(())
+}
+
+/// What was put aside of the volumes in a folder: one sentence each.
+fn asides(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
+    let mut told = Vec::new();
+    for volume in names(disk, folder)? {
+        let folder = folder.join(&volume);
+        for name in names(disk, &folder)? {
+            if !name.contains(ASIDE) {
+                continue;
+            }
+            let path = folder.join(&name);
+            let bytes = about_bytes(disk.open(&path, OpenMode::Read)?.length()?);
+            told.push(format!(
+                "a journal among the boxes of volume {volume} had acknowledged what was not carried \
+                 out before the volume was used without it; that is kept in {} ({bytes}): remove it \
+                 when nobody misses it",
+                path.display()
+            ));
+        }
+    }
+    Ok(told)
 }
 
 /// The journals among the boxes that are wanted of a volume; none, if this program cannot
@@ -108,68 +127,45 @@ impl Agent {
         .await
     }
 
-    /// Volumes with something in a journal of a box.
-    pub(crate) async fn volumes_with_box_journals(&self) -> Vec<VolumeId> {
+    /// Volumes with something in a journal of a box, but for these.
+    pub(crate) async fn volumes_with_box_journals(
+        &self,
+        but: HashSet<VolumeId>,
+    ) -> Result<io::Result<Vec<VolumeId>>, TaskEnded> {
         let disk = Arc::clone(&self.inner.world.disk);
         let folder = self.inner.folder.chains();
-        let found = blocking(move || {
-            let entries = disk.list(&folder).unwrap_or_default().into_iter();
-            let volumes = entries.filter_map(|entry| entry.name.parse::<VolumeId>().ok());
-            let has_any = |volume: &VolumeId| {
-                let left = left(&*disk, &folder.join(volume.to_string()));
-                left.is_ok_and(|left| !left.is_empty())
-            };
-            volumes.filter(has_any).collect()
-        });
-        found.await.unwrap_or_default()
+        blocking(move || {
+            let mut found = Vec::new();
+            for name in names(&*disk, &folder)? {
+                let Ok(volume) = name.parse::<VolumeId>() else {
+                    continue;
+                };
+                if !but.contains(&volume) && !left(&*disk, &folder.join(name))?.is_empty() {
+                    found.push(volume);
+                }
+            }
+            Ok(found)
+        })
+        .await
     }
 
-    /// What was put aside: one sentence each.
+    /// What was put aside, and that it cannot be looked for: one sentence each.
     pub(crate) async fn box_journals_aside(&self) -> Vec<String> {
         let disk = Arc::clone(&self.inner.world.disk);
         let folder = self.inner.folder.chains();
-        let told = blocking(move || {
-            let mut told = Vec::new();
-            for volume in disk.list(&folder).unwrap_or_default() {
-                let folder = folder.join(&volume.name);
-                for file in disk.list(&folder).unwrap_or_default() {
-                    if !file.name.contains(ASIDE) {
-                        continue;
-                    }
-                    let path = folder.join(&file.name);
-                    let length = disk
-                        .open(&path, OpenMode::Read)
-                        .and_then(|file| file.length());
-                    let bytes = length.map(about_bytes).unwrap_or_default();
-                    told.push(format!(
-                        "a journal among the boxes of volume {} had acknowledged what was not \
-                         carried out before the volume was used without it; that is kept in {} \
-                         ({bytes}): remove it when nobody misses it",
-                        volume.name,
-                        path.display()
-                    ));
-                }
-            }
-            told
-        });
-        told.await.unwrap_or_default()
-    }
-
-    /// Removes what the boxes of a volume that is no more have kept.
-    pub(crate) async fn forget_boxes(&self, volume: VolumeId) {
-        let disk = Arc::clone(&self.inner.world.disk);
-        let folder = self.inner.folder.chain(volume);
-        let removed = blocking(move || {
-            let entries = match disk.list(&folder) {
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-                listed => listed?,
-            };
-            let mut files = entries.into_iter();
-            files.try_for_each(|file| disk.remove(&folder.join(file.name)))
-        });
-        if let Ok(Err(error)) = removed.await {
-            tracing::warn!(%volume, %error, "what its boxes have kept is not removed");
-        }
+        let told = blocking({
+            let folder = folder.clone();
+            move || asides(&*disk, &folder)
+        })
+        .await;
+        let told = told.unwrap_or_else(|ended| Err(io::Error::other(ended)));
+        told.unwrap_or_else(|error| {
+            vec![format!(
+                "what boxes keep in {} cannot be looked through: {error}; until that folder or its \
+                 disk is mended, it is not known what journals were put aside",
+                folder.display()
+            )]
+        })
     }
 }
 

@@ -19,12 +19,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
-    Token, VolumeId, ZeroMode, with_causes,
+    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, NbdUri,
+    Started, Token, VolumeId, ZeroMode, with_causes,
 };
 use chain::{Link, Remote, Targets};
 use frontend::nbd::Watcher;
-use frontend::nbd::client::{ClientOptions, ClientTls, Departed, NbdClient, NbdUri, State, Target};
+use frontend::nbd::client::{ClientOptions, ClientTls, Departed, NbdClient, State, Target};
 use identity::{Kind, Subject};
 use policy::Place;
 use world::{Clock, Disk, Endpoint};
@@ -139,14 +139,18 @@ impl BoxTargets {
 
     /// What a tenant means by a URI: the sockets and certificates in it are names.
     fn find(&self, uri: &str) -> Result<NbdUri, String> {
-        let mut found: NbdUri = uri.parse().map_err(|why| format!("{uri:?}: {why}"))?;
+        let mut found = policy::tenants_uri(uri)?;
+        let nobodys =
+            || format!("{uri:?} names something in the tenant's folder, and there is none");
         match &mut found.at {
-            Endpoint::Unix(socket) => *socket = named(self.sockets.as_deref(), socket, uri)?,
+            Endpoint::Unix(socket) => {
+                *socket = self.sockets.as_ref().ok_or_else(nobodys)?.join(&*socket);
+            }
             Endpoint::Tcp(at) => may_reach(&self.networks, *at)?,
         }
         if let Some(tls) = &mut found.tls {
-            let folder = self.certificates.as_deref();
-            tls.certificates = named(folder, &tls.certificates, uri)?;
+            let folder = self.certificates.as_ref().ok_or_else(nobodys)?;
+            tls.certificates = folder.join(&tls.certificates);
         }
         Ok(found)
     }
@@ -161,16 +165,6 @@ impl BoxTargets {
         let target = Target::Endpoint(found.at);
         Ok(NbdClient::new(target, options, self.watcher.clone()))
     }
-}
-
-/// What a tenant calls `name` in their folder.
-fn named(folder: Option<&Path>, name: &Path, uri: &str) -> Result<PathBuf, String> {
-    let text = name.to_str().unwrap_or_default();
-    let is_name = !text.is_empty() && !text.starts_with('.') && !text.contains('/');
-    let folder = folder.filter(|_| is_name).ok_or_else(|| {
-        format!("{uri:?}: {text:?} is to be a name in the tenant's folder, and no path")
-    })?;
-    Ok(folder.join(text))
 }
 
 /// Whether boxes of this host may reach an address.
@@ -361,8 +355,8 @@ mod tests {
                 "nbd+unix:///x?socket=%2e%2e%2fbob%2fb",
                 "no path",
             ),
-            ("../bob", &[], socket, "no path"),
-            ("", &[], socket, "no path"),
+            ("../bob", &[], socket, "there is none"),
+            ("", &[], socket, "there is none"),
             ("alice", &["0.0.0.0/0"], "nbd://host/x", "not looked up"),
             (
                 "alice",

@@ -11,10 +11,11 @@ use chain::{
     Attribution, EventSink, Exchange, ExchangeError, NoPrograms, Programs, SizeRule, StateFolder,
     Surroundings, Tenure, Unlimited, build,
 };
+use frontend::nbd::client::Departed;
 use frontend::nbd::{ExportGone, Watcher};
 use hop::{Hops, HopsOptions, HostIdentity};
 use identity::KeyRequest;
-use policy::{BoxKind, Policy, PolicyError};
+use policy::{Policy, PolicyError};
 use tokio::sync::oneshot;
 use volume::LeaseTerm;
 use world::{Clock, Wake, host};
@@ -22,6 +23,7 @@ use zeroize::Zeroizing;
 
 use crate::agent::{Agent, TaskEnded, blocking, lock};
 use crate::attached::Attached;
+use crate::box_files::Keepers;
 use crate::box_keys::BoxKeys;
 use crate::box_targets::{BoxTargets, OtherVolumes, may_reach};
 use crate::events::EventLog;
@@ -36,6 +38,9 @@ pub enum ChainError {
     /// The boxes that there were go on.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
+    /// So many journals were put aside.
+    #[error("{0}")]
+    Asides(String),
     /// Where boxes keep what they have to know.
     #[error("the folder of its boxes cannot be used: {0}")]
     Folder(#[from] std::io::Error),
@@ -113,15 +118,18 @@ impl Agent {
     ) -> Result<(), ChainError> {
         let turn = self.new_turn();
         let follows = attached.chain_turn.load(Ordering::Acquire);
+        let mut keepers = Keepers::default();
         let boxes = match &wish.chain {
             Some(chain) => {
                 let mut policy = read(chain).await?;
                 if wish.access == Access::ReadOnly {
-                    // What they keep beside the volume is of whoever writes it.
-                    let keeps = |kind: &BoxKind| {
-                        matches!(kind, BoxKind::Replicate(_) | BoxKind::Journal(_))
-                    };
-                    policy.boxes.retain(|one| !keeps(&one.kind));
+                    // That is of whoever writes it.
+                    policy.boxes.retain(|one| !one.kind.keeps_files());
+                }
+                keepers = Keepers::of(&policy);
+                if keepers.have_journal() {
+                    let room = self.has_room_for_journal(wish.volume).await??;
+                    room.map_err(ChainError::Asides)?;
                 }
                 let tenure = Tenure {
                     epoch: attached.epoch,
@@ -158,6 +166,9 @@ impl Agent {
             Err(_) => return Err(ExportGone.into()),
         }
         attached.chain_turn.store(turn, Ordering::Release);
+        if attached.epoch.is_some() {
+            self.tidy_boxes(wish.volume, keepers).await;
+        }
         // New clients hear what the disk is like by now.
         let served = Arc::clone(attached);
         Ok(blocking(move || served.publish()).await??)
@@ -192,7 +203,7 @@ impl Agent {
             &chain.tenant,
             Arc::clone(&inner.box_networks),
             self.other_volumes(chain),
-            (watcher.clone(), Arc::clone(&inner.departed)),
+            (watcher.clone(), self.departed(&chain.tenant)),
             Arc::clone(&inner.world.clock),
         );
         let events = attached.events.get_or_init(|| {
@@ -228,6 +239,15 @@ impl Agent {
                 path: state,
             }),
         })
+    }
+
+    /// The connections that the boxes of a tenant have left: what one of them hangs at is no
+    /// other tenant's matter.
+    fn departed(&self, tenant: &str) -> Arc<Departed> {
+        let mut all = lock(&self.inner.departed);
+        // Those of whom nothing is heard any more, and who have no chain.
+        all.retain(|_, one| Arc::strong_count(one) > 1 || !one.is_empty());
+        Arc::clone(all.entry(tenant.to_owned()).or_default())
     }
 
     /// Until when what is written to a volume may be acknowledged.

@@ -22,9 +22,10 @@ use world::{Disk, OpenMode, host};
 use crate::agent::{Agent, blocking, lock};
 use crate::attached::AttachError;
 use crate::box_journals;
+use crate::worker::Worker;
 
 /// What the name of a journal that was put aside has in it.
-const ASIDE: &str = ".fenced-";
+const FENCED: &str = ".fenced-";
 
 /// How often it is looked which journals have no worker.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -41,6 +42,17 @@ pub(crate) struct JournalsAside {
     pub told: Notify,
     /// Why the journals cannot be looked through, if they cannot.
     problem: Mutex<Option<String>>,
+    /// Why those of boxes cannot.
+    box_problem: Mutex<Option<String>>,
+}
+
+/// Keeps a problem, and says it in the log if it is news.
+fn note_problem(noted: &Mutex<Option<String>>, problem: Option<String>) {
+    let mut noted = lock(noted);
+    if let (Some(problem), true) = (&problem, *noted != problem) {
+        tracing::warn!("{problem}");
+    }
+    *noted = problem;
 }
 
 impl Agent {
@@ -80,11 +92,30 @@ impl Agent {
             .iter()
             .filter_map(|name| name.parse().ok())
             .collect();
-        journals.extend(self.volumes_with_box_journals().await);
+        journals.extend(self.unwanted_box_journals().await);
         let workers = lock(&self.inner.workers);
         journals.retain(|volume| !workers.values().any(|worker| worker.is_of(*volume)));
         // Those that nobody wants are put aside, and so make room for the others.
         journals.into_iter().take(JOURNALS_MAX).collect()
+    }
+
+    /// Volumes without a worker that have something in a journal of a box.
+    async fn unwanted_box_journals(&self) -> Vec<VolumeId> {
+        let in_use = {
+            let workers = lock(&self.inner.workers);
+            workers.values().map(Worker::volume).collect()
+        };
+        let found = self.volumes_with_box_journals(in_use).await;
+        let found = found.unwrap_or_else(|ended| Err(io::Error::other(ended)));
+        let problem = found.as_ref().err().map(|error| {
+            format!(
+                "the journals of boxes in {} cannot be looked through: {error}; those of volumes \
+                 that were taken from this host are not put aside",
+                self.inner.folder.chains().display()
+            )
+        });
+        note_problem(&self.inner.journals_aside.box_problem, problem);
+        found.unwrap_or_default()
     }
 
     /// The names in D's folder of journals. That they cannot be read is a
@@ -106,11 +137,7 @@ impl Agent {
                 folder.display()
             )
         });
-        let mut noted = lock(&self.inner.journals_aside.problem);
-        if let (Some(problem), true) = (&problem, *noted != problem) {
-            tracing::warn!("{problem}");
-        }
-        *noted = problem;
+        note_problem(&self.inner.journals_aside.problem, problem);
         let entries = listed.ok()?.into_iter();
         Some(entries.map(|entry| entry.name).collect())
     }
@@ -153,7 +180,7 @@ impl Agent {
         let folder = self.inner.folder.journals();
         let mut problems = Vec::new();
         for name in self.journal_names().await.unwrap_or_default() {
-            let Some((volume, _)) = name.split_once(ASIDE) else {
+            let Some((volume, _)) = name.split_once(FENCED) else {
                 continue;
             };
             let (disk, path) = (Arc::clone(&self.inner.world.disk), folder.join(&name));
@@ -169,12 +196,13 @@ impl Agent {
             ));
         }
         problems.extend(lock(&self.inner.journals_aside.problem).clone());
+        problems.extend(lock(&self.inner.journals_aside.box_problem).clone());
         problems
     }
 
     /// Removes what was put aside of a volume that is no more.
     pub(crate) async fn forget_aside(&self, volume: VolumeId) {
-        let prefix = format!("{volume}{ASIDE}");
+        let prefix = format!("{volume}{FENCED}");
         for name in self.journal_names().await.unwrap_or_default() {
             if name.starts_with(&prefix) {
                 let path = self.inner.folder.journals().join(name);
@@ -190,7 +218,7 @@ impl Agent {
 /// Waits for the disk, but not for long: a name changes.
 fn put_aside(disk: &dyn Disk, journal: &Path, epoch: u32) -> io::Result<()> {
     let mut name = journal.file_name().unwrap_or_default().to_owned();
-    name.push(format!("{ASIDE}{epoch}"));
+    name.push(format!("{FENCED}{epoch}"));
     match disk.rename(journal, &journal.with_file_name(name)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         renamed => renamed?,

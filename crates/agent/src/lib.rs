@@ -27,6 +27,7 @@
 
 pub mod agent;
 pub mod attached;
+mod box_files;
 mod box_journals;
 mod box_keys;
 mod box_targets;

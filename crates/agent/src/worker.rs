@@ -120,6 +120,11 @@ impl Worker {
         open.map(|attached| (self.volume, attached))
     }
 
+    /// Which volume it has to do with.
+    pub fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
     /// Whether it has to do with `volume`.
     pub fn is_of(&self, volume: VolumeId) -> bool {
         self.volume == volume
@@ -470,6 +475,9 @@ impl Work {
         *lock(&self.shared.open) = None;
         let epoch = attached.epoch;
         let closed = self.agent.stop_and_close(attached, wish.forced).await;
+        if closed.is_ok() && wish.forced {
+            self.note_what_is_left(wish.volume).await;
+        }
         self.closed(wish, closed.map(|()| epoch)).await
     }
 
@@ -497,6 +505,21 @@ impl Work {
         let why = format!("{why}; {BOXES_HAVE_MORE}{stopped}");
         self.tell(wish, AttachmentState::Busy, Some(why)).await;
         Err(Next::After(LOOK_EVERY))
+    }
+
+    /// Says what a journal of its boxes has that is not carried out now: it is kept, and goes
+    /// below if the same host has the volume again, and nobody else before.
+    async fn note_what_is_left(&mut self, volume: VolumeId) {
+        let Err(why) = self.agent.boxes_hold_nothing(volume).await else {
+            return;
+        };
+        tracing::warn!(%volume, %why, "detached by force");
+        let left = format!(
+            "{why}: it is carried out when this host has the volume again through the same boxes, \
+             and nobody else before"
+        );
+        let note = self.note.take();
+        self.note = Some(note.map_or_else(|| left.clone(), |note| format!("{note}; {left}")));
     }
 
     /// Takes it out of its VM; why it is still there, if it is.
@@ -532,7 +555,7 @@ impl Work {
         if is_writable && !wish.forced {
             match self.agent.boxes_hold_nothing(wish.volume).await {
                 Ok(()) => {}
-                Err(AttachError::BoxesHold(_)) => return self.open(wish).await,
+                Err(AttachError::Lacks(_)) => return self.open(wish).await,
                 Err(error) => return self.closed(wish, Err(error)).await,
             }
         }
@@ -550,6 +573,9 @@ impl Work {
                     return self.later();
                 }
             }
+        }
+        if is_writable && wish.forced {
+            self.note_what_is_left(wish.volume).await;
         }
         let settled = match is_writable {
             true => self.agent.settle(wish).await.map(Some),
@@ -634,11 +660,18 @@ impl Work {
         let Some(attached) = lock(&self.shared.open).take() else {
             return true;
         };
-        let name = attached.name.clone();
+        let (name, volume) = (attached.name.clone(), attached.volume());
         match self.agent.stop_and_close(attached, true).await {
-            Ok(()) => true,
+            Ok(()) => {}
             Err(error) => {
                 tracing::error!(name, %error, "not closed cleanly; its journal has the rest");
+                return false;
+            }
+        }
+        match self.agent.boxes_hold_nothing(volume).await {
+            Ok(()) => true,
+            Err(why) => {
+                tracing::error!(name, %why, "its boxes go on with that when it is opened again");
                 false
             }
         }

@@ -8,9 +8,11 @@
 pub mod checksum;
 pub mod codec;
 pub mod device;
+mod endpoint;
 pub mod error;
 pub mod geometry;
 pub mod ids;
+mod nbd_uri;
 pub mod size;
 pub mod url;
 
@@ -18,9 +20,11 @@ pub use device::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, ExtentKind, IoError,
     Outcome, Started, TOKEN_MAX, Token, ZeroMode,
 };
+pub use endpoint::Endpoint;
 pub use error::with_causes;
 pub use geometry::{BlockIndex, BlockSize, CopysetId, Location, SegmentId, Sequence, Slot};
 pub use ids::{
     AttachmentId, ChainId, ClusterId, DatabaseId, GrantId, JournalFolderId, KeyId, Lineage,
     ParseIdError, PartyId, ProjectId, SnapshotId, UnitId, VolumeId,
 };
+pub use nbd_uri::{NbdUri, UriTls};

@@ -29,8 +29,8 @@ pub enum Opening {
 ///   `commit`, before it passes that on.
 /// * A flush is passed on when all that was acknowledged before it was carried out below,
 ///   unless the box's own storage keeps it.
-/// * Until it is told to [`MiddleBox::resume`], when it has come into use, it only reads, but
-///   for what it has acknowledged in an earlier life (a journal).
+/// * Until it is told to [`MiddleBox::resume`], when it has come into use, it only reads; the
+///   journal of a relay alone, which has the disk for itself, carries out what it had before.
 pub trait MiddleBox {
     /// What it makes of the size and the blocks below. Pure; the size may grow as that of
     /// any device.

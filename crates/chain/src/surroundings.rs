@@ -99,7 +99,7 @@ impl Lease for Unlimited {
 pub struct Room {
     /// The ring of a journal, in bytes.
     pub journal_bytes: u64,
-    /// A trace, in bytes.
+    /// The traces of a chain together, in bytes.
     pub trace_bytes: u64,
 }
 
@@ -214,11 +214,18 @@ impl Surroundings {
 #[must_use]
 pub fn build(policy: &Policy, surroundings: &Surroundings) -> Vec<Box<dyn MiddleBox>> {
     let shares = memory_shares(&policy.boxes, surroundings.memory_max);
+    let is_trace = |one: &&BoxPolicy| matches!(one.kind, BoxKind::Trace(_));
+    let traces = policy.boxes.iter().filter(is_trace).count().max(1) as u64;
+    let room = Room {
+        trace_bytes: surroundings.room.trace_bytes / traces,
+        ..surroundings.room
+    };
     let boxes = policy.boxes.iter().zip(shares).enumerate();
     boxes
         .map(|(at, (one, memory_max))| {
             let given = Surroundings {
                 memory_max,
+                room,
                 ..surroundings.clone()
             };
             build_one(one, &policy.boxes[at + 1..], &given)

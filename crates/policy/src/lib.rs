@@ -38,7 +38,7 @@ pub use monitor::{Action, Glob, MonitorConfig, Operation, Rule};
 pub use named::volume_of;
 pub use outline::{Outline, outline};
 pub use rate::RateConfig;
-pub use replicate::{Place, Replica, ReplicateConfig};
+pub use replicate::{Place, Replica, ReplicateConfig, tenants_uri};
 pub use trace::TraceConfig;
 
 use std::collections::{BTreeSet, HashSet};
@@ -117,6 +117,12 @@ pub enum BoxKind {
 }
 
 impl BoxKind {
+    /// Whether a box of this kind keeps something in files beside the disk.
+    #[must_use]
+    pub const fn keeps_files(&self) -> bool {
+        matches!(self, Self::Replicate(_) | Self::Journal(_) | Self::Trace(_))
+    }
+
     /// As it is written.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
@@ -197,6 +203,31 @@ impl Policy {
                 Place::Uri(_) => None,
             })
             .collect()
+    }
+
+    /// Whether any of its boxes keeps something in files beside the disk: that is of one
+    /// chain.
+    #[must_use]
+    pub fn keeps_files(&self) -> bool {
+        self.boxes.iter().any(|one| one.kind.keeps_files())
+    }
+
+    /// Whether a tenant of a cluster may have it: what it names on a host is in folders of
+    /// that tenant's.
+    ///
+    /// # Errors
+    /// [`PolicyError::Box`].
+    pub fn check_tenants(&self) -> Result<(), PolicyError> {
+        for (number, one) in (1..).zip(&self.boxes) {
+            if let BoxKind::Replicate(config) = &one.kind {
+                config.check_tenants().map_err(|reason| PolicyError::Box {
+                    number,
+                    name: Some(one.name.clone()),
+                    reason,
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads what somebody wrote.

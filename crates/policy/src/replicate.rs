@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use base::{Endpoint, NbdUri};
 use serde::Deserialize;
 
 use crate::Glob;
@@ -50,9 +51,9 @@ pub struct Replica {
 /// Where a replica lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// An NBD server's export, as `nbd://HOST:PORT/EXPORT`,
+    /// An NBD server's export, as `nbd://ADDRESS:PORT/EXPORT`,
     /// `nbd+unix:///EXPORT?socket=PATH`, or over TLS
-    /// `nbds://HOST:PORT/EXPORT?tls-certificates=FOLDER`.
+    /// `nbds://ADDRESS:PORT/EXPORT?tls-certificates=FOLDER`.
     Uri(String),
     /// A volume of the same cluster and owner, by its name or id.
     Volume(String),
@@ -68,24 +69,50 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    fn check(&self) -> Result<(), &'static str> {
+    fn check(&self) -> Result<(), String> {
         match self {
-            Self::Uri(uri) => {
-                let schemes = ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://"];
-                let is_nbd = schemes.iter().any(|scheme| uri.starts_with(scheme));
-                match is_nbd && uri.len() <= URI_BYTES_MAX {
-                    true => Ok(()),
-                    false => Err("its uri is nbd://HOST:PORT/EXPORT, \
-                                  nbd+unix:///EXPORT?socket=PATH, or over TLS \
-                                  nbds://HOST:PORT/EXPORT?tls-certificates=FOLDER"),
-                }
+            Self::Uri(uri) if uri.len() > URI_BYTES_MAX => {
+                Err(format!("its uri may have {URI_BYTES_MAX} bytes"))
             }
+            Self::Uri(uri) => uri_of(uri).map(|_| ()),
             Self::Volume(volume) => match (1..=VOLUME_BYTES_MAX).contains(&volume.len()) {
                 true => Ok(()),
-                false => Err("its volume is the name or id of one"),
+                false => Err("its volume is the name or id of one".to_owned()),
             },
         }
     }
+}
+
+fn uri_of(uri: &str) -> Result<NbdUri, String> {
+    uri.parse().map_err(|why| {
+        format!(
+            "its uri is nbd://ADDRESS:PORT/EXPORT, nbd+unix:///EXPORT?socket=PATH, or over TLS \
+             nbds://ADDRESS:PORT/EXPORT?tls-certificates=FOLDER; {uri:?}: {why}"
+        )
+    })
+}
+
+/// What a tenant of a cluster means by a URI: sockets and certificates in it are names in
+/// folders of that tenant's.
+///
+/// # Errors
+/// That they are none, or what is no URI, for people.
+pub fn tenants_uri(uri: &str) -> Result<NbdUri, String> {
+    let found = uri_of(uri)?;
+    let socket = match &found.at {
+        Endpoint::Unix(socket) => Some(socket),
+        Endpoint::Tcp(_) => None,
+    };
+    let certificates = found.tls.as_ref().map(|tls| &tls.certificates);
+    for path in socket.into_iter().chain(certificates) {
+        let text = path.to_str().unwrap_or_default();
+        if text.is_empty() || text.starts_with('.') || text.contains('/') {
+            return Err(format!(
+                "{uri:?}: {text:?} is to be a name in the tenant's folder, and no path"
+            ));
+        }
+    }
+    Ok(found)
 }
 
 /// A replica as it is written.
@@ -164,8 +191,26 @@ impl ReplicateConfig {
                 .place
                 .check()
                 .map_err(|reason| format!("replica {name:?}: {reason}"))?;
+            let places = self
+                .replicas
+                .iter()
+                .filter(|one| one.place == replica.place);
+            if places.count() > 1 {
+                return Err(format!("two replicas are {}", replica.place));
+            }
         }
         Ok(())
+    }
+
+    /// Whether its replicas may be those of a tenant of a cluster.
+    pub(crate) fn check_tenants(&self) -> Result<(), String> {
+        self.replicas.iter().try_for_each(|one| match &one.place {
+            Place::Uri(uri) => match tenants_uri(uri) {
+                Ok(_) => Ok(()),
+                Err(why) => Err(format!("replica {:?}: {why}", one.name)),
+            },
+            Place::Volume(_) => Ok(()),
+        })
     }
 }
 
@@ -174,12 +219,44 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_can_never_be_reached_is_refused() {
+        let check = |uri: &str| {
+            let config: ReplicateConfig =
+                toml::from_str(&format!("[[replica]]\nname = 'b'\nuri = '{uri}'\n"))
+                    .expect("it is written so");
+            config.check().and_then(|()| config.check_tenants())
+        };
+        for uri in [
+            "nbd://10.0.0.1:10809/disk",
+            "nbd+unix:///disk?socket=b",
+            "nbds://10.0.0.1/disk?tls-certificates=mine",
+        ] {
+            assert_eq!(check(uri), Ok(()), "{uri}");
+        }
+        for (uri, why) in [
+            ("nbd://localhost/disk", "names are not looked up"),
+            ("nbd://10.0.0.1:99999/disk", "is no address"),
+            ("nbd+unix:///disk?socket=..", "is to be a name"),
+            ("nbd+unix:///disk?socket=/run/b", "is to be a name"),
+            ("nbd+unix:///disk?socket=a%00b", "has a NUL"),
+            ("nbd+unix:///%00?socket=b", "has a NUL"),
+            (
+                "nbds://10.0.0.1/disk?tls-certificates=../other",
+                "is to be a name",
+            ),
+        ] {
+            let refused = check(uri).expect_err(uri);
+            assert!(refused.contains(why), "{uri}: {refused}");
+        }
+    }
+
+    #[test]
     fn replicas_that_make_no_sense_are_refused() {
         let check = |text: &str| {
             let config: Result<ReplicateConfig, _> = toml::from_str(text);
             config.map_err(|error| error.to_string())?.check()
         };
-        let one = "[[replica]]\nname = 'b'\nuri = 'nbd://h:1/x'\n";
+        let one = "[[replica]]\nname = 'b'\nuri = 'nbd://10.0.0.1:1/x'\n";
         assert_eq!(check(one), Ok(()));
         let chosen = format!("memory_max = '64M'\n{one}paths = ['/etc/**', '/home/*/mail/**']");
         assert_eq!(check(&chosen), Ok(()));
@@ -187,6 +264,10 @@ mod tests {
             ("".to_owned(), "has 1 to 2"),
             (one.repeat(3), "has 1 to 2"),
             (one.repeat(2), "two replicas"),
+            (
+                format!("{one}{}", one.replace("'b'", "'c'")),
+                "two replicas are nbd://",
+            ),
             (format!("stall_ms = 0\n{one}"), "stall_ms"),
             (one.replace("'b'", "'volume'"), "two replicas"),
             (one.replace("'b'", "'B'"), "1 to 32"),

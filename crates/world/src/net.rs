@@ -6,27 +6,7 @@
 //! There is no trait over sockets: protocols above are written as state
 //! machines over bytes, and the simulator drives those directly.
 
-use std::fmt;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-
-/// Where a server listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Endpoint {
-    /// A Unix socket at this path.
-    Unix(PathBuf),
-    /// A TCP address. Port 0 asks for any free port.
-    Tcp(SocketAddr),
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unix(path) => write!(formatter, "unix:{}", path.display()),
-            Self::Tcp(address) => write!(formatter, "tcp:{address}"),
-        }
-    }
-}
+pub use base::Endpoint;
 
 /// What an owner wants to be told of a socket. That the other side has gone is
 /// told in any case.

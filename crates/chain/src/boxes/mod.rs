@@ -19,5 +19,5 @@ pub use journal::{
 pub(crate) use journal::{JOURNAL_MEMORY_MAX, below_of};
 pub use monitor::{Detail, Event, FileEvent, Monitor, What};
 pub use rate::Rate;
-pub use replicate::{Replicate, volume_lacks};
-pub use trace::Trace;
+pub use replicate::{REPLICAS_SUFFIX, Replicate, volume_lacks};
+pub use trace::{TRACE_SUFFIX, Trace};

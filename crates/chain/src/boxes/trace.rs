@@ -32,6 +32,9 @@ const QUEUE_MAX: usize = 128;
 /// A trace has so many older files beside the newest one.
 const OLD_FILES: u32 = 7;
 
+/// How the name of a box's trace ends in its folder; of older files a number follows.
+pub const TRACE_SUFFIX: &str = ".trace";
+
 /// With less no trace is kept, in bytes.
 const BYTES_MIN: u64 = 1 << 20;
 
@@ -107,7 +110,7 @@ impl Trace {
         state: StateFolder,
     ) -> Self {
         let bytes_max = config.bytes_max.min(surroundings.room.trace_bytes);
-        let path = state.path.join(format!("{name}.trace"));
+        let path = state.path.join(format!("{name}{TRACE_SUFFIX}"));
         let file_bytes = bytes_max / u64::from(OLD_FILES + 1);
         // One of before may be written to its end still.
         let file = RollingFile::new(state.disk, path, file_bytes, OLD_FILES).anew();

@@ -168,8 +168,8 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub box_journal: u64,
 
-    /// What a trace of a tenant's volume may take of D's disk, whatever its policy gives it;
-    /// with 0 there are none.
+    /// What the traces of a tenant's volume may take of D's disk together, whatever its policy
+    /// gives them; with 0 there are none.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     pub box_trace: u64,
 

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use base::NbdUri;
 use clap::{Args, ValueEnum};
-use frontend::nbd::client::NbdUri;
 use world::Endpoint;
 
 use super::size;

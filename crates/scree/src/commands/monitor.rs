@@ -56,9 +56,15 @@ impl Session {
                 "volume {volume:?} is attached several times; say --vm, as `scree attachment \
                  list` shows it"
             ))),
-            None => Err(Failure::new(format!(
-                "volume {volume:?} is not attached so; its boxes are where it is"
-            ))),
+            None => Err(Failure::new(match &arguments.vm {
+                Some(vm) => format!(
+                    "volume {volume:?} is not attached to {vm:?}; `scree attachment list` shows \
+                     where it is"
+                ),
+                None => format!(
+                    "volume {volume:?} is not attached: its boxes tell something while it is"
+                ),
+            })),
         }
     }
 }

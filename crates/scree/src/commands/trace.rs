@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use api::types::Volume;
 use base::VolumeId;
+use chain::boxes::TRACE_SUFFIX;
 use serde_json::json;
 use trace::{IOLOG_HEAD, Record, Trace, iolog_file, iolog_line};
 use world::{Disk, OpenMode, World};
@@ -47,12 +48,19 @@ impl Session {
                 volume.id
             }
         };
-        let file = format!("{}.trace", arguments.name);
-        let newest = folder.join("chains").join(volume).join(file);
-        let files = read(&*World::real(1).disk, &newest)?;
+        let file = format!("{}{TRACE_SUFFIX}", arguments.name);
+        let folder = folder.join("chains").join(volume);
+        let newest = folder.join(file);
+        let disk = World::real(1).disk;
+        let files = read(&*disk, &newest)?;
         if files.is_empty() {
+            let there = names(&*disk, &folder)?;
+            let hint = match there.is_empty() {
+                true => "no box of this volume has recorded anything on this host".to_owned(),
+                false => format!("there are traces of: {}", there.join(", ")),
+            };
             return Err(Failure::new(format!(
-                "nothing is recorded in {}; a box that records has one second until it writes",
+                "there is no {}; {hint}. A box that records writes what it has once a second",
                 newest.display()
             )));
         }
@@ -81,6 +89,20 @@ impl Session {
             (None, Format::Json | Format::Yaml) => print_each(&traces, as_json),
         }
     }
+}
+
+/// The boxes that have recorded something, by their names.
+fn names(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, Failure> {
+    let entries = match disk.list(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        listed => listed.map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?,
+    };
+    let names = entries.into_iter().map(|entry| entry.name);
+    let mut traces: Vec<String> = names
+        .filter_map(|name| name.strip_suffix(TRACE_SUFFIX).map(str::to_owned))
+        .collect();
+    traces.sort();
+    Ok(traces)
 }
 
 /// The files that there are, the newest first, with their paths.

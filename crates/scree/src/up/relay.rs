@@ -13,16 +13,14 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use base::BlockDevice as _;
+use base::{BlockDevice as _, NbdUri};
 use chain::boxes::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
 use chain::{Attribution, Chain, Exchange, MiddleBox, SizeRule, build};
-use frontend::nbd::client::{
-    Broken, ClientOptions, ClientTls, NbdClient, NbdUri, Reconnect, Target,
-};
+use frontend::nbd::client::{Broken, ClientOptions, ClientTls, NbdClient, Reconnect, Target};
 use frontend::nbd::{
     ExportOptions, ExportTable, ExportThread, ListenOptions, Server, ServerOptions, Watcher,
 };
-use policy::Policy;
+use policy::{BoxKind, Policy};
 use tokio::signal::unix::{SignalKind, signal};
 use world::{Wake, World, host};
 
@@ -82,6 +80,17 @@ fn policy(
     };
     let volume = arguments.volume.as_deref().unwrap_or(export);
     let policy = policy_of(world, path, volume)?;
+    let has_journal = policy
+        .boxes
+        .iter()
+        .any(|one| matches!(one.kind, BoxKind::Journal(_)));
+    if has_journal && arguments.journal.is_some() {
+        return Err(Failure::new(format!(
+            "the policy {} has a journal: with --active there would be two, of which the lower one \
+             acknowledges what the upper one has acknowledged",
+            path.display()
+        )));
+    }
     if policy.vm.is_some() && policy.vm != arguments.vm {
         return Err(Failure::new(format!(
             "the policy {}: it is for another machine; say which with --vm",
@@ -91,14 +100,9 @@ fn policy(
     Ok(Some(policy))
 }
 
-/// A journal's folder, and that no other relay uses it.
+/// A folder that is of one disk, made, and that no other relay uses it.
 fn lock(world: &World, folder: &Path) -> Result<File, Failure> {
-    let failed = |words: &str| {
-        Failure::new(format!(
-            "the journal's folder {}: {words}",
-            folder.display()
-        ))
-    };
+    let failed = |words: &str| Failure::new(format!("the folder {}: {words}", folder.display()));
     let opened = host::make_folders(&*world.disk, folder)
         .and_then(|()| host::open_private(&folder.join("lock")));
     let file = opened.map_err(|error| failed(&error.to_string()))?;
@@ -164,6 +168,15 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
             Some(journal(arguments, folder)?),
             Some(lock(world, folder)?),
         ),
+    };
+    // What boxes keep is of one disk, too.
+    let state = arguments
+        .box_dir
+        .as_ref()
+        .map(|folder| folder.join("state"));
+    let _state_locked = match (&state, &policy) {
+        (Some(state), Some(policy)) if policy.keeps_files() => Some(lock(world, state)?),
+        _ => None,
     };
     let name = if export.is_empty() { UNNAMED } else { export };
     let target = Target::Endpoint(at.clone());

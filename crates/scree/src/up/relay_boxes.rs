@@ -12,15 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use agent::{BoxKeys, Connected};
-use base::with_causes;
+use base::{NbdUri, UriTls, with_causes};
 use chain::{
     Attribution, DERIVATIONS_MAX, Derivations, KeySource, NoKeys, Programs, Remote, Room,
     StateFolder, Surroundings, Targets, Tenure, Unlimited,
 };
 use frontend::nbd::Watcher;
-use frontend::nbd::client::{
-    ClientOptions, ClientTls, Departed, NbdClient, NbdUri, Target, UriTls,
-};
+use frontend::nbd::client::{ClientOptions, ClientTls, Departed, NbdClient, Target};
 use hop::{EventLines, Hops, HopsOptions};
 use policy::{Place, Policy};
 use world::real::ThreadPool;

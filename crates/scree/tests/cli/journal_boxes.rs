@@ -120,6 +120,53 @@ fn what_a_journal_box_acknowledged_survives_kill_9_and_a_detach() {
     assert!(!status.contains("journal among the boxes"), "{status}");
 }
 
+/// What a journal could not carry out before its volume went back was carried out over that.
+#[test]
+fn what_a_journal_has_is_not_carried_out_over_a_volume_that_went_back() {
+    let host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "64M"]);
+    host.qemu_io("disk", &["write -P 1 0 1M"]);
+    host.json(&["volume", "unexport", "disk"]);
+    let journal = "[[box]]\nkind = 'journal'\nname = 'fast'\nsize = '8M'\nflush = 'journal'\n";
+    let failing = "[[box]]\nkind = 'fault'\nwrite_errors_one_in = 1\n";
+    let said = host.apply_chain("disk", &format!("{journal}{failing}"));
+    assert_eq!(said.code, 0, "{}", said.error);
+    host.qemu_io("disk", &["write -P 2 0 1M"]);
+    let refused = host.run(&["volume", "unexport", "disk"]);
+    assert_ne!(refused.code, 0, "{}", refused.out);
+    let why = "what the journal fast has acknowledged cannot be carried out";
+    assert!(refused.error.contains(why), "{}", refused.error);
+    // It is served as before.
+    host.qemu_io("disk", &["read -P 2 0 1M"]);
+    let forced = host.run(&["detach", "disk", "--force"]);
+    assert_eq!(forced.code, 0, "{}", forced.error);
+    let ended = host.run(&["attachment", "list", "--state", "detached", "-o", "json"]);
+    let note = "is carried out when this host has the volume again";
+    assert!(ended.out.contains(note), "{}", ended.out);
+
+    let versions = host.json(&["volume", "versions", "disk"]);
+    let newest = versions.as_array().expect("a list").last().expect("some")["version"].to_string();
+    host.json(&["volume", "restore", "disk", "--at", &newest]);
+    let said = host.apply_chain("disk", journal);
+    assert_eq!(said.code, 0, "{}", said.error);
+    host.qemu_io("disk", &["read -P 1 0 1M", "write -P 3 1M 1M"]);
+    assert!(is_aside(host.path()));
+    wait_until("its operator is told", || {
+        let status = host.run(&["status"]).out;
+        status.contains("journal among the boxes of volume")
+    });
+    // Nothing else stays of a box that goes.
+    let said = host.run(&["chain", "delete", "disk"]);
+    assert_eq!(said.code, 0, "{}", said.error);
+    host.qemu_io("disk", &["read -P 3 1M 1M"]);
+    wait_until("the ring is removed", || {
+        let volumes = std::fs::read_dir(host.path().join("chains")).expect("listed");
+        let mut folders = volumes.map(|volume| volume.expect("an entry").path());
+        folders.all(|folder| !folder.join("fast.journal").exists())
+    });
+    assert!(is_aside(host.path()));
+}
+
 #[test]
 fn an_operators_bound_on_journals_is_said() {
     let host = Host::with(&["--units", "2", "--box-journal", "1M"]);

@@ -1,5 +1,6 @@
 //! `scree relay` between foreign clients and a foreign server.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -198,6 +199,41 @@ fn a_journal_has_one_relay_and_a_clean_end_leaves_nothing_in_it() {
     qemu_io(&uri(folder, "server"), &["write -P 2 0 1M"]);
     let _again = relay(folder, &active);
     qemu_io(&uri(folder, "relay"), &["read -P 2 0 1M"]);
+}
+
+/// What boxes keep in a folder is of one disk, and a chain has one journal.
+#[test]
+fn boxes_that_keep_something_have_one_relay() {
+    let folder = folder();
+    let folder = folder.path();
+    let _server = qemu_nbd(folder);
+    let policy = folder.join("policy.toml");
+    let text = "volume = '*'\n[[box]]\nkind = 'journal'\nsize = '8M'\n";
+    fs::write(&policy, text).expect("written");
+    let boxes = folder.join("boxes");
+    let path = |path: &Path| path.to_str().expect("text").to_owned();
+    let with = [
+        "--policy".to_owned(),
+        path(&policy),
+        "--box-dir".to_owned(),
+        path(&boxes),
+    ];
+    let with: Vec<&str> = with.iter().map(String::as_str).collect();
+    let _first = relay(folder, &with);
+    let to = uri(folder, "server");
+    let second = ["relay", "--listen", "unix:/tmp/none", "--to", &to];
+    let said = scree(&[&second[..], &with].concat());
+    assert_eq!(said.code, 1);
+    assert!(
+        said.error.contains("another relay uses it"),
+        "{}",
+        said.error
+    );
+    let journal = path(&folder.join("journal"));
+    let active = ["--active", "--journal", &journal];
+    let said = scree(&[&second[..], &with, &active].concat());
+    assert_eq!(said.code, 1);
+    assert!(said.error.contains("there would be two"), "{}", said.error);
 }
 
 /// A client that is told of no smallest block sends what the server does not take.

@@ -99,10 +99,12 @@ impl Replicate {
                         let of = self.map.regions;
                         let name = &self.members[at].name;
                         let what = match self.is_partial(at) {
-                            true => "with what it is to have of",
-                            false => "with",
+                            true => "what it is to have of ",
+                            false => "",
                         };
-                        self.note(format!("{name} is filled {what} {pieces} of {of} regions"));
+                        self.note(format!(
+                            "{name} is being filled: it lacks {what}{pieces} of {of} regions"
+                        ));
                     }
                     Err(why) => {
                         let remote = self.members[at].remote.as_ref();

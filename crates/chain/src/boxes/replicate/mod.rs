@@ -57,6 +57,8 @@ use map::{Map, Regions};
 use member::{Ask, Member, State};
 use store::Store;
 
+pub use store::REPLICAS_SUFFIX;
+
 use crate::tokens::Tokens;
 use crate::{MiddleBox, Opening, StateFolder, Surroundings};
 

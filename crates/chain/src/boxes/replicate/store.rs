@@ -81,9 +81,12 @@ impl Store {
     }
 }
 
+/// How the name of a box's file ends in its folder.
+pub const REPLICAS_SUFFIX: &str = ".replicas";
+
 /// The file of the box `name`.
 pub(super) fn path_in(state: &StateFolder, name: &str) -> PathBuf {
-    state.path.join(format!("{name}.replicas"))
+    state.path.join(format!("{name}{REPLICAS_SUFFIX}"))
 }
 
 fn slot(sequence: u64) -> u64 {

@@ -172,7 +172,7 @@ impl NbdClient {
         };
         let deadline = self.now + self.options.connect_timeout;
         let place = self.place();
-        if place.is_some_and(|place| self.options.departed.has(&place)) {
+        if place.is_some_and(|place| self.options.departed.is_in_the_way(&place)) {
             match &self.phase {
                 Phase::Held(until) if *until <= self.now => self.lose(Broken::Unheard),
                 Phase::Held(_) => {}

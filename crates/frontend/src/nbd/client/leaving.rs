@@ -117,6 +117,9 @@ impl Leaving {
     }
 }
 
+/// With so many that are not over no connection begins, wherever it leads: each has a socket.
+const DEPARTED_MAX: usize = 64;
+
 /// Connections that were left and are not over, by where they lead. Whoever connects to the
 /// same places by turns has one of these for all its clients.
 #[derive(Default)]
@@ -140,10 +143,17 @@ impl Departed {
         all.retain_mut(|(_, leaving)| !leaving.is_over());
     }
 
-    /// Whether one that led to `place` is not over.
-    pub(super) fn has(&self, place: &str) -> bool {
+    /// Whether none is left that is not over.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
+    /// Whether one that led to `place` is not over, or too many are not.
+    pub(super) fn is_in_the_way(&self, place: &str) -> bool {
         let mut all = self.all();
-        all.retain_mut(|(to, leaving)| to != place || !leaving.is_over());
-        all.iter().any(|(to, _)| to == place)
+        let looks_at_all = all.len() >= DEPARTED_MAX;
+        all.retain_mut(|(to, leaving)| !looks_at_all && to != place || !leaving.is_over());
+        all.len() >= DEPARTED_MAX || all.iter().any(|(to, _)| to == place)
     }
 }

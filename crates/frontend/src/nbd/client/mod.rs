@@ -38,7 +38,6 @@ mod log;
 mod nonsense;
 mod replies;
 mod tls;
-mod uri;
 mod verbs;
 
 use std::sync::Arc;
@@ -55,7 +54,6 @@ pub use device::NbdClient;
 pub use leaving::Departed;
 pub use nonsense::Nonsense;
 pub use tls::{ClientTls, ClientTlsError};
-pub use uri::{NbdUri, UriTls};
 
 /// Where a server is.
 #[derive(Debug)]

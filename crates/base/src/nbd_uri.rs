@@ -4,8 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use base::url;
-use world::Endpoint;
+use crate::{Endpoint, url};
 
 /// The port of NBD.
 const PORT: u16 = 10809;
@@ -48,7 +47,12 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn decoded(text: &str) -> Result<PathBuf, String> {
-    url::decode(text).ok_or(format!("{text:?} is not percent-encoded"))
+    let path = url::decode(text).ok_or(format!("{text:?} is not percent-encoded"))?;
+    // Nothing that a kernel or a server knows has such a name.
+    match path.as_os_str().as_encoded_bytes().contains(&0) {
+        true => Err(format!("{text:?} has a NUL")),
+        false => Ok(path),
+    }
 }
 
 fn text_of(path: &Path, what: &str) -> Result<String, String> {

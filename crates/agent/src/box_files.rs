@@ -1,0 +1,284 @@
+//! What boxes keep in D beside their volumes, and what of that is removed, so that whoever
+//! writes policies cannot fill D with the names of boxes (docs/chains.md, "An active relay in
+//! a chain" and "Traces").
+//!
+//! ```text
+//!  D/chains/vol-…/BOX.journal          goes with its box; it is empty, or was put aside
+//!  D/chains/vol-…/BOX.journal.new      likewise
+//!  D/chains/vol-…/BOX.journal.aside-7  stays until somebody removes it; four at most
+//!  D/chains/vol-…/BOX.replicas         goes with its box, unless the volume lacks something
+//!  D/chains/vol-…/BOX.trace[.N]        stays when its box goes, while there is room for it
+//! ```
+//!
+//! Invariant: what belongs to a box of the chain that is in use is never removed, nor anything
+//! that was acknowledged.
+
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::Arc;
+
+use base::VolumeId;
+use chain::StateFolder;
+use chain::boxes::{
+    ASIDE, BESIDE, JOURNAL_SUFFIX, REPLICAS_SUFFIX, TRACE_SUFFIX, journal_left, volume_lacks,
+};
+use policy::{BoxKind, Policy};
+use world::{Disk, OpenMode};
+
+use crate::agent::{Agent, TaskEnded, blocking};
+
+/// A volume has so many journals that were put aside at most.
+const ASIDES_MAX: usize = 4;
+
+/// Whose a file is, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept<'a> {
+    Journal(&'a str),
+    Aside,
+    Replicas(&'a str),
+    /// Of this age: the newest one is 0.
+    Trace(&'a str, u32),
+}
+
+impl<'a> Kept<'a> {
+    fn of(name: &'a str) -> Option<Self> {
+        if name.contains(ASIDE) {
+            return Some(Self::Aside);
+        }
+        if let Some(name) = name.strip_suffix(REPLICAS_SUFFIX) {
+            return Some(Self::Replicas(name));
+        }
+        let journal = name.strip_suffix(BESIDE).unwrap_or(name);
+        if let Some(name) = journal.strip_suffix(JOURNAL_SUFFIX) {
+            return Some(Self::Journal(name));
+        }
+        if let Some(name) = name.strip_suffix(TRACE_SUFFIX) {
+            return Some(Self::Trace(name, 0));
+        }
+        let (name, age) = name.rsplit_once('.')?;
+        let name = name.strip_suffix(TRACE_SUFFIX)?;
+        Some(Self::Trace(name, age.parse().ok()?))
+    }
+}
+
+/// The boxes of a chain that have files.
+#[derive(Debug, Default)]
+pub(crate) struct Keepers {
+    journals: Vec<String>,
+    replicates: Vec<String>,
+    traces: Vec<String>,
+}
+
+impl Keepers {
+    /// Those of a policy.
+    pub fn of(policy: &Policy) -> Self {
+        let mut keepers = Self::default();
+        for one in &policy.boxes {
+            let of_kind = match one.kind {
+                BoxKind::Journal(_) => &mut keepers.journals,
+                BoxKind::Replicate(_) => &mut keepers.replicates,
+                BoxKind::Trace(_) => &mut keepers.traces,
+                _ => continue,
+            };
+            of_kind.push(one.name.clone());
+        }
+        keepers
+    }
+
+    /// Whether one acknowledges what is to be carried out.
+    pub fn have_journal(&self) -> bool {
+        !self.journals.is_empty()
+    }
+}
+
+/// The names in a folder; none, if it is not there.
+pub(crate) fn names(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
+    match disk.list(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        listed => Ok(listed?.into_iter().map(|entry| entry.name).collect()),
+    }
+}
+
+fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    match disk.remove(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Removes what boxes have kept that are none of the chain any more. Traces of such have what
+/// is left of `trace_bytes` when the chain's own are as long as they may be.
+fn tidy(
+    disk: &Arc<dyn Disk>,
+    folder: &Path,
+    keepers: &Keepers,
+    trace_bytes: u64,
+) -> io::Result<()> {
+    let state = StateFolder {
+        disk: Arc::clone(disk),
+        path: folder.to_owned(),
+    };
+    let is_one = |boxes: &[String], name: &str| boxes.iter().any(|one| one == name);
+    let mut traces = Vec::new();
+    for name in names(&**disk, folder)? {
+        let path = folder.join(&name);
+        match Kept::of(&name) {
+            Some(Kept::Journal(of)) if !is_one(&keepers.journals, of) => {
+                // One that cannot be read stays, and is put aside before anybody is let in.
+                if matches!(journal_left(&**disk, &path), Ok(None)) {
+                    remove(&**disk, &path)?;
+                }
+            }
+            Some(Kept::Replicas(of))
+                if !is_one(&keepers.replicates, of) && !volume_lacks(&state, of)? =>
+            {
+                remove(&**disk, &path)?;
+            }
+            Some(Kept::Trace(of, age)) if !is_one(&keepers.traces, of) => {
+                let length = disk.open(&path, OpenMode::Read)?.length()?;
+                traces.push((age, length, path));
+            }
+            _ => {}
+        }
+    }
+    let mut room = match keepers.traces.is_empty() {
+        true => trace_bytes,
+        false => 0,
+    };
+    traces.sort();
+    for (_, length, path) in traces {
+        match room.checked_sub(length) {
+            Some(rest) => room = rest,
+            None => remove(&**disk, &path)?,
+        }
+    }
+    Ok(())
+}
+
+impl Agent {
+    /// Removes what is of no box of the chain of a volume that this host may write.
+    pub(crate) async fn tidy_boxes(&self, volume: VolumeId, keepers: Keepers) {
+        let disk = Arc::clone(&self.inner.world.disk);
+        let folder = self.inner.folder.chain(volume);
+        let trace_bytes = self.inner.box_room.trace_bytes;
+        let tidied = blocking(move || tidy(&disk, &folder, &keepers, trace_bytes)).await;
+        if let Ok(Err(error)) = tidied {
+            // It is tried again with the next exchange.
+            tracing::warn!(%volume, %error, "what boxes of before have kept is not removed");
+        }
+    }
+
+    /// Why the volume may have no other journal, if so many were put aside.
+    pub(crate) async fn has_room_for_journal(
+        &self,
+        volume: VolumeId,
+    ) -> Result<io::Result<Result<(), String>>, TaskEnded> {
+        let disk = Arc::clone(&self.inner.world.disk);
+        let folder = self.inner.folder.chain(volume);
+        blocking(move || {
+            let names = names(&*disk, &folder)?;
+            let asides = names.iter().filter(|name| Kept::of(name) == Some(Kept::Aside));
+            Ok(match asides.count() < ASIDES_MAX {
+                true => Ok(()),
+                false => Err(format!(
+                    "{ASIDES_MAX} journals of boxes of this volume were put aside in {}: the host's \
+                     operator removes those that nobody misses",
+                    folder.display()
+                )),
+            })
+        })
+        .await
+    }
+
+    /// Removes all that the boxes of a volume that is no more have kept.
+    pub(crate) async fn forget_boxes(&self, volume: VolumeId) {
+        let disk = Arc::clone(&self.inner.world.disk);
+        let folder = self.inner.folder.chain(volume);
+        let removed = blocking(move || {
+            let mut files = names(&*disk, &folder)?.into_iter();
+            files.try_for_each(|name| remove(&*disk, &folder.join(name)))
+        });
+        if let Ok(Err(error)) = removed.await {
+            tracing::warn!(%volume, %error, "what its boxes have kept is not removed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use world::World;
+
+    use super::*;
+
+    fn folder_of(files: &[(&str, usize)]) -> (tempfile::TempDir, Arc<dyn Disk>) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = World::real(1).disk;
+        for (name, length) in files {
+            let file = disk.open(&folder.path().join(name), OpenMode::CreateNew);
+            file.expect("made")
+                .write_at(&vec![7; *length], 0)
+                .expect("written");
+        }
+        (folder, disk)
+    }
+
+    #[test]
+    fn files_are_whose_their_names_say() {
+        for (name, expected) in [
+            ("a.journal", Some(Kept::Journal("a"))),
+            ("a.journal.new", Some(Kept::Journal("a"))),
+            ("a.journal.aside-7", Some(Kept::Aside)),
+            ("a.journal.aside-unknown-2", Some(Kept::Aside)),
+            ("a.replicas", Some(Kept::Replicas("a"))),
+            ("a.trace", Some(Kept::Trace("a", 0))),
+            ("a.trace.7", Some(Kept::Trace("a", 7))),
+            ("a.trace.x", None),
+            ("else", None),
+        ] {
+            assert_eq!(Kept::of(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_of_no_box_goes_and_what_may_be_missed_stays() {
+        let files = [
+            // Empty, or nobody's: too short for a journal.
+            ("gone.journal", 0),
+            ("gone.journal.new", 100),
+            // It is no journal that anybody can read.
+            ("odd.journal", 9000),
+            ("here.journal", 0),
+            ("here.journal.new", 0),
+            ("gone.journal.aside-3", 9000),
+            ("gone.replicas", 10),
+            ("here.replicas", 10),
+            // The newest ones stay while they have room.
+            ("gone.trace", 60),
+            ("gone.trace.1", 30),
+            ("gone.trace.2", 30),
+            ("else", 5),
+        ];
+        let (folder, disk) = folder_of(&files);
+        let text = "volume = 'v'\n[[box]]\nkind = 'journal'\nname = 'here'\n";
+        let policy = Policy::parse(text).expect("a policy");
+        tidy(&disk, folder.path(), &Keepers::of(&policy), 100).expect("tidied");
+        let mut left = names(&*disk, folder.path()).expect("listed");
+        left.sort();
+        let expected = [
+            "else",
+            "gone.journal.aside-3",
+            "gone.trace",
+            "gone.trace.1",
+            "here.journal",
+            "here.journal.new",
+            "odd.journal",
+        ];
+        assert_eq!(left, expected);
+        // A box that records has all the room.
+        let text = "volume = 'v'\n[[box]]\nkind = 'trace'\nname = 'other'\n";
+        let policy = Policy::parse(text).expect("a policy");
+        tidy(&disk, folder.path(), &Keepers::of(&policy), 100).expect("tidied");
+        let left = names(&*disk, folder.path()).expect("listed");
+        assert!(!left.iter().any(|name| name.contains("trace")), "{left:?}");
+    }
+}
