@@ -540,7 +540,7 @@ impl Agent {
                 self.tidy_boxes(wish.volume, Keepers::default()).await;
             }
         } else {
-            let put = self.put_chain(wish, &attached, SizeRule::MayChange);
+            let put = self.put_chain(wish, &attached, SizeRule::First);
             if let Err(error) = put.await {
                 self.abandon(attached).await?;
                 return Err(error.into());

@@ -5,7 +5,7 @@
 //! ```text
 //!  D/chains/vol-…/BOX.journal          goes with its box; it is empty, or was put aside
 //!  D/chains/vol-…/BOX.journal.new      likewise
-//!  D/chains/vol-…/BOX.journal.aside-7  stays until somebody removes it; four at most
+//!  D/chains/vol-…/BOX.journal.aside-7  stays until somebody removes it
 //!  D/chains/vol-…/BOX.replicas         goes with its box, unless the volume lacks something
 //!  D/chains/vol-…/BOX.trace[.N]        stays when its box goes, while there is room for it
 //! ```
@@ -27,12 +27,9 @@ use world::{Disk, OpenMode};
 
 use crate::agent::{Agent, TaskEnded, blocking};
 
-/// A volume has so many journals that were put aside at most.
-const ASIDES_MAX: usize = 4;
-
 /// Whose a file is, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kept<'a> {
+pub(crate) enum Kept<'a> {
     Journal(&'a str),
     Aside,
     Replicas(&'a str),
@@ -41,7 +38,7 @@ enum Kept<'a> {
 }
 
 impl<'a> Kept<'a> {
-    fn of(name: &'a str) -> Option<Self> {
+    pub fn of(name: &'a str) -> Option<Self> {
         if name.contains(ASIDE) {
             return Some(Self::Aside);
         }
@@ -85,9 +82,9 @@ impl Keepers {
         keepers
     }
 
-    /// Whether one acknowledges what is to be carried out.
-    pub fn have_journal(&self) -> bool {
-        !self.journals.is_empty()
+    /// Those that acknowledge what is to be carried out.
+    pub fn journals(&self) -> &[String] {
+        &self.journals
     }
 }
 
@@ -106,6 +103,15 @@ fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     }
 }
 
+/// Removes a ring that has nothing. One that cannot be read stays, and is put aside before
+/// anybody is let in.
+fn remove_if_empty(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    match journal_left(disk, path) {
+        Ok(None) => remove(disk, path),
+        Ok(Some(_)) | Err(_) => Ok(()),
+    }
+}
+
 /// Removes what boxes have kept that are none of the chain any more. Traces of such have what
 /// is left of `trace_bytes` when the chain's own are as long as they may be.
 fn tidy(
@@ -120,26 +126,29 @@ fn tidy(
     };
     let is_one = |boxes: &[String], name: &str| boxes.iter().any(|one| one == name);
     let mut traces = Vec::new();
+    // One that is in the way of nothing else: what failed first is told in the end.
+    let mut outcome = Ok(());
     for name in names(&**disk, folder)? {
         let path = folder.join(&name);
-        match Kept::of(&name) {
+        let tidied = match Kept::of(&name) {
             Some(Kept::Journal(of)) if !is_one(&keepers.journals, of) => {
-                // One that cannot be read stays, and is put aside before anybody is let in.
-                if matches!(journal_left(&**disk, &path), Ok(None)) {
-                    remove(&**disk, &path)?;
-                }
+                remove_if_empty(&**disk, &path)
             }
-            Some(Kept::Replicas(of))
-                if !is_one(&keepers.replicates, of) && !volume_lacks(&state, of)? =>
-            {
-                remove(&**disk, &path)?;
+            Some(Kept::Replicas(of)) if !is_one(&keepers.replicates, of) => {
+                volume_lacks(&state, of).and_then(|lacks| match lacks {
+                    true => Ok(()),
+                    false => remove(&**disk, &path),
+                })
             }
             Some(Kept::Trace(of, age)) if !is_one(&keepers.traces, of) => {
-                let length = disk.open(&path, OpenMode::Read)?.length()?;
-                traces.push((age, length, path));
+                let length = disk
+                    .open(&path, OpenMode::Read)
+                    .and_then(|file| file.length());
+                length.map(|length| traces.push((age, length, path)))
             }
-            _ => {}
-        }
+            _ => Ok(()),
+        };
+        outcome = outcome.and(tidied);
     }
     let mut room = match keepers.traces.is_empty() {
         true => trace_bytes,
@@ -149,10 +158,10 @@ fn tidy(
     for (_, length, path) in traces {
         match room.checked_sub(length) {
             Some(rest) => room = rest,
-            None => remove(&**disk, &path)?,
+            None => outcome = outcome.and(remove(&**disk, &path)),
         }
     }
-    Ok(())
+    outcome
 }
 
 impl Agent {
@@ -168,24 +177,42 @@ impl Agent {
         }
     }
 
-    /// Why the volume may have no other journal, if so many were put aside.
-    pub(crate) async fn has_room_for_journal(
-        &self,
-        volume: VolumeId,
-    ) -> Result<io::Result<Result<(), String>>, TaskEnded> {
+    /// Removes the rings of a volume that is detached, so that they take nothing on a host
+    /// that may never have it again. One that has something stays.
+    pub(crate) async fn remove_empty_rings(&self, volume: VolumeId) {
         let disk = Arc::clone(&self.inner.world.disk);
         let folder = self.inner.folder.chain(volume);
+        let removed = blocking(move || {
+            let mut outcome = Ok(());
+            for name in names(&*disk, &folder)? {
+                if let Some(Kept::Journal(_)) = Kept::of(&name) {
+                    outcome = outcome.and(remove_if_empty(&*disk, &folder.join(name)));
+                }
+            }
+            outcome
+        });
+        if let Ok(Err(error)) = removed.await {
+            tracing::warn!(%volume, %error, "the rings of its boxes are not removed");
+        }
+    }
+
+    /// Volumes of which boxes have kept something.
+    pub(crate) async fn volumes_with_box_files(
+        &self,
+    ) -> Result<io::Result<Vec<VolumeId>>, TaskEnded> {
+        let disk = Arc::clone(&self.inner.world.disk);
+        let folder = self.inner.folder.chains();
         blocking(move || {
-            let names = names(&*disk, &folder)?;
-            let asides = names.iter().filter(|name| Kept::of(name) == Some(Kept::Aside));
-            Ok(match asides.count() < ASIDES_MAX {
-                true => Ok(()),
-                false => Err(format!(
-                    "{ASIDES_MAX} journals of boxes of this volume were put aside in {}: the host's \
-                     operator removes those that nobody misses",
-                    folder.display()
-                )),
-            })
+            let mut found = Vec::new();
+            for name in names(&*disk, &folder)? {
+                let Ok(volume) = name.parse::<VolumeId>() else {
+                    continue;
+                };
+                if !names(&*disk, &folder.join(name))?.is_empty() {
+                    found.push(volume);
+                }
+            }
+            Ok(found)
         })
         .await
     }
@@ -195,8 +222,9 @@ impl Agent {
         let disk = Arc::clone(&self.inner.world.disk);
         let folder = self.inner.folder.chain(volume);
         let removed = blocking(move || {
-            let mut files = names(&*disk, &folder)?.into_iter();
-            files.try_for_each(|name| remove(&*disk, &folder.join(name)))
+            let removed = names(&*disk, &folder)?.into_iter();
+            let removed = removed.map(|name| remove(&*disk, &folder.join(name)));
+            removed.fold(Ok(()), io::Result::and)
         });
         if let Ok(Err(error)) = removed.await {
             tracing::warn!(%volume, %error, "what its boxes have kept is not removed");

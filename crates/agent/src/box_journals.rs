@@ -19,18 +19,24 @@ use std::sync::Arc;
 use api::host::Assignment;
 use base::VolumeId;
 use base::size::about_bytes;
-use chain::boxes::{ASIDE, JOURNAL_SUFFIX, journal_left, put_journal_aside};
+use chain::boxes::{JOURNAL_SUFFIX, journal_left, put_journal_aside};
 use policy::{BoxKind, Policy};
 use world::{Disk, OpenMode};
 
 use crate::agent::{Agent, TaskEnded, blocking};
-use crate::box_files::names;
+use crate::box_files::{Kept, names};
+
+/// With so many journals that were put aside a volume gets no new one.
+const ASIDES_MAX: usize = 4;
 
 /// The journals in a folder, by their boxes' names.
 fn journals(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
-    let names = names(disk, folder)?.into_iter();
-    let of_boxes = names.filter_map(|name| name.strip_suffix(JOURNAL_SUFFIX).map(str::to_owned));
-    Ok(of_boxes.collect())
+    let mut names = names(disk, folder)?;
+    names.retain(|name| matches!(Kept::of(name), Some(Kept::Journal(_))));
+    let of_boxes = names
+        .iter()
+        .filter_map(|name| name.strip_suffix(JOURNAL_SUFFIX));
+    Ok(of_boxes.map(str::to_owned).collect())
 }
 
 /// Those that have something. One that cannot be read may have: it counts.
@@ -66,11 +72,19 @@ fn asides(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
     for volume in names(disk, folder)? {
         let folder = folder.join(&volume);
         for name in names(disk, &folder)? {
-            if !name.contains(ASIDE) {
+            if Kept::of(&name) != Some(Kept::Aside) {
                 continue;
             }
             let path = folder.join(&name);
-            let bytes = about_bytes(disk.open(&path, OpenMode::Read)?.length()?);
+            let length = disk
+                .open(&path, OpenMode::Read)
+                .and_then(|file| file.length());
+            let bytes = match length {
+                Ok(length) => about_bytes(length),
+                // Somebody has just removed it.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => format!("its length cannot be read: {error}"),
+            };
             told.push(format!(
                 "a journal among the boxes of volume {volume} had acknowledged what was not carried \
                  out before the volume was used without it; that is kept in {} ({bytes}): remove it \
@@ -127,24 +141,27 @@ impl Agent {
         .await
     }
 
-    /// Volumes with something in a journal of a box, but for these.
-    pub(crate) async fn volumes_with_box_journals(
+    /// Why the volume may have no other journal of this name, if so many were put aside.
+    pub(crate) async fn has_room_for_journal(
         &self,
-        but: HashSet<VolumeId>,
-    ) -> Result<io::Result<Vec<VolumeId>>, TaskEnded> {
+        volume: VolumeId,
+        name: &str,
+    ) -> Result<io::Result<Result<(), String>>, TaskEnded> {
         let disk = Arc::clone(&self.inner.world.disk);
-        let folder = self.inner.folder.chains();
+        let folder = self.inner.folder.chain(volume);
+        let ring = format!("{name}{JOURNAL_SUFFIX}");
         blocking(move || {
-            let mut found = Vec::new();
-            for name in names(&*disk, &folder)? {
-                let Ok(volume) = name.parse::<VolumeId>() else {
-                    continue;
-                };
-                if !but.contains(&volume) && !left(&*disk, &folder.join(name))?.is_empty() {
-                    found.push(volume);
-                }
-            }
-            Ok(found)
+            let names = names(&*disk, &folder)?;
+            let asides = names.iter().filter(|name| Kept::of(name) == Some(Kept::Aside));
+            // One that is there may have something, which is to be carried out.
+            Ok(match asides.count() < ASIDES_MAX || names.contains(&ring) {
+                true => Ok(()),
+                false => Err(format!(
+                    "{ASIDES_MAX} journals of boxes of this volume were put aside in {}: the host's \
+                     operator removes those that nobody misses",
+                    folder.display()
+                )),
+            })
         })
         .await
     }

@@ -127,8 +127,8 @@ impl Agent {
                     policy.boxes.retain(|one| !one.kind.keeps_files());
                 }
                 keepers = Keepers::of(&policy);
-                if keepers.have_journal() {
-                    let room = self.has_room_for_journal(wish.volume).await??;
+                for name in keepers.journals() {
+                    let room = self.has_room_for_journal(wish.volume, name).await??;
                     room.map_err(ChainError::Asides)?;
                 }
                 let tenure = Tenure {

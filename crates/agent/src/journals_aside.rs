@@ -22,7 +22,6 @@ use world::{Disk, OpenMode, host};
 use crate::agent::{Agent, blocking, lock};
 use crate::attached::AttachError;
 use crate::box_journals;
-use crate::worker::Worker;
 
 /// What the name of a journal that was put aside has in it.
 const FENCED: &str = ".fenced-";
@@ -38,6 +37,10 @@ pub(crate) struct JournalsAside {
     pub unwanted: Mutex<Vec<VolumeId>>,
     /// What the controllers said last of those.
     pub fenced: Mutex<Vec<Fenced>>,
+    /// Which of those are no more.
+    pub gone: Mutex<Vec<VolumeId>>,
+    /// Where the next look at what boxes have kept begins: not all is asked for at once.
+    turn: Mutex<usize>,
     /// Rung when they have said something.
     pub told: Notify,
     /// Why the journals cannot be looked through, if they cannot.
@@ -75,6 +78,10 @@ impl Agent {
         for fenced in std::mem::take(&mut *lock(&journals.fenced)) {
             self.put_unwanted_aside(&fenced);
         }
+        let gone = std::mem::take(&mut *lock(&journals.gone));
+        for volume in gone {
+            self.forget_gone(volume).await;
+        }
         let found = self.unwanted_journals().await;
         *lock(&journals.unwanted) = found;
     }
@@ -85,37 +92,53 @@ impl Agent {
             // What it says of volumes may be wrong.
             return Vec::new();
         }
-        let mut journals: HashSet<VolumeId> = self
+        let mut journals: Vec<VolumeId> = self
             .journal_names()
             .await
             .unwrap_or_default()
             .iter()
             .filter_map(|name| name.parse().ok())
             .collect();
-        journals.extend(self.unwanted_box_journals().await);
+        journals.extend(self.kept_by_boxes().await);
         let workers = lock(&self.inner.workers);
-        journals.retain(|volume| !workers.values().any(|worker| worker.is_of(*volume)));
+        let is_new = |volume: &VolumeId| !workers.values().any(|worker| worker.is_of(*volume));
+        let mut seen = HashSet::new();
+        journals.retain(|volume| is_new(volume) && seen.insert(*volume));
         // Those that nobody wants are put aside, and so make room for the others.
-        journals.into_iter().take(JOURNALS_MAX).collect()
+        journals.truncate(JOURNALS_MAX);
+        journals
     }
 
-    /// Volumes without a worker that have something in a journal of a box.
-    async fn unwanted_box_journals(&self) -> Vec<VolumeId> {
-        let in_use = {
-            let workers = lock(&self.inner.workers);
-            workers.values().map(Worker::volume).collect()
-        };
-        let found = self.volumes_with_box_journals(in_use).await;
+    /// Volumes of which boxes have kept something, of all a part each time.
+    async fn kept_by_boxes(&self) -> Vec<VolumeId> {
+        let found = self.volumes_with_box_files().await;
         let found = found.unwrap_or_else(|ended| Err(io::Error::other(ended)));
         let problem = found.as_ref().err().map(|error| {
             format!(
-                "the journals of boxes in {} cannot be looked through: {error}; those of volumes \
-                 that were taken from this host are not put aside",
+                "what boxes keep in {} cannot be looked through: {error}; of volumes that are no \
+                 more it stays",
                 self.inner.folder.chains().display()
             )
         });
         note_problem(&self.inner.journals_aside.box_problem, problem);
-        found.unwrap_or_default()
+        let mut found = found.unwrap_or_default();
+        let mut turn = lock(&self.inner.journals_aside.turn);
+        let count = found.len().max(1);
+        found.rotate_left(*turn % count);
+        *turn = (*turn + JOURNALS_MAX) % count;
+        found
+    }
+
+    /// Forgets what boxes have kept of a volume that is no more.
+    async fn forget_gone(&self, volume: VolumeId) {
+        let is_wanted = {
+            let workers = lock(&self.inner.workers);
+            workers.values().any(|worker| worker.is_of(volume))
+        };
+        // An older database does not know of newer volumes.
+        if !is_wanted && matches!(self.older_database().await, Ok(None)) {
+            self.forget_boxes(volume).await;
+        }
     }
 
     /// The names in D's folder of journals. That they cannot be read is a
@@ -151,10 +174,9 @@ impl Agent {
         }
         // Under the lock: no worker may begin meanwhile.
         let (disk, folder) = (&*self.inner.world.disk, &self.inner.folder);
-        let put = put_aside(disk, &folder.journal(fenced.volume), fenced.epoch).and_then(|()| {
-            let boxes = folder.chain(fenced.volume);
-            box_journals::put_aside(disk, &boxes, &HashSet::new())
-        });
+        // What boxes have acknowledged stays: as long as no other host had the volume it is
+        // carried out when this one has it again, and otherwise put aside before that.
+        let put = put_aside(disk, &folder.journal(fenced.volume), fenced.epoch);
         drop(workers);
         if let Err(error) = put {
             tracing::error!(volume = %fenced.volume, %error, "its journal is not put aside");

@@ -141,8 +141,9 @@ impl Agent {
                 }
             }
         }
-        if !renewed.fenced.is_empty() {
+        if !renewed.fenced.is_empty() || !renewed.gone.is_empty() {
             *lock(&self.inner.journals_aside.fenced) = renewed.fenced;
+            *lock(&self.inner.journals_aside.gone) = renewed.gone;
             self.inner.journals_aside.told.notify_one();
         }
         Ok(())

@@ -17,6 +17,8 @@
 //! closed. What a controller hears is true when it is said; it says so once
 //! more whenever it changes.
 
+mod boxes;
+
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,6 +37,7 @@ use crate::attached::{AttachError, Attached};
 use crate::chains::{self, ChainState};
 use crate::plugging::{DOES_NOT_WAIT, serial};
 use crate::serving::Serving;
+use boxes::BOXES_HAVE_MORE;
 
 /// How often an open volume is looked at, if nothing else is wanted.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -49,10 +52,6 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 /// What helps where what was flushed last cannot be had.
 const JOURNAL_LOST: &str = "bring that back, or give up what was flushed last with `scree detach \
      --force`, now that this is known";
-
-/// What is waited for where the volume lacks what its boxes have, and what ends that.
-const BOXES_HAVE_MORE: &str = "it is kept until it has all that was written through its boxes; \
-     `scree detach --force` detaches it as it is, without what was written last";
 
 /// What is wanted of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,11 +117,6 @@ impl Worker {
     pub fn open(&self) -> Option<(VolumeId, Arc<Attached>)> {
         let open = lock(&self.shared.open).clone();
         open.map(|attached| (self.volume, attached))
-    }
-
-    /// Which volume it has to do with.
-    pub fn volume(&self) -> VolumeId {
-        self.volume
     }
 
     /// Whether it has to do with `volume`.
@@ -481,47 +475,6 @@ impl Work {
         self.closed(wish, closed.map(|()| epoch)).await
     }
 
-    /// If the volume lacks what was written through its boxes it is served as before until it
-    /// has that: then this is what is to be done next. By force it is closed as it is; what
-    /// to say of that.
-    async fn wait_for_boxes(
-        &mut self,
-        wish: &Assignment,
-        attached: &Arc<Attached>,
-    ) -> Result<Option<String>, Next> {
-        // Of one whose thread has ended nothing is known but what its boxes have kept.
-        let Ok(Some(why)) = self.agent.lacking(attached).await else {
-            return Ok(None);
-        };
-        if wish.forced {
-            tracing::warn!(volume = %wish.volume, why, "detached by force");
-            return Ok(Some(format!(
-                "detached by force as it was, without what was written last through its boxes: \
-                 {why}"
-            )));
-        }
-        let stopped = self.look_at_engine(wish, attached).await;
-        let stopped = stopped.map_or_else(String::new, |why| format!("; it has stopped: {why}"));
-        let why = format!("{why}; {BOXES_HAVE_MORE}{stopped}");
-        self.tell(wish, AttachmentState::Busy, Some(why)).await;
-        Err(Next::After(LOOK_EVERY))
-    }
-
-    /// Says what a journal of its boxes has that is not carried out now: it is kept, and goes
-    /// below if the same host has the volume again, and nobody else before.
-    async fn note_what_is_left(&mut self, volume: VolumeId) {
-        let Err(why) = self.agent.boxes_hold_nothing(volume).await else {
-            return;
-        };
-        tracing::warn!(%volume, %why, "detached by force");
-        let left = format!(
-            "{why}: it is carried out when this host has the volume again through the same boxes, \
-             and nobody else before"
-        );
-        let note = self.note.take();
-        self.note = Some(note.map_or_else(|| left.clone(), |note| format!("{note}; {left}")));
-    }
-
     /// Takes it out of its VM; why it is still there, if it is.
     async fn keep_unplugged(&mut self, wish: &Assignment) -> Result<(), String> {
         if let Some(vm) = &wish.vm
@@ -550,37 +503,21 @@ impl Work {
             }
             self.is_unplugged = true;
         }
-        // What was acknowledged goes below through the boxes that have acknowledged it.
         let is_writable = wish.leased && wish.access == Access::ReadWrite;
-        if is_writable && !wish.forced {
-            match self.agent.boxes_hold_nothing(wish.volume).await {
-                Ok(()) => {}
-                Err(AttachError::Lacks(_)) => return self.open(wish).await,
-                Err(error) => return self.closed(wish, Err(error)).await,
-            }
-        }
         if !wish.forced {
-            // It is opened with them, and closed when it has what they have.
-            match self.agent.boxes_have_more(wish).await {
+            match self.boxes_have_something(wish, is_writable).await {
                 Ok(true) => return self.open(wish).await,
                 Ok(false) => {}
-                Err(error) => {
-                    let why = format!(
-                        "what its boxes have is not known: {}; {BOXES_HAVE_MORE}",
-                        with_causes(&error)
-                    );
-                    self.tell(wish, AttachmentState::Busy, Some(why)).await;
-                    return self.later();
-                }
+                Err(next) => return next,
             }
-        }
-        if is_writable && wish.forced {
-            self.note_what_is_left(wish.volume).await;
         }
         let settled = match is_writable {
             true => self.agent.settle(wish).await.map(Some),
             false => Ok(None),
         };
+        if is_writable && wish.forced && settled.is_ok() {
+            self.note_what_is_left(wish.volume).await;
+        }
         self.closed(wish, settled).await
     }
 
@@ -595,6 +532,9 @@ impl Work {
             Ok(epoch) => {
                 tracing::info!(volume = %wish.volume, name = wish.name, "detached");
                 self.agent.forget_journal(wish.volume).await;
+                if epoch.is_some() {
+                    self.agent.remove_empty_rings(wish.volume).await;
+                }
                 let is_heard = self.tell(wish, AttachmentState::Detached, None).await;
                 // From here on no catalog names it.
                 if let (true, Some(epoch)) = (is_heard, epoch) {
@@ -661,12 +601,16 @@ impl Work {
             return true;
         };
         let (name, volume) = (attached.name.clone(), attached.volume());
+        let is_writer = attached.epoch.is_some();
         match self.agent.stop_and_close(attached, true).await {
             Ok(()) => {}
             Err(error) => {
                 tracing::error!(name, %error, "not closed cleanly; its journal has the rest");
                 return false;
             }
+        }
+        if !is_writer {
+            return true;
         }
         match self.agent.boxes_hold_nothing(volume).await {
             Ok(()) => true,

@@ -361,38 +361,54 @@ impl<D: BlockDevice> Chain<D> {
                 }
                 Err(error) => Step::Ended(Err(ExchangeError::Below(error))),
             },
-            Phase::Opening { ready } => match exchanging.boxes.len().checked_sub(ready + 1) {
-                Some(at) => {
-                    let ready = *ready;
-                    let (above, boxes) = exchanging.boxes.split_at_mut(at + 1);
-                    let mut below = Below {
-                        boxes,
-                        bottom: Bottom {
-                            device: &mut self.bottom,
-                            generation: exchanging.generation,
-                        },
-                    };
-                    match above[at].open(&mut below) {
-                        Opening::UnderWay => Step::Wait,
-                        Opening::Failed(reason) => {
-                            Step::Ended(Err(ExchangeError::Box { at, reason }))
-                        }
-                        Opening::Ready => {
-                            exchanging.phase = Phase::Opening { ready: ready + 1 };
+            Phase::Opening { ready, carries_out } => {
+                let (ready, carries_out) = (*ready, *carries_out);
+                match exchanging.boxes.len().checked_sub(ready + 1) {
+                    Some(at) if carries_out => match exchanging.boxes[at].has_carried_out() {
+                        true => {
+                            exchanging.go_on_opening(ready + 1, self.clock.monotonic());
                             Step::Again
                         }
-                    }
+                        false => Step::Wait,
+                    },
+                    Some(at) => self.open_next(exchanging, at),
+                    // A box that works for a program may have begun something since.
+                    None if !self.are_resting() => Step::Wait,
+                    None => Step::Ended(exchanging.check(
+                        (self.geometry(), self.capabilities()),
+                        (
+                            geometry_of(&exchanging.boxes, &self.bottom),
+                            capabilities_of(&exchanging.boxes, &self.bottom),
+                        ),
+                    )),
                 }
-                // A box that works for a program may have begun something since.
-                None if !self.are_resting() => Step::Wait,
-                None => Step::Ended(exchanging.check(
-                    (self.geometry(), self.capabilities()),
-                    (
-                        geometry_of(&exchanging.boxes, &self.bottom),
-                        capabilities_of(&exchanging.boxes, &self.bottom),
-                    ),
-                )),
+            }
+        }
+    }
+
+    /// Opens the new box `at`; those below it may be used.
+    fn open_next(&mut self, exchanging: &mut Exchanging, at: usize) -> Step {
+        let (above, boxes) = exchanging.boxes.split_at_mut(at + 1);
+        let ready = boxes.len();
+        let mut below = Below {
+            boxes,
+            bottom: Bottom {
+                device: &mut self.bottom,
+                generation: exchanging.generation,
             },
+        };
+        match above[at].open(&mut below) {
+            Opening::UnderWay => Step::Wait,
+            Opening::Failed(reason) => Step::Ended(Err(ExchangeError::Box { at, reason })),
+            Opening::Ready => {
+                if exchanging.is_first() {
+                    exchanging.boxes[at].resume();
+                    exchanging.carry_out(ready, self.clock.monotonic());
+                } else {
+                    exchanging.opened(ready + 1);
+                }
+                Step::Again
+            }
         }
     }
 

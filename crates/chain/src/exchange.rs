@@ -3,7 +3,8 @@
 //! ```text
 //!  1. drain     what comes is answered Busy; what is under way ends, boxes rest
 //!  2. flush     through the old boxes
-//!  3. open      the new ones, the lowest first
+//!  3. open      the new ones, the lowest first; nobody uses the disk before the first boxes:
+//!               then each comes into use before the next one is opened
 //!  4. check     size and verbs
 //!  5. exchange  at once
 //! ```
@@ -19,12 +20,20 @@ use crate::middle_box::MiddleBox;
 /// What is under way ends, and is flushed, within this; or the old boxes go on.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
+/// What a journal has is carried out within this, or it is tried again: each time it goes on
+/// where it was.
+const CARRIED_OUT_WITHIN: Duration = Duration::from_secs(60);
+
 /// New boxes begin within this, if nothing else is said.
 pub(crate) const OPEN_WITHIN: Duration = Duration::from_secs(15);
 
 /// Whether the size and the verbs may become others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SizeRule {
+    /// Nobody has seen them yet, and nobody asks for anything before this has ended: each box
+    /// comes into use before the one above it is opened, so that what a journal has is below
+    /// when that is read.
+    First,
     /// Nobody has seen them yet.
     MayChange,
     /// Whoever uses the chain goes on with those that he knows.
@@ -105,9 +114,11 @@ pub(crate) enum Phase {
     Draining,
     Flushing,
     Flushed(Result<(), IoError>),
-    /// So many boxes may be used, the lowest ones.
+    /// So many boxes may be used, the lowest ones. The next one is in use, and carries out
+    /// what it had, if it does.
     Opening {
         ready: usize,
+        carries_out: bool,
     },
 }
 
@@ -157,9 +168,37 @@ impl Exchanging {
     }
 
     pub fn begin_opening(&mut self, now: Duration, within: Duration) {
-        self.phase = Phase::Opening { ready: 0 };
-        self.deadline = now + within;
         self.open_within = within;
+        self.go_on_opening(0, now);
+    }
+
+    /// So many boxes may be used.
+    pub fn opened(&mut self, ready: usize) {
+        self.phase = Phase::Opening {
+            ready,
+            carries_out: false,
+        };
+    }
+
+    /// So many boxes may be used; the next one has as long as the first one, as nobody waits
+    /// for the disk that had it before.
+    pub fn go_on_opening(&mut self, ready: usize, now: Duration) {
+        self.opened(ready);
+        self.deadline = now + self.open_within;
+    }
+
+    /// A box comes into use while others are not opened yet.
+    pub fn carry_out(&mut self, ready: usize, now: Duration) {
+        self.phase = Phase::Opening {
+            ready,
+            carries_out: true,
+        };
+        self.deadline = now + self.open_within.max(CARRIED_OUT_WITHIN);
+    }
+
+    /// Whether boxes come into use one after the other.
+    pub fn is_first(&self) -> bool {
+        self.rule == SizeRule::First
     }
 
     /// What took too long.
@@ -169,7 +208,15 @@ impl Exchanging {
             Phase::Flushing | Phase::Flushed(_) => {
                 ("what was written has not been flushed", DRAIN_WITHIN)
             }
-            Phase::Opening { .. } => ("a box has not begun", self.open_within),
+            Phase::Opening {
+                carries_out: false, ..
+            } => ("a box has not begun", self.open_within),
+            Phase::Opening {
+                carries_out: true, ..
+            } => (
+                "what a journal has was not carried out",
+                self.open_within.max(CARRIED_OUT_WITHIN),
+            ),
         };
         ExchangeError::Late { waited_for, within }
     }
@@ -183,7 +230,7 @@ impl Exchanging {
         (is, can): (DeviceGeometry, Capabilities),
         (will_be, could): (DeviceGeometry, Capabilities),
     ) -> Result<(), ExchangeError> {
-        if self.rule == SizeRule::MayChange {
+        if self.rule != SizeRule::Keep {
             return Ok(());
         }
         if is.size_bytes != will_be.size_bytes {

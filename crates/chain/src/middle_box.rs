@@ -29,8 +29,7 @@ pub enum Opening {
 ///   `commit`, before it passes that on.
 /// * A flush is passed on when all that was acknowledged before it was carried out below,
 ///   unless the box's own storage keeps it.
-/// * Until it is told to [`MiddleBox::resume`], when it has come into use, it only reads; the
-///   journal of a relay alone, which has the disk for itself, carries out what it had before.
+/// * Until it is told to [`MiddleBox::resume`], when it has come into use, it only reads.
 pub trait MiddleBox {
     /// What it makes of the size and the blocks below. Pure; the size may grow as that of
     /// any device.
@@ -164,4 +163,10 @@ pub trait MiddleBox {
 
     /// It may begin something of its own below: it is used from now on, or again.
     fn resume(&mut self) {}
+
+    /// Whether what it had acknowledged in an earlier life is below, since it was told to
+    /// [`MiddleBox::resume`]: it is asked again after each poll.
+    fn has_carried_out(&self) -> bool {
+        true
+    }
 }

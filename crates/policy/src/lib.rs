@@ -212,19 +212,23 @@ impl Policy {
         self.boxes.iter().any(|one| one.kind.keeps_files())
     }
 
-    /// Whether a tenant of a cluster may have it: what it names on a host is in folders of
-    /// that tenant's.
+    /// Whether what its boxes write beside the disk can be reached at all. In a policy of a
+    /// tenant of a cluster (`is_tenants`) what is named on a host is in folders of that
+    /// tenant's. It is asked when a policy is applied: one that was accepted before goes on, as
+    /// well as it can.
     ///
     /// # Errors
     /// [`PolicyError::Box`].
-    pub fn check_tenants(&self) -> Result<(), PolicyError> {
+    pub fn check_places(&self, is_tenants: bool) -> Result<(), PolicyError> {
         for (number, one) in (1..).zip(&self.boxes) {
             if let BoxKind::Replicate(config) = &one.kind {
-                config.check_tenants().map_err(|reason| PolicyError::Box {
-                    number,
-                    name: Some(one.name.clone()),
-                    reason,
-                })?;
+                config
+                    .check_places(is_tenants)
+                    .map_err(|reason| PolicyError::Box {
+                        number,
+                        name: Some(one.name.clone()),
+                        reason,
+                    })?;
             }
         }
         Ok(())
@@ -271,16 +275,6 @@ impl Policy {
 
 /// Whether a box may stand below these.
 fn may_follow(above: &[BoxPolicy], one: &BoxPolicy) -> Result<(), String> {
-    let reads_first = above
-        .iter()
-        .find(|above| matches!(above.kind, BoxKind::Encrypt(_)));
-    if let (BoxKind::Journal(_), Some(above)) = (&one.kind, reads_first) {
-        return Err(format!(
-            "box {} above cannot begin before it has read its disk, and a journal that has \
-             something answers nothing before all boxes have begun; put the journal above that one",
-            above.name
-        ));
-    }
     let journal = above
         .iter()
         .find(|above| matches!(above.kind, BoxKind::Journal(_)));
@@ -554,10 +548,6 @@ mod tests {
             (
                 of_box("kind = \"journal\"\nruns = \"process\""),
                 "run inline only",
-            ),
-            (
-                of_box("kind = \"encrypt\"\nkey = \"k\"\n[[box]]\nkind = \"journal\""),
-                "box 2: box encrypt above cannot begin",
             ),
             (
                 of_box("kind = \"journal\"\n[[box]]\nkind = \"journal\"\nname = \"b\""),

@@ -71,10 +71,16 @@ impl fmt::Display for Place {
 impl Place {
     fn check(&self) -> Result<(), String> {
         match self {
-            Self::Uri(uri) if uri.len() > URI_BYTES_MAX => {
-                Err(format!("its uri may have {URI_BYTES_MAX} bytes"))
+            Self::Uri(uri) => {
+                let schemes = ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://"];
+                let is_nbd = schemes.iter().any(|scheme| uri.starts_with(scheme));
+                match is_nbd && uri.len() <= URI_BYTES_MAX {
+                    true => Ok(()),
+                    false => {
+                        uri_of(uri).and(Err(format!("its uri may have {URI_BYTES_MAX} bytes")))
+                    }
+                }
             }
-            Self::Uri(uri) => uri_of(uri).map(|_| ()),
             Self::Volume(volume) => match (1..=VOLUME_BYTES_MAX).contains(&volume.len()) {
                 true => Ok(()),
                 false => Err("its volume is the name or id of one".to_owned()),
@@ -202,15 +208,24 @@ impl ReplicateConfig {
         Ok(())
     }
 
-    /// Whether its replicas may be those of a tenant of a cluster.
-    pub(crate) fn check_tenants(&self) -> Result<(), String> {
-        self.replicas.iter().try_for_each(|one| match &one.place {
-            Place::Uri(uri) => match tenants_uri(uri) {
-                Ok(_) => Ok(()),
-                Err(why) => Err(format!("replica {:?}: {why}", one.name)),
-            },
-            Place::Volume(_) => Ok(()),
-        })
+    /// Whether its replicas can be reached at all: each by a URI, at a place of its own. Those
+    /// of a tenant of a cluster are names in folders of that tenant's.
+    pub(crate) fn check_places(&self, are_tenants: bool) -> Result<(), String> {
+        let mut found = Vec::new();
+        for one in &self.replicas {
+            let name = &one.name;
+            let place = match &one.place {
+                Place::Uri(uri) if are_tenants => tenants_uri(uri).map(Ok),
+                Place::Uri(uri) => uri_of(uri).map(Ok),
+                Place::Volume(volume) => Ok(Err(volume)),
+            };
+            let place = place.map_err(|why| format!("replica {name:?}: {why}"))?;
+            if found.contains(&place) {
+                return Err(format!("replica {name:?}: another one is {}", one.place));
+            }
+            found.push(place);
+        }
+        Ok(())
     }
 }
 
@@ -224,7 +239,7 @@ mod tests {
             let config: ReplicateConfig =
                 toml::from_str(&format!("[[replica]]\nname = 'b'\nuri = '{uri}'\n"))
                     .expect("it is written so");
-            config.check().and_then(|()| config.check_tenants())
+            config.check().and_then(|()| config.check_places(true))
         };
         for uri in [
             "nbd://10.0.0.1:10809/disk",
@@ -248,6 +263,12 @@ mod tests {
             let refused = check(uri).expect_err(uri);
             assert!(refused.contains(why), "{uri}: {refused}");
         }
+        // The same place, written otherwise.
+        let two = "[[replica]]\nname = 'b'\nuri = 'nbd://10.0.0.1/x'\n\
+                   [[replica]]\nname = 'c'\nuri = 'nbd://10.0.0.1:10809/x'\n";
+        let config: ReplicateConfig = toml::from_str(two).expect("it is written so");
+        let refused = config.check_places(false).expect_err("it is one place");
+        assert!(refused.contains("\"c\": another one is"), "{refused}");
     }
 
     #[test]
@@ -264,10 +285,6 @@ mod tests {
             ("".to_owned(), "has 1 to 2"),
             (one.repeat(3), "has 1 to 2"),
             (one.repeat(2), "two replicas"),
-            (
-                format!("{one}{}", one.replace("'b'", "'c'")),
-                "two replicas are nbd://",
-            ),
             (format!("stall_ms = 0\n{one}"), "stall_ms"),
             (one.replace("'b'", "'volume'"), "two replicas"),
             (one.replace("'b'", "'B'"), "1 to 32"),

@@ -225,6 +225,33 @@ async fn journals_that_cannot_be_listed_are_a_problem_of_the_host() {
     end(scree).await;
 }
 
+/// Of a volume that is somewhere else for now what its boxes have kept stays, whatever is
+/// asked of the controllers: it is carried out when the volume is here again. Of one that was
+/// deleted elsewhere nothing would ever be removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_boxes_have_kept_stays_as_long_as_its_volume_is_there() {
+    let rig = Rig::new();
+    let scree = start(&rig).await;
+    let (volume, id, attached) = written(&scree).await;
+    drop(attached);
+    scree.control.detach(id, true).await.expect("asked");
+    is_let_go(&scree, volume).await;
+    let kept = |volume: VolumeId| scree.agent.folder().chain(volume).join("fast.journal");
+    let (there, gone) = (kept(volume), kept(VolumeId::from_random(99)));
+    for file in [&there, &gone] {
+        fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+        // Nobody can tell that it has nothing.
+        fs::write(file, [7; 9000]).expect("written");
+    }
+    for _ in 0..3 {
+        scree.agent.tend_journals().await;
+        scree.agent.renew().await.expect("heard");
+    }
+    scree.agent.tend_journals().await;
+    assert_eq!((there.exists(), gone.exists()), (true, false));
+    end(scree).await;
+}
+
 /// What a host has in a journal of its own is of no use once another one has
 /// had the volume: replayed, it would mix two states.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

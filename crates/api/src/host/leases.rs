@@ -15,8 +15,8 @@ pub const JOURNALS_MAX: usize = 256;
 pub struct Renewal {
     /// The leases it has, [`LEASES_MAX`] at most.
     pub leases: Vec<HeldLease>,
-    /// Volumes of which it has a journal, and nothing is wanted as it knows: some
-    /// of them, [`JOURNALS_MAX`] at most.
+    /// Volumes of which it has a journal, or something that boxes have kept, and nothing is
+    /// wanted as it knows: some of them, [`JOURNALS_MAX`] at most.
     pub journals: Vec<VolumeId>,
 }
 
@@ -36,6 +36,9 @@ pub struct Renewed {
     pub lost: Vec<HeldLease>,
     /// Journals whose volumes were taken from the host.
     pub fenced: Vec<Fenced>,
+    /// Of those that were asked for, the volumes that are no more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<VolumeId>,
 }
 
 /// A volume that was taken from a host.

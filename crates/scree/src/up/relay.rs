@@ -136,7 +136,7 @@ fn open(
     let (tell, told) = mpsc::channel();
     chain.exchange(Exchange {
         boxes,
-        rule: SizeRule::MayChange,
+        rule: SizeRule::First,
         told: Box::new(move |ended| drop(tell.send(ended))),
     });
     loop {

@@ -124,6 +124,8 @@ pub(super) fn policy_of(world: &World, path: &Path, volume: &str) -> Result<Poli
         .map_err(|error| failed(with_causes(&error)))?;
     let text = str::from_utf8(&bytes).map_err(|_| failed("it is no text".to_owned()))?;
     let policy = Policy::parse(text).map_err(|error| failed(error.to_string()))?;
+    let checked = policy.check_places(false);
+    checked.map_err(|error| failed(error.to_string()))?;
     if policy.volume != "*" && policy.volume != volume {
         let words = format!(
             "it is for the volume {:?}, and this is {volume:?}",

@@ -202,6 +202,17 @@ impl Host {
         self.run(&["chain", "apply", file.to_str().expect("text")])
     }
 
+    /// Brings a passphrase for boxes of the one tenant that there is.
+    pub fn box_key(&self, name: &str, passphrase: &str) -> PathBuf {
+        let keys = self.path().join("box-keys/local");
+        std::fs::create_dir_all(&keys).expect("made");
+        let key = keys.join(name);
+        std::fs::write(&key, passphrase).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&key, mode).expect("set");
+        key
+    }
+
     /// Runs a command that must succeed, and returns its JSON.
     pub fn json(&self, arguments: &[&str]) -> Value {
         let said = self.run(&[arguments, &["-o", "json"]].concat());

@@ -3,8 +3,8 @@
 //! of chosen files: what it has is a file system with these, and little else.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -122,11 +122,7 @@ fn a_guest_works_at_random_on_a_monitor_encryption_and_replicas_of_which_one_die
     }
     let mut b = serve(&host, "b", &copies[0]);
     let mut c = serve(&host, "c", &copies[1]);
-    let keys = host.path().join("box-keys/local");
-    fs::create_dir_all(&keys).expect("made");
-    let key = keys.join("web");
-    fs::write(&key, "correct horse").expect("written");
-    fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("set");
+    let key = host.box_key("web", "correct horse");
     let text = "volume = 'disk'\n\
                 [[box]]\nkind = 'monitor'\n\
                 [[box]]\nkind = 'encrypt'\nkey = 'web'\nformat = 'if-empty'\n\

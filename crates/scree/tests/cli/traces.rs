@@ -12,7 +12,11 @@ fn what_passes_is_recorded_and_replayed_by_fio() {
     let mut host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "64M"]);
     host.json(&["volume", "export", "disk"]);
-    host.refuses(1, &["trace", "disk"], &["nothing is recorded"]);
+    host.refuses(
+        1,
+        &["trace", "disk"],
+        &["no box of this volume has recorded anything"],
+    );
     let said = host.apply_chain("disk", "[[box]]\nkind = \"trace\"\nbytes_max = \"8M\"\n");
     assert_eq!(said.code, 0, "{}", said.error);
     let commands = [

@@ -38,6 +38,14 @@ pub(super) enum Asked {
     Flush((u64, u64)),
 }
 
+/// What has failed below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failing {
+    /// The change with this sequence.
+    Change(u64),
+    Flush,
+}
+
 /// The box: a journal that acknowledges, and carries out later (docs/chains.md, "Relays").
 pub struct Journal {
     pub(super) config: JournalConfig,
@@ -61,8 +69,8 @@ pub struct Journal {
     /// Something was refused because memory is full.
     pub(super) lacks_memory: bool,
     pub(super) can_flush: bool,
-    /// The last error below, until something goes on.
-    pub(super) failing: Option<IoError>,
+    /// An error below, until what failed has succeeded.
+    pub(super) failing: Option<(IoError, Failing)>,
     pub(super) retry_at: Option<Duration>,
     pub(super) was_busy: bool,
     pub(super) is_resting: bool,
@@ -213,7 +221,7 @@ impl MiddleBox for Journal {
         out: &mut [u8],
     ) -> Started {
         // Boxes above look at the disk before it is used; an empty journal is not in the way.
-        let is_idle = matches!(self.stage, Stage::Idle(..));
+        let is_idle = matches!(self.stage, Stage::Idle(..)) && !self.has_left;
         if let Some(refusal) = self.refuses().filter(|_| !is_idle) {
             return refusal;
         }
@@ -420,7 +428,7 @@ impl MiddleBox for Journal {
         let held = match (&self.failing, &self.stage) {
             // What its file has, whoever opens that sees.
             (_, Stage::Failed(_)) => return Ok(()),
-            (Some(error), _) => format!("cannot be carried out: {error}"),
+            (Some((error, _)), _) => format!("cannot be carried out: {error}"),
             // Nobody asks for anything any more, and the last flush has ended.
             (None, Stage::Open(ring)) if self.is_ending && ring.used_bytes() > 0 => {
                 "is not carried out".to_owned()
@@ -446,5 +454,12 @@ impl MiddleBox for Journal {
     fn resume(&mut self) {
         self.is_resting = false;
         self.begin_idle();
+    }
+
+    fn has_carried_out(&self) -> bool {
+        matches!(
+            self.stage,
+            Stage::Open(_) | Stage::ReadOnly | Stage::Failed(_)
+        )
     }
 }

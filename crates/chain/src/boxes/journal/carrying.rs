@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::{BlockDevice, Completion, IoError, Outcome, Started};
 
-use super::active::{Asked, Journal};
+use super::active::{Asked, Failing, Journal};
 use super::opening::Stage;
 use super::overlay::Overlay;
 use super::waiting::Waiting;
@@ -53,7 +53,7 @@ impl Journal {
             // Also where there is nothing to carry out: what failed may have been a flush.
             self.retry_at = None;
             if may_carry && written > 0 && !gathers && !self.redoes {
-                self.carry_out(below, written, now);
+                self.carry_out(below, written);
             }
         }
         self.flush_below(below);
@@ -78,7 +78,7 @@ impl Journal {
         is_free && is_little && now < since + GATHER
     }
 
-    fn carry_out(&mut self, below: &mut dyn BlockDevice, written: u64, now: Duration) {
+    fn carry_out(&mut self, below: &mut dyn BlockDevice, written: u64) {
         let (asked, last) = (&mut self.asked, &mut self.last);
         let done_at_once = &mut self.done_at_once;
         let mut stuck = None;
@@ -91,27 +91,41 @@ impl Journal {
                     asked.insert(*last, Asked::Carry(change.sequence));
                 }
                 Started::Busy | Started::Failed(_) => {
-                    stuck = Some(started);
+                    stuck = Some((started, change.sequence));
                     return false;
                 }
             }
             true
         });
         match stuck {
-            Some(Started::Failed(error)) => self.failed_below(error, now),
+            Some((Started::Failed(error), sequence)) => {
+                self.failed_below(error, Failing::Change(sequence));
+            }
             Some(_) => self.was_busy = true,
             None => {}
         }
     }
 
-    pub(super) fn failed_below(&mut self, error: IoError, now: Duration) {
+    fn failed_below(&mut self, error: IoError, what: Failing) {
         if self.failing.is_none() {
             tracing::warn!(%error, "what a journal has cannot be carried out; it is tried again");
         }
-        self.retry_at = Some(now + RETRY);
+        self.retry_at = Some(self.world.clock.monotonic() + RETRY);
         // The journal has it still.
         self.tell_who_flushes(&error);
-        self.failing = Some(error);
+        if self.failing.is_none() || what == Failing::Flush {
+            self.failing = Some((error, what));
+        }
+    }
+
+    fn has_succeeded(&mut self, what: Failing) {
+        if self
+            .failing
+            .as_ref()
+            .is_some_and(|(_, failing)| *failing == what)
+        {
+            self.failing = None;
+        }
     }
 
     /// A flush that succeeds afterwards says nothing of what one that failed was to cover.
@@ -123,7 +137,7 @@ impl Journal {
             let data = change.data.clone();
             self.overlay.insert(offset, length, change.sequence, data);
         }
-        self.failed_below(error, self.world.clock.monotonic());
+        self.failed_below(error, Failing::Flush);
     }
 
     /// Begins once more with all that no flush has covered, after one has failed.
@@ -142,7 +156,7 @@ impl Journal {
     }
 
     fn carried(&mut self, sequence: u64) {
-        self.failing = None;
+        self.has_succeeded(Failing::Change(sequence));
         let finished = self.carry.finish(sequence);
         if let (Some((offset, length)), false) = (finished, self.redoes) {
             self.overlay.remove(offset, length, sequence);
@@ -161,7 +175,9 @@ impl Journal {
                     one.below && one.is_flush && flushed < one.upto && one.upto <= done
                 };
                 let waits = self.waiting.iter().any(waits_for);
+                let is_failing = matches!(self.failing, Some((_, Failing::Flush)));
                 let is_full = self.empties_alone()
+                    || is_failing
                     || self.lacks_memory
                     || self.carry.held_bytes() >= HELD_BYTES_MAX.min(self.config.memory_max / 4)
                     || ring.used_bytes() > ring.ring_bytes() / 2;
@@ -199,6 +215,7 @@ impl Journal {
 
     fn flushed_below(&mut self, done: (u64, u64)) {
         self.flushed = done;
+        self.has_succeeded(Failing::Flush);
         self.lacks_memory = false;
         self.carry.forget(done.1);
         if matches!(self.stage, Stage::Flushing(..)) {
@@ -231,7 +248,7 @@ impl Journal {
                 Ok(_) => self.carried(sequence),
                 Err(error) => {
                     self.carry.put_back(sequence);
-                    self.failed_below(error, self.world.clock.monotonic());
+                    self.failed_below(error, Failing::Change(sequence));
                 }
             },
             Some(Asked::Flush(done)) => {

@@ -64,7 +64,7 @@ impl Journal {
         if is_full || !ring.has_room(needed, longest) {
             self.was_busy = true;
             return match self.failing.clone() {
-                Some(error) => Started::Failed(error),
+                Some((error, _)) => Started::Failed(error),
                 None => Started::Busy,
             };
         }

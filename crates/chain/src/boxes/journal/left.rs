@@ -49,7 +49,12 @@ pub fn put_journal_aside(disk: &dyn Disk, path: &Path, lease: Option<u32>) -> io
     let lease = lease.map_or_else(|| "unknown".to_owned(), |lease| lease.to_string());
     let mut aside = path.with_file_name(format!("{name}{ASIDE}{lease}"));
     let mut number = 1;
-    while disk.open(&aside, OpenMode::Read).is_ok() {
+    loop {
+        match disk.open(&aside, OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            // What was put aside before may not be lost.
+            opened => drop(opened?),
+        }
         number += 1;
         aside = path.with_file_name(format!("{name}{ASIDE}{lease}-{number}"));
     }

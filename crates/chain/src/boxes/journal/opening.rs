@@ -4,12 +4,13 @@
 //!  closed ─▶ opening ─▶ scanning ─▶ replaying ─▶ flushing ─▶ starting ─▶ open
 //!                        │ ▲   what there is         ▲           │
 //!                        │ └─────────────────────────┼───────────┘ more
-//!                        └▶ idle: it is empty ───────┘ it comes into use
+//!                        └▶ idle ── it comes into use ┘ or, with something, scanning again
 //!                             [reshaping before that, and replacing behind it]
 //! ```
 //!
-//! In a chain it is idle first also with something in it, and goes on when it comes into use:
-//! boxes below pass on no changes before that. Until it is open all is answered `Busy`.
+//! It is idle first also with something in it, and goes on when it comes into use: boxes below
+//! pass on no changes before that. Until it is open all is answered `Busy`, but for reads while
+//! it is idle and has nothing.
 //!
 //! Invariants: a ring begins, with an epoch of its own, only when what the one before it had
 //! is below and flushed there. Of an empty one nothing is written before the box is used: the
@@ -33,7 +34,7 @@ use super::ring::{self, Found, Ring, Shape};
 pub(super) enum Told {
     Opened(Arc<dyn File>, Start),
     /// What there was is put aside there, for that reason, and another one made.
-    PutAside(PathBuf, &'static str, (Arc<dyn File>, Start)),
+    PutAside(PathBuf, &'static str, io::Result<(Arc<dyn File>, Start)>),
     /// Another one, which is empty, beside it; or why not.
     Beside(io::Result<(Arc<dyn File>, Start)>),
     /// Whether that is in its place.
@@ -83,7 +84,13 @@ impl Journal {
         let disk = Arc::clone(&self.world.disk);
         let (path, shape) = (self.config.path.clone(), self.shape(size_of(below)));
         self.stage = Stage::Opening;
+        let beside = self.beside();
         self.run(move || {
+            // One that never took its place is of no use.
+            match disk.remove(&beside) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
             let opened = ring::open(&*disk, &path, &shape);
             opened.map(|(file, start)| Told::Opened(file, start))
         });
@@ -140,8 +147,7 @@ impl Journal {
         let told = match told {
             Ok(told) => told,
             Err(error) => {
-                let path = self.config.path.display();
-                return self.fail(format!("the journal {path}: {error}"));
+                return self.fails_to_open(&error);
             }
         };
         match (told, std::mem::replace(&mut self.stage, Stage::Closed)) {
@@ -151,12 +157,15 @@ impl Journal {
                 }
                 self.begin_scan(file, start, below);
             }
-            (Told::PutAside(path, why, (file, start)), Stage::Opening) => {
+            (Told::PutAside(path, why, made), Stage::Opening) => {
                 self.note(format!(
                     "{why}: what this journal had acknowledged is kept in {}, and not carried out",
                     path.display()
                 ));
-                self.begin_scan(file, start, below);
+                match made {
+                    Ok((file, start)) => self.begin_scan(file, start, below),
+                    Err(error) => self.fails_to_open(&error),
+                }
             }
             (Told::Beside(Ok(made)), Stage::Reshaping(file, start)) => {
                 self.stage = Stage::Idle(file, start, Some(made));
@@ -182,12 +191,10 @@ impl Journal {
                     if !self.may_carry_out(&start, below) {
                         return;
                     }
-                    if self.config.tenure.is_some() {
-                        // Boxes below pass on no changes before they are in use.
-                        self.has_left = true;
-                        self.stage = Stage::Idle(file, start, None);
-                        return;
-                    }
+                    // Boxes below pass on no changes before they are in use.
+                    self.has_left = true;
+                    self.stage = Stage::Idle(file, start, None);
+                    return;
                 }
                 for (header, payload) in found {
                     let data = (header.kind == Kind::Write).then(|| payload.into());
@@ -231,6 +238,11 @@ impl Journal {
         self.stage = Stage::Open(Ring::new(file, start));
     }
 
+    fn fails_to_open(&mut self, error: &io::Error) {
+        let path = self.config.path.display();
+        self.fail(format!("the journal {path}: {error}"));
+    }
+
     fn is_anothers(&mut self, start: &Start, below: &dyn BlockDevice) {
         let path = self.config.path.display();
         let (was, is) = (start.size_bytes, size_of(below));
@@ -271,8 +283,11 @@ impl Journal {
         self.stage = Stage::Opening;
         self.run(move || {
             let aside = put_journal_aside(&*disk, &path, lease)?;
-            let made = ring::open(&*disk, &path, &shape)?;
-            Ok(Told::PutAside(aside, why, made))
+            Ok(Told::PutAside(
+                aside,
+                why,
+                ring::open(&*disk, &path, &shape),
+            ))
         });
         false
     }

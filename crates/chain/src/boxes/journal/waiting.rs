@@ -24,15 +24,14 @@ pub(super) struct Waiting {
 impl Journal {
     /// It carries out what it had: before that has ended it is not left.
     pub(super) fn begins(&self) -> bool {
-        let is_under_way = matches!(
+        matches!(
             self.stage,
             Stage::Scanning(..)
                 | Stage::Replaying(..)
                 | Stage::Flushing(..)
                 | Stage::Replacing(..)
                 | Stage::Starting(..)
-        );
-        is_under_way && self.config.tenure.is_some()
+        )
     }
 
     /// Nobody flushes before it is left, as the disk below cannot: it has to become empty.

@@ -306,7 +306,8 @@ impl Rig {
         let mut places = vec![Place::new(seed, content)];
         let empty = (1..=replicas as u64).map(|at| Place::new(seed + at, vec![0; length]));
         places.extend(empty);
-        let named = (1..=replicas).map(|at| (format!("nbd://r{at}/x"), Arc::clone(&places[at])));
+        let named =
+            (1..=replicas).map(|at| (format!("nbd://10.0.0.{at}/x"), Arc::clone(&places[at])));
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let chain = Chain::new(
             Connection::new(&places[0]),
@@ -333,7 +334,8 @@ impl Rig {
     fn build(&self) -> Vec<Box<dyn MiddleBox>> {
         let mut text = "volume = 'a'\n[[box]]\nkind = 'replicate'\n".to_owned();
         for (at, more) in (1..).zip(&self.more) {
-            text += &format!("[[box.replica]]\nname = 'r{at}'\nuri = 'nbd://r{at}/x'\n{more}\n");
+            text +=
+                &format!("[[box.replica]]\nname = 'r{at}'\nuri = 'nbd://10.0.0.{at}/x'\n{more}\n");
         }
         let policy = Policy::parse(&text).expect("a policy");
         let BoxKind::Replicate(config) = &policy.boxes[0].kind else {

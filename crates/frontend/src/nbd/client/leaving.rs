@@ -146,7 +146,9 @@ impl Departed {
     /// Whether none is left that is not over.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.all().is_empty()
+        let mut all = self.all();
+        all.retain_mut(|(_, leaving)| !leaving.is_over());
+        all.is_empty()
     }
 
     /// Whether one that led to `place` is not over, or too many are not.

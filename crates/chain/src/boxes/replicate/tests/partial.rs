@@ -180,7 +180,7 @@ impl Story {
 fn wanted(image: &Image, paths: &str) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
     let view = image.view().expect("a file system");
     let config = "volume = 'a'\n[[box]]\nkind = 'replicate'\n\
-                  [[box.replica]]\nname = 'r'\nuri = 'nbd://r/x'\n";
+                  [[box.replica]]\nname = 'r'\nuri = 'nbd://10.0.0.1/x'\n";
     let policy = Policy::parse(&format!("{config}{paths}")).expect("a policy");
     let BoxKind::Replicate(config) = &policy.boxes[0].kind else {
         panic!("{policy:?}");
