@@ -473,3 +473,31 @@ fn what_was_a_directory_and_is_a_file_with_its_blocks_has_no_names() {
     assert_eq!(live.view().path(file), None);
     assert_eq!(live.view().path(directory).as_deref(), Some(DIRECTORY));
 }
+
+/// Found by the fuzzer: a directory that has lost its name keeps those in it, and one of them
+/// was the first of a file that had another one by then. So the file had no path.
+#[test]
+fn a_file_has_the_path_of_whichever_of_its_names_leads_to_the_root() {
+    let folder = TempDir::new().expect("a folder");
+    let (_, mut image) = make("ext2", KINDS[0].1, &folder);
+    let mut live = image.live();
+    let view = live.view();
+    let of = |wanted: &[u8]| {
+        let mut inodes = view.inodes();
+        let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(wanted));
+        inode.expect("it is there")
+    };
+    let file = of(b"/etc/deep/er/and/deeper/file");
+    let [from, to] = [&b"/etc/deep/er/and/deeper"[..], b"/etc/deep/er/and"].map(|wanted| {
+        let runs = view.runs(of(wanted));
+        runs[0].block as usize * 1024
+    });
+    // The directory's names are its parent's, too, which has none of the directory any more.
+    image.0.copy_within(from..from + 1024, to);
+    let content = &image.0[to..to + 1024];
+    live.was_written(to as u64, content, &mut Vec::new());
+    let path = live.view().path(file);
+    assert_eq!(path.as_deref(), Some(&b"/etc/deep/er/and/file"[..]));
+    assert_eq!(live.view().paths(file), [path.expect("it has one")]);
+    assert_alike("ext2", live.view(), &image.view().expect("ext2"));
+}
