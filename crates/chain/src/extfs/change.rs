@@ -20,7 +20,7 @@ use super::live::Live;
 use super::map::Run;
 use super::names::{FIRST_FILE, names_key};
 use super::owners::Owner;
-use super::view::{File, directory_blocks};
+use super::view::directory_blocks;
 
 /// Blocks that change together, and what comes of it.
 pub(super) struct Change<'a> {
@@ -163,18 +163,8 @@ impl<'a> Change<'a> {
                 self.release(inode);
             }
             match now {
-                Some(now) => self.set_inode(inode, now),
+                Some(now) => self.live.view.set_inode(inode, now),
                 None => self.forget(inode),
-            }
-        }
-    }
-
-    fn set_inode(&mut self, inode: u32, now: Inode) {
-        match self.live.view.files.get_mut(&inode) {
-            Some(file) => file.inode = now,
-            None => {
-                let file = Box::new(File::new(now));
-                self.live.view.files.insert(inode, file);
             }
         }
     }
@@ -269,7 +259,7 @@ impl<'a> Change<'a> {
         // Their inodes have them, where they lie there.
         for inode in self.before.keys().copied() {
             let file = self.live.view.inode(inode);
-            if file.is_some_and(|file| matches!(file.map, Map::Inline(_))) {
+            if file.is_some_and(|file| matches!(file.map, Map::InlineNames { .. })) {
                 self.directories.insert(names_key(inode), inode);
             }
         }
@@ -301,9 +291,9 @@ impl<'a> Change<'a> {
             return NamesNow::None;
         };
         let (entries, is_sound) = if key == names_key(directory) {
-            match &file.map {
-                Map::Inline(place) => view.parse_inline(place),
-                _ => return NamesNow::None,
+            match view.inline_names(file) {
+                Some(names) => names,
+                None => return NamesNow::None,
             }
         } else {
             match view.owner(key) {

@@ -32,7 +32,7 @@ impl Image {
 }
 
 /// All that can be asked of it is as in the other one.
-fn assert_alike(name: &str, found: &View, expected: &View) {
+pub(super) fn assert_alike(name: &str, found: &View, expected: &View) {
     for block in 0..expected.superblock().blocks {
         assert_eq!(
             found.owner(block),
@@ -84,7 +84,7 @@ pub(crate) fn changed(
     changed_by(CHANGES, name, options, folder)
 }
 
-fn changed_by(
+pub(super) fn changed_by(
     changes: &str,
     name: &str,
     options: &[&str],

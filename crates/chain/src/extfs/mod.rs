@@ -53,6 +53,8 @@ pub trait Source {
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
+mod inline_tests;
+#[cfg(test)]
 mod large_tests;
 #[cfg(test)]
 pub(crate) mod live_tests;

@@ -9,7 +9,7 @@ use base::IoError;
 use super::Source;
 use super::directory::{Entry, entries_of};
 use super::groups::{Groups, descriptors_at};
-use super::inode::{FileKind, Inode, Map};
+use super::inode::{FileKind, Inode, MAP_BYTES, Map};
 use super::journal::{Following, Replayed};
 use super::map::{Nodes, Run, walk};
 use super::names::{Names, ROOT, names_key};
@@ -396,7 +396,7 @@ impl View {
                 for (inode, bytes) in inodes {
                     if let Some(parsed) = Inode::parse(bytes, &superblock) {
                         self.may_grow()?;
-                        self.files.insert(inode, Box::new(File::new(parsed)));
+                        self.set_inode(inode, parsed);
                     }
                 }
                 at += part.len() as u64;
@@ -514,9 +514,24 @@ impl View {
         first as u32..(first + in_block).min(end) as u32
     }
 
+    /// A file is in use, and its inode says this.
+    pub(super) fn set_inode(&mut self, inode: u32, now: Inode) {
+        self.names_bytes += now.bytes_beside();
+        match self.files.get_mut(&inode) {
+            Some(file) => {
+                self.names_bytes -= file.inode.bytes_beside();
+                file.inode = now;
+            }
+            None => {
+                self.files.insert(inode, Box::new(File::new(now)));
+            }
+        }
+    }
+
     /// A file is not in use any more; it has no blocks.
     pub(super) fn forget(&mut self, inode: u32) {
-        self.files.remove(&inode);
+        let file = self.files.remove(&inode);
+        self.names_bytes -= file.map_or(0, |file| file.inode.bytes_beside());
         let others = self.also_named_in.remove(&inode).unwrap_or_default();
         self.names_bytes -= size_of_val(&*others) as u64;
     }
@@ -547,8 +562,7 @@ impl View {
             if file.inode.kind != FileKind::Directory {
                 continue;
             }
-            if let Map::Inline(place) = &file.inode.map {
-                let names = self.parse_inline(place);
+            if let Some(names) = self.inline_names(&file.inode) {
                 self.read_names(names_key(directory), directory, names, &mut waiting)?;
                 continue;
             }
@@ -579,9 +593,18 @@ impl View {
         self.may_grow()
     }
 
-    pub(super) fn parse_inline(&self, place: &[u8]) -> (Vec<Entry>, bool) {
-        // The parent comes first, then entries as in a block.
-        self.parse(&place[4..])
+    /// The names of a directory that lie in its inode, and whether all of them made sense;
+    /// none if they do not lie there.
+    pub(super) fn inline_names(&self, inode: &Inode) -> Option<(Vec<Entry>, bool)> {
+        let Map::InlineNames { content, is_whole } = &inode.map else {
+            return None;
+        };
+        let (place, more) = content.split_at(MAP_BYTES.min(content.len()));
+        // The parent comes first, then entries as in a block; and in what follows, too.
+        let (mut entries, is_sound) = self.parse(place.get(4..).unwrap_or_default());
+        let (mut others, are_sound) = self.parse(more);
+        entries.append(&mut others);
+        Some((entries, is_sound && are_sound && *is_whole))
     }
 
     pub(super) fn parse(&self, block: &[u8]) -> (Vec<Entry>, bool) {
