@@ -1,6 +1,7 @@
 //! Blocks of the file system's own that change together, and what comes of it.
 //!
 //! ```text
+//!  0. layout   of a transaction that makes the file system larger (`growth`)
 //!  1. inodes   as the tables say; what files had is taken from them
 //!  2. maps     what they have now is given to them: blocks may go from one to another
 //!  3. names    of directories whose blocks changed, are new, or are gone
@@ -24,12 +25,14 @@ use super::view::directory_blocks;
 
 /// Blocks that change together, and what comes of it.
 pub(super) struct Change<'a> {
-    live: &'a mut Live,
-    blocks: &'a BTreeMap<u64, Vec<u8>>,
+    pub(super) live: &'a mut Live,
+    pub(super) blocks: &'a BTreeMap<u64, Vec<u8>>,
     /// Files whose inodes change: how each was.
     before: BTreeMap<u32, Option<Inode>>,
     /// Files whose maps are to be read anew.
-    remapped: BTreeSet<u32>,
+    pub(super) remapped: BTreeSet<u32>,
+    /// Those of them from which what they had was taken.
+    released: BTreeSet<u32>,
     /// Directories whose names change, by the block that has them.
     directories: BTreeMap<u64, u32>,
     /// What those had: directory, block and name.
@@ -117,6 +120,7 @@ impl<'a> Change<'a> {
             blocks,
             before: BTreeMap::new(),
             remapped: BTreeSet::new(),
+            released: BTreeSet::new(),
             directories: BTreeMap::new(),
             old: BTreeSet::new(),
             new: BTreeSet::new(),
@@ -127,8 +131,16 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// All of it, and what is to be told of that.
+    pub fn take(mut self, events: &mut Vec<Event>) {
+        self.take_inodes();
+        self.take_maps();
+        self.take_names();
+        self.tell(events);
+    }
+
     /// Inodes, as the blocks of their tables say.
-    pub fn take_inodes(&mut self) {
+    fn take_inodes(&mut self) {
         for (block, content) in self.blocks {
             match self.live.view.owner(*block) {
                 Owner::InodeTable(table) => self.take_table(table, content),
@@ -180,7 +192,11 @@ impl<'a> Change<'a> {
     }
 
     /// What a file had is nobody's; of a directory, its names are to be compared.
-    fn release(&mut self, inode: u32) {
+    pub(super) fn release(&mut self, inode: u32) {
+        // What it is given from then on stays with it.
+        if !self.released.insert(inode) {
+            return;
+        }
         let view = &mut self.live.view;
         let Some(file) = view.files.get(&inode) else {
             return;
@@ -196,7 +212,7 @@ impl<'a> Change<'a> {
 
     /// The maps of files: all are taken before any is given, since blocks may go from one
     /// to another.
-    pub fn take_maps(&mut self) {
+    fn take_maps(&mut self) {
         for inode in self.remapped.clone() {
             self.release(inode);
         }
@@ -255,7 +271,7 @@ impl<'a> Change<'a> {
     }
 
     /// Names, as blocks of directories say.
-    pub fn take_names(&mut self) {
+    fn take_names(&mut self) {
         // Their inodes have them, where they lie there.
         for inode in self.before.keys().copied() {
             let file = self.live.view.inode(inode);
@@ -310,7 +326,7 @@ impl<'a> Change<'a> {
     }
 
     /// What comes of it.
-    pub fn tell(mut self, events: &mut Vec<Event>) {
+    fn tell(mut self, events: &mut Vec<Event>) {
         // A name may be as before, and be another file's that got the number of the one that
         // is gone.
         let others: BTreeSet<u32> = self.others().collect();

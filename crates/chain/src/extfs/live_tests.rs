@@ -220,8 +220,20 @@ fn a_block_of_attributes_is_somebodys_until_the_last_one_that_has_it_lost_it() {
     let mut inodes = view.inodes();
     let attributes = inodes.find_map(|inode| view.inode(inode)?.attributes);
     let block = attributes.expect("they do not fit the inode");
+    // It gets one that somebody else has.
+    let mut live = one.live();
     let before = change(format!("sif again file_acl {block}\n"));
-    let mut live = before.live();
+    let tables = |live: &Live, from: &Image, to: &Image| -> Vec<(u64, Vec<u8>)> {
+        let written = from.written(to, 4096).into_iter();
+        let is_table = |block| matches!(live.view().owner(block), Owner::InodeTable(_));
+        let written = written.filter(|(block, _)| is_table(*block));
+        written
+            .map(|(block, content)| (block, content.to_vec()))
+            .collect()
+    };
+    for (block, content) in tables(&live, &one, &before) {
+        live.was_written(block * 4096, &content, &mut Vec::new());
+    }
     for name in ["etc/passwd", "again"] {
         assert!(
             matches!(live.view().owner(block), Owner::Map { .. }),
@@ -500,4 +512,29 @@ fn a_file_has_the_path_of_whichever_of_its_names_leads_to_the_root() {
     assert_eq!(path.as_deref(), Some(&b"/etc/deep/er/and/file"[..]));
     assert_eq!(live.view().paths(file), [path.expect("it has one")]);
     assert_alike("ext2", live.view(), &image.view().expect("ext2"));
+}
+
+/// What was read for it lay there before, and took the names away again.
+#[test]
+fn what_was_told_while_it_was_read_counts() {
+    let folder = TempDir::new().expect("a folder");
+    let (_, before, after) = changed(KINDS[0].0, KINDS[0].1, &folder);
+    let mut live = before.live();
+    let mut events = Vec::new();
+    let (tables, others): (Vec<_>, Vec<_>) = before
+        .written(&after, 1024)
+        .into_iter()
+        .partition(|(block, _)| matches!(live.view().owner(*block), Owner::InodeTable(_)));
+    for (block, content) in tables {
+        live.was_written(block * 1024, content, &mut events);
+    }
+    let wanted = live.take_wanted();
+    assert!(!wanted.is_empty(), "a directory was made");
+    for (block, content) in others {
+        live.was_written(block * 1024, content, &mut events);
+    }
+    let old = |block: u64| before.0[block as usize * 1024..][..1024].to_vec();
+    let found = wanted.into_iter().map(|block| (block, old(block)));
+    live.were_found(found.collect(), &mut events);
+    assert_alike("ext2", live.view(), &after.view().expect("ext2"));
 }

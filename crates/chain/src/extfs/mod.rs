@@ -22,6 +22,7 @@ mod event;
 mod fields;
 mod fresh;
 mod groups;
+mod growth;
 mod inode;
 mod journal;
 mod live;
@@ -50,6 +51,8 @@ pub trait Source {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), base::IoError>;
 }
 
+#[cfg(test)]
+mod growth_tests;
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
