@@ -33,6 +33,11 @@ pub(super) struct Change<'a> {
     pub(super) remapped: BTreeSet<u32>,
     /// Those of them from which what they had was taken.
     released: BTreeSet<u32>,
+    /// Behind which place in them those had nothing.
+    places_before: BTreeMap<u32, u64>,
+    /// Files that are longer by now, whose last block was written before that was known: how
+    /// long they were.
+    appended: BTreeMap<u32, u64>,
     /// Directories whose names change, by the block that has them.
     directories: BTreeMap<u64, u32>,
     /// What those had: directory, block and name.
@@ -121,6 +126,8 @@ impl<'a> Change<'a> {
             before: BTreeMap::new(),
             remapped: BTreeSet::new(),
             released: BTreeSet::new(),
+            places_before: BTreeMap::new(),
+            appended: BTreeMap::new(),
             directories: BTreeMap::new(),
             old: BTreeSet::new(),
             new: BTreeSet::new(),
@@ -160,9 +167,16 @@ impl<'a> Change<'a> {
         let inodes = self.live.view.inodes_in(table);
         for (inode, bytes) in inodes.zip(content.chunks_exact(inode_bytes)) {
             let now = Inode::parse(bytes, &self.live.view.superblock);
+            let was_end_written = self.live.ends.remove(&inode);
             let before = self.live.view.inode(inode);
             if now.as_ref() == before {
                 continue;
+            }
+            if let (Some(now), Some(before), true) = (&now, before, was_end_written)
+                && now.size > before.size
+                && now.generation == before.generation
+            {
+                self.appended.insert(inode, before.size);
             }
             let is_moved = places_of(now.as_ref()) != places_of(before);
             let before = before.cloned();
@@ -207,6 +221,9 @@ impl<'a> Change<'a> {
             }
             self.directories.insert(names_key(inode), inode);
         }
+        let end = |run: &Run| u64::from(run.place) + u64::from(run.length);
+        let places = file.runs.last().map_or(0, end);
+        self.places_before.insert(inode, places);
         self.nodes.extend(view.release_map(inode));
     }
 
@@ -230,13 +247,37 @@ impl<'a> Change<'a> {
             }
             let runs: Vec<Run> = self.live.view.runs(inode).to_vec();
             match self.live.is_file(inode) {
-                true => self.written_before(inode, &runs),
+                true => {
+                    self.end_written_before(inode);
+                    self.written_before(inode, &runs);
+                }
                 false => self.names_in(inode, &runs),
             }
         }
         let missing = known.missing.take();
+        while let Some((inode, _)) = self.appended.first_key_value() {
+            self.end_written_before(*inode);
+        }
         self.is_partly_known = !missing.is_empty();
         self.live.wanted.extend(missing);
+    }
+
+    /// The rest of the block in which a file ended, which was written when it was not known yet
+    /// that the file goes on there: what was told of it ended with the file.
+    fn end_written_before(&mut self, inode: u32) {
+        let Some(offset) = self.appended.remove(&inode) else {
+            return;
+        };
+        let size = self.live.view.inode(inode).map_or(0, |now| now.size);
+        let block_end = offset.next_multiple_of(self.live.block_bytes);
+        let length = size.min(block_end).saturating_sub(offset);
+        if length > 0 && self.live.is_file(inode) {
+            self.told.push(Event::Written {
+                inode,
+                offset,
+                length,
+            });
+        }
     }
 
     /// What was written of a file before it was known whose it is.
@@ -466,18 +507,29 @@ impl<'a> Change<'a> {
         others.map(|(inode, _)| *inode)
     }
 
-    /// Whether a file that is longer by now was not written there: it ends in a hole. Of one
-    /// without a journal its size may be known before its map is.
-    fn ends_in_hole(&self, inode: u32, now: &Inode) -> bool {
+    /// Whether a file that is longer by now was not written there: it ends in a hole, or in
+    /// blocks that it has got and that are reserved only. Of one without a journal its size may
+    /// be known before its map is.
+    fn ends_unwritten(&self, inode: u32, now: &Inode) -> bool {
         let is_known = self.live.is_live() && !self.is_partly_known;
         let has_blocks = matches!(now.map, Map::Extents(_) | Map::Indirect(_));
+        if !is_known || !has_blocks {
+            return false;
+        }
         let last = (now.size - 1) / self.live.block_bytes;
         let is_last = |run: &&Run| {
             let begin = u64::from(run.place);
             (begin..begin + u64::from(run.length)).contains(&last)
         };
-        let runs = self.live.view.runs(inode);
-        is_known && has_blocks && runs.iter().rev().find(is_last).is_none()
+        let Some(run) = self.live.view.runs(inode).iter().rev().find(is_last) else {
+            return true;
+        };
+        // What it had before may have been written there; what it has got may have been, too,
+        // and count as reserved until the next commit.
+        let block = run.block + (last - u64::from(run.place));
+        let places = self.places_before.get(&inode);
+        let is_new = places.is_some_and(|places| last >= *places);
+        run.is_unwritten && is_new && !self.live.fresh.has(block)
     }
 
     /// What changed of files beside their names.
@@ -492,7 +544,7 @@ impl<'a> Change<'a> {
             }
             let inode = *inode;
             let is_cut = now.size < before.size;
-            let is_longer = now.size > before.size && self.ends_in_hole(inode, now);
+            let is_longer = now.size > before.size && self.ends_unwritten(inode, now);
             if now.kind == FileKind::File && (is_cut || is_longer) {
                 let (from, to) = (before.size, now.size);
                 self.told.push(Event::Truncated { inode, from, to });

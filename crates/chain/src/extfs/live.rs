@@ -34,6 +34,9 @@ use super::view::{ScanError, View};
 /// wanted, in bytes.
 const NOTED_BYTES: u64 = 32;
 
+/// Of so many files it is known that the block in which they end was written.
+const ENDS_MAX: usize = 1 << 16;
+
 /// See the module's head.
 pub struct Live {
     pub(super) view: View,
@@ -41,6 +44,9 @@ pub struct Live {
     pub(super) fresh: Fresh,
     /// Names of inodes that are not in use yet: the blocks that have them.
     pub(super) unborn: HashMap<u32, u64>,
+    /// Files that end within a block which was written since a commit has said how long they
+    /// are: they may go on there.
+    pub(super) ends: BTreeSet<u32>,
     pub(super) block_bytes: u64,
     pub(super) disk_bytes: u64,
     /// Blocks whose content is needed, and was not seen.
@@ -73,6 +79,7 @@ impl Live {
             journal,
             fresh: Fresh::default(),
             unborn: HashMap::new(),
+            ends: BTreeSet::new(),
             wanted: BTreeSet::new(),
             asked: BTreeSet::new(),
             is_lost: false,
@@ -93,7 +100,7 @@ impl Live {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let pending = self.journal.as_ref().map_or(0, Following::bytes);
-        let noted = self.unborn.len() + self.wanted.len() + self.asked.len();
+        let noted = self.unborn.len() + self.wanted.len() + self.asked.len() + self.ends.len();
         let noted = noted as u64 * NOTED_BYTES;
         self.view.bytes() + pending + noted
     }
@@ -265,6 +272,7 @@ impl Live {
                     }
                 } else if self.is_file(inode) {
                     let offset = u64::from(place) * self.block_bytes;
+                    self.end_written(inode, offset);
                     self.add(events, inode, offset, |inode, offset, length| {
                         Event::Written {
                             inode,
@@ -288,6 +296,15 @@ impl Live {
                 }
             }
             Owner::BlockBitmap(_) | Owner::InodeBitmap(_) => {}
+        }
+    }
+
+    /// A block of a file was written: it may be the one in which the file ends.
+    fn end_written(&mut self, inode: u32, offset: u64) {
+        let size = self.view.inode(inode).map_or(0, |inode| inode.size);
+        let is_end = offset < size && size - offset < self.block_bytes;
+        if is_end && self.is_live() && self.ends.len() < ENDS_MAX {
+            self.ends.insert(inode);
         }
     }
 

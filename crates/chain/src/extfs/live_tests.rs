@@ -538,3 +538,102 @@ fn what_was_told_while_it_was_read_counts() {
     live.were_found(found.collect(), &mut events);
     assert_alike("ext2", live.view(), &after.view().expect("ext2"));
 }
+
+/// `fallocate`: the blocks are the file's, and nothing lies in them.
+#[test]
+fn a_file_that_ends_in_blocks_that_are_reserved_is_told_to_be_longer() {
+    let folder = TempDir::new().expect("a folder");
+    let changes = "mkdir later/new\nfallocate etc/passwd 1 9\nsif etc/passwd size 40000\n\
+        fallocate again 800 900\n";
+    let (name, options) = KINDS[2];
+    let (path, before, after) = changed_by(changes, name, options, &folder);
+    let replayed = journalled(&path, &before, &after, folder.path());
+    let written = before.written(&replayed, 4096);
+    let view = after.view().expect(name);
+    let mut inodes = view.inodes();
+    let is_it = |inode: &u32| view.paths(*inode).contains(&b"/etc/passwd".to_vec());
+    let inode = inodes.find(is_it).expect("it is there");
+    let last = view.runs(inode).last().expect("it has some");
+    assert!(last.is_unwritten, "{last:?}");
+    let is_longer = Event::Truncated {
+        inode,
+        from: 1500,
+        to: 40_000,
+    };
+    // Or they were written, and it is not known yet that they are more than reserved.
+    for is_written in [false, true] {
+        let mut live = before.live();
+        let mut events = Vec::new();
+        if is_written {
+            let end = (last.block + u64::from(last.length) - 1) * 4096;
+            live.was_written(end, &[1; 4096], &mut events);
+        }
+        for (block, content) in &written {
+            live.was_written(block * 4096, content, &mut events);
+        }
+        let told = events.iter();
+        let told = told.filter(|event| matches!(event, Event::Truncated { .. }));
+        let expected: &[&Event] = if is_written { &[] } else { &[&is_longer] };
+        assert_eq!(told.collect::<Vec<_>>(), expected);
+    }
+}
+
+/// The rest of the block in which it ended was told by nobody.
+#[test]
+fn what_is_appended_is_told_from_where_the_file_ended() {
+    let folder = TempDir::new().expect("a folder");
+    let (name, options) = KINDS[1];
+    let (_, image) = make(name, options, &folder);
+    let view = image.view().expect(name);
+    let free = (80_000..).find(|block| view.owner(*block) == Owner::Nobody);
+    let free = free.expect("there is room");
+    assert_eq!(view.owner(free + 1), Owner::Nobody);
+    let changes = format!(
+        "mkdir later/new\nsif etc/passwd block[2] {free}\nsif etc/passwd block[3] {}\n\
+         sif etc/passwd size 3500\nsif bin/large size 3000010\n",
+        free + 1
+    );
+    let (path, before, after) = changed_by(&changes, name, options, &folder);
+    let replayed = journalled(&path, &before, &after, folder.path());
+    let mut live = before.live();
+    let of = |wanted: &str| {
+        let mut inodes = view.inodes();
+        let is_it = |inode: &u32| view.paths(*inode).contains(&wanted.as_bytes().to_vec());
+        inodes.find(is_it).expect("it is there")
+    };
+    let (passwd, large) = (of("/etc/passwd"), of("/bin/large"));
+    let last_of = |inode| {
+        let last = view.runs(inode).last().expect("it has some");
+        (last.block + u64::from(last.length) - 1) * 1024
+    };
+    let mut events = Vec::new();
+    // Whoever has it mounted says so first.
+    let journal = view.superblock().journal_inode.expect("it has one");
+    let journal = view.runs(journal)[0].block;
+    let begin = &replayed.0[journal as usize * 1024..][..1024];
+    live.was_written(journal * 1024, begin, &mut events);
+    live.was_written(last_of(passwd), &[1; 1024], &mut events);
+    live.was_written(last_of(large), &[1; 1024], &mut events);
+    live.was_written(free * 1024, &[1; 2048], &mut events);
+    let written = |inode, offset, length| Event::Written {
+        inode,
+        offset,
+        length,
+    };
+    let end = 3_000_000 / 1024 * 1024;
+    let told = [
+        written(passwd, 1024, 476),
+        written(large, end, 3_000_000 - end),
+    ];
+    assert_eq!(events, told);
+    events.clear();
+    for (block, content) in before.written(&replayed, 1024) {
+        if block != journal {
+            live.was_written(block * 1024, content, &mut events);
+        }
+    }
+    events.retain(|event| matches!(event, Event::Written { .. }));
+    let told = [written(passwd, 1500, 2000), written(large, 3_000_000, 10)];
+    assert_eq!(events, told);
+    assert_eq!(live.ends.len(), 0);
+}
