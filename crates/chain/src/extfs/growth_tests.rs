@@ -4,7 +4,7 @@
     reason = "e2fsprogs makes files, and reads them"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use world::simulated::SimulatedRandom;
 
 use super::live_tests::assert_alike;
 use super::tests::{BYTES_MAX, Image, program, run};
-use super::{Event, Live, Owner};
+use super::{Event, Live, Owner, Superblock};
 
 const DISK_BYTES: u64 = 96 << 20;
 
@@ -339,4 +339,46 @@ fn what_cannot_be_followed_is_to_be_read_anew() {
         &mut Vec::new(),
     );
     assert!(live.take_outdated());
+}
+
+/// A kernel lets descriptors lie apart from some group on, when there is no more room for them
+/// beside the others: groups from there on have no copies of those that lie together. A table
+/// that the kernel had put there was taken for a copy.
+#[test]
+fn copies_of_descriptors_are_where_dumpe2fs_says() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("image");
+    let options = "meta_bg,^resize_inode,^flex_bg,^metadata_csum,^uninit_bg";
+    for (features, first) in [(options, 2_u32), (options, 0), ("^resize_inode", 0)] {
+        run(program("mke2fs")
+            .args([
+                "-q", "-F", "-t", "ext4", "-b", "1024", "-g", "512", "-O", features,
+            ])
+            .arg(&path)
+            .arg("60000"));
+        let mut image = Image(fs::read(&path).expect("read"));
+        image.0[1024 + 260..1024 + 264].copy_from_slice(&first.to_le_bytes());
+        fs::write(&path, &image.0).expect("written");
+        let said = run(program("dumpe2fs").arg(&path));
+        let mut expected = BTreeSet::new();
+        for line in said.lines() {
+            for part in line.split(", ") {
+                let is_copy = ["superblock at", "Group descriptor"].map(|what| part.contains(what));
+                if !is_copy.contains(&true) || !part.contains(" at ") {
+                    continue;
+                }
+                let (_, place) = part.split_once(" at ").expect("a place");
+                let mut ends = place.split('-').map(|end| end.trim().parse::<u64>());
+                let begin = ends.next().expect("a block").expect("a number");
+                let end = ends.next().map_or(begin, |end| end.expect("a number"));
+                expected.extend(begin..=end);
+            }
+        }
+        let bytes = image.0[1024..].first_chunk().expect("there");
+        let superblock = Superblock::parse(bytes).expect("a superblock");
+        assert_eq!(superblock.first_meta_group.unwrap_or(0), first);
+        let found: BTreeSet<u64> = superblock.layout().into_iter().flatten().collect();
+        assert!(expected.len() > 30, "{features}: {said}");
+        assert_eq!(found, expected, "{features} {first}");
+    }
 }

@@ -350,7 +350,12 @@ impl Superblock {
         for group in 0..self.groups() {
             let first = self.group_begin(group);
             if self.has_copy(group) {
-                let end = first + (1 + together).min(self.blocks_per_group.into());
+                // Groups whose own descriptors lie apart have no copies of the others.
+                let copied = match self.first_meta_group {
+                    Some(first) if group / in_block >= u64::from(first) => 0,
+                    _ => together,
+                };
+                let end = first + (1 + copied).min(self.blocks_per_group.into());
                 layout.push(first..end);
             }
         }
