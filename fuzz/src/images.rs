@@ -50,12 +50,12 @@ const KINDS: [(&str, &[&str], &str); 11] = [
         &["-t", "ext4", "-I", "256", "-O", INLINE_DATA],
         "512K",
     ),
-    (GROWS, &["-t", "ext4", "-g", "512", "-J", "size=1"], "2M"),
+    (GROWS, &["-t", "ext4", "-g", "1024", "-J", "size=1"], "3M"),
 ];
 
 /// The one that grows, and how large its disk is.
 const GROWS: &str = "grows";
-const GROWS_TO_BYTES: u64 = 5 << 20;
+const GROWS_TO_BYTES: u64 = 6 << 20;
 
 /// Names in an attribute: what is in one of those files is that attribute.
 const INLINE_NAMES: &str = "mkdir etc/inline\nea_set -f ATTRIBUTE etc/inline system.data\n\
@@ -270,11 +270,15 @@ pub fn make(folder: &Path) {
     for (name, options, size) in KINDS {
         let image = work.join(name);
         let make = ["-q", "-F", "-b", "1024", "-N", "64", "-m", "0"];
-        let fixed = "hash_seed=11111111-2222-3333-4444-555555555555,root_owner=0:0";
+        let mut fixed = "hash_seed=11111111-2222-3333-4444-555555555555,root_owner=0:0".to_owned();
+        if name == GROWS {
+            // Little is kept for descriptors, whose inode is read anew with each of them.
+            fixed += ",resize=40000";
+        }
         let uuid = "99999999-2222-3333-4444-555555555555";
         run(program("mke2fs")
             .args(make)
-            .args(["-U", uuid, "-E", fixed])
+            .args(["-U", uuid, "-E", &fixed])
             .args(options)
             .arg("-d")
             .arg(&files)
