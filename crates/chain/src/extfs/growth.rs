@@ -46,13 +46,22 @@ impl Live {
         is_followed.then_some(Some(now)).ok_or(Outdated)
     }
 
-    /// A block of the descriptors was written where it belongs, and nothing in a journal.
-    pub(super) fn descriptors_written(&mut self, block: u64, content: &[u8]) {
-        let view = &self.view;
-        if let Some(number) = descriptors_in(&view.superblock, block) {
-            let are_elsewhere = view.groups.are_elsewhere(&view.superblock, number, content);
-            self.is_outdated |= are_elsewhere;
-        }
+    /// A block was written where it belongs, and nothing in a journal.
+    pub(super) fn layout_written(&mut self, block: u64, content: &[u8]) {
+        self.is_outdated |= self.is_elsewhere(block, content);
+    }
+
+    /// Whether a block is one of descriptors, and a group's bitmaps or inodes are elsewhere by
+    /// now.
+    fn is_elsewhere(&self, block: u64, content: &[u8]) -> bool {
+        let (superblock, groups) = (&self.view.superblock, &self.view.groups);
+        let number = descriptors_in(superblock, block);
+        number.is_some_and(|number| groups.are_elsewhere(superblock, number, content))
+    }
+
+    fn are_elsewhere(&self, blocks: &BTreeMap<u64, Vec<u8>>) -> bool {
+        let mut blocks = blocks.iter();
+        blocks.any(|(block, content)| self.is_elsewhere(*block, content))
     }
 }
 
@@ -68,57 +77,58 @@ impl Change<'_> {
     }
 
     fn grow(&mut self) -> Result<(), Outdated> {
-        let now = self.live.grown(self.blocks)?;
-        let layout = now.as_ref().unwrap_or(&self.live.view.superblock);
-        let are_touched = |block: &u64| descriptors_in(layout, *block).is_some();
-        if now.is_none() && !self.blocks.keys().any(are_touched) {
-            return Ok(());
-        }
+        let Some(now) = self.live.grown(self.blocks)? else {
+            return match self.live.are_elsewhere(self.blocks) {
+                true => Err(Outdated),
+                false => Ok(()),
+            };
+        };
         let known = &self.live.view.groups;
-        let groups = known.changed_by(layout, self.blocks).ok_or(Outdated)?;
+        let groups = known.changed_by(&now, self.blocks).ok_or(Outdated)?;
         let mut pairs = known.iter().zip(groups.iter());
         if !pairs.all(|((_, before), (_, now))| now.lies_as(before)) {
             return Err(Outdated);
         }
         drop(pairs);
         let before = std::mem::replace(&mut self.live.view.groups, groups);
-        let Some(now) = now else {
-            return Ok(());
-        };
         self.live.view.superblock = now;
         self.claim_layout();
+        if self.live.is_lost {
+            return Ok(());
+        }
         self.claim_groups(before.count())
     }
 
     /// What lies at the beginning of groups, and was nobody's, or kept free for descriptors
     /// by a file of the file system's own.
     fn claim_layout(&mut self) {
-        let view = &self.live.view;
-        let blocks = view.superblock.blocks;
-        let mut taken = Vec::new();
-        for range in view.superblock.layout() {
+        let blocks = self.live.view.superblock.blocks;
+        for range in self.live.view.superblock.layout() {
             let range = range.start.min(blocks)..range.end.min(blocks);
-            view.owners(range, |run, owner| {
+            let mut taken = Vec::new();
+            self.live.view.owners(range, |run, owner| {
                 if owner != Owner::Layout {
                     taken.push((run, owner));
                 }
             });
-        }
-        for (_, owner) in &taken {
-            match owner {
-                Owner::Content { inode, .. } | Owner::Map { inode } => {
-                    self.release(*inode);
-                    self.remapped.insert(*inode);
+            for (run, owner) in taken {
+                match owner {
+                    Owner::Content { inode, .. } | Owner::Map { inode } => {
+                        self.release(inode);
+                        self.remapped.insert(inode);
+                    }
+                    Owner::Nobody | Owner::Layout => {}
+                    // Two things would lie there.
+                    Owner::BlockBitmap(_) | Owner::InodeBitmap(_) | Owner::InodeTable(_) => {
+                        self.live.is_outdated = true;
+                    }
                 }
-                Owner::Nobody | Owner::Layout => {}
-                // Two things would lie there.
-                Owner::BlockBitmap(_) | Owner::InodeBitmap(_) | Owner::InodeTable(_) => {
-                    self.live.is_outdated = true;
-                }
+                self.laid_out(run, Owner::Layout);
             }
-        }
-        for (run, _) in taken {
-            self.laid_out(run, Owner::Layout);
+            if self.live.view.may_grow().is_err() {
+                self.live.is_lost = true;
+                return;
+            }
         }
     }
 

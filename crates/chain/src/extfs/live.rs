@@ -292,7 +292,7 @@ impl Live {
             Owner::Nobody => self.fresh.add(block),
             Owner::Layout => {
                 if let Some(content) = content.filter(|_| !is_live) {
-                    self.descriptors_written(block, content);
+                    self.layout_written(block, content);
                 }
             }
             Owner::BlockBitmap(_) | Owner::InodeBitmap(_) => {}
