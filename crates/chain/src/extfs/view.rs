@@ -221,8 +221,11 @@ impl View {
             let runs = runs_of(journal, &superblock, source, bytes_max)?;
             let blocks_max = (bytes_max / u64::from(superblock.block_bytes)) as usize;
             following = replayed.replay(&runs, blocks_max, superblock.needs_recovery)?;
-            // It may have grown, and the superblock is not where it belongs yet.
+            // It may have grown, and the superblock is not where it belongs yet. Whether it is
+            // in use says the one that is.
+            let needs_recovery = superblock.needs_recovery;
             superblock = read_superblock(&replayed, &mut bytes)?;
+            superblock.needs_recovery = needs_recovery;
         }
         let source = &replayed;
         let groups = Groups::read(&superblock, source)?;
