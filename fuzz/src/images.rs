@@ -23,7 +23,7 @@ pub struct Image {
 }
 
 /// What mke2fs is told, and how large it is.
-const KINDS: [(&str, &[&str], &str); 9] = [
+const KINDS: [(&str, &[&str], &str); 11] = [
     ("old", &["-t", "ext2", "-r", "0", "-O", "none"], "512K"),
     ("ext2", &["-t", "ext2"], "512K"),
     ("ext3", &["-t", "ext3", "-J", "size=1"], "3M"),
@@ -45,7 +45,21 @@ const KINDS: [(&str, &[&str], &str); 9] = [
         &["-t", "ext4", "-C", "4096", "-O", CLUSTERS],
         "2M",
     ),
+    (
+        "inline-names",
+        &["-t", "ext4", "-I", "256", "-O", INLINE_DATA],
+        "512K",
+    ),
+    (GROWS, &["-t", "ext4", "-g", "1024", "-J", "size=1"], "3M"),
 ];
+
+/// The one that grows, and how large its disk is.
+const GROWS: &str = "grows";
+const GROWS_TO_BYTES: u64 = 6 << 20;
+
+/// Names in an attribute: what is in one of those files is that attribute.
+const INLINE_NAMES: &str = "mkdir etc/inline\nea_set -f ATTRIBUTE etc/inline system.data\n\
+    sif etc/inline size 128\n";
 
 const NO_JOURNAL: &str = "^has_journal,^metadata_csum,^uninit_bg,^resize_inode";
 const META_BG: &str = "^has_journal,^metadata_csum,^uninit_bg,^resize_inode,^flex_bg,meta_bg";
@@ -70,6 +84,8 @@ pub fn images() -> &'static [Image] {
             ("meta-bg", include_bytes!("../images/meta-bg")),
             ("inline-data", include_bytes!("../images/inline-data")),
             ("clusters", include_bytes!("../images/clusters")),
+            ("inline-names", include_bytes!("../images/inline-names")),
+            ("grows", include_bytes!("../images/grows")),
         ]
         .map(|(name, packed)| unpack(name, packed))
         .into()
@@ -217,6 +233,34 @@ fn fill(folder: &Path) {
     }
 }
 
+/// Two names of a file, which fill what an inode has room for.
+fn attribute_of_names() -> Vec<u8> {
+    let mut value = Vec::new();
+    for (name, length) in [("late-1", 16), ("late-2", 52_u16)] {
+        let begin = value.len();
+        value.extend(13_u32.to_le_bytes());
+        value.extend(length.to_le_bytes());
+        value.extend([name.len() as u8, 0]);
+        value.extend(name.as_bytes());
+        value.resize(begin + usize::from(length), 0);
+    }
+    value
+}
+
+/// As `before`, but for what `journalled` has changed in `after`: that is the journal, and that
+/// it is in use.
+fn with_journal_of(before: &[u8], after: &[u8], journalled: &[u8]) -> Vec<u8> {
+    let mut made = before.to_vec();
+    let blocks = after.chunks(1024).zip(journalled.chunks(1024));
+    for (number, (was, is)) in blocks.enumerate().skip(2) {
+        if was != is {
+            made[number * 1024..][..1024].copy_from_slice(is);
+        }
+    }
+    made[1024 + 96] |= 4;
+    made
+}
+
 /// Makes all of them in `folder`.
 pub fn make(folder: &Path) {
     std::fs::create_dir_all(folder).expect("made");
@@ -226,20 +270,42 @@ pub fn make(folder: &Path) {
     for (name, options, size) in KINDS {
         let image = work.join(name);
         let make = ["-q", "-F", "-b", "1024", "-N", "64", "-m", "0"];
-        let fixed = "hash_seed=11111111-2222-3333-4444-555555555555,root_owner=0:0";
+        let mut fixed = "hash_seed=11111111-2222-3333-4444-555555555555,root_owner=0:0".to_owned();
+        if name == GROWS {
+            // Little is kept for descriptors, whose inode is read anew with each of them.
+            fixed += ",resize=40000";
+        }
         let uuid = "99999999-2222-3333-4444-555555555555";
         run(program("mke2fs")
             .args(make)
-            .args(["-U", uuid, "-E", fixed])
+            .args(["-U", uuid, "-E", &fixed])
             .args(options)
             .arg("-d")
             .arg(&files)
             .arg(&image)
             .arg(size));
-        let read = || std::fs::read(&image).expect("read");
+        let grows = name == GROWS;
+        let read = || {
+            let mut bytes = std::fs::read(&image).expect("read");
+            if grows {
+                bytes.resize(GROWS_TO_BYTES as usize, 0);
+            }
+            bytes
+        };
+        let mut changes =
+            CHANGES.replace("SOURCE", &files.join("etc/passwd").display().to_string());
+        if name == "inline-names" {
+            let attribute = work.join("attribute");
+            std::fs::write(&attribute, attribute_of_names()).expect("written");
+            changes += &INLINE_NAMES.replace("ATTRIBUTE", &attribute.display().to_string());
+        }
         let before = read();
-        let source = files.join("etc/passwd").display().to_string();
-        debugfs(&image, &CHANGES.replace("SOURCE", &source), &work);
+        if grows {
+            std::fs::write(&image, &before).expect("written");
+            run(program("e2fsck").args(["-fp"]).arg(&image));
+            run(program("resize2fs").arg(&image));
+        }
+        debugfs(&image, &changes, &work);
         let after = read();
         let (mut numbers, mut contents) = (Vec::new(), Vec::new());
         for (number, (was, is)) in before.chunks(1024).zip(after.chunks(1024)).enumerate() {
@@ -248,7 +314,9 @@ pub fn make(folder: &Path) {
                 contents.extend(is);
             }
         }
-        std::fs::write(&image, &before).expect("written");
+        // debugfs writes into a journal what lies in its file system only.
+        let journalled_in = if grows { &after } else { &before };
+        std::fs::write(&image, journalled_in).expect("written");
         if options.contains(&"-J") {
             let content = work.join("content");
             std::fs::write(&content, contents).expect("written");
@@ -260,10 +328,14 @@ pub fn make(folder: &Path) {
             let requests = format!("journal_open\n{write}\njournal_close\n");
             debugfs(&image, &requests, &work);
         }
+        let mut journalled = read();
+        if grows {
+            journalled = with_journal_of(&before, &after, &journalled);
+        }
         let mut packed = Vec::new();
         pack(&before, &mut packed);
         pack(&xor(&before, &after), &mut packed);
-        pack(&xor(&before, &read()), &mut packed);
+        pack(&xor(&before, &journalled), &mut packed);
         std::fs::write(folder.join(name), packed).expect("written");
     }
     make_luks(folder, &work);

@@ -1,6 +1,7 @@
 //! Blocks of the file system's own that change together, and what comes of it.
 //!
 //! ```text
+//!  0. layout   of a transaction that makes the file system larger (`growth`)
 //!  1. inodes   as the tables say; what files had is taken from them
 //!  2. maps     what they have now is given to them: blocks may go from one to another
 //!  3. names    of directories whose blocks changed, are new, or are gone
@@ -20,16 +21,23 @@ use super::live::Live;
 use super::map::Run;
 use super::names::{FIRST_FILE, names_key};
 use super::owners::Owner;
-use super::view::{File, directory_blocks};
+use super::view::directory_blocks;
 
 /// Blocks that change together, and what comes of it.
 pub(super) struct Change<'a> {
-    live: &'a mut Live,
-    blocks: &'a BTreeMap<u64, Vec<u8>>,
+    pub(super) live: &'a mut Live,
+    pub(super) blocks: &'a BTreeMap<u64, Vec<u8>>,
     /// Files whose inodes change: how each was.
     before: BTreeMap<u32, Option<Inode>>,
     /// Files whose maps are to be read anew.
-    remapped: BTreeSet<u32>,
+    pub(super) remapped: BTreeSet<u32>,
+    /// Those of them from which what they had was taken.
+    released: BTreeSet<u32>,
+    /// Behind which place in them those had nothing.
+    places_before: BTreeMap<u32, u64>,
+    /// Files that are longer by now, whose last block was written before that was known: how
+    /// long they were.
+    appended: BTreeMap<u32, u64>,
     /// Directories whose names change, by the block that has them.
     directories: BTreeMap<u64, u32>,
     /// What those had: directory, block and name.
@@ -117,6 +125,9 @@ impl<'a> Change<'a> {
             blocks,
             before: BTreeMap::new(),
             remapped: BTreeSet::new(),
+            released: BTreeSet::new(),
+            places_before: BTreeMap::new(),
+            appended: BTreeMap::new(),
             directories: BTreeMap::new(),
             old: BTreeSet::new(),
             new: BTreeSet::new(),
@@ -127,8 +138,16 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// All of it, and what is to be told of that.
+    pub fn take(mut self, events: &mut Vec<Event>) {
+        self.take_inodes();
+        self.take_maps();
+        self.take_names();
+        self.tell(events);
+    }
+
     /// Inodes, as the blocks of their tables say.
-    pub fn take_inodes(&mut self) {
+    fn take_inodes(&mut self) {
         for (block, content) in self.blocks {
             match self.live.view.owner(*block) {
                 Owner::InodeTable(table) => self.take_table(table, content),
@@ -148,9 +167,16 @@ impl<'a> Change<'a> {
         let inodes = self.live.view.inodes_in(table);
         for (inode, bytes) in inodes.zip(content.chunks_exact(inode_bytes)) {
             let now = Inode::parse(bytes, &self.live.view.superblock);
+            let was_end_written = self.live.ends.remove(&inode);
             let before = self.live.view.inode(inode);
             if now.as_ref() == before {
                 continue;
+            }
+            if let (Some(now), Some(before), true) = (&now, before, was_end_written)
+                && now.size > before.size
+                && now.generation == before.generation
+            {
+                self.appended.insert(inode, before.size);
             }
             let is_moved = places_of(now.as_ref()) != places_of(before);
             let before = before.cloned();
@@ -163,18 +189,8 @@ impl<'a> Change<'a> {
                 self.release(inode);
             }
             match now {
-                Some(now) => self.set_inode(inode, now),
+                Some(now) => self.live.view.set_inode(inode, now),
                 None => self.forget(inode),
-            }
-        }
-    }
-
-    fn set_inode(&mut self, inode: u32, now: Inode) {
-        match self.live.view.files.get_mut(&inode) {
-            Some(file) => file.inode = now,
-            None => {
-                let file = Box::new(File::new(now));
-                self.live.view.files.insert(inode, file);
             }
         }
     }
@@ -190,7 +206,11 @@ impl<'a> Change<'a> {
     }
 
     /// What a file had is nobody's; of a directory, its names are to be compared.
-    fn release(&mut self, inode: u32) {
+    pub(super) fn release(&mut self, inode: u32) {
+        // What it is given from then on stays with it.
+        if !self.released.insert(inode) {
+            return;
+        }
         let view = &mut self.live.view;
         let Some(file) = view.files.get(&inode) else {
             return;
@@ -201,12 +221,15 @@ impl<'a> Change<'a> {
             }
             self.directories.insert(names_key(inode), inode);
         }
+        let end = |run: &Run| u64::from(run.place) + u64::from(run.length);
+        let places = file.runs.last().map_or(0, end);
+        self.places_before.insert(inode, places);
         self.nodes.extend(view.release_map(inode));
     }
 
     /// The maps of files: all are taken before any is given, since blocks may go from one
     /// to another.
-    pub fn take_maps(&mut self) {
+    fn take_maps(&mut self) {
         for inode in self.remapped.clone() {
             self.release(inode);
         }
@@ -224,13 +247,37 @@ impl<'a> Change<'a> {
             }
             let runs: Vec<Run> = self.live.view.runs(inode).to_vec();
             match self.live.is_file(inode) {
-                true => self.written_before(inode, &runs),
+                true => {
+                    self.end_written_before(inode);
+                    self.written_before(inode, &runs);
+                }
                 false => self.names_in(inode, &runs),
             }
         }
         let missing = known.missing.take();
+        while let Some((inode, _)) = self.appended.first_key_value() {
+            self.end_written_before(*inode);
+        }
         self.is_partly_known = !missing.is_empty();
         self.live.wanted.extend(missing);
+    }
+
+    /// The rest of the block in which a file ended, which was written when it was not known yet
+    /// that the file goes on there: what was told of it ended with the file.
+    fn end_written_before(&mut self, inode: u32) {
+        let Some(offset) = self.appended.remove(&inode) else {
+            return;
+        };
+        let size = self.live.view.inode(inode).map_or(0, |now| now.size);
+        let block_end = offset.next_multiple_of(self.live.block_bytes);
+        let length = size.min(block_end).saturating_sub(offset);
+        if length > 0 && self.live.is_file(inode) {
+            self.told.push(Event::Written {
+                inode,
+                offset,
+                length,
+            });
+        }
     }
 
     /// What was written of a file before it was known whose it is.
@@ -265,11 +312,11 @@ impl<'a> Change<'a> {
     }
 
     /// Names, as blocks of directories say.
-    pub fn take_names(&mut self) {
+    fn take_names(&mut self) {
         // Their inodes have them, where they lie there.
         for inode in self.before.keys().copied() {
             let file = self.live.view.inode(inode);
-            if file.is_some_and(|file| matches!(file.map, Map::Inline(_))) {
+            if file.is_some_and(|file| matches!(file.map, Map::InlineNames { .. })) {
                 self.directories.insert(names_key(inode), inode);
             }
         }
@@ -301,9 +348,9 @@ impl<'a> Change<'a> {
             return NamesNow::None;
         };
         let (entries, is_sound) = if key == names_key(directory) {
-            match &file.map {
-                Map::Inline(place) => view.parse_inline(place),
-                _ => return NamesNow::None,
+            match view.inline_names(file) {
+                Some(names) => names,
+                None => return NamesNow::None,
             }
         } else {
             match view.owner(key) {
@@ -320,7 +367,7 @@ impl<'a> Change<'a> {
     }
 
     /// What comes of it.
-    pub fn tell(mut self, events: &mut Vec<Event>) {
+    fn tell(mut self, events: &mut Vec<Event>) {
         // A name may be as before, and be another file's that got the number of the one that
         // is gone.
         let others: BTreeSet<u32> = self.others().collect();
@@ -460,18 +507,29 @@ impl<'a> Change<'a> {
         others.map(|(inode, _)| *inode)
     }
 
-    /// Whether a file that is longer by now was not written there: it ends in a hole. Of one
-    /// without a journal its size may be known before its map is.
-    fn ends_in_hole(&self, inode: u32, now: &Inode) -> bool {
+    /// Whether a file that is longer by now was not written there: it ends in a hole, or in
+    /// blocks that it has got and that are reserved only. Of one without a journal its size may
+    /// be known before its map is.
+    fn ends_unwritten(&self, inode: u32, now: &Inode) -> bool {
         let is_known = self.live.is_live() && !self.is_partly_known;
         let has_blocks = matches!(now.map, Map::Extents(_) | Map::Indirect(_));
+        if !is_known || !has_blocks {
+            return false;
+        }
         let last = (now.size - 1) / self.live.block_bytes;
         let is_last = |run: &&Run| {
             let begin = u64::from(run.place);
             (begin..begin + u64::from(run.length)).contains(&last)
         };
-        let runs = self.live.view.runs(inode);
-        is_known && has_blocks && runs.iter().rev().find(is_last).is_none()
+        let Some(run) = self.live.view.runs(inode).iter().rev().find(is_last) else {
+            return true;
+        };
+        // What it had before may have been written there; what it has got may have been, too,
+        // and count as reserved until the next commit.
+        let block = run.block + (last - u64::from(run.place));
+        let places = self.places_before.get(&inode);
+        let is_new = places.is_some_and(|places| last >= *places);
+        run.is_unwritten && is_new && !self.live.fresh.has(block)
     }
 
     /// What changed of files beside their names.
@@ -486,7 +544,7 @@ impl<'a> Change<'a> {
             }
             let inode = *inode;
             let is_cut = now.size < before.size;
-            let is_longer = now.size > before.size && self.ends_in_hole(inode, now);
+            let is_longer = now.size > before.size && self.ends_unwritten(inode, now);
             if now.kind == FileKind::File && (is_cut || is_longer) {
                 let (from, to) = (before.size, now.size);
                 self.told.push(Event::Truncated { inode, from, to });

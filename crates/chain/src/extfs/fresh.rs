@@ -35,6 +35,12 @@ impl Fresh {
         }
     }
 
+    /// Whether this one is among them.
+    pub fn has(&self, block: u64) -> bool {
+        let before = self.runs.range(..=block).next_back();
+        before.is_some_and(|(_, end)| *end > block)
+    }
+
     /// Takes those of a run that are somebody's from now on.
     pub fn take(&mut self, run: &Run) -> Vec<Range<u64>> {
         let end = run.block + u64::from(run.length);
@@ -77,6 +83,8 @@ mod tests {
         for block in [5, 6, 7, 6, 20, 21, 100] {
             fresh.add(block);
         }
+        assert!([5, 7, 21].iter().all(|block| fresh.has(*block)));
+        assert!([4, 8, 22].iter().all(|block| !fresh.has(*block)));
         assert_eq!(fresh.take(&run(8, 12)), []);
         assert_eq!(fresh.take(&run(6, 15)), [6..8, 20..21]);
         assert_eq!(fresh.take(&run(0, 50)), [5..6, 21..22]);

@@ -1,5 +1,7 @@
 //! Groups of blocks, and where each has its bitmaps and its inodes.
 
+use std::collections::BTreeMap;
+
 use base::IoError;
 
 use super::Source;
@@ -23,7 +25,7 @@ pub struct Group {
 }
 
 /// All groups of a file system.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Groups(Vec<Group>);
 
 impl Groups {
@@ -34,7 +36,7 @@ impl Groups {
     pub fn read(superblock: &Superblock, source: &dyn Source) -> Result<Self, IoError> {
         let mut groups = Vec::new();
         let mut block = vec![0; superblock.block_bytes as usize];
-        let in_block = u64::from(superblock.block_bytes / superblock.descriptor_bytes);
+        let in_block = superblock.descriptors_in_block();
         for number in 0..superblock.groups().div_ceil(in_block) {
             let at = descriptors_at(superblock, number, in_block);
             source.read(at * u64::from(superblock.block_bytes), &mut block)?;
@@ -46,10 +48,90 @@ impl Groups {
         Ok(Self(groups))
     }
 
+    /// All of them as `blocks` say, which hold this from now on, and else as before; none if
+    /// one is not known.
+    pub(super) fn changed_by(
+        &self,
+        superblock: &Superblock,
+        blocks: &BTreeMap<u64, Vec<u8>>,
+    ) -> Option<Self> {
+        let mut groups = self.0.clone();
+        let in_block = superblock.descriptors_in_block();
+        let mut known = self.0.len() as u64;
+        for (number, content) in blocks.iter().filter_map(|(block, content)| {
+            let number = descriptors_in(superblock, *block)?;
+            Some((number, content))
+        }) {
+            let first = number * in_block;
+            let left = superblock.groups().checked_sub(first)?.min(in_block);
+            // Blocks are in the order of their numbers, and so are groups.
+            if first > known {
+                return None;
+            }
+            let descriptors = content.chunks_exact(superblock.descriptor_bytes as usize);
+            for (group, bytes) in (first..).zip(descriptors.take(left as usize)) {
+                let now = parse(bytes, superblock);
+                match groups.get_mut(group as usize) {
+                    Some(group) => *group = now,
+                    None => groups.push(now),
+                }
+            }
+            known = known.max(first + left);
+        }
+        (known == superblock.groups()).then_some(Self(groups))
+    }
+
+    /// Whether one of those in block `number` of the descriptors has its bitmaps or inodes
+    /// elsewhere by now.
+    pub(super) fn are_elsewhere(
+        &self,
+        superblock: &Superblock,
+        number: u64,
+        content: &[u8],
+    ) -> bool {
+        let in_block = superblock.descriptors_in_block();
+        let known = self.0.iter().skip((number * in_block) as usize);
+        let descriptors = content.chunks_exact(superblock.descriptor_bytes as usize);
+        let mut pairs = known.take(in_block as usize).zip(descriptors);
+        pairs.any(|(known, bytes)| !parse(bytes, superblock).lies_as(known))
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// About how much memory they take, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        size_of_val(&*self.0) as u64
+    }
+
     /// Each with its number.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Group)> {
         (0..).zip(&self.0)
     }
+}
+
+impl Group {
+    /// Whether its bitmaps and inodes are where they are in `other`.
+    pub(super) fn lies_as(&self, other: &Self) -> bool {
+        let place = |group: &Self| (group.block_bitmap, group.inode_bitmap, group.inode_table);
+        place(self) == place(other)
+    }
+}
+
+/// Which block of the descriptors this one is, if it is one and no copy.
+pub(super) fn descriptors_in(superblock: &Superblock, block: u64) -> Option<u64> {
+    let in_block = superblock.descriptors_in_block();
+    let number = match block.checked_sub(superblock.group_begin(0) + 1) {
+        Some(number) if number < superblock.descriptors_together() => number,
+        _ => {
+            let group = block.checked_sub(superblock.first_block)?;
+            group / u64::from(superblock.blocks_per_group) / in_block
+        }
+    };
+    let is_one = number < superblock.groups().div_ceil(in_block);
+    (is_one && descriptors_at(superblock, number, in_block) == block).then_some(number)
 }
 
 /// Where block `number` of the descriptors lies.

@@ -6,6 +6,17 @@ use super::superblock::Superblock;
 /// Bytes of the map, or of what is in its place.
 pub(super) const MAP_BYTES: usize = 60;
 
+/// Of an inode as it was at first. What is longer begins with how long its later fields are;
+/// then come attributes.
+const FIXED_BYTES: usize = 128;
+
+/// The word before the attributes in an inode.
+const ATTRIBUTES_MAGIC: u32 = 0xEA02_0000;
+/// An attribute's entry, before its name.
+const ATTRIBUTE_BYTES: usize = 16;
+/// Its name begins with `system.`.
+const ATTRIBUTE_SYSTEM: u8 = 7;
+
 const FLAG_EXTENTS: u32 = 0x8_0000;
 const FLAG_INLINE_DATA: u32 = 0x1000_0000;
 
@@ -54,6 +65,12 @@ pub(super) enum Map {
     Indirect([u8; MAP_BYTES]),
     /// In the inode; what of it is in the map's place.
     Inline([u8; MAP_BYTES]),
+    /// Names, in the inode: what is in the map's place, and what follows that.
+    InlineNames {
+        content: Box<[u8]>,
+        /// What follows is where it is said to be.
+        is_whole: bool,
+    },
     /// It has none: a device, or a symbolic link whose target is in the map's place.
     None,
 }
@@ -83,6 +100,7 @@ impl Inode {
         let place: [u8; MAP_BYTES] = bytes[40..100].try_into().expect("60 bytes");
         let is_short_link = kind == FileKind::Symlink && size < MAP_BYTES as u64;
         let map = match kind {
+            FileKind::Directory if flags & FLAG_INLINE_DATA != 0 => inline_names(&place, bytes),
             _ if flags & FLAG_INLINE_DATA != 0 => Map::Inline(place),
             FileKind::Special => Map::None,
             _ if flags & FLAG_EXTENTS != 0 => Map::Extents(place),
@@ -101,4 +119,49 @@ impl Inode {
             map,
         })
     }
+
+    /// What it takes of memory beside itself, in bytes.
+    pub(super) fn bytes_beside(&self) -> u64 {
+        match &self.map {
+            Map::InlineNames { content, .. } => content.len() as u64 + 16,
+            _ => 0,
+        }
+    }
+}
+
+/// The names of a directory that lie in its inode. What has no room in the map's place is
+/// the value of an attribute there.
+fn inline_names(place: &[u8], bytes: &[u8]) -> Map {
+    let more = inline_attribute(bytes);
+    Map::InlineNames {
+        content: [place, more.unwrap_or_default()].concat().into(),
+        is_whole: more.is_some(),
+    }
+}
+
+/// The attribute `system.data` in an inode; it is empty if there is none, and nothing if it is
+/// not where it is said to be.
+fn inline_attribute(bytes: &[u8]) -> Option<&[u8]> {
+    let Some(rest) = bytes.get(FIXED_BYTES..).filter(|rest| rest.len() >= 4) else {
+        return Some(&[]);
+    };
+    // After the fields that were added later.
+    let begin = usize::from(le16(rest, 0));
+    let attributes = match rest.get(begin..) {
+        Some(there) if there.len() >= 4 && le32(there, 0) == ATTRIBUTES_MAGIC => &there[4..],
+        _ => return Some(&[]),
+    };
+    let mut left = attributes;
+    // The last one is followed by a word of zeroes.
+    while left.len() >= ATTRIBUTE_BYTES && le32(left, 0) != 0 {
+        let name_bytes = usize::from(left[0]);
+        let name = left.get(ATTRIBUTE_BYTES..ATTRIBUTE_BYTES + name_bytes)?;
+        if left[1] == ATTRIBUTE_SYSTEM && name == b"data" {
+            let (value, elsewhere) = (usize::from(le16(left, 2)), le32(left, 4));
+            let end = value.checked_add(usize::try_from(le32(left, 8)).ok()?)?;
+            return attributes.get(value..end).filter(|_| elsewhere == 0);
+        }
+        left = left.get((ATTRIBUTE_BYTES + name_bytes).next_multiple_of(4)..)?;
+    }
+    Some(&[])
 }

@@ -34,6 +34,9 @@ use super::view::{ScanError, View};
 /// wanted, in bytes.
 const NOTED_BYTES: u64 = 32;
 
+/// Of so many files it is known that the block in which they end was written.
+const ENDS_MAX: usize = 1 << 16;
+
 /// See the module's head.
 pub struct Live {
     pub(super) view: View,
@@ -41,11 +44,21 @@ pub struct Live {
     pub(super) fresh: Fresh,
     /// Names of inodes that are not in use yet: the blocks that have them.
     pub(super) unborn: HashMap<u32, u64>,
+    /// Files that end within a block which was written since a commit has said how long they
+    /// are: they may go on there.
+    pub(super) ends: BTreeSet<u32>,
     pub(super) block_bytes: u64,
+    pub(super) disk_bytes: u64,
     /// Blocks whose content is needed, and was not seen.
     pub(super) wanted: BTreeSet<u64>,
+    /// Those that are being read, and were not told by what passed since.
+    asked: BTreeSet<u64>,
     /// It would have taken more memory than it may, and is not followed to the end.
     pub(super) is_lost: bool,
+    /// It cannot be kept true: the disk is to be read anew.
+    pub(super) is_outdated: bool,
+    /// Blocks that are the file system's own since what was told last, and were not before.
+    pub(super) laid_out: Vec<Range<u64>>,
     /// What was told last has changed the blocks, the names or the kind of these.
     pub(super) changed: BTreeSet<u32>,
     /// It has given a directory another path that has names in it.
@@ -61,12 +74,17 @@ impl Live {
         let (view, journal) = View::read_to_follow(source, disk_bytes, bytes_max)?;
         Ok(Self {
             block_bytes: view.superblock.block_bytes.into(),
+            disk_bytes,
             view,
             journal,
             fresh: Fresh::default(),
             unborn: HashMap::new(),
+            ends: BTreeSet::new(),
             wanted: BTreeSet::new(),
+            asked: BTreeSet::new(),
             is_lost: false,
+            is_outdated: false,
+            laid_out: Vec::new(),
             changed: BTreeSet::new(),
             has_moved: false,
         })
@@ -82,7 +100,8 @@ impl Live {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let pending = self.journal.as_ref().map_or(0, Following::bytes);
-        let noted = (self.unborn.len() + self.wanted.len()) as u64 * NOTED_BYTES;
+        let noted = self.unborn.len() + self.wanted.len() + self.asked.len() + self.ends.len();
+        let noted = noted as u64 * NOTED_BYTES;
         self.view.bytes() + pending + noted
     }
 
@@ -95,6 +114,19 @@ impl Live {
     #[must_use]
     pub fn is_within_bounds(&self) -> bool {
         !self.is_lost && self.bytes() <= self.view.bytes_max
+    }
+
+    /// Whether the disk is to be read anew, since the file system is laid out otherwise by
+    /// now, in a way that cannot be followed. It is said once.
+    pub fn take_outdated(&mut self) -> bool {
+        std::mem::take(&mut self.is_outdated)
+    }
+
+    /// Blocks that are the file system's own since it has grown by what was written last, and
+    /// were written before.
+    #[must_use]
+    pub fn laid_out(&self) -> &[Range<u64>] {
+        &self.laid_out
     }
 
     /// Whose blocks, names or kind were changed by what was written or found last.
@@ -130,8 +162,7 @@ impl Live {
     /// Something was written to the disk. Blocks that were written in part are told of
     /// files only.
     pub fn was_written(&mut self, offset: u64, data: &[u8], events: &mut Vec<Event>) {
-        self.changed.clear();
-        self.has_moved = false;
+        self.forget_changed();
         for block in self.whole_blocks(offset, data.len() as u64) {
             let begin = block * self.block_bytes;
             let part = begin.checked_sub(offset).and_then(|at| {
@@ -145,23 +176,35 @@ impl Live {
     /// Blocks that are to be read, since what they hold was written before it was known
     /// what they are; they are told with [`Live::were_found`].
     pub fn take_wanted(&mut self) -> BTreeSet<u64> {
-        std::mem::take(&mut self.wanted)
+        let wanted = std::mem::take(&mut self.wanted);
+        self.asked.extend(&wanted);
+        wanted
     }
 
     /// Blocks that were wanted hold this now. To tell many at once costs little more than
     /// one: a map is read anew for all of them.
     pub fn were_found(&mut self, mut blocks: BTreeMap<u64, Vec<u8>>, events: &mut Vec<Event>) {
-        self.changed.clear();
-        self.has_moved = false;
-        blocks.retain(|_, content| content.len() as u64 == self.block_bytes);
+        self.forget_changed();
+        // What a commit has said since is newer than what lies where it belongs.
+        blocks.retain(|block, content| {
+            self.asked.remove(block) && content.len() as u64 == self.block_bytes
+        });
         if !blocks.is_empty() {
-            self.change(blocks, events);
+            self.change(blocks, false, events);
         }
     }
 
+    fn forget_changed(&mut self) {
+        self.changed.clear();
+        self.has_moved = false;
+        self.laid_out.clear();
+    }
+
+    /// The blocks that a range touches. They may lie behind the file system's end, which is
+    /// elsewhere when what is to make it larger commits.
     fn whole_blocks(&self, offset: u64, length: u64) -> Range<u64> {
         let end = offset.saturating_add(length).div_ceil(self.block_bytes);
-        offset / self.block_bytes..end.min(self.view.superblock.blocks)
+        offset / self.block_bytes..end
     }
 
     /// Whether an inode is somebody's regular file, not the file system's own.
@@ -229,6 +272,7 @@ impl Live {
                     }
                 } else if self.is_file(inode) {
                     let offset = u64::from(place) * self.block_bytes;
+                    self.end_written(inode, offset);
                     self.add(events, inode, offset, |inode, offset, length| {
                         Event::Written {
                             inode,
@@ -237,17 +281,30 @@ impl Live {
                         }
                     });
                 } else if let Some(content) = content.filter(|_| !is_live) {
-                    self.change([(block, content.to_vec())].into(), events);
+                    self.change([(block, content.to_vec())].into(), false, events);
                 }
             }
             Owner::InodeTable(_) | Owner::Map { .. } => {
                 if let Some(content) = content.filter(|_| !is_live) {
-                    self.change([(block, content.to_vec())].into(), events);
+                    self.change([(block, content.to_vec())].into(), false, events);
                 }
             }
             Owner::Nobody => self.fresh.add(block),
-            // What changes the layout itself is seen by whoever reads anew.
-            Owner::Layout | Owner::BlockBitmap(_) | Owner::InodeBitmap(_) => {}
+            Owner::Layout => {
+                if let Some(content) = content.filter(|_| !is_live) {
+                    self.layout_written(block, content);
+                }
+            }
+            Owner::BlockBitmap(_) | Owner::InodeBitmap(_) => {}
+        }
+    }
+
+    /// A block of a file was written: it may be the one in which the file ends.
+    fn end_written(&mut self, inode: u32, offset: u64) {
+        let size = self.view.inode(inode).map_or(0, |inode| inode.size);
+        let is_end = offset < size && size - offset < self.block_bytes;
+        if is_end && self.is_live() && self.ends.len() < ENDS_MAX {
+            self.ends.insert(inode);
         }
     }
 
@@ -259,16 +316,26 @@ impl Live {
         while let Some(found) = self.journal.as_mut().and_then(Following::take) {
             let Transaction { blocks, .. } = found;
             // Of a block that is there twice the last one counts.
-            self.change(blocks.into_iter().collect(), events);
+            self.change(blocks.into_iter().collect(), true, events);
         }
     }
 
-    /// Blocks of the file system's own hold this from now on, all at once.
-    fn change(&mut self, blocks: BTreeMap<u64, Vec<u8>>, events: &mut Vec<Event>) {
+    /// Blocks of the file system's own hold this from now on, all at once; whether a
+    /// transaction says so.
+    fn change(
+        &mut self,
+        blocks: BTreeMap<u64, Vec<u8>>,
+        is_committed: bool,
+        events: &mut Vec<Event>,
+    ) {
+        for block in blocks.keys() {
+            self.wanted.remove(block);
+            self.asked.remove(block);
+        }
         let mut change = Change::new(self, &blocks);
-        change.take_inodes();
-        change.take_maps();
-        change.take_names();
-        change.tell(events);
+        if is_committed {
+            change.take_layout();
+        }
+        change.take(events);
     }
 }

@@ -32,7 +32,7 @@ impl Image {
 }
 
 /// All that can be asked of it is as in the other one.
-fn assert_alike(name: &str, found: &View, expected: &View) {
+pub(super) fn assert_alike(name: &str, found: &View, expected: &View) {
     for block in 0..expected.superblock().blocks {
         assert_eq!(
             found.owner(block),
@@ -84,7 +84,7 @@ pub(crate) fn changed(
     changed_by(CHANGES, name, options, folder)
 }
 
-fn changed_by(
+pub(super) fn changed_by(
     changes: &str,
     name: &str,
     options: &[&str],
@@ -220,8 +220,20 @@ fn a_block_of_attributes_is_somebodys_until_the_last_one_that_has_it_lost_it() {
     let mut inodes = view.inodes();
     let attributes = inodes.find_map(|inode| view.inode(inode)?.attributes);
     let block = attributes.expect("they do not fit the inode");
+    // It gets one that somebody else has.
+    let mut live = one.live();
     let before = change(format!("sif again file_acl {block}\n"));
-    let mut live = before.live();
+    let tables = |live: &Live, from: &Image, to: &Image| -> Vec<(u64, Vec<u8>)> {
+        let written = from.written(to, 4096).into_iter();
+        let is_table = |block| matches!(live.view().owner(block), Owner::InodeTable(_));
+        let written = written.filter(|(block, _)| is_table(*block));
+        written
+            .map(|(block, content)| (block, content.to_vec()))
+            .collect()
+    };
+    for (block, content) in tables(&live, &one, &before) {
+        live.was_written(block * 4096, &content, &mut Vec::new());
+    }
     for name in ["etc/passwd", "again"] {
         assert!(
             matches!(live.view().owner(block), Owner::Map { .. }),
@@ -472,4 +484,156 @@ fn what_was_a_directory_and_is_a_file_with_its_blocks_has_no_names() {
     live.was_written(offset, &content, &mut Vec::new());
     assert_eq!(live.view().path(file), None);
     assert_eq!(live.view().path(directory).as_deref(), Some(DIRECTORY));
+}
+
+/// Found by the fuzzer: a directory that has lost its name keeps those in it, and one of them
+/// was the first of a file that had another one by then. So the file had no path.
+#[test]
+fn a_file_has_the_path_of_whichever_of_its_names_leads_to_the_root() {
+    let folder = TempDir::new().expect("a folder");
+    let (_, mut image) = make("ext2", KINDS[0].1, &folder);
+    let mut live = image.live();
+    let view = live.view();
+    let of = |wanted: &[u8]| {
+        let mut inodes = view.inodes();
+        let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(wanted));
+        inode.expect("it is there")
+    };
+    let file = of(b"/etc/deep/er/and/deeper/file");
+    let [from, to] = [&b"/etc/deep/er/and/deeper"[..], b"/etc/deep/er/and"].map(|wanted| {
+        let runs = view.runs(of(wanted));
+        runs[0].block as usize * 1024
+    });
+    // The directory's names are its parent's, too, which has none of the directory any more.
+    image.0.copy_within(from..from + 1024, to);
+    let content = &image.0[to..to + 1024];
+    live.was_written(to as u64, content, &mut Vec::new());
+    let path = live.view().path(file);
+    assert_eq!(path.as_deref(), Some(&b"/etc/deep/er/and/file"[..]));
+    assert_eq!(live.view().paths(file), [path.expect("it has one")]);
+    assert_alike("ext2", live.view(), &image.view().expect("ext2"));
+}
+
+/// What was read for it lay there before, and took the names away again.
+#[test]
+fn what_was_told_while_it_was_read_counts() {
+    let folder = TempDir::new().expect("a folder");
+    let (_, before, after) = changed(KINDS[0].0, KINDS[0].1, &folder);
+    let mut live = before.live();
+    let mut events = Vec::new();
+    let (tables, others): (Vec<_>, Vec<_>) = before
+        .written(&after, 1024)
+        .into_iter()
+        .partition(|(block, _)| matches!(live.view().owner(*block), Owner::InodeTable(_)));
+    for (block, content) in tables {
+        live.was_written(block * 1024, content, &mut events);
+    }
+    let wanted = live.take_wanted();
+    assert!(!wanted.is_empty(), "a directory was made");
+    for (block, content) in others {
+        live.was_written(block * 1024, content, &mut events);
+    }
+    let old = |block: u64| before.0[block as usize * 1024..][..1024].to_vec();
+    let found = wanted.into_iter().map(|block| (block, old(block)));
+    live.were_found(found.collect(), &mut events);
+    assert_alike("ext2", live.view(), &after.view().expect("ext2"));
+}
+
+/// `fallocate`: the blocks are the file's, and nothing lies in them.
+#[test]
+fn a_file_that_ends_in_blocks_that_are_reserved_is_told_to_be_longer() {
+    let folder = TempDir::new().expect("a folder");
+    let changes = "mkdir later/new\nfallocate etc/passwd 1 9\nsif etc/passwd size 40000\n\
+        fallocate again 800 900\n";
+    let (name, options) = KINDS[2];
+    let (path, before, after) = changed_by(changes, name, options, &folder);
+    let replayed = journalled(&path, &before, &after, folder.path());
+    let written = before.written(&replayed, 4096);
+    let view = after.view().expect(name);
+    let mut inodes = view.inodes();
+    let is_it = |inode: &u32| view.paths(*inode).contains(&b"/etc/passwd".to_vec());
+    let inode = inodes.find(is_it).expect("it is there");
+    let last = view.runs(inode).last().expect("it has some");
+    assert!(last.is_unwritten, "{last:?}");
+    let is_longer = Event::Truncated {
+        inode,
+        from: 1500,
+        to: 40_000,
+    };
+    // Or they were written, and it is not known yet that they are more than reserved.
+    for is_written in [false, true] {
+        let mut live = before.live();
+        let mut events = Vec::new();
+        if is_written {
+            let end = (last.block + u64::from(last.length) - 1) * 4096;
+            live.was_written(end, &[1; 4096], &mut events);
+        }
+        for (block, content) in &written {
+            live.was_written(block * 4096, content, &mut events);
+        }
+        let told = events.iter();
+        let told = told.filter(|event| matches!(event, Event::Truncated { .. }));
+        let expected: &[&Event] = if is_written { &[] } else { &[&is_longer] };
+        assert_eq!(told.collect::<Vec<_>>(), expected);
+    }
+}
+
+/// The rest of the block in which it ended was told by nobody.
+#[test]
+fn what_is_appended_is_told_from_where_the_file_ended() {
+    let folder = TempDir::new().expect("a folder");
+    let (name, options) = KINDS[1];
+    let (_, image) = make(name, options, &folder);
+    let view = image.view().expect(name);
+    let free = (80_000..).find(|block| view.owner(*block) == Owner::Nobody);
+    let free = free.expect("there is room");
+    assert_eq!(view.owner(free + 1), Owner::Nobody);
+    let changes = format!(
+        "mkdir later/new\nsif etc/passwd block[2] {free}\nsif etc/passwd block[3] {}\n\
+         sif etc/passwd size 3500\nsif bin/large size 3000010\n",
+        free + 1
+    );
+    let (path, before, after) = changed_by(&changes, name, options, &folder);
+    let replayed = journalled(&path, &before, &after, folder.path());
+    let mut live = before.live();
+    let of = |wanted: &str| {
+        let mut inodes = view.inodes();
+        let is_it = |inode: &u32| view.paths(*inode).contains(&wanted.as_bytes().to_vec());
+        inodes.find(is_it).expect("it is there")
+    };
+    let (passwd, large) = (of("/etc/passwd"), of("/bin/large"));
+    let last_of = |inode| {
+        let last = view.runs(inode).last().expect("it has some");
+        (last.block + u64::from(last.length) - 1) * 1024
+    };
+    let mut events = Vec::new();
+    // Whoever has it mounted says so first.
+    let journal = view.superblock().journal_inode.expect("it has one");
+    let journal = view.runs(journal)[0].block;
+    let begin = &replayed.0[journal as usize * 1024..][..1024];
+    live.was_written(journal * 1024, begin, &mut events);
+    live.was_written(last_of(passwd), &[1; 1024], &mut events);
+    live.was_written(last_of(large), &[1; 1024], &mut events);
+    live.was_written(free * 1024, &[1; 2048], &mut events);
+    let written = |inode, offset, length| Event::Written {
+        inode,
+        offset,
+        length,
+    };
+    let end = 3_000_000 / 1024 * 1024;
+    let told = [
+        written(passwd, 1024, 476),
+        written(large, end, 3_000_000 - end),
+    ];
+    assert_eq!(events, told);
+    events.clear();
+    for (block, content) in before.written(&replayed, 1024) {
+        if block != journal {
+            live.was_written(block * 1024, content, &mut events);
+        }
+    }
+    events.retain(|event| matches!(event, Event::Written { .. }));
+    let told = [written(passwd, 1500, 2000), written(large, 3_000_000, 10)];
+    assert_eq!(events, told);
+    assert_eq!(live.ends.len(), 0);
 }

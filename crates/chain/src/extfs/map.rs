@@ -79,7 +79,7 @@ pub(super) fn walk(
             walk.extents(root, depth, 0..u64::from(u32::MAX))?;
         }
         Map::Indirect(numbers) => walk.numbers_of(numbers)?,
-        Map::Inline(_) | Map::None => {}
+        Map::Inline(_) | Map::InlineNames { .. } | Map::None => {}
     }
     Ok(walk.walked)
 }

@@ -22,6 +22,7 @@ mod event;
 mod fields;
 mod fresh;
 mod groups;
+mod growth;
 mod inode;
 mod journal;
 mod live;
@@ -51,7 +52,11 @@ pub trait Source {
 }
 
 #[cfg(test)]
+mod growth_tests;
+#[cfg(test)]
 mod hostile_tests;
+#[cfg(test)]
+mod inline_tests;
 #[cfg(test)]
 mod large_tests;
 #[cfg(test)]

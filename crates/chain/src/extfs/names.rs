@@ -1,6 +1,6 @@
 //! The names of files: which block of a directory has them, and the paths they make.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use super::directory::Entry;
 use super::inode::FileKind;
@@ -15,6 +15,10 @@ pub(super) const FIRST_FILE: u32 = 11;
 
 /// A path has no more names: a directory that is its own ancestor has no path.
 const PATH_NAMES_MAX: usize = 1024;
+
+/// So many names are looked at to find one that leads to the root: a guest may make a million
+/// that lead nowhere.
+const SEARCHED_MAX: usize = 4096;
 
 /// A block of a directory.
 #[derive(Debug)]
@@ -33,6 +37,11 @@ impl View {
     /// to the root.
     #[must_use]
     pub fn path(&self, inode: u32) -> Option<Vec<u8>> {
+        self.first_path(inode).or_else(|| self.other_path(inode))
+    }
+
+    /// The path that the first name of each directory makes.
+    fn first_path(&self, inode: u32) -> Option<Vec<u8>> {
         let mut names: Vec<&[u8]> = Vec::new();
         let mut at = inode;
         while at != ROOT {
@@ -53,6 +62,49 @@ impl View {
             true => Some(b"/".to_vec()),
             false => Some(path),
         }
+    }
+
+    /// The shortest path that any of the names make. A directory that has lost its own name
+    /// keeps those in it, since it may get another one; but they lead nowhere.
+    fn other_path(&self, inode: u32) -> Option<Vec<u8>> {
+        // What a directory has that leads there, and the name of that.
+        let mut below: HashMap<u32, (u32, &[u8])> = HashMap::new();
+        let mut waiting = VecDeque::from([inode]);
+        let mut left = SEARCHED_MAX;
+        while let Some(at) = waiting.pop_front() {
+            for names in self.names_of(at) {
+                left = left.checked_sub(1)?;
+                let directory = names.directory;
+                let mut entries = names.entries.iter();
+                let Some(entry) = entries.find(|entry| entry.inode == at) else {
+                    continue;
+                };
+                if directory == inode || below.contains_key(&directory) {
+                    continue;
+                }
+                below.insert(directory, (at, &entry.name));
+                waiting.push_back(directory);
+            }
+            if below.contains_key(&ROOT) {
+                break;
+            }
+        }
+        let (mut path, mut at) = (Vec::new(), ROOT);
+        while at != inode {
+            let (next, name) = below.get(&at)?;
+            path.push(b'/');
+            path.extend(*name);
+            at = *next;
+        }
+        Some(path)
+    }
+
+    /// The blocks of directories that have names of a file.
+    fn names_of(&self, inode: u32) -> impl Iterator<Item = &Names> {
+        let first = self.files.get(&inode).map(|file| file.named_in);
+        let others = self.also_named_in.get(&inode).into_iter().flatten();
+        let keys = first.into_iter().chain(others.copied());
+        keys.filter_map(|key| self.names.get(&key))
     }
 
     /// All paths of a file: one for each of its names whose directory has a path.

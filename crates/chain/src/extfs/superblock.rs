@@ -1,6 +1,10 @@
 //! The superblock: how a file system is laid out.
 
+use std::ops::Range;
+
 use super::fields::{le16, le32, split64};
+use super::groups::descriptors_at;
+use super::owners::INODES_MAX;
 
 /// Where it lies, in bytes from the beginning, whatever the block size.
 pub(super) const OFFSET: u64 = 1024;
@@ -62,6 +66,12 @@ pub enum FormatError {
     /// A number in it makes no sense.
     #[error("its superblock makes no sense: {0}")]
     Nonsense(&'static str),
+}
+
+/// The superblock in what lies at byte `at` of a file system, if all of it is there.
+pub(super) fn bytes_in(at: u64, content: &[u8]) -> Option<&[u8; BYTES]> {
+    let begin = usize::try_from(OFFSET.checked_sub(at)?).ok()?;
+    content.get(begin..)?.first_chunk()
 }
 
 /// What of a superblock matters for finding things. All numbers fit together.
@@ -288,6 +298,82 @@ impl Superblock {
             ..self.clone()
         };
         now == *other
+    }
+
+    /// Whether a disk of so many bytes has room for it, and its inodes have numbers.
+    pub(super) fn fits(&self, disk_bytes: u64) -> bool {
+        self.blocks <= disk_bytes / u64::from(self.block_bytes) && self.inodes < INODES_MAX
+    }
+
+    /// Whether it is `before`, grown: what was there lies where it did, and more groups may
+    /// follow.
+    pub(super) fn has_grown_from(&self, before: &Self) -> bool {
+        let may_lie_apart = before.first_meta_group.is_none();
+        let now = Self {
+            blocks: before.blocks,
+            inodes: before.inodes,
+            // What no room is kept for beside the others lies apart from then on.
+            first_meta_group: match may_lie_apart {
+                true => before.first_meta_group,
+                false => self.first_meta_group,
+            },
+            ..self.clone()
+        };
+        let is_kept = match self.first_meta_group.filter(|_| may_lie_apart) {
+            Some(first) => before.descriptors_together() <= u64::from(first),
+            None => true,
+        };
+        self.blocks >= before.blocks && is_kept && now.is_laid_out_as(before)
+    }
+
+    /// Descriptors of groups in a block.
+    pub(super) fn descriptors_in_block(&self) -> u64 {
+        u64::from(self.block_bytes / self.descriptor_bytes)
+    }
+
+    /// So many blocks of descriptors lie one after the other behind the superblock.
+    pub(super) fn descriptors_together(&self) -> u64 {
+        let own = self.groups().div_ceil(self.descriptors_in_block());
+        match self.first_meta_group {
+            Some(first) => own.min(first.into()),
+            None => own,
+        }
+    }
+
+    /// What holds the superblock, descriptors and their copies, and who has it mounted; ranges
+    /// may go beyond its end, and over one another.
+    pub(super) fn layout(&self) -> Vec<Range<u64>> {
+        let in_block = self.descriptors_in_block();
+        let own = self.groups().div_ceil(in_block);
+        let together = self.descriptors_together();
+        let mut layout = Vec::new();
+        for group in 0..self.groups() {
+            let first = self.group_begin(group);
+            if self.has_copy(group) {
+                // Groups whose own descriptors lie apart have no copies of the others.
+                let copied = match self.first_meta_group {
+                    Some(first) if group / in_block >= u64::from(first) => 0,
+                    _ => together,
+                };
+                let end = first + (1 + copied).min(self.blocks_per_group.into());
+                layout.push(first..end);
+            }
+        }
+        // Each descriptor block that lies apart is there three times: in the first, the
+        // second and the last group that it is of.
+        for number in together..own {
+            let at = descriptors_at(self, number, in_block);
+            layout.push(at..at + 1);
+            for group in [number * in_block + 1, (number + 1) * in_block - 1] {
+                let first = self.group_begin(group);
+                let at = first + u64::from(self.has_copy(group));
+                if group < self.groups() {
+                    layout.push(at..at + 1);
+                }
+            }
+        }
+        layout.extend(self.mount_block.map(|block| block..block.saturating_add(1)));
+        layout
     }
 
     /// Whether a group begins with a copy of the superblock.

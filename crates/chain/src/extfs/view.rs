@@ -8,12 +8,12 @@ use base::IoError;
 
 use super::Source;
 use super::directory::{Entry, entries_of};
-use super::groups::{Groups, descriptors_at};
-use super::inode::{FileKind, Inode, Map};
+use super::groups::{Group, Groups};
+use super::inode::{FileKind, Inode, MAP_BYTES, Map};
 use super::journal::{Following, Replayed};
 use super::map::{Nodes, Run, walk};
 use super::names::{Names, ROOT, names_key};
-use super::owners::{INODES_MAX, Owner, Owners};
+use super::owners::{Owner, Owners};
 use super::superblock::{self, FormatError, Superblock};
 
 /// Of a directory that is longer the rest is left out: it would have millions of names.
@@ -58,6 +58,7 @@ pub(super) struct File {
 /// See the module's head.
 pub struct View {
     pub(super) superblock: Superblock,
+    pub(super) groups: Groups,
     pub(super) owners: Owners,
     pub(super) files: HashMap<u32, Box<File>>,
     /// Of directories, by block. What lies in an inode has the key of [`names_key`].
@@ -142,6 +143,14 @@ fn within(bytes: u64, bytes_max: u64) -> Result<(), ScanError> {
     }
 }
 
+/// Whether what all groups take of memory while they are read is no more than that.
+pub(super) fn has_room_for_groups(
+    superblock: &Superblock,
+    bytes_max: u64,
+) -> Result<(), ScanError> {
+    within(superblock.groups().saturating_mul(GROUP_BYTES), bytes_max)
+}
+
 /// Where the blocks of a file are, if to know that takes `bytes_max` of memory at most.
 fn runs_of(
     inode: u32,
@@ -194,16 +203,17 @@ impl View {
         if disk_bytes < superblock::OFFSET + superblock::BYTES as u64 {
             return Err(FormatError::Magic.into());
         }
-        source.read(superblock::OFFSET, &mut bytes)?;
-        let superblock = Superblock::parse(&bytes)?;
-        let is_there = superblock.blocks <= disk_bytes / u64::from(superblock.block_bytes);
-        if !is_there || superblock.inodes >= INODES_MAX {
-            return Err(FormatError::Nonsense("its size").into());
-        }
-        // What its groups take is known before any is read.
-        if superblock.groups().saturating_mul(GROUP_BYTES) > bytes_max {
-            return Err(ScanError::Large(bytes_max));
-        }
+        let read_superblock = |source: &dyn Source, bytes: &mut [u8; superblock::BYTES]| {
+            source.read(superblock::OFFSET, bytes)?;
+            let superblock = Superblock::parse(bytes)?;
+            if !superblock.fits(disk_bytes) {
+                return Err(FormatError::Nonsense("its size").into());
+            }
+            // What its groups take is known before any is read.
+            has_room_for_groups(&superblock, bytes_max)?;
+            Ok::<_, ScanError>(superblock)
+        };
+        let mut superblock = read_superblock(source, &mut bytes)?;
         let mut replayed = Replayed::new(source, superblock.block_bytes);
         let mut following = None;
         // Nobody replays one that does not say so.
@@ -211,11 +221,18 @@ impl View {
             let runs = runs_of(journal, &superblock, source, bytes_max)?;
             let blocks_max = (bytes_max / u64::from(superblock.block_bytes)) as usize;
             following = replayed.replay(&runs, blocks_max, superblock.needs_recovery)?;
+            // It may have grown, and the superblock is not where it belongs yet. Whether it is
+            // in use says the one that is.
+            let needs_recovery = superblock.needs_recovery;
+            superblock = read_superblock(&replayed, &mut bytes)?;
+            superblock.needs_recovery = needs_recovery;
         }
         let source = &replayed;
         let groups = Groups::read(&superblock, source)?;
         let mut view = Self {
             superblock,
+            // They count from then on.
+            groups: Groups::default(),
             owners: Owners::default(),
             files: HashMap::new(),
             names: HashMap::new(),
@@ -228,6 +245,7 @@ impl View {
         };
         let tables = view.claim_layout(&groups)?;
         view.read_inodes(&groups, &tables, source)?;
+        view.groups = groups;
         view.read_maps(source)?;
         view.read_directories(source)?;
         Ok((view, following))
@@ -290,7 +308,8 @@ impl View {
     /// About how much memory it takes, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.owners.bytes() + self.files.len() as u64 * FILE_BYTES + self.names_bytes
+        let files = self.files.len() as u64 * FILE_BYTES;
+        self.owners.bytes() + self.groups.bytes() + files + self.names_bytes
     }
 
     /// How much it may take, in bytes.
@@ -299,75 +318,48 @@ impl View {
         self.bytes_max
     }
 
-    fn may_grow(&self) -> Result<(), ScanError> {
+    pub(super) fn may_grow(&self) -> Result<(), ScanError> {
         within(self.bytes(), self.bytes_max)
     }
 
     /// What the file system has for itself. Returns the groups whose inode tables are where
     /// nothing else is.
     fn claim_layout(&mut self, groups: &Groups) -> Result<HashSet<u32>, ScanError> {
-        let superblock = &self.superblock;
-        let in_block = u64::from(superblock.block_bytes / superblock.descriptor_bytes);
-        let own = superblock.groups().div_ceil(in_block);
-        let together = match superblock.first_meta_group {
-            Some(first) => own.min(first.into()),
-            None => own,
-        };
-        let mut layout = Vec::new();
-        for group in 0..superblock.groups() {
-            let first = superblock.group_begin(group);
-            if superblock.has_copy(group) {
-                let end = first + (1 + together).min(superblock.blocks_per_group.into());
-                layout.push(first..end);
-            }
-        }
-        // Each descriptor block that lies apart is there three times: in the first, the
-        // second and the last group that it is of.
-        for number in together..own {
-            let at = descriptors_at(superblock, number, in_block);
-            layout.push(at..at + 1);
-            for group in [number * in_block + 1, (number + 1) * in_block - 1] {
-                let first = superblock.group_begin(group);
-                let at = first + u64::from(superblock.has_copy(group));
-                if group < superblock.groups() {
-                    layout.push(at..at + 1);
-                }
-            }
-        }
-        layout.extend(
-            superblock
-                .mount_block
-                .map(|block| block..block.saturating_add(1)),
-        );
-        let blocks = superblock.blocks;
-        let table_blocks = u64::from(superblock.table_blocks());
-        for range in layout {
+        let blocks = self.superblock.blocks;
+        for range in self.superblock.layout() {
             let end = range.end.min(blocks);
             self.owners.set(range.start.min(end)..end, Owner::Layout);
             within(self.owners.bytes(), self.bytes_max)?;
         }
         let mut tables = HashSet::new();
         for (number, group) in groups.iter() {
-            let table = number * table_blocks as u32;
-            for (at, length, owner) in [
-                (group.block_bitmap, 1, Owner::BlockBitmap(number)),
-                (group.inode_bitmap, 1, Owner::InodeBitmap(number)),
-                (group.inode_table, table_blocks, Owner::InodeTable(table)),
-            ] {
-                let end = at
-                    .checked_add(length)
-                    .filter(|end| at > 0 && *end <= blocks);
-                match end.filter(|end| self.owners.are_free(at..*end)) {
-                    Some(end) => self.owners.set(at..end, owner),
-                    None => self.damaged += 1,
-                }
-                if self.owners.of(at) == Owner::InodeTable(table) {
-                    tables.insert(number);
-                }
+            if self.claim_group(number, group) {
+                tables.insert(number);
             }
             self.may_grow()?;
         }
         Ok(tables)
+    }
+
+    /// The bitmaps and inodes of a group. Whether the latter are where nothing else is.
+    pub(super) fn claim_group(&mut self, number: u32, group: &Group) -> bool {
+        let blocks = self.superblock.blocks;
+        let table_blocks = self.superblock.table_blocks();
+        let table = number * table_blocks;
+        for (at, length, owner) in [
+            (group.block_bitmap, 1, Owner::BlockBitmap(number)),
+            (group.inode_bitmap, 1, Owner::InodeBitmap(number)),
+            (group.inode_table, table_blocks, Owner::InodeTable(table)),
+        ] {
+            let end = at
+                .checked_add(length.into())
+                .filter(|end| at > 0 && *end <= blocks);
+            match end.filter(|end| self.owners.are_free(at..*end)) {
+                Some(end) => self.owners.set(at..end, owner),
+                None => self.damaged += 1,
+            }
+        }
+        self.owners.of(group.inode_table) == Owner::InodeTable(table)
     }
 
     /// All inodes that are in use.
@@ -396,7 +388,7 @@ impl View {
                 for (inode, bytes) in inodes {
                     if let Some(parsed) = Inode::parse(bytes, &superblock) {
                         self.may_grow()?;
-                        self.files.insert(inode, Box::new(File::new(parsed)));
+                        self.set_inode(inode, parsed);
                     }
                 }
                 at += part.len() as u64;
@@ -514,9 +506,24 @@ impl View {
         first as u32..(first + in_block).min(end) as u32
     }
 
+    /// A file is in use, and its inode says this.
+    pub(super) fn set_inode(&mut self, inode: u32, now: Inode) {
+        self.names_bytes += now.bytes_beside();
+        match self.files.get_mut(&inode) {
+            Some(file) => {
+                self.names_bytes -= file.inode.bytes_beside();
+                file.inode = now;
+            }
+            None => {
+                self.files.insert(inode, Box::new(File::new(now)));
+            }
+        }
+    }
+
     /// A file is not in use any more; it has no blocks.
     pub(super) fn forget(&mut self, inode: u32) {
-        self.files.remove(&inode);
+        let file = self.files.remove(&inode);
+        self.names_bytes -= file.map_or(0, |file| file.inode.bytes_beside());
         let others = self.also_named_in.remove(&inode).unwrap_or_default();
         self.names_bytes -= size_of_val(&*others) as u64;
     }
@@ -547,8 +554,7 @@ impl View {
             if file.inode.kind != FileKind::Directory {
                 continue;
             }
-            if let Map::Inline(place) = &file.inode.map {
-                let names = self.parse_inline(place);
+            if let Some(names) = self.inline_names(&file.inode) {
                 self.read_names(names_key(directory), directory, names, &mut waiting)?;
                 continue;
             }
@@ -579,9 +585,18 @@ impl View {
         self.may_grow()
     }
 
-    pub(super) fn parse_inline(&self, place: &[u8]) -> (Vec<Entry>, bool) {
-        // The parent comes first, then entries as in a block.
-        self.parse(&place[4..])
+    /// The names of a directory that lie in its inode, and whether all of them made sense;
+    /// none if they do not lie there.
+    pub(super) fn inline_names(&self, inode: &Inode) -> Option<(Vec<Entry>, bool)> {
+        let Map::InlineNames { content, is_whole } = &inode.map else {
+            return None;
+        };
+        let (place, more) = content.split_at(MAP_BYTES.min(content.len()));
+        // The parent comes first, then entries as in a block; and in what follows, too.
+        let (mut entries, is_sound) = self.parse(place.get(4..).unwrap_or_default());
+        let (mut others, are_sound) = self.parse(more);
+        entries.append(&mut others);
+        Some((entries, is_sound && are_sound && *is_whole))
     }
 
     pub(super) fn parse(&self, block: &[u8]) -> (Vec<Entry>, bool) {

@@ -35,6 +35,8 @@ pub struct Disk {
     /// Of what was written or found last: whose blocks, names or kind are others, by area.
     changed: Vec<(usize, u32)>,
     has_moved: bool,
+    /// The same of what is a file system's own since it has grown, in bytes of the disk.
+    laid_out: Vec<Range<u64>>,
 }
 
 /// The part of `range` that lies in `place`.
@@ -67,6 +69,7 @@ impl Disk {
             bytes_max,
             changed: Vec::new(),
             has_moved: false,
+            laid_out: Vec::new(),
         }
     }
 
@@ -92,6 +95,13 @@ impl Disk {
     pub fn forget_changed(&mut self) {
         self.changed.clear();
         self.has_moved = false;
+        self.laid_out.clear();
+    }
+
+    /// What is a file system's own since it has grown, and was written before, since
+    /// [`Disk::forget_changed`]; in bytes.
+    pub fn laid_out(&self) -> &[Range<u64>] {
+        &self.laid_out
     }
 
     /// Whether a directory was moved with what is in it.
@@ -131,6 +141,7 @@ impl Disk {
         let mut is_new = false;
         let mut events = Vec::new();
         let (mut changed, mut has_moved) = (Vec::new(), false);
+        let mut laid_out = Vec::new();
         for (at, part) in parts {
             let content = &data[(part.start - offset) as usize..(part.end - offset) as usize];
             let Some(at) = at else {
@@ -148,6 +159,12 @@ impl Disk {
                     let known = live.view().superblock();
                     is_new |= is_another(known, begin, content);
                     live.was_written(begin, content, &mut events);
+                    is_new |= live.take_outdated();
+                    let block_bytes = u64::from(live.view().superblock().block_bytes);
+                    laid_out.extend(live.laid_out().iter().map(|blocks| {
+                        let offset = area.place.offset;
+                        offset + blocks.start * block_bytes..offset + blocks.end * block_bytes
+                    }));
                     changed.extend(live.changed().iter().map(|inode| (at, *inode)));
                     has_moved |= live.has_moved();
                     is_new |= give_up_if_large(area);
@@ -160,6 +177,7 @@ impl Disk {
             }
         }
         self.changed.append(&mut changed);
+        self.laid_out.append(&mut laid_out);
         self.has_moved |= has_moved;
         is_new
     }

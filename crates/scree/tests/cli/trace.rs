@@ -10,11 +10,17 @@ pub const TRACED: &str = "/given/strace/ld --library-path /given/strace /given/s
 
 /// Puts this machine's strace in a folder, with all that it needs.
 pub fn put_strace(folder: &Path) {
-    let folder = folder.join("strace");
+    put_program(folder, "/usr/bin/strace");
+}
+
+/// Puts a program into a folder of its name, with the libraries that it needs, and what loads
+/// them as `ld`.
+pub fn put_program(folder: &Path, program: &str) {
+    let name = Path::new(program).file_name().expect("a file");
+    let folder = folder.join(name);
     fs::create_dir_all(&folder).expect("made");
-    let strace = "/usr/bin/strace";
-    fs::copy(strace, folder.join("strace")).expect("strace is installed");
-    let said = std::process::Command::new("ldd").arg(strace).output();
+    fs::copy(program, folder.join(name)).expect("it is installed");
+    let said = std::process::Command::new("ldd").arg(program).output();
     let said = String::from_utf8(said.expect("ldd runs").stdout).expect("UTF-8");
     for library in said.split_whitespace().filter(|word| word.starts_with('/')) {
         let name = Path::new(library).file_name().expect("a file");

@@ -115,7 +115,8 @@ fn told(event: &Value, block_bytes: u64) -> Vec<Happened> {
     }
     let number = |field: &str| event[field].as_u64().expect("a number");
     let (begin, length) = (number("offset"), number("length"));
-    assert!(begin.is_multiple_of(block_bytes) && length > 0, "{event}");
+    // What is appended begins where the file ended.
+    assert!(length > 0, "{event}");
     let blocks = begin / block_bytes..(begin + length).div_ceil(block_bytes);
     let block = |block| Happened {
         block: Some(block),
@@ -589,4 +590,82 @@ fn each_operation_is_told_on(kind: &'static str, seed: u64) {
         kind,
     };
     check(&tested, &workload, &steps, &folder);
+}
+
+/// What is made where there was nothing before is told at once, and the disk is not read anew.
+#[test]
+fn a_file_system_that_grows_in_a_guest_is_followed() {
+    const BYTES: u64 = 30 << 20;
+    let folder = TempDir::new().expect("a folder");
+    let image = folder.path().join("grows");
+    let disk = file_system(folder.path(), &tree(), 1024, "ext4");
+    fs::write(&image, disk).expect("written");
+    let host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "128M"]);
+    let spelt = image.to_str().expect("text").to_owned();
+    copy(&host, "disk", |uri| [spelt.clone(), uri]);
+    apply(
+        &host,
+        folder.path(),
+        "volume = 'disk'\n[[box]]\nkind = 'monitor'\n",
+    );
+    let given = folder.path().join("given");
+    trace::put_program(&given, "/usr/sbin/resize2fs");
+    let work = folder.path().join("work");
+    run(Command::new("mke2fs")
+        .args(["-q", "-t", "ext4", "-d"])
+        .arg(&given)
+        .arg(&work)
+        .arg("16M"));
+    let work = work.to_str().expect("text").to_owned();
+    host.json(&["volume", "create", "work", "--size", "16M"]);
+    copy(&host, "work", |uri| [work.clone(), uri]);
+    let mut guest = Guest::boot();
+    guest.wait_for_boot();
+    let attach = |volume: &str| {
+        let attached = host.json(&["attach", volume, "--vm", &guest.address()]);
+        attached["device"].as_str().expect("text").to_owned()
+    };
+    let (disk, work) = (attach("disk"), attach("work"));
+    guest.does(&format!(
+        "mkdir /m /given && mount -t ext4 $(disk {work}) /given && mount -t ext4 $(disk {disk}) /m"
+    ));
+    guest.does("sync && cd /given/resize2fs");
+    guest.does(&format!(
+        "./ld --library-path . ./resize2fs $(disk {disk}) 2>&1 && cd /"
+    ));
+    guest.does(&format!(
+        "mkdir /m/grown && head -c {BYTES} /dev/urandom >/m/grown/file && sync"
+    ));
+    guest.does(&format!("mkdir /m{THE_END} && umount /m && umount /given"));
+    let mut heard = Vec::new();
+    wait_until("the last step is told", || {
+        heard = events(&host);
+        heard.iter().any(|event| event["path"] == THE_END)
+    });
+    let of = |operation: &str| {
+        let of = heard
+            .iter()
+            .filter(move |one| one["operation"] == operation);
+        of.filter(|one| one["path"] == "/grown/file")
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of("create").len(), 1, "{heard:#?}");
+    let mut blocks = BTreeSet::new();
+    for event in of("write") {
+        let number = |field: &str| event[field].as_u64().expect("a number");
+        blocks.extend(number("offset") / 1024..(number("offset") + number("length")) / 1024);
+    }
+    assert_eq!(blocks.len() as u64, BYTES / 1024);
+    let notes = heard.iter().filter_map(|event| event["note"].as_str());
+    let notes: Vec<&str> = notes.filter(|note| note.contains("is followed")).collect();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    for volume in ["disk", "work"] {
+        host.json(&["detach", volume]);
+    }
+    host.json(&["chain", "delete", "disk"]);
+    copy(&host, "disk", |uri| [uri, spelt.clone()]);
+    run(Command::new("e2fsck").arg("-fn").arg(&image));
+    let view = run(Command::new("dumpe2fs").arg("-h").arg(&image));
+    assert!(view.out.contains(" 131072\n"), "{}", view.out);
 }

@@ -73,6 +73,19 @@ impl Choice {
         is_chosen
     }
 
+    /// The regions, of so many bytes, in which some of `range` is not there.
+    pub fn lacking_regions(&self, range: &Range<u64>, region_bytes: u64) -> Vec<usize> {
+        let mut missing = Vec::new();
+        let mut rest = self.has.around(range);
+        // Region by region.
+        while let Some(first) = self.has.first_missing(&rest) {
+            let region = first / region_bytes;
+            missing.push(region as usize);
+            rest.start = ((region + 1) * region_bytes).min(rest.end);
+        }
+        missing
+    }
+
     /// What is wanted of all granules that `range` touches, in whole granules.
     pub fn wanted(&self, disk: Option<&Disk>, range: &Range<u64>) -> Vec<Range<u64>> {
         let range = self.has.around(range);

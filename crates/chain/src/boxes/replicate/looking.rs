@@ -268,14 +268,20 @@ impl Replicate {
                     for blocks in live.view().blocks_of(*inode) {
                         let begin = area_of.place.offset + blocks.start * block_bytes;
                         let end = area_of.place.offset + blocks.end * block_bytes;
-                        let mut rest = choice.has.around(&(begin..end));
-                        // Region by region.
-                        while let Some(missing) = choice.has.first_missing(&rest) {
-                            let region = missing / self.map.region_bytes;
-                            lacking.push((at, region as usize));
-                            rest.start = ((region + 1) * self.map.region_bytes).min(rest.end);
-                        }
+                        let missing = choice.lacking_regions(&(begin..end), self.map.region_bytes);
+                        lacking.extend(missing.into_iter().map(|region| (at, region)));
                     }
+                }
+            }
+            // What a file system that has grown has for itself was nobody's when it was
+            // written.
+            for place in disk.laid_out() {
+                for (at, member) in self.members.iter().enumerate() {
+                    let Some(choice) = &member.choice else {
+                        continue;
+                    };
+                    let missing = choice.lacking_regions(place, self.map.region_bytes);
+                    lacking.extend(missing.into_iter().map(|region| (at, region)));
                 }
             }
         }
