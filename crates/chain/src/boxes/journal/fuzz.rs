@@ -7,9 +7,9 @@ use base::checksum::crc32c;
 use world::simulated::SimulatedDisk;
 use world::{Disk, File, OpenMode};
 
+use super::origin::Origin;
 use super::record::{
-    ALIGNMENT, HEADER_BYTES, Header, Kind, Origin, PAGE_BYTES, PAYLOAD_BYTES_MAX, RING_OFFSET,
-    Start,
+    ALIGNMENT, HEADER_BYTES, Header, Kind, PAGE_BYTES, PAYLOAD_BYTES_MAX, RING_OFFSET, Start,
 };
 use super::ring::{self, Found, Ring, Shape};
 

@@ -33,6 +33,7 @@ pub mod fuzz;
 mod left;
 mod of_chain;
 mod opening;
+mod origin;
 mod overlay;
 mod record;
 mod ring;

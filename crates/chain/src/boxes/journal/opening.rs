@@ -27,7 +27,8 @@ use world::File;
 use super::active::Journal;
 use super::carry::{Carry, Change};
 use super::left::{BESIDE, put_journal_aside};
-use super::record::{Kind, Origin, Start};
+use super::origin::Origin;
+use super::record::{Kind, Start};
 use super::ring::{self, Found, Ring, Shape};
 
 /// What a job brought.

@@ -4,6 +4,8 @@
 use base::checksum::{crc32c, crc32c_append};
 use base::codec::{OutOfBytes, Reader, Writer};
 
+use super::origin::Origin;
+
 /// Where the ring begins in the file: behind two pages for [`Start`].
 pub const RING_OFFSET: u64 = 2 * PAGE_BYTES;
 
@@ -30,31 +32,6 @@ pub const PAYLOAD_BYTES_MAX: u64 = 256 << 10;
 
 /// No journal lives to count so far: sums of two such numbers fit 64 bits.
 const NUMBER_MAX: u64 = 1 << 62;
-
-/// What the disk below is, as far as somebody says: whether what was acknowledged may be
-/// carried out there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Origin {
-    /// The lease under which records are written.
-    pub lease: Option<u32>,
-    /// How often the volume had gone back to a version.
-    pub restores: Option<u64>,
-    /// Of the boxes below that make something else of what is written.
-    pub below: Option<u32>,
-}
-
-impl Origin {
-    /// Why what was written for `self` is not for `now`, if it is not.
-    pub fn differs_from(&self, now: &Self) -> Option<&'static str> {
-        fn is_other<T: PartialEq>(was: Option<T>, is: Option<T>) -> bool {
-            was.zip(is).is_some_and(|(was, is)| was != is)
-        }
-        if is_other(self.restores, now.restores) {
-            return Some("the volume went back to an earlier version since");
-        }
-        is_other(self.below, now.below).then_some("other boxes lie below it now")
-    }
-}
 
 /// Where a journal begins, and whose it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -294,24 +271,6 @@ mod tests {
             page[16] ^= 1;
             assert_eq!(Start::decode(&page), None);
         }
-    }
-
-    #[test]
-    fn what_is_known_of_both_decides_whether_it_is_the_same_disk() {
-        let of = |restores, below| Origin {
-            lease: Some(3),
-            restores,
-            below,
-        };
-        let was = of(Some(1), Some(9));
-        for now in [was, of(None, Some(9)), of(Some(1), None), of(None, None)] {
-            assert_eq!(was.differs_from(&now), None, "{now:?}");
-            assert_eq!(now.differs_from(&was), None, "{now:?}");
-        }
-        let why = was.differs_from(&of(Some(2), Some(9))).expect("restored");
-        assert!(why.contains("went back"), "{why}");
-        let why = was.differs_from(&of(Some(1), Some(8))).expect("others");
-        assert!(why.contains("other boxes"), "{why}");
     }
 
     #[test]

@@ -18,16 +18,16 @@ use std::sync::Arc;
 
 use world::{Disk, File, OpenMode};
 
+use super::origin::Origin;
 use super::record::{
-    ALIGNMENT, HEADER_BYTES, Header, Origin, PAGE_BYTES, PAYLOAD_BYTES_MAX, RING_OFFSET, Start,
-    parse,
+    ALIGNMENT, HEADER_BYTES, Header, PAGE_BYTES, PAYLOAD_BYTES_MAX, RING_OFFSET, Start, parse,
 };
 
 /// A record that was read.
 pub type Found = (Header, Vec<u8>);
 
-/// So many bytes of records are read at once when a journal is opened.
-const SCAN_BYTES: u64 = 16 << 20;
+/// So many bytes of records are read at once when a journal is opened. In tests these are few.
+const SCAN_BYTES: u64 = if cfg!(test) { 16 << 10 } else { 16 << 20 };
 
 /// A payload of so many bytes is written from where it is: another write costs less than its
 /// copy. In tests some are.

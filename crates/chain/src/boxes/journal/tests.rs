@@ -35,6 +35,8 @@ struct Platter {
     flushes_lose: bool,
     /// It is so much smaller than it was.
     blocks_less: usize,
+    /// So many writes were carried out.
+    writes: usize,
 }
 
 impl Platter {
@@ -105,6 +107,7 @@ impl Below {
                     platter.durable[at..at + data.len()].copy_from_slice(&data);
                 }
                 platter.unflushed.push((at, data));
+                platter.writes += 1;
                 Outcome::Done
             }
             Asked::FailingFlush => Outcome::Done,
@@ -732,7 +735,8 @@ fn what_is_in_the_journal_only_is_told_as_data_and_as_zeroes() {
 /// beyond 64 bits.
 #[test]
 fn a_page_with_numbers_that_no_journal_has_is_refused() {
-    use super::record::{Origin, Start};
+    use super::origin::Origin;
+    use super::record::Start;
     use super::ring;
 
     let sound = Start {

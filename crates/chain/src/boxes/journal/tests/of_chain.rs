@@ -154,6 +154,21 @@ impl Host {
     }
 
     fn put(&mut self, boxes: &str) -> Result<(), ExchangeError> {
+        let told = self.begin(boxes);
+        let ended = loop {
+            self.poll();
+            if let Ok(ended) = told.try_recv() {
+                break ended;
+            }
+        };
+        if ended.is_ok() {
+            self.turn = self.last_turn;
+        }
+        ended
+    }
+
+    /// Begins to put these in place.
+    fn begin(&mut self, boxes: &str) -> mpsc::Receiver<Result<(), ExchangeError>> {
         let world = self.simulation.world();
         self.last_turn += 1;
         self.looked.set(None);
@@ -198,18 +213,10 @@ impl Host {
                 0 => SizeRule::First,
                 _ => SizeRule::MayChange,
             },
-            told: Box::new(move |ended| tell.send(ended).expect("somebody waits")),
+            // Who has died does not wait.
+            told: Box::new(move |ended| drop(tell.send(ended))),
         });
-        let ended = loop {
-            self.poll();
-            if let Ok(ended) = told.try_recv() {
-                break ended;
-            }
-        };
-        if ended.is_ok() {
-            self.turn = self.last_turn;
-        }
-        ended
+        told
     }
 
     /// The host's process dies, or the power of all fails; it has the volume anew, and
@@ -581,7 +588,17 @@ fn what_was_carried_out_at_the_beginning_is_not_carried_out_once_more() {
     }
     host.die(false);
     host.platter.borrow_mut().fails = false;
+    let before = host.platter.borrow().writes;
+    let writes = |host: &Host| host.platter.borrow().writes - before;
+    let told = host.begin(FAST);
+    while writes(&host) < 100 {
+        host.poll();
+    }
+    drop(told);
+    host.die(false);
     host.put(FAST).expect("it begins");
+    let count = writes(&host);
+    assert!(count < 300, "{count} writes of 200");
     for version in 200 - BLOCKS as u8 + 1..=200 {
         assert_eq!(host.read(usize::from(version) % BLOCKS), version);
     }
