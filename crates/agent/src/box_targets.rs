@@ -89,7 +89,7 @@ impl OtherVolumes {
         let id = self.named.get(name).ok_or_else(gone)?;
         let export = (self.export)(*id);
         let export = export.ok_or_else(|| {
-            format!("{name:?} is not attached to this host: `scree attach` it here, without --vm")
+            format!("{name:?} is not attached to this host: `scree volume export` it here")
         })?;
         Ok(NbdUri {
             at: Endpoint::Unix(self.socket.clone()),

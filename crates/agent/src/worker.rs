@@ -691,6 +691,9 @@ fn open_failure(inner: &Inner, name: &str, error: &AttachError) -> String {
             "without its journal it opens at its newest version"
         }
         AttachError::Journals(_) => "nothing of it is lost",
+        AttachError::Chain(_) | AttachError::BoxJournals(_) => {
+            "`scree chain show` says which boxes there are"
+        }
         AttachError::Key(_) | AttachError::HostKey(_) => {
             "an administrator sees the wrapping keys there are with `scree key list`"
         }

@@ -71,9 +71,9 @@ pub enum ExchangeError {
         within: Duration,
     },
     /// An old box keeps its place.
-    #[error("box {at} cannot be left: {reason}")]
+    #[error("box {} cannot be left: {reason}", at + 1)]
     Held {
-        /// Which, counted from the uppermost.
+        /// Which, counted from the uppermost, which is 0.
         at: usize,
         /// What it said.
         reason: String,
@@ -82,9 +82,9 @@ pub enum ExchangeError {
     #[error("what was written before cannot be flushed")]
     Below(#[source] IoError),
     /// A new box cannot begin.
-    #[error("box {at} cannot begin: {reason}")]
+    #[error("box {} cannot begin: {reason}", at + 1)]
     Box {
-        /// Which, counted from the uppermost.
+        /// Which, counted from the uppermost, which is 0.
         at: usize,
         /// What it said.
         reason: String,

@@ -309,6 +309,13 @@ impl Export {
         Self::without_thread(options, &device)
     }
 
+    /// Why its device stopped for good, if it did.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        let failure = self.entrance.shared().failure.lock();
+        failure.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Takes one of its places.
     pub(super) fn reserve(&self) -> Result<Seat, NotOpen> {
         let shared = self.entrance.shared();

@@ -29,7 +29,8 @@ struct Disk {
     /// The server goes after as many commands; never, if there are none.
     goes_after: Option<u64>,
     served: u64,
-    refuses_writes: bool,
+    /// So many writes are refused, and then no more.
+    refused_writes: u64,
     /// So many flushes fail, and then no more.
     failing_flushes: u64,
     /// Each command takes so long.
@@ -129,7 +130,10 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
         let mut answer = Vec::new();
         match command {
             0 => answer = disk.live[at..at + length].to_vec(),
-            1 | 4 | 6 if disk.refuses_writes => errno = 5,
+            1 | 4 | 6 if disk.refused_writes > 0 => {
+                disk.refused_writes -= 1;
+                errno = 5;
+            }
             3 if disk.failing_flushes > 0 => {
                 disk.failing_flushes -= 1;
                 errno = 5;
@@ -385,24 +389,52 @@ fn a_disk_of_another_size_is_not_the_same_one() {
 }
 
 #[test]
-fn a_kept_write_that_is_refused_stops_the_device_for_good() {
+fn a_kept_write_that_is_refused_for_long_stops_the_device_for_good() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("socket");
     let disk = Disk::new(0);
     serve_all(&socket, &disk);
-    let mut asker = Asker::at(&socket, again("disk")).expect("it is served");
+    let options = ClientOptions {
+        refused_for: Duration::from_millis(50),
+        ..again("disk")
+    };
+    let mut asker = Asker::at(&socket, options).expect("it is served");
     asker
         .write(0, &[1; 10], Durability::Volatile)
         .expect("written");
     {
         let mut disk = disk.lock().expect("a lock");
         disk.goes_after = Some(disk.served + 1);
-        disk.refuses_writes = true;
+        disk.refused_writes = u64::MAX;
     }
     assert!(asker.flush().is_err());
-    disk.lock().expect("a lock").refuses_writes = false;
+    disk.lock().expect("a lock").refused_writes = 0;
     let read = asker.read(0, 10);
     assert!(matches!(read, Err(IoError::Stopped(_))), "{read:?}");
+}
+
+/// A server that was in trouble for a second was never used again.
+#[test]
+fn a_kept_write_that_is_refused_is_made_when_it_is_not_any_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let disk = Disk::new(0);
+    serve_all(&socket, &disk);
+    let mut asker = Asker::at(&socket, again("disk")).expect("it is served");
+    for block in 0..20 {
+        asker
+            .write(block * 512, &[1; 512], Durability::Volatile)
+            .expect("written");
+    }
+    {
+        let mut disk = disk.lock().expect("a lock");
+        disk.goes_after = Some(disk.served + 1);
+        disk.refused_writes = 30;
+    }
+    asker.flush().expect("it is flushed");
+    let disk = disk.lock().expect("a lock");
+    assert_eq!(disk.refused_writes, 0);
+    assert_eq!(disk.durable[..20 * 512], [1; 20 * 512]);
 }
 
 #[test]

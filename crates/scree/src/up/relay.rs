@@ -43,6 +43,9 @@ const OPEN_WITHIN: Duration = Duration::from_secs(3600);
 /// How often a chain that is being opened is looked at, whatever wakes.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// So often it is looked whether the disk is stopped for good.
+const LOOK_AT_DEVICE_EVERY: Duration = Duration::from_secs(1);
+
 /// What of a journal's changes is in memory.
 const MEMORY_MAX: u64 = 256 << 20;
 
@@ -203,7 +206,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
     let served = thread.export();
     let block_min = thread.call(|chain| chain.bottom().block_min());
     served.tell_block_min(block_min.map_err(|error| Failure::of(&error))?);
-    table.add(served);
+    table.add(served.clone());
     let server = Server::start(ServerOptions::new(Arc::clone(&world.clock)))?;
     let listening = server.listen(&arguments.listen, ListenOptions::new(table));
     let listening = listening
@@ -225,11 +228,25 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
         },
         listening.endpoint
     ));
-    ends.come().await;
+    let mut looks = host::ticks(LOOK_AT_DEVICE_EVERY);
+    let failure = loop {
+        tokio::select! {
+            () = ends.come() => break None,
+            // Whoever starts it anew has a journal carried out.
+            _ = looks.tick() => if let Some(why) = served.failure() {
+                break Some(why);
+            },
+        }
+    };
     tell_init("STOPPING=1");
     drop(server);
     let stopped = tokio::task::block_in_place(|| thread.stop(|_, stopped| stopped));
     let stopped = stopped.map_err(|error| Failure::of(&error))?;
+    if let Some(why) = failure {
+        return Err(Failure::new(format!(
+            "the disk is not served any more: {why}"
+        )));
+    }
     stopped.flushed.map_err(|error| {
         let journal = match &arguments.journal {
             Some(_) => "; the journal has it, and the next start goes on with it",

@@ -201,6 +201,43 @@ fn a_journal_has_one_relay_and_a_clean_end_leaves_nothing_in_it() {
     qemu_io(&uri(folder, "relay"), &["read -P 2 0 1M"]);
 }
 
+/// A server that was in trouble for a moment was never used again, and its relay answered
+/// nothing any more.
+#[test]
+fn a_server_that_refuses_for_a_moment_loses_nothing() {
+    let folder = folder();
+    let folder = folder.path();
+    let (socket, trouble) = (folder.join("server"), folder.join("trouble"));
+    let server = Command::new("nbdkit")
+        .args(["-f", "--filter=error", "-e", "disk", "-U"])
+        .arg(&socket)
+        .args(["memory", "64M", "error-pwrite=EIO", "error-pwrite-rate=1"])
+        .arg(format!("error-pwrite-file={}", trouble.display()))
+        .spawn();
+    let _server = Running(server.expect("nbdkit is installed"));
+    wait_until("the server listens", || socket.exists());
+    let journal = folder.join("journal");
+    let active = ["--active", "--journal", journal.to_str().expect("text")];
+    let active = [&active[..], &["--journal-size", "8M", "--flush", "journal"]].concat();
+    let mut relay = relay(folder, &active);
+    let at = uri(folder, "relay");
+    qemu_io(&at, &["write -P 1 0 1M"]);
+    fs::write(&trouble, "").expect("written");
+    qemu_io(&at, &["write -P 2 1M 1M", "write -P 3 512k 1M"]);
+    fs::remove_file(&trouble).expect("removed");
+    let reads = [
+        "read -P 1 0 512k",
+        "read -P 3 512k 1M",
+        "read -P 2 1536k 512k",
+    ];
+    qemu_io(&at, &reads);
+    let pid = relay.0.id().to_string();
+    let killed = Command::new("kill").arg(&pid).status().expect("kill runs");
+    assert!(killed.success());
+    assert_eq!(relay.0.wait().expect("it ends").code(), Some(0));
+    qemu_io(&uri(folder, "server"), &reads);
+}
+
 /// What boxes keep in a folder is of one disk, and a chain has one journal.
 #[test]
 fn boxes_that_keep_something_have_one_relay() {

@@ -83,7 +83,9 @@ fn can_be_direct(from: &[u8], offset: u64) -> bool {
 impl Disk for RealDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let mut options = fs::OpenOptions::new();
-        options.read(true);
+        // What is no file, a pipe in the place of one, is not waited for.
+        let at_once = OFlags::NONBLOCK.bits().cast_signed();
+        options.read(true).custom_flags(at_once);
         match mode {
             OpenMode::Read => {}
             OpenMode::Write => {

@@ -107,6 +107,10 @@ impl Journal {
     }
 
     fn failed_below(&mut self, error: IoError, what: Failing) {
+        if let IoError::Stopped(why) = &error {
+            // It answers nothing any more; what the file has it keeps.
+            return self.fail(format!("what lies below the journal is stopped: {why}"));
+        }
         if self.failing.is_none() {
             tracing::warn!(%error, "what a journal has cannot be carried out; it is tried again");
         }

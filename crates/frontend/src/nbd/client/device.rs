@@ -74,6 +74,8 @@ pub struct NbdClient {
     pub(super) flush_error: Option<IoError>,
     /// And is tried again then.
     flush_again_at: Option<Duration>,
+    /// Since when the server refuses to make once more what it had acknowledged.
+    refused_since: Option<Duration>,
     /// An acknowledged change is lost.
     pub(super) lost: Option<String>,
 }
@@ -109,6 +111,7 @@ impl NbdClient {
             flushes: false,
             flush_error: None,
             flush_again_at: None,
+            refused_since: None,
             lost: None,
         };
         match target {
@@ -375,14 +378,22 @@ impl NbdClient {
         let mut done = std::mem::take(&mut self.done);
         let (log, pool) = (&mut self.log, &mut self.pool);
         let received = line.receive_replies(replies, log, pool, self.now, &mut done);
-        if !done.is_empty() {
+        if !done.is_empty() && self.log.is_open() {
             self.pause = Duration::ZERO;
         }
         let mut failed = None;
         for cookie in done.drain(..) {
-            let Some(answered) = self.log.answered(cookie, self.now) else {
+            let Some(mut answered) = self.log.answered(cookie, self.now) else {
                 continue;
             };
+            if answered.owner.is_none() {
+                // It was made once more.
+                let Some(error) = answered.error.take() else {
+                    continue;
+                };
+                failed = self.refused(&error);
+                break;
+            }
             let can_be_made = self.makes_again() && self.log.kept() > 0;
             let is_failed = answered.is_failed_sync() && can_be_made;
             let why = answered.error.as_ref().filter(|_| is_failed);
@@ -395,6 +406,9 @@ impl NbdClient {
         }
         done.clear();
         self.done = done;
+        if self.log.is_open() {
+            self.refused_since = None;
+        }
         if let Some(why) = failed {
             return Err(why);
         }
@@ -408,6 +422,18 @@ impl NbdClient {
             }),
             _ => Ok(()),
         }
+    }
+
+    /// A change that was acknowledged is not made once more: over another connection it may
+    /// be, but not for ever.
+    fn refused(&mut self, error: &IoError) -> Option<Broken> {
+        let since = *self.refused_since.get_or_insert(self.now);
+        if self.makes_again() && self.now < since + self.options.refused_for {
+            tracing::warn!(%error, "what was acknowledged is not made once more; it is tried again");
+            return Some(Broken::Unmade(error.to_string()));
+        }
+        self.stop(error);
+        None
     }
 
     /// Whether what is kept can be made once more whenever that is needed.
@@ -454,9 +480,6 @@ impl NbdClient {
     /// Tells what came of a request.
     fn finish(&mut self, answered: Answered) {
         let Some(owner) = answered.owner else {
-            if let Some(error) = answered.error {
-                self.stop(&error);
-            }
             return;
         };
         if answered.flush_after && answered.error.is_none() {

@@ -376,7 +376,8 @@ impl Log {
         entry.pieces = Vec::new();
         let bytes = entry.bytes();
         // A durable change counts too: an older one that overlaps may be made once more.
-        let keeps = keeps && entry.is_change() && answered.error.is_none();
+        // One that was acknowledged before is kept, whatever comes of making it once more.
+        let keeps = keeps && entry.is_change() && (answered.error.is_none() || owner.is_none());
         entry.place = if keeps {
             Place::Kept(flushes)
         } else {
@@ -490,6 +491,11 @@ impl Log {
             (entry.place, entry.data) = (Place::Gone, Vec::new());
         }
         self.trim();
+    }
+
+    /// Whether all that was kept has been made once more over this connection.
+    pub fn is_open(&self) -> bool {
+        self.is_open
     }
 
     /// There is a connection: what is kept is made once more, and then the rest goes on.

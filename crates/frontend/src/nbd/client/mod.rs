@@ -26,8 +26,8 @@
 //! * Nothing is made once more, nor anything new asked of the same export, while what was
 //!   sent over an earlier connection may still be carried out (`leaving`).
 //! * After a flush that has failed none counts before all that is kept was made once more.
-//! * A kept change that a server refuses to make once more is a lost write: the device is
-//!   stopped for good.
+//! * A kept change that a server refuses to make once more for `refused_for` is a lost write:
+//!   the device is stopped for good.
 
 mod device;
 pub mod fuzz;
@@ -94,6 +94,9 @@ pub struct ClientOptions {
     pub connect_timeout: Duration,
     /// If nothing of the oldest request goes on for so long the connection counts as lost.
     pub request_timeout: Duration,
+    /// A server that refuses for so long to make once more what it had acknowledged has lost
+    /// it. Until then it is tried again after the pauses of `reconnect`.
+    pub refused_for: Duration,
     /// Requests that are not answered.
     pub requests_max: usize,
     /// Bytes to be read or written by them. One request may be larger.
@@ -118,6 +121,7 @@ impl ClientOptions {
             reconnect: Reconnect::Never,
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(10),
+            refused_for: Duration::from_secs(60),
             requests_max: 1024,
             bytes_max: 64 << 20,
             kept_bytes_max: 64 << 20,
@@ -166,6 +170,9 @@ pub enum Broken {
          carried out"
     )]
     Unheard,
+    /// It does not make an acknowledged change once more.
+    #[error("the server refuses to make once more what it had acknowledged: {0}")]
+    Unmade(String),
     /// It could not bring to stable storage what it has acknowledged.
     #[error("the server failed to flush: {0}")]
     Unflushed(String),
