@@ -395,7 +395,10 @@ impl Log {
                 self.kept -= 1;
                 self.kept_bytes -= bytes;
             }
-            self.go_on_making(now);
+            if answered.error.is_none() {
+                // Otherwise it begins anew, over another connection.
+                self.go_on_making(now);
+            }
         }
         if is_flush && answered.error.is_none() {
             self.flushed(flush);
