@@ -96,6 +96,18 @@ pub(crate) fn names(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
     }
 }
 
+/// Does something with each file in a folder, given its name and where it is. What fails is in
+/// the way of nothing else; what failed first is told in the end.
+fn each(
+    disk: &dyn Disk,
+    folder: &Path,
+    mut act: impl FnMut(&str, &Path) -> io::Result<()>,
+) -> io::Result<()> {
+    let acted = names(disk, folder)?.into_iter();
+    let acted = acted.map(|name| act(&name, &folder.join(&name)));
+    acted.fold(Ok(()), io::Result::and)
+}
+
 fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     match disk.remove(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -126,30 +138,20 @@ fn tidy(
     };
     let is_one = |boxes: &[String], name: &str| boxes.iter().any(|one| one == name);
     let mut traces = Vec::new();
-    // One that is in the way of nothing else: what failed first is told in the end.
-    let mut outcome = Ok(());
-    for name in names(&**disk, folder)? {
-        let path = folder.join(&name);
-        let tidied = match Kept::of(&name) {
-            Some(Kept::Journal(of)) if !is_one(&keepers.journals, of) => {
-                remove_if_empty(&**disk, &path)
-            }
-            Some(Kept::Replicas(of)) if !is_one(&keepers.replicates, of) => {
-                volume_lacks(&state, of).and_then(|lacks| match lacks {
-                    true => Ok(()),
-                    false => remove(&**disk, &path),
-                })
-            }
-            Some(Kept::Trace(of, age)) if !is_one(&keepers.traces, of) => {
-                let length = disk
-                    .open(&path, OpenMode::Read)
-                    .and_then(|file| file.length());
-                length.map(|length| traces.push((age, length, path)))
-            }
-            _ => Ok(()),
-        };
-        outcome = outcome.and(tidied);
-    }
+    let mut outcome = each(&**disk, folder, |name, path| match Kept::of(name) {
+        Some(Kept::Journal(of)) if !is_one(&keepers.journals, of) => remove_if_empty(&**disk, path),
+        Some(Kept::Replicas(of)) if !is_one(&keepers.replicates, of) => volume_lacks(&state, of)
+            .and_then(|lacks| match lacks {
+                true => Ok(()),
+                false => remove(&**disk, path),
+            }),
+        Some(Kept::Trace(of, age)) if !is_one(&keepers.traces, of) => {
+            let length = disk.open(path, OpenMode::Read)?.length()?;
+            traces.push((age, length, path.to_owned()));
+            Ok(())
+        }
+        _ => Ok(()),
+    });
     let mut room = match keepers.traces.is_empty() {
         true => trace_bytes,
         false => 0,
@@ -183,13 +185,10 @@ impl Agent {
         let disk = Arc::clone(&self.inner.world.disk);
         let folder = self.inner.folder.chain(volume);
         let removed = blocking(move || {
-            let mut outcome = Ok(());
-            for name in names(&*disk, &folder)? {
-                if let Some(Kept::Journal(_)) = Kept::of(&name) {
-                    outcome = outcome.and(remove_if_empty(&*disk, &folder.join(name)));
-                }
-            }
-            outcome
+            each(&*disk, &folder, |name, path| match Kept::of(name) {
+                Some(Kept::Journal(_)) => remove_if_empty(&*disk, path),
+                _ => Ok(()),
+            })
         });
         if let Ok(Err(error)) = removed.await {
             tracing::warn!(%volume, %error, "the rings of its boxes are not removed");
@@ -221,11 +220,7 @@ impl Agent {
     pub(crate) async fn forget_boxes(&self, volume: VolumeId) {
         let disk = Arc::clone(&self.inner.world.disk);
         let folder = self.inner.folder.chain(volume);
-        let removed = blocking(move || {
-            let removed = names(&*disk, &folder)?.into_iter();
-            let removed = removed.map(|name| remove(&*disk, &folder.join(name)));
-            removed.fold(Ok(()), io::Result::and)
-        });
+        let removed = blocking(move || each(&*disk, &folder, |_, path| remove(&*disk, path)));
         if let Ok(Err(error)) = removed.await {
             tracing::warn!(%volume, %error, "what its boxes have kept is not removed");
         }

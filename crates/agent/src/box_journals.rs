@@ -20,11 +20,11 @@ use api::host::Assignment;
 use base::VolumeId;
 use base::size::about_bytes;
 use chain::boxes::{JOURNAL_SUFFIX, journal_left, put_journal_aside};
-use policy::{BoxKind, Policy};
+use policy::Policy;
 use world::{Disk, OpenMode};
 
 use crate::agent::{Agent, TaskEnded, blocking};
-use crate::box_files::{Kept, names};
+use crate::box_files::{Keepers, Kept, names};
 
 /// With so many journals that were put aside a volume gets no new one.
 const ASIDES_MAX: usize = 4;
@@ -99,14 +99,11 @@ fn asides(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
 /// The journals among the boxes that are wanted of a volume; none, if this program cannot
 /// tell.
 fn wanted(policy: Option<&str>) -> Option<HashSet<String>> {
-    let boxes = match policy {
-        Some(policy) => Policy::parse(policy).ok()?.boxes,
-        None => Vec::new(),
+    let keepers = match policy {
+        Some(policy) => Keepers::of(&Policy::parse(policy).ok()?),
+        None => Keepers::default(),
     };
-    let journals = boxes
-        .into_iter()
-        .filter(|one| matches!(one.kind, BoxKind::Journal(_)));
-    Some(journals.map(|one| one.name).collect())
+    Some(keepers.journals().iter().cloned().collect())
 }
 
 impl Agent {

@@ -81,13 +81,15 @@ impl Database {
                 .bind(host.to_string())
                 .fetch_optional(&mut *change)
                 .await?;
-                let is_there: i64 =
-                    sqlx::query_scalar("SELECT COUNT(*) FROM volumes WHERE id = $1")
-                        .bind(volume.to_string())
-                        .fetch_one(&mut *change)
-                        .await?;
-                if is_there == 0 {
-                    renewed.gone.push(*volume);
+                if epoch.is_none() {
+                    let count: i64 =
+                        sqlx::query_scalar("SELECT COUNT(*) FROM volumes WHERE id = $1")
+                            .bind(volume.to_string())
+                            .fetch_one(&mut *change)
+                            .await?;
+                    if count == 0 {
+                        renewed.gone.push(*volume);
+                    }
                 }
                 renewed.fenced.extend(epoch.map(|epoch| Fenced {
                     volume: *volume,

@@ -52,6 +52,15 @@ fn relay(folder: &Path, more: &[&str]) -> Running {
     Running(child)
 }
 
+/// A relay that does not begin; why.
+fn refused(folder: &Path, more: &[&str]) -> String {
+    let to = uri(folder, "server");
+    let words = ["relay", "--listen", "unix:/tmp/none", "--to", &to];
+    let said = scree(&[&words[..], more].concat());
+    assert_eq!(said.code, 1);
+    said.error
+}
+
 fn qemu_io(uri: &str, commands: &[&str]) {
     let mut command = Command::new("qemu-io");
     command.args(["-f", "raw", uri]);
@@ -181,15 +190,8 @@ fn a_journal_has_one_relay_and_a_clean_end_leaves_nothing_in_it() {
     let active = ["--active", "--journal", journal.to_str().expect("text")];
     let active = [&active[..], &["--journal-size", "8M"]].concat();
     let mut first = relay(folder, &active);
-    let to = uri(folder, "server");
-    let second = ["relay", "--listen", "unix:/tmp/none", "--to", &to];
-    let said = scree(&[&second[..], &active].concat());
-    assert_eq!(said.code, 1);
-    assert!(
-        said.error.contains("another relay uses it"),
-        "{}",
-        said.error
-    );
+    let error = refused(folder, &active);
+    assert!(error.contains("another relay uses it"), "{error}");
     qemu_io(&uri(folder, "relay"), &["write -P 1 0 1M"]);
     let pid = first.0.id().to_string();
     let killed = Command::new("kill").arg(&pid).status().expect("kill runs");
@@ -257,20 +259,12 @@ fn boxes_that_keep_something_have_one_relay() {
     ];
     let with: Vec<&str> = with.iter().map(String::as_str).collect();
     let _first = relay(folder, &with);
-    let to = uri(folder, "server");
-    let second = ["relay", "--listen", "unix:/tmp/none", "--to", &to];
-    let said = scree(&[&second[..], &with].concat());
-    assert_eq!(said.code, 1);
-    assert!(
-        said.error.contains("another relay uses it"),
-        "{}",
-        said.error
-    );
+    let error = refused(folder, &with);
+    assert!(error.contains("another relay uses it"), "{error}");
     let journal = path(&folder.join("journal"));
     let active = ["--active", "--journal", &journal];
-    let said = scree(&[&second[..], &with, &active].concat());
-    assert_eq!(said.code, 1);
-    assert!(said.error.contains("there would be two"), "{}", said.error);
+    let error = refused(folder, &[&with[..], &active].concat());
+    assert!(error.contains("there would be two"), "{error}");
 }
 
 /// A client that is told of no smallest block sends what the server does not take.

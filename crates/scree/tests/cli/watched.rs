@@ -310,6 +310,21 @@ pub fn apply(host: &Host, folder: &Path, text: &str) {
     host.json(&["chain", "apply", policy.to_str().expect("text")]);
 }
 
+/// A guest with the volume `disk`, and another one that has the image `work`; the devices that
+/// it has these as.
+fn guest_with(host: &Host, work: &str) -> (Guest, String, String) {
+    host.json(&["volume", "create", "work", "--size", "16M"]);
+    copy(host, "work", |uri| [work.to_owned(), uri]);
+    let mut guest = Guest::boot();
+    guest.wait_for_boot();
+    let attach = |volume: &str| {
+        let attached = host.json(&["attach", volume, "--vm", &guest.address()]);
+        attached["device"].as_str().expect("text").to_owned()
+    };
+    let (disk, work) = (attach("disk"), attach("work"));
+    (guest, disk, work)
+}
+
 /// Has a guest take the steps on the disk, and waits until the last one is told. After each
 /// part `between` is told its number.
 pub fn guest_takes(
@@ -321,15 +336,7 @@ pub fn guest_takes(
     mut between: impl FnMut(usize, &mut Guest),
 ) -> Vec<Value> {
     let work = scripts(folder, workload, steps);
-    host.json(&["volume", "create", "work", "--size", "16M"]);
-    copy(host, "work", |uri| [work.clone(), uri]);
-    let mut guest = Guest::boot();
-    guest.wait_for_boot();
-    let attach = |volume: &str| {
-        let attached = host.json(&["attach", volume, "--vm", &guest.address()]);
-        attached["device"].as_str().expect("text").to_owned()
-    };
-    let (disk, work) = (attach("disk"), attach("work"));
+    let (mut guest, disk, work) = guest_with(host, &work);
     guest.does(&format!(
         "mkdir /m /given && mount -t ext4 $(disk {work}) /given"
     ));
@@ -617,16 +624,8 @@ fn a_file_system_that_grows_in_a_guest_is_followed() {
         .arg(&given)
         .arg(&work)
         .arg("16M"));
-    let work = work.to_str().expect("text").to_owned();
-    host.json(&["volume", "create", "work", "--size", "16M"]);
-    copy(&host, "work", |uri| [work.clone(), uri]);
-    let mut guest = Guest::boot();
-    guest.wait_for_boot();
-    let attach = |volume: &str| {
-        let attached = host.json(&["attach", volume, "--vm", &guest.address()]);
-        attached["device"].as_str().expect("text").to_owned()
-    };
-    let (disk, work) = (attach("disk"), attach("work"));
+    let work = work.to_str().expect("text");
+    let (mut guest, disk, work) = guest_with(&host, work);
     guest.does(&format!(
         "mkdir /m /given && mount -t ext4 $(disk {work}) /given && mount -t ext4 $(disk {disk}) /m"
     ));

@@ -88,10 +88,7 @@ impl Journal {
         let beside = self.beside();
         self.run(move || {
             // One that never took its place is of no use.
-            match disk.remove(&beside) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            ring::remove_if_there(&*disk, &beside)?;
             let opened = ring::open(&*disk, &path, &shape);
             opened.map(|(file, start)| Told::Opened(file, start))
         });

@@ -100,11 +100,19 @@ pub fn make_anew(
     path: &Path,
     shape: &Shape,
 ) -> io::Result<(Arc<dyn File>, Start)> {
-    match disk.remove(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        removed => removed?,
-    }
+    remove_if_there(disk, path)?;
     make(disk, path, shape)
+}
+
+/// Removes a journal that is of no use.
+///
+/// # Errors
+/// As the operating system says.
+pub fn remove_if_there(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    match disk.remove(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 fn invalid(words: &str) -> io::Error {
