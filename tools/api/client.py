@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 
 from scree_client import Client
 from scree_client.api.attachments import create_attachment, delete_attachment, list_attachments
+from scree_client.api.chains import read_events
 from scree_client.api.identity import me
 from scree_client.api.snapshots import create_snapshot, delete_snapshot, show_snapshot
 from scree_client.api.volumes import (
@@ -105,6 +106,8 @@ def main(url, authority, user):
         assert seen.state is VolumeState.IN_USE and seen.export.uri == attached.uri, seen
         held = list_attachments.sync_detailed(client=client, state=AttachmentState.ATTACHED)
         assert attached.id in [one.id for one in expect(PageAttachment, held, 200).items], held
+        told = read_events.sync_detailed(attached.id, client=client)
+        assert expect(Problem, told, 409).code is ProblemCode.CONFLICT, "it has no boxes"
         detached = expect(Attachment, delete_attachment.sync_detailed(
             attached.id, client=client, wait=WAIT_S), 200)
         assert detached.state is AttachmentState.DETACHED and detached.ended, detached

@@ -55,6 +55,9 @@ const FOR_ANYBODY: [&str; 2] = ["authority", "enrol"];
 /// What takes room on units.
 const TAKES_ROOM: [&str; 2] = ["create_volume", "grow_volume"];
 
+/// What only reads, and yet meets a state in which it cannot be done.
+const READS_WHAT_RUNS: [&str; 1] = ["read_events"];
+
 /// The name of the one way to say who is asking.
 const CERTIFICATE: &str = "client certificate";
 
@@ -356,7 +359,7 @@ fn failures(path: &str, method: &str, operation: &Operation) -> Vec<&'static str
     if operation.request_body.is_some() {
         statuses.extend(["413", "415", "422"]);
     }
-    if method != "GET" {
+    if method != "GET" || READS_WHAT_RUNS.contains(&id) {
         statuses.push("409");
     }
     if TAKES_ROOM.contains(&id) {
