@@ -14,7 +14,7 @@ from pathlib import Path
 
 import lib
 from bench_report import markdown, median, number
-from lib import Scree, check, fio_job, run
+from lib import Scree, check, cpu_of, fio_job, run
 
 MIB = 1 << 20
 
@@ -179,6 +179,12 @@ def apply(scree, folder, name, boxes):
     scree.cli("chain", "apply", policy)
 
 
+def cpu_of_all(pid):
+    """Processor time of a process and of those that it has begun, in seconds."""
+    begun = Path(f"/proc/{pid}/task").glob("*/children")
+    return cpu_of(pid) + sum(cpu_of_all(child) for words in begun for child in words.read_text().split())
+
+
 def boxes(plan, results, folder, say):
     """What boxes cost: three that pass all on, one in a process, and a monitor."""
     table = results.setdefault("boxes", {})
@@ -205,8 +211,12 @@ def boxes(plan, results, folder, say):
                         scree.try_cli("chain", "delete", "disk")
                     else:
                         apply(scree, folder, "disk", chain)
-                    found = of(job(folder, uri, rw, plan.seconds / 4, **options, **place))
-                    table.setdefault(work, {}).setdefault(name, []).append(found["iops"])
+                    before = cpu_of_all(scree.process.pid)
+                    found = job(folder, uri, rw, plan.seconds / 4, **options, **place)
+                    requests = found["read"]["total_ios"] + found["write"]["total_ios"]
+                    cpu_us = (cpu_of_all(scree.process.pid) - before) * 1e6 / requests
+                    table.setdefault(work, {}).setdefault(name, []).append(
+                        {"iops": of(found)["iops"], "cpu_us": cpu_us})
     finally:
         scree.kill()
 
@@ -309,10 +319,12 @@ def targets(results):
                              ratios(cells, "active relay", "passive relay", "iops"), True, "×"))
     for work, cells in results.get("boxes", {}).items():
         rows.append((f"three boxes inline / none, {work}", 0.97,
-                     median([a / b for a, b in zip(cells["three inline"], cells["none"])]), True, "×"))
+                     ratios(cells, "three inline", "none", "iops"), True, "×"))
+        rows.append((f"processor time a request, three boxes inline / none, {work}", 1.03,
+                     ratios(cells, "three inline", "none", "cpu_us"), False, "×"))
         if "16K" in work:
             rows.append((f"a monitor / none, {work}", 0.95,
-                         median([a / b for a, b in zip(cells["monitor"], cells["none"])]), True, "×"))
+                         ratios(cells, "monitor", "none", "iops"), True, "×"))
     if "replicas" in results:
         table = results["replicas"]
         rows.append(("reads of three limited replicas / one", 1.8,
@@ -351,11 +363,13 @@ def report(results):
                   markdown([""] + names + ["active / direct", "StorM"], writes), ""]
     if "boxes" in results:
         names = ["none", "three inline", "one in a process", "monitor", "monitor, all told"]
-        rows = [[work] + [number(median(cells[name])) for name in names]
+        rows = [[work] + [f"{number(median([one['iops'] for one in cells[name]]))}"
+                          f" ({median([one['cpu_us'] for one in cells[name]]):.1f} µs)" for name in names]
                 for work, cells in results["boxes"].items()]
         lines += ["## Boxes", "",
-                  "A volume with an ext4 file system, requests within a large file of it (IOPS), through boxes"
-                  " that pass all on, and a monitor that tells of nothing, or of all.", "",
+                  "A volume with an ext4 file system, requests within a large file of it, through boxes"
+                  " that pass all on, and a monitor that tells of nothing, or of all: IOPS, and the processor"
+                  " time of Scree's processes for a request.", "",
                   markdown([""] + names, rows), ""]
     if "replicas" in results:
         table = results["replicas"]
