@@ -149,14 +149,15 @@ impl Agent {
         let ring = format!("{name}{JOURNAL_SUFFIX}");
         blocking(move || {
             let names = names(&*disk, &folder)?;
-            let asides = names.iter().filter(|name| Kept::of(name) == Some(Kept::Aside));
+            let asides = names
+                .iter()
+                .filter(|name| Kept::of(name) == Some(Kept::Aside));
             // One that is there may have something, which is to be carried out.
             Ok(match asides.count() < ASIDES_MAX || names.contains(&ring) {
                 true => Ok(()),
                 false => Err(format!(
-                    "{ASIDES_MAX} journals of boxes of this volume were put aside in {}: the host's \
-                     operator removes those that nobody misses",
-                    folder.display()
+                    "{ASIDES_MAX} journals of boxes of this volume were put aside: the host's \
+                     operator, whom `scree status` tells where, removes those that nobody misses"
                 )),
             })
         })

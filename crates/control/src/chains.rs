@@ -68,8 +68,9 @@ impl Acting {
     /// [`ControlError::Invalid`] if it is no policy; [`ControlError::NotFound`] (the
     /// volume); [`ControlError::Forbidden`] unless the asker administers the volume and
     /// may use it, and what its boxes write beside it; [`ControlError::Conflict`] if it is
-    /// being deleted, its name is not clear, or its boxes would write in a circle; [`ControlError::QuotaExceeded`] of chains. That a host cannot carry it out
-    /// is no error: its attachments say so.
+    /// being deleted, its name is not clear, or its boxes would write in a circle or what
+    /// those of another volume write; [`ControlError::QuotaExceeded`] of chains. That a host
+    /// cannot carry it out is no error: its attachments say so.
     pub async fn apply_chain(&self, policy: &str) -> Result<ChainView, ControlError> {
         let policy = policy.to_owned();
         self.to_its_end(|control| async move { control.apply(policy).await })
@@ -89,6 +90,7 @@ impl Acting {
         let new = NewChain {
             id: ChainId::from_random(world.random.u128()),
             volume: volume.id,
+            addresses: policy.addresses(),
             vm: policy.vm,
             policy: text,
             volumes,

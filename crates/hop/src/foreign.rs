@@ -7,7 +7,7 @@
 //! export = "disk"
 //! ```
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 use world::{Disk, host};
@@ -26,18 +26,18 @@ pub enum ForeignError {
     #[error("there is no program {0} here; the host's operator says which there are")]
     None(String),
     /// It cannot be read.
-    #[error("{}", path.display())]
+    #[error("the host's description of the program {name:?} cannot be read")]
     File {
         /// Which.
-        path: PathBuf,
+        name: String,
         /// Why.
         source: std::io::Error,
     },
     /// It makes no sense.
-    #[error("{}: {reason}", path.display())]
+    #[error("the host's description of the program {name:?} makes no sense: {reason}")]
     Form {
         /// Which.
-        path: PathBuf,
+        name: String,
         /// What is wrong.
         reason: String,
     },
@@ -65,10 +65,13 @@ impl Foreign {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(ForeignError::None(name.to_owned()));
             }
-            Err(source) => return Err(ForeignError::File { path, source }),
+            Err(source) => {
+                let name = name.to_owned();
+                return Err(ForeignError::File { name, source });
+            }
         };
         let wrong = |reason: String| ForeignError::Form {
-            path: path.clone(),
+            name: name.to_owned(),
             reason,
         };
         let text = str::from_utf8(&bytes).map_err(|error| wrong(error.to_string()))?;

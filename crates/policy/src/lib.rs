@@ -192,17 +192,27 @@ impl Policy {
     /// The volumes beside its own that its boxes write, as they are named: each once.
     #[must_use]
     pub fn volumes(&self) -> BTreeSet<&str> {
-        let replicas = self.boxes.iter().filter_map(|one| match &one.kind {
-            BoxKind::Replicate(config) => Some(&config.replicas),
-            _ => None,
-        });
-        let places = replicas.flatten().map(|replica| &replica.place);
-        places
+        self.replicas()
             .filter_map(|place| match place {
                 Place::Volume(volume) => Some(&**volume),
                 Place::Uri(_) => None,
             })
             .collect()
+    }
+
+    /// Where in the network its boxes have replicas, as `ADDRESS:PORT/EXPORT`: each once. Not
+    /// those at sockets, which each host has its own of.
+    #[must_use]
+    pub fn addresses(&self) -> BTreeSet<String> {
+        self.replicas().filter_map(replicate::address).collect()
+    }
+
+    fn replicas(&self) -> impl Iterator<Item = &Place> {
+        let replicas = self.boxes.iter().filter_map(|one| match &one.kind {
+            BoxKind::Replicate(config) => Some(&config.replicas),
+            _ => None,
+        });
+        replicas.flatten().map(|replica| &replica.place)
     }
 
     /// Whether any of its boxes keeps something in files beside the disk: that is of one

@@ -121,6 +121,17 @@ pub fn tenants_uri(uri: &str) -> Result<NbdUri, String> {
     Ok(found)
 }
 
+/// Where in the network a replica is, as `ADDRESS:PORT/EXPORT`: the same however its URI is
+/// spelt. None: it is a volume, or at a socket, which each host has its own of.
+pub(crate) fn address(place: &Place) -> Option<String> {
+    let Place::Uri(uri) = place else { return None };
+    let found = uri_of(uri).ok()?;
+    match found.at {
+        Endpoint::Tcp(at) => Some(format!("{at}/{}", found.export)),
+        Endpoint::Unix(_) => None,
+    }
+}
+
 /// A replica as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -8,7 +8,7 @@
 //! * Every change is a new wish of the attachments concerned: a host that has said
 //!   something of that wish has tried the chain.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 pub use api::host::ChainKey;
 use base::{ChainId, PartyId, VolumeId};
@@ -16,11 +16,11 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::chain_volumes;
 use super::rights::{check_volume, refuse_if_deleting};
 use super::{
     Asker, ChainVolumes, Database, DatabaseError, Need, Page, Right, Thing, VolumeRow, rows,
 };
+use super::{chain_addresses, chain_volumes};
 
 /// So many a volume has at most: for VMs that have it one after another.
 const CHAINS_MAX: i64 = 64;
@@ -66,6 +66,8 @@ pub struct NewChain {
     pub policy: String,
     /// The volumes that they write beside this one.
     pub volumes: ChainVolumes,
+    /// Where in the network they have replicas.
+    pub addresses: BTreeSet<String>,
     /// When.
     pub changed: Millis,
 }
@@ -105,6 +107,7 @@ pub(super) async fn forget(
     volume: VolumeId,
 ) -> Result<(), DatabaseError> {
     super::chain_volumes::forget(&mut *change, volume).await?;
+    chain_addresses::forget(&mut *change, volume).await?;
     sqlx::query("DELETE FROM chains WHERE volume = $1")
         .bind(volume.to_string())
         .execute(change)
@@ -179,7 +182,8 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::NotFound`] (the volume); [`DatabaseError::Forbidden`] unless the
     /// asker administers the volume and may use it; [`DatabaseError::Refused`] if it is
-    /// being deleted, or of volumes that its boxes may not write; [`DatabaseError::Quota`] of chains of one volume.
+    /// being deleted, or of volumes or places that its boxes may not write;
+    /// [`DatabaseError::Quota`] of chains of one volume.
     pub async fn set_chain(
         &self,
         asker: &Asker,
@@ -200,6 +204,7 @@ impl Database {
                 return Ok((old.clone(), false));
             }
             chain_volumes::check(&mut *change, asker, &volume, &new.volumes).await?;
+            chain_addresses::check(&mut *change, &volume, &new.addresses).await?;
             if old.is_none() {
                 refuse_too_many(&mut *change, new.volume).await?;
             }
@@ -218,6 +223,7 @@ impl Database {
             .await?;
             let kept = chain_row(&kept)?;
             chain_volumes::set(&mut *change, kept.id, &new.volumes).await?;
+            chain_addresses::set(&mut *change, kept.id, &new.addresses).await?;
             wish_anew(&mut *change, new.volume).await?;
             let target = format!("{} {}: {}", volume.id, volume.name, told(&kept));
             asker.note(change, "apply-chain", target).await?;
@@ -239,6 +245,7 @@ impl Database {
             let chain = seen(&mut *change, asker, id).await?;
             let volume = check(&mut *change, asker, chain.volume).await?;
             chain_volumes::set(&mut *change, id, &ChainVolumes::new()).await?;
+            chain_addresses::set(&mut *change, id, &BTreeSet::new()).await?;
             sqlx::query("DELETE FROM chains WHERE id = $1")
                 .bind(id.to_string())
                 .execute(&mut *change)

@@ -33,6 +33,7 @@ mod audit;
 mod authority;
 mod calls;
 mod capabilities;
+mod chain_addresses;
 mod chain_volumes;
 mod chains;
 mod counters;

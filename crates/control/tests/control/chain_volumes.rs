@@ -1,4 +1,4 @@
-//! What is claimed of volumes that are replicas of others, by name.
+//! What is claimed of replicas: volumes, by name, and places in the network.
 
 use serde_json::{Value, json};
 
@@ -7,9 +7,14 @@ use crate::tls::Party;
 
 /// Asks for a chain of `volume` with one replica; what is answered.
 async fn replicate(scene: &Scene, who: &Party, volume: &str, to: &str, status: u16) -> Value {
+    let place = if to.starts_with("nbd") {
+        "uri"
+    } else {
+        "volume"
+    };
     let policy = format!(
         "volume = {volume:?}\n[[box]]\nkind = 'replicate'\n[[box.replica]]\nname = 'r'\n\
-         volume = {to:?}\n"
+         {place} = {to:?}\n"
     );
     let body = json!({"policy": policy});
     let done = scene.ask(Some(who), "POST /v1/chains", body, status).await;
@@ -82,7 +87,38 @@ async fn a_replica_has_the_owner_of_what_it_is_of(scene: Scene) {
     assert_eq!(after["revision"], json!(4), "{after}");
 }
 
+async fn a_place_in_the_network_has_one_replica(scene: Scene) {
+    let alice = scene.member("users", "alice").await;
+    let bob = scene.member("users", "bob").await;
+    volumes(&scene, &alice, &["a", "b"]).await;
+    volumes(&scene, &bob, &["c"]).await;
+    let place = "nbd://10.0.0.1/x";
+    let first = replicate(&scene, &alice, "a", place, 200).await;
+    // However it is spelt.
+    for same in [place, "nbd://10.0.0.1:10809/x"] {
+        let refused = replicate(&scene, &alice, "b", same, 409).await;
+        says(&refused, "10.0.0.1:10809/x has a replica of \"a\"");
+    }
+    replicate(&scene, &alice, "b", "nbd://10.0.0.1/y", 200).await;
+    // What others have is not told, and each host has sockets of its own.
+    replicate(&scene, &bob, "c", place, 200).await;
+    for volume in ["a", "b"] {
+        replicate(&scene, &alice, volume, "nbd+unix:///x?socket=s", 200).await;
+    }
+    // A volume may say anew what it has, and what nobody has any more is free.
+    replicate(&scene, &alice, "a", place, 200).await;
+    let id = first["id"].as_str().expect("an id");
+    let delete = format!("DELETE /v1/chains/{id}");
+    scene.ask(Some(&alice), &delete, Value::Null, 200).await;
+    replicate(&scene, &alice, "b", place, 200).await;
+    scene
+        .ask(Some(&alice), "DELETE /v1/volumes/b", Value::Null, 202)
+        .await;
+    replicate(&scene, &alice, "a", place, 200).await;
+}
+
 on_both!(
     no_chains_are_in_a_circle_and_a_replica_is_of_one
     a_replica_has_the_owner_of_what_it_is_of
+    a_place_in_the_network_has_one_replica
 );

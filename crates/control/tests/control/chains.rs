@@ -1,5 +1,7 @@
 //! What is claimed of chains, on both databases.
 
+use std::collections::BTreeSet;
+
 use api::host::{Access, AttachmentReport, AttachmentState, ChainKey};
 use base::{ChainId, PartyId, VolumeId};
 use control::database::{
@@ -58,6 +60,7 @@ impl Rows {
             vm: vm.map(str::to_owned),
             policy: policy.to_owned(),
             volumes: ChainVolumes::new(),
+            addresses: BTreeSet::new(),
             changed: NOW,
         };
         self.database.set_chain(&self.asker, &new).await

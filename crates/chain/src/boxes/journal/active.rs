@@ -372,7 +372,7 @@ impl MiddleBox for Journal {
         if let Stage::Open(ring) = &mut self.stage {
             let is_behind = ring.written() < ring.head();
             if let Err(error) = ring.write_batch() {
-                let path = self.config.path.display();
+                let path = self.config.told_path();
                 self.fail(format!("the journal {path}: {error}"));
             } else if self.waiting.is_empty() {
                 // What is acknowledged now is told first, and carried out then.

@@ -41,7 +41,7 @@ mod ring;
 mod tests;
 mod waiting;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::Tenure;
 
@@ -80,4 +80,20 @@ pub struct JournalConfig {
     pub tenure: Option<Tenure>,
     /// Of the boxes below that make something else of what is written.
     pub below: Option<u32>,
+}
+
+impl JournalConfig {
+    /// A file as it is told of: of a chain's journal a tenant hears, to whom the host's folders
+    /// are no news.
+    fn told(&self, path: &Path) -> String {
+        let shown = match path.file_name() {
+            Some(name) if self.tenure.is_some() => Path::new(name),
+            _ => path,
+        };
+        shown.display().to_string()
+    }
+
+    fn told_path(&self) -> String {
+        self.told(&self.path)
+    }
 }

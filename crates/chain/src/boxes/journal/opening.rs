@@ -158,7 +158,7 @@ impl Journal {
             (Told::PutAside(path, why, made), Stage::Opening) => {
                 self.note(format!(
                     "{why}: what this journal had acknowledged is kept in {}, and not carried out",
-                    path.display()
+                    self.config.told(&path)
                 ));
                 match made {
                     Ok((file, start)) => self.begin_scan(file, start, below),
@@ -237,12 +237,12 @@ impl Journal {
     }
 
     fn fails_to_open(&mut self, error: &io::Error) {
-        let path = self.config.path.display();
+        let path = self.config.told_path();
         self.fail(format!("the journal {path}: {error}"));
     }
 
     fn is_anothers(&mut self, start: &Start, below: &dyn BlockDevice) {
-        let path = self.config.path.display();
+        let path = self.config.told_path();
         let (was, is) = (start.size_bytes, size_of(below));
         self.fail(format!(
             "the journal {path}: it is the journal of a disk of {was} bytes, and this one has {is}"
@@ -255,7 +255,7 @@ impl Journal {
         let Some(tenure) = self.config.tenure else {
             return true;
         };
-        let path = self.config.path.display();
+        let path = self.config.told_path();
         if start.origin.lease > tenure.epoch && tenure.epoch.is_some() {
             self.fail(format!(
                 "the journal {path} is of a later lease than this one: the database is an older \

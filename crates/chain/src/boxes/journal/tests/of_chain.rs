@@ -395,7 +395,7 @@ fn what_is_left_is_not_carried_out_over_what_was_written_without_it() {
     assert_eq!(host.names(), ["fast.journal", "fast.journal.aside-1"]);
     let notes = host.heard.0.lock().expect("not poisoned").clone();
     assert!(
-        notes[0].contains("is kept in /state/fast.journal.aside-1"),
+        notes[0].contains("is kept in fast.journal.aside-1"),
         "{notes:?}"
     );
     let aside = Path::new("/state/fast.journal.aside-1");
