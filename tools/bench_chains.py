@@ -211,6 +211,8 @@ def boxes(plan, results, folder, say):
                         scree.try_cli("chain", "delete", "disk")
                     else:
                         apply(scree, folder, "disk", chain)
+                    # What was written before this is not to be carried out in its time.
+                    scree.settle("disk")
                     before = cpu_of_all(scree.process.pid)
                     found = job(folder, uri, rw, plan.seconds / 4, **options, **place)
                     requests = found["read"]["total_ios"] + found["write"]["total_ios"]

@@ -147,13 +147,16 @@ def column(results, way, part):
     return [one[part] for one in results["guests"][way]]
 
 
+def gain(results, part):
+    return median_ratio(column(results, "a box encrypts", part),
+                        column(results, "dm-crypt in the guest", part))
+
+
 def targets(results):
     if "guests" not in results:
         return []
-    ratios = [median_ratio(column(results, "a box encrypts", part),
-                           column(results, "dm-crypt in the guest", part)) for part in PARTS]
-    return [("small files in a guest, a box encrypts / dm-crypt, the part with the least gain", 1.34,
-             min(ratios), True, "×")]
+    return [(f"small files in a guest, a box encrypts / dm-crypt, {part}", 1.34,
+             gain(results, part), True, "×") for part in PARTS]
 
 
 def report(results):
@@ -161,10 +164,8 @@ def report(results):
         return ""
     rows = []
     for part in PARTS:
-        ratio = median_ratio(column(results, "a box encrypts", part),
-                             column(results, "dm-crypt in the guest", part))
         rows.append([part] + [number(median(column(results, way, part))) for way in WAYS]
-                    + [f"{ratio:.2f}"])
+                    + [f"{gain(results, part):.2f}"])
     return "\n".join([
         "## Small files in a guest", "",
         "Operations a second of a guest that makes 16,000 files of 500 to 10,000 bytes, then reads or extends"
@@ -172,5 +173,6 @@ def report(results):
         " (the work of PostMark; its *alone* parts are the first and the last). The guest's memory of"
         f" {MEMORY_MIB} MiB does not hold all. It has one emulated core (QEMU without KVM), which makes"
         " what is computed in it dearer than on a real one: the ratio is to be read with that. StorM's authors"
-        " found 1.23 to 1.34 times.", "",
+        " found 1.23 to 1.34 times. What is deleted alone is deleted in the guest's memory: nobody's encryption"
+        " is in its way.", "",
         markdown([""] + list(WAYS) + ["box / dm-crypt"], rows), ""])
