@@ -159,6 +159,14 @@ impl Attached {
         })
     }
 
+    /// Whether its boxes do not show that it has grown. Waits.
+    fn hides_growth(&self) -> Result<bool, ExportGone> {
+        self.with(|served| match served {
+            Served::Writable { thread, .. } => thread.call(|chain| chain.hides_growth()),
+            Served::ReadOnly(..) => Ok(false),
+        })
+    }
+
     /// Watches descriptors for its boxes, in its thread.
     pub(crate) fn watcher(&self) -> Result<Watcher, ExportGone> {
         self.with(|served| match served {
@@ -696,5 +704,11 @@ impl Agent {
     ) -> Result<VolumeStatus, AttachError> {
         let attached = Arc::clone(attached);
         Ok(blocking(move || attached.status()).await??)
+    }
+
+    /// Whether the boxes of a volume do not show that it has grown.
+    pub(crate) async fn hides_growth(&self, attached: &Arc<Attached>) -> Result<bool, AttachError> {
+        let attached = Arc::clone(attached);
+        Ok(blocking(move || attached.hides_growth()).await??)
     }
 }

@@ -353,6 +353,8 @@ pub(crate) struct ChainState {
     pub served: Option<ChainKey>,
     /// Why that is not the one that is wanted.
     pub problem: Option<String>,
+    /// Its boxes do not show that the volume has grown, and their like would.
+    pub hides_growth: bool,
     /// What was tried in vain, for which wish, and when that is tried again.
     tried: Option<(Option<ChainKey>, u64, Duration)>,
 }
@@ -369,7 +371,7 @@ impl ChainState {
     /// Whether other boxes are to be tried at `now`.
     pub fn is_to_change(&mut self, wish: &Assignment, now: Duration) -> bool {
         let wanted = wanted(wish);
-        if self.served == wanted {
+        if self.served == wanted && !self.hides_growth {
             // What was tried in vain is not wanted any more.
             (self.problem, self.tried) = (None, None);
             return false;

@@ -317,10 +317,15 @@ impl Work {
         }
     }
 
-    /// Puts the boxes in place that are wanted, unless they are; now and then again, if
-    /// they do not begin.
+    /// Puts the boxes in place that are wanted, unless they are and show how large the volume
+    /// is by now; now and then again, if they do not begin.
     async fn keep_chain(&mut self, wish: &Assignment, attached: &Arc<Attached>) {
         let now = self.agent.inner.world.clock.monotonic();
+        if wish.chain.is_some() {
+            // If its thread has ended, whoever looks at the engine next says so.
+            let hides_growth = self.agent.hides_growth(attached).await;
+            self.chain.hides_growth = hides_growth.unwrap_or(false);
+        }
         if !self.chain.is_to_change(wish, now) {
             return;
         }

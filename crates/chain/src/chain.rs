@@ -30,6 +30,7 @@ const FLUSH: Token = TOKEN_MAX;
 pub struct Chain<D> {
     /// The uppermost first.
     boxes: Vec<Box<dyn MiddleBox>>,
+    begun: Begun,
     bottom: D,
     /// Of the boxes ([`Bottom`]).
     generation: u8,
@@ -51,6 +52,14 @@ pub struct Chain<D> {
     open_within: Duration,
     clock: Arc<dyn Clock>,
     wake: Wake,
+}
+
+/// Sizes in bytes, when the boxes in use began.
+struct Begun {
+    /// Of the device below them.
+    below_bytes: u64,
+    /// Of the disk.
+    size_bytes: u64,
 }
 
 /// Some boxes of a chain, the lowest ones, with the device.
@@ -167,8 +176,13 @@ impl<D: BlockDevice> Chain<D> {
     /// A chain of no boxes yet; `wake` has it polled.
     #[must_use]
     pub fn new(bottom: D, clock: Arc<dyn Clock>, wake: Wake) -> Self {
+        let size_bytes = bottom.geometry().size_bytes;
         Self {
             boxes: Vec::new(),
+            begun: Begun {
+                below_bytes: size_bytes,
+                size_bytes,
+            },
             bottom,
             generation: FIRST_GENERATION,
             last_generation: FIRST_GENERATION,
@@ -214,6 +228,13 @@ impl<D: BlockDevice> Chain<D> {
     /// What keeps the uppermost one that may not be left, for people.
     pub fn may_leave(&self) -> Result<(), String> {
         self.boxes.iter().try_for_each(|one| one.may_leave())
+    }
+
+    /// Whether the device below has grown by more than the boxes in use show: one that keeps
+    /// the size it began with, as `replicate`, shows it when it is exchanged.
+    #[must_use]
+    pub fn hides_growth(&self) -> bool {
+        self.unseen_growth(self.bottom.geometry().size_bytes) > 0
     }
 
     /// Puts other boxes in the place of those that there are, without a request lost. It
@@ -320,10 +341,22 @@ impl<D: BlockDevice> Chain<D> {
             if ended.is_ok() {
                 self.boxes = std::mem::take(&mut exchanging.boxes);
                 self.generation = exchanging.generation;
+                self.begun = Begun {
+                    below_bytes: exchanging.below_bytes,
+                    size_bytes: self.geometry().size_bytes,
+                };
             }
             self.boxes.iter_mut().for_each(|one| one.resume());
             return exchanging.tell(ended);
         }
+    }
+
+    /// How many of the bytes by which the device below has grown, to `below_bytes`, the boxes
+    /// in use do not show.
+    fn unseen_growth(&self, below_bytes: u64) -> u64 {
+        let grown = below_bytes.saturating_sub(self.begun.below_bytes);
+        let size_bytes = self.geometry().size_bytes;
+        grown.saturating_sub(size_bytes.saturating_sub(self.begun.size_bytes))
     }
 
     /// Whether nothing of the boxes' own is under way. All of them are told to rest, whatever
@@ -356,7 +389,9 @@ impl<D: BlockDevice> Chain<D> {
             Phase::Flushed(Err(error)) => Step::Ended(Err(ExchangeError::Below(error.clone()))),
             Phase::Flushed(Ok(())) => match self.top().commit() {
                 Ok(()) => {
-                    exchanging.begin_opening(self.clock.monotonic(), self.open_within);
+                    let below_bytes = self.bottom.geometry().size_bytes;
+                    let now = self.clock.monotonic();
+                    exchanging.begin_opening(below_bytes, now, self.open_within);
                     Step::Again
                 }
                 Err(error) => Step::Ended(Err(ExchangeError::Below(error))),
@@ -380,6 +415,7 @@ impl<D: BlockDevice> Chain<D> {
                             geometry_of(&exchanging.boxes, &self.bottom),
                             capabilities_of(&exchanging.boxes, &self.bottom),
                         ),
+                        self.unseen_growth(exchanging.below_bytes),
                     )),
                 }
             }

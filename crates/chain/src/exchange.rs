@@ -36,7 +36,8 @@ pub enum SizeRule {
     First,
     /// Nobody has seen them yet.
     MayChange,
-    /// Whoever uses the chain goes on with those that he knows.
+    /// Whoever uses the chain goes on with those that he knows. If the device below has grown,
+    /// and the boxes in use have not let him see it, the disk grows by as much.
     Keep,
 }
 
@@ -132,6 +133,8 @@ pub(crate) struct Exchanging {
     pub deadline: Duration,
     /// How long new boxes may take.
     open_within: Duration,
+    /// The size of the device below when the new boxes began, in bytes.
+    pub below_bytes: u64,
     rule: SizeRule,
     told: Option<Told>,
 }
@@ -151,6 +154,7 @@ impl Exchanging {
             phase: Phase::Draining,
             deadline: now + DRAIN_WITHIN,
             open_within: OPEN_WITHIN,
+            below_bytes: 0,
             rule: exchange.rule,
             told: Some(exchange.told),
         }
@@ -167,7 +171,9 @@ impl Exchanging {
         matches!(self.phase, Phase::Opening { .. })
     }
 
-    pub fn begin_opening(&mut self, now: Duration, within: Duration) {
+    /// The boxes may begin, over a device of `below_bytes`, and have so long.
+    pub fn begin_opening(&mut self, below_bytes: u64, now: Duration, within: Duration) {
+        self.below_bytes = below_bytes;
         self.open_within = within;
         self.go_on_opening(0, now);
     }
@@ -221,7 +227,8 @@ impl Exchanging {
         ExchangeError::Late { waited_for, within }
     }
 
-    /// Whether whoever uses the chain may go on with the new boxes.
+    /// Whether whoever uses the chain may go on with the new boxes. The device below has grown
+    /// by `unseen` bytes more than what those in use show of it.
     ///
     /// # Errors
     /// [`ExchangeError::Size`], [`ExchangeError::Verbs`].
@@ -229,11 +236,15 @@ impl Exchanging {
         &self,
         (is, can): (DeviceGeometry, Capabilities),
         (will_be, could): (DeviceGeometry, Capabilities),
+        unseen: u64,
     ) -> Result<(), ExchangeError> {
         if self.rule != SizeRule::Keep {
             return Ok(());
         }
-        if is.size_bytes != will_be.size_bytes {
+        // Any other growth is a box that is there no more, as `encrypt` with its header: what
+        // the guest would read then is not what it wrote.
+        let more = will_be.size_bytes.checked_sub(is.size_bytes);
+        if more.is_none_or(|more| more != 0 && more != unseen) {
             return Err(ExchangeError::Size {
                 is: is.size_bytes,
                 would_be: will_be.size_bytes,

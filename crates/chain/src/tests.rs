@@ -199,6 +199,26 @@ impl MiddleBox for Larger {
     }
 }
 
+/// Is as large as it was when it began.
+#[derive(Default)]
+struct Stays {
+    size_bytes: u64,
+}
+
+impl MiddleBox for Stays {
+    fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
+        self.size_bytes = below.geometry().size_bytes;
+        Opening::Ready
+    }
+
+    fn geometry(&self, below: DeviceGeometry) -> DeviceGeometry {
+        DeviceGeometry {
+            size_bytes: self.size_bytes,
+            ..below
+        }
+    }
+}
+
 struct Fails;
 
 impl MiddleBox for Fails {
@@ -496,6 +516,38 @@ fn what_the_guest_knows_of_its_disk_stays() {
     // Before anybody has seen it, it may be another.
     assert_eq!(rig.exchange(vec![Box::new(Larger)]), Ok(()));
     assert_eq!(rig.chain.geometry().size_bytes, would_be);
+}
+
+#[test]
+fn a_guest_sees_growth_that_a_box_has_kept_from_it_and_no_other() {
+    let size = SIZE as u64;
+    let mut rig = Rig::new(Manners::default());
+    assert_eq!(rig.exchange(vec![Box::<Stays>::default()]), Ok(()));
+    rig.chain.bottom().grow(SIZE + 8192);
+    assert_eq!(rig.chain.geometry().size_bytes, size);
+    let exchange = |rig: &mut Rig, boxes| {
+        rig.begin_exchange(boxes, SizeRule::Keep);
+        rig.poll();
+        rig.ended.take()
+    };
+    // Neither less nor more than what came.
+    let larger: Vec<Box<dyn MiddleBox>> = vec![Box::new(Larger)];
+    let would_be = size + 8192 + 4096;
+    let refused = Err(ExchangeError::Size { is: size, would_be });
+    assert_eq!(exchange(&mut rig, larger), [refused]);
+    let stays = || -> Vec<Box<dyn MiddleBox>> { vec![Box::<Stays>::default()] };
+    assert_eq!(exchange(&mut rig, stays()), [Ok(())]);
+    assert_eq!(rig.chain.geometry().size_bytes, size + 8192);
+    rig.chain.bottom().grow(SIZE + 8192 + 4096);
+    assert_eq!(exchange(&mut rig, Vec::new()), [Ok(())]);
+    // None has kept anything.
+    rig.chain.bottom().grow(SIZE + 8192 + 8192);
+    let is = rig.chain.geometry().size_bytes;
+    assert_eq!(is, size + 8192 + 8192);
+    let would_be = is + 4096;
+    let larger: Vec<Box<dyn MiddleBox>> = vec![Box::new(Larger)];
+    let refused = Err(ExchangeError::Size { is, would_be });
+    assert_eq!(exchange(&mut rig, larger), [refused]);
 }
 
 #[test]

@@ -143,6 +143,7 @@ impl From<DatabaseError> for ControlError {
             DatabaseError::Away(_)
             | DatabaseError::Busy(_)
             | DatabaseError::ReadOnly(_)
+            | DatabaseError::Full(_)
             | DatabaseError::Sql(_) => Self::Unavailable {
                 reason: error.to_string(),
             },

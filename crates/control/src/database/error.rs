@@ -157,6 +157,12 @@ pub enum DatabaseError {
          system; PostgreSQL's default_transaction_read_only, and whether it is a standby)"
     )]
     ReadOnly(sqlx::Error),
+    /// Its disk has no room for a change. Nothing was changed.
+    #[error(
+        "the database has no room for a change: {0}; nothing was changed: make room where it lies \
+         (the file system of scree.db, or PostgreSQL's), and ask again"
+    )]
+    Full(sqlx::Error),
     /// SQLite or PostgreSQL failed.
     #[error("the database failed: {0}")]
     Sql(sqlx::Error),
@@ -178,6 +184,7 @@ impl From<sqlx::Error> for DatabaseError {
         match code.as_deref() {
             Some(code) if is_read_only(code) => Self::ReadOnly(error),
             Some(code) if is_ending(code) => Self::Away(error),
+            Some(SQLITE_FULL | POSTGRESQL_DISK_FULL) => Self::Full(error),
             Some(LOCK_NOT_AVAILABLE) => Self::Busy(error),
             Some(_) => Self::Sql(error),
             None => match &error {
@@ -194,6 +201,10 @@ impl From<sqlx::Error> for DatabaseError {
 
 /// What PostgreSQL says after its `lock_timeout`.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
+
+/// That a file could not be made longer.
+const SQLITE_FULL: &str = "13";
+const POSTGRESQL_DISK_FULL: &str = "53100";
 
 /// PostgreSQL's codes have five characters. `read_only_sql_transaction`; for
 /// SQLite, `SQLITE_READONLY` in the low byte.
@@ -232,9 +243,37 @@ impl From<DatabaseError> for CatalogError {
             | DatabaseError::Away(_)
             | DatabaseError::Busy(_)
             | DatabaseError::ReadOnly(_)
+            | DatabaseError::Full(_)
             | DatabaseError::Sql(_) => Self::Unavailable {
                 reason: error.to_string(),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{AnyConnection, Connection, Executor};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_database_without_room_says_where_to_make_some() {
+        sqlx::any::install_default_drivers();
+        let mut connection = AnyConnection::connect("sqlite::memory:")
+            .await
+            .expect("one");
+        let mut execute = async |statement| connection.execute(statement).await;
+        execute("PRAGMA max_page_count = 2").await.expect("set");
+        execute("CREATE TABLE rows (bytes BLOB)")
+            .await
+            .expect("made");
+        let error = execute("INSERT INTO rows VALUES (zeroblob(65536))").await;
+        let error = DatabaseError::from(error.map(|_| ()).expect_err("there is no room"));
+        assert!(matches!(error, DatabaseError::Full(_)), "{error:?}");
+        assert!(
+            error.to_string().contains("make room where it lies"),
+            "{error}"
+        );
     }
 }

@@ -75,13 +75,14 @@ impl Database {
         install_default_drivers();
         // For its owner only; SQLite gives its other files the same mode.
         host::open_private(path).map_err(|error| {
-            let is_read_only = matches!(
-                error.kind(),
-                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
-            );
-            match is_read_only {
-                true => DatabaseError::ReadOnly(sqlx::Error::Io(error)),
-                false => DatabaseError::Sql(sqlx::Error::Io(error)),
+            let kind = error.kind();
+            let error = sqlx::Error::Io(error);
+            match kind {
+                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                    DatabaseError::ReadOnly(error)
+                }
+                ErrorKind::StorageFull => DatabaseError::Full(error),
+                _ => DatabaseError::Sql(error),
             }
         })?;
         let options = SqliteConnectOptions::new().filename(path);

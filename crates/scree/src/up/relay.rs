@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use base::{BlockDevice as _, NbdUri};
 use chain::boxes::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
-use chain::{Attribution, Chain, Exchange, MiddleBox, SizeRule, build};
+use chain::{Attribution, Chain, Exchange, ExchangeError, MiddleBox, SizeRule, build};
 use frontend::nbd::client::{Broken, ClientOptions, ClientTls, NbdClient, Reconnect, Target};
 use frontend::nbd::{
     ExportOptions, ExportTable, ExportThread, ListenOptions, Server, ServerOptions, Watcher,
@@ -61,7 +61,9 @@ enum Unopened {
     #[error("the server cannot be used")]
     Server(#[from] Broken),
     #[error("the boxes cannot be used")]
-    Boxes(#[from] chain::ExchangeError),
+    Boxes(#[from] ExchangeError),
+    #[error("--active and --journal-size: {0}")]
+    Journal(String),
     #[error("nothing can be waited for")]
     Wait(#[from] io::Error),
 }
@@ -124,6 +126,8 @@ fn open(
     (wake, watcher): (Wake, &Watcher),
 ) -> Result<Relayed, Unopened> {
     let client = client.opened()?;
+    // It is the lowest one.
+    let journal_at = journal.is_some().then_some(boxes.len());
     if let Some(config) = journal {
         let config = JournalConfig {
             block_min: client.block_min(),
@@ -145,8 +149,13 @@ fn open(
     loop {
         chain.poll(&mut Vec::new());
         if let Ok(ended) = told.try_recv() {
-            ended?;
-            return Ok(chain);
+            return match ended {
+                Ok(()) => Ok(chain),
+                Err(ExchangeError::Box { at, reason }) if Some(at) == journal_at => {
+                    Err(Unopened::Journal(reason))
+                }
+                Err(error) => Err(error.into()),
+            };
         }
         let timer = chain.next_timer().unwrap_or(LOOK_AGAIN);
         watcher.wait(Some(timer.min(LOOK_AGAIN)))?;

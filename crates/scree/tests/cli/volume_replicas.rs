@@ -81,6 +81,35 @@ fn a_volume_is_a_replica_while_it_is_attached_and_another_of_its_name_is_another
 /// The volume had been put out, and its replica alone had what was written last. It was
 /// detached all the same, and the next host read what was older.
 #[test]
+fn a_volume_grows_under_its_guest_once_its_replica_has_grown() {
+    let folder = TempDir::new().expect("a folder");
+    let host = Host::with(&["--units", "2"]);
+    for name in ["disk", "b"] {
+        host.json(&["volume", "create", name, "--size", "16M"]);
+    }
+    let (disk, b) = (export(&host, "disk"), export(&host, "b"));
+    let said = host.apply_chain("disk", CHAIN);
+    assert_eq!(said.code, 0, "{}", said.error);
+    wait_for(&host, "r is in sync", 1);
+    host.qemu_io_at(&disk, &["write -P 1 0 16M", "flush"]);
+
+    // The chain stays as it is, and takes another one afterwards.
+    host.json(&["volume", "grow", "disk", "24M"]);
+    let size = |uri: &str| content(&folder, uri).len();
+    wait_until("the guest sees it", || size(&disk) == 24 << 20);
+    wait_for(&host, "it has 16777216 bytes, and 25165824 are needed", 1);
+    host.qemu_io_at(&disk, &["write -P 2 16M 8M", "flush"]);
+    host.json(&["volume", "grow", "b", "24M"]);
+    wait_for(&host, "r is in sync", 2);
+    assert!(content(&folder, &disk) == content(&folder, &b));
+    let monitored = format!("[[box]]\nkind = 'monitor'\n{CHAIN}");
+    let said = host.apply_chain("disk", &monitored);
+    assert_eq!(said.code, 0, "{}", said.error);
+    let reads = ["read -P 1 0 16M", "read -P 2 16M 8M"];
+    host.qemu_io_at(&disk, &reads);
+}
+
+#[test]
 fn a_volume_that_lacks_what_its_replica_has_is_detached_by_force_only() {
     let mut host = Host::with(&["--units", "2"]);
     for name in ["disk", "b"] {

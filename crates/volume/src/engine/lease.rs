@@ -110,7 +110,7 @@ impl Volume {
                 self.lease.term.await_renewal();
             }
             Standing::Lost => self.stop(IoError::Stopped(
-                "the lease was lost: another host has the volume".to_owned(),
+                "the lease is gone: the volume was taken away, or is given up here".to_owned(),
             )),
         }
     }

@@ -124,7 +124,9 @@ fn make(disk: &dyn Disk, path: &Path, shape: &Shape) -> io::Result<(Arc<dyn File
     if let Err(error) = file.allocate(RING_OFFSET + shape.ring_bytes) {
         // What it has taken of a full disk is of use to others; the error is the first one.
         let _ = disk.remove(path);
-        return Err(error);
+        let size = shape.ring_bytes >> 20;
+        let words = format!("its size is to be {size} MiB, which cannot be reserved: {error}");
+        return Err(io::Error::new(error.kind(), words));
     }
     let start = Start {
         number: 1,

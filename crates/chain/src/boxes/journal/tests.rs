@@ -779,3 +779,26 @@ fn a_page_with_numbers_that_no_journal_has_is_refused() {
         assert!(refused.is_err(), "{start:?}");
     }
 }
+
+#[test]
+fn a_journal_that_its_disk_has_no_room_for_says_how_large_it_would_be() {
+    use world::Disk;
+
+    use crate::boxes::journal::origin::Origin;
+
+    let disk = world::simulated::SimulatedDisk::new(1);
+    let folder = std::path::Path::new("/journals");
+    disk.create_directory(folder).expect("made");
+    disk.set_capacity(folder, 4 << 20);
+    let shape = super::ring::Shape {
+        ring_bytes: 8 << 20,
+        size_bytes: 1 << 20,
+        origin: Origin::default(),
+    };
+    let opened = super::ring::open(&disk, &folder.join("a.journal"), &shape);
+    let error = opened.map(|_| ()).expect_err("there is no room");
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    let words = "its size is to be 8 MiB, which cannot be reserved: No space left on device";
+    assert!(error.to_string().starts_with(words), "{error}");
+    assert_eq!(disk.list(folder).expect("listed").len(), 0);
+}
