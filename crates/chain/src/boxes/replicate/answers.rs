@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::{BlockDevice, Completion, IoError, Outcome, Token};
 
 use super::member::{PAUSE_MAX, State};
-use super::{Kind, Replicate, VOLUME, VOLUME_STALL_MIN, none_is_there};
+use super::{Kind, Replicate, Request, VOLUME, VOLUME_STALL_MIN, none_is_there};
 use crate::remote::Link;
 
 impl Replicate {
@@ -22,34 +22,55 @@ impl Replicate {
             return;
         };
         // What one has that is not to have all is not carried out yet.
-        let counts = !is_partial || matches!(request.kind, Kind::Fill);
+        let counts = !is_partial;
         match result {
             Ok(Outcome::Data(data)) => {
                 request.data = Some(data);
                 request.is_done = true;
             }
-            Ok(_) => request.is_done |= counts,
+            Ok(_) if matches!(request.kind, Kind::Fill) => request.is_done = true,
+            Ok(_) => request.done_by |= u32::from(counts) << at,
             Err(error) => request.error = Some(error),
         }
         request.parts -= 1;
         if request.parts > 0 {
             return;
         }
-        let is_read = matches!(request.kind, Kind::Read { .. });
-        let (kind_is_fill, is_done) = (matches!(request.kind, Kind::Fill), request.is_done);
-        if kind_is_fill {
+        let is_away = at != VOLUME && matches!(request.error, Some(IoError::Unavailable(_)));
+        let is_unread = matches!(request.kind, Kind::Read { .. }) && !request.is_done;
+        if matches!(request.kind, Kind::Fill) {
             self.filled(id, completions);
-        } else if is_read && !is_done && !self.is_only_source(at) {
+        } else if is_unread && (is_away || !self.is_only_source(at)) {
             self.again.push(id);
         } else {
             self.end(id, completions);
         }
     }
 
+    /// Whether a member has all that was acknowledged, also if it cannot be asked now.
+    pub(super) fn has_all(&self, at: usize) -> bool {
+        !self.map.is_out[at] && !self.is_partial(at)
+    }
+
     /// Whether nobody else has all.
     pub(super) fn is_only_source(&self, at: usize) -> bool {
         let mut others = (0..self.members.len()).filter(|other| *other != at);
-        self.is_source(at) && !others.any(|other| self.is_source(other))
+        self.has_all(at) && !others.any(|other| self.has_all(other))
+    }
+
+    /// Whether a change or a flush that these members have may be acknowledged: one of them
+    /// has all. What those have that are being filled, or were put out meanwhile, is
+    /// overwritten.
+    pub(super) fn is_done_by(&self, done_by: u32) -> bool {
+        let mut members = 0..self.members.len();
+        members.any(|at| done_by >> at & 1 == 1 && self.has_all(at))
+    }
+
+    fn is_carried_out(&self, request: &Request) -> bool {
+        match request.kind {
+            Kind::Change { .. } | Kind::Flush => self.is_done_by(request.done_by),
+            Kind::Read { .. } | Kind::Fill => request.is_done,
+        }
     }
 
     /// A member that answers nothing for so long is out.
@@ -65,11 +86,12 @@ impl Replicate {
         let Some(request) = self.requests.take(id) else {
             return;
         };
+        let is_done = self.is_carried_out(&request);
         match request.kind {
             Kind::Change { offset, .. } => drop(self.ranges.remove(&offset)),
             Kind::Flush if self.covering == Some(id) => {
                 self.covering = None;
-                if request.is_done {
+                if is_done {
                     self.flushed();
                 }
             }
@@ -77,13 +99,13 @@ impl Replicate {
         }
         let Some(token) = request.token else {
             if let (Some(own), Some(looking)) = (request.look, &mut self.looking) {
-                let read = request.data.filter(|_| request.is_done);
+                let read = request.data.filter(|_| is_done);
                 let failed = || request.error.unwrap_or_else(none_is_there);
                 looking.was_read(own, read.map(Outcome::Data).ok_or_else(failed));
             }
             return;
         };
-        let result = match (request.is_done, request.error) {
+        let result = match (is_done, request.error) {
             (true, _) => Ok(request.data.map_or(Outcome::Done, Outcome::Data)),
             (false, error) => Err(error.unwrap_or_else(none_is_there)),
         };
@@ -126,7 +148,9 @@ impl Replicate {
                         .requests
                         .get_mut(request)
                         .map(|request| request.kind.clone());
-                    if let Some(Kind::Read { offset, length }) = asked {
+                    if let Some(Kind::Read { offset, length }) = asked
+                        && !self.is_only_source(at)
+                    {
                         self.lacks(at, offset, length as u64);
                     }
                     // This part is counted here, and not by what is abandoned.
@@ -177,7 +201,11 @@ impl Replicate {
         {
             self.ranges.remove(&held);
         }
-        if !self.map.is_out[at] {
+        if is_only {
+            // Its server may have lost what it had not flushed, and there is nobody else.
+            self.may_have_lost |= self.touched.count() > 0 || self.covering.is_some();
+            self.note(format!("{name}, which alone has all, is waited for: {why}"));
+        } else if !self.map.is_out[at] {
             self.note(format!("{name} is out: {why}"));
         }
         if !is_only {

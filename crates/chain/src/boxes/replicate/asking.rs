@@ -71,6 +71,20 @@ impl Replicate {
         kind: Kind,
         ask: &Ask,
     ) -> Started {
+        if !self.has_source() {
+            // Nobody may acknowledge it. Whoever has all is connected to once more.
+            return match self.gives_up {
+                false => Started::Busy,
+                true => Started::Failed(none_is_there()),
+            };
+        }
+        if matches!(kind, Kind::Flush) && std::mem::take(&mut self.may_have_lost) {
+            return Started::Failed(IoError::Unavailable(
+                "the replica that alone had all was away, and may have lost what was not flushed"
+                    .to_owned(),
+            ));
+        }
+        self.has_asked = true;
         let now = self.now();
         let regions = match kind {
             Kind::Change { offset, length } => self.map.regions_of(offset, length),
@@ -82,7 +96,7 @@ impl Replicate {
             self.covering = Some(id);
         }
         let (mut parts, mut error, mut failed) = (0, None, Vec::new());
-        let (mut is_begun, mut is_done) = (false, false);
+        let (mut is_begun, mut done_by) = (false, 0);
         for at in 0..self.members.len() {
             let pieces;
             let asks = if self.is_partial(at) {
@@ -94,10 +108,10 @@ impl Replicate {
                 self.lacks_regions(at, regions.clone());
                 continue;
             };
-            let counts = !self.is_partial(at);
+            let done = u32::from(!self.is_partial(at)) << at;
             for ask in asks {
                 match self.members[at].carry_out(below, (id, now), ask) {
-                    Started::Done => (is_begun, is_done) = (true, is_done | counts),
+                    Started::Done => (is_begun, done_by) = (true, done_by | done),
                     Started::Pending => (is_begun, parts) = (true, parts + 1),
                     Started::Busy if !is_begun => {
                         self.withdraw(id);
@@ -124,7 +138,7 @@ impl Replicate {
                 }
             }
         }
-        let is_simple = failed.is_empty() && parts == 0 && is_done;
+        let is_simple = failed.is_empty() && parts == 0 && self.is_done_by(done_by);
         if is_simple && self.needed <= self.stored && !matches!(kind, Kind::Flush) {
             self.withdraw(id);
             return Started::Done;
@@ -136,7 +150,7 @@ impl Replicate {
         }
         if let Some(request) = self.requests.get_mut(id) {
             request.parts += parts;
-            request.is_done = is_done;
+            request.done_by = done_by;
             request.error.clone_from(&error);
         }
         // Whatever ends meanwhile is told by the next poll.
@@ -144,7 +158,7 @@ impl Replicate {
         for (at, why) in failed {
             self.put_out(at, &why, &mut completions);
         }
-        if parts == 0 && !is_done {
+        if parts == 0 && !self.is_done_by(done_by) {
             self.withdraw(id);
             self.ended.append(&mut completions);
             return Started::Failed(error.unwrap_or_else(none_is_there));
@@ -241,7 +255,9 @@ impl Replicate {
             match started {
                 Started::Busy => {}
                 Started::Failed(error) => {
-                    self.lacks(at, offset, length);
+                    if !self.is_only_source(at) {
+                        self.lacks(at, offset, length);
+                    }
                     let mut completions = Vec::new();
                     self.put_out(at, &error.to_string(), &mut completions);
                     self.ended.append(&mut completions);
@@ -283,7 +299,7 @@ impl Replicate {
                 continue;
             };
             let mut out = vec![0; length];
-            let is_any = self.has_source();
+            let is_waited_for = self.has_source() || !self.gives_up;
             let started = self.read_somewhere(below, id, offset, &mut out);
             let Some(request) = self.requests.get_mut(id) else {
                 continue;
@@ -294,7 +310,7 @@ impl Replicate {
                     self.end(id, completions);
                 }
                 Some(_) => request.parts += 1,
-                None if is_any => self.again.push(id),
+                None if is_waited_for => self.again.push(id),
                 None => self.end(id, completions),
             }
         }
@@ -309,6 +325,7 @@ impl Replicate {
         let now = self.now();
         for at in 0..self.members.len() {
             while let Some((id, ask)) = self.members[at].queue.pop_front() {
+                self.has_asked = true;
                 match self.members[at].carry_out(below, (id, now), &ask) {
                     Started::Done => self.part_ended(id, at, Ok(Outcome::Done), completions),
                     Started::Pending => {}

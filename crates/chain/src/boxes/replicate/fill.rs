@@ -79,7 +79,7 @@ impl Fill {
 
 impl Replicate {
     /// Those that are out are tried again, and filled if they are there.
-    pub(super) fn bring_back(&mut self, _: &mut dyn BlockDevice, now: Duration) {
+    pub(super) fn bring_back(&mut self, now: Duration) {
         if self.is_resting {
             return;
         }
@@ -93,6 +93,7 @@ impl Replicate {
                     }
                 }
                 State::Connecting(since) => match self.is_connected(at) {
+                    Ok(()) if self.has_all(at) => self.source_is_back(at),
                     Ok(()) => {
                         self.members[at].state = State::Filling;
                         let pieces = self.map.lacking[at].count();
@@ -125,6 +126,24 @@ impl Replicate {
         {
             self.fill = Some(self.first_region(member));
         }
+    }
+
+    /// Whoever alone has all can be asked again. It may have lost what it had not flushed: what
+    /// it has is what there is, and the others may have other things where that was.
+    fn source_is_back(&mut self, at: usize) {
+        self.members[at].state = State::InSync;
+        self.members[at].pause = PAUSE_MIN;
+        self.map.lacking[at].clear_all();
+        let regions = 0..self.map.regions;
+        let in_flight: Vec<usize> = regions.filter(|one| self.map.in_flight.has(*one)).collect();
+        for other in (0..self.members.len()).filter(|other| *other != at) {
+            for region in &in_flight {
+                self.lacks_regions(other, *region..region + 1);
+            }
+        }
+        self.changed(true);
+        let name = &self.members[at].name;
+        self.note(format!("{name} is there again"));
     }
 
     /// Who is to be filled: one that is not in sync, or is to have more than it had.
@@ -303,6 +322,7 @@ impl Replicate {
             durability: Durability::Volatile,
         };
         let (id, now) = (self.add_step(), self.now());
+        self.has_asked = true;
         let started = self.members[member].carry_out(below, (id, now), &ask);
         if started != Started::Pending {
             self.withdraw(id);
@@ -350,6 +370,7 @@ impl Replicate {
         completions: &mut Vec<Completion>,
     ) -> bool {
         let (id, now) = (self.add_step(), self.now());
+        self.has_asked = true;
         let started = self.members[member].carry_out(below, (id, now), &Ask::Flush);
         if started != Started::Pending {
             self.withdraw(id);

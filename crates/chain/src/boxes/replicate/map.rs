@@ -113,7 +113,8 @@ impl Regions {
         }
     }
 
-    fn merge(&mut self, other: &Self) {
+    /// With those of `other`.
+    pub fn merge(&mut self, other: &Self) {
         for (word, more) in self.0.iter_mut().zip(&other.0) {
             *word |= more;
         }
@@ -296,13 +297,14 @@ impl Map {
             epoch,
             ..self
         };
-        if before.disk_bytes != new.disk_bytes {
-            let (was, is) = (before.disk_bytes, new.disk_bytes);
+        let (was, is) = (before.disk_bytes, new.disk_bytes);
+        if was > is {
             return match volume_lacks {
                 true => Err(Useless::Size { was, is }),
                 false => Ok(new),
             };
         }
+        let before = &before.grown(is);
         if !is_whole {
             return match volume_lacks {
                 true => Err(Useless::Interrupted),
@@ -324,6 +326,40 @@ impl Map {
         Ok(new)
     }
 
+    /// The same of a disk that has grown to `disk_bytes`: what it has grown by all lack but the
+    /// one that has all, which says what is there.
+    fn grown(&self, disk_bytes: u64) -> Self {
+        let mut grown = Self {
+            sequence: self.sequence,
+            epoch: self.epoch,
+            left: self.left,
+            members: self.members.clone(),
+            is_out: self.is_out.clone(),
+            choices: self.choices.clone(),
+            ..Self::new(disk_bytes, &vec![("", 0); self.members.len()])
+        };
+        // Regions only become longer, twice as long each time.
+        let times = (grown.region_bytes / self.region_bytes) as usize;
+        let spread = |old: &Regions, new: &mut Regions| {
+            (0..self.regions)
+                .filter(|region| old.has(*region))
+                .for_each(|region| new.set(region / times));
+        };
+        spread(&self.in_flight, &mut grown.in_flight);
+        let fresh = grown.regions_of(self.disk_bytes, disk_bytes - self.disk_bytes);
+        let source = self.source();
+        for (at, old) in self.lacking.iter().enumerate() {
+            let mut lacking = Regions::new(grown.regions);
+            spread(old, &mut lacking);
+            if Some(at) != source {
+                fresh.clone().for_each(|region| lacking.set(region));
+                grown.is_out[at] |= lacking.count() > 0;
+            }
+            grown.lacking[at] = lacking;
+        }
+        grown
+    }
+
     /// The first member that has all.
     pub fn source(&self) -> Option<usize> {
         let mut members = 0..self.is_out.len();
@@ -331,16 +367,17 @@ impl Map {
     }
 
     /// After a crash: what was in flight is as the first member has it that has all. Which
-    /// one that is; `None` if there is none.
+    /// one that is; `None` if there is none. It stays in flight, as that one may still lose it,
+    /// until a flush has covered it.
     pub fn recover(&mut self) -> Option<usize> {
         let source = self.source()?;
+        self.lacking[source].clear_all();
         for (at, lacking) in self.lacking.iter_mut().enumerate() {
             if at != source {
                 lacking.merge(&self.in_flight);
                 self.is_out[at] |= lacking.count() > 0;
             }
         }
-        self.in_flight = Regions::new(self.regions);
         Some(source)
     }
 }
@@ -402,14 +439,51 @@ mod tests {
         assert_eq!(lacks(&before, Some(7), 6), Err(Useless::Interrupted));
         assert_eq!(lacks(&before, Some(9), 5), Err(Useless::Interrupted));
         assert_eq!(lacks(&before, Some(8), 5), Ok(1));
-        let grown = Map::new(11 << 20, &[("volume", 0), ("b", 0)]);
-        let refused = grown.clone().go_on_from(&before, Some(8), 5);
+        let smaller = Map::new(9 << 20, &[("volume", 0), ("b", 0)]);
+        let refused = smaller.clone().go_on_from(&before, Some(8), 5);
         assert!(matches!(refused, Err(Useless::Size { .. })));
         before.is_out[0] = false;
-        let begun = grown
+        let begun = smaller
             .go_on_from(&before, Some(8), 5)
             .expect("nobody needs it");
-        assert_eq!(begun.lacking[1].count(), 11);
+        assert_eq!(begun.lacking[1].count(), 9);
+    }
+
+    #[test]
+    fn a_disk_that_has_grown_keeps_what_is_known_of_it() {
+        let members = [("volume", 0), ("b", 0)];
+        let is = |map: &Map, at: usize| {
+            let regions = (0..map.regions).filter(|region| map.lacking[at].has(*region));
+            (map.is_out[at], regions.collect::<Vec<_>>())
+        };
+        let grown = |before: &Map, bytes: u64| {
+            let fresh = Map::new(bytes, &members);
+            fresh.go_on_from(before, None, 0).expect("it counts")
+        };
+        // The last region had a part only; b alone has what was written last.
+        let mut before = Map::new((10 << 20) - 4096, &members);
+        before.is_out = vec![true, false];
+        before.lacking = vec![Regions::new(10); 2];
+        before.lacking[0].set(3);
+        before.in_flight.set(5);
+        let map = grown(&before, 12 << 20);
+        assert_eq!(is(&map, 0), (true, vec![3, 9, 10, 11]));
+        assert_eq!(is(&map, 1), (false, vec![]));
+        assert!(map.in_flight.has(5));
+        // All were alike.
+        before.is_out[0] = false;
+        before.lacking[0].clear_all();
+        let map = grown(&before, 12 << 20);
+        assert_eq!(is(&map, 0), (false, vec![]));
+        assert_eq!(is(&map, 1), (true, vec![9, 10, 11]));
+        // Its regions are longer.
+        let mut before = Map::new(64 << 30, &members);
+        before.is_out = vec![true, false];
+        before.lacking = vec![Regions::new(1 << 16); 2];
+        before.lacking[0].set(7);
+        let map = grown(&before, (64 << 30) + (4 << 20));
+        assert_eq!(map.region_bytes, 2 << 20);
+        assert_eq!(is(&map, 0), (true, vec![3, 1 << 15, (1 << 15) + 1]));
     }
 
     #[test]
@@ -440,7 +514,8 @@ mod tests {
         map.in_flight.set(5);
         assert_eq!(map.recover(), Some(1), "one that was never out");
         assert!(map.lacking[0].has(1) && map.lacking[0].has(5) && map.lacking[2].has(5));
-        assert_eq!((map.lacking[1].count(), map.in_flight.count()), (0, 0));
+        assert_eq!(map.lacking[1].count(), 0);
+        assert!(map.in_flight.has(5), "it may not be durable there yet");
         assert_eq!(map.is_out, [true, false, true]);
         map.is_out = vec![true; 3];
         assert_eq!(map.recover(), None);

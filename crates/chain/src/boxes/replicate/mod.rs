@@ -18,7 +18,8 @@
 //! * Two changes that overlap are never under way together, so all members have them in one
 //!   order.
 //! * A change is acknowledged when all members have it that are not out, and it is in the
-//!   file that the others are. At least one has it.
+//!   file that the others are. At least one has it that has all. While that one is away
+//!   nothing begins, and what was under way fails.
 //! * A member that fails, or answers nothing for so long, is out: whatever it was asked is
 //!   nobody's, and is read elsewhere. It is in sync again when it has all that it lacks, and
 //!   that is on its stable storage.
@@ -102,8 +103,10 @@ struct Request {
     kind: Kind,
     /// So many parts are under way.
     parts: usize,
-    /// Some member has done it.
+    /// Some member has read it; or carried it out, if it is to be filled.
     is_done: bool,
+    /// A bit for each member that is to have all and has carried it out.
+    done_by: u32,
     data: Option<Vec<u8>>,
     error: Option<IoError>,
 }
@@ -117,6 +120,7 @@ impl Request {
             kind,
             parts: 1,
             is_done: false,
+            done_by: 0,
             data: None,
             error: None,
         }
@@ -179,6 +183,13 @@ pub struct Replicate {
     /// What is on the disk, if replicas are to have some of it only.
     looking: Option<Looking>,
     is_resting: bool,
+    /// Whoever alone has all and is away is waited for no more.
+    gives_up: bool,
+    /// It was away, and may have lost what was acknowledged and not flushed: the next flush
+    /// says so.
+    may_have_lost: bool,
+    /// Something was asked that is not committed.
+    has_asked: bool,
     /// It was in use.
     is_used: bool,
     disk_bytes: u64,
@@ -223,6 +234,9 @@ impl Replicate {
             fill: None,
             looking: None,
             is_resting: true,
+            gives_up: false,
+            may_have_lost: false,
+            has_asked: false,
             is_used: false,
             disk_bytes: 0,
             turn: 0,
@@ -309,7 +323,7 @@ impl MiddleBox for Replicate {
         }
         match started {
             Some(started) => started,
-            None if self.has_source() => Started::Busy,
+            None if self.has_source() || !self.gives_up => Started::Busy,
             None => Started::Failed(none_is_there()),
         }
     }
@@ -337,6 +351,7 @@ impl MiddleBox for Replicate {
         }
         let under_way = self.ranges.iter().map(|(begin, end)| (*begin, end - begin));
         let under_way: Vec<(u64, u64)> = under_way.collect();
+        let before = self.touched.clone();
         // Of two at once only the first one counts.
         if self.covering.is_none() {
             self.touched.clear_all();
@@ -346,7 +361,11 @@ impl MiddleBox for Replicate {
                 }
             }
         }
-        self.dispatch(below, token, Kind::Flush, &Ask::Flush)
+        let started = self.dispatch(below, token, Kind::Flush, &Ask::Flush);
+        if matches!(started, Started::Busy | Started::Failed(_)) {
+            self.touched.merge(&before);
+        }
+        started
     }
 
     fn trim(
@@ -417,6 +436,7 @@ impl MiddleBox for Replicate {
     }
 
     fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
+        self.has_asked = false;
         let mut completions = Vec::new();
         for at in 1..self.members.len() {
             let sent = self.members[at]
@@ -433,6 +453,7 @@ impl MiddleBox for Replicate {
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
         let now = self.now();
+        let before = completions.len();
         completions.append(&mut self.ended);
         self.collect(below, completions);
         self.look_at_members(now, completions);
@@ -446,14 +467,25 @@ impl MiddleBox for Replicate {
             self.let_go_of_held(below, completions);
             self.empty_queues(below, completions);
             self.read_again(below, completions);
-            self.bring_back(below, now);
+            self.bring_back(now);
             self.go_on_filling(below, completions);
             self.forget(now);
+        }
+        // Who answers at once counts on it, and whoever polls commits only what he asked for.
+        if self.has_asked
+            && let Err(error) = self.commit(below)
+        {
+            for one in completions.iter_mut().skip(before) {
+                if let Ok(Outcome::Done) = one.result {
+                    one.result = Err(error.clone());
+                }
+            }
         }
         completions.append(&mut self.ended);
     }
 
     fn stop_waiting(&mut self, below: &mut dyn BlockDevice) {
+        self.gives_up = true;
         for member in &mut self.members {
             if let Some(remote) = &mut member.remote {
                 remote.stop_waiting();
@@ -487,11 +519,13 @@ impl MiddleBox for Replicate {
         let due = due.map(|due| due.saturating_sub(now));
         let is_looking = looking.is_some_and(Looking::is_pressed);
         let is_held = looking.is_some_and(|looking| !looking.held.is_empty());
-        let is_pressed = !self.again.is_empty()
+        let is_pressed = !self.again.is_empty() && (self.has_source() || self.gives_up)
             || is_held
             || is_looking && (!self.is_resting || matches!(self.begun, Begun::Looking { .. }))
             || self.members.iter().any(|one| !one.queue.is_empty())
-            || (self.fill.as_ref().is_some_and(Fill::is_waiting) && !self.is_resting);
+            || (self.fill.as_ref().is_some_and(Fill::is_waiting)
+                && !self.is_resting
+                && self.has_source());
         let pressed = match self.ended.is_empty() {
             true => is_pressed.then_some(Duration::from_millis(1)),
             false => Some(Duration::ZERO),
