@@ -283,12 +283,14 @@ impl<D: BlockDevice> Chain<D> {
         started
     }
 
-    /// Polls the boxes in use; or those that begin, which alone ask for anything then.
+    /// Polls the boxes in use; or those that begin, which alone ask for anything then. Those
+    /// above the one that is being opened have not been asked to begin, and are left alone.
     fn collect(&mut self, completions: &mut Vec<Completion>) {
         let before = completions.len();
         if let Some(exchanging) = self.exchanging.as_mut().filter(|one| one.is_opening()) {
+            let begun = exchanging.begun();
             let mut below = Below {
-                boxes: &mut exchanging.boxes,
+                boxes: &mut exchanging.boxes[begun],
                 bottom: Bottom {
                     device: &mut self.bottom,
                     generation: exchanging.generation,
@@ -546,7 +548,7 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
             return Some(Duration::ZERO);
         }
         let boxes = match exchanging.filter(|one| one.is_opening()) {
-            Some(exchanging) => &exchanging.boxes,
+            Some(exchanging) => &exchanging.boxes[exchanging.begun()],
             None => &self.boxes,
         };
         let now = self.clock.monotonic();

@@ -11,6 +11,7 @@
 //!
 //! Invariant: no request runs through some old boxes and some new ones.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use base::{Capabilities, DeviceGeometry, IoError};
@@ -191,6 +192,16 @@ impl Exchanging {
     pub fn go_on_opening(&mut self, ready: usize, now: Duration) {
         self.opened(ready);
         self.deadline = now + self.open_within;
+    }
+
+    /// Which of the new boxes have begun: those that are open, and the one that is being
+    /// opened.
+    pub fn begun(&self) -> Range<usize> {
+        let ready = match self.phase {
+            Phase::Opening { ready, .. } => ready + 1,
+            _ => 0,
+        };
+        self.boxes.len().saturating_sub(ready)..self.boxes.len()
     }
 
     /// A box comes into use while others are not opened yet.

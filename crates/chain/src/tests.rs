@@ -656,3 +656,57 @@ fn what_is_late_says_how_long_it_was_waited_for() {
         assert_eq!(late.to_string(), expected);
     }
 }
+
+/// It begins when it was asked so often.
+struct After(u32);
+
+impl MiddleBox for After {
+    fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
+        self.0 = self.0.saturating_sub(1);
+        match self.0 {
+            0 => Opening::Ready,
+            _ => Opening::UnderWay,
+        }
+    }
+}
+
+/// Asks for nothing before it is asked to begin.
+#[derive(Default)]
+struct Waits {
+    was_asked: bool,
+}
+
+impl MiddleBox for Waits {
+    fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
+        self.was_asked = true;
+        Opening::Ready
+    }
+
+    fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
+        assert!(self.was_asked, "what is below it has not begun");
+        below.poll(completions);
+    }
+
+    fn next_timer(&self) -> Option<Duration> {
+        assert!(self.was_asked, "what is below it has not begun");
+        None
+    }
+}
+
+#[test]
+fn a_box_does_nothing_before_those_below_it_have_begun() {
+    for rule in [SizeRule::First, SizeRule::Keep] {
+        let mut rig = Rig::new(Manners::default());
+        let boxes: Vec<Box<dyn MiddleBox>> = vec![
+            Box::<Waits>::default(),
+            Box::new(After(5)),
+            Box::new(After(5)),
+        ];
+        rig.begin_exchange(boxes, rule);
+        for _ in 0..20 {
+            assert_eq!(rig.poll(), []);
+            rig.chain.next_timer();
+        }
+        assert_eq!(rig.ended.take(), [Ok(())]);
+    }
+}
