@@ -31,6 +31,11 @@ pub struct RelayArguments {
     #[arg(long, value_name = "DIR", requires = "active")]
     pub journal: Option<PathBuf>,
 
+    /// What the journal has is for the disk that is served at `--to` now, though it was served
+    /// elsewhere when that was acknowledged: otherwise it is another disk's, and is refused.
+    #[arg(long, requires = "active")]
+    pub server_moved: bool,
+
     /// How long the journal is, if it is made.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size, requires = "active")]
     pub journal_size: u64,

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use base::checksum::crc32c;
 use base::{BlockDevice as _, NbdUri};
 use chain::boxes::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
 use chain::{Attribution, Chain, Exchange, ExchangeError, MiddleBox, SizeRule, build};
@@ -267,6 +268,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
 }
 
 fn journal(arguments: &RelayArguments, folder: &Path) -> Result<JournalConfig, Failure> {
+    let RelayTarget::Nbd(NbdUri { at, export, .. }) = &arguments.to;
     let ring_bytes = arguments.journal_size / 4096 * 4096;
     if ring_bytes < RING_BYTES_MIN {
         let words = format!("a journal has {} MiB at least", RING_BYTES_MIN >> 20);
@@ -285,5 +287,7 @@ fn journal(arguments: &RelayArguments, folder: &Path) -> Result<JournalConfig, F
         // It has a folder for itself, of one disk.
         tenure: None,
         below: None,
+        disk: Some(crc32c(format!("{at} {export}").as_bytes())),
+        has_moved: arguments.server_moved,
     })
 }

@@ -21,6 +21,7 @@ const SHAPE: Shape = Shape {
         lease: None,
         restores: None,
         below: None,
+        disk: None,
     },
 };
 

@@ -80,6 +80,10 @@ pub struct JournalConfig {
     pub tenure: Option<Tenure>,
     /// Of the boxes below that make something else of what is written.
     pub below: Option<u32>,
+    /// Which disk is below, by a number that no other one is likely to have; none: nobody says.
+    pub disk: Option<u32>,
+    /// It had another number when the journal was written.
+    pub has_moved: bool,
 }
 
 impl JournalConfig {

@@ -77,6 +77,12 @@ impl Journal {
             block_min: 1,
             tenure: Some(surroundings.tenure),
             below: Some(below),
+            disk: surroundings
+                .whose
+                .volume_id
+                .as_ref()
+                .map(|id| crc32c(id.to_string().as_bytes())),
+            has_moved: false,
         };
         let world = World {
             disk: state.disk,

@@ -110,6 +110,7 @@ impl Journal {
             lease: tenure.and_then(|tenure| tenure.epoch),
             restores: tenure.and_then(|tenure| tenure.restores),
             below: self.config.below,
+            disk: self.config.disk,
         }
     }
 
@@ -149,12 +150,7 @@ impl Journal {
             }
         };
         match (told, std::mem::replace(&mut self.stage, Stage::Closed)) {
-            (Told::Opened(file, start), Stage::Opening) => {
-                if self.config.tenure.is_none() && start.size_bytes != size_of(below) {
-                    return self.is_anothers(&start, below);
-                }
-                self.begin_scan(file, start, below);
-            }
+            (Told::Opened(file, start), Stage::Opening) => self.begin_scan(file, start, below),
             (Told::PutAside(path, why, made), Stage::Opening) => {
                 self.note(format!(
                     "{why}: what this journal had acknowledged is kept in {}, and not carried out",
@@ -241,17 +237,39 @@ impl Journal {
         self.fail(format!("the journal {path}: {error}"));
     }
 
-    fn is_anothers(&mut self, start: &Start, below: &dyn BlockDevice) {
+    /// Whether it is of the disk below, if it has anything.
+    fn is_of(&mut self, start: &Start, below: &dyn BlockDevice) -> bool {
         let path = self.config.told_path();
         let (was, is) = (start.size_bytes, size_of(below));
-        self.fail(format!(
-            "the journal {path}: it is the journal of a disk of {was} bytes, and this one has {is}"
-        ));
+        let is_anothers = start.origin.is_anothers(&self.origin()) && !self.config.has_moved;
+        // A disk may have grown, if it is known to be the same one.
+        let is_known = self.config.tenure.is_some() || start.origin.disk.is_some();
+        if is_anothers {
+            let hint = match self.config.tenure {
+                Some(_) => "",
+                None => "; if that is at another place now, --server-moved says so",
+            };
+            self.fail(format!(
+                "the journal {path}: what it has was acknowledged for another disk; put back \
+                 this one's, and that one to where it belongs{hint}"
+            ));
+        } else if was > is || was != is && !is_known {
+            self.fail(format!(
+                "the journal {path}: it is the journal of a disk of {was} bytes, and this one \
+                 has {is}"
+            ));
+        } else {
+            return true;
+        }
+        false
     }
 
     /// Whether what a journal has may go below, if it has anything; otherwise it fails, or
     /// that is put aside.
     fn may_carry_out(&mut self, start: &Start, below: &dyn BlockDevice) -> bool {
+        if !self.is_of(start, below) {
+            return false;
+        }
         let Some(tenure) = self.config.tenure else {
             return true;
         };
@@ -263,18 +281,20 @@ impl Journal {
             ));
             return false;
         }
+        if tenure.follows != 0 && tenure.epoch.is_some() && start.origin.lease == tenure.epoch {
+            // Whoever has it now may go on with it.
+            self.fail(format!(
+                "the journal {path} has something by now that was acknowledged and is not \
+                 carried out"
+            ));
+            return false;
+        }
         let why = match tenure.follows {
             0 => start.origin.differs_from(&self.origin()),
             // Whoever was let in before this chain.
             _ => Some("the volume was written without it since"),
         };
-        let Some(why) = why else {
-            if start.size_bytes > size_of(below) {
-                self.is_anothers(start, below);
-                return false;
-            }
-            return true;
-        };
+        let Some(why) = why else { return true };
         let disk = Arc::clone(&self.world.disk);
         let (path, shape) = (self.config.path.clone(), self.shape(size_of(below)));
         let lease = start.origin.lease;

@@ -11,18 +11,26 @@ pub struct Origin {
     pub restores: Option<u64>,
     /// Of the boxes below that make something else of what is written.
     pub below: Option<u32>,
+    /// Which disk it is.
+    pub disk: Option<u32>,
+}
+
+fn is_other<T: PartialEq>(was: Option<T>, is: Option<T>) -> bool {
+    was.zip(is).is_some_and(|(was, is)| was != is)
 }
 
 impl Origin {
     /// Why what was written for `self` is not for `now`, if it is not.
     pub fn differs_from(&self, now: &Self) -> Option<&'static str> {
-        fn is_other<T: PartialEq>(was: Option<T>, is: Option<T>) -> bool {
-            was.zip(is).is_some_and(|(was, is)| was != is)
-        }
         if is_other(self.restores, now.restores) {
             return Some("the volume went back to an earlier version since");
         }
         is_other(self.below, now.below).then_some("other boxes lie below it now")
+    }
+
+    /// Whether it is another disk's, whose files were mixed up.
+    pub fn is_anothers(&self, now: &Self) -> bool {
+        is_other(self.disk, now.disk)
     }
 }
 
@@ -36,6 +44,7 @@ mod tests {
             lease: Some(3),
             restores,
             below,
+            disk: Some(1),
         };
         let was = of(Some(1), Some(9));
         for now in [was, of(None, Some(9)), of(Some(1), None), of(None, None)] {
@@ -46,5 +55,8 @@ mod tests {
         assert!(why.contains("went back"), "{why}");
         let why = was.differs_from(&of(Some(1), Some(8))).expect("others");
         assert!(why.contains("other boxes"), "{why}");
+        let with = |disk| Origin { disk, ..was };
+        assert!(!was.is_anothers(&was) && !was.is_anothers(&with(None)));
+        assert!(was.is_anothers(&with(Some(2))) && !with(None).is_anothers(&was));
     }
 }

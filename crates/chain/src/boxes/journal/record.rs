@@ -13,11 +13,12 @@ pub const RING_OFFSET: u64 = 2 * PAGE_BYTES;
 pub const PAGE_BYTES: u64 = 4096;
 
 /// Of a page, and of those of before: how many words there are before its checksum.
-const START_MAGIC: u64 = 0x3374_7261_7473_656a;
-const START_MAGICS: [(u64, usize); 3] = [
+const START_MAGIC: u64 = 0x3474_7261_7473_656a;
+const START_MAGICS: [(u64, usize); 4] = [
     (0x7472_6174_7365_656a, 7),
     (0x3274_7261_7473_656a, 8),
-    (START_MAGIC, 10),
+    (0x3374_7261_7473_656a, 10),
+    (START_MAGIC, 11),
 ];
 const RECORD_MAGIC: u32 = 0x6c6a_7263;
 
@@ -72,6 +73,7 @@ impl Start {
             word_of(self.origin.lease),
             word_of(self.origin.restores),
             word_of(self.origin.below),
+            word_of(self.origin.disk),
         ] {
             page.put_u64(word);
         }
@@ -86,7 +88,7 @@ impl Start {
         let words = Self::words_of(page)?;
         let checked = page.get(..8 * words)?;
         let mut reader = Reader::new(page);
-        let mut read = [0; 11];
+        let mut read = [0; 12];
         for word in &mut read[..=words] {
             *word = reader.u64().ok()?;
         }
@@ -95,7 +97,7 @@ impl Start {
         }
         read[words..].fill(0);
         let [_, number, epoch, tail, sequence, ring_bytes, size_bytes, ..] = read;
-        let [.., lease, restores, below, _] = read;
+        let [.., lease, restores, below, disk, _] = read;
         let small = |word: u64| word.checked_sub(1).map(u32::try_from).transpose();
         let start = Self {
             number,
@@ -108,6 +110,7 @@ impl Start {
                 lease: small(lease).ok()?,
                 restores: restores.checked_sub(1),
                 below: small(below).ok()?,
+                disk: small(disk).ok()?,
             },
         };
         (ring_bytes > 0).then_some(start)
@@ -263,6 +266,7 @@ mod tests {
                 lease: (words > 7).then_some(6),
                 restores: (words > 8).then_some(7),
                 below: (words > 9).then_some(8),
+                disk: (words > 10).then_some(9),
             };
             assert_eq!(
                 (start.number, start.size_bytes, start.origin),
@@ -286,11 +290,12 @@ mod tests {
                 lease: Some(u32::MAX),
                 restores: Some(2),
                 below: Some(u32::MAX),
+                disk: Some(1),
             },
         };
         let page = start.encode();
         assert_eq!(Start::decode(&page), Some(start));
-        for bit in 0..88 * 8 {
+        for bit in 0..96 * 8 {
             let mut page = page.clone();
             page[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Start::decode(&page), None, "bit {bit}");

@@ -235,6 +235,8 @@ impl Machine {
             block_min: 1,
             tenure: None,
             below: None,
+            disk: Some(1),
+            has_moved: false,
         };
         let below = Below {
             platter: Rc::clone(platter),
@@ -683,26 +685,59 @@ fn what_the_disk_below_cannot_take_is_not_acknowledged() {
     assert_eq!(durable[..12_288], expected);
 }
 
+/// What comes of a journal over a disk of `bytes`, with the number `disk`.
+fn opened_over(
+    machine: &Machine,
+    bytes: usize,
+    (disk, has_moved): (Option<u32>, bool),
+) -> Result<Vec<u8>, String> {
+    let config = JournalConfig {
+        disk,
+        has_moved,
+        ..machine.journal.config.clone()
+    };
+    let mut journal = Journal::new(config, machine.simulation.world(), Wake::silent());
+    let mut below = frontend::memory::MemoryDevice::new(bytes);
+    loop {
+        match journal.open(&mut below) {
+            Opening::Failed(reason) => return Err(reason),
+            Opening::Ready if matches!(journal.stage, Stage::Open(_)) => {
+                return Ok(below.bytes().to_vec());
+            }
+            Opening::Ready => journal.resume(),
+            Opening::UnderWay => {}
+        }
+        machine.simulation.pool.run_all(&machine.simulation.random);
+        journal.poll(&mut below, &mut Vec::new());
+        // What has failed says so when it is opened.
+        let _ = journal.commit(&mut below);
+    }
+}
+
 #[test]
-fn the_journal_of_another_disk_is_refused() {
+fn what_a_journal_has_goes_to_no_other_disk() {
+    let size = BLOCK * BLOCKS;
+    let ours = (Some(1), false);
     let mut machine = Machine::new(7, FlushMode::Through);
     machine.open();
-    let (mut journal, _) = Machine::parts(&machine.simulation, &machine.platter, machine.flush);
-    let mut other = frontend::memory::MemoryDevice::new(1 << 20);
-    let reason = loop {
-        match journal.open(&mut other) {
-            Opening::Failed(reason) => break reason,
-            Opening::UnderWay => {
-                machine.simulation.pool.run_all(&machine.simulation.random);
-                journal.poll(&mut other, &mut Vec::new());
-            }
-            Opening::Ready => panic!("it is another's"),
-        }
+    machine.platter.borrow_mut().fails = true;
+    write(&mut machine, 512, &[4; 512]);
+    write(&mut machine, 0, &[5; 512]);
+    let refused = |bytes, whose, why: &str| {
+        let reason = opened_over(&machine, bytes, whose).expect_err("it is another's");
+        assert!(reason.contains(why), "{reason}");
     };
-    assert!(
-        reason.contains("a disk of 32768 bytes, and this one has 1048576"),
-        "{reason}"
-    );
+    refused(size, (Some(2), false), "acknowledged for another disk");
+    refused(size, (Some(2), false), "--server-moved");
+    let smaller = "a disk of 32768 bytes, and this one has 28672";
+    refused(size - 4096, ours, smaller);
+    refused(size - 4096, (Some(2), true), smaller);
+    // The same one at another place, which has grown.
+    let bytes = opened_over(&machine, size + 4096, (Some(2), true)).expect("it is the same");
+    assert_eq!((&bytes[..512], bytes[512]), (&[5; 512][..], 4));
+    // One that has nothing is anybody's.
+    opened_over(&machine, size - 4096, (Some(3), false)).expect("it is empty");
+    opened_over(&machine, 1 << 20, (None, false)).expect("it is empty");
 }
 
 #[test]
