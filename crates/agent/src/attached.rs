@@ -18,9 +18,9 @@
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, mpsc};
 
-use api::host::{Access, Assignment, Seal, Want};
+use api::host::{Access, Assignment, Seal, Want, WantedChain};
 use base::{AttachmentId, IoError, KeyId, Lineage, VolumeId, with_causes};
 use catalog::{CatalogError, Lease, WrappedKey};
 use chain::{Chain, Exchange, SizeRule};
@@ -32,7 +32,7 @@ use volume::{
 };
 use world::{Clock, Wake};
 
-use crate::agent::{Agent, Inner, TaskEnded, blocking};
+use crate::agent::{Agent, Inner, TaskEnded, blocking, lock};
 use crate::box_files::Keepers;
 use crate::capability_cache::Kept;
 use crate::chains::ChainError;
@@ -57,9 +57,13 @@ pub struct Attached {
     pub(crate) export: Export,
     /// What its boxes tell, since there were any.
     pub(crate) events: OnceLock<Arc<EventLog>>,
+    /// Since which one this host has had all leases up to its own, and let nobody in.
+    pub(crate) since: Option<u32>,
     /// The number of the chain that it is served through, of whatever boxes or none; 0: none
     /// was put in place yet.
     pub(crate) chain_turn: AtomicU64,
+    /// That chain.
+    pub(crate) chain: Mutex<Option<WantedChain>>,
     /// Its thread, until it is told to stop.
     served: RwLock<Option<Served>>,
     /// What is read without a lease, on unit daemons.
@@ -88,7 +92,7 @@ impl Served {
 impl Attached {
     fn new(
         (id, volume): (AttachmentId, VolumeId),
-        (epoch, restores): (Option<u32>, Option<u64>),
+        (epoch, since, restores): (Option<u32>, Option<u32>, Option<u64>),
         name: String,
         (served, kept): (Served, Option<Kept>),
     ) -> Self {
@@ -98,9 +102,11 @@ impl Attached {
             volume,
             epoch,
             restores,
+            since,
             export: served.export(),
             events: OnceLock::new(),
             chain_turn: AtomicU64::new(0),
+            chain: Mutex::default(),
             served: RwLock::new(Some(served)),
             _kept: kept,
         }
@@ -261,6 +267,16 @@ pub enum AttachError {
     /// The boxes of its chain do not begin.
     #[error("its chain: {}", with_causes(.0))]
     Chain(#[from] ChainError),
+    /// What a box had acknowledged may be nowhere else.
+    #[error(
+        "the journal of box {0} is gone, or is none any more, and the volume is in use through \
+         it: what it had acknowledged and not carried out is lost, unless it is put back; \
+         `scree detach --force` gives that up"
+    )]
+    BoxJournalLost(String),
+    /// Through which boxes it was served.
+    #[error("what is noted of its boxes cannot be read, or kept: {0}")]
+    Noted(std::io::Error),
     /// What journals among its boxes have cannot be looked for, or put aside.
     #[error("the journals of its boxes cannot be looked through: {0}")]
     BoxJournals(std::io::Error),
@@ -489,7 +505,8 @@ impl From<SpawnError<Self>> for AttachError {
 }
 
 impl Agent {
-    /// Steps 1 to 4; of a read-only attachment, the last two.
+    /// Steps 1 to 4; of a read-only attachment, the last two. It begins with the boxes that
+    /// whoever has it knows it through.
     pub(crate) async fn open_and_serve(
         &self,
         wish: &Assignment,
@@ -497,6 +514,10 @@ impl Agent {
         if self.is_ending() {
             return Err(AttachError::Ending);
         }
+        let wish = &Assignment {
+            chain: self.boxes_to_begin_with(wish).await?,
+            ..wish.clone()
+        };
         // To a VM it has one name for ever, also if the volume gets another.
         let name = match wish.vm {
             Some(_) => wish.id.to_string(),
@@ -508,11 +529,12 @@ impl Agent {
             ..ExportOptions::new(name.clone(), Arc::clone(&self.inner.world.clock))
         };
         let inner = Arc::clone(&self.inner);
-        let (mut epoch, mut restores) = (None, None);
+        let (mut epoch, mut since, mut restores) = (None, None, None);
         let served = match wish.access {
             Access::ReadWrite => {
-                let lease = self.leased(wish).await?;
+                let (lease, first) = self.leased(wish).await?;
                 (epoch, restores) = (Some(lease.0.epoch), lease.0.restores);
+                since = Some(first);
                 let is_first = wish.fenced.is_some();
                 let served = blocking(move || serve(&inner, lease, is_first, options)).await;
                 if !matches!(served, Ok(Ok(_))) {
@@ -527,32 +549,13 @@ impl Agent {
         };
         let attached = Arc::new(Attached::new(
             (wish.id, wish.volume),
-            (epoch, restores),
+            (epoch, since, restores),
             name,
             served?,
         ));
-        if epoch.is_some() {
-            let put = self.put_box_journals_aside(wish).await;
-            let put = put.map_err(AttachError::Task);
-            if let Err(error) = put.and_then(|put| put.map_err(AttachError::BoxJournals)) {
-                self.abandon(attached).await?;
-                return Err(error);
-            }
-        }
-        if wish.chain.is_none() {
-            // Whichever boxes come later, it was written without them before.
-            attached
-                .chain_turn
-                .store(self.new_turn(), Ordering::Release);
-            if epoch.is_some() {
-                self.tidy_boxes(wish.volume, Keepers::default()).await;
-            }
-        } else {
-            let put = self.put_chain(wish, &attached, SizeRule::First);
-            if let Err(error) = put.await {
-                self.abandon(attached).await?;
-                return Err(error.into());
-            }
+        if let Err(error) = self.begin_boxes(wish, &attached).await {
+            self.abandon(attached).await?;
+            return Err(error);
         }
         let (serving, export) = (&self.inner.serving, attached.export.clone());
         if wish.vm.is_none() {
@@ -571,6 +574,37 @@ impl Agent {
             tracing::warn!(attachment = %wish.id, %error);
         }
         Ok(attached)
+    }
+
+    /// Puts the boxes in place that somebody is to be let in through.
+    async fn begin_boxes(
+        &self,
+        wish: &Assignment,
+        attached: &Arc<Attached>,
+    ) -> Result<(), AttachError> {
+        if attached.epoch.is_some() {
+            let put = self.put_box_journals_aside(wish).await?;
+            put.map_err(AttachError::BoxJournals)?;
+        }
+        if wish.chain.is_none() {
+            // Whichever boxes come later, it was written without them before.
+            attached
+                .chain_turn
+                .store(self.new_turn(), Ordering::Release);
+            if attached.epoch.is_some() {
+                self.tidy_boxes(wish.volume, Keepers::default()).await;
+            }
+        } else {
+            self.put_chain(wish, attached, SizeRule::First).await?;
+        }
+        lock(&attached.chain).clone_from(&wish.chain);
+        let noted = self.note_boxes(wish, attached, None).await?;
+        noted.map_err(AttachError::Noted)?;
+        if let Some(epoch) = attached.epoch {
+            let noted = self.note_let_in(wish.volume, epoch).await?;
+            noted.map_err(AttachError::Noted)?;
+        }
+        Ok(())
     }
 
     /// Steps 5 and 6. On an error the journal keeps what was not destaged, and
@@ -629,7 +663,7 @@ impl Agent {
     /// replays and destages a journal that a crash left.
     /// Returns the lease it did that under.
     pub(crate) async fn settle(&self, wish: &Assignment) -> Result<u32, AttachError> {
-        let lease = self.leased(wish).await?;
+        let (lease, _) = self.leased(wish).await?;
         let epoch = lease.0.epoch;
         let inner = Arc::clone(&self.inner);
         let settled = blocking(move || {
@@ -642,13 +676,15 @@ impl Agent {
         settled?.map(|()| epoch)
     }
 
-    /// Steps 1 and 2, and until when the lease holds.
-    async fn leased(&self, wish: &Assignment) -> Result<(Lease, LeaseTerm), AttachError> {
+    /// Steps 1 and 2, until when the lease holds, and since which one this host has had all.
+    async fn leased(&self, wish: &Assignment) -> Result<((Lease, LeaseTerm), u32), AttachError> {
         // It is counted from before it was asked for.
         let asked = self.inner.world.clock.monotonic();
         let lease = self.keyed(wish).await?;
+        let since = self.note_lease(wish.volume, lease.epoch).await?;
+        let since = since.map_err(AttachError::Noted)?;
         let term = self.hold(wish, lease.epoch, asked);
-        Ok((lease, term))
+        Ok(((lease, term), since))
     }
 
     /// Steps 1 and 2.

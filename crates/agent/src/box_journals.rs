@@ -98,7 +98,7 @@ fn asides(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
 
 /// The journals among the boxes that are wanted of a volume; none, if this program cannot
 /// tell.
-fn wanted(policy: Option<&str>) -> Option<HashSet<String>> {
+pub(crate) fn wanted(policy: Option<&str>) -> Option<HashSet<String>> {
     let keepers = match policy {
         Some(policy) => Keepers::of(&Policy::parse(policy).ok()?),
         None => Keepers::default(),

@@ -21,6 +21,8 @@ pub struct BoxKeys {
     world: World,
     /// None: of nobody there are keys.
     folder: Option<PathBuf>,
+    /// Who hears of them is a tenant, and not whoever has put them here.
+    is_tenants: bool,
 }
 
 impl BoxKeys {
@@ -30,6 +32,7 @@ impl BoxKeys {
         Self {
             world: world.clone(),
             folder: is_name.then(|| folder.join(tenant)),
+            is_tenants: true,
         }
     }
 
@@ -39,6 +42,7 @@ impl BoxKeys {
         Self {
             world: world.clone(),
             folder: Some(folder.to_owned()),
+            is_tenants: false,
         }
     }
 }
@@ -57,10 +61,20 @@ impl KeySource for BoxKeys {
             {
                 Err(missing())
             }
-            Err(error) => Err(KeyMissing::Unusable {
-                name: name.to_owned(),
-                reason: base::with_causes(&error),
-            }),
+            Err(error) => {
+                let why = base::with_causes(&error);
+                // Whose key it is need not know where the host has it.
+                let reason = match self.is_tenants {
+                    true => {
+                        tracing::warn!(key = name, why, "a key of boxes cannot be used");
+                        "the host's operator has to put its file right; the host's log says how"
+                            .to_owned()
+                    }
+                    false => why,
+                };
+                let name = name.to_owned();
+                Err(KeyMissing::Unusable { name, reason })
+            }
         }
     }
 }
@@ -104,10 +118,14 @@ mod tests {
         assert!(matches!(other, Err(KeyMissing::None(_))), "{other:?}");
         let open = folder.path().join("alice/disk");
         fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).expect("set");
-        let refused = of("alice").passphrase("disk");
-        assert!(
-            matches!(refused, Err(KeyMissing::Unusable { .. })),
-            "{refused:?}"
-        );
+        let refused = of("alice")
+            .passphrase("disk")
+            .expect_err("others may read it");
+        assert!(matches!(refused, KeyMissing::Unusable { .. }), "{refused}");
+        let path = folder.path().display().to_string();
+        assert!(!refused.to_string().contains(&path), "{refused}");
+        let own = BoxKeys::in_folder(&world, &folder.path().join("alice"));
+        let refused = own.passphrase("disk").expect_err("others may read it");
+        assert!(refused.to_string().contains(&path), "{refused}");
     }
 }

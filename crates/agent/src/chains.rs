@@ -108,6 +108,24 @@ async fn read(chain: &WantedChain) -> Result<Policy, ChainError> {
 }
 
 impl Agent {
+    /// Puts other boxes in the place of those that somebody uses the volume through.
+    pub(crate) async fn exchange_chain(
+        &self,
+        wish: &Assignment,
+        attached: &Arc<Attached>,
+    ) -> Result<(), ChainError> {
+        self.note_boxes(wish, attached, Some(&wish.chain)).await??;
+        let put = self.put_chain(wish, attached, SizeRule::Keep).await;
+        if put.is_ok() {
+            lock(&attached.chain).clone_from(&wish.chain);
+        }
+        if let Err(error) = self.note_boxes(wish, attached, None).await? {
+            // Of both that are noted it is found out which one was in use.
+            tracing::warn!(volume = %wish.volume, %error, "that boxes were exchanged is not noted");
+        }
+        put
+    }
+
     /// Puts the boxes in place that are wanted of a volume: none, without a chain.
     /// Nothing that was asked of it meanwhile is lost.
     pub(crate) async fn put_chain(
@@ -136,6 +154,7 @@ impl Agent {
                     turn,
                     follows,
                     restores: attached.restores,
+                    since: attached.since,
                 };
                 let surroundings = self.surroundings(wish, chain, attached, tenure).await?;
                 Some((policy, surroundings))
@@ -360,10 +379,10 @@ pub(crate) struct ChainState {
 }
 
 impl ChainState {
-    /// As it is wanted.
-    pub fn served(wish: &Assignment) -> Self {
+    /// This one is served.
+    pub fn served(chain: Option<ChainKey>) -> Self {
         Self {
-            served: wanted(wish),
+            served: chain,
             ..Self::default()
         }
     }

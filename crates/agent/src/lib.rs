@@ -54,6 +54,7 @@ mod places;
 mod plugging;
 mod report;
 mod rewrapping;
+mod served;
 pub mod serving;
 #[cfg(test)]
 mod tests;

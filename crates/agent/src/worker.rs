@@ -26,7 +26,6 @@ use std::time::Duration;
 use api::host::{Access, Assignment, AttachmentReport, AttachmentState};
 use base::{SnapshotId, VolumeId, with_causes};
 use catalog::CatalogError;
-use chain::SizeRule;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use volume::{OpenError, Volume};
@@ -265,8 +264,9 @@ impl Work {
             Ok(attached) => {
                 tracing::info!(volume = %wish.volume, name = wish.name, access = %wish.access,
                     "attached");
+                let chain = lock(&attached.chain).as_ref().map(|chain| chain.key);
                 *lock(&self.shared.open) = Some(attached);
-                self.chain = ChainState::served(wish);
+                self.chain = ChainState::served(chain);
                 self.wait = Duration::ZERO;
                 self.cuts.clear();
                 self.stopped = None;
@@ -329,12 +329,11 @@ impl Work {
         if !self.chain.is_to_change(wish, now) {
             return;
         }
-        let put = self.agent.put_chain(wish, attached, SizeRule::Keep);
-        match put.await {
+        match self.agent.exchange_chain(wish, attached).await {
             Ok(()) => {
                 let revision = chains::wanted(wish).map(|chain| chain.revision);
                 tracing::info!(volume = %wish.volume, revision, "boxes exchanged");
-                self.chain = ChainState::served(wish);
+                self.chain = ChainState::served(chains::wanted(wish));
             }
             Err(error) => {
                 let why = with_causes(&error);
@@ -537,6 +536,7 @@ impl Work {
             Ok(epoch) => {
                 tracing::info!(volume = %wish.volume, name = wish.name, "detached");
                 self.agent.forget_journal(wish.volume).await;
+                self.agent.forget_served(wish.volume).await;
                 if epoch.is_some() {
                     self.agent.remove_empty_rings(wish.volume).await;
                 }
@@ -685,7 +685,10 @@ impl Work {
 /// Says why a volume is not served, and what to do.
 fn open_failure(inner: &Inner, name: &str, error: &AttachError) -> String {
     let hint = match error {
-        AttachError::Older(_) | AttachError::BeforeLeaseKeys | AttachError::Unsealed => {
+        AttachError::Older(_)
+        | AttachError::BeforeLeaseKeys
+        | AttachError::Unsealed
+        | AttachError::BoxJournalLost(_) => {
             return format!("volume {name:?} cannot be opened: {error}");
         }
         error if error.is_journal_lost(inner) => JOURNAL_LOST,
@@ -693,7 +696,7 @@ fn open_failure(inner: &Inner, name: &str, error: &AttachError) -> String {
             "restore the file, or move it away: without its journal it opens at its newest version"
         }
         AttachError::Open(OpenError::Journal(_)) => {
-            "without its journal it opens at its newest version"
+            "its journal may have what was flushed last, and is to stay as it is"
         }
         AttachError::Journals(_) => "nothing of it is lost",
         AttachError::Chain(_) | AttachError::BoxJournals(_) => {

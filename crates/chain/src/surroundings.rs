@@ -77,6 +77,9 @@ pub struct Tenure {
     pub follows: u64,
     /// How often the volume has gone back to a version. None, if nobody says.
     pub restores: Option<u64>,
+    /// Since which lease the same host has had all up to `epoch`, and let nobody in before this
+    /// chain; none: that one.
+    pub since: Option<u32>,
 }
 
 /// The right to acknowledge what is written to what lies below a chain.

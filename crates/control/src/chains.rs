@@ -116,9 +116,29 @@ impl Acting {
             if !control.is_dry_run() {
                 tracing::info!(chain = %row.id, volume = %row.volume, "chain deleted");
             }
-            control.view_chain(row).await
+            control.view_left(row).await
         })
         .await
+    }
+
+    /// A chain that was deleted, once all hosts have said what came of that, or `wait` has
+    /// passed; with the attachments that are served through it still.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn deleted_chain(
+        &self,
+        row: ChainRow,
+        wait: Duration,
+    ) -> Result<ChainView, ControlError> {
+        let left = self.until(wait, || async {
+            let view = self.view_left(row.clone()).await?;
+            Ok(view.is_settled().then_some(view))
+        });
+        match left.await? {
+            Some(view) => Ok(view),
+            None => self.view_left(row).await,
+        }
     }
 
     /// A chain, once all hosts have said what came of it, or `wait` has passed.
@@ -217,6 +237,16 @@ impl Acting {
                 reason: "the host does not answer; ask again".to_owned(),
             }),
         }
+    }
+
+    /// A chain that is no more.
+    async fn view_left(&self, row: ChainRow) -> Result<ChainView, ControlError> {
+        let mut view = self.view_chain(row).await?;
+        let attachments = self.inner.database.attachments_of(view.row.volume).await?;
+        let id = view.row.id;
+        let is_left = |one: &AttachmentRow| one.chain.is_some_and(|chain| chain.id == id);
+        view.attachments = attachments.into_iter().filter(is_left).collect();
+        Ok(view)
     }
 
     async fn view_chain(&self, row: ChainRow) -> Result<ChainView, ControlError> {

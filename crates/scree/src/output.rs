@@ -104,7 +104,7 @@ pub fn write_out(bytes: &[u8]) -> io::Result<()> {
 pub fn print_lines(lines: &[String]) -> io::Result<bool> {
     let mut text = String::new();
     for line in lines {
-        text += &plain(line);
+        text += &plain_line(line);
         text.push('\n');
     }
     let mut out = io::stdout().lock();
@@ -139,6 +139,11 @@ pub fn print_notice(format: Format, notice: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
+/// Whether a character changes how others around it are shown, or in which order.
+fn is_unseen(character: char) -> bool {
+    matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}')
+}
+
 /// A text for people. What a host or another user has written in it is not for
 /// the terminal to obey: control characters are spelt.
 fn plain(text: &str) -> String {
@@ -146,11 +151,18 @@ fn plain(text: &str) -> String {
     for character in text.chars() {
         match character {
             '\n' => plain.push(character),
-            _ if character.is_control() => plain.extend(character.escape_default()),
+            _ if character.is_control() || is_unseen(character) => {
+                plain.extend(character.escape_default());
+            }
             _ => plain.push(character),
         }
     }
     plain
+}
+
+/// The same of one line, whatever is in it.
+fn plain_line(line: &str) -> String {
+    plain(&line.replace('\n', "\\n"))
 }
 
 /// A path as a word of a shell's command line.
@@ -190,6 +202,9 @@ mod tests {
         let plain = plain(told);
         assert!(!plain.trim_end().contains(char::is_control), "{plain}");
         assert!(plain.starts_with("it ended\\u{1b}]0;gone") && plain.ends_with('\n'));
+        // Nor does a name make a line of its own, or turn one around.
+        let line = plain_line("/tmp/x\n2026-01-01  ALERT \u{202e}evil");
+        assert_eq!(line, "/tmp/x\\n2026-01-01  ALERT \\u{202e}evil");
     }
 
     /// One long cell made the program stop: a width has 16 bits.

@@ -14,7 +14,7 @@ pub use fault::Fault;
 pub use hop::Hop;
 pub use journal::{
     ASIDE, BESIDE, FlushMode, JOURNAL_SUFFIX, Journal, JournalConfig, JournalLeft, RING_BYTES_MIN,
-    journal_left, put_journal_aside,
+    journal_is_there, journal_left, put_journal_aside,
 };
 pub(crate) use journal::{JOURNAL_MEMORY_MAX, below_of};
 pub use monitor::{Detail, Event, FileEvent, Monitor, What};

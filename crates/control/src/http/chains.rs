@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use api::types::{ApplyChain, Chain, ChainBox, ChainUse, Events, Page};
 use axum::Json;
-use axum::http::StatusCode;
 use base::ChainId;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -84,12 +83,22 @@ async fn show(
 }
 
 /// Delete a chain; its volume is served without boxes then
+///
+/// The attachments that are told are those that are served through it still.
 #[utoipa::path(delete, path = "/v1/chains/{chain}", operation_id = "delete_chain",
-    tag = "chains", params(("chain" = String, Path, description = "Its id")),
+    tag = "chains", params(("chain" = String, Path, description = "Its id"), Wait),
     responses((status = 200, body = Chain)))]
-async fn delete(acting: Acting, Name(id): Name) -> Result<(StatusCode, Json<Chain>), ApiError> {
+async fn delete(
+    acting: Acting,
+    Name(id): Name,
+    Query(wait): Query<Wait>,
+) -> Result<Json<Chain>, ApiError> {
     let view = acting.delete_chain(parse(&id)?).await?;
-    Ok((StatusCode::OK, Json(shown(view))))
+    if wait.duration().is_zero() || acting.is_dry_run() {
+        return Ok(Json(shown(view)));
+    }
+    let view = acting.deleted_chain(view.row, wait.duration()).await?;
+    Ok(Json(shown(view)))
 }
 
 /// Which events.
@@ -156,14 +165,17 @@ fn shown(view: ChainView) -> Chain {
         Some(VolumeName { name, owner }) => (name, owner),
         None => (row.volume.to_string(), None),
     };
-    let uses = view.attachments.into_iter().map(|one| ChainUse {
-        attachment: one.id.to_string(),
-        vm: one.vm,
-        revision: one
-            .chain
-            .filter(|chain| chain.id == row.id)
-            .map(|chain| chain.revision),
-        problem: one.chain_problem,
+    let uses = view.attachments.into_iter().map(|one| {
+        let served = one.chain.filter(|chain| chain.id == row.id);
+        ChainUse {
+            attachment: one.id.to_string(),
+            vm: one.vm,
+            revision: served.map(|chain| chain.revision),
+            // One that is not served at all is not served through it.
+            problem: one
+                .chain_problem
+                .or(one.reason.filter(|_| served.is_none())),
+        }
     });
     Chain {
         id: row.id.to_string(),

@@ -23,8 +23,16 @@ pub enum ChainCommand {
     },
     /// Show a volume's chain: its policy, and where it is in use.
     Show(WhichChain),
-    /// Serve a volume without its boxes.
-    Delete(WhichChain),
+    /// Serve a volume without its boxes. Whoever has the disk keeps it as large as it is: a box
+    /// that makes it smaller (`encrypt`) stays until the volume is detached.
+    Delete {
+        /// Which.
+        #[command(flatten)]
+        which: WhichChain,
+        /// Return at once, and not when every host has said what came of it.
+        #[arg(long)]
+        no_wait: bool,
+    },
 }
 
 #[derive(Args)]

@@ -224,7 +224,8 @@ fn list(attachments: &[Attachment], is_own: bool) -> String {
     }
     let mut text = table.to_string();
     for attachment in attachments {
-        for why in attachment.reason.iter().chain(&attachment.note) {
+        let told = attachment.reason.iter().chain(&attachment.chain_problem);
+        for why in told.chain(&attachment.note) {
             text += &format!("\n{} ({}): {why}\n", name(attachment), attachment.id);
         }
     }
@@ -259,6 +260,9 @@ fn show(attachment: &Attachment) -> String {
     }
     if let Some(reason) = &attachment.reason {
         row("reason", reason.clone());
+    }
+    if let Some(problem) = &attachment.chain_problem {
+        row("boxes", format!("not as its chain says: {problem}"));
     }
     if let Some(note) = &attachment.note {
         row("note", note.clone());

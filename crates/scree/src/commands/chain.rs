@@ -34,19 +34,29 @@ impl Session {
                 let chain = self.chain_of(&which).await?;
                 Ok(print(self.format, &chain, shown)?)
             }
-            ChainCommand::Delete(which) => {
-                let chain = self.chain_of(&which).await?;
-                let path = format!("/v1/chains/{}", chain.id);
-                let chain: Chain = self.client.delete(&path).await?;
-                Ok(print(self.format, &chain, |chain| {
-                    format!(
-                        "{} is no more; {} has no boxes{}\n",
-                        chain.id,
-                        chain.volume,
-                        in_vm(chain)
-                    )
-                })?)
-            }
+            ChainCommand::Delete { which, no_wait } => self.delete_chain(&which, no_wait).await,
+        }
+    }
+
+    async fn delete_chain(&self, which: &WhichChain, no_wait: bool) -> Result<(), Failure> {
+        let chain = self.chain_of(which).await?;
+        let wait = if no_wait { 0 } else { WAIT_SECONDS };
+        let progress = Progress::start("exchanging boxes".to_owned());
+        let path = format!("/v1/chains/{}?wait={wait}", chain.id);
+        let chain: Chain = self.client.delete(&path).await?;
+        drop(progress);
+        print(self.format, &chain, |chain| {
+            let (id, volume) = (&chain.id, &chain.volume);
+            format!("{id} is no more; {volume} has no boxes{}\n", in_vm(chain))
+        })?;
+        match chain.attachments.first() {
+            Some(one) if !no_wait && !self.is_dry_run => Err(Failure::new(format!(
+                "attachment {} is served through them still: {}; that is tried again until it \
+                 is detached, or the volume has a chain again",
+                one.attachment,
+                why_not(one)
+            ))),
+            _ => Ok(()),
         }
     }
 
@@ -65,9 +75,7 @@ impl Session {
         match chain.attachments.iter().find(not_yet) {
             None => Ok(()),
             Some(one) => {
-                let why = one.problem.clone().unwrap_or_else(|| {
-                    format!("its host has not answered after {WAIT_SECONDS} s, or cannot serve it")
-                });
+                let why = why_not(one);
                 let id = &one.attachment;
                 Err(Failure::new(format!(
                     "attachment {id} is not served through it: {why}; that is tried again until \
@@ -101,6 +109,12 @@ impl Session {
             }
         }))
     }
+}
+
+/// Why an attachment is not served as its volume's chain says.
+fn why_not(one: &ChainUse) -> String {
+    let silent = || format!("its host has not answered after {WAIT_SECONDS} s");
+    one.problem.clone().unwrap_or_else(silent)
 }
 
 fn read(file: &Path) -> Result<String, Failure> {

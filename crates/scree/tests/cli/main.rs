@@ -27,6 +27,7 @@ mod networks;
 mod owners;
 mod relay;
 mod replicas;
+mod restarts;
 mod service;
 mod stores;
 mod streams;

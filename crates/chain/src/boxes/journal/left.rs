@@ -38,6 +38,18 @@ pub fn journal_left(disk: &dyn Disk, path: &Path) -> io::Result<Option<JournalLe
     Ok(ring::has_records(&*file, &start)?.then_some(left))
 }
 
+/// Whether there is a journal at `path`, with something in it or not: also one that makes no
+/// sense.
+///
+/// # Errors
+/// As the operating system says.
+pub fn journal_is_there(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
+    match ring::find(disk, path, OpenMode::Read) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(true),
+        found => Ok(found?.is_some()),
+    }
+}
+
 /// Gives a journal another name, under which no box reads it; which one. One that was put
 /// aside before stays as it is.
 ///

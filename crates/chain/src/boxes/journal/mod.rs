@@ -46,7 +46,9 @@ use std::path::{Path, PathBuf};
 use crate::Tenure;
 
 pub use active::Journal;
-pub use left::{ASIDE, BESIDE, JOURNAL_SUFFIX, JournalLeft, journal_left, put_journal_aside};
+pub use left::{
+    ASIDE, BESIDE, JOURNAL_SUFFIX, JournalLeft, journal_is_there, journal_left, put_journal_aside,
+};
 pub(crate) use of_chain::{JOURNAL_MEMORY_MAX, below_of};
 
 /// When a flush is answered.

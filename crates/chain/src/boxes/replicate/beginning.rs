@@ -99,7 +99,7 @@ impl Replicate {
                 self.stored = before.sequence;
                 is_first = before.left == 0 && tenure.follows == 0;
                 let fresh = self.map.clone();
-                match fresh.go_on_from(&before, tenure.epoch, tenure.follows) {
+                match fresh.go_on_from(&before, &tenure) {
                     Ok(map) => self.use_map(map),
                     Err(useless) => {
                         self.failed = Some(useless.to_string());

@@ -37,6 +37,8 @@
 
 use base::checksum;
 
+use crate::Tenure;
+
 const MAGIC: [u8; 8] = *b"SCRMAP03";
 const HEAD_BYTES: usize = 96;
 
@@ -270,27 +272,26 @@ impl Map {
         Some(read)
     }
 
-    /// Goes on from what a file says, under a lease of `epoch`, after the chain `follows`:
-    /// what it says of the members that there are still. If somebody may have written the
-    /// volume without it, it says nothing.
+    /// Goes on from what a file says: what it says of the members that there are still. If
+    /// somebody may have written the volume without it, it says nothing: another host, or this
+    /// one through another chain.
     ///
     /// # Errors
     /// [`Useless`], if others have what the volume lacks.
-    pub fn go_on_from(
-        self,
-        before: &Self,
-        epoch: Option<u32>,
-        follows: u64,
-    ) -> Result<Self, Useless> {
+    pub fn go_on_from(self, before: &Self, tenure: &Tenure) -> Result<Self, Useless> {
+        let epoch = tenure.epoch;
         let is_next = match (before.epoch, epoch) {
             // Nobody says what happened meanwhile.
             (_, None) => true,
-            (Some(was), Some(is)) => was == is || was.checked_add(1) == Some(is),
+            // This host may have begun in vain in between, however often.
+            (Some(was), Some(is)) => {
+                was <= is && was.saturating_add(1) >= tenure.since.unwrap_or(is)
+            }
             (None, Some(_)) => false,
         };
         // One that nobody has left is gone on from by the first chain of a lease only: what
         // came before another one had no box of this name.
-        let is_whole = is_next && before.left == follows;
+        let is_whole = is_next && before.left == tenure.follows;
         let volume_lacks = before.is_out[0];
         let mut new = Self {
             sequence: before.sequence,
@@ -413,6 +414,14 @@ mod tests {
         }
     }
 
+    fn tenure(epoch: Option<u32>, follows: u64) -> Tenure {
+        Tenure {
+            epoch,
+            follows,
+            ..Tenure::default()
+        }
+    }
+
     #[test]
     fn a_file_counts_only_if_nobody_can_have_written_without_it() {
         let fresh = || Map::new(10 << 20, &[("volume", 0), ("b", 0)]);
@@ -422,7 +431,7 @@ mod tests {
         before.lacking[1].set(3);
         (before.epoch, before.sequence) = (Some(7), 40);
         let lacks = |before: &Map, epoch, follows| {
-            let map = fresh().go_on_from(before, epoch, follows);
+            let map = fresh().go_on_from(before, &tenure(epoch, follows));
             map.map(|map| {
                 assert_eq!((map.sequence, map.left), (40, 0));
                 map.lacking[1].count()
@@ -430,6 +439,15 @@ mod tests {
         };
         for (epoch, expected) in [(Some(7), 1), (Some(8), 1), (None, 1), (Some(9), 10)] {
             assert_eq!(lacks(&before, epoch, 0), Ok(expected), "{epoch:?}");
+        }
+        // Nobody was let in meanwhile, however often that was tried.
+        for (since, expected) in [(7, 1), (8, 1), (9, 10)] {
+            let tenure = Tenure {
+                since: Some(since),
+                ..tenure(Some(20), 0)
+            };
+            let map = fresh().go_on_from(&before, &tenure).expect("it goes on");
+            assert_eq!(map.lacking[1].count(), expected, "{since}");
         }
         // Its boxes were exchanged: by those that follow, or by others.
         before.left = 5;
@@ -440,11 +458,11 @@ mod tests {
         assert_eq!(lacks(&before, Some(9), 5), Err(Useless::Interrupted));
         assert_eq!(lacks(&before, Some(8), 5), Ok(1));
         let smaller = Map::new(9 << 20, &[("volume", 0), ("b", 0)]);
-        let refused = smaller.clone().go_on_from(&before, Some(8), 5);
+        let refused = smaller.clone().go_on_from(&before, &tenure(Some(8), 5));
         assert!(matches!(refused, Err(Useless::Size { .. })));
         before.is_out[0] = false;
         let begun = smaller
-            .go_on_from(&before, Some(8), 5)
+            .go_on_from(&before, &tenure(Some(8), 5))
             .expect("nobody needs it");
         assert_eq!(begun.lacking[1].count(), 9);
     }
@@ -458,7 +476,9 @@ mod tests {
         };
         let grown = |before: &Map, bytes: u64| {
             let fresh = Map::new(bytes, &members);
-            fresh.go_on_from(before, None, 0).expect("it counts")
+            fresh
+                .go_on_from(before, &Tenure::default())
+                .expect("it counts")
         };
         // The last region had a part only; b alone has what was written last.
         let mut before = Map::new((10 << 20) - 4096, &members);
@@ -495,13 +515,17 @@ mod tests {
         }
         let members = [("volume", 0), ("d", 0), ("c", 0), ("b nbd://2", 0)];
         let map = Map::new(10 << 20, &members[..]);
-        let map = map.go_on_from(&before, None, 0).expect("it goes on");
+        let map = map
+            .go_on_from(&before, &Tenure::default())
+            .expect("it goes on");
         assert_eq!(map.is_out, [true, true, false, true]);
         let counts: Vec<u32> = map.lacking.iter().map(Regions::count).collect();
         assert_eq!(counts, [0, 10, 0, 10]);
         // Who had all is not among them any more: nobody has.
         let map = Map::new(10 << 20, &[("volume", 0), ("d", 0)]);
-        let mut map = map.go_on_from(&before, None, 0).expect("it goes on");
+        let mut map = map
+            .go_on_from(&before, &Tenure::default())
+            .expect("it goes on");
         assert_eq!(map.recover(), None);
     }
 
@@ -528,7 +552,11 @@ mod tests {
         map.is_out = vec![true, false, false];
         map.lacking = vec![Regions::new(10), Regions::new(10), Regions::new(10)];
         assert_eq!(map.clone().recover(), Some(2));
-        let go_on = |other: Map| other.go_on_from(&map, None, 0).expect("it goes on");
+        let go_on = |other: Map| {
+            other
+                .go_on_from(&map, &Tenure::default())
+                .expect("it goes on")
+        };
         assert_eq!(go_on(of(7, 0)), map);
         for other in [of(0, 0), of(8, 0)] {
             let read = go_on(other);

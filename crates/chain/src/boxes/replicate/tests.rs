@@ -674,6 +674,7 @@ fn what_was_written_without_the_box_its_replicas_lack() {
             turn: 1,
             follows: 0,
             restores: None,
+            since: None,
         };
         rig.begin().expect("it begins");
         rig.write(0, &[4; BLOCK]);
@@ -689,6 +690,7 @@ fn what_was_written_without_the_box_its_replicas_lack() {
             turn,
             follows,
             restores: None,
+            since: None,
         };
         rig.begin().expect("it begins");
         let expected = if is_filled { 5 } else { 4 };

@@ -67,6 +67,8 @@ pub struct NbdClient {
     /// Scratch: what was answered.
     done: Vec<u64>,
     pause: Duration,
+    /// Why there is no connection, as that was said last; none, if there is one.
+    said: Option<String>,
     pub(super) now: Duration,
     /// A flush of the client's own is under way.
     flushes: bool,
@@ -107,6 +109,7 @@ impl NbdClient {
             pool: BufferPool::default(),
             done: Vec::new(),
             pause: Duration::ZERO,
+            said: None,
             now,
             flushes: false,
             flush_error: None,
@@ -220,7 +223,6 @@ impl NbdClient {
 
     /// The connection is lost.
     fn lose(&mut self, why: Broken) {
-        tracing::debug!(%why, "an NBD server is lost");
         let phase = Phase::Broken {
             why: why.clone(),
             again_at: None,
@@ -234,8 +236,12 @@ impl NbdClient {
             Phase::Held(_) | Phase::Broken { .. } => {}
         }
         match self.options.reconnect {
-            Reconnect::Never => self.fail_all(&why),
+            Reconnect::Never => {
+                tracing::debug!(%why, "an NBD server is lost");
+                self.fail_all(&why);
+            }
             Reconnect::Again { min, max } => {
+                self.say(&why);
                 self.log.interrupt();
                 self.pause = (self.pause * 2).clamp(min, max);
                 if matches!(self.way, Way::Endpoint(_)) {
@@ -245,6 +251,18 @@ impl NbdClient {
                     };
                 }
             }
+        }
+    }
+
+    /// Requests wait now, which nobody else hears of. Each reason is said once.
+    fn say(&mut self, why: &Broken) {
+        let why = why.to_string();
+        if self.said.as_ref() != Some(&why) {
+            tracing::warn!(
+                why,
+                "an NBD server cannot be used; it is connected to again, and requests wait"
+            );
+            self.said = Some(why);
         }
     }
 
@@ -364,6 +382,9 @@ impl NbdClient {
         if let Phase::Greeting(line, ..) = std::mem::replace(&mut self.phase, nobody) {
             let replies = Replies::new(agreed.structured, agreed.allocation);
             self.phase = Phase::Ready(line, replies);
+            if self.said.take().is_some() {
+                tracing::info!("the NBD server can be used again");
+            }
         }
         self.log.resume(self.now);
         self.exchange()

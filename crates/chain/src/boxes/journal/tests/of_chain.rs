@@ -179,6 +179,7 @@ impl Host {
                 turn: self.last_turn,
                 follows: self.turn,
                 restores: Some(self.restores),
+                since: None,
             },
             lease: Arc::clone(&self.term) as _,
             room: Room {

@@ -65,6 +65,7 @@ fn a_box_that_cannot_begin_for_long_goes_on_when_its_replica_is_back() {
         turn: u64::from(epoch),
         follows: 0,
         restores: None,
+        since: None,
     };
     rig.tenure = tenure(epoch);
     rig.begin().expect("it begins");
@@ -98,6 +99,7 @@ fn what_was_written_before_a_chain_was_applied_anew_its_replicas_lack() {
         turn: 1,
         follows: 0,
         restores: None,
+        since: None,
     };
     rig.begin().expect("it begins");
     rig.write(0, &[4; BLOCK]);
@@ -118,6 +120,7 @@ fn what_was_written_before_a_chain_was_applied_anew_its_replicas_lack() {
         turn: 3,
         follows: 2,
         restores: None,
+        since: None,
     };
     rig.begin().expect("it begins");
     for _ in 0..50 {

@@ -1,0 +1,96 @@
+//! A disk in use goes on with the boxes that it was served through, whatever its chain has
+//! become, when its host comes back.
+
+use std::path::PathBuf;
+
+use crate::host::{Host, wait_until};
+
+const ENCRYPT: &str = "[[box]]\nkind = 'encrypt'\nkey = 'disk'\nformat = 'if-empty'\n";
+
+fn shown(host: &Host, volume: &str) -> String {
+    let said = host.run(&["attachment", "list"]);
+    let lines = said.out.lines().filter(|line| line.starts_with(volume));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// It was served without its encryption, with its header as the first thing on it, which its
+/// guest wrote over.
+#[test]
+fn an_encrypted_disk_in_use_stays_so_though_its_chain_was_deleted() {
+    let mut host = Host::with(&["--units", "2"]);
+    host.box_key("disk", "a passphrase");
+    host.json(&["volume", "create", "disk", "--size", "64M"]);
+    let said = host.apply_chain("disk", ENCRYPT);
+    assert_eq!(said.code, 0, "{}", said.error);
+    host.json(&["volume", "export", "disk"]);
+    host.qemu_io("disk", &["write -P 5 0 1M", "flush"]);
+    let deleted = host.run(&["chain", "delete", "disk"]);
+    assert_eq!(deleted.code, 1, "{}", deleted.out);
+    let why = "the disk has 50331648 bytes, and would have 67108864";
+    assert!(deleted.error.contains(why), "{}", deleted.error);
+    assert!(deleted.error.contains("still"), "{}", deleted.error);
+    for is_killed in [true, false] {
+        match is_killed {
+            true => host.kill(),
+            false => assert_eq!(host.stop(), 0),
+        }
+        host.start();
+        assert_eq!(host.state("disk"), "in-use");
+        host.qemu_io("disk", &["read -P 5 0 1M", "write -P 5 0 1M"]);
+        wait_until("it is said", || shown(&host, "disk").contains(why));
+    }
+    // A chain that has its size comes into its place.
+    let monitored = format!("[[box]]\nkind = 'monitor'\n{ENCRYPT}");
+    let said = host.apply_chain("disk", &monitored);
+    assert_eq!(said.code, 0, "{}", said.error);
+    assert!(!shown(&host, "disk").contains(why));
+    host.kill();
+    host.start();
+    host.qemu_io("disk", &["read -P 5 0 1M"]);
+    // Nobody has it any more.
+    host.json(&["volume", "unexport", "disk"]);
+    let deleted = host.run(&["chain", "delete", "disk"]);
+    assert_eq!(deleted.code, 0, "{}", deleted.error);
+    host.json(&["volume", "export", "disk"]);
+    host.qemu_io("disk", &["read -P 0 63M 1M"]);
+}
+
+/// What it had acknowledged was gone without a word.
+#[test]
+fn a_disk_whose_boxes_lost_their_journal_is_not_served_without_a_word() {
+    let mut host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "64M"]);
+    let boxes = "[[box]]\nkind = 'journal'\nname = 'fast'\nsize = '8M'\nflush = 'journal'\n\
+                 [[box]]\nkind = 'fault'\ndelays_one_in = 1\ndelay_ms = 3000\n";
+    let said = host.apply_chain("disk", boxes);
+    assert_eq!(said.code, 0, "{}", said.error);
+    host.json(&["volume", "export", "disk"]);
+    host.qemu_io("disk", &["write -P 2 0 1M", "flush"]);
+    let chains = std::fs::read_dir(host.path().join("chains")).expect("listed");
+    let mut journals = chains.map(|volume| volume.expect("one").path().join("fast.journal"));
+    let journal: PathBuf = journals.find(|path| path.exists()).expect("it is there");
+    let aside = journal.with_extension("elsewhere");
+    host.kill();
+    std::fs::rename(&journal, &aside).expect("renamed");
+    host.start();
+    wait_until("it is said", || {
+        shown(&host, "disk").contains("the journal of box fast is gone")
+    });
+    host.kill();
+    std::fs::rename(&aside, &journal).expect("renamed");
+    host.start();
+    assert_eq!(host.state("disk"), "in-use");
+    host.qemu_io("disk", &["read -P 2 0 1M"]);
+    // Who gives it up has what is on the volume.
+    host.kill();
+    std::fs::remove_file(&journal).expect("removed");
+    host.start();
+    wait_until("it is said", || shown(&host, "disk").contains("is gone"));
+    let forced = host.run(&["detach", "disk", "--force"]);
+    assert_eq!(forced.code, 0, "{}", forced.error);
+    let said = host.run(&["chain", "delete", "disk"]);
+    assert_eq!(said.code, 0, "{}", said.error);
+    host.json(&["volume", "export", "disk"]);
+    // All had been carried out by then.
+    host.qemu_io("disk", &["read -P 2 0 1M"]);
+}
