@@ -220,13 +220,18 @@ impl Monitor {
             }
         }
         let started = self.pass(token, ask);
-        if started == Started::Busy {
-            if self.followed.len() == FOLLOWED_MAX {
-                // Whoever asked that has gone.
-                self.followed.remove(0);
+        match &started {
+            Started::Busy => {
+                if self.followed.len() == FOLLOWED_MAX {
+                    // Whoever asked that has gone.
+                    self.followed.remove(0);
+                }
+                let left = left.into();
+                self.followed.push(Followed { place, left });
             }
-            let left = left.into();
-            self.followed.push(Followed { place, left });
+            // What was followed does not come to pass.
+            Started::Failed(_) => self.follower.read_anew(false),
+            Started::Done | Started::Pending => {}
         }
         started
     }

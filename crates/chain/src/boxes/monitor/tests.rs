@@ -463,7 +463,29 @@ fn a_trim_of_a_file_is_judged_and_told_as_a_write() {
     assert!(rig.chain.next_timer().is_none(), "all is known of the disk");
 }
 
-/// So is what follows the deletion of files, by far the most of all trims.
+/// With a rule that denies something a write is followed before it is passed on. Of one that
+/// failed at once it stayed so, and whoever made it fail was judged by names that are not there.
+#[test]
+fn what_was_followed_and_fails_at_once_did_not_happen() {
+    let (before, ..) = trojan();
+    let rule = "[[box.rule]]\nname = 'secret'\npaths = ['/bin/**']\n\
+                operations = ['read']\naction = 'deny'\n";
+    let mut rig = Rig::new(&before.0, before.0.len(), rule);
+    rig.told();
+    let names = place_of(&before, b"/bin");
+    rig.chain.bottom().manners.pending_one_in = 0;
+    rig.chain.bottom().manners.damaged = names..names + 4096;
+    rig.write(names, &[0; 4096]).expect_err("it is damaged");
+    rig.chain.bottom().manners.damaged = 0..0;
+    rig.told();
+    assert!(rig.chain.next_timer().is_some(), "the disk is to be read");
+    rig.until_read_anew();
+    let refused = rig.read(place_of(&before, b"/bin/large"), 4096);
+    let refused = refused.expect_err("denied");
+    assert!(refused.to_string().contains("\"secret\""), "{refused}");
+}
+
+/// Such trims follow the deletion of files, and are by far the most.
 #[test]
 fn a_trim_of_what_is_nobodys_is_no_news() {
     let (before, ..) = trojan();
