@@ -8,11 +8,13 @@
 //!  D/chains/vol-…/BOX.journal.aside-7  stays until somebody removes it
 //!  D/chains/vol-…/BOX.replicas         goes with its box, unless the volume lacks something
 //!  D/chains/vol-…/BOX.trace[.N]        stays when its box goes, while there is room for it
+//!  D/events/vol-….jsonl[.N]            stays while there is the volume
 //! ```
 //!
 //! Invariant: what belongs to a box of the chain that is in use is never removed, nor anything
 //! that was acknowledged.
 
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
@@ -26,6 +28,7 @@ use policy::{BoxKind, Policy};
 use world::{Disk, OpenMode};
 
 use crate::agent::{Agent, TaskEnded, blocking};
+use crate::events;
 
 /// Whose a file is, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,27 +203,36 @@ impl Agent {
         &self,
     ) -> Result<io::Result<Vec<VolumeId>>, TaskEnded> {
         let disk = Arc::clone(&self.inner.world.disk);
-        let folder = self.inner.folder.chains();
+        let (chains, events) = (self.inner.folder.chains(), self.inner.folder.events());
         blocking(move || {
-            let mut found = Vec::new();
-            for name in names(&*disk, &folder)? {
+            let told = names(&*disk, &events)?;
+            let told = told.iter().filter_map(|name| events::whose(name));
+            let mut found: BTreeSet<VolumeId> = told.collect();
+            for name in names(&*disk, &chains)? {
                 let Ok(volume) = name.parse::<VolumeId>() else {
                     continue;
                 };
-                if !names(&*disk, &folder.join(name))?.is_empty() {
-                    found.push(volume);
+                if !names(&*disk, &chains.join(name))?.is_empty() {
+                    found.insert(volume);
                 }
             }
-            Ok(found)
+            Ok(found.into_iter().collect())
         })
         .await
     }
 
-    /// Removes all that the boxes of a volume that is no more have kept.
+    /// Removes all that the boxes of a volume that is no more have kept, and told.
     pub(crate) async fn forget_boxes(&self, volume: VolumeId) {
         let disk = Arc::clone(&self.inner.world.disk);
-        let folder = self.inner.folder.chain(volume);
-        let removed = blocking(move || each(&*disk, &folder, |_, path| remove(&*disk, path)));
+        let (folder, events) = (self.inner.folder.chain(volume), self.inner.folder.events());
+        let removed = blocking(move || {
+            let kept = each(&*disk, &folder, |_, path| remove(&*disk, path));
+            let told = each(&*disk, &events, |name, path| match events::whose(name) {
+                Some(of) if of == volume => remove(&*disk, path),
+                _ => Ok(()),
+            });
+            kept.and(told)
+        });
         if let Ok(Err(error)) = removed.await {
             tracing::warn!(%volume, %error, "what its boxes have kept is not removed");
         }

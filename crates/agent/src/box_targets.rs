@@ -37,10 +37,11 @@ pub struct Network {
 }
 
 impl Network {
-    /// Whether an address is of it.
+    /// Whether an address is of it. One of IPv4 that is written as one of IPv6
+    /// (`::ffff:10.0.0.1`) leads where that of IPv4 does, and counts as it.
     #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {
-        match (self.address, address) {
+        match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
                 let differ = own.to_bits() ^ other.to_bits();
                 differ.leading_zeros() >= self.bits
@@ -65,11 +66,15 @@ impl FromStr for Network {
         };
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let most = if address.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| wrong()))?;
-        match bits <= most {
-            true => Ok(Self { address, bits }),
-            false => Err(wrong()),
+        let bits: u32 = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| wrong()))?;
+        if bits > most {
+            return Err(wrong());
         }
+        // What has addresses of IPv4 only is one of IPv4.
+        Ok(match (address.to_canonical(), bits.checked_sub(96)) {
+            (own @ IpAddr::V4(_), Some(bits)) if address.is_ipv6() => Self { address: own, bits },
+            _ => Self { address, bits },
+        })
     }
 }
 
@@ -340,12 +345,23 @@ mod tests {
             find("alice", &["10.0.0.0/8"], tls),
             at("tcp:10.1.2.3:10809 x /d/certificates/alice/pki")
         );
+        let mapped = "nbd://[::ffff:10.1.2.3]/x";
+        for network in ["10.0.0.0/8", "::ffff:10.0.0.0/104"] {
+            assert_eq!(
+                find("alice", &[network], mapped),
+                at("tcp:10.1.2.3:10809 x"),
+                "{network}"
+            );
+            assert_eq!(find("alice", &[network], tcp), at("tcp:10.1.2.3:10809 x"));
+        }
         let six = "nbd://[fd00::1]:7/x";
         assert_eq!(find("alice", &["fd00::/8"], six), at("tcp:[fd00::1]:7 x"));
         for (tenant, networks, uri, why) in [
             ("alice", &[][..], tcp, "--box-network"),
             ("alice", &["10.1.2.4"], tcp, "--box-network"),
             ("alice", &["::/0"], tcp, "--box-network"),
+            ("alice", &["::/0"], mapped, "--box-network"),
+            ("alice", &["::ffff:10.1.2.4"], mapped, "--box-network"),
             ("alice", &["0.0.0.0/0"], six, "--box-network"),
             ("alice", &[], "nbd+unix:///x?socket=/d/nbd.sock", "no path"),
             ("alice", &[], "nbd+unix:///x?socket=..", "no path"),

@@ -34,6 +34,16 @@ const OLD_FILES: u32 = 4;
 /// The last lines are kept for whoever asks: so many bytes at most.
 const RECENT_BYTES_MAX: usize = 8 << 20;
 
+/// What the file of a volume's events is called behind its id.
+const SUFFIX: &str = ".jsonl";
+
+/// Whose events a file has, by its name: that of the newest, or of an older one.
+pub(crate) fn whose(name: &str) -> Option<VolumeId> {
+    let (volume, age) = name.split_once(SUFFIX)?;
+    let is_one = age.is_empty() || age.strip_prefix('.')?.parse::<u32>().is_ok();
+    volume.parse().ok().filter(|_| is_one)
+}
+
 /// The events of one volume.
 pub(crate) struct EventLog {
     batches: mpsc::Sender<Vec<Event>>,
@@ -67,7 +77,7 @@ impl EventLog {
         let recent = Arc::<Mutex<Recent>>::default();
         let first = world.clock.wall().0.cast_unsigned().saturating_mul(1000);
         let (tell, newest) = watch::channel(first);
-        let path = folder.join(format!("{volume}.jsonl"));
+        let path = folder.join(format!("{volume}{SUFFIX}"));
         let disk = Arc::clone(&world.disk);
         let mut writer = Writer {
             file: RollingFile::new(disk, path.clone(), FILE_BYTES_MAX, OLD_FILES),

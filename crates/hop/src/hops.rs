@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
 
 use chain::{Door, Program, Programs, Surroundings};
@@ -21,11 +20,8 @@ use crate::launch::{self, Child, Start};
 use crate::machine::call;
 use crate::program::{Asks, BoxProgram, EXPORT, Launch, Launched, Requests};
 use crate::sockets::SocketFolder;
+use crate::users::{BoxUser, BoxUsers};
 use crate::{Foreign, HostIdentity, Spec};
-
-/// Users of boxes, one each: numbers that nobody has, and that no distribution gives away.
-const USERS_FROM: u32 = 1_900_000_000;
-const USERS: u32 = 1 << 20;
 
 /// What all processes of a host share.
 #[derive(Clone)]
@@ -144,7 +140,7 @@ impl Common {
 
     fn start(
         &self,
-        user: Option<u32>,
+        user: Option<BoxUser>,
         arguments: Vec<String>,
         (stdin, stdout): (Stdio, Stdio),
     ) -> io::Result<Child> {
@@ -174,10 +170,10 @@ impl Common {
     }
 }
 
-/// A user that no other box has, if one may be given away.
-fn user() -> Option<u32> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    gives_users().then(|| USERS_FROM + NEXT.fetch_add(1, Ordering::Relaxed) % USERS)
+/// A user that no other box of the machine has, if one may be given away.
+fn user() -> io::Result<Option<BoxUser>> {
+    static USERS: BoxUsers = BoxUsers::new();
+    gives_users().then(|| USERS.take()).transpose()
 }
 
 /// A process of Scree's own.
@@ -198,7 +194,7 @@ impl Launch for OwnProcess {
             }
             let (requests, to) = launch::raw_pair()?;
             let (asks, from) = launch::raw_pair()?;
-            let child = common.start(user(), Vec::new(), (to.into(), from.into()))?;
+            let child = common.start(user()?, Vec::new(), (to.into(), from.into()))?;
             let mut requests = Stream::from(requests);
             spec.send(&mut requests).map_err(io::Error::other)?;
             Ok(Launched {
@@ -222,8 +218,8 @@ impl Launch for OthersProcess {
         self.common.run(move || {
             let folder = common.options.sockets.as_deref();
             let folder = folder.ok_or_else(|| io::Error::other("there is no place for sockets"))?;
-            let user = user();
-            let own = SocketFolder::make(folder, user)?;
+            let user = user()?;
+            let own = SocketFolder::make(folder, user.as_ref().map(BoxUser::number))?;
             let (socket, below) = (own.path().join("box"), own.path().join("below"));
             let listener = SocketListener::bind(&Endpoint::Unix(below.clone()), 0o666)?;
             let mut arguments = vec!["--".to_owned()];

@@ -14,6 +14,7 @@ use world::{Clock, Pool};
 
 use crate::share::Throttle;
 use crate::sockets::SocketFolder;
+use crate::users::BoxUser;
 
 /// Two sockets, joined to each other; neither blocks.
 pub(crate) fn pair() -> io::Result<(Stream, Stream)> {
@@ -36,8 +37,8 @@ pub(crate) fn raw_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 pub(crate) struct Start<'a> {
     /// The program that confines itself: Scree.
     pub program: &'a Path,
-    /// Which user it becomes, if this is root.
-    pub user: Option<u32>,
+    /// Which user it becomes, if it may.
+    pub user: Option<BoxUser>,
     pub limits: Limits,
     /// What else it is told.
     pub arguments: Vec<String>,
@@ -53,6 +54,8 @@ pub(crate) struct Child {
     throttle: Option<Bell>,
     /// Its sockets are there.
     folder: Option<SocketFolder>,
+    /// Nobody else's while it runs.
+    user: Option<BoxUser>,
 }
 
 impl Child {
@@ -65,8 +68,8 @@ impl Child {
         let mut command = Command::new(start.program);
         command.arg("box-process");
         command.args(["--memory", &start.limits.memory_bytes.to_string()]);
-        if let Some(user) = start.user {
-            command.args(["--user", &user.to_string()]);
+        if let Some(user) = &start.user {
+            command.args(["--user", &user.number().to_string()]);
         }
         let path = std::env::var_os("PATH").unwrap_or_default();
         command
@@ -87,6 +90,7 @@ impl Child {
             pool: Arc::clone(pool),
             throttle: None,
             folder: None,
+            user: start.user,
         };
         if let Some(percent) = start.limits.cpu_percent
             && let Some(pid) = child.pid()
@@ -123,13 +127,13 @@ impl Drop for Child {
         if let Some(mut process) = self.process.take() {
             // Whoever has ended already cannot be killed.
             let _ = process.kill();
-            let folder = self.folder.take();
+            let its = (self.folder.take(), self.user.take());
             // It may take a moment to end, and nobody here may wait.
             self.pool.run(Box::new(move || {
                 if let Err(error) = process.wait() {
                     tracing::warn!(%error, "a box's process cannot be waited for");
                 }
-                drop(folder);
+                drop(its);
             }));
         }
     }

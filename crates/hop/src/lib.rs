@@ -11,7 +11,8 @@
 //! ```
 //!
 //! * [`Hops`]: makes programs of boxes, for a chain. `program`: one of them, on this side.
-//! * `launch`: starts processes, and ends them. `foreign`: those that are not Scree's.
+//! * `launch`: starts processes, and ends them. `foreign`: those that are not Scree's. `users`:
+//!   whose they are.
 //! * `machine`: those on other machines. [`BoxServer`]: the other side of them.
 //! * [`serve`]: the other side of Scree's own. [`Spec`]: what it is told.
 //! * [`confine`]: what a process may not do.
@@ -31,6 +32,7 @@ mod serve;
 mod share;
 mod sockets;
 mod spec;
+mod users;
 
 pub use confine::{ConfineError, Confinement, confine, confine_foreign};
 pub use foreign::{Foreign, ForeignError};

@@ -2,10 +2,13 @@
 //!
 //! Each connection has a thread until its greeting is there; the second one of a session
 //! becomes the session's thread. Nobody is heard who shows no certificate of the authority.
+//!
+//! Invariant: whatever a connection waits for, it counts as one, and what does not follow in
+//! time ends it.
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::with_causes;
@@ -22,7 +25,11 @@ use crate::serve::{ServeError, serve_boxes};
 /// A connection says who it is within this, and the second one follows within it.
 const GREETING_WITHIN: Duration = Duration::from_secs(10);
 
-/// So many connections there are at most.
+/// How often it is looked whether it did, while there are connections.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// So many connections there are at most: those of sessions, of which each has two, and those
+/// that wait.
 const CONNECTIONS_MAX: usize = 512;
 
 /// Makes the boxes of a disk: what they are called, whose disk it is, and what they are woken
@@ -31,13 +38,21 @@ pub type MakeBoxes = dyn Fn(&str, Attribution, Wake, &Watcher) -> Result<Vec<Box
     + Send
     + Sync;
 
+/// The first connection of a session.
+struct Half {
+    came: Duration,
+    greeting: Greeting,
+    channel: Channel,
+    place: Arc<()>,
+}
+
 /// See the module's head.
 pub struct BoxServer {
     world: World,
     tls: Arc<ServerConfig>,
     make: Box<MakeBoxes>,
-    /// First connections of sessions, each with when it came.
-    halves: Mutex<HashMap<String, (Duration, Greeting, Channel)>>,
+    /// Those of sessions whose second connection is to come.
+    halves: Mutex<HashMap<String, Half>>,
     /// One for each connection, and this one.
     places: Arc<()>,
 }
@@ -65,7 +80,9 @@ impl BoxServer {
         let mut ready = Vec::new();
         loop {
             ready.clear();
-            poller.wait(None, &mut ready)?;
+            let is_used = Arc::strong_count(&self.places) > 1;
+            poller.wait(is_used.then_some(LOOK_EVERY), &mut ready)?;
+            drop(self.halves());
             while let Some(stream) = listener.accept()? {
                 self.welcome(stream);
             }
@@ -73,7 +90,7 @@ impl BoxServer {
     }
 
     fn welcome(self: &Arc<Self>, stream: Stream) {
-        // It is counted as long as its thread has this.
+        // It is counted as long as it has this.
         let place = Arc::clone(&self.places);
         if Arc::strong_count(&place) > CONNECTIONS_MAX + 1 {
             tracing::warn!("a connection is refused: there are too many");
@@ -87,31 +104,53 @@ impl BoxServer {
         let begun = std::thread::Builder::new()
             .name("box".to_owned())
             .spawn(move || {
-                if let Err(why) = server.attend(stream) {
+                if let Err(why) = server.attend(stream, place) {
                     tracing::warn!(why, "a connection has ended");
                 }
-                drop(place);
             });
         if let Err(error) = begun {
             tracing::warn!(%error, "a connection is refused");
         }
     }
 
-    fn attend(&self, stream: Stream) -> Result<(), String> {
-        let (greeting, channel) = self.greeted(stream).map_err(|error| error.to_string())?;
+    /// Those that wait; what has waited for too long has ended.
+    fn halves(&self) -> MutexGuard<'_, HashMap<String, Half>> {
         let now = self.world.clock.monotonic();
-        let other = {
-            let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
-            halves.retain(|_, (came, ..)| *came + GREETING_WITHIN > now);
+        let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
+        halves.retain(|_, half| {
+            let is_waiting = half.came + GREETING_WITHIN > now;
+            if !is_waiting {
+                tracing::warn!(
+                    name = half.greeting.name,
+                    "the second connection did not come"
+                );
+            }
+            is_waiting
+        });
+        halves
+    }
+
+    fn attend(&self, stream: Stream, place: Arc<()>) -> Result<(), String> {
+        let (greeting, channel) = self.greeted(stream).map_err(|error| error.to_string())?;
+        let half = {
+            let mut halves = self.halves();
             match halves.remove(&greeting.session) {
-                Some(other) => other,
+                Some(half) => half,
                 None => {
-                    halves.insert(greeting.session.clone(), (now, greeting, channel));
+                    let half = Half {
+                        came: self.world.clock.monotonic(),
+                        greeting,
+                        channel,
+                        place,
+                    };
+                    halves.insert(half.greeting.session.clone(), half);
                     return Ok(());
                 }
             }
         };
-        let (_, first, other) = other;
+        // Both have theirs until the session ends.
+        let _places = (place, half.place);
+        let (first, other) = (half.greeting, half.channel);
         let matches = Greeting {
             role: first.role,
             ..greeting.clone()
@@ -166,5 +205,94 @@ impl BoxServer {
             ready.clear();
             poller.wait(Some(left), &mut ready)?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use identity::{Authority, Credentials, KeyRequest, Kind, Lifetime, Subject, server_config};
+    use world::simulated::SimulatedClock;
+    use world::{Endpoint, Millis};
+    use zeroize::Zeroizing;
+
+    use super::*;
+    use crate::HostIdentity;
+    use crate::machine::call;
+    use crate::program::Requests;
+
+    struct Known(String, Zeroizing<String>);
+
+    impl HostIdentity for Known {
+        fn credentials(&self) -> Result<(String, Zeroizing<String>), String> {
+            Ok((self.0.clone(), self.1.clone()))
+        }
+    }
+
+    /// What was only half there was ended when another connection came, and did not count
+    /// before: whoever made first connections only had any number of them.
+    #[test]
+    fn half_a_session_counts_and_ends_by_itself() {
+        let clock = Arc::new(SimulatedClock::new(Millis(0)));
+        let real = World::real(1);
+        let now = real.clock.wall();
+        let (authority, key) = Authority::found("box", &*real.random, now).expect("made");
+        let pem = authority.certificate_pem().to_owned();
+        let credentials = Credentials {
+            chain_pem: &pem,
+            key_pem: &key,
+        };
+        let tls = server_config(&[&pem], credentials).expect("a server's");
+        let fingerprint = identity::certificate_key(&pem).expect("a key").to_string();
+        let world = World {
+            clock: Arc::clone(&clock) as _,
+            ..real.clone()
+        };
+        let make = |_: &str, _: Attribution, _: Wake, _: &Watcher| Err("none".to_owned());
+        let server = BoxServer::new(world, Arc::new(tls), Box::new(make));
+        let at = "127.0.0.1:0".parse().expect("an address");
+        let listener = Listener::bind(&Endpoint::Tcp(at), 0o600).expect("it listens");
+        let Endpoint::Tcp(at) = *listener.endpoint() else {
+            panic!("it is an address");
+        };
+        let whose = Attribution {
+            tenant: "alice".to_owned(),
+            vm: None,
+            volume: "disk".to_owned(),
+            volume_id: None,
+        };
+        let request = KeyRequest::generate().expect("made");
+        let subject = Subject::new(Kind::Host, "h").expect("a subject");
+        let (asked, day) = (&request.request_pem, Lifetime::day(now));
+        let host = authority.sign(asked, &subject, &[], day, &*real.random);
+        let known = Known(host.expect("signed"), request.key_pem);
+        let launched = call((at, &fingerprint), "a", &whose, &known, &*real.random);
+        let launched = launched.expect("it connects");
+        let Requests::Over(mut first) = launched.requests else {
+            panic!("it is a connection");
+        };
+        // The second one never says what it is.
+        drop(launched.asks);
+
+        let runs = Arc::clone(&server);
+        #[expect(clippy::disallowed_methods, reason = "it ends with the process")]
+        std::thread::spawn(move || runs.run(&listener));
+        let waits = || Arc::strong_count(&server.places) - 1;
+        let poller = Poller::new().expect("a poller");
+        let mut until = |is: &dyn Fn() -> bool| {
+            for round in 0.. {
+                if is() {
+                    return;
+                }
+                assert!(round < 2000, "it does not come");
+                // Who holds unsent bytes sends them.
+                let _ = first.send(&[]);
+                let _ = first.receive(&mut [0; 16]);
+                let short = Duration::from_millis(5);
+                poller.wait(Some(short), &mut Vec::new()).expect("waited");
+            }
+        };
+        until(&|| server.halves().len() == 1 && waits() == 1);
+        clock.advance(GREETING_WITHIN);
+        until(&|| waits() == 0);
     }
 }

@@ -89,13 +89,19 @@ impl Place {
     }
 }
 
+/// An address of IPv4 that is written as one of IPv6 (`::ffff:10.0.0.1`) is that of IPv4: it
+/// is the same place.
 fn uri_of(uri: &str) -> Result<NbdUri, String> {
-    uri.parse().map_err(|why| {
+    let mut found: NbdUri = uri.parse().map_err(|why| {
         format!(
             "its uri is nbd://ADDRESS:PORT/EXPORT, nbd+unix:///EXPORT?socket=PATH, or over TLS \
              nbds://ADDRESS:PORT/EXPORT?tls-certificates=FOLDER; {uri:?}: {why}"
         )
-    })
+    })?;
+    if let Endpoint::Tcp(at) = &mut found.at {
+        at.set_ip(at.ip().to_canonical());
+    }
+    Ok(found)
 }
 
 /// What a tenant of a cluster means by a URI: sockets and certificates in it are names in
@@ -275,11 +281,23 @@ mod tests {
             assert!(refused.contains(why), "{uri}: {refused}");
         }
         // The same place, written otherwise.
-        let two = "[[replica]]\nname = 'b'\nuri = 'nbd://10.0.0.1/x'\n\
-                   [[replica]]\nname = 'c'\nuri = 'nbd://10.0.0.1:10809/x'\n";
-        let config: ReplicateConfig = toml::from_str(two).expect("it is written so");
-        let refused = config.check_places(false).expect_err("it is one place");
-        assert!(refused.contains("\"c\": another one is"), "{refused}");
+        for other in [
+            "10.0.0.1:10809",
+            "[::ffff:10.0.0.1]",
+            "[::ffff:a00:1]:10809",
+        ] {
+            let two = format!(
+                "[[replica]]\nname = 'b'\nuri = 'nbd://10.0.0.1/x'\n\
+                 [[replica]]\nname = 'c'\nuri = 'nbd://{other}/x'\n"
+            );
+            let config: ReplicateConfig = toml::from_str(&two).expect("it is written so");
+            let refused = config.check_places(false).expect_err("it is one place");
+            assert!(refused.contains("\"c\": another one is"), "{refused}");
+            let [one, same] = &config.replicas[..] else {
+                panic!("there are two");
+            };
+            assert_eq!(address(&same.place), address(&one.place));
+        }
     }
 
     #[test]

@@ -108,7 +108,7 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_is_over() {
         status.expect("answers").stopped
     });
     let stopped = stopped.await;
-    assert!(stopped.contains("the lease is gone"), "{stopped}");
+    assert!(stopped.contains("lease is gone"), "{stopped}");
     drop(attached);
     scree.connect();
     is_let_go(&scree, volume).await;
@@ -227,7 +227,8 @@ async fn journals_that_cannot_be_listed_are_a_problem_of_the_host() {
 
 /// Of a volume that is somewhere else for now what its boxes have kept stays, whatever is
 /// asked of the controllers: it is carried out when the volume is here again. Of one that was
-/// deleted elsewhere nothing would ever be removed.
+/// deleted elsewhere nothing would ever be removed; so it was of what they have told, wherever
+/// it was deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_boxes_have_kept_stays_as_long_as_its_volume_is_there() {
     let rig = Rig::new();
@@ -243,12 +244,30 @@ async fn what_boxes_have_kept_stays_as_long_as_its_volume_is_there() {
         // Nobody can tell that it has nothing.
         fs::write(file, [7; 9000]).expect("written");
     }
+    let events = scree.agent.folder().events();
+    fs::create_dir_all(&events).expect("made");
+    let told = |volume: VolumeId, age: &str| events.join(format!("{volume}.jsonl{age}"));
+    let remembered = told(volume, ".1");
+    // Of this one there are no boxes any more.
+    let other = VolumeId::from_random(98);
+    let forgotten = [
+        told(other, ""),
+        told(other, ".4"),
+        told(VolumeId::from_random(99), ""),
+    ];
+    for file in forgotten.iter().chain([&remembered]) {
+        fs::write(file, "{}\n").expect("written");
+    }
     for _ in 0..3 {
         scree.agent.tend_journals().await;
         scree.agent.renew().await.expect("heard");
     }
     scree.agent.tend_journals().await;
     assert_eq!((there.exists(), gone.exists()), (true, false));
+    assert!(remembered.exists());
+    for file in forgotten {
+        assert!(!file.exists(), "{}", file.display());
+    }
     end(scree).await;
 }
 

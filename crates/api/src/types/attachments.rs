@@ -50,7 +50,8 @@ pub struct Attachment {
     /// That chain's revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain_revision: Option<u64>,
-    /// Why it is not served through the chain that is wanted.
+    /// Why it is not served through the chain that is wanted; or, if it is, why its guest does
+    /// not see yet that the volume has grown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain_problem: Option<String>,
     /// The id of the user who asked for it.

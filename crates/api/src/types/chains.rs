@@ -63,7 +63,8 @@ pub struct ChainUse {
     pub vm: Option<String>,
     /// The revision through which it is served; none yet, or another chain's.
     pub revision: Option<u64>,
-    /// Why it is not served through the newest one.
+    /// Why it is not served through the newest one; or, if it is, why its guest does not see
+    /// yet that the volume has grown.
     pub problem: Option<String>,
 }
 

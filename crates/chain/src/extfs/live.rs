@@ -173,6 +173,34 @@ impl Live {
         }
     }
 
+    /// A part of the disk was trimmed, which is told of files as if they were written; whether
+    /// it met what is the file system's own, of which it is not known what it holds now.
+    #[must_use]
+    pub fn was_trimmed(&self, offset: u64, length: u64, events: &mut Vec<Event>) -> bool {
+        let mut is_own = false;
+        let blocks = self.whole_blocks(offset, length);
+        self.view.owners(blocks, |run, owner| match owner {
+            Owner::Content { inode, .. } if self.is_file(inode) => {
+                // They are in any order.
+                for block in run {
+                    if let Owner::Content { inode, place } = self.view.owner(block) {
+                        let offset = u64::from(place) * self.block_bytes;
+                        self.add(events, inode, offset, |inode, offset, length| {
+                            Event::Written {
+                                inode,
+                                offset,
+                                length,
+                            }
+                        });
+                    }
+                }
+            }
+            Owner::Nobody | Owner::BlockBitmap(_) | Owner::InodeBitmap(_) => {}
+            _ => is_own = true,
+        });
+        is_own
+    }
+
     /// Blocks that are to be read, since what they hold was written before it was known
     /// what they are; they are told with [`Live::were_found`].
     pub fn take_wanted(&mut self) -> BTreeSet<u64> {

@@ -182,6 +182,33 @@ impl Disk {
         is_new
     }
 
+    /// `range` was trimmed: whose content that was, as if it was written; whether it met what
+    /// is a file system's own, or a table of partitions, so that the disk is to be read anew.
+    pub fn was_trimmed(&self, range: &Range<u64>, seen: &mut Vec<Seen>) -> bool {
+        let mut is_new = false;
+        let mut events = Vec::new();
+        self.each(range, |at, part| {
+            let area = at.map(|at| (at, &self.areas[at]));
+            let begin = area.map_or(0, |(_, area)| part.start - area.place.offset);
+            match area.map(|(at, area)| (at, area, &area.found)) {
+                Some((at, _, Ok(live))) => {
+                    is_new |= live.was_trimmed(begin, part.end - part.start, &mut events);
+                    seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
+                }
+                Some((_, area, Err(_))) => {
+                    is_new |= begin < BEGINNING_BYTES;
+                    seen.push(Seen::Blocks(area.number, Operation::Write, part));
+                }
+                None => {
+                    // Between areas there are tables of partitions.
+                    is_new = true;
+                    seen.push(Seen::Blocks(None, Operation::Write, part));
+                }
+            }
+        });
+        is_new
+    }
+
     /// Blocks whose content is needed and was not seen, in bytes of the disk.
     pub fn take_wanted(&mut self) -> Vec<(usize, u64, Range<u64>)> {
         let mut wanted = Vec::new();

@@ -94,22 +94,40 @@ struct Reading {
     kept: Kept,
 }
 
+/// Something that changed the disk.
+enum Changed {
+    Written(u64, Vec<u8>),
+    Trimmed(Range<u64>),
+}
+
 /// What is written while the disk is read, in order.
 struct Kept {
-    writes: Vec<(u64, Vec<u8>)>,
+    changes: Vec<Changed>,
     bytes: usize,
     bytes_max: usize,
     is_too_much: bool,
 }
 
 impl Kept {
-    fn add(&mut self, offset: u64, data: &[u8]) {
-        self.bytes += data.len();
-        self.is_too_much |= self.bytes > self.bytes_max;
-        match self.is_too_much {
-            true => self.writes = Vec::new(),
-            false => self.writes.push((offset, data.to_vec())),
+    fn written(&mut self, offset: u64, data: &[u8]) {
+        if self.has_room(data.len()) {
+            self.changes.push(Changed::Written(offset, data.to_vec()));
         }
+    }
+
+    fn trimmed(&mut self, range: Range<u64>) {
+        if self.has_room(size_of::<Changed>()) {
+            self.changes.push(Changed::Trimmed(range));
+        }
+    }
+
+    fn has_room(&mut self, bytes: usize) -> bool {
+        self.bytes += bytes;
+        self.is_too_much |= self.bytes > self.bytes_max;
+        if self.is_too_much {
+            self.changes = Vec::new();
+        }
+        !self.is_too_much
     }
 }
 
@@ -235,7 +253,7 @@ impl Follower {
         match Reader::start(disk_bytes, self.memory_max, &self.wake) {
             Ok(reader) => {
                 let kept = Kept {
-                    writes: Vec::new(),
+                    changes: Vec::new(),
                     bytes: 0,
                     bytes_max: usize::try_from(self.memory_max)
                         .map_or(KEPT_BYTES_MAX, |most| most.min(KEPT_BYTES_MAX)),
@@ -274,8 +292,11 @@ impl Follower {
         let disk = Disk::new(areas, self.memory_max);
         let is_told = self.disk.replace(disk).is_some();
         news.push(News::Found);
-        for (offset, data) in kept.writes {
-            let seen = self.was_written(offset, &data);
+        for change in kept.changes {
+            let seen = match change {
+                Changed::Written(offset, data) => self.was_written(offset, &data),
+                Changed::Trimmed(range) => self.was_trimmed(range),
+            };
             if !is_told {
                 news.push(News::Seen(seen));
             }
@@ -303,7 +324,7 @@ impl Follower {
         self.unheard.append(&mut found);
         let mut seen = Vec::new();
         if let Some(reading) = &mut self.reading {
-            reading.kept.add(offset, data);
+            reading.kept.written(offset, data);
         }
         let written = offset..offset + data.len() as u64;
         match &mut self.disk {
@@ -320,14 +341,42 @@ impl Follower {
                 seen.push(Seen::Blocks(None, write, written.clone()));
             }
         }
-        if !self.under_way.is_empty() {
-            for Need { place, of } in self.under_way.iter_mut() {
-                if let Of::Wanted { is_stale, .. } = of {
-                    *is_stale |= place.start < written.end && written.start < place.end;
+        self.outdate(&written);
+        seen
+    }
+
+    /// What a trim is to the files: it counts as a write of their content. Of what is a file
+    /// system's own nobody knows what a trim leaves there, so that the disk is read anew; what
+    /// is known of it stays until then. What is nobody's is no news.
+    pub fn was_trimmed(&mut self, range: Range<u64>) -> Vec<Seen> {
+        let mut seen = Vec::new();
+        if let Some(reading) = &mut self.reading {
+            reading.kept.trimmed(range.clone());
+        }
+        match &self.disk {
+            Some(disk) => {
+                if disk.was_trimmed(&range, &mut seen) {
+                    self.read_anew(false);
                 }
             }
+            // What is kept is told when it is known what it is.
+            None if self.reading.is_some() => {}
+            None => {
+                let write = policy::Operation::Write;
+                seen.push(Seen::Blocks(None, write, range.clone()));
+            }
         }
+        self.outdate(&range);
         seen
+    }
+
+    /// What is being read of this has changed meanwhile.
+    fn outdate(&mut self, changed: &Range<u64>) {
+        for Need { place, of } in self.under_way.iter_mut() {
+            if let Of::Wanted { is_stale, .. } = of {
+                *is_stale |= place.start < changed.end && changed.start < place.end;
+            }
+        }
     }
 
     fn take_wanted(&mut self) {

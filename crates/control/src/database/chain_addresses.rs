@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use base::{ChainId, VolumeId};
-use sqlx::AnyConnection;
+use sqlx::{AnyConnection, Row as _};
 
 use super::{DatabaseError, VolumeRow, rows};
 
@@ -34,6 +34,19 @@ pub(super) async fn check(
         }
     }
     Ok(())
+}
+
+/// Where a chain has replicas.
+pub(super) async fn of(
+    change: &mut AnyConnection,
+    chain: ChainId,
+) -> Result<BTreeSet<String>, DatabaseError> {
+    let found = sqlx::query("SELECT address FROM chain_addresses WHERE chain = $1")
+        .bind(chain.to_string())
+        .fetch_all(change)
+        .await?;
+    let addresses = found.iter().map(|row| row.try_get("address"));
+    Ok(addresses.collect::<Result<_, _>>()?)
 }
 
 /// From now on a chain has replicas there; they were checked.

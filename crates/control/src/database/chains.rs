@@ -201,6 +201,11 @@ impl Database {
             if let Some(old) = old.as_ref().filter(|old| old.policy == new.policy)
                 && chain_volumes::of(&mut *change, old.id).await? == new.volumes
             {
+                // A chain from before addresses were kept has none yet.
+                if chain_addresses::of(&mut *change, old.id).await? != new.addresses {
+                    chain_addresses::check(&mut *change, &volume, &new.addresses).await?;
+                    chain_addresses::set(&mut *change, old.id, &new.addresses).await?;
+                }
                 return Ok((old.clone(), false));
             }
             chain_volumes::check(&mut *change, asker, &volume, &new.volumes).await?;

@@ -95,7 +95,8 @@ async fn a_place_in_the_network_has_one_replica(scene: Scene) {
     let place = "nbd://10.0.0.1/x";
     let first = replicate(&scene, &alice, "a", place, 200).await;
     // However it is spelt.
-    for same in [place, "nbd://10.0.0.1:10809/x"] {
+    let spelt = ["nbd://10.0.0.1:10809/x", "nbd://[::ffff:10.0.0.1]/x"];
+    for same in spelt.into_iter().chain([place]) {
         let refused = replicate(&scene, &alice, "b", same, 409).await;
         says(&refused, "10.0.0.1:10809/x has a replica of \"a\"");
     }

@@ -1,7 +1,5 @@
 //! What is claimed of chains, on both databases.
 
-use std::collections::BTreeSet;
-
 use api::host::{Access, AttachmentReport, AttachmentState, ChainKey};
 use base::{ChainId, PartyId, VolumeId};
 use control::database::{
@@ -54,13 +52,23 @@ impl Rows {
         vm: Option<&str>,
         policy: &str,
     ) -> Result<(ChainRow, bool), DatabaseError> {
+        self.apply_to(self.volume, vm, (policy, &[])).await
+    }
+
+    /// One with replicas at these addresses.
+    async fn apply_to(
+        &self,
+        volume: VolumeId,
+        vm: Option<&str>,
+        (policy, addresses): (&str, &[&str]),
+    ) -> Result<(ChainRow, bool), DatabaseError> {
         let new = NewChain {
             id: ChainId::from_random(number()),
-            volume: self.volume,
+            volume,
             vm: vm.map(str::to_owned),
             policy: policy.to_owned(),
             volumes: ChainVolumes::new(),
-            addresses: BTreeSet::new(),
+            addresses: addresses.iter().map(|one| (*one).to_owned()).collect(),
             changed: NOW,
         };
         self.database.set_chain(&self.asker, &new).await
@@ -97,6 +105,11 @@ fn a_chain_ends_with_its_volume_and_a_volume_has_not_any_number() {
 }
 
 #[test]
+fn the_same_chain_again_says_where_its_replicas_are() {
+    on_sqlite(claims::the_same_chain_again_says_where_its_replicas_are);
+}
+
+#[test]
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
     on_postgres(
@@ -107,6 +120,10 @@ fn all_of_it_is_so_on_postgresql() {
     on_postgres(
         &server,
         claims::a_chain_ends_with_its_volume_and_a_volume_has_not_any_number,
+    );
+    on_postgres(
+        &server,
+        claims::the_same_chain_again_says_where_its_replicas_are,
     );
 }
 
@@ -193,6 +210,33 @@ mod claims {
         assert!(
             matches!(late, Err(DatabaseError::Refused { .. })),
             "{late:?}"
+        );
+    }
+
+    /// A chain from before addresses were kept has none, and got none when it was applied once
+    /// more: so another volume's could have its place.
+    pub async fn the_same_chain_again_says_where_its_replicas_are(rows: Rows) {
+        let (here, place) = (rows.volume, ["10.0.0.1:10809/x"]);
+        let new = fresh::volume("other", NOW);
+        let other = new.id;
+        let made = rows.database.insert_volume(&rows.asker, &new).await;
+        made.expect("made");
+        let (first, _) = rows.apply_to(here, None, ("one", &[])).await.expect("kept");
+        let again = rows.apply_to(here, None, ("one", &place)).await;
+        let (again, is_new) = again.expect("it is the same");
+        assert_eq!((again.revision, is_new), (first.revision, false));
+        let refused = rows.apply_to(other, None, ("two", &place)).await;
+        assert!(
+            matches!(refused, Err(DatabaseError::Refused { .. })),
+            "{refused:?}"
+        );
+        // Where another one's are there is no place for those of an old chain.
+        let kept = rows.apply_to(other, None, ("two", &[])).await;
+        kept.expect("kept");
+        let refused = rows.apply_to(other, None, ("two", &place)).await;
+        assert!(
+            matches!(refused, Err(DatabaseError::Refused { .. })),
+            "{refused:?}"
         );
     }
 }

@@ -13,7 +13,8 @@ pub struct BoxProcessArguments {
     #[arg(long, value_name = "BYTES")]
     pub memory: u64,
 
-    /// The number of its user and group, if it begins as root.
+    /// The number of its user and group, if it begins as root, or may become others
+    /// (CAP_SETUID, CAP_SETGID and CAP_KILL).
     #[arg(long, value_name = "UID")]
     pub user: Option<u32>,
 

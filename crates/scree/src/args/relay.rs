@@ -55,8 +55,8 @@ pub struct RelayArguments {
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
 
-    /// What those boxes have: keys, each in a private file DIR/keys/NAME, and in DIR/state what
-    /// they have to know after a crash.
+    /// What those boxes have: keys, each in a private file DIR/keys/NAME, programs, each as
+    /// DIR/programs/NAME.toml says, and in DIR/state what they have to know after a crash.
     #[arg(long, value_name = "DIR")]
     pub box_dir: Option<PathBuf>,
 

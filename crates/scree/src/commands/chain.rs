@@ -202,22 +202,56 @@ fn shown(chain: &Chain) -> String {
     for one in &chain.attachments {
         let vm = one.vm.as_deref().unwrap_or("exported");
         let id = &one.attachment;
-        let how = match (&one.revision, &one.problem) {
-            (Some(revision), None) => format!("served through revision {revision}"),
-            (Some(revision), Some(why)) => {
-                format!("served through revision {revision} still: {why}")
-            }
-            (None, Some(why)) => format!("not served through it: {why}"),
-            (None, None) => "not served through it yet".to_owned(),
-        };
+        let how = how(chain.revision, one);
         text += &format!("{id} ({vm}): {how}\n");
     }
     text + "\n" + &chain.policy
 }
 
+/// How a disk is served through a chain of which this is the newest revision.
+fn how(newest: u64, one: &ChainUse) -> String {
+    match (one.revision, &one.problem) {
+        (Some(revision), None) => format!("served through revision {revision}"),
+        (Some(revision), Some(why)) if revision == newest => format!(
+            "served through revision {revision}; the volume has grown, and its guest does not \
+             see that yet: {why}"
+        ),
+        (Some(revision), Some(why)) => {
+            format!("served through revision {revision} still: {why}")
+        }
+        (None, Some(why)) => format!("not served through it: {why}"),
+        (None, None) => "not served through it yet".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_is_shown_through_which_revision_a_disk_is_served_and_why() {
+        let how = |revision: Option<u64>, problem: Option<&str>| {
+            let one = ChainUse {
+                attachment: String::new(),
+                vm: None,
+                revision,
+                problem: problem.map(str::to_owned),
+            };
+            super::how(3, &one)
+        };
+        assert_eq!(how(Some(3), None), "served through revision 3");
+        assert_eq!(
+            how(Some(2), Some("no key")),
+            "served through revision 2 still: no key"
+        );
+        // There is no newer one.
+        assert_eq!(
+            how(Some(3), Some("it waits")),
+            "served through revision 3; the volume has grown, and its guest does not see that \
+             yet: it waits"
+        );
+        assert_eq!(how(None, Some("no key")), "not served through it: no key");
+    }
 
     #[test]
     fn it_is_shown_where_boxes_run_and_what_the_disk_does_without_them() {

@@ -21,7 +21,7 @@ use frontend::nbd::client::{Broken, ClientOptions, ClientTls, NbdClient, Reconne
 use frontend::nbd::{
     ExportOptions, ExportTable, ExportThread, ListenOptions, Server, ServerOptions, Watcher,
 };
-use policy::{BoxKind, Policy};
+use policy::{BoxKind, BoxPolicy, Policy};
 use tokio::signal::unix::{SignalKind, signal};
 use world::{Wake, World, host};
 
@@ -63,10 +63,26 @@ enum Unopened {
     Server(#[from] Broken),
     #[error("the boxes cannot be used")]
     Boxes(#[from] ExchangeError),
-    #[error("--active and --journal-size: {0}")]
-    Journal(String),
+    #[error("--journal {folder}: {why}{}", size_hint(why))]
+    Journal { folder: String, why: String },
     #[error("nothing can be waited for")]
     Wait(#[from] io::Error),
+}
+
+/// What a journal says of a size that there is no room for.
+const UNRESERVED: &str = "cannot be reserved";
+
+/// What may be done about it.
+fn size_hint(why: &str) -> &'static str {
+    match why.contains(UNRESERVED) {
+        true => "; --journal-size says how long it is to be",
+        false => "",
+    }
+}
+
+fn has_journal(policy: &Policy) -> bool {
+    let is_one = |one: &BoxPolicy| matches!(one.kind, BoxKind::Journal(_));
+    policy.boxes.iter().any(is_one)
 }
 
 /// Runs `scree relay`.
@@ -86,11 +102,7 @@ fn policy(
     };
     let volume = arguments.volume.as_deref().unwrap_or(export);
     let policy = policy_of(world, path, volume)?;
-    let has_journal = policy
-        .boxes
-        .iter()
-        .any(|one| matches!(one.kind, BoxKind::Journal(_)));
-    if has_journal && arguments.journal.is_some() {
+    if has_journal(&policy) && arguments.journal.is_some() {
         return Err(Failure::new(format!(
             "the policy {} has a journal: with --active there would be two, of which the lower one \
              acknowledges what the upper one has acknowledged",
@@ -128,7 +140,11 @@ fn open(
 ) -> Result<Relayed, Unopened> {
     let client = client.opened()?;
     // It is the lowest one.
-    let journal_at = journal.is_some().then_some(boxes.len());
+    let journal_at = boxes.len();
+    let journal_in = journal.as_ref().map(|config| {
+        let folder = config.path.parent().unwrap_or(&config.path);
+        folder.display().to_string()
+    });
     if let Some(config) = journal {
         let config = JournalConfig {
             block_min: client.block_min(),
@@ -150,12 +166,12 @@ fn open(
     loop {
         chain.poll(&mut Vec::new());
         if let Ok(ended) = told.try_recv() {
-            return match ended {
-                Ok(()) => Ok(chain),
-                Err(ExchangeError::Box { at, reason }) if Some(at) == journal_at => {
-                    Err(Unopened::Journal(reason))
+            return match (ended, journal_in) {
+                (Ok(()), _) => Ok(chain),
+                (Err(ExchangeError::Box { at, reason: why }), Some(folder)) if at == journal_at => {
+                    Err(Unopened::Journal { folder, why })
                 }
-                Err(error) => Err(error.into()),
+                (Err(error), _) => Err(error.into()),
             };
         }
         let timer = chain.next_timer().unwrap_or(LOOK_AGAIN);
@@ -169,6 +185,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
     let _hangup = signal(SignalKind::hangup())?;
     let RelayTarget::Nbd(NbdUri { at, export, tls }) = &arguments.to;
     let policy = policy(world, arguments, export)?;
+    let is_active = arguments.journal.is_some() || policy.as_ref().is_some_and(has_journal);
     let mut options = ClientOptions::new(export, Arc::clone(&world.clock));
     options.reconnect = AGAIN;
     if let Some(tls) = tls {
@@ -258,9 +275,9 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
         )));
     }
     stopped.flushed.map_err(|error| {
-        let journal = match &arguments.journal {
-            Some(_) => "; the journal has it, and the next start goes on with it",
-            None => "",
+        let journal = match is_active {
+            true => "; the journal has it, and the next start goes on with it",
+            false => "",
         };
         let words = "what was written could not be flushed on the server";
         Failure::new(format!("{words}: {error}{journal}"))

@@ -1,8 +1,8 @@
 //! `scree relay` between foreign clients and a foreign server.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::host::{Said, scree, wait_until};
@@ -31,6 +31,11 @@ fn qemu_nbd(folder: &Path) -> Running {
 }
 
 fn relay(folder: &Path, more: &[&str]) -> Running {
+    relay_saying(folder, more, Stdio::inherit())
+}
+
+/// One whose standard error is this.
+fn relay_saying(folder: &Path, more: &[&str], error: Stdio) -> Running {
     let to = format!(
         "nbd+unix:///disk?socket={}",
         folder.join("server").display()
@@ -40,6 +45,7 @@ fn relay(folder: &Path, more: &[&str]) -> Running {
         .args(["relay", "--listen", &listen, "--to", &to])
         .args(more)
         .stdout(Stdio::piped())
+        .stderr(error)
         .spawn()
         .expect("scree runs");
     let mut line = String::new();
@@ -203,12 +209,8 @@ fn a_journal_has_one_relay_and_a_clean_end_leaves_nothing_in_it() {
     qemu_io(&uri(folder, "relay"), &["read -P 2 0 1M"]);
 }
 
-/// A server that was in trouble for a moment was never used again, and its relay answered
-/// nothing any more.
-#[test]
-fn a_server_that_refuses_for_a_moment_loses_nothing() {
-    let folder = folder();
-    let folder = folder.path();
+/// A server that refuses to write while there is a file, which is returned as well.
+fn troubled(folder: &Path) -> (Running, PathBuf) {
     let (socket, trouble) = (folder.join("server"), folder.join("trouble"));
     let server = Command::new("nbdkit")
         .args(["-f", "--filter=error", "-e", "disk", "-U"])
@@ -216,8 +218,18 @@ fn a_server_that_refuses_for_a_moment_loses_nothing() {
         .args(["memory", "64M", "error-pwrite=EIO", "error-pwrite-rate=1"])
         .arg(format!("error-pwrite-file={}", trouble.display()))
         .spawn();
-    let _server = Running(server.expect("nbdkit is installed"));
+    let server = Running(server.expect("nbdkit is installed"));
     wait_until("the server listens", || socket.exists());
+    (server, trouble)
+}
+
+/// A server that was in trouble for a moment was never used again, and its relay answered
+/// nothing any more.
+#[test]
+fn a_server_that_refuses_for_a_moment_loses_nothing() {
+    let folder = folder();
+    let folder = folder.path();
+    let (_server, trouble) = troubled(folder);
     let journal = folder.join("journal");
     let active = ["--active", "--journal", journal.to_str().expect("text")];
     let active = [&active[..], &["--journal-size", "8M", "--flush", "journal"]].concat();
@@ -238,6 +250,68 @@ fn a_server_that_refuses_for_a_moment_loses_nothing() {
     assert!(killed.success());
     assert_eq!(relay.0.wait().expect("it ends").code(), Some(0));
     qemu_io(&uri(folder, "server"), &reads);
+}
+
+/// Of a journal that is a box of a policy it was not said that it has what the server lacks.
+#[test]
+fn a_relay_that_ends_says_that_its_journal_has_what_the_server_has_not() {
+    let folder = folder();
+    let folder = folder.path();
+    let (_server, trouble) = troubled(folder);
+    let policy = folder.join("policy.toml");
+    let text = "volume = '*'\n[[box]]\nkind = 'journal'\nsize = '8M'\nflush = 'journal'\n";
+    fs::write(&policy, text).expect("written");
+    let path = |name: &str| folder.join(name).to_str().expect("text").to_owned();
+    let (boxes, policy, journal) = (path("boxes"), path("policy.toml"), path("journal"));
+    let with: [&[&str]; 2] = [
+        &["--policy", &policy, "--box-dir", &boxes],
+        &[
+            "--active",
+            "--journal",
+            &journal,
+            "--journal-size",
+            "8M",
+            "--flush",
+            "journal",
+        ],
+    ];
+    for with in with {
+        let mut relay = relay_saying(folder, with, Stdio::piped());
+        fs::write(&trouble, "").expect("written");
+        qemu_io(&uri(folder, "relay"), &["write -P 1 0 1M"]);
+        let pid = relay.0.id().to_string();
+        let killed = Command::new("kill").arg(&pid).status().expect("kill runs");
+        assert!(killed.success());
+        let mut error = String::new();
+        let said = relay.0.stderr.take().expect("piped");
+        BufReader::new(said)
+            .read_to_string(&mut error)
+            .expect("text");
+        assert_eq!(relay.0.wait().expect("it ends").code(), Some(1), "{error}");
+        assert!(error.contains("the journal has it"), "{error}");
+        fs::remove_file(&trouble).expect("removed");
+    }
+}
+
+/// Whatever was in the way of a journal, it was called by the option that says its size.
+#[test]
+fn a_journal_that_cannot_be_used_is_called_by_its_folder() {
+    let folder = folder();
+    let folder = folder.path();
+    let _server = qemu_nbd(folder);
+    let journal = folder.join("journal");
+    let active = ["--active", "--journal", journal.to_str().expect("text")];
+    let named = format!("--journal {}: ", journal.display());
+    let error = refused(
+        folder,
+        &[&active[..], &["--journal-size", "4000T"]].concat(),
+    );
+    assert!(error.contains(&named), "{error}");
+    assert!(error.contains("--journal-size"), "{error}");
+    fs::write(journal.join("relay.journal"), [7; 9000]).expect("written");
+    let error = refused(folder, &active);
+    assert!(error.contains(&named), "{error}");
+    assert!(!error.contains("--journal-size"), "{error}");
 }
 
 /// What boxes keep in a folder is of one disk, and a chain has one journal.

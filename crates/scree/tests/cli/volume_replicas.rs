@@ -78,8 +78,6 @@ fn a_volume_is_a_replica_while_it_is_attached_and_another_of_its_name_is_another
     assert!(circle.error.contains("circle"), "{}", circle.error);
 }
 
-/// The volume had been put out, and its replica alone had what was written last. It was
-/// detached all the same, and the next host read what was older.
 #[test]
 fn a_volume_grows_under_its_guest_once_its_replica_has_grown() {
     let folder = TempDir::new().expect("a folder");
@@ -109,6 +107,8 @@ fn a_volume_grows_under_its_guest_once_its_replica_has_grown() {
     host.qemu_io_at(&disk, &reads);
 }
 
+/// The volume had been put out, and its replica alone had what was written last. It was
+/// detached all the same, and the next host read what was older.
 #[test]
 fn a_volume_that_lacks_what_its_replica_has_is_detached_by_force_only() {
     let mut host = Host::with(&["--units", "2"]);

@@ -44,11 +44,16 @@ use crate::{MiddleBox, Opening, Surroundings};
 /// A disk that takes longer to read is used meanwhile; what is written then is kept.
 const READ_FIRST_FOR: Duration = Duration::from_secs(5);
 
-/// So many writes wait at most that were followed before they could be passed on.
+/// So many changes wait at most that were followed before they could be passed on.
 const FOLLOWED_MAX: usize = 1024;
 
-/// Zeroes are followed in pieces of so many bytes.
+/// Zeroes are followed in pieces of so many bytes; where there are more of them than so
+/// many, it is judged whose blocks they meet, and the disk is read anew.
 const ZEROES: &[u8] = &[0; 64 << 10];
+const ZEROES_MAX: u64 = 64 << 20;
+
+/// It is judged of so many bytes at a time whose blocks a trim meets.
+const TRIM_BYTES: u64 = 64 << 20;
 
 /// What a request below is for.
 enum Waiting {
@@ -58,22 +63,44 @@ enum Waiting {
     Own(Token),
 }
 
-/// A write that was followed, by what does not change when it is offered again: its token
-/// may. What it writes counts, since another one to the same place was not judged.
+/// What a change leaves in its place.
+#[derive(Clone, Copy)]
+enum Left<'a> {
+    Data(&'a [u8]),
+    Zeroes,
+    /// It is trimmed.
+    Nothing,
+}
+
+/// The same, known again.
+#[derive(PartialEq, Eq)]
+enum Known {
+    /// Its SHA-256.
+    Data([u8; 32]),
+    Zeroes,
+    Nothing,
+}
+
+impl From<Left<'_>> for Known {
+    fn from(left: Left<'_>) -> Self {
+        match left {
+            Left::Data(data) => Self::Data(Sha256::digest(data).into()),
+            Left::Zeroes => Self::Zeroes,
+            Left::Nothing => Self::Nothing,
+        }
+    }
+}
+
+/// A change that was followed, by what stays the same when it is offered again: its token
+/// may not. What it leaves counts, since another one to the same place was not judged.
 struct Followed {
     place: Range<u64>,
-    /// SHA-256 of the data; none of zeroes.
-    data: Option<[u8; 32]>,
+    left: Known,
 }
 
 impl Followed {
-    fn new(place: Range<u64>, data: Option<&[u8]>) -> Self {
-        let data = data.map(|data| Sha256::digest(data).into());
-        Self { place, data }
-    }
-
-    fn is(&self, place: &Range<u64>, data: Option<&[u8]>) -> bool {
-        self.place == *place && self.data == data.map(|data| <[u8; 32]>::from(Sha256::digest(data)))
+    fn is(&self, place: &Range<u64>, left: Left<'_>) -> bool {
+        self.place == *place && self.left == left.into()
     }
 }
 
@@ -87,7 +114,7 @@ pub struct Monitor {
     follower: Follower,
     /// When it began to read the disk first.
     opened: Option<Duration>,
-    /// Writes that were followed, and could not be passed on yet.
+    /// Changes that were followed, and could not be passed on yet.
     followed: Vec<Followed>,
     is_resting: bool,
 }
@@ -165,12 +192,12 @@ impl Monitor {
         }
     }
 
-    /// Passes on what puts `data` in this place, or zeroes, and follows it: before it is
-    /// passed, if it may be denied.
+    /// Passes on what leaves this in a place, and follows it: before it is passed, if it may
+    /// be denied.
     fn change(
         &mut self,
         token: Token,
-        (place, data): (Range<u64>, Option<&[u8]>),
+        (place, left): (Range<u64>, Left<'_>),
         mut follow: impl FnMut(&mut Self) -> Option<String>,
         ask: impl FnOnce(Token) -> Started,
     ) -> Started {
@@ -181,7 +208,7 @@ impl Monitor {
             }
             return started;
         }
-        match self.followed.iter().position(|one| one.is(&place, data)) {
+        match self.followed.iter().position(|one| one.is(&place, left)) {
             Some(at) => drop(self.followed.remove(at)),
             None => {
                 // What waits and meets this comes after it, and is followed once more.
@@ -193,18 +220,28 @@ impl Monitor {
             }
         }
         let started = self.pass(token, ask);
-        if started == Started::Busy {
-            if self.followed.len() == FOLLOWED_MAX {
-                // Whoever asked that has gone.
-                self.followed.remove(0);
+        match &started {
+            Started::Busy => {
+                if self.followed.len() == FOLLOWED_MAX {
+                    // Whoever asked that has gone.
+                    self.followed.remove(0);
+                }
+                let left = left.into();
+                self.followed.push(Followed { place, left });
             }
-            self.followed.push(Followed::new(place, data));
+            // What was followed does not come to pass.
+            Started::Failed(_) => self.follower.read_anew(false),
+            Started::Done | Started::Pending => {}
         }
         started
     }
 
     /// Follows zeroes.
     fn saw_zeroes(&mut self, offset: u64, length: u64) -> Option<String> {
+        if length > ZEROES_MAX {
+            self.follower.read_anew(false);
+            return self.saw_trim(offset, length);
+        }
         let mut at = 0;
         while at < length {
             let piece = (length - at).min(ZEROES.len() as u64);
@@ -213,6 +250,22 @@ impl Monitor {
                 return denied;
             }
             at += piece;
+        }
+        None
+    }
+
+    /// Tells of a trim, which leaves in files what nobody can say, and so counts as a write.
+    fn saw_trim(&mut self, offset: u64, length: u64) -> Option<String> {
+        let end = offset.saturating_add(length);
+        let mut at = offset;
+        while at < end {
+            let next = end.min(at.saturating_add(TRIM_BYTES));
+            let seen = self.follower.was_trimmed(at..next);
+            let denied = self.telling.tell(self.follower.disk(), seen);
+            if denied.is_some() {
+                return denied;
+            }
+            at = next;
         }
         None
     }
@@ -328,7 +381,7 @@ impl MiddleBox for Monitor {
     ) -> Started {
         self.change(
             token,
-            (offset..offset + data.len() as u64, Some(data)),
+            (offset..offset + data.len() as u64, Left::Data(data)),
             |monitor| monitor.saw_write(offset, data),
             |own| below.write(own, offset, data, durability),
         )
@@ -346,8 +399,12 @@ impl MiddleBox for Monitor {
         length: u64,
         durability: Durability,
     ) -> Started {
-        // What a guest gives up is nobody's by then.
-        self.pass(token, |own| below.trim(own, offset, length, durability))
+        self.change(
+            token,
+            (offset..offset.saturating_add(length), Left::Nothing),
+            |monitor| monitor.saw_trim(offset, length),
+            |own| below.trim(own, offset, length, durability),
+        )
     }
 
     fn write_zeroes(
@@ -360,7 +417,7 @@ impl MiddleBox for Monitor {
     ) -> Started {
         self.change(
             token,
-            (offset..offset.saturating_add(length), None),
+            (offset..offset.saturating_add(length), Left::Zeroes),
             |monitor| monitor.saw_zeroes(offset, length),
             |own| below.write_zeroes(own, offset, length, mode),
         )

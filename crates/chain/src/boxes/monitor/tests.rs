@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, Durability, IoError, Outcome, Started};
+use base::{BlockDevice, Completion, Durability, IoError, Outcome, Started, Token, ZeroMode};
 use frontend::memory::{Manners, MemoryDevice};
 use policy::Policy;
 use serde_json::Value;
@@ -14,9 +14,9 @@ use world::simulated::{SimulatedClock, Simulation};
 use world::{Clock, Millis, Wake};
 
 use super::Event;
-use crate::extfs::Live;
 use crate::extfs::live_tests::changed;
 use crate::extfs::tests::{Image, KINDS, journalled, make};
+use crate::extfs::{Live, Owner};
 use crate::{Chain, EventSink, Exchange, SizeRule, Surroundings, build};
 
 /// What is to happen in another thread happens within so long.
@@ -133,15 +133,50 @@ impl Rig {
         }
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), IoError> {
+    fn change(
+        &mut self,
+        ask: impl FnOnce(&mut Chain<MemoryDevice>, Token) -> Started,
+    ) -> Result<(), IoError> {
         self.token += 1;
         let token = self.token;
-        match self.chain.write(token, offset, data, Durability::Volatile) {
+        match ask(&mut self.chain, token) {
             Started::Done => Ok(()),
             Started::Pending => self.ended(token).map(|_| ()),
             Started::Failed(error) => Err(error),
             Started::Busy => panic!("there is room"),
         }
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), IoError> {
+        self.change(|chain, token| chain.write(token, offset, data, Durability::Volatile))
+    }
+
+    fn trim(&mut self, offset: u64, length: u64) -> Result<(), IoError> {
+        self.change(|chain, token| chain.trim(token, offset, length, Durability::Volatile))
+    }
+
+    fn write_zeroes(&mut self, offset: u64, length: u64) -> Result<(), IoError> {
+        let mode = ZeroMode {
+            durability: Durability::Volatile,
+            may_punch: true,
+            fast_only: false,
+        };
+        self.change(|chain, token| chain.write_zeroes(token, offset, length, mode))
+    }
+
+    /// Until the disk was read anew; what was told meanwhile.
+    fn until_read_anew(&mut self) -> Vec<Value> {
+        let mut told = Vec::new();
+        self.clock.advance(Duration::from_secs(1));
+        self.until(|rig| {
+            told.extend(rig.told());
+            let is_found = |event: &Value| {
+                let note = event["note"].as_str();
+                note.is_some_and(|note| note.contains("is followed") || note.contains("by block"))
+            };
+            told.iter().any(is_found).then_some(())
+        });
+        told
     }
 
     fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, IoError> {
@@ -376,6 +411,119 @@ fn a_write_that_is_offered_again_is_the_same_one_and_another_one_is_not() {
         told.iter().any(|event| event["action"] == "deny"),
         "{told:?}"
     );
+}
+
+/// Where the content of a file begins, in bytes.
+fn place_of(image: &Image, path: &[u8]) -> u64 {
+    let view = image.view().expect("a file system");
+    let mut inodes = view.inodes();
+    let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(path));
+    view.runs(inode.expect("it is there"))[0].block * 4096
+}
+
+type Ask<'a> = dyn Fn(&mut Rig) -> Result<(), IoError> + 'a;
+
+/// Trims passed a monitor unseen: whoever may not write a file could empty it, and nobody
+/// was told.
+#[test]
+fn a_trim_of_a_file_is_judged_and_told_as_a_write() {
+    let (before, ..) = trojan();
+    let rule = "[[box.rule]]\nname = 'sealed'\npaths = ['/again']\n\
+                operations = ['write']\naction = 'deny'\n";
+    let at = place_of(&before, b"/again");
+    let length = before.0.len() as u64;
+    let mut rig = Rig::new(&before.0, before.0.len(), rule);
+    rig.told();
+    let asks: [(&str, &Ask<'_>); 4] = [
+        ("the block", &|rig| rig.trim(at, 4096)),
+        ("a part of it", &|rig| rig.trim(at + 512, 512)),
+        ("all of the disk", &|rig| rig.trim(0, length)),
+        ("as zeroes", &|rig| rig.write_zeroes(0, length)),
+    ];
+    for (name, ask) in asks {
+        let refused = ask(&mut rig).expect_err(name);
+        assert!(
+            refused.to_string().contains("\"sealed\""),
+            "{name}: {refused}"
+        );
+        assert!(rig.chain.bottom().bytes() == &before.0[..], "{name}");
+        let told = rig.told();
+        let denied = told.iter().find(|event| event["action"] == "deny");
+        let denied = denied.unwrap_or_else(|| panic!("{name}: {told:?}"));
+        assert_eq!(
+            (&denied["operation"], &denied["path"]),
+            (&"write".into(), &"/again".into())
+        );
+    }
+    // With nothing to deny it is told.
+    let mut rig = Rig::new(&before.0, before.0.len(), "");
+    rig.told();
+    rig.trim(at, 4096).expect("trimmed");
+    assert_eq!(paths(&rig.told(), "write"), ["/again"]);
+    assert!(rig.chain.next_timer().is_none(), "all is known of the disk");
+}
+
+/// With a rule that denies something a write is followed before it is passed on. Of one that
+/// failed at once it stayed so, and whoever made it fail was judged by names that are not there.
+#[test]
+fn what_was_followed_and_fails_at_once_did_not_happen() {
+    let (before, ..) = trojan();
+    let rule = "[[box.rule]]\nname = 'secret'\npaths = ['/bin/**']\n\
+                operations = ['read']\naction = 'deny'\n";
+    let mut rig = Rig::new(&before.0, before.0.len(), rule);
+    rig.told();
+    let names = place_of(&before, b"/bin");
+    rig.chain.bottom().manners.pending_one_in = 0;
+    rig.chain.bottom().manners.damaged = names..names + 4096;
+    rig.write(names, &[0; 4096]).expect_err("it is damaged");
+    rig.chain.bottom().manners.damaged = 0..0;
+    rig.told();
+    assert!(rig.chain.next_timer().is_some(), "the disk is to be read");
+    rig.until_read_anew();
+    let refused = rig.read(place_of(&before, b"/bin/large"), 4096);
+    let refused = refused.expect_err("denied");
+    assert!(refused.to_string().contains("\"secret\""), "{refused}");
+}
+
+/// Such trims follow the deletion of files, and are by far the most.
+#[test]
+fn a_trim_of_what_is_nobodys_is_no_news() {
+    let (before, ..) = trojan();
+    let mut rig = Rig::new(&before.0, before.0.len(), "");
+    rig.told();
+    let view = before.view().expect("a file system");
+    let mut free = Vec::new();
+    let blocks = 0..before.0.len() as u64 / 4096;
+    view.owners(blocks, |run, owner| {
+        if owner == Owner::Nobody {
+            free.push(run);
+        }
+    });
+    assert!(!free.is_empty());
+    for run in free {
+        let length = (run.end - run.start) * 4096;
+        rig.trim(run.start * 4096, length).expect("trimmed");
+    }
+    assert_eq!(rig.told(), Vec::<Value>::new());
+    assert!(rig.chain.next_timer().is_none(), "all is known of the disk");
+}
+
+/// What a trim leaves is the disk's choice: so it is read, and not guessed.
+#[test]
+fn after_a_trim_of_what_is_the_file_systems_own_the_disk_is_read_anew() {
+    let (before, ..) = trojan();
+    let mut rig = Rig::new(&before.0, before.0.len(), "");
+    rig.told();
+    let at = place_of(&before, b"/bin");
+    rig.trim(at, 4096).expect("trimmed");
+    rig.until_read_anew();
+    // Whose it is has no path any more.
+    let large = place_of(&before, b"/bin/large");
+    rig.write(large, &[1; 4096]).expect("written");
+    let told = rig.told();
+    let write = told.iter().find(|event| event["operation"] == "write");
+    let write = write.expect("it is told");
+    assert_eq!(write["path"], Value::Null, "{write}");
 }
 
 /// Three partitions: the first has a file system whose last descriptors would lie behind
