@@ -1,5 +1,5 @@
 //! [`Attached`]: an open volume, served in a thread of its own, and what is asked of it there.
-//! [`opening`]: how it comes to be, and ends.
+//! `opening`: how it comes to be, and ends.
 
 mod opening;
 

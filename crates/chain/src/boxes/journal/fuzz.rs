@@ -137,14 +137,17 @@ pub fn fuzz_damage(data: &[u8]) {
         }
         let data: Arc<[u8]> = payload.clone().into();
         let data = (kind == Kind::Write).then_some(&data);
-        let (_, sequence) = ring.append(kind, (number << 12, length), data);
-        let header = Header {
+        let (end, sequence) = ring.append(kind, (number << 12, length), data);
+        let mut header = Header {
             sequence,
             epoch: start.epoch,
             offset: number << 12,
             length,
             kind,
+            behind: 0,
         };
+        let behind = (end - header.record_bytes() - start.tail) / ALIGNMENT + 1;
+        header.behind = behind as u32;
         written.push((header, payload));
     }
     ring.write_batch().expect("a disk without faults");

@@ -208,8 +208,9 @@ impl Journal {
                 ring.started(start);
                 self.stage = Stage::Open(ring);
             }
-            (Told::Synced(upto), Stage::Open(ring)) => {
+            (Told::Synced(upto), Stage::Open(mut ring)) => {
                 self.synced = upto;
+                ring.is_synced(upto);
                 self.stage = Stage::Open(ring);
             }
             (_, stage) => self.stage = stage,

@@ -165,6 +165,9 @@ pub struct Header {
     pub length: u64,
     /// What.
     pub kind: Kind,
+    /// How far the end of what was durable lay behind the record when it was appended, plus
+    /// 1, in units of [`ALIGNMENT`]; 0: that is not known.
+    pub behind: u32,
 }
 
 impl Header {
@@ -186,12 +189,19 @@ impl Header {
         for word in [self.sequence, self.epoch, self.offset, self.length] {
             bytes.put_u64(word);
         }
-        bytes.put_u64(match self.kind {
+        bytes.put_u32(match self.kind {
             Kind::Write => 0,
             Kind::Zeroes { may_punch: false } => 1,
             Kind::Zeroes { may_punch: true } => 2,
         });
+        bytes.put_u32(self.behind);
         bytes
+    }
+
+    /// Up to where all was durable when it was appended at `position`, if that is known.
+    pub fn durable(&self, position: u64) -> Option<u64> {
+        let behind = u64::from(self.behind.checked_sub(1)?) * ALIGNMENT;
+        position.checked_sub(behind)
     }
 
     /// Appends the record without its payload.
@@ -217,7 +227,7 @@ impl Header {
         let checksum = reader.u32()?;
         let (sequence, epoch) = (reader.u64()?, reader.u64()?);
         let (offset, length) = (reader.u64()?, reader.u64()?);
-        let kind = match reader.u64()? {
+        let kind = match reader.u32()? {
             0 => Kind::Write,
             1 => Kind::Zeroes { may_punch: false },
             2 => Kind::Zeroes { may_punch: true },
@@ -229,6 +239,7 @@ impl Header {
             offset,
             length,
             kind,
+            behind: reader.u32()?,
         };
         Ok((magic == RECORD_MAGIC).then_some((header, checksum)))
     }
@@ -236,8 +247,21 @@ impl Header {
 
 /// The record at the front of `bytes`, if it is whole and the one that is expected.
 pub fn parse(bytes: &[u8], sequence: u64, epoch: u64) -> Option<(Header, &[u8])> {
+    parse_if(bytes, |header| {
+        header.sequence == sequence && header.epoch == epoch
+    })
+}
+
+/// The record at the front of `bytes`, if it is whole and one that comes later in the same
+/// opening.
+pub fn parse_later(bytes: &[u8], sequence: u64, epoch: u64) -> Option<Header> {
+    let is_later = |header: &Header| header.sequence > sequence && header.epoch == epoch;
+    parse_if(bytes, is_later).map(|(header, _)| header)
+}
+
+fn parse_if(bytes: &[u8], is_it: impl FnOnce(&Header) -> bool) -> Option<(Header, &[u8])> {
     let (header, checksum) = Header::decode(bytes).ok()??;
-    let is_next = header.sequence == sequence && header.epoch == epoch;
+    let is_next = is_it(&header);
     let is_range = header.offset.checked_add(header.length).is_some();
     if !is_next || !is_range || header.payload_bytes() > PAYLOAD_BYTES_MAX {
         return None;
@@ -306,12 +330,19 @@ mod tests {
             offset: 70,
             length: 5,
             kind: Kind::Write,
+            behind: 3,
         };
+        assert_eq!((header.durable(40), header.durable(31)), (Some(8), None));
         let mut record = Vec::new();
         header.encode(b"hello", &mut record);
         assert_eq!(record.len() as u64, header.record_bytes());
         assert_eq!(parse(&record, 9, 4), Some((header, &b"hello"[..])));
         assert_eq!(parse(&record, 10, 4), None);
+        assert_eq!(parse_later(&record, 8, 4), Some(header));
+        assert_eq!(
+            (parse_later(&record, 9, 4), parse_later(&record, 8, 5)),
+            (None, None)
+        );
         assert_eq!(parse(&record, 9, 5), None);
         for bit in 0..(HEADER_BYTES as usize + 5) * 8 {
             let mut record = record.clone();

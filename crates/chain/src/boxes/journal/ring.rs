@@ -21,10 +21,15 @@ use world::{Disk, File, OpenMode};
 use super::origin::Origin;
 use super::record::{
     ALIGNMENT, HEADER_BYTES, Header, PAGE_BYTES, PAYLOAD_BYTES_MAX, RING_OFFSET, Start, parse,
+    parse_later,
 };
 
 /// A record that was read.
 pub type Found = (Header, Vec<u8>);
+
+/// Behind the last record that is whole, so many bytes are searched for a later one: the
+/// longest one is a quarter of that.
+const LOOK_BYTES: u64 = 1 << 20;
 
 /// So many bytes of records are read at once when a journal is opened. In tests these are few.
 const SCAN_BYTES: u64 = if cfg!(test) { 16 << 10 } else { 16 << 20 };
@@ -181,6 +186,7 @@ fn scan_bytes(
     let mut read = 0;
     while read < bytes_max {
         let Some((position, record)) = read_record(file, &next, &mut bytes)? else {
+            check_end(file, &next)?;
             return Ok((found, None));
         };
         let record_bytes = record.0.record_bytes();
@@ -218,6 +224,31 @@ fn read_record(
     Ok(None)
 }
 
+/// Whether the record that `next` is of was never durable, as a later one may say: then it is
+/// the end, and otherwise it is damaged.
+fn check_end(file: &dyn File, next: &Start) -> io::Result<()> {
+    let ring = next.ring_bytes;
+    // To the ring's end, and from its start up to here.
+    let before = next.tail % ring;
+    let lap = next.tail - before + ring;
+    for (from, length) in [(next.tail, ring - before), (lap, before)] {
+        let mut bytes = vec![0; length.min(LOOK_BYTES) as usize];
+        file.read_at(&mut bytes, RING_OFFSET + from % ring)?;
+        for skipped in (0..bytes.len()).step_by(ALIGNMENT as usize) {
+            let later = parse_later(&bytes[skipped..], next.sequence, next.epoch);
+            let durable = later.and_then(|header| header.durable(from + skipped as u64));
+            if durable.is_some_and(|durable| durable > next.tail) {
+                let byte = RING_OFFSET + before;
+                return Err(invalid(&format!(
+                    "it is damaged at byte {byte}: what was acknowledged as durable, and not \
+                     carried out, cannot be read back"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A part of a batch.
 enum Part {
     /// Records, or the head of one.
@@ -241,6 +272,8 @@ pub struct Ring {
     start: Start,
     head: u64,
     written: u64,
+    /// What is durable ends there, or later.
+    synced: u64,
     sequence: u64,
     /// What is not in the file: where, and the bytes.
     batch: Vec<(u64, Part)>,
@@ -254,6 +287,7 @@ impl Ring {
             start,
             head: start.tail,
             written: start.tail,
+            synced: start.tail,
             sequence: start.sequence,
             batch: Vec::new(),
         }
@@ -272,6 +306,11 @@ impl Ring {
     /// The end of the last record that is in the file.
     pub fn written(&self) -> u64 {
         self.written
+    }
+
+    /// All before `upto` is durable.
+    pub fn is_synced(&mut self, upto: u64) {
+        self.synced = self.synced.max(upto);
     }
 
     /// Where the ring begins.
@@ -303,17 +342,20 @@ impl Ring {
         (offset, length): (u64, u64),
         payload: Option<&Arc<[u8]>>,
     ) -> (u64, u64) {
-        let header = Header {
+        let mut header = Header {
             sequence: self.sequence,
             epoch: self.start.epoch,
             offset,
             length,
             kind,
+            behind: 0,
         };
         let (ring, record) = (self.start.ring_bytes, header.record_bytes());
         if self.head % ring + record > ring {
             self.head = self.head.next_multiple_of(ring);
         }
+        let behind = (self.head - self.synced) / ALIGNMENT + 1;
+        header.behind = u32::try_from(behind).unwrap_or_default();
         let is_long = |payload: &&Arc<[u8]>| {
             payload.len() >= SHARED_BYTES_MIN && payload.len().is_multiple_of(ALIGNMENT as usize)
         };

@@ -837,3 +837,43 @@ fn a_journal_that_its_disk_has_no_room_for_says_how_large_it_would_be() {
     assert!(error.to_string().starts_with(words), "{error}");
     assert_eq!(disk.list(folder).expect("listed").len(), 0);
 }
+
+/// All behind it was dropped, as if its power had failed, though it had been flushed.
+#[test]
+fn a_record_that_was_durable_and_is_damaged_is_not_taken_for_the_end() {
+    for (damaged, is_refused) in [(0, true), (3, true), (4, false), (7, false)] {
+        let mut machine = Machine::new(9, FlushMode::Journal);
+        machine.open();
+        machine.platter.borrow_mut().fails = true;
+        for number in 0..8 {
+            write(&mut machine, number * 512, &[number as u8 + 1; 512]);
+            if number == 3 {
+                let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+                assert_eq!(flushed, Ok(Outcome::Done));
+            }
+        }
+        let disk = machine.simulation.world().disk;
+        let file = disk.open(Path::new("/journal"), world::OpenMode::Write);
+        let file = file.expect("it is there");
+        let at = super::record::RING_OFFSET + damaged * (48 + 512) + 100;
+        file.write_at(&[77], at).expect("written");
+        drop(file);
+        match opened_over(&machine, BLOCK * BLOCKS, (Some(1), false)) {
+            Err(why) => {
+                assert!(is_refused, "{damaged}: {why}");
+                assert!(why.contains("it is damaged at byte"), "{why}");
+            }
+            Ok(bytes) => {
+                assert!(!is_refused, "{damaged}");
+                for number in 0..8_usize {
+                    let expected = if (number as u64) < damaged {
+                        number as u8 + 1
+                    } else {
+                        0
+                    };
+                    assert_eq!(bytes[number * 512], expected, "{damaged}: {number}");
+                }
+            }
+        }
+    }
+}
