@@ -11,11 +11,13 @@
 //! Must not know: where files are, who records, what a policy of a cache is.
 
 mod batch;
+mod foreign;
 mod iolog;
 mod record;
 mod whole;
 
 pub use batch::{BATCH_RECORDS_MAX, Batch, BatchHead, Batches, HEAD_BYTES, TraceError};
+pub use foreign::{ForeignError, read_foreign};
 pub use iolog::{IOLOG_HEAD, iolog_file, iolog_line};
 pub use record::{Outcome, RECORD_BYTES, Record, Verb};
 pub use whole::Trace;

@@ -1,0 +1,85 @@
+//! Requests as steps of a cache: a key for each block of 4 KiB that one touches.
+
+use std::collections::HashSet;
+
+use trace::{Outcome, Record, Verb};
+
+/// Keys are blocks of so many bytes.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// A request for more counts as one for so many blocks: 16 GiB.
+const BLOCKS_MAX: u64 = 1 << 22;
+
+/// What happens to a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// It is asked for, and brought if it is not resident.
+    Ask(u64),
+    /// It is brought without being asked for.
+    Bring(u64),
+    /// It names nothing any more.
+    Forget(u64),
+}
+
+impl Step {
+    /// Which key.
+    #[must_use]
+    pub const fn key(self) -> u64 {
+        match self {
+            Self::Ask(key) | Self::Bring(key) | Self::Forget(key) => key,
+        }
+    }
+}
+
+/// What a write does to the keys that it touches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WriteRule {
+    /// They name nothing any more: what is written lies elsewhere, as Scree has it.
+    #[default]
+    Forget,
+    /// They are brought: what is written is kept, as in a cache of a disk that is written in
+    /// place.
+    Keep,
+    /// Nothing.
+    Ignore,
+}
+
+/// What was asked of a disk.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Steps {
+    /// In order.
+    pub steps: Vec<Step>,
+    /// So many keys are asked for at least once.
+    pub footprint: usize,
+}
+
+impl Steps {
+    /// Of requests, in the order in which they were begun. Those that failed count as well:
+    /// they were asked for.
+    #[must_use]
+    pub fn of(records: &[Record], rule: WriteRule) -> Self {
+        let mut steps = Vec::new();
+        for record in records {
+            let step = match (record.verb, rule) {
+                (Verb::Read, _) => Step::Ask,
+                (Verb::Write | Verb::WriteZeroes | Verb::Trim, WriteRule::Ignore)
+                | (Verb::Flush | Verb::Prefetch, _) => continue,
+                (Verb::Write, WriteRule::Keep) => Step::Bring,
+                (Verb::Write | Verb::WriteZeroes | Verb::Trim, _) => Step::Forget,
+            };
+            let changes = record.verb != Verb::Read;
+            if record.length == 0 || changes && record.outcome == Outcome::Failed {
+                continue;
+            }
+            let first = record.offset / BLOCK_BYTES;
+            let last = record.offset.saturating_add(record.length - 1) / BLOCK_BYTES;
+            steps.extend((first..=last.min(first + BLOCKS_MAX)).map(step));
+        }
+        let asked = steps.iter().filter(|step| matches!(step, Step::Ask(_)));
+        let keys: HashSet<u64> = asked.map(|step| step.key()).collect();
+        Self {
+            footprint: keys.len(),
+            steps,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The laboratory against what can be counted by hand, or tried in all ways.
+
+use proptest::prelude::*;
+use trace::{Outcome, Record, Verb};
+
+use super::*;
+
+/// The most hits that any choice of what to keep has.
+fn best(capacity: usize, steps: &[Step], resident: &[u64]) -> u64 {
+    let Some((step, rest)) = steps.split_first() else {
+        return 0;
+    };
+    let key = step.key();
+    let is_hit = resident.contains(&key);
+    let mut with: Vec<u64> = resident.to_vec();
+    match step {
+        Step::Forget(_) => {
+            with.retain(|other| *other != key);
+            return best(capacity, rest, &with);
+        }
+        Step::Ask(_) | Step::Bring(_) if !is_hit => with.push(key),
+        Step::Ask(_) | Step::Bring(_) => {}
+    }
+    let hit = u64::from(is_hit && matches!(step, Step::Ask(_)));
+    if with.len() <= capacity {
+        return hit + best(capacity, rest, &with);
+    }
+    // Any of them goes.
+    let without = |at: usize| {
+        let mut without = with.clone();
+        without.remove(at);
+        best(capacity, rest, &without)
+    };
+    hit + (0..with.len()).map(without).max().unwrap_or_default()
+}
+
+fn steps(keys: u64, longest: usize) -> impl Strategy<Value = Vec<Step>> {
+    let one = prop_oneof![
+        8 => (0..keys).prop_map(Step::Ask),
+        2 => (0..keys).prop_map(Step::Bring),
+        1 => (0..keys).prop_map(Step::Forget),
+    ];
+    prop::collection::vec(one, 0..longest)
+}
+
+proptest! {
+    #[test]
+    fn belady_is_the_best_of_all_ways(steps in steps(5, 11), capacity in 1_usize..4) {
+        prop_assert_eq!(belady(capacity, &steps).hits, best(capacity, &steps, &[]));
+    }
+
+    #[test]
+    fn no_policy_has_more_hits_than_belady(steps in steps(60, 600), capacity in 1_usize..40) {
+        let most = belady(capacity, &steps);
+        for kind in PolicyKind::ALL {
+            let counts = Contestant::Policy(kind).counts(capacity, &steps);
+            prop_assert_eq!(counts.asked, most.asked);
+            prop_assert!(counts.hits <= most.hits, "{}: {} of {}", kind, counts.hits, most.hits);
+        }
+    }
+}
+
+fn record(verb: Verb, offset: u64, length: u64) -> Record {
+    Record {
+        time_ns: 0,
+        latency_ns: 0,
+        offset,
+        length,
+        verb,
+        is_fua: false,
+        may_punch: false,
+        outcome: Outcome::Done,
+    }
+}
+
+#[test]
+fn a_request_is_the_blocks_that_it_touches() {
+    let records = [
+        record(Verb::Read, 4095, 2),
+        record(Verb::Write, 8192, 4096),
+        record(Verb::Flush, 0, 0),
+        record(Verb::Read, 8192, 1),
+        record(Verb::Trim, 0, 4096),
+    ];
+    let of = |rule| Steps::of(&records, rule);
+    let asked = [Step::Ask(0), Step::Ask(1), Step::Ask(2)];
+    assert_eq!(of(WriteRule::Ignore).steps, asked);
+    let with = |write, trim| vec![Step::Ask(0), Step::Ask(1), write, Step::Ask(2), trim];
+    let kept = with(Step::Bring(2), Step::Forget(0));
+    assert_eq!(of(WriteRule::Keep).steps, kept);
+    let forgotten = with(Step::Forget(2), Step::Forget(0));
+    assert_eq!(of(WriteRule::Forget).steps, forgotten);
+    assert_eq!(of(WriteRule::Forget).footprint, 3);
+    // What was kept is there.
+    let counts = |rule| {
+        let steps = of(rule).steps;
+        Contestant::Policy(PolicyKind::Lru).counts(10, &steps)
+    };
+    assert_eq!(
+        (counts(WriteRule::Keep).hits, counts(WriteRule::Keep).asked),
+        (1, 3)
+    );
+    assert_eq!(counts(WriteRule::Forget).hits, 0);
+}
+
+#[test]
+fn nothing_asked_for_is_no_hit() {
+    assert_eq!(Counts::default().hit_ratio(), 0.0);
+    let huge = [record(Verb::Read, u64::MAX - 4095, 4096)];
+    assert_eq!(Steps::of(&huge, WriteRule::Forget).footprint, 1);
+}

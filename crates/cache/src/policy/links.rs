@@ -1,0 +1,135 @@
+//! Doubly linked lists through the nodes of an arena, each of which may be in one list of
+//! every set: by numbers of 4 bytes, so that a key costs little.
+
+/// No node.
+const NONE: u32 = u32::MAX;
+
+/// A node's place in a list of one set.
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    newer: u32,
+    older: u32,
+}
+
+#[derive(Debug)]
+struct Node<T, const SETS: usize> {
+    value: T,
+    links: [Link; SETS],
+}
+
+/// Nodes, which lists go through.
+#[derive(Debug)]
+pub(super) struct Arena<T, const SETS: usize> {
+    nodes: Vec<Node<T, SETS>>,
+    free: Vec<u32>,
+}
+
+impl<T: Copy, const SETS: usize> Arena<T, SETS> {
+    pub fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// A node in no list.
+    pub fn add(&mut self, value: T) -> u32 {
+        let links = [Link {
+            newer: NONE,
+            older: NONE,
+        }; SETS];
+        let node = Node { value, links };
+        if let Some(id) = self.free.pop() {
+            self.nodes[id as usize] = node;
+            return id;
+        }
+        let id = u32::try_from(self.nodes.len())
+            .ok()
+            .filter(|id| *id != NONE);
+        self.nodes.push(node);
+        id.expect("a cache has less than 2^32 keys")
+    }
+
+    /// A node that is in no list any more is nobody's.
+    pub fn release(&mut self, id: u32) -> T {
+        self.free.push(id);
+        self.nodes[id as usize].value
+    }
+
+    pub fn get(&self, id: u32) -> T {
+        self.nodes[id as usize].value
+    }
+
+    pub fn get_mut(&mut self, id: u32) -> &mut T {
+        &mut self.nodes[id as usize].value
+    }
+}
+
+/// A list of the set `SET`, from its newest node to its oldest.
+#[derive(Debug)]
+pub(super) struct List<const SET: usize> {
+    newest: u32,
+    oldest: u32,
+    len: usize,
+}
+
+impl<const SET: usize> List<SET> {
+    pub fn new() -> Self {
+        Self {
+            newest: NONE,
+            oldest: NONE,
+            len: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn oldest(&self) -> Option<u32> {
+        (self.oldest != NONE).then_some(self.oldest)
+    }
+
+    /// Puts a node that is in no list of this set before all others.
+    pub fn push<T: Copy, const SETS: usize>(&mut self, arena: &mut Arena<T, SETS>, id: u32) {
+        arena.nodes[id as usize].links[SET] = Link {
+            newer: NONE,
+            older: self.newest,
+        };
+        match self.newest {
+            NONE => self.oldest = id,
+            newest => arena.nodes[newest as usize].links[SET].newer = id,
+        }
+        self.newest = id;
+        self.len += 1;
+    }
+
+    /// Takes out a node that is in this list.
+    pub fn remove<T: Copy, const SETS: usize>(&mut self, arena: &mut Arena<T, SETS>, id: u32) {
+        let Link { newer, older } = arena.nodes[id as usize].links[SET];
+        match newer {
+            NONE => self.newest = older,
+            newer => arena.nodes[newer as usize].links[SET].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => arena.nodes[older as usize].links[SET].newer = newer,
+        }
+        self.len -= 1;
+    }
+
+    /// Puts a node of this list before all others.
+    pub fn renew<T: Copy, const SETS: usize>(&mut self, arena: &mut Arena<T, SETS>, id: u32) {
+        if self.newest != id {
+            self.remove(arena, id);
+            self.push(arena, id);
+        }
+    }
+
+    /// Takes out the oldest node.
+    pub fn pop<T: Copy, const SETS: usize>(&mut self, arena: &mut Arena<T, SETS>) -> Option<u32> {
+        let oldest = self.oldest()?;
+        self.remove(arena, oldest);
+        Some(oldest)
+    }
+}

@@ -1,0 +1,193 @@
+//! [`S3Fifo`]: three queues, none of which is ever reordered (Yang et al., SOSP 2023).
+//!
+//! ```text
+//!            ┌ small, a tenth ┐ asked for again   ┌──── main ────┐ not asked for since
+//!  comes ──▶ │                │ ────────────────▶ │              │ ────────▶ goes
+//!            └────────┬───────┘                   └──▲───────┬───┘
+//!                     │ otherwise: goes              │       │ asked for since
+//!                     ▼                              └───────┘
+//!                   ghost ── comes again ──▶ main
+//! ```
+
+use super::links::{Arena, List};
+use super::{Key, Map, Policy};
+
+/// A key counts as asked for so often at most.
+const ASKED_MAX: u8 = 3;
+
+/// The small queue has one key in so many.
+const SMALL_ONE_IN: usize = 10;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Small,
+    Main,
+    Ghost,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Node<K> {
+    key: K,
+    place: Place,
+    /// Since it came, or went round.
+    asked: u8,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct S3Fifo<K> {
+    capacity: usize,
+    keys: Map<K, u32>,
+    nodes: Arena<Node<K>, 1>,
+    small: List<0>,
+    main: List<0>,
+    ghost: List<0>,
+}
+
+impl<K: Key> S3Fifo<K> {
+    /// Of so many keys; 1 at least.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            capacity: capacity.max(1),
+            keys: Map::default(),
+            nodes: Arena::new(),
+            small: List::new(),
+            main: List::new(),
+            ghost: List::new(),
+        }
+    }
+
+    fn small_max(&self) -> usize {
+        (self.capacity / SMALL_ONE_IN).max(1)
+    }
+
+    fn put(&mut self, id: u32, place: Place) {
+        let node = self.nodes.get_mut(id);
+        (node.place, node.asked) = (place, 0);
+        match place {
+            Place::Small => self.small.push(&mut self.nodes, id),
+            Place::Main => self.main.push(&mut self.nodes, id),
+            Place::Ghost => self.ghost.push(&mut self.nodes, id),
+        }
+    }
+
+    fn take_out(&mut self, id: u32) {
+        match self.nodes.get(id).place {
+            Place::Small => self.small.remove(&mut self.nodes, id),
+            Place::Main => self.main.remove(&mut self.nodes, id),
+            Place::Ghost => self.ghost.remove(&mut self.nodes, id),
+        }
+    }
+
+    fn forget(&mut self, id: u32) {
+        let node = self.nodes.release(id);
+        self.keys.remove(&node.key);
+    }
+
+    /// One goes.
+    fn evict(&mut self, evicted: &mut Vec<K>) {
+        loop {
+            let is_small = self.small.len() >= self.small_max() || self.main.len() == 0;
+            let popped = match is_small {
+                true => self.small.pop(&mut self.nodes),
+                false => self.main.pop(&mut self.nodes),
+            };
+            let Some(id) = popped else { return };
+            let Node { key, asked, .. } = self.nodes.get(id);
+            match (is_small, asked) {
+                (true, 0) => {
+                    evicted.push(key);
+                    self.put(id, Place::Ghost);
+                    return self.bound_ghost();
+                }
+                (true, _) => self.put(id, Place::Main),
+                (false, 0) => {
+                    evicted.push(key);
+                    return self.forget(id);
+                }
+                (false, _) => {
+                    self.put(id, Place::Main);
+                    self.nodes.get_mut(id).asked = asked - 1;
+                }
+            }
+        }
+    }
+
+    fn bound_ghost(&mut self) {
+        while self.ghost.len() > self.capacity - self.small_max().min(self.capacity - 1) {
+            let Some(id) = self.ghost.pop(&mut self.nodes) else {
+                return;
+            };
+            self.forget(id);
+        }
+    }
+}
+
+impl<K: Key> Policy<K> for S3Fifo<K> {
+    fn get(&mut self, key: K) -> bool {
+        let Some(&id) = self.keys.get(&key) else {
+            return false;
+        };
+        let node = self.nodes.get_mut(id);
+        node.asked = (node.asked + 1).min(ASKED_MAX);
+        node.place != Place::Ghost
+    }
+
+    fn insert(&mut self, key: K, evicted: &mut Vec<K>) {
+        if self.contains(key) {
+            return;
+        }
+        // What comes again is not forgotten to make room for it.
+        let ghost = self.keys.get(&key).copied();
+        if let Some(id) = ghost {
+            self.take_out(id);
+        }
+        while self.len() >= self.capacity {
+            self.evict(evicted);
+        }
+        match ghost {
+            Some(id) => self.put(id, Place::Main),
+            None => {
+                let id = self.nodes.add(Node {
+                    key,
+                    place: Place::Small,
+                    asked: 0,
+                });
+                self.keys.insert(key, id);
+                self.put(id, Place::Small);
+            }
+        }
+    }
+
+    fn remove(&mut self, key: K) -> bool {
+        let Some(&id) = self.keys.get(&key) else {
+            return false;
+        };
+        let was_resident = self.nodes.get(id).place != Place::Ghost;
+        self.take_out(id);
+        self.forget(id);
+        was_resident
+    }
+
+    fn contains(&self, key: K) -> bool {
+        let id = self.keys.get(&key);
+        id.is_some_and(|id| self.nodes.get(*id).place != Place::Ghost)
+    }
+
+    fn len(&self) -> usize {
+        self.small.len() + self.main.len()
+    }
+
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn resize(&mut self, capacity: usize, evicted: &mut Vec<K>) {
+        self.capacity = capacity.max(1);
+        while self.len() > self.capacity {
+            self.evict(evicted);
+        }
+        self.bound_ghost();
+    }
+}
