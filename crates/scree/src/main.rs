@@ -13,6 +13,7 @@ mod commands;
 mod moment;
 mod monitoring;
 mod output;
+mod plot;
 mod profiles;
 mod progress;
 mod shell;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
             command: None,
             daemon,
         })) => up::run_unit(&args::folder(folder), &daemon),
+        Command::Cache(command) => commands::run_cache(format, command),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
         Command::Api(command) => {

@@ -66,7 +66,7 @@ impl Reference {
         }
     }
 
-    fn to_top(&mut self, key: u64, state: State) {
+    fn put_on_top(&mut self, key: u64, state: State) {
         self.stack.retain(|(other, _)| *other != key);
         self.stack.insert(0, (key, state));
     }
@@ -86,17 +86,17 @@ impl Reference {
         let in_queue = self.queue.contains(&key);
         match self.state(key) {
             Some(State::Lir) => {
-                self.to_top(key, State::Lir);
+                self.put_on_top(key, State::Lir);
                 self.prune();
             }
             Some(State::HirResident) => {
                 self.queue.retain(|other| *other != key);
-                self.to_top(key, State::Lir);
+                self.put_on_top(key, State::Lir);
                 self.make_room_for_lir();
             }
             Some(State::HirNonResident) => return false,
             None if in_queue => {
-                self.to_top(key, State::HirResident);
+                self.put_on_top(key, State::HirResident);
                 self.queue.retain(|other| *other != key);
                 self.queue.push(key);
                 self.prune();
@@ -117,13 +117,13 @@ impl Reference {
         let is_warming = self.lir_count() < self.lir_max();
         if self.state(key) == Some(State::HirNonResident) {
             self.went.retain(|other| *other != key);
-            self.to_top(key, State::Lir);
+            self.put_on_top(key, State::Lir);
             self.make_room_for_lir();
         } else if is_warming {
-            self.to_top(key, State::Lir);
+            self.put_on_top(key, State::Lir);
             self.make_room_for_lir();
         } else {
-            self.to_top(key, State::HirResident);
+            self.put_on_top(key, State::HirResident);
             self.queue.push(key);
             self.prune();
         }

@@ -4,6 +4,7 @@
 
 mod attachment;
 mod box_process;
+mod cache;
 mod chain;
 mod grant;
 mod key;
@@ -28,6 +29,7 @@ use crate::output::Format;
 
 pub use attachment::{AttachArguments, AttachmentCommand, DetachArguments};
 pub use box_process::{BoxProcessArguments, BoxServerArguments};
+pub use cache::{CacheCommand, SimulateArguments};
 pub use chain::{ChainCommand, MonitorArguments, TraceArguments, WhichChain};
 pub use grant::GrantCommand;
 pub use key::KeyCommand;
@@ -140,6 +142,10 @@ pub enum Command {
 
     #[command(flatten)]
     Api(ApiCommand),
+
+    /// Policies of caches, tried on what was asked of a disk.
+    #[command(subcommand)]
+    Cache(CacheCommand),
 
     /// Print a completion script for a shell.
     Completions {

@@ -1,6 +1,7 @@
 //! The commands that ask a running Scree.
 
 mod attachment;
+mod cache;
 mod chain;
 mod grant;
 mod key;
@@ -14,6 +15,7 @@ mod trace;
 mod unit;
 mod volume;
 
+pub use cache::run_cache;
 pub use party::{enrol_host, enrol_unit, login};
 pub use restoring::restore_unit;
 

@@ -8,6 +8,7 @@
 
 mod bad_input;
 mod buckets;
+mod caches;
 mod certificates;
 mod chains;
 mod crash;

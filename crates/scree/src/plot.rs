@@ -1,0 +1,119 @@
+//! Pictures: lines over a logarithmic axis, as SVG.
+
+use plotters::prelude::*;
+
+/// Width and height, in pixels.
+const SIZE: (u32, u32) = (800, 500);
+
+/// Lines that are told apart.
+pub struct Chart {
+    pub title: String,
+    /// What the axes are of, with their units.
+    pub x: String,
+    pub y: String,
+    pub series: Vec<Series>,
+}
+
+/// One line; the x of each point is above 0, and they grow.
+pub struct Series {
+    pub name: &'static str,
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Chart {
+    /// As a picture.
+    ///
+    /// # Errors
+    /// That there is nothing to draw, or what the drawing says.
+    pub fn svg(&self) -> Result<String, String> {
+        let points = || {
+            self.series
+                .iter()
+                .flat_map(|one| one.points.iter().copied())
+        };
+        let (first, last) = points().fold((f64::MAX, 0.0_f64), |(first, last), (x, _)| {
+            (first.min(x), last.max(x))
+        });
+        if last <= 0.0 {
+            return Err("there is nothing to draw".to_owned());
+        }
+        let highest = points().fold(0.0_f64, |highest, (_, y)| highest.max(y));
+        let mut svg = String::new();
+        self.draw(
+            &mut svg,
+            first..last.max(first * 1.01),
+            highest * 1.05 + 0.01,
+        )
+        .map_err(|error| error.to_string())?;
+        Ok(svg)
+    }
+
+    fn draw(
+        &self,
+        into: &mut String,
+        x: std::ops::Range<f64>,
+        highest: f64,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let area = SVGBackend::with_string(into, SIZE).into_drawing_area();
+        area.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&area)
+            .caption(&self.title, ("sans-serif", 20))
+            .margin(10)
+            .x_label_area_size(40)
+            .y_label_area_size(50)
+            .build_cartesian_2d(x.log_scale(), 0.0..highest)?;
+        chart
+            .configure_mesh()
+            .x_desc(&self.x)
+            .y_desc(&self.y)
+            .draw()?;
+        for (number, one) in self.series.iter().enumerate() {
+            let color = Palette99::pick(number).to_rgba();
+            chart
+                .draw_series(LineSeries::new(
+                    one.points.iter().copied(),
+                    color.stroke_width(2),
+                ))?
+                .label(one.name)
+                .legend(move |(x, y)| {
+                    PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2))
+                });
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerRight)
+            .background_style(WHITE)
+            .border_style(BLACK)
+            .draw()?;
+        area.present()?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(points: Vec<(f64, f64)>) -> Chart {
+        Chart {
+            title: "a <title> & more".to_owned(),
+            x: "x".to_owned(),
+            y: "y".to_owned(),
+            series: vec![Series {
+                name: "lirs",
+                points,
+            }],
+        }
+    }
+
+    #[test]
+    fn a_picture_has_its_lines_and_no_markup_of_others() {
+        let svg = chart(vec![(1.0, 2.0), (10.0, 50.0)]).svg().expect("drawn");
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        assert!(svg.contains("polyline") && svg.contains("lirs"));
+        assert!(svg.contains("a &lt;title&gt; &amp; more"), "{svg}");
+        // One point is a picture, too.
+        chart(vec![(4.0, 0.0)]).svg().expect("drawn");
+        assert!(chart(Vec::new()).svg().is_err());
+    }
+}
