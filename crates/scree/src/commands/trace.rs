@@ -192,8 +192,9 @@ fn print_iolog(traces: &[Trace], device: &str) -> Result<(), Failure> {
         .filter_map(|one| one.records.first().map(|record| at_us(one, record)));
     let first = first.min().unwrap_or(0);
     let mut last_ms = 0;
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let head = IOLOG_HEAD.to_owned() + &iolog_file(0, device, &["add", "open"]);
-    if !print_lines(&[head.trim_end().to_owned()])? {
+    if !print_lines(&lines(&head))? {
         return Ok(());
     }
     for one in traces {
@@ -210,8 +211,6 @@ fn print_iolog(traces: &[Trace], device: &str) -> Result<(), Failure> {
             }
         }
     }
-    print_lines(&[iolog_file(last_ms, device, &["close"])
-        .trim_end()
-        .to_owned()])?;
+    print_lines(&lines(&iolog_file(last_ms, device, &["close"])))?;
     Ok(())
 }
