@@ -80,6 +80,11 @@ pub const TARGETS: &[Target] = &[
         seeds: trace_seeds,
     },
     Target {
+        name: "foreign_trace",
+        run: foreign_trace,
+        seeds: foreign_trace_seeds,
+    },
+    Target {
         name: "journal_page",
         run: journal_page,
         seeds: journal_page_seeds,
@@ -278,6 +283,30 @@ fn trace_seeds() -> Vec<Vec<u8>> {
     };
     let several = [batch(0, 3).encode(), batch(1, 5).encode()].concat();
     vec![batch(0, 1).encode(), batch(0, 0).encode(), several]
+}
+
+/// What other programs have recorded. What is read of it lies on a disk that there can be, and
+/// is as much as there are lines.
+pub fn foreign_trace(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match ::trace::read_foreign(&text) {
+        Ok(records) => {
+            assert!(!records.is_empty() && records.len() <= text.lines().count());
+            for record in records {
+                assert!(record.offset.checked_add(record.length).is_some());
+            }
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+fn foreign_trace_seeds() -> Vec<Vec<u8>> {
+    let second = "fio version 2 iolog\nx add\nx open\nx write 0 4096\nx wait 20 0\nx sync\n";
+    let third = "fio version 3 iolog\n0 x add\n7 x trim 512 512\n9 x read 0 1048576\n";
+    let blkparse = "8,0 3 4 0.500002135 697 Q W 223490 + 8 [a]\n8,0 3 7 1.2 697 Q FN [b]\n";
+    [second, third, blkparse]
+        .map(|text| text.as_bytes().to_vec())
+        .into()
 }
 
 /// The beginning of a journal's file. What is no journal of the volume is left
