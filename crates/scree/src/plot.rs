@@ -66,6 +66,8 @@ impl Chart {
             .configure_mesh()
             .x_desc(&self.x)
             .y_desc(&self.y)
+            .x_labels(6)
+            .max_light_lines(1)
             .draw()?;
         for (number, one) in self.series.iter().enumerate() {
             let color = Palette99::pick(number).to_rgba();
