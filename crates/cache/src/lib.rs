@@ -1,13 +1,15 @@
-//! Floor 2: which blocks a cache keeps (docs/cache.md).
+//! Floor 2: a cache of sealed blocks, and which it keeps (docs/cache.md).
 //!
 //! ```text
 //!  policy     get, insert: which keys are resident, and which go
+//!  store      blocks in a file, in three areas, each with a policy
 //!  lab        what was asked of a disk ─▶ steps ─▶ each policy, at several sizes ─▶ hit ratios
 //! ```
 //!
 //! The policies that are compared are those that are used.
 //!
-//! Must not know: blocks, files, clocks, who asks.
+//! Must not know: keys, what a block means, who asks. A policy knows neither blocks nor clocks.
 
 pub mod lab;
 pub mod policy;
+pub mod store;

@@ -1,0 +1,299 @@
+//! Three areas, each with a policy of its own (HVSTO §III-C), and shares of the active one.
+
+use std::collections::{BTreeMap, HashMap};
+
+use base::VolumeId;
+
+use super::entry::{AreaKind, Id};
+use crate::policy::{Lirs, Lru, Policy, TwoStage};
+
+/// What a block is read for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Area {
+    /// A map page.
+    Metadata,
+    /// Content of a base image.
+    Image,
+    /// Any other content, for this volume.
+    Active(VolumeId),
+}
+
+impl Area {
+    /// Which one it is.
+    #[must_use]
+    pub const fn kind(self) -> AreaKind {
+        match self {
+            Self::Metadata => AreaKind::Metadata,
+            Self::Image => AreaKind::Image,
+            Self::Active(_) => AreaKind::Active,
+        }
+    }
+}
+
+/// How a cache is divided, in percent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Division {
+    /// For map pages.
+    pub metadata: u8,
+    /// For base images.
+    pub image: u8,
+    /// For what volumes read.
+    pub active: u8,
+}
+
+impl Default for Division {
+    /// The paper's (§III-C).
+    fn default() -> Self {
+        Self {
+            metadata: 25,
+            image: 50,
+            active: 25,
+        }
+    }
+}
+
+impl Division {
+    /// Whether each area has something, and all is divided.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let parts = [self.metadata, self.image, self.active];
+        let sum: u32 = parts.iter().map(|part| u32::from(*part)).sum();
+        sum == 100 && !parts.contains(&0)
+    }
+
+    /// How many of `slots` each area has, 1 at least.
+    fn of(&self, slots: usize) -> [usize; 3] {
+        let share = |percent: u8| (slots * usize::from(percent) / 100).max(1);
+        let (metadata, active) = (share(self.metadata), share(self.active));
+        let image = slots.saturating_sub(metadata + active).max(1);
+        [metadata, image, active]
+    }
+}
+
+/// Which blocks are kept.
+pub struct Areas {
+    metadata: TwoStage<Id>,
+    image: Lirs<Id>,
+    active: Shares,
+}
+
+impl Areas {
+    /// Of so many slots, 3 at least.
+    pub fn new(division: &Division, slots: usize) -> Self {
+        let [metadata, image, active] = division.of(slots);
+        Self {
+            metadata: TwoStage::new(metadata),
+            image: Lirs::new(image),
+            active: Shares::new(active),
+        }
+    }
+
+    /// A block that is kept as `kind` is asked for, for `area`.
+    pub fn get(&mut self, kind: AreaKind, area: Area, id: Id) {
+        match (kind, area) {
+            (AreaKind::Metadata, _) => drop(self.metadata.get(id)),
+            (AreaKind::Image, _) => drop(self.image.get(id)),
+            (AreaKind::Active, Area::Active(volume)) => self.active.get(Some(volume), id),
+            (AreaKind::Active, _) => self.active.get(None, id),
+        }
+    }
+
+    /// A block is kept from now on, which was not; others go.
+    pub fn insert(&mut self, area: Area, id: Id, evicted: &mut Vec<Id>) {
+        match area {
+            Area::Metadata => self.metadata.insert(id, evicted),
+            Area::Image => self.image.insert(id, evicted),
+            Area::Active(volume) => self.active.insert(Some(volume), id, evicted),
+        }
+    }
+
+    /// The same of one that was kept before this process began: for which volume is not known.
+    pub fn find(&mut self, kind: AreaKind, id: Id, evicted: &mut Vec<Id>) {
+        match kind {
+            AreaKind::Metadata => self.metadata.insert(id, evicted),
+            AreaKind::Image => self.image.insert(id, evicted),
+            AreaKind::Active => self.active.insert(None, id, evicted),
+        }
+    }
+
+    /// A block is kept no more.
+    pub fn remove(&mut self, kind: AreaKind, id: Id) {
+        match kind {
+            AreaKind::Metadata => drop(self.metadata.remove(id)),
+            AreaKind::Image => drop(self.image.remove(id)),
+            AreaKind::Active => self.active.remove(id),
+        }
+    }
+
+    /// A map page is of a newest version, or not any more.
+    pub fn protect(&mut self, id: Id, is_protected: bool) {
+        match is_protected {
+            true => self.metadata.protect(id),
+            false => self.metadata.release(id),
+        }
+    }
+
+    /// How many map pages are protected and there.
+    pub fn protected(&self) -> usize {
+        self.metadata.protected_len()
+    }
+
+    /// How many blocks each area has, and may have.
+    pub fn sizes(&self) -> [(usize, usize); 3] {
+        [
+            (self.metadata.len(), self.metadata.capacity()),
+            (self.image.len(), self.image.capacity()),
+            (self.active.len, self.active.capacity),
+        ]
+    }
+}
+
+/// What volumes read. What one does not use others may; who has most gives something back when
+/// there is no room: so of two that want all there is each has half, and a scan pushes out
+/// what it has brought itself.
+struct Shares {
+    capacity: usize,
+    len: usize,
+    /// None: nobody has asked for these since the process began.
+    shares: BTreeMap<Option<VolumeId>, Lru<Id>>,
+    owners: HashMap<Id, Option<VolumeId>, foldhash::fast::FixedState>,
+}
+
+impl Shares {
+    fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            len: 0,
+            shares: BTreeMap::new(),
+            owners: HashMap::default(),
+        }
+    }
+
+    fn share(&mut self, volume: Option<VolumeId>) -> &mut Lru<Id> {
+        let capacity = self.capacity;
+        self.shares
+            .entry(volume)
+            .or_insert_with(|| Lru::new(capacity))
+    }
+
+    fn get(&mut self, volume: Option<VolumeId>, id: Id) {
+        let Some(owner) = self.owners.get(&id).copied() else {
+            return;
+        };
+        // Whoever asks for what nobody has is its owner from now on.
+        if owner.is_none() && volume.is_some() {
+            self.take_out(owner, id);
+            self.put(volume, id);
+        } else {
+            self.share(owner).get(id);
+        }
+    }
+
+    fn put(&mut self, volume: Option<VolumeId>, id: Id) {
+        self.share(volume).insert(id, &mut Vec::new());
+        self.owners.insert(id, volume);
+        self.len += 1;
+    }
+
+    fn take_out(&mut self, owner: Option<VolumeId>, id: Id) {
+        let share = self.share(owner);
+        share.remove(id);
+        if share.is_empty() {
+            self.shares.remove(&owner);
+        }
+        self.owners.remove(&id);
+        self.len -= 1;
+    }
+
+    fn insert(&mut self, volume: Option<VolumeId>, id: Id, evicted: &mut Vec<Id>) {
+        while self.len >= self.capacity {
+            // Of two that have as much whoever wants more gives.
+            let size =
+                |(owner, share): &(&Option<VolumeId>, &Lru<Id>)| (share.len(), **owner == volume);
+            let largest = self.shares.iter().max_by_key(size);
+            let oldest = largest.and_then(|(owner, share)| Some((*owner, share.oldest()?)));
+            let Some((owner, oldest)) = oldest else {
+                return;
+            };
+            self.take_out(owner, oldest);
+            evicted.push(oldest);
+        }
+        self.put(volume, id);
+    }
+
+    fn remove(&mut self, id: Id) {
+        if let Some(owner) = self.owners.get(&id).copied() {
+            self.take_out(owner, id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Location;
+
+    use super::*;
+
+    fn id(number: u64) -> Id {
+        Id {
+            location: Location::from_bits(number),
+            part: 0,
+        }
+    }
+
+    #[test]
+    fn a_scan_of_one_volume_leaves_another_its_share() {
+        let [quiet, scans] = [1, 2].map(VolumeId::from_random);
+        let mut areas = Areas::new(&Division::default(), 400);
+        let mut evicted = Vec::new();
+        for number in 0..50 {
+            areas.insert(Area::Active(quiet), id(number), &mut evicted);
+        }
+        for number in 1000..5000 {
+            areas.insert(Area::Active(scans), id(number), &mut evicted);
+        }
+        assert!(evicted.iter().all(|gone| gone.location.bits() >= 1000));
+        assert_eq!(areas.sizes()[2], (100, 100));
+        // And it has what the other one does not use.
+        assert_eq!(evicted.len(), 50 + 4000 - 100);
+        evicted.clear();
+        for number in 50..100 {
+            areas.insert(Area::Active(quiet), id(number), &mut evicted);
+        }
+        let of_quiet = evicted.iter().filter(|gone| gone.location.bits() < 1000);
+        assert!(of_quiet.count() <= 50 && areas.sizes()[2].0 == 100);
+    }
+
+    #[test]
+    fn areas_do_not_take_from_each_other() {
+        let mut areas = Areas::new(&Division::default(), 400);
+        let mut evicted = Vec::new();
+        for number in 0..100 {
+            areas.insert(Area::Metadata, id(number), &mut evicted);
+        }
+        for number in 1000..3000 {
+            areas.insert(Area::Image, id(number), &mut evicted);
+            areas.insert(
+                Area::Active(VolumeId::from_random(1)),
+                id(number + 5000),
+                &mut evicted,
+            );
+        }
+        assert!(evicted.iter().all(|gone| gone.location.bits() >= 1000));
+        assert_eq!(areas.sizes(), [(100, 100), (200, 200), (100, 100)]);
+    }
+
+    #[test]
+    fn a_division_is_of_all_there_is() {
+        assert!(Division::default().is_whole());
+        for (metadata, image, active) in [(0, 50, 50), (50, 50, 1), (30, 30, 30)] {
+            let division = Division {
+                metadata,
+                image,
+                active,
+            };
+            assert!(!division.is_whole());
+        }
+        assert_eq!(Division::default().of(3), [1, 1, 1]);
+    }
+}

@@ -1,0 +1,150 @@
+//! What the directory says of a slot.
+//!
+//! ```text
+//!   0 ┌───────────────┬───────────────┐
+//!     │ location      │ tag           │   segment and slot; 16 bytes
+//!  24 ├───────┬───┬───┼───────────────┘
+//!     │ CRC   │prt│are│ zeroes        2   of the rest, and of the slot's content
+//!  32 └───────┴───┴───┘
+//! ```
+//!
+//! An entry that is zero is of a slot that has nothing.
+
+use base::Location;
+use base::checksum::{crc32c, crc32c_append};
+use base::codec::{OutOfBytes, Reader, Writer as _};
+
+/// An entry's length, in bytes.
+pub const ENTRY_BYTES: usize = 32;
+
+/// Which content: a block, or a part of 4 KiB of a larger one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Id {
+    /// Where the block lies on the units; that names one content for ever.
+    pub location: Location,
+    /// Which part.
+    pub part: u8,
+}
+
+/// What a block is kept as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AreaKind {
+    /// A map page.
+    Metadata,
+    /// Of a base image.
+    Image,
+    /// Anything else.
+    Active,
+}
+
+impl AreaKind {
+    /// All of them, by their numbers.
+    pub const ALL: [Self; 3] = [Self::Metadata, Self::Image, Self::Active];
+
+    /// As it is called.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Metadata => "metadata",
+            Self::Image => "image",
+            Self::Active => "active",
+        }
+    }
+}
+
+/// What lies in a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    pub id: Id,
+    pub tag: [u8; 16],
+    pub area: AreaKind,
+    pub checksum: u32,
+}
+
+impl Entry {
+    /// Of this content.
+    pub fn of(id: Id, tag: [u8; 16], area: AreaKind, content: &[u8]) -> Self {
+        let mut entry = Self {
+            id,
+            tag,
+            area,
+            checksum: 0,
+        };
+        entry.checksum = entry.sum(content);
+        entry
+    }
+
+    fn sum(&self, content: &[u8]) -> u32 {
+        let bytes = self.with_checksum(0);
+        crc32c_append(crc32c(&bytes), content)
+    }
+
+    /// Whether a slot's content is what it says.
+    pub fn is_of(&self, content: &[u8]) -> bool {
+        self.checksum == self.sum(content)
+    }
+
+    fn with_checksum(&self, checksum: u32) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(ENTRY_BYTES);
+        bytes.put_u64(self.id.location.bits());
+        bytes.put_bytes(&self.tag);
+        bytes.put_u32(checksum);
+        bytes.put_u8(self.id.part);
+        // Nothing else is all zero.
+        bytes.put_u8(self.area as u8 + 1);
+        bytes.put_bytes(&[0; 2]);
+        bytes
+    }
+
+    /// As it is in the directory.
+    pub fn encode(&self) -> Vec<u8> {
+        self.with_checksum(self.checksum)
+    }
+
+    /// None of a slot that has nothing, or of what makes no sense.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        let mut read = || -> Result<_, OutOfBytes> {
+            let (location, tag, checksum) = (reader.u64()?, reader.array()?, reader.u32()?);
+            let (part, area, rest) = (reader.u8()?, reader.u8()?, reader.array::<2>()?);
+            Ok((location, tag, checksum, part, area, rest))
+        };
+        let (location, tag, checksum, part, area, rest) = read().ok()?;
+        let area = AreaKind::ALL.get(usize::from(area.checked_sub(1)?))?;
+        (rest == [0; 2]).then_some(Self {
+            id: Id {
+                location: Location::from_bits(location),
+                part,
+            },
+            tag,
+            area: *area,
+            checksum,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_comes_back_and_is_of_its_content_only() {
+        let id = Id {
+            location: Location::from_bits(0x1234_5678_9abc_def0),
+            part: 3,
+        };
+        let content = [5; 4096];
+        let entry = Entry::of(id, [9; 16], AreaKind::Image, &content);
+        let bytes = entry.encode();
+        assert_eq!(bytes.len(), ENTRY_BYTES);
+        assert_eq!(Entry::decode(&bytes), Some(entry));
+        assert!(entry.is_of(&content) && !entry.is_of(&[6; 4096]));
+        for bit in 0..ENTRY_BYTES * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let read = Entry::decode(&flipped);
+            assert!(read.is_none_or(|read| !read.is_of(&content)), "bit {bit}");
+        }
+        assert_eq!(Entry::decode(&[0; ENTRY_BYTES]), None);
+    }
+}

@@ -1,0 +1,203 @@
+//! [`Slots`]: what lies in which slot, and which are free.
+//!
+//! ```text
+//!  free ──▶ written ──▶ ready ──▶ free
+//!              │  it goes meanwhile
+//!              └──▶ doomed ── the write has ended ──▶ free
+//! ```
+
+use std::collections::HashMap;
+
+use super::areas::{Area, Areas, Division};
+use super::entry::{AreaKind, ENTRY_BYTES, Entry, Id};
+use super::head::{PAGE_ENTRIES, SLOT_BYTES};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Written,
+    Ready,
+    Doomed,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    state: State,
+    /// None of one that is free, or doomed.
+    entry: Option<Entry>,
+}
+
+/// See the module's head.
+pub struct Slots {
+    slots: Vec<Slot>,
+    index: HashMap<Id, u32, foldhash::fast::FixedState>,
+    free: Vec<u32>,
+    pub areas: Areas,
+    /// By page of the directory.
+    dirty: Vec<bool>,
+    /// Where the first one may be.
+    dirty_from: usize,
+    evicted: Vec<Id>,
+}
+
+impl Slots {
+    pub fn new(count: u32, division: &Division) -> Self {
+        let free = Slot {
+            state: State::Free,
+            entry: None,
+        };
+        let pages = (count as usize).div_ceil(PAGE_ENTRIES);
+        Self {
+            slots: vec![free; count as usize],
+            index: HashMap::default(),
+            // The lowest ones are taken first.
+            free: (0..count).rev().collect(),
+            areas: Areas::new(division, count as usize),
+            dirty: vec![false; pages],
+            dirty_from: pages,
+            evicted: Vec::new(),
+        }
+    }
+
+    /// Takes in pages of a directory that was there, from the slot `first` on.
+    pub fn find(&mut self, first: usize, pages: &[u8]) {
+        let entries = pages.chunks_exact(ENTRY_BYTES).map(Entry::decode);
+        for (slot, entry) in (first..self.slots.len()).zip(entries) {
+            let Some(entry) = entry.filter(|entry| !self.index.contains_key(&entry.id)) else {
+                continue;
+            };
+            self.slots[slot] = Slot {
+                state: State::Ready,
+                entry: Some(entry),
+            };
+            self.index.insert(entry.id, slot as u32);
+            let mut evicted = Vec::new();
+            self.areas.find(entry.area, entry.id, &mut evicted);
+            for id in evicted {
+                self.release(id);
+            }
+        }
+    }
+
+    /// All of it was taken in.
+    pub fn found(&mut self) {
+        let slots = (0..).zip(&self.slots);
+        let free = slots.filter(|(_, slot)| slot.state == State::Free);
+        self.free = free.map(|(number, _)| number).collect();
+        self.free.reverse();
+    }
+
+    pub fn has(&self, id: Id) -> bool {
+        self.index.contains_key(&id)
+    }
+
+    /// Where a block lies that is asked for, and what of it is said.
+    pub fn get(&mut self, area: Area, id: Id) -> Option<(u32, Entry)> {
+        let slot = *self.index.get(&id)?;
+        let Slot { state, entry } = self.slots[slot as usize];
+        let entry = entry.filter(|_| state == State::Ready)?;
+        self.areas.get(entry.area, area, id);
+        Some((slot, entry))
+    }
+
+    /// Keeps a block that is not there: in which slot it is to be written, unless there is
+    /// none; and from which areas others went.
+    pub fn insert(&mut self, area: Area, entry: Entry) -> (Option<u32>, Vec<AreaKind>) {
+        let mut evicted = std::mem::take(&mut self.evicted);
+        self.areas.insert(area, entry.id, &mut evicted);
+        let gone = evicted
+            .drain(..)
+            .filter_map(|id| self.release(id))
+            .collect();
+        self.evicted = evicted;
+        let Some(slot) = self.free.pop() else {
+            // All that went are being written still.
+            self.areas.remove(entry.area, entry.id);
+            return (None, gone);
+        };
+        self.slots[slot as usize] = Slot {
+            state: State::Written,
+            entry: Some(entry),
+        };
+        self.index.insert(entry.id, slot);
+        self.touch(slot);
+        (Some(slot), gone)
+    }
+
+    /// A block's slot is nobody's. Of which area it was.
+    fn release(&mut self, id: Id) -> Option<AreaKind> {
+        let slot = self.index.remove(&id)?;
+        let place = &mut self.slots[slot as usize];
+        let kind = place.entry.take().map(|entry| entry.area);
+        place.state = match place.state {
+            State::Written => State::Doomed,
+            _ => {
+                self.free.push(slot);
+                State::Free
+            }
+        };
+        self.touch(slot);
+        kind
+    }
+
+    /// The write of a slot has ended.
+    pub fn is_written(&mut self, slot: u32, is_done: bool) {
+        let place = &mut self.slots[slot as usize];
+        match (place.state, place.entry) {
+            (State::Written, Some(entry)) => {
+                place.state = State::Ready;
+                self.touch(slot);
+                if !is_done {
+                    self.drop_if(slot, &entry);
+                }
+            }
+            _ => {
+                place.state = State::Free;
+                self.free.push(slot);
+            }
+        }
+    }
+
+    /// Forgets what lies in a slot, if that is this. Whether it was.
+    pub fn drop_if(&mut self, slot: u32, entry: &Entry) -> bool {
+        let is_it = self.slots[slot as usize].entry == Some(*entry);
+        if is_it {
+            self.areas.remove(entry.area, entry.id);
+            self.release(entry.id);
+        }
+        is_it
+    }
+
+    fn touch(&mut self, slot: u32) {
+        let page = slot as usize / PAGE_ENTRIES;
+        self.dirty[page] = true;
+        self.dirty_from = self.dirty_from.min(page);
+    }
+
+    /// Pages of the directory that have changed and lie one after another, at most so many:
+    /// the number of the first one, and what is to be written there.
+    pub fn take_dirty(&mut self, pages_max: usize) -> Option<(usize, Vec<u8>)> {
+        let from = self.dirty_from;
+        let first = from + self.dirty[from..].iter().position(|is| *is)?;
+        let run = self.dirty[first..].iter().take(pages_max);
+        let count = run.take_while(|is| **is).count();
+        let mut bytes = Vec::with_capacity(count * SLOT_BYTES);
+        for page in first..first + count {
+            self.dirty[page] = false;
+            let slots = self
+                .slots
+                .iter()
+                .skip(page * PAGE_ENTRIES)
+                .take(PAGE_ENTRIES);
+            for slot in slots {
+                match slot.entry.filter(|_| slot.state == State::Ready) {
+                    Some(entry) => bytes.extend(entry.encode()),
+                    None => bytes.extend([0; ENTRY_BYTES]),
+                }
+            }
+            bytes.resize((page - first + 1) * SLOT_BYTES, 0);
+        }
+        self.dirty_from = first + count;
+        Some((first, bytes))
+    }
+}
