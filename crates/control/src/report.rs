@@ -43,9 +43,9 @@ impl Control {
     /// [`ControlError`].
     pub async fn report(&self) -> Result<Report, ControlError> {
         let volumes = self.inner.database.volumes().await?;
-        let hosts = self.host_reports().await?;
+        let (hosts, unasked) = self.host_reports().await?;
         let units = self.units_of(&hosts).await?;
-        let mut problems = Vec::new();
+        let mut problems: Vec<String> = unasked.into_iter().collect();
         for unit in units.iter().filter(|unit| !unit.is_healthy()) {
             let reason = unit.reason();
             let reason = reason.as_deref().unwrap_or("no reason is known");

@@ -119,11 +119,18 @@ impl Control {
     }
 
     /// Asks the hosts that are there how they are, and waits until they have said
-    /// so, but not for long.
-    pub(crate) async fn ask_hosts(&self) -> Result<(), ControlError> {
+    /// so, but not for long. Where a database can be read only, as one on a full disk, what
+    /// they said last is what is known: why they were not asked.
+    pub(crate) async fn ask_hosts(&self) -> Result<Option<String>, ControlError> {
         let since = self.silent_before().await?;
         let database = &self.inner.database;
-        if database.ask_hosts(since).await? > 0 {
+        let asked = match database.ask_hosts(since).await {
+            Err(error @ (DatabaseError::Full(_) | DatabaseError::ReadOnly(_))) => {
+                return Ok(Some(error.to_string()));
+            }
+            asked => asked?,
+        };
+        if asked > 0 {
             let is_owing = |host: &HostRow| {
                 let is_there = host.heard.is_some_and(|heard| heard > since);
                 is_there && host.seen < host.look
@@ -134,13 +141,15 @@ impl Control {
             })
             .await?;
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// What all hosts say, who are asked anew.
-    pub(crate) async fn host_reports(&self) -> Result<Vec<HostReport>, ControlError> {
-        self.ask_hosts().await?;
-        Ok(self.inner.database.host_reports().await?)
+    /// What all hosts say, who are asked anew; or why they were not asked.
+    pub(crate) async fn host_reports(
+        &self,
+    ) -> Result<(Vec<HostReport>, Option<String>), ControlError> {
+        let unasked = self.ask_hosts().await?;
+        Ok((self.inner.database.host_reports().await?, unasked))
     }
 
     /// All units. Hosts are asked anew; one that does not answer at once is
@@ -149,7 +158,7 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn units(&self) -> Result<Vec<UnitView>, ControlError> {
-        let hosts = self.host_reports().await?;
+        let (hosts, _) = self.host_reports().await?;
         self.units_of(&hosts).await
     }
 

@@ -519,6 +519,9 @@ fn a_database_that_takes_no_changes_is_read_and_says_so() {
         };
         assert!(reason.contains("takes no changes"), "{reason}");
         control.volume("disk").await.expect("it can be read");
+        let told = control.report().await.expect("so can the rest");
+        let mut problems = told.problems.iter();
+        assert!(problems.any(|problem| problem.contains("takes no changes")));
         let error = refused_start(&pair).await;
         assert!(
             matches!(error, StartError::Database(DatabaseError::ReadOnly(_))),
