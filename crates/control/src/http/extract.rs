@@ -136,3 +136,22 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last one was read as another number, which has a fraction.
+    #[test]
+    fn whole_numbers_may_be_written_with_a_fraction_of_zero() {
+        for (text, whole) in [
+            ("4096.0", 4096),
+            ("1e3", 1000),
+            ("2250931621588379.0", 2_250_931_621_588_379),
+        ] {
+            let read: Option<Vec<u64>> = from_whole_numbers(format!("[{text}]").as_bytes());
+            assert_eq!(read, Some(vec![whole]), "{text}");
+        }
+        assert_eq!(from_whole_numbers::<Vec<u64>>(b"[1.5]"), None);
+    }
+}
