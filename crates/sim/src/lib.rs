@@ -65,6 +65,8 @@ pub struct Summary {
     pub replaced: u64,
     /// Passes of the mender that were gone through with.
     pub mended: u64,
+    /// Blocks that hosts' caches had, where there are any.
+    pub cached: u64,
     /// On the network.
     pub network: net::Counts,
 }
@@ -80,6 +82,7 @@ impl std::ops::AddAssign for Summary {
         self.restarts += other.restarts;
         self.replaced += other.replaced;
         self.mended += other.mended;
+        self.cached += other.cached;
         self.network += other.network;
     }
 }

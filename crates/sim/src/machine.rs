@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::{BlockSize, ClusterId, Lineage, UnitId, VolumeId};
+use cache::store::{AreaStatistics, Cache, CacheConfig, Division};
 use unit::{FaultyUnit, InjectedFaults, TrackedUnit, Unit};
 use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, Lease, LineageKey, PendingFree, StoredVersion};
@@ -56,6 +57,11 @@ pub struct Machine {
     whole_units: usize,
     folder: PathBuf,
     world: World,
+    cache_bytes: Option<u64>,
+    /// That of the current process.
+    cache: Option<Arc<Cache>>,
+    /// What those before it have had.
+    cached: u64,
     /// Between it and the units, if they are on machines of their own.
     pub network: Option<Network>,
 }
@@ -140,6 +146,9 @@ impl Machine {
             whole_units: setup.whole_units,
             folder: PathBuf::from(HOST),
             world,
+            cache_bytes: setup.cache_bytes,
+            cache: None,
+            cached: 0,
             network,
         };
         for number in 0..setup.units {
@@ -180,6 +189,9 @@ impl Machine {
             whole_units: self.whole_units,
             folder: PathBuf::from(folder),
             world,
+            cache_bytes: self.cache_bytes,
+            cache: None,
+            cached: 0,
             network,
         };
         machine.start(self.units.len());
@@ -205,6 +217,8 @@ impl Machine {
     /// The current process opens the units.
     fn start(&mut self, units: usize) {
         self.world = self.simulation.world();
+        self.cached = self.cached();
+        self.cache = self.open_cache();
         self.store = Store::new(Arc::clone(&self.world.pool));
         self.audited = Store::new(Arc::new(Alone));
         self.units.clear();
@@ -221,6 +235,37 @@ impl Machine {
         }
         self.cleaner = cleaner(&self.store, &self.catalog, &self.wrapping);
         self.set_tables();
+    }
+
+    /// How many blocks its caches have had that were asked for.
+    #[must_use]
+    pub fn cached(&self) -> u64 {
+        let now = self.cache.as_ref().map(|cache| cache.statistics());
+        let hits = |areas: [AreaStatistics; 3]| areas.iter().map(|area| area.hits).sum::<u64>();
+        self.cached + now.map_or(0, |statistics| hits(statistics.areas))
+    }
+
+    /// The cache, with what there is of it: whatever was done to it, nothing else changes.
+    fn open_cache(&self) -> Option<Arc<Cache>> {
+        let bytes = self.cache_bytes?;
+        let path = self.folder.join("cache");
+        let (random, disk) = (&self.simulation.random, &self.simulation.disk);
+        match random.below(4) {
+            // It may not be there.
+            0 => drop(world::Disk::remove(&**disk, &path)),
+            1 => (0..16).for_each(|_| {
+                drop(disk.flip_bit(&path, random.below(bytes), random.below(8) as u8));
+            }),
+            _ => {}
+        }
+        let config = CacheConfig {
+            path,
+            bytes,
+            division: Division::default(),
+            cluster: [1; 16],
+        };
+        let opened = Cache::open(&self.world, &config);
+        opened.ok().map(|(cache, _)| cache)
     }
 
     /// Everybody hears who is a member of what.
@@ -399,6 +444,7 @@ impl Machine {
             term,
             keyring,
             config: self.config,
+            cache: self.cache.clone(),
         })
     }
 
@@ -421,6 +467,7 @@ impl Machine {
             size_bytes,
             block_size,
             page_cache_bytes: self.config.page_cache_bytes,
+            cache: self.cache.clone(),
         })
     }
 

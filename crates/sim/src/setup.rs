@@ -80,6 +80,8 @@ pub struct Setup {
     pub segment_bytes: u32,
     /// Over how many copysets a destage scatters.
     pub scatter_width: usize,
+    /// How large the host's cache is, if it has one.
+    pub cache_bytes: Option<u64>,
     /// When a checkpoint is due.
     pub tail_entries_max: usize,
     /// Or when there are so many pages.
@@ -114,6 +116,7 @@ impl Setup {
             journal_bytes: 256 << 10,
             segment_bytes: 64 << 10,
             scatter_width: 2,
+            cache_bytes: None,
             tail_entries_max: 64,
             tail_pages_max: 8,
             read_misses_one_in: 0,
@@ -158,6 +161,7 @@ impl Setup {
             journal_bytes: journal_blocks * block_bytes + 4096 * random.below(8),
             segment_bytes: (4 + random.below(60)) as u32 * block_bytes as u32,
             scatter_width: 1 + random.index(6),
+            cache_bytes: None,
             tail_entries_max: 8 + random.index(120),
             tail_pages_max: 2 + random.index(14),
             read_misses_one_in: [0, 0, 2, 5, 20][random.index(5)],
@@ -188,6 +192,7 @@ impl Setup {
         }
         setup.hazards.members = !no_hazards && random.below(2) == 0;
         setup.jobs_at_once_one_in = [0, 2, 10][random.index(3)];
+        setup.cache_bytes = (random.below(2) == 0).then_some(1 << 20);
         setup
     }
 

@@ -114,6 +114,7 @@ fn open(folder: &Path, replicas: u8) -> Volume {
         journal,
         taken_over: false,
         config: VolumeConfig::default(),
+        cache: None,
     })
     .expect("an empty volume opens")
 }

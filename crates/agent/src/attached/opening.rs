@@ -177,6 +177,7 @@ fn open(
         lease,
         keyring,
         config: inner.volume_config,
+        cache: None,
     });
     if let Some(shared) = shared {
         clear_away(inner, shared, volume, epoch, &opened);
@@ -291,6 +292,7 @@ fn serve_read_only(
             size_bytes,
             block_size,
             page_cache_bytes,
+            cache: None,
         });
         Ok::<_, AttachError>(Chain::new(opened?, clock, wake))
     })?;

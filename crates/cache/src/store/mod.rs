@@ -222,6 +222,12 @@ impl Cache {
         is_right.then_some(entry.tag)
     }
 
+    /// Whether a block is there, as far as is known: that is not asking for it. Does not wait.
+    #[must_use]
+    pub fn has(&self, id: Id) -> bool {
+        self.state().slots.has(id)
+    }
+
     /// Keeps a block, if its area's policy says so and there is time for it.
     pub fn offer(self: &Arc<Self>, area: Area, id: Id, tag: [u8; 16], sealed: &[u8]) {
         if sealed.len() != SLOT_BYTES {

@@ -148,6 +148,7 @@ impl Run {
         }
         self.finish()?;
         self.summary.operations = self.machine.simulation.disk.operations();
+        self.summary.cached = self.machine.cached();
         if let Some(network) = &self.machine.network {
             self.summary.network = network.counts();
         }

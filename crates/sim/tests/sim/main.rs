@@ -38,4 +38,9 @@ fn no_seed_breaks_a_promise() {
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     network::all_has_happened(total.network);
+    assert!(
+        total.cached > 1000,
+        "caches had {} blocks only",
+        total.cached
+    );
 }

@@ -169,7 +169,8 @@ impl Volume {
 }
 
 fn run(env: Arc<Env>, dealer: Dealer, root: &Root, overlay: &Overlay<Entry>) -> CheckpointEnd {
-    let pages = StoredPages::new(Arc::clone(&env.store), Arc::clone(&env.keyring), PAGES_KEPT);
+    let pages = StoredPages::new(Arc::clone(&env.store), Arc::clone(&env.keyring), PAGES_KEPT)
+        .through(env.view.clone());
     let mut sink = Sink {
         env,
         dealer,

@@ -11,7 +11,7 @@ use super::event::{Event, Reporter};
 use super::layers::Source;
 use crate::journal::Placed;
 use crate::map::{Entry, FetchPages, PAGE_BYTES, Page, PageCache, Position};
-use crate::scatter::{Piece, ReadError, Store, read_pieces, read_pieces_later};
+use crate::scatter::{CacheView, Piece, ReadError, Store, read_pieces_later, read_pieces_through};
 use crate::seal::{Address, Keyring};
 
 /// Blocks, and where each was to be read.
@@ -33,6 +33,8 @@ pub enum Fetched {
 pub struct Fetcher {
     pub store: Arc<Store>,
     pub keyring: Arc<Keyring>,
+    /// None without a cache.
+    pub view: Option<CacheView>,
     pub block_size: BlockSize,
     /// None for a volume that nobody writes here.
     pub journal: Option<Arc<dyn File>>,
@@ -61,7 +63,8 @@ impl Fetcher {
             let avoided = avoid.to_vec();
             let done = move |found| fetcher.found(request, wanted, found, avoided);
             let (store, keyring) = (&self.store, &self.keyring);
-            read_pieces_later(store, keyring, self.slot_bytes(), pieces, avoid, done)
+            let view = self.view.as_ref();
+            read_pieces_later(view, store, keyring, self.slot_bytes(), pieces, avoid, done)
         });
         if !is_begun {
             self.start_job(request, wanted, avoid.to_vec());
@@ -99,7 +102,7 @@ impl Fetcher {
         let avoid = avoid.to_vec();
         self.store.pool.run(Box::new(move || {
             let mut pages = StoredPages::new(fetcher.store, fetcher.keyring, 3);
-            pages.avoid = avoid;
+            (pages.avoid, pages.view) = (avoid, fetcher.view);
             let pages = pages
                 .fetch(&wanted)
                 .map(|pages| wanted.iter().map(|(_, entry)| *entry).zip(pages).collect())
@@ -124,8 +127,9 @@ impl Fetcher {
             })
             .collect();
         let slot_bytes = self.slot_bytes();
-        let mut from_units =
-            read_pieces(&self.store, &self.keyring, slot_bytes, &pieces, avoid).into_iter();
+        let (view, store, keyring) = (self.view.as_ref(), &self.store, &self.keyring);
+        let read = read_pieces_through(view, store, keyring, slot_bytes, &pieces, avoid);
+        let mut from_units = read.into_iter();
         wanted
             .iter()
             .map(|(block, source)| match source {
@@ -171,6 +175,7 @@ pub struct StoredPages {
     store: Arc<Store>,
     keyring: Arc<Keyring>,
     cache: PageCache,
+    view: Option<CacheView>,
     avoid: Vec<UnitId>,
 }
 
@@ -181,8 +186,16 @@ impl StoredPages {
             store,
             keyring,
             cache: PageCache::new(pages_max),
+            view: None,
             avoid: Vec::new(),
         }
+    }
+
+    /// The same, through a cache.
+    #[must_use]
+    pub fn through(mut self, view: Option<CacheView>) -> Self {
+        self.view = view;
+        self
     }
 }
 
@@ -198,8 +211,9 @@ impl FetchPages for StoredPages {
                 address: position.address(),
             })
             .collect();
-        let (store, keyring) = (&self.store, &self.keyring);
-        let read = read_pieces(store, keyring, PAGE_BYTES as u32, &missing, &self.avoid);
+        let (view, store, keyring) = (self.view.as_ref(), &self.store, &self.keyring);
+        let slot_bytes = PAGE_BYTES as u32;
+        let read = read_pieces_through(view, store, keyring, slot_bytes, &missing, &self.avoid);
         let mut brought = std::collections::HashMap::new();
         for (piece, bytes) in missing.iter().zip(read) {
             let bytes: Box<[u8; PAGE_BYTES]> = bytes?

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use base::{Sequence, with_causes};
+use cache::store::Cache;
 use world::{File, Wake, World};
 
 use super::checkpoint::CheckpointState;
@@ -21,7 +22,8 @@ use crate::clean;
 use crate::journal::{Claim, Journal, JournalError, JournalPlace, Replayed, replay, replay_from};
 use crate::map::{Entry, Overlay, PAGE_BYTES, PageCache, Root};
 use crate::scatter::{
-    Dealer, DealerConfig, Layout, Ledger, Piece, Progress, ReadError, Serials, Store, read_pieces,
+    CacheView, Dealer, DealerConfig, Layout, Ledger, Piece, Progress, ReadError, Serials, Store,
+    read_pieces,
 };
 use crate::seal::{Address, Keyring, SequenceSource};
 use crate::term::LeaseTerm;
@@ -53,6 +55,8 @@ pub struct OpenParams {
     pub taken_over: bool,
     /// Sizes and times.
     pub config: VolumeConfig,
+    /// The host's cache, if it has one.
+    pub cache: Option<Arc<Cache>>,
 }
 
 /// Why a volume cannot be opened.
@@ -94,6 +98,7 @@ impl Volume {
             journal: place,
             taken_over,
             config,
+            cache,
         } = params;
         let Lease {
             volume,
@@ -228,9 +233,11 @@ impl Volume {
         let (sender, inbox) = mpsc::channel();
         term.set_wake(wake.clone());
         let reporter = Reporter::new(sender, wake);
+        let view = cache.map(|cache| CacheView::new(cache, volume));
         let fetcher = Fetcher {
             store: Arc::clone(&store),
             keyring: Arc::clone(&keyring),
+            view: view.clone(),
             block_size,
             journal: Some(journal.file().clone()),
             reporter,
@@ -244,6 +251,7 @@ impl Volume {
             store,
             catalog,
             keyring,
+            view,
             volume,
             epoch,
             block_size,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::volume::Env;
 use crate::map::Entry;
-use crate::scatter::{Dealer, PlaceError, Source, place};
+use crate::scatter::{Dealer, Piece, PlaceError, Source, place};
 use crate::seal::{Address, SequenceExhausted};
 
 /// Seals each page, each with a sequence of its own, places all of them, and
@@ -18,8 +18,9 @@ pub fn place_pages<E: From<PlaceError> + From<SequenceExhausted>>(
     dealer: &mut Dealer,
     pages: impl Iterator<Item = (Address, Vec<u8>)>,
 ) -> Result<Vec<Entry>, E> {
-    let mut sealed = Vec::new();
+    let (mut sealed, mut addresses) = (Vec::new(), Vec::new());
     for (address, mut page) in pages {
+        addresses.push(address);
         let sequence = env.sequences.take()?;
         let tag = env.keyring.own().seal(address, sequence, &mut page);
         sealed.push((sequence, tag, page));
@@ -40,9 +41,19 @@ pub fn place_pages<E: From<PlaceError> + From<SequenceExhausted>>(
         sealed.len(),
         &source,
     )?;
-    let sequences = sealed.iter().map(|(sequence, ..)| *sequence);
-    let entries = locations.into_iter().zip(sequences);
-    Ok(entries
-        .map(|(location, sequence)| Entry { location, sequence })
-        .collect())
+    let mut entries = Vec::with_capacity(sealed.len());
+    for ((sequence, tag, page), (location, address)) in
+        sealed.iter().zip(locations.into_iter().zip(addresses))
+    {
+        let entry = Entry {
+            location,
+            sequence: *sequence,
+        };
+        if let Some(view) = &env.view {
+            // It is read again soon: by the next lookups, and by whoever opens the volume next.
+            view.offer(&Piece { entry, address }, tag, page);
+        }
+        entries.push(entry);
+    }
+    Ok(entries)
 }

@@ -15,6 +15,7 @@ use base::{
     BlockDevice, BlockSize, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError,
     Started, Token, ZeroMode,
 };
+use cache::store::Cache;
 use world::{Clock, Wake};
 
 use super::event::{Event, Reporter};
@@ -25,7 +26,7 @@ use super::reader::Reader;
 use super::volume::{Counters, VolumeStatus};
 use crate::catalog::{StoredVersion, VersionKey};
 use crate::map::{Overlay, PAGE_BYTES, PageCache, Root};
-use crate::scatter::Store;
+use crate::scatter::{CacheView, Store};
 use crate::seal::Keyring;
 use crate::version::BadRecord;
 
@@ -46,6 +47,8 @@ pub struct ReadOnlyParams {
     pub block_size: BlockSize,
     /// Memory for map pages, in bytes.
     pub page_cache_bytes: usize,
+    /// The host's cache, if it has one.
+    pub cache: Option<Arc<Cache>>,
 }
 
 /// A version, open for reading: a [`BlockDevice`] without a thread or a lease
@@ -71,6 +74,7 @@ impl ReadOnlyVolume {
             size_bytes,
             block_size,
             page_cache_bytes,
+            cache,
         } = params;
         let mut layers = Layers {
             active: Overlay::default(),
@@ -92,9 +96,13 @@ impl ReadOnlyVolume {
             None => (None, 0, Arc::new(Keyring::of_nothing())),
         };
         let (sender, inbox) = mpsc::channel();
+        let view = cache
+            .zip(key)
+            .map(|(cache, key)| CacheView::new(cache, key.volume));
         let fetcher = Fetcher {
             store,
             keyring,
+            view,
             block_size,
             journal: None,
             reporter: Reporter::new(sender, wake),

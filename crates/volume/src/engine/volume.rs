@@ -20,7 +20,7 @@ use super::write::Change;
 use crate::catalog::{Catalog, VersionKey};
 use crate::journal::Journal;
 use crate::map::Entry;
-use crate::scatter::{Ended, Ledger, Progress, Serials, Store};
+use crate::scatter::{CacheView, Ended, Ledger, Progress, Serials, Store};
 use crate::seal::{Keyring, SequenceSource};
 use crate::term::Standing;
 
@@ -30,6 +30,8 @@ pub struct Env {
     pub store: Arc<Store>,
     pub catalog: Arc<dyn Catalog>,
     pub keyring: Arc<Keyring>,
+    /// None without a cache.
+    pub view: Option<CacheView>,
     pub volume: VolumeId,
     pub epoch: u32,
     pub block_size: BlockSize,

@@ -8,6 +8,7 @@ use unit::{ReadSlots, UnitError};
 
 use super::read::{Piece, Run, runs_of};
 use super::store::Store;
+use super::view::CacheView;
 use crate::seal::Keyring;
 
 /// Is told the content of all pieces, one after another; `None`, if any was not found.
@@ -17,6 +18,8 @@ type Found = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
 struct Reading {
     pieces: Vec<Piece>,
     keyring: Arc<Keyring>,
+    /// Where what is found is kept.
+    view: Option<CacheView>,
     slot_bytes: u32,
     state: Mutex<State>,
 }
@@ -34,8 +37,9 @@ struct State {
 /// from the copy whose unit is said to be best. `done` is told, on any thread: of
 /// those that it does not get, other copies may be asked by the reading that
 /// waits. None is read from the units to `avoid`. `false` if nothing was begun, and
-/// nobody is told.
+/// nobody is told: so if a cache may have some of them, which has to be waited for.
 pub fn read_pieces_later(
+    view: Option<&CacheView>,
     store: &Store,
     keyring: &Arc<Keyring>,
     slot_bytes: u32,
@@ -43,9 +47,13 @@ pub fn read_pieces_later(
     avoid: &[UnitId],
     done: impl FnOnce(Option<Vec<u8>>) + Send + 'static,
 ) -> bool {
+    if view.is_some_and(|view| pieces.iter().any(|piece| view.may_have(piece))) {
+        return false;
+    }
     let table = store.table();
     let runs = runs_of(&table, &pieces);
     let reading = Arc::new(Reading {
+        view: view.cloned(),
         state: Mutex::new(State {
             left: runs.len(),
             found: Vec::new(),
@@ -106,10 +114,14 @@ impl Reading {
         let mut slots = slots.iter(self.slot_bytes);
         for (index, plain) in run.iter().zip(plain.chunks_exact_mut(length)) {
             let (tag, sealed) = slots.next()?;
-            let Piece { entry, address } = self.pieces[*index];
+            let piece = self.pieces[*index];
+            let Piece { entry, address } = piece;
             let sealer = self.keyring.of_epoch(entry.sequence.epoch());
             let opened = sealer.open(address, entry.sequence, tag, sealed, plain);
             opened.ok()?;
+            if let Some(view) = &self.view {
+                view.offer(&piece, tag, sealed);
+            }
         }
         Some(plain)
     }

@@ -17,6 +17,7 @@ mod ledger;
 mod progress;
 mod read;
 mod store;
+mod view;
 mod write;
 
 pub use dealer::{DealError, Dealer, DealerConfig, Serials};
@@ -24,6 +25,7 @@ pub use later::read_pieces_later;
 pub use layout::{Home, Layout};
 pub use ledger::{Ledger, OpenSegments};
 pub use progress::{Ended, Progress};
-pub use read::{Piece, ReadError, read_pieces};
+pub use read::{Piece, ReadError, read_pieces, read_pieces_through};
 pub use store::{Member, Store, Table};
+pub use view::CacheView;
 pub use write::{PlaceError, Placement, Source, give_up, give_up_settled, place};

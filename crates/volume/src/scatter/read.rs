@@ -9,6 +9,7 @@ use world::parallel;
 use super::erasure::{Recovered, RowReader};
 use super::layout::Home;
 use super::store::{Member, Store, Table};
+use super::view::CacheView;
 use crate::map::Entry;
 use crate::seal::{Address, Keyring};
 
@@ -57,23 +58,47 @@ pub fn read_pieces(
     pieces: &[Piece],
     avoid: &[UnitId],
 ) -> Vec<Result<Vec<u8>, ReadError>> {
-    let runs = runs_of(&store.table(), pieces);
+    read_pieces_through(None, store, keyring, slot_bytes, pieces, avoid)
+}
+
+/// The same, of those that a cache does not have; it is offered what was read.
+pub fn read_pieces_through(
+    view: Option<&CacheView>,
+    store: &Arc<Store>,
+    keyring: &Arc<Keyring>,
+    slot_bytes: u32,
+    pieces: &[Piece],
+    avoid: &[UnitId],
+) -> Vec<Result<Vec<u8>, ReadError>> {
+    let cached = |piece| Some(Ok(view?.read(keyring, slot_bytes, piece)?));
+    let mut ordered: Vec<Option<_>> = pieces.iter().map(cached).collect();
+    let left: Vec<usize> = (0..pieces.len())
+        .filter(|index| ordered[*index].is_none())
+        .collect();
+    let missing: Vec<Piece> = left.iter().map(|index| pieces[*index]).collect();
+    let runs = runs_of(&store.table(), &missing);
     let tasks = runs.iter().map(|run| {
-        let wanted: Vec<Piece> = run.pieces.iter().map(|index| pieces[*index]).collect();
+        let wanted: Vec<Piece> = run.pieces.iter().map(|index| missing[*index]).collect();
         let (store, keyring) = (Arc::clone(store), Arc::clone(keyring));
         let (place, slots) = (run.place, run.slots);
-        let avoid = avoid.to_vec();
+        let (avoid, view) = (avoid.to_vec(), view.cloned());
         let task = move || {
             let run = (place, slots);
-            read_run(&store, &keyring, slot_bytes, run, &wanted, &avoid)
+            read_run(
+                &store,
+                (&keyring, view.as_ref()),
+                slot_bytes,
+                run,
+                &wanted,
+                &avoid,
+            )
         };
         Box::new(task) as Box<dyn FnOnce() -> Vec<Result<Vec<u8>, ReadError>> + Send>
     });
     let results = parallel(&*store.pool, PARALLEL, tasks.collect());
-    let mut ordered: Vec<Option<_>> = pieces.iter().map(|_| None).collect();
     for (run, results) in runs.iter().zip(results) {
         for (index, result) in run.pieces.iter().zip(results) {
-            ordered[*index] = Some(result);
+            ordered[left[*index]] = Some(result);
         }
     }
     ordered
@@ -142,7 +167,7 @@ impl Run {
 /// If that one is to be avoided, it is asked after these.
 fn read_run(
     store: &Store,
-    keyring: &Keyring,
+    (keyring, view): (&Keyring, Option<&CacheView>),
     slot_bytes: u32,
     (place, slots): (Option<u8>, SlotRun),
     wanted: &[Piece],
@@ -152,6 +177,7 @@ fn read_run(
     let copyset = slots.segment.copyset();
     let mut reading = Reading {
         keyring,
+        view,
         slot_bytes,
         slots,
         wanted,
@@ -184,6 +210,8 @@ fn read_run(
 /// Consecutive slots, and what was found of them.
 struct Reading<'a> {
     keyring: &'a Keyring,
+    /// Where what is found is kept.
+    view: Option<&'a CacheView>,
     slot_bytes: u32,
     /// Where they lie, as members number slots.
     slots: SlotRun,
@@ -217,8 +245,14 @@ impl Reading<'_> {
             if self.found[index].is_some() {
                 continue;
             }
-            let (keyring, piece) = (self.keyring, &self.wanted[index]);
-            let open = |tag: &Tag, sealed: &[u8]| open(keyring, piece, tag, sealed).ok();
+            let (keyring, view, piece) = (self.keyring, self.view, &self.wanted[index]);
+            let open = |tag: &Tag, sealed: &[u8]| {
+                let plain = open(keyring, piece, tag, sealed).ok()?;
+                if let Some(view) = view {
+                    view.offer(piece, tag, sealed);
+                }
+                Some(plain)
+            };
             match rows.recover(piece.entry.location.slot(), open) {
                 Recovered::Open(plain) => self.found[index] = Some(plain),
                 Recovered::Damaged { may_pass } => {
@@ -294,7 +328,12 @@ impl Reading<'_> {
         }
         let piece = &self.wanted[index];
         match open(self.keyring, piece, tag, sealed) {
-            Ok(plain) => self.found[index] = Some(plain),
+            Ok(plain) => {
+                if let Some(view) = self.view {
+                    view.offer(piece, tag, sealed);
+                }
+                self.found[index] = Some(plain);
+            }
             Err(mismatch) => {
                 self.damaged[index] = true;
                 tracing::warn!(
@@ -322,7 +361,7 @@ impl Reading<'_> {
 }
 
 /// What a piece says, if `sealed` is that piece.
-fn open(
+pub(super) fn open(
     keyring: &Keyring,
     piece: &Piece,
     tag: &Tag,

@@ -41,6 +41,12 @@ impl Address {
         Self(block.0)
     }
 
+    /// Whether it is a block of a volume, and no page of the engine's own.
+    #[must_use]
+    pub const fn is_data(self) -> bool {
+        self.0 >> 60 == 0
+    }
+
     /// A map page: `level` is 1 (leaf) to 3 (root page), `index` counts pages
     /// of that level from the start of the volume.
     #[must_use]
