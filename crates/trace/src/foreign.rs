@@ -3,7 +3,7 @@
 //! Whatever is read may be made to harm: a line that makes no sense is told by its number, and
 //! no more is kept than there are lines.
 
-use crate::{Outcome, Record, Verb};
+use crate::{Record, Verb};
 
 /// `blkparse` counts in sectors of so many bytes.
 const SECTOR_BYTES: u64 = 512;
@@ -47,19 +47,6 @@ pub fn read_foreign(text: &str) -> Result<Vec<Record>, ForeignError> {
     }
 }
 
-fn record(verb: Verb, time_ns: u64, (offset, length): (u64, u64)) -> Record {
-    Record {
-        time_ns,
-        latency_ns: 0,
-        offset,
-        length,
-        verb,
-        is_fua: false,
-        may_punch: false,
-        outcome: Outcome::Done,
-    }
-}
-
 /// `FILE ACTION [OFFSET LENGTH]`; with the time in milliseconds in front, in version 3.
 fn iolog(text: &str, has_time: bool) -> Result<Vec<Record>, ForeignError> {
     let mut records = Vec::new();
@@ -86,7 +73,7 @@ fn iolog(text: &str, has_time: bool) -> Result<Vec<Record>, ForeignError> {
             "trim" => Some(Verb::Trim),
             "sync" | "datasync" => {
                 let time_ns = nanoseconds(time_ms, waited_us);
-                records.push(record(Verb::Flush, time_ns, (0, 0)));
+                records.push(Record::plain(Verb::Flush, time_ns, (0, 0)));
                 continue;
             }
             "wait" => None,
@@ -106,7 +93,7 @@ fn iolog(text: &str, has_time: bool) -> Result<Vec<Record>, ForeignError> {
             return Err(wrong("it ends beyond any disk"));
         }
         let time_ns = nanoseconds(time_ms, waited_us);
-        records.push(record(verb, time_ns, (offset, length)));
+        records.push(Record::plain(verb, time_ns, (offset, length)));
     }
     Ok(records)
 }
@@ -163,7 +150,7 @@ fn blkparse(text: &str) -> Result<Vec<Record>, ForeignError> {
             }
             _ => return Err(wrong("no sectors")),
         };
-        of[at].push(record(verb, time_ns, range));
+        of[at].push(Record::plain(verb, time_ns, range));
     }
     match is_any {
         true => Ok(of
@@ -218,7 +205,7 @@ mod tests {
     /// What Scree itself writes as such a log.
     #[test]
     fn what_is_written_as_a_log_is_read_again() {
-        let wrote = record(Verb::Write, 3_000_000, (8192, 4096));
+        let wrote = Record::plain(Verb::Write, 3_000_000, (8192, 4096));
         let line = crate::iolog_line(3, "disk", &wrote).expect("it has one");
         let text = format!(
             "{}{}{line}",

@@ -95,6 +95,22 @@ pub struct Record {
 }
 
 impl Record {
+    /// A request that was done and of which no more is known: when it was begun, in
+    /// nanoseconds, where, and how much, in bytes.
+    #[must_use]
+    pub const fn plain(verb: Verb, time_ns: u64, (offset, length): (u64, u64)) -> Self {
+        Self {
+            time_ns,
+            latency_ns: 0,
+            offset,
+            length,
+            verb,
+            is_fua: false,
+            may_punch: false,
+            outcome: Outcome::Done,
+        }
+    }
+
     pub(crate) fn encode(&self, into: &mut Vec<u8>) {
         for word in [self.time_ns, self.latency_ns, self.offset, self.length] {
             into.put_u64(word);

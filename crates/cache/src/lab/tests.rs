@@ -1,7 +1,7 @@
 //! The laboratory against what can be counted by hand, or tried in all ways.
 
 use proptest::prelude::*;
-use trace::{Outcome, Record, Verb};
+use trace::{Record, Verb};
 
 use super::*;
 
@@ -61,16 +61,7 @@ proptest! {
 }
 
 fn record(verb: Verb, offset: u64, length: u64) -> Record {
-    Record {
-        time_ns: 0,
-        latency_ns: 0,
-        offset,
-        length,
-        verb,
-        is_fua: false,
-        may_punch: false,
-        outcome: Outcome::Done,
-    }
+    Record::plain(verb, 0, (offset, length))
 }
 
 #[test]

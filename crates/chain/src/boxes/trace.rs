@@ -165,16 +165,7 @@ impl Trace {
     }
 
     fn begun(&self, verb: Verb, offset: u64, length: u64) -> Record {
-        Record {
-            time_ns: self.now(),
-            latency_ns: 0,
-            offset,
-            length,
-            verb,
-            is_fua: false,
-            may_punch: false,
-            outcome: Outcome::Done,
-        }
+        Record::plain(verb, self.now(), (offset, length))
     }
 
     /// What was answered at once has ended.
