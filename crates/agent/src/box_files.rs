@@ -111,7 +111,8 @@ fn each(
     acted.fold(Ok(()), io::Result::and)
 }
 
-fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+/// Removes a file; that it is not there is no error.
+pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     match disk.remove(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         removed => removed,

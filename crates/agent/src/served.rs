@@ -20,11 +20,11 @@ use api::host::{Access, Assignment, WantedChain};
 use base::{AttachmentId, VolumeId};
 use chain::boxes::{JOURNAL_SUFFIX, REPLICAS_SUFFIX, journal_is_there};
 use serde::{Deserialize, Serialize};
-use world::{Disk, OpenMode, host};
+use world::{Disk, host};
 
 use crate::agent::{Agent, TaskEnded, blocking, lock};
 use crate::attached::{AttachError, Attached};
-use crate::box_files::names;
+use crate::box_files::{names, remove};
 use crate::box_journals::wanted;
 
 const SERVED: &str = "served";
@@ -63,13 +63,12 @@ impl Served {
 
 /// What a file has; nothing, if it is not there or makes no sense.
 fn read<T: for<'a> Deserialize<'a>>(disk: &dyn Disk, path: &Path) -> io::Result<Option<T>> {
-    let file = match disk.open(path, OpenMode::Read) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        file => file?,
-    };
-    let mut bytes = vec![0; file.length()?.min(NOTE_BYTES_MAX) as usize];
-    file.read_at(&mut bytes, 0)?;
-    Ok(serde_json::from_slice(&bytes).ok())
+    match host::read_small(disk, path, NOTE_BYTES_MAX) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::FileTooLarge) => {
+            Ok(None)
+        }
+        bytes => Ok(serde_json::from_slice(&bytes?).ok()),
+    }
 }
 
 /// A journal that the boxes of a chain had when somebody was let in, and that is not there.
@@ -204,10 +203,7 @@ impl Agent {
     /// The volume is served to nobody any more.
     pub(crate) async fn forget_served(&self, volume: VolumeId) {
         let (disk, path) = (self.inner.world.disk.clone(), self.note(volume, SERVED));
-        let removed = blocking(move || match disk.remove(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        });
+        let removed = blocking(move || remove(&*disk, &path));
         if let Ok(Err(error)) = removed.await {
             // Whoever has the volume next has another attachment.
             tracing::warn!(%volume, %error, "through which boxes it was served stays noted");

@@ -18,18 +18,17 @@ pub fn place_pages<E: From<PlaceError> + From<SequenceExhausted>>(
     dealer: &mut Dealer,
     pages: impl Iterator<Item = (Address, Vec<u8>)>,
 ) -> Result<Vec<Entry>, E> {
-    let (mut sealed, mut addresses) = (Vec::new(), Vec::new());
+    let mut sealed = Vec::new();
     for (address, mut page) in pages {
-        addresses.push(address);
         let sequence = env.sequences.take()?;
         let tag = env.keyring.own().seal(address, sequence, &mut page);
-        sealed.push((sequence, tag, page));
+        sealed.push((address, sequence, tag, page));
     }
     let sealed = Arc::new(sealed);
     let source: Source = {
         let sealed = Arc::clone(&sealed);
         Arc::new(move |index, slot| {
-            let (_, tag, page) = &sealed[index];
+            let (.., tag, page) = &sealed[index];
             slot.copy_from_slice(page);
             Ok(*tag)
         })
@@ -42,13 +41,9 @@ pub fn place_pages<E: From<PlaceError> + From<SequenceExhausted>>(
         &source,
     )?;
     let mut entries = Vec::with_capacity(sealed.len());
-    for ((sequence, tag, page), (location, address)) in
-        sealed.iter().zip(locations.into_iter().zip(addresses))
-    {
-        let entry = Entry {
-            location,
-            sequence: *sequence,
-        };
+    for ((address, sequence, tag, page), location) in sealed.iter().zip(locations) {
+        let (address, sequence) = (*address, *sequence);
+        let entry = Entry { location, sequence };
         if let Some(view) = &env.view {
             // It is read again soon: by the next lookups, and by whoever opens the volume next.
             view.offer(&Piece { entry, address }, tag, page);

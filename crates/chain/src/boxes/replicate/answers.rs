@@ -205,10 +205,10 @@ impl Replicate {
             // Its server may have lost what it had not flushed, and there is nobody else.
             self.may_have_lost |= self.touched.count() > 0 || self.covering.is_some();
             self.note(format!("{name}, which alone has all, is waited for: {why}"));
-        } else if !self.map.is_out[at] {
-            self.note(format!("{name} is out: {why}"));
-        }
-        if !is_only {
+        } else {
+            if !self.map.is_out[at] {
+                self.note(format!("{name} is out: {why}"));
+            }
             self.map.is_out[at] = true;
             // What it has acknowledged and not flushed may be lost there, and what is under
             // way; of one that alone has all it is what there is.
