@@ -35,6 +35,7 @@ use world::real::ThreadPool;
 use world::{World, host};
 
 use crate::box_targets::Network;
+use crate::caching::{CacheSettings, Caching};
 use crate::came_back::CameBack;
 use crate::chains::BoxCredentials;
 use crate::claim::Claim;
@@ -93,6 +94,8 @@ pub struct Settings {
     pub vm_user: Option<u32>,
     /// Each attached volume's sizes and times.
     pub volume: VolumeConfig,
+    /// What is kept here of what lies on units.
+    pub cache: CacheSettings,
     /// Mending moves no more.
     pub mend_bytes_per_second: u64,
 }
@@ -171,6 +174,8 @@ pub(crate) struct Inner {
     pub vouch: KeyEncryptionKey,
     /// Where journals are, if not in D.
     pub journals: Option<Journals>,
+    /// What is kept here of what lies on units.
+    pub caching: Arc<Caching>,
     /// Networks that tenants' boxes may reach.
     pub box_networks: Arc<[Network]>,
     /// The program that boxes' processes are.
@@ -290,8 +295,11 @@ impl Agent {
             settings.listen_nbd,
             settings.nbd_tls,
         )?;
+        let id = cluster.id.as_u128().to_be_bytes();
+        let caching = Caching::start(&world, settings.cache, id).await?;
         let agent = Self {
             inner: Arc::new(Inner {
+                caching,
                 claim: Claim::of(&cluster),
                 catalog: Arc::new(controller.clone()),
                 store: Store::new(Arc::clone(&world.pool)),
@@ -392,6 +400,7 @@ impl Agent {
             self.keep_telling_of_units(),
             self.keep_mending(),
             self.keep_rewrapping(),
+            self.keep_cache(),
             self.inner.controller.keep_capabilities(),
             self.inner.links.keep_certificate(&self.inner.controller)
         );
@@ -548,6 +557,7 @@ impl Agent {
             let seconds = SHUT_DOWN_WITHIN.as_secs();
             tracing::error!(seconds, "volumes do not close");
         }
+        self.leave_cache().await;
         let told = self.inner.controller.begin();
         if !matches!(host::within(GOODBYE, told).await, Some(Ok(_))) {
             tracing::warn!("the controllers do not know that nothing is open here");

@@ -31,6 +31,7 @@ mod box_files;
 mod box_journals;
 mod box_keys;
 mod box_targets;
+pub mod caching;
 mod came_back;
 mod capability_cache;
 mod chains;

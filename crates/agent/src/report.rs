@@ -82,6 +82,7 @@ impl Agent {
             ));
         }
         problems.extend(self.inner.keys.problems());
+        problems.extend(self.inner.caching.problem());
         problems
     }
 }

@@ -3,6 +3,8 @@
 //! ```text
 //!  policy     get, insert: which keys are resident, and which go
 //!  store      blocks in a file, in three areas, each with a policy
+//!  memory     blocks in memory, and those that were read ahead
+//!  host       both, for one host, and what is counted
 //!  lab        what was asked of a disk ─▶ steps ─▶ each policy, at several sizes ─▶ hit ratios
 //! ```
 //!
@@ -10,6 +12,8 @@
 //!
 //! Must not know: keys, what a block means, who asks. A policy knows neither blocks nor clocks.
 
+pub mod host;
 pub mod lab;
+pub mod memory;
 pub mod policy;
 pub mod store;

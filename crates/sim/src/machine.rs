@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::{BlockSize, ClusterId, Lineage, UnitId, VolumeId};
-use cache::store::{AreaStatistics, Cache, CacheConfig, Division};
+use cache::host::HostCache;
+use cache::store::{Cache, CacheConfig, Division};
 use unit::{FaultyUnit, InjectedFaults, TrackedUnit, Unit};
 use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, Lease, LineageKey, PendingFree, StoredVersion};
 use volume::clean::{CleanError, Cleaner};
 use volume::journal::JournalPlace;
-use volume::scatter::Layout;
+use volume::scatter::{CacheView, Layout};
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{LeaseTerm, OpenError, OpenParams, Store, Volume, VolumeConfig};
 use volume::{ReadOnlyParams, ReadOnlyVolume};
@@ -58,8 +59,9 @@ pub struct Machine {
     folder: PathBuf,
     world: World,
     cache_bytes: Option<u64>,
+    cache_memory_bytes: u64,
     /// That of the current process.
-    cache: Option<Arc<Cache>>,
+    cache: Arc<HostCache>,
     /// What those before it have had.
     cached: u64,
     /// Between it and the units, if they are on machines of their own.
@@ -147,7 +149,8 @@ impl Machine {
             folder: PathBuf::from(HOST),
             world,
             cache_bytes: setup.cache_bytes,
-            cache: None,
+            cache_memory_bytes: setup.cache_memory_bytes,
+            cache: HostCache::new(0),
             cached: 0,
             network,
         };
@@ -190,7 +193,8 @@ impl Machine {
             folder: PathBuf::from(folder),
             world,
             cache_bytes: self.cache_bytes,
-            cache: None,
+            cache_memory_bytes: self.cache_memory_bytes,
+            cache: HostCache::new(0),
             cached: 0,
             network,
         };
@@ -240,13 +244,21 @@ impl Machine {
     /// How many blocks its caches have had that were asked for.
     #[must_use]
     pub fn cached(&self) -> u64 {
-        let now = self.cache.as_ref().map(|cache| cache.statistics());
-        let hits = |areas: [AreaStatistics; 3]| areas.iter().map(|area| area.hits).sum::<u64>();
-        self.cached + now.map_or(0, |statistics| hits(statistics.areas))
+        let areas = self.cache.counts();
+        let hits = areas.iter().map(|area| area.memory + area.file);
+        self.cached + hits.sum::<u64>()
     }
 
     /// The cache, with what there is of it: whatever was done to it, nothing else changes.
-    fn open_cache(&self) -> Option<Arc<Cache>> {
+    fn open_cache(&self) -> Arc<HostCache> {
+        let cache = HostCache::new(self.cache_memory_bytes);
+        if let Some(file) = self.open_cache_file() {
+            cache.use_file(file);
+        }
+        cache
+    }
+
+    fn open_cache_file(&self) -> Option<Arc<Cache>> {
         let bytes = self.cache_bytes?;
         let path = self.folder.join("cache");
         let (random, disk) = (&self.simulation.random, &self.simulation.disk);
@@ -260,7 +272,7 @@ impl Machine {
         }
         let config = CacheConfig {
             path,
-            bytes,
+            bytes: Some(bytes),
             division: Division::default(),
             cluster: [1; 16],
         };
@@ -440,12 +452,19 @@ impl Machine {
             catalog: Arc::clone(&self.catalog) as Arc<dyn Catalog>,
             journal,
             taken_over,
+            cache: Some(self.view(lease.volume)),
             lease,
             term,
             keyring,
             config: self.config,
-            cache: self.cache.clone(),
         })
+    }
+
+    /// A volume's way through the cache; part of it counts as an image's.
+    fn view(&self, volume: VolumeId) -> CacheView {
+        let view = CacheView::new(Arc::clone(&self.cache), volume);
+        view.set_image_below(self.simulation.random.below(4) as u32);
+        view
     }
 
     /// Opens a version for reading.
@@ -460,6 +479,9 @@ impl Machine {
         block_size: BlockSize,
     ) -> Result<ReadOnlyVolume, OpenError> {
         ReadOnlyVolume::open(ReadOnlyParams {
+            cache: version
+                .as_ref()
+                .map(|version| self.view(version.key.volume)),
             wake: Wake::silent(),
             clock: Arc::clone(&self.world.clock),
             store: Arc::clone(&self.store),
@@ -467,7 +489,6 @@ impl Machine {
             size_bytes,
             block_size,
             page_cache_bytes: self.config.page_cache_bytes,
-            cache: self.cache.clone(),
         })
     }
 

@@ -82,6 +82,8 @@ pub struct Setup {
     pub scatter_width: usize,
     /// How large the host's cache is, if it has one.
     pub cache_bytes: Option<u64>,
+    /// How much memory that has.
+    pub cache_memory_bytes: u64,
     /// When a checkpoint is due.
     pub tail_entries_max: usize,
     /// Or when there are so many pages.
@@ -117,6 +119,7 @@ impl Setup {
             segment_bytes: 64 << 10,
             scatter_width: 2,
             cache_bytes: None,
+            cache_memory_bytes: 0,
             tail_entries_max: 64,
             tail_pages_max: 8,
             read_misses_one_in: 0,
@@ -162,6 +165,7 @@ impl Setup {
             segment_bytes: (4 + random.below(60)) as u32 * block_bytes as u32,
             scatter_width: 1 + random.index(6),
             cache_bytes: None,
+            cache_memory_bytes: 0,
             tail_entries_max: 8 + random.index(120),
             tail_pages_max: 2 + random.index(14),
             read_misses_one_in: [0, 0, 2, 5, 20][random.index(5)],
@@ -193,6 +197,7 @@ impl Setup {
         setup.hazards.members = !no_hazards && random.below(2) == 0;
         setup.jobs_at_once_one_in = [0, 2, 10][random.index(3)];
         setup.cache_bytes = (random.below(2) == 0).then_some(1 << 20);
+        setup.cache_memory_bytes = random.below(2) * (256 << 10);
         setup
     }
 

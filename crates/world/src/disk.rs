@@ -155,6 +155,11 @@ pub fn is_out_of_files(error: &io::Error) -> bool {
 
 /// An open file. Offsets and lengths are in bytes.
 pub trait File: Send + Sync + fmt::Debug {
+    /// Whether it is a block device: one is as long as it is.
+    fn is_device(&self) -> bool {
+        false
+    }
+
     /// Fills `into` from `offset`.
     ///
     /// # Errors

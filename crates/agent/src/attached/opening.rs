@@ -26,6 +26,7 @@ use catalog::{CatalogError, Lease, WrappedKey};
 use chain::{Chain, SizeRule};
 use frontend::nbd::{ExportGone, ExportOptions, ExportThread, SpawnError};
 use volume::journal::{JournalPlace, SharedFolder};
+use volume::scatter::CacheView;
 use volume::seal::{DataKey, KeyError};
 use volume::{LeaseTerm, OpenError, OpenParams, ReadOnlyParams, ReadOnlyVolume, Volume};
 use world::Wake;
@@ -166,6 +167,7 @@ fn open(
     };
     let (volume, epoch) = (lease.volume, lease.epoch);
     let journal = JournalPlace::of(&lease, &inner.folder.journal(volume), shared);
+    let cache = CacheView::new(Arc::clone(&inner.caching.cache), volume);
     let opened = Volume::open(OpenParams {
         world: inner.world.clone(),
         wake,
@@ -177,7 +179,7 @@ fn open(
         lease,
         keyring,
         config: inner.volume_config,
-        cache: None,
+        cache: Some(cache),
     });
     if let Some(shared) = shared {
         clear_away(inner, shared, volume, epoch, &opened);
@@ -280,6 +282,7 @@ fn serve_read_only(
     );
     let (size_bytes, block_size) = (wish.size_bytes, wish.block_size);
     let clock = Arc::clone(&inner.world.clock);
+    let cache = CacheView::new(Arc::clone(&inner.caching.cache), wish.volume);
     let (tell, told) = mpsc::channel();
     let thread = ExportThread::spawn_watching(options, move |wake, watcher| {
         // Whoever has stopped waiting needs none.
@@ -292,7 +295,7 @@ fn serve_read_only(
             size_bytes,
             block_size,
             page_cache_bytes,
-            cache: None,
+            cache: Some(cache),
         });
         Ok::<_, AttachError>(Chain::new(opened?, clock, wake))
     })?;

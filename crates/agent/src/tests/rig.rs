@@ -25,6 +25,7 @@ use world::{DirectoryEntry, Disk, File, OpenMode, Space, World, host};
 use crate::Agent;
 use crate::agent::lock;
 use crate::attached::Attached;
+use crate::caching::CacheSettings;
 use crate::vm::VmOptions;
 use crate::worker::Worker;
 
@@ -310,6 +311,10 @@ impl Scree {
             journals: settings.journals,
             vm_user: None,
             mend_bytes_per_second: u64::MAX,
+            cache: CacheSettings {
+                file: None,
+                memory_bytes: 1 << 20,
+            },
             volume: VolumeConfig {
                 journal_bytes: 8 << 20,
                 ..VolumeConfig::default()

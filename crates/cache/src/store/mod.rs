@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  get    index ─▶ slot ─▶ content ─▶ is it what its entry says? ─▶ the caller opens it
-//!  offer  area's policy ─▶ those that go free their slots ─▶ entry ─▶ a job writes the content
+//!  offer  area's policy ─▶ those that go free their slots ─▶ entry ─▶ queue ─▶ one job writes
+//!         what is in it, slots that lie side by side in one go
 //! ```
 //!
 //! Invariants:
@@ -16,26 +17,28 @@
 mod areas;
 mod entry;
 mod head;
+mod opening;
 mod slots;
 #[cfg(test)]
 mod tests;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use world::{Clock, Disk, File, OpenMode, Pool, World};
+use world::{Clock, File, Pool, World};
 
 pub use areas::{Area, Division};
 use entry::Entry;
 pub use entry::{AreaKind, Id};
 pub use head::SLOT_BYTES;
 use head::{DIRECTORY_AT, Head, PAGE_ENTRIES};
+use opening::Opening;
 use slots::Slots;
 
-/// So many blocks are being written at most.
-const WRITES_MAX: usize = 256;
+/// So many blocks wait to be written at most, or are: 4 MiB.
+const WRITES_MAX: usize = 1024;
 
 /// A page of the directory is written so long after something in it has changed.
 const WRITE_BEHIND: Duration = Duration::from_secs(1);
@@ -49,10 +52,11 @@ const FAILS_FOR: Duration = Duration::from_secs(10);
 /// What a cache is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Its file; the folder is there.
+    /// Its file, in a folder that is there; or a block device.
     pub path: PathBuf,
-    /// How long that is at most, in bytes; [`CacheConfig::BYTES_MIN`] at least.
-    pub bytes: u64,
+    /// How long that is at most, in bytes; [`CacheConfig::BYTES_MIN`] at least. None: a device
+    /// as a whole.
+    pub bytes: Option<u64>,
     /// How it is divided.
     pub division: Division,
     /// Whose blocks it has.
@@ -73,6 +77,22 @@ pub enum CacheError {
     /// Its areas are not all of it.
     #[error("the areas of a cache have 1 % at least each, and 100 % together")]
     Division,
+    /// A file is as long as somebody says.
+    #[error("{0} is no block device: say how long the cache is to be")]
+    NoSize(String),
+    /// There is something else.
+    #[error(
+        "{0} is something else than a cache, and is not overwritten; move it away, or fill its first 8 KiB with zeroes"
+    )]
+    NotACache(String),
+    /// A device is as long as it is.
+    #[error("the device {path} has {bytes} bytes only")]
+    ShortDevice {
+        /// Which.
+        path: String,
+        /// How many.
+        bytes: u64,
+    },
     /// The file cannot be made or used.
     #[error("the cache {path} cannot be {what}: {error}")]
     File {
@@ -89,11 +109,7 @@ pub enum CacheError {
 /// What came of one area so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AreaStatistics {
-    /// Blocks that were asked for and given.
-    pub hits: u64,
-    /// And those that were not there.
-    pub misses: u64,
-    /// Those that came.
+    /// Blocks that came.
     pub brought: u64,
     /// Those that went to make room.
     pub evicted: u64,
@@ -131,7 +147,12 @@ pub struct Cache {
 struct State {
     slots: Slots,
     statistics: Statistics,
+    /// What is to be written, and to which slot.
+    queue: Vec<(u32, Vec<u8>)>,
+    /// So many blocks are being written, or wait for it.
     writes: usize,
+    /// A job writes what is in the queue.
+    is_written: bool,
     /// The file is left alone until then.
     fails_until: Option<Duration>,
     /// Since when the directory in the file is not what it is here.
@@ -148,23 +169,16 @@ impl Cache {
         if !config.division.is_whole() {
             return Err(CacheError::Division);
         }
-        let head = Head::of_size(config.cluster, config.bytes)
-            .filter(|_| config.bytes >= CacheConfig::BYTES_MIN)
-            .ok_or(CacheError::TooSmall)?;
-        let failed = |what| {
-            let path = config.path.display().to_string();
-            move |error| CacheError::File { path, what, error }
+        let opening = Opening {
+            disk: &*world.disk,
+            config,
         };
+        let (file, head, is_new) = opening.open()?;
         let mut slots = Slots::new(head.slots, &config.division);
-        let there = find(&*world.disk, &config.path, &head).map_err(failed("read"))?;
-        let is_new = there.is_none();
-        let file = match there {
-            Some(file) => {
-                read_directory(&*file, &head, &mut slots).map_err(failed("read"))?;
-                file
-            }
-            None => make(&*world.disk, &config.path, &head).map_err(failed("made"))?,
-        };
+        if !is_new {
+            let read = read_directory(&*file, &head, &mut slots);
+            read.map_err(opening.failed("read"))?;
+        }
         let cache = Self {
             path: config.path.clone(),
             file,
@@ -174,7 +188,9 @@ impl Cache {
             state: Mutex::new(State {
                 slots,
                 statistics: Statistics::default(),
+                queue: Vec::new(),
                 writes: 0,
+                is_written: false,
                 fails_until: None,
                 dirty_since: None,
             }),
@@ -189,37 +205,54 @@ impl Cache {
     /// A block's sealed content, into `sealed` of [`SLOT_BYTES`], and its tag; or nothing. It
     /// may be what somebody has put there: whoever asks opens it. Waits for the file.
     pub fn get(&self, area: Area, id: Id, sealed: &mut [u8]) -> Option<[u8; 16]> {
-        debug_assert_eq!(sealed.len(), SLOT_BYTES);
-        let found = {
-            let mut state = self.state();
-            let found = match self.is_left_alone(&mut state) {
-                true => None,
-                false => state.slots.get(area, id),
-            };
-            if found.is_none() {
-                state.statistics.areas[area.kind() as usize].misses += 1;
-            }
-            found
-        };
-        let (slot, entry) = found?;
+        let (slot, entry) = self.find(area, id)?;
         let read = self.file.read_at(sealed, self.head.slot_at(slot));
+        self.given(slot, &entry, sealed, read.map(|()| true))
+    }
+
+    /// As [`Cache::get`], if that is to be had without waiting for a device.
+    pub fn get_now(&self, area: Area, id: Id, sealed: &mut [u8]) -> Option<[u8; 16]> {
+        let (slot, entry) = self.find(area, id)?;
+        let read = self.file.read_now(sealed, self.head.slot_at(slot));
+        self.given(slot, &entry, sealed, read)
+    }
+
+    /// A block that is here was asked for, and found elsewhere.
+    pub fn touch(&self, area: Area, id: Id) {
+        self.state().slots.get(area, id);
+    }
+
+    fn find(&self, area: Area, id: Id) -> Option<(u32, Entry)> {
         let mut state = self.state();
-        let is_right = read.is_ok() && entry.is_of(sealed);
-        let statistics = &mut state.statistics;
-        match is_right {
-            true => statistics.areas[area.kind() as usize].hits += 1,
-            false => statistics.areas[area.kind() as usize].misses += 1,
+        match self.is_left_alone(&mut state) {
+            true => None,
+            false => state.slots.get(area, id),
         }
+    }
+
+    /// What was read of a slot, if it was, and is what its entry says.
+    fn given(
+        &self,
+        slot: u32,
+        entry: &Entry,
+        sealed: &[u8],
+        read: io::Result<bool>,
+    ) -> Option<[u8; 16]> {
+        debug_assert_eq!(sealed.len(), SLOT_BYTES);
         match read {
-            Err(error) => self.fails(&mut state, &error),
-            // Unless it has gone meanwhile, and another one has its slot.
-            Ok(()) if !is_right && state.slots.drop_if(slot, &entry) => {
-                state.statistics.damaged += 1;
-                self.is_dirty(&mut state);
+            Ok(true) if entry.is_of(sealed) => return Some(entry.tag),
+            Ok(true) => {
+                let mut state = self.state();
+                // Unless it has gone meanwhile, and another one has its slot.
+                if state.slots.drop_if(slot, entry) {
+                    state.statistics.damaged += 1;
+                    self.is_dirty(&mut state);
+                }
             }
-            Ok(()) => {}
+            Ok(false) => {}
+            Err(error) => self.fails(&mut self.state(), &error),
         }
-        is_right.then_some(entry.tag)
+        None
     }
 
     /// Whether a block is there, as far as is known: that is not asking for it. Does not wait.
@@ -234,41 +267,61 @@ impl Cache {
             return;
         }
         let entry = Entry::of(id, tag, area.kind(), sealed);
-        let slot = {
-            let mut state = self.state();
-            if self.is_left_alone(&mut state) || state.slots.has(id) {
-                return;
-            }
-            if state.writes >= WRITES_MAX {
-                state.statistics.refused += 1;
-                return;
-            }
-            let (slot, gone) = state.slots.insert(area, entry);
-            for kind in gone {
-                state.statistics.areas[kind as usize].evicted += 1;
-            }
-            self.is_dirty(&mut state);
-            let Some(slot) = slot else {
-                state.statistics.refused += 1;
-                return;
-            };
-            state.statistics.areas[area.kind() as usize].brought += 1;
-            state.writes += 1;
-            slot
+        let mut state = self.state();
+        if self.is_left_alone(&mut state) || state.slots.has(id) {
+            return;
+        }
+        if state.writes >= WRITES_MAX {
+            state.statistics.refused += 1;
+            return;
+        }
+        let (slot, gone) = state.slots.insert(area, entry);
+        for kind in gone {
+            state.statistics.areas[kind as usize].evicted += 1;
+        }
+        self.is_dirty(&mut state);
+        let Some(slot) = slot else {
+            state.statistics.refused += 1;
+            return;
         };
-        let (cache, sealed) = (Arc::clone(self), sealed.to_vec());
-        self.pool.run(Box::new(move || {
-            let written = cache.file.write_at(&sealed, cache.head.slot_at(slot));
-            let mut state = cache.state();
-            state.writes -= 1;
-            state.slots.is_written(slot, written.is_ok());
-            cache.is_dirty(&mut state);
-            if let Err(error) = written {
-                cache.fails(&mut state, &error);
-            }
+        state.statistics.areas[area.kind() as usize].brought += 1;
+        state.writes += 1;
+        state.queue.push((slot, sealed.to_vec()));
+        if !std::mem::replace(&mut state.is_written, true) {
             drop(state);
-            cache.write_behind();
-        }));
+            let cache = Arc::clone(self);
+            self.pool.run(Box::new(move || cache.write()));
+        }
+    }
+
+    /// Writes what is in the queue, until there is nothing.
+    fn write(&self) {
+        loop {
+            let mut batch = {
+                let mut state = self.state();
+                if state.queue.is_empty() {
+                    state.is_written = false;
+                    break;
+                }
+                std::mem::take(&mut state.queue)
+            };
+            batch.sort_unstable_by_key(|(slot, _)| *slot);
+            for run in batch.chunk_by(|one, next| one.0 + 1 == next.0) {
+                let bytes = run.iter().map(|(_, bytes)| &bytes[..]).collect::<Vec<_>>();
+                let at = self.head.slot_at(run[0].0);
+                let written = self.file.write_at(&bytes.concat(), at);
+                let mut state = self.state();
+                state.writes -= run.len();
+                for (slot, _) in run {
+                    state.slots.is_written(*slot, written.is_ok());
+                }
+                self.is_dirty(&mut state);
+                if let Err(error) = written {
+                    self.fails(&mut state, &error);
+                }
+            }
+        }
+        self.write_behind();
     }
 
     /// Says of a map page whether it is of a newest version of an attached volume.
@@ -348,37 +401,6 @@ impl Cache {
         }
         state.fails_until = Some(self.clock.monotonic() + FAILS_FOR);
     }
-}
-
-/// The file, if it is what it is to be.
-fn find(disk: &dyn Disk, path: &Path, head: &Head) -> io::Result<Option<Arc<dyn File>>> {
-    let file = match disk.open(path, OpenMode::Write) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
-    };
-    if file.length()? < head.file_bytes() {
-        return Ok(None);
-    }
-    let mut pages = vec![0; DIRECTORY_AT as usize];
-    file.read_at(&mut pages, 0)?;
-    Ok((Head::decode(&pages) == Some(*head)).then_some(file))
-}
-
-fn make(disk: &dyn Disk, path: &Path, head: &Head) -> io::Result<Arc<dyn File>> {
-    match disk.remove(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let file = disk.open(path, OpenMode::CreateNew)?;
-    let filled = file
-        .allocate(head.file_bytes())
-        .and_then(|()| file.write_at(&head.encode(), 0));
-    if let Err(error) = filled {
-        // What it has taken of a full disk is of use to others.
-        let _ = disk.remove(path);
-        return Err(error);
-    }
-    Ok(file)
 }
 
 fn read_directory(file: &dyn File, head: &Head, slots: &mut Slots) -> io::Result<()> {

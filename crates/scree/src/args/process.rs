@@ -4,10 +4,27 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cache::store::Division;
 use clap::Args;
 
 use super::{address, size};
 use crate::moment;
+
+/// Three numbers that make 100.
+fn division(text: &str) -> Result<Division, String> {
+    let wrong = || "say it as 25:50:25: 1 at least each, and 100 together".to_owned();
+    let parts = text.split(':').map(|part| part.parse::<u8>());
+    let parts: Vec<u8> = parts.collect::<Result<_, _>>().map_err(|_| wrong())?;
+    let [metadata, image, active] = parts[..] else {
+        return Err(wrong());
+    };
+    let division = Division {
+        metadata,
+        image,
+        active,
+    };
+    division.is_whole().then_some(division).ok_or_else(wrong)
+}
 
 #[derive(Args)]
 pub struct UpArguments {
@@ -200,6 +217,30 @@ pub struct ServeArguments {
     /// Size of each attached volume's journal.
     #[arg(long, value_name = "SIZE", default_value = "100M", value_parser = size)]
     pub journal_size: u64,
+
+    /// Keep sealed blocks of what is read in this file, or block device, on the host's SSD.
+    /// Losing it costs speed and nothing else.
+    #[arg(long, value_name = "FILE")]
+    pub cache: Option<PathBuf>,
+
+    /// How long that is: a file is made so long at once. [default: all of a device]
+    #[arg(long, value_name = "SIZE", requires = "cache", value_parser = size)]
+    pub cache_size: Option<u64>,
+
+    /// How it is divided among maps, base images and all else that is read, in percent.
+    #[arg(
+        long,
+        value_name = "MAPS:IMAGES:OTHERS",
+        requires = "cache",
+        default_value = "25:50:25",
+        value_parser = division
+    )]
+    pub cache_division: Division,
+
+    /// What sealed blocks may take of memory, of all volumes together; with 0, nothing is
+    /// read ahead either.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    pub cache_memory: u64,
 
     /// How long a write may stay in the journal only, when the volume is idle.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment::duration)]

@@ -5,11 +5,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use agent::caching::CacheSettings;
 use agent::folder::traces;
 use agent::keys::{KeyEntry, Passphrase};
 use agent::vm::VmOptions;
 use api::{Client, Profile};
 use base::size::exact_bytes;
+use cache::store::CacheConfig;
 use catalog::RESTORE_SKIPS_BYTES;
 use catalog::retention::Retention;
 use chain::Room;
@@ -196,11 +198,30 @@ pub(super) fn agent_settings(
         journals: None,
         vm_user: arguments.vm_user,
         mend_bytes_per_second: arguments.mend_bytes_per_second.max(1),
+        cache: cache_settings(arguments)?,
         volume: VolumeConfig {
             journal_bytes: arguments.journal_size,
             destage_after: arguments.destage_after,
             ..VolumeConfig::default()
         },
+    })
+}
+
+fn cache_settings(arguments: &ServeArguments) -> Result<CacheSettings, Failure> {
+    let file = match (&arguments.cache, arguments.cache_size) {
+        (None, _) => None,
+        (Some(_), Some(bytes)) if bytes < CacheConfig::BYTES_MIN => {
+            return Err(Failure::new(format!(
+                "--cache-size {} is too small; give at least {}",
+                exact_bytes(bytes),
+                exact_bytes(CacheConfig::BYTES_MIN)
+            )));
+        }
+        (Some(path), bytes) => Some((path.clone(), bytes, arguments.cache_division)),
+    };
+    Ok(CacheSettings {
+        file,
+        memory_bytes: arguments.cache_memory,
     })
 }
 

@@ -11,7 +11,9 @@ use super::event::{Event, Reporter};
 use super::layers::Source;
 use crate::journal::Placed;
 use crate::map::{Entry, FetchPages, PAGE_BYTES, Page, PageCache, Position};
-use crate::scatter::{CacheView, Piece, ReadError, Store, read_pieces_later, read_pieces_through};
+use crate::scatter::{
+    CacheView, Piece, ReadError, Store, data_piece, read_pieces_later, read_pieces_through,
+};
 use crate::seal::{Address, Keyring};
 
 /// Blocks, and where each was to be read.
@@ -51,10 +53,7 @@ impl Fetcher {
     /// to `avoid` if there are others.
     pub fn start(&self, request: u64, wanted: WantedBlocks, avoid: &[UnitId]) {
         let piece = |(block, source): &(BlockIndex, Source)| match source {
-            Source::Slot(entry) => Some(Piece {
-                entry: *entry,
-                address: Address::data(*block),
-            }),
+            Source::Slot(entry) => Some(data_piece(*block, *entry)),
             _ => None,
         };
         let pieces: Option<Vec<Piece>> = wanted.iter().map(piece).collect();
@@ -119,10 +118,7 @@ impl Fetcher {
         let pieces: Vec<Piece> = wanted
             .iter()
             .filter_map(|(block, source)| match source {
-                Source::Slot(entry) => Some(Piece {
-                    entry: *entry,
-                    address: Address::data(*block),
-                }),
+                Source::Slot(entry) => Some(data_piece(*block, *entry)),
                 _ => None,
             })
             .collect();

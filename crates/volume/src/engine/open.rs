@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use base::{Sequence, with_causes};
-use cache::store::Cache;
 use world::{File, Wake, World};
 
 use super::checkpoint::CheckpointState;
@@ -55,8 +54,8 @@ pub struct OpenParams {
     pub taken_over: bool,
     /// Sizes and times.
     pub config: VolumeConfig,
-    /// The host's cache, if it has one.
-    pub cache: Option<Arc<Cache>>,
+    /// The volume's way through the host's cache, if it has one.
+    pub cache: Option<CacheView>,
 }
 
 /// Why a volume cannot be opened.
@@ -98,7 +97,7 @@ impl Volume {
             journal: place,
             taken_over,
             config,
-            cache,
+            cache: view,
         } = params;
         let Lease {
             volume,
@@ -233,7 +232,6 @@ impl Volume {
         let (sender, inbox) = mpsc::channel();
         term.set_wake(wake.clone());
         let reporter = Reporter::new(sender, wake);
-        let view = cache.map(|cache| CacheView::new(cache, volume));
         let fetcher = Fetcher {
             store: Arc::clone(&store),
             keyring: Arc::clone(&keyring),

@@ -46,7 +46,7 @@ pub fn place_pages<E: From<PlaceError> + From<SequenceExhausted>>(
         let entry = Entry { location, sequence };
         if let Some(view) = &env.view {
             // It is read again soon: by the next lookups, and by whoever opens the volume next.
-            view.offer(&Piece { entry, address }, tag, page);
+            view.keep(&Piece { entry, address }, tag, page);
         }
         entries.push(entry);
     }

@@ -1,5 +1,6 @@
 //! Reading: at once where the page cache has it, otherwise parked.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use base::{BlockIndex, Completion, IoError, Outcome, Slot, Started, Token};
@@ -13,6 +14,7 @@ use super::reader::{Parked, Reader, Waiting};
 use super::write::Change;
 use crate::journal::{Journal, Placed};
 use crate::map::{Entry, PAGE_BYTES, Page, Position};
+use crate::scatter::{Piece, data_piece};
 use crate::seal::Address;
 
 /// Blocks read in one go: bounds the scratch memory of an owner.
@@ -212,7 +214,11 @@ impl Reader {
                 .store
                 .read_now(&self.table, run, slot_bytes, tags, sealed)
             {
-                return Ok(false);
+                if !self.read_cached_now(offset, out, start..start + count, scratch) {
+                    return Ok(false);
+                }
+                start += count;
+                continue;
             }
             for turn in 0..count {
                 let (entry, index) = scratch.slots[start + turn];
@@ -227,6 +233,51 @@ impl Reader {
             start += count;
         }
         Ok(true)
+    }
+
+    /// Reads those of the slots into their parts of `out`, if the cache has all of them at
+    /// hand.
+    fn read_cached_now(
+        &self,
+        offset: u64,
+        out: &mut [u8],
+        slots: Range<usize>,
+        scratch: &mut Scratch,
+    ) -> bool {
+        let Some(view) = &self.fetcher.view else {
+            return false;
+        };
+        let Scratch {
+            sources,
+            slots: all,
+            sealed,
+            plain,
+            ..
+        } = scratch;
+        let piece = |(entry, index): (Entry, usize)| {
+            let block = sources[index].0;
+            (block, data_piece(BlockIndex(block), entry))
+        };
+        let slots = &all[slots];
+        if slots.len() > 1 && !slots.iter().all(|slot| view.may_have(&piece(*slot).1)) {
+            return false;
+        }
+        let (block_bytes, keyring) = (self.fetcher.block_size.bytes(), &self.fetcher.keyring);
+        sealed.resize(block_bytes, 0);
+        plain.resize(block_bytes, 0);
+        slots.iter().all(|slot| {
+            let (block, piece) = piece(*slot);
+            let (range, within) = self.part_of(offset, out.len(), block);
+            let out = &mut out[range];
+            if out.len() == block_bytes {
+                return view.read_now(keyring, &piece, sealed, out);
+            }
+            if !view.read_now(keyring, &piece, sealed, plain) {
+                return false;
+            }
+            out.copy_from_slice(&plain[within..within + out.len()]);
+            true
+        })
     }
 
     /// Opens a block into its part of `out`.
@@ -273,6 +324,18 @@ impl Reader {
     }
 
     pub fn load_page_now(&mut self, position: Position, entry: Entry) -> bool {
+        let mut plain = Box::new([0; PAGE_BYTES]);
+        let is_read = self.read_page_now(position, entry, &mut *plain);
+        if is_read {
+            self.layers
+                .cache
+                .insert(entry, Page::from_bytes(plain).into());
+        }
+        is_read
+    }
+
+    /// A page's content, if a unit of this host has it at hand, or the cache.
+    fn read_page_now(&self, position: Position, entry: Entry, plain: &mut [u8]) -> bool {
         let mut sealed = [0; PAGE_BYTES];
         let mut tags = [[0; 16]];
         let location = entry.location;
@@ -281,23 +344,16 @@ impl Reader {
             first: location.slot(),
             count: 1,
         };
-        let (store, table) = (&self.fetcher.store, &self.table);
-        if !store.read_now(table, run, PAGE_BYTES as u32, &mut tags, &mut sealed) {
-            return false;
-        }
-        let mut plain = Box::new([0; PAGE_BYTES]);
-        let sealer = self.fetcher.keyring.of_epoch(entry.sequence.epoch());
         let address = position.address();
-        if sealer
-            .open(address, entry.sequence, &tags[0], &sealed, &mut *plain)
-            .is_err()
-        {
-            return false;
+        let (store, table, keyring) = (&self.fetcher.store, &self.table, &self.fetcher.keyring);
+        if !store.read_now(table, run, PAGE_BYTES as u32, &mut tags, &mut sealed) {
+            let piece = Piece { entry, address };
+            let view = self.fetcher.view.as_ref();
+            return view.is_some_and(|view| view.read_now(keyring, &piece, &mut sealed, plain));
         }
-        self.layers
-            .cache
-            .insert(entry, Page::from_bytes(plain).into());
-        true
+        let sealer = keyring.of_epoch(entry.sequence.epoch());
+        let opened = sealer.open(address, entry.sequence, &tags[0], &sealed, plain);
+        opened.is_ok()
     }
 
     /// Parks a request and starts reading what it lacks: first map pages, then

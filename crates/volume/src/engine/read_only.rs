@@ -15,7 +15,6 @@ use base::{
     BlockDevice, BlockSize, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError,
     Started, Token, ZeroMode,
 };
-use cache::store::Cache;
 use world::{Clock, Wake};
 
 use super::event::{Event, Reporter};
@@ -47,8 +46,8 @@ pub struct ReadOnlyParams {
     pub block_size: BlockSize,
     /// Memory for map pages, in bytes.
     pub page_cache_bytes: usize,
-    /// The host's cache, if it has one.
-    pub cache: Option<Arc<Cache>>,
+    /// Its way through the host's cache, if it has one.
+    pub cache: Option<CacheView>,
 }
 
 /// A version, open for reading: a [`BlockDevice`] without a thread or a lease
@@ -74,7 +73,7 @@ impl ReadOnlyVolume {
             size_bytes,
             block_size,
             page_cache_bytes,
-            cache,
+            cache: view,
         } = params;
         let mut layers = Layers {
             active: Overlay::default(),
@@ -96,9 +95,6 @@ impl ReadOnlyVolume {
             None => (None, 0, Arc::new(Keyring::of_nothing())),
         };
         let (sender, inbox) = mpsc::channel();
-        let view = cache
-            .zip(key)
-            .map(|(cache, key)| CacheView::new(cache, key.volume));
         let fetcher = Fetcher {
             store,
             keyring,
@@ -134,6 +130,7 @@ impl ReadOnlyVolume {
             stopped: None,
             reads_waiting: self.reader.away.count(),
             read_error: self.reader.away.error().map(ToString::to_string),
+            cache: self.reader.fetcher.view.as_ref().map(CacheView::counts),
         }
     }
 }

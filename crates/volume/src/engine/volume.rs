@@ -20,7 +20,7 @@ use super::write::Change;
 use crate::catalog::{Catalog, VersionKey};
 use crate::journal::Journal;
 use crate::map::Entry;
-use crate::scatter::{CacheView, Ended, Ledger, Progress, Serials, Store};
+use crate::scatter::{CacheCounts, CacheView, Ended, Ledger, Progress, Serials, Store};
 use crate::seal::{Keyring, SequenceSource};
 use crate::term::Standing;
 
@@ -117,6 +117,8 @@ pub struct VolumeStatus {
     pub reads_waiting: usize,
     /// Why they do.
     pub read_error: Option<String>,
+    /// What of its reading went through the host's cache, if there is one.
+    pub cache: Option<CacheCounts>,
 }
 
 impl Volume {
@@ -183,6 +185,7 @@ impl Volume {
             stopped: self.stopped.as_ref().map(ToString::to_string),
             reads_waiting: self.reader.away.count(),
             read_error: self.reader.away.error().map(ToString::to_string),
+            cache: self.env.view.as_ref().map(CacheView::counts),
         }
     }
 

@@ -16,7 +16,10 @@ type Found = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
 
 /// Pieces that are being read.
 struct Reading {
+    /// Those that are read from units.
     pieces: Vec<Piece>,
+    /// Which each of them is, of all.
+    places: Vec<usize>,
     keyring: Arc<Keyring>,
     /// Where what is found is kept.
     view: Option<CacheView>,
@@ -27,17 +30,18 @@ struct Reading {
 struct State {
     /// Runs that have not ended.
     left: usize,
-    /// What was found so far; empty before anything was.
+    /// What was found so far, of all pieces; empty before anything was.
     found: Vec<u8>,
     is_missing: bool,
     done: Option<Found>,
 }
 
 /// Begins to read and open `pieces`, which all lie in slots of `slot_bytes`, each
-/// from the copy whose unit is said to be best. `done` is told, on any thread: of
+/// from the cache, if that has it at hand, or from the copy whose unit is said to be best.
+/// `done` is told, on any thread: of
 /// those that it does not get, other copies may be asked by the reading that
 /// waits. None is read from the units to `avoid`. `false` if nothing was begun, and
-/// nobody is told: so if a cache may have some of them, which has to be waited for.
+/// nobody is told: so if some have to be waited for in the cache's file.
 pub fn read_pieces_later(
     view: Option<&CacheView>,
     store: &Store,
@@ -47,22 +51,29 @@ pub fn read_pieces_later(
     avoid: &[UnitId],
     done: impl FnOnce(Option<Vec<u8>>) + Send + 'static,
 ) -> bool {
-    if view.is_some_and(|view| pieces.iter().any(|piece| view.may_have(piece))) {
+    let Some(at_hand) = AtHand::of(view, keyring, slot_bytes, &pieces) else {
         return false;
+    };
+    if at_hand.missing.is_empty() {
+        done(Some(at_hand.found));
+        return true;
     }
+    let AtHand { found, missing } = at_hand;
+    let pieces: Vec<Piece> = missing.iter().map(|index| pieces[*index]).collect();
     let table = store.table();
     let runs = runs_of(&table, &pieces);
     let reading = Arc::new(Reading {
         view: view.cloned(),
         state: Mutex::new(State {
             left: runs.len(),
-            found: Vec::new(),
+            found,
             is_missing: false,
             done: Some(Box::new(done)),
         }),
         keyring: Arc::clone(keyring),
         slot_bytes,
         pieces,
+        places: missing,
     });
     let mut is_begun = false;
     for run in runs {
@@ -120,7 +131,7 @@ impl Reading {
             let opened = sealer.open(address, entry.sequence, tag, sealed, plain);
             opened.ok()?;
             if let Some(view) = &self.view {
-                view.offer(&piece, tag, sealed);
+                view.bring(&piece, tag, sealed);
             }
         }
         Some(plain)
@@ -129,14 +140,56 @@ impl Reading {
     /// Puts a run's content where it belongs.
     fn put(&self, found: &mut Vec<u8>, run: &[usize], plain: Vec<u8>) {
         let length = self.slot_bytes as usize;
-        let is_all = run.len() == self.pieces.len();
-        if is_all && run.is_sorted() {
+        if found.is_empty() && run.len() == self.pieces.len() && run.is_sorted() {
             *found = plain;
             return;
         }
-        found.resize(self.pieces.len() * length, 0);
+        // If it is empty, all of them are read.
+        found.resize(found.len().max(self.pieces.len() * length), 0);
         for (index, plain) in run.iter().zip(plain.chunks_exact(length)) {
-            found[index * length..][..length].copy_from_slice(plain);
+            found[self.places[*index] * length..][..length].copy_from_slice(plain);
         }
+    }
+}
+
+/// What the cache has of some pieces without waiting.
+struct AtHand {
+    /// Their content, each at its place; empty if there is none.
+    found: Vec<u8>,
+    /// Which it does not have.
+    missing: Vec<usize>,
+}
+
+impl AtHand {
+    /// None, if the cache has some that have to be waited for.
+    fn of(
+        view: Option<&CacheView>,
+        keyring: &Keyring,
+        slot_bytes: u32,
+        pieces: &[Piece],
+    ) -> Option<Self> {
+        let all = || Self {
+            found: Vec::new(),
+            missing: (0..pieces.len()).collect(),
+        };
+        let Some(view) = view else {
+            return Some(all());
+        };
+        if !pieces.iter().any(|piece| view.may_have(piece)) {
+            return Some(all());
+        }
+        let length = slot_bytes as usize;
+        let (mut found, mut sealed) = (vec![0; pieces.len() * length], vec![0; length]);
+        let mut missing = Vec::new();
+        for (index, piece) in pieces.iter().enumerate() {
+            let plain = &mut found[index * length..][..length];
+            if !view.read_now(keyring, piece, &mut sealed, plain) {
+                if view.is_in_file(piece) {
+                    return None;
+                }
+                missing.push(index);
+            }
+        }
+        Some(Self { found, missing })
     }
 }

@@ -27,5 +27,6 @@ pub use ledger::{Ledger, OpenSegments};
 pub use progress::{Ended, Progress};
 pub use read::{Piece, ReadError, read_pieces, read_pieces_through};
 pub use store::{Member, Store, Table};
-pub use view::CacheView;
+pub(crate) use view::data_piece;
+pub use view::{CacheCounts, CacheView};
 pub use write::{PlaceError, Placement, Source, give_up, give_up_settled, place};

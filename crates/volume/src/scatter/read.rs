@@ -18,6 +18,9 @@ const PARALLEL: usize = 16;
 /// Slots read at once: 1 MiB of 4 KiB slots.
 const RUN_SLOTS_MAX: u16 = 256;
 
+/// Pieces that are read from a cache one after another, while others read others.
+const CACHED_AT_ONCE: usize = 8;
+
 /// A sealed piece that is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
@@ -70,8 +73,7 @@ pub fn read_pieces_through(
     pieces: &[Piece],
     avoid: &[UnitId],
 ) -> Vec<Result<Vec<u8>, ReadError>> {
-    let cached = |piece| Some(Ok(view?.read(keyring, slot_bytes, piece)?));
-    let mut ordered: Vec<Option<_>> = pieces.iter().map(cached).collect();
+    let mut ordered = cached(view, store, keyring, slot_bytes, pieces);
     let left: Vec<usize> = (0..pieces.len())
         .filter(|index| ordered[*index].is_none())
         .collect();
@@ -104,6 +106,33 @@ pub fn read_pieces_through(
     ordered
         .into_iter()
         .map(|result| result.expect("every piece is in a run"))
+        .collect()
+}
+
+/// What the cache has of `pieces`, in order.
+fn cached(
+    view: Option<&CacheView>,
+    store: &Store,
+    keyring: &Arc<Keyring>,
+    slot_bytes: u32,
+    pieces: &[Piece],
+) -> Vec<Option<Result<Vec<u8>, ReadError>>> {
+    let is_had = |view: &&CacheView| pieces.iter().any(|piece| view.may_have(piece));
+    let Some(view) = view.filter(is_had) else {
+        return pieces.iter().map(|_| None).collect();
+    };
+    let tasks = pieces.chunks(CACHED_AT_ONCE).map(|pieces| {
+        let (view, keyring, pieces) = (view.clone(), Arc::clone(keyring), pieces.to_vec());
+        let read = move || {
+            let pieces = pieces.iter();
+            let read = pieces.map(|piece| view.read(&keyring, slot_bytes, piece));
+            read.map(|found| found.map(Ok)).collect::<Vec<_>>()
+        };
+        Box::new(read) as Box<dyn FnOnce() -> Vec<_> + Send>
+    });
+    parallel(&*store.pool, PARALLEL, tasks.collect())
+        .into_iter()
+        .flatten()
         .collect()
 }
 
@@ -249,7 +278,7 @@ impl Reading<'_> {
             let open = |tag: &Tag, sealed: &[u8]| {
                 let plain = open(keyring, piece, tag, sealed).ok()?;
                 if let Some(view) = view {
-                    view.offer(piece, tag, sealed);
+                    view.bring(piece, tag, sealed);
                 }
                 Some(plain)
             };
@@ -330,7 +359,7 @@ impl Reading<'_> {
         match open(self.keyring, piece, tag, sealed) {
             Ok(plain) => {
                 if let Some(view) = self.view {
-                    view.offer(piece, tag, sealed);
+                    view.bring(piece, tag, sealed);
                 }
                 self.found[index] = Some(plain);
             }
@@ -367,11 +396,22 @@ pub(super) fn open(
     tag: &Tag,
     sealed: &[u8],
 ) -> Result<Vec<u8>, crate::seal::TagMismatch> {
-    let Piece { entry, address } = *piece;
     let mut plain = vec![0; sealed.len()];
-    let sealer = keyring.of_epoch(entry.sequence.epoch());
-    sealer.open(address, entry.sequence, tag, sealed, &mut plain)?;
+    open_into(keyring, piece, tag, sealed, &mut plain)?;
     Ok(plain)
+}
+
+/// The same, into `plain`, which is as long.
+pub(super) fn open_into(
+    keyring: &Keyring,
+    piece: &Piece,
+    tag: &Tag,
+    sealed: &[u8],
+    plain: &mut [u8],
+) -> Result<(), crate::seal::TagMismatch> {
+    let Piece { entry, address } = *piece;
+    let sealer = keyring.of_epoch(entry.sequence.epoch());
+    sealer.open(address, entry.sequence, tag, sealed, plain)
 }
 
 fn describe(error: &UnitError) -> String {

@@ -2,20 +2,37 @@
 //! engine").
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use base::VolumeId;
-use cache::store::{Area, Cache, Id, SLOT_BYTES};
+use cache::host::{AreaCounts, Asker, HostCache};
+use cache::memory::AheadCounts;
+use cache::store::{Area, Id, SLOT_BYTES};
 use unit::Tag;
 
-use super::read::{Piece, open};
+use super::read::{Piece, open_into};
 use crate::map::Entry;
 use crate::seal::{Address, Keyring};
 
-/// Which cache, and for whom.
+/// Which cache, and for whom. Clones are of the same volume.
 #[derive(Clone)]
 pub struct CacheView {
-    cache: Arc<Cache>,
+    cache: Arc<HostCache>,
     volume: VolumeId,
+    asker: Arc<Asker>,
+    /// Blocks written under epochs below this one are of a base image.
+    image_below: Arc<AtomicU32>,
+    /// What is read has not been asked for yet.
+    is_ahead: bool,
+}
+
+/// What of a volume's reading went through the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheCounts {
+    /// By [`cache::store::AreaKind`].
+    pub areas: [AreaCounts; 3],
+    /// What was read ahead.
+    pub ahead: AheadCounts,
 }
 
 /// The parts of a piece that lies in a slot of so many bytes.
@@ -29,21 +46,77 @@ fn parts(entry: Entry, slot_bytes: usize) -> impl Iterator<Item = Id> {
 impl CacheView {
     /// That of `volume`.
     #[must_use]
-    pub fn new(cache: Arc<Cache>, volume: VolumeId) -> Self {
-        Self { cache, volume }
+    pub fn new(cache: Arc<HostCache>, volume: VolumeId) -> Self {
+        Self {
+            cache,
+            volume,
+            asker: Arc::default(),
+            image_below: Arc::default(),
+            is_ahead: false,
+        }
     }
 
-    fn area(&self, address: Address) -> Area {
-        match address.is_data() {
-            true => Area::Active(self.volume),
-            false => Area::Metadata,
+    /// From now on, what was written under epochs below `epoch` is content of a base image.
+    pub fn set_image_below(&self, epoch: u32) {
+        self.image_below.store(epoch, Ordering::Relaxed);
+    }
+
+    /// What went through it so far.
+    #[must_use]
+    pub fn counts(&self) -> CacheCounts {
+        CacheCounts {
+            areas: self.asker.counters.counts(),
+            ahead: self.asker.ahead_counts(),
+        }
+    }
+
+    /// The same for what nobody has asked for yet: it is kept apart until somebody does.
+    pub(crate) fn ahead(&self) -> Self {
+        Self {
+            is_ahead: true,
+            ..self.clone()
+        }
+    }
+
+    /// How much may be read ahead of one stream, in bytes; none, if it cannot be kept.
+    pub(crate) fn ahead_max_bytes(&self) -> Option<u64> {
+        self.cache.ahead_max_bytes()
+    }
+
+    fn area(&self, piece: &Piece) -> Area {
+        if !piece.address.is_data() {
+            return Area::Metadata;
+        }
+        let epoch = piece.entry.sequence.epoch();
+        match epoch < self.image_below.load(Ordering::Relaxed) {
+            true => Area::Image,
+            false => Area::Active(self.volume),
         }
     }
 
     /// Whether the cache has something of a piece. Does not wait.
-    pub(super) fn may_have(&self, piece: &Piece) -> bool {
+    pub(crate) fn may_have(&self, piece: &Piece) -> bool {
         let mut first = parts(piece.entry, SLOT_BYTES);
         first.any(|id| self.cache.has(id))
+    }
+
+    /// Whether something of a piece is in the file, which has to be waited for.
+    pub(super) fn is_in_file(&self, piece: &Piece) -> bool {
+        let mut first = parts(piece.entry, SLOT_BYTES);
+        first.any(|id| self.cache.is_in_file(id))
+    }
+
+    /// What a piece says, into `plain`, through `sealed`, both as long as its slot: if the
+    /// cache has it at hand. Does not wait for a device.
+    pub(crate) fn read_now(
+        &self,
+        keyring: &Keyring,
+        piece: &Piece,
+        sealed: &mut [u8],
+        plain: &mut [u8],
+    ) -> bool {
+        let get = |area, id, bytes: &mut [u8]| self.cache.get_now(&self.asker, area, id, bytes);
+        self.read_by(keyring, piece, sealed, plain, get)
     }
 
     /// What a piece says, if the cache has it. Waits.
@@ -53,25 +126,61 @@ impl CacheView {
         slot_bytes: u32,
         piece: &Piece,
     ) -> Option<Vec<u8>> {
-        let mut sealed = vec![0; slot_bytes as usize];
-        let area = self.area(piece.address);
-        let mut tags: Vec<Tag> = Vec::new();
-        let ids = parts(piece.entry, sealed.len());
-        for (id, bytes) in ids.zip(sealed.chunks_exact_mut(SLOT_BYTES)) {
-            tags.push(self.cache.get(area, id, bytes)?);
-        }
-        let tag = tags.first()?;
-        let is_one = tags.iter().all(|other| other == tag);
-        let opened = is_one.then(|| open(keyring, piece, tag, &sealed).ok());
-        opened.flatten()
+        let (mut sealed, mut plain) = (vec![0; slot_bytes as usize], vec![0; slot_bytes as usize]);
+        let get = |area, id, bytes: &mut [u8]| self.cache.get(&self.asker, area, id, bytes);
+        let is_read = self.read_by(keyring, piece, &mut sealed, &mut plain, get);
+        is_read.then_some(plain)
     }
 
-    /// A piece was read, or written, as it is on units.
-    pub(crate) fn offer(&self, piece: &Piece, tag: &Tag, sealed: &[u8]) {
-        let area = self.area(piece.address);
+    fn read_by(
+        &self,
+        keyring: &Keyring,
+        piece: &Piece,
+        sealed: &mut [u8],
+        plain: &mut [u8],
+        get: impl Fn(Area, Id, &mut [u8]) -> Option<Tag>,
+    ) -> bool {
+        let area = self.area(piece);
+        let ids = parts(piece.entry, sealed.len());
+        let mut tag = None;
+        for (id, bytes) in ids.zip(sealed.chunks_exact_mut(SLOT_BYTES)) {
+            let found = get(area, id, bytes);
+            // Parts of different blocks are none.
+            if found.is_none() || tag.is_some_and(|tag| Some(tag) != found) {
+                return false;
+            }
+            tag = found;
+        }
+        tag.is_some_and(|tag| open_into(keyring, piece, &tag, sealed, plain).is_ok())
+    }
+
+    /// A piece was read from units, as it is there: it was not in the cache, or nobody asked
+    /// for it yet.
+    pub(crate) fn bring(&self, piece: &Piece, tag: &Tag, sealed: &[u8]) {
+        let area = self.area(piece);
         let ids = parts(piece.entry, sealed.len());
         for (id, bytes) in ids.zip(sealed.chunks_exact(SLOT_BYTES)) {
-            self.cache.offer(area, id, *tag, bytes);
+            match self.is_ahead {
+                true => self.cache.keep_ahead(&self.asker, id, *tag, bytes),
+                false => self.cache.missed(&self.asker, area, id, *tag, bytes),
+            }
         }
+    }
+
+    /// A piece was written to units, and will be read soon.
+    pub(crate) fn keep(&self, piece: &Piece, tag: &Tag, sealed: &[u8]) {
+        let area = self.area(piece);
+        let ids = parts(piece.entry, sealed.len());
+        for (id, bytes) in ids.zip(sealed.chunks_exact(SLOT_BYTES)) {
+            self.cache.keep(area, id, *tag, bytes);
+        }
+    }
+}
+
+/// Where a block lies, as a piece.
+pub(crate) fn data_piece(block: base::BlockIndex, entry: Entry) -> Piece {
+    Piece {
+        entry,
+        address: Address::data(block),
     }
 }

@@ -2,9 +2,9 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::io;
+use std::io::{self, Seek as _, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -152,6 +152,11 @@ impl Disk for RealDisk {
 }
 
 impl File for RealFile {
+    fn is_device(&self) -> bool {
+        let found = self.file.metadata();
+        found.is_ok_and(|found| found.file_type().is_block_device())
+    }
+
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(into, offset)
     }
@@ -202,6 +207,10 @@ impl File for RealFile {
     }
 
     fn length(&self) -> io::Result<u64> {
+        if self.is_device() {
+            // Nothing else here has a use for the position.
+            return (&self.file).seek(SeekFrom::End(0));
+        }
         Ok(self.file.metadata()?.len())
     }
 

@@ -1,0 +1,145 @@
+//! The host's cache: opened, written behind, and tried again if it cannot be opened
+//! (docs/cache.md).
+//!
+//! A cache is never waited for: a host whose SSD is slow, full or gone starts and works
+//! without.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base::with_causes;
+use cache::host::HostCache;
+use cache::store::{Cache, CacheConfig, CacheError, Division};
+use world::{World, host};
+
+use crate::agent::{Agent, TaskEnded, blocking, lock};
+
+/// A start waits no longer for its file.
+const OPENED_WITHIN: Duration = Duration::from_secs(5);
+
+/// What has changed is looked for so often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A file that could not be opened is tried again after so many looks.
+const LOOKS_UNTIL_TRIED: u32 = 10;
+
+/// An end waits no longer for what is to be written.
+const FLUSHED_WITHIN: Duration = Duration::from_secs(5);
+
+/// What a host's cache is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheSettings {
+    /// Its file, or block device, if it has one; its length in bytes, none of which is all of a
+    /// device; and how it is divided.
+    pub file: Option<(PathBuf, Option<u64>, Division)>,
+    /// What it may take of memory, in bytes; 0 for nothing.
+    pub memory_bytes: u64,
+}
+
+/// See the module's head.
+pub(crate) struct Caching {
+    pub cache: Arc<HostCache>,
+    config: Option<CacheConfig>,
+    /// Why it has no file, if it should have one.
+    problem: Mutex<Option<String>>,
+}
+
+impl Caching {
+    /// Opens the file, if that is done soon; otherwise it is used when it is open.
+    pub async fn start(
+        world: &World,
+        settings: CacheSettings,
+        cluster: [u8; 16],
+    ) -> Result<Arc<Self>, TaskEnded> {
+        let config = settings.file.map(|(path, bytes, division)| CacheConfig {
+            path,
+            bytes,
+            division,
+            cluster,
+        });
+        let caching = Arc::new(Self {
+            cache: HostCache::new(settings.memory_bytes),
+            config,
+            problem: Mutex::default(),
+        });
+        let (opening, world) = (Arc::clone(&caching), world.clone());
+        if let Some(opened) =
+            host::within(OPENED_WITHIN, blocking(move || opening.open(&world))).await
+        {
+            opened?;
+        }
+        Ok(caching)
+    }
+
+    /// Opens the file, unless there is none, or it is open. Waits.
+    fn open(&self, world: &World) {
+        let Some(config) = self.config.as_ref().filter(|_| self.cache.file().is_none()) else {
+            return;
+        };
+        match Cache::open(world, config) {
+            Ok((file, is_new)) => self.opened(file, is_new),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn opened(&self, file: Arc<Cache>, is_new: bool) {
+        let areas = file.statistics().areas;
+        let blocks: usize = areas.iter().map(|area| area.blocks).sum();
+        tracing::info!(is_new, blocks, "the cache is in use");
+        self.cache.use_file(file);
+        *lock(&self.problem) = None;
+    }
+
+    fn failed(&self, error: &CacheError) {
+        let text = with_causes(error);
+        let known = lock(&self.problem).replace(text.clone());
+        if known.as_ref() != Some(&text) {
+            tracing::warn!(error = text, "this host works without a cache for now");
+        }
+    }
+
+    /// Why there is no cache, if there should be one.
+    pub fn problem(&self) -> Option<String> {
+        let problem = lock(&self.problem);
+        let problem = problem.as_ref()?;
+        Some(format!("the host works without its cache: {problem}"))
+    }
+}
+
+impl Agent {
+    /// Writes behind what the cache says of itself, and opens it if that was not possible.
+    pub(crate) async fn keep_cache(&self) {
+        let caching = &self.inner.caching;
+        if caching.config.is_none() {
+            return;
+        }
+        let mut ticks = host::ticks(LOOK_EVERY);
+        let mut looks = 0;
+        loop {
+            ticks.tick().await;
+            looks += 1;
+            let (caching, world) = (Arc::clone(caching), self.inner.world.clone());
+            let is_to_be_tried = looks % LOOKS_UNTIL_TRIED == 0;
+            let looked = blocking(move || match caching.cache.file() {
+                Some(file) => file.write_behind(),
+                None if is_to_be_tried => caching.open(&world),
+                None => {}
+            });
+            if let Err(error) = looked.await {
+                tracing::error!(%error, "the cache is not written behind once");
+            }
+        }
+    }
+
+    /// Writes what the next process is to find. Ends soon, whatever the file does.
+    pub(crate) async fn leave_cache(&self) {
+        let Some(file) = self.inner.caching.cache.file().cloned() else {
+            return;
+        };
+        let flushed = host::within(FLUSHED_WITHIN, blocking(move || file.flush())).await;
+        if !matches!(flushed, Some(Ok(()))) {
+            tracing::warn!("the next start finds less in the cache");
+        }
+    }
+}

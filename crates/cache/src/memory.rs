@@ -1,0 +1,324 @@
+//! [`Memory`]: sealed blocks in memory, for the whole host; and those that were read ahead
+//! (docs/cache.md).
+//!
+//! ```text
+//!                          ┌ read ahead: first come, first gone ┐   asked for
+//!  read ahead ──────────▶  │ half of it at most                 │ ──────────────┐
+//!                          └─────────────┬──────────────────────┘               ▼
+//!                                        └─▶ goes unread              as if it were read now
+//!
+//!  read, or a map page   ┌ the rest: S3-FIFO ┐
+//!  that was written ───▶ │                   │ ──▶ goes
+//!                        └───────────────────┘
+//! ```
+//!
+//! Invariants: there are never more blocks than its size allows; what was read ahead and not
+//! asked for pushes out at most half of what was.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::policy::{Policy, S3Fifo};
+use crate::store::{Id, SLOT_BYTES};
+
+type Map<V> = HashMap<Id, V, foldhash::fast::FixedState>;
+
+/// What came of reading ahead, for one reader.
+#[derive(Debug, Default)]
+pub struct AheadCounters {
+    brought: AtomicU64,
+    used: AtomicU64,
+    unread: AtomicU64,
+}
+
+/// What came of reading ahead so far, in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AheadCounts {
+    /// Brought.
+    pub brought: u64,
+    /// And asked for after that.
+    pub used: u64,
+    /// Or let go of before anybody did.
+    pub unread: u64,
+}
+
+impl AheadCounters {
+    /// So far.
+    #[must_use]
+    pub fn counts(&self) -> AheadCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        AheadCounts {
+            brought: of(&self.brought),
+            used: of(&self.used),
+            unread: of(&self.unread),
+        }
+    }
+}
+
+/// A sealed block of [`SLOT_BYTES`].
+#[derive(Debug)]
+struct Block {
+    tag: [u8; 16],
+    sealed: Box<[u8]>,
+}
+
+struct Ahead {
+    block: Arc<Block>,
+    /// Which of those of its name in the order: one that came again is another.
+    number: u64,
+    reader: Arc<AheadCounters>,
+}
+
+struct State {
+    policy: S3Fifo<Id>,
+    blocks: Map<Arc<Block>>,
+    ahead: Map<Ahead>,
+    /// The oldest first; some have been asked for since.
+    order: VecDeque<(Id, u64)>,
+    next: u64,
+    evicted: Vec<Id>,
+}
+
+/// A block that was found.
+pub struct Remembered {
+    /// Its tag.
+    pub tag: [u8; 16],
+    /// It was read ahead, and is here no more: whoever wants it kept offers it.
+    pub was_ahead: bool,
+}
+
+/// See the module's head.
+pub struct Memory {
+    /// In blocks.
+    capacity: usize,
+    state: Mutex<State>,
+}
+
+impl Memory {
+    /// None is smaller, in bytes.
+    pub const BYTES_MIN: u64 = 64 << 10;
+
+    /// Of so many bytes of blocks, [`Memory::BYTES_MIN`] at least.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        let blocks = bytes.max(Self::BYTES_MIN) / SLOT_BYTES as u64;
+        let capacity = usize::try_from(blocks).unwrap_or(usize::MAX);
+        Self {
+            capacity,
+            state: Mutex::new(State {
+                policy: S3Fifo::new(capacity),
+                blocks: Map::default(),
+                ahead: Map::default(),
+                order: VecDeque::new(),
+                next: 0,
+                evicted: Vec::new(),
+            }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How much one reader may read ahead at once, in bytes, so that many can.
+    #[must_use]
+    pub fn ahead_max_bytes(&self) -> u64 {
+        (self.capacity / 16 * SLOT_BYTES) as u64
+    }
+
+    /// Whether it has a block; that is not asking for it.
+    #[must_use]
+    pub fn has(&self, id: Id) -> bool {
+        let state = self.state();
+        state.blocks.contains_key(&id) || state.ahead.contains_key(&id)
+    }
+
+    /// A block's content, into `sealed`, if it is here.
+    pub fn get(&self, id: Id, sealed: &mut [u8]) -> Option<Remembered> {
+        let (block, was_ahead) = {
+            let mut state = self.state();
+            match state.ahead.remove(&id) {
+                Some(Ahead { block, reader, .. }) => {
+                    reader.used.fetch_add(1, Ordering::Relaxed);
+                    let room = self.capacity - state.ahead.len();
+                    state.shrink(room);
+                    (block, true)
+                }
+                None => {
+                    state.policy.get(id);
+                    (Arc::clone(state.blocks.get(&id)?), false)
+                }
+            }
+        };
+        sealed.copy_from_slice(&block.sealed);
+        Some(Remembered {
+            tag: block.tag,
+            was_ahead,
+        })
+    }
+
+    /// Keeps a block, if the policy says so.
+    pub fn offer(&self, id: Id, tag: [u8; 16], sealed: &[u8]) {
+        let mut state = self.state();
+        if state.blocks.contains_key(&id) || state.ahead.contains_key(&id) {
+            return;
+        }
+        state.blocks.insert(id, block(tag, sealed));
+        let State {
+            policy, evicted, ..
+        } = &mut *state;
+        policy.insert(id, evicted);
+        state.let_go();
+    }
+
+    /// Keeps a block that nobody has asked for yet, for `reader`.
+    pub fn offer_ahead(&self, id: Id, tag: [u8; 16], sealed: &[u8], reader: &Arc<AheadCounters>) {
+        let mut state = self.state();
+        if state.blocks.contains_key(&id) || state.ahead.contains_key(&id) {
+            return;
+        }
+        reader.brought.fetch_add(1, Ordering::Relaxed);
+        while state.ahead.len() >= (self.capacity / 2).max(1) {
+            state.forget_oldest();
+        }
+        let number = state.next;
+        state.next += 1;
+        let ahead = Ahead {
+            block: block(tag, sealed),
+            number,
+            reader: Arc::clone(reader),
+        };
+        state.ahead.insert(id, ahead);
+        state.order.push_back((id, number));
+        // What was asked for leaves its name behind.
+        if state.order.len() > 2 * state.ahead.len() + 64 {
+            let State { order, ahead, .. } = &mut *state;
+            let is_there = |(id, number): &(Id, u64)| {
+                let there = ahead.get(id);
+                there.is_some_and(|ahead| ahead.number == *number)
+            };
+            order.retain(is_there);
+        }
+        let room = self.capacity - state.ahead.len();
+        state.shrink(room);
+    }
+
+    /// How many blocks there are, and may be.
+    #[must_use]
+    pub fn sizes(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.blocks.len() + state.ahead.len(), self.capacity)
+    }
+}
+
+fn block(tag: [u8; 16], sealed: &[u8]) -> Arc<Block> {
+    Arc::new(Block {
+        tag,
+        sealed: sealed.into(),
+    })
+}
+
+impl State {
+    /// So many blocks at most that are not read ahead.
+    fn shrink(&mut self, room: usize) {
+        self.policy.resize(room, &mut self.evicted);
+        self.let_go();
+    }
+
+    fn let_go(&mut self) {
+        for id in self.evicted.drain(..) {
+            self.blocks.remove(&id);
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        while let Some((id, number)) = self.order.pop_front() {
+            let is_it = |ahead: &Ahead| ahead.number == number;
+            if self.ahead.get(&id).is_some_and(is_it) {
+                let gone = self.ahead.remove(&id);
+                if let Some(gone) = gone {
+                    gone.reader.unread.fetch_add(1, Ordering::Relaxed);
+                }
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Location;
+
+    use super::*;
+
+    fn id(number: u64) -> Id {
+        Id {
+            location: Location::from_bits(number),
+            part: 0,
+        }
+    }
+
+    fn content(number: u64) -> Vec<u8> {
+        number.to_le_bytes().repeat(SLOT_BYTES / 8)
+    }
+
+    fn offer(memory: &Memory, number: u64) {
+        memory.offer(id(number), [number as u8; 16], &content(number));
+    }
+
+    fn get(memory: &Memory, number: u64) -> Option<bool> {
+        let mut sealed = vec![0; SLOT_BYTES];
+        let found = memory.get(id(number), &mut sealed)?;
+        assert_eq!((found.tag, &sealed), ([number as u8; 16], &content(number)));
+        Some(found.was_ahead)
+    }
+
+    #[test]
+    fn what_comes_once_does_not_push_out_what_is_asked_for_again() {
+        let memory = Memory::new(100 * SLOT_BYTES as u64);
+        for number in 0..50 {
+            offer(&memory, number);
+            assert_eq!(get(&memory, number), Some(false));
+        }
+        for number in 1000..5000 {
+            offer(&memory, number);
+        }
+        assert_eq!(memory.sizes(), (100, 100));
+        let left = (0..50).filter(|number| memory.has(id(*number)));
+        assert_eq!(left.count(), 50);
+    }
+
+    #[test]
+    fn what_was_read_ahead_is_given_once_and_takes_half_of_it_at_most() {
+        let memory = Memory::new(100 * SLOT_BYTES as u64);
+        let reader = Arc::new(AheadCounters::default());
+        let ahead = |number: u64| {
+            memory.offer_ahead(id(number), [number as u8; 16], &content(number), &reader);
+        };
+        for number in 0..100 {
+            offer(&memory, number);
+        }
+        for number in 1000..1070 {
+            ahead(number);
+        }
+        assert_eq!(memory.sizes(), (100, 100));
+        let kept = (0..100).filter(|number| memory.has(id(*number)));
+        assert_eq!(kept.count(), 50);
+        assert_eq!(get(&memory, 1000), None, "the first ones went unread");
+        assert_eq!(get(&memory, 1069), Some(true));
+        assert_eq!(get(&memory, 1069), None);
+        ahead(1069);
+        assert_eq!(get(&memory, 1069), Some(true), "one that came again");
+        for number in 1020..1069 {
+            assert_eq!(get(&memory, number), Some(true));
+        }
+        let counts = reader.counts();
+        assert_eq!((counts.brought, counts.used, counts.unread), (71, 51, 20));
+        // And others have its room.
+        for number in 200..400 {
+            offer(&memory, number);
+        }
+        assert_eq!(memory.sizes(), (100, 100));
+    }
+}

@@ -1,0 +1,105 @@
+//! The file of a cache: found as it was left, or made anew. What is something else is not
+//! overwritten.
+
+use std::io;
+use std::sync::Arc;
+
+use world::{Disk, File, OpenMode};
+
+use super::head::{DIRECTORY_AT, Head, SLOT_BYTES};
+use super::{CacheConfig, CacheError};
+
+/// So much of a device is cleared at once.
+const CLEARED_AT_ONCE: usize = 256 * SLOT_BYTES;
+
+pub struct Opening<'a> {
+    pub disk: &'a dyn Disk,
+    pub config: &'a CacheConfig,
+}
+
+impl Opening<'_> {
+    fn path(&self) -> String {
+        self.config.path.display().to_string()
+    }
+
+    pub fn failed(&self, what: &'static str) -> impl FnOnce(io::Error) -> CacheError + use<> {
+        let path = self.path();
+        move |error| CacheError::File { path, what, error }
+    }
+
+    fn head(&self, bytes: u64) -> Result<Head, CacheError> {
+        Head::of_size(self.config.cluster, bytes)
+            .filter(|_| bytes >= CacheConfig::BYTES_MIN)
+            .ok_or(CacheError::TooSmall)
+    }
+
+    /// The file, what its head says, and whether it is new.
+    pub fn open(&self) -> Result<(Arc<dyn File>, Head, bool), CacheError> {
+        let (path, bytes) = (&self.config.path, self.config.bytes);
+        let file = match self.disk.open(path, OpenMode::Write) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let bytes = bytes.ok_or_else(|| CacheError::NoSize(self.path()))?;
+                return self.make(self.head(bytes)?);
+            }
+            file => file.map_err(self.failed("read"))?,
+        };
+        let length = file.length().map_err(self.failed("read"))?;
+        let bytes = match bytes {
+            Some(bytes) => bytes,
+            None if file.is_device() => length,
+            None => return Err(CacheError::NoSize(self.path())),
+        };
+        let head = self.head(bytes)?;
+        let mut pages = vec![0; DIRECTORY_AT.min(length) as usize];
+        file.read_at(&mut pages, 0).map_err(self.failed("read"))?;
+        if Head::decode(&pages) == Some(head) && length >= head.file_bytes() {
+            return Ok((file, head, false));
+        }
+        if !Head::may_be_overwritten(&pages) {
+            return Err(CacheError::NotACache(self.path()));
+        }
+        if file.is_device() {
+            if length < head.file_bytes() {
+                let (path, bytes) = (self.path(), length);
+                return Err(CacheError::ShortDevice { path, bytes });
+            }
+            clear(&*file, &head).map_err(self.failed("made"))?;
+            return Ok((file, head, true));
+        }
+        self.disk.remove(path).map_err(self.failed("made"))?;
+        self.make(head)
+    }
+
+    fn make(&self, head: Head) -> Result<(Arc<dyn File>, Head, bool), CacheError> {
+        let path = &self.config.path;
+        let file = self.disk.open(path, OpenMode::CreateNew);
+        let file = file.map_err(self.failed("made"))?;
+        let filled = file
+            .allocate(head.file_bytes())
+            .and_then(|()| begin(&*file, &head));
+        if let Err(error) = filled {
+            // What it has taken of a full disk is of use to others.
+            let _ = self.disk.remove(path);
+            return Err(self.failed("made")(error));
+        }
+        Ok((file, head, true))
+    }
+}
+
+/// Makes an empty cache of a device: the head comes last.
+fn clear(file: &dyn File, head: &Head) -> io::Result<()> {
+    let zeroes = vec![0; CLEARED_AT_ONCE];
+    let (mut at, end) = (0, head.slot_at(0));
+    while at < end {
+        let count = (end - at).min(CLEARED_AT_ONCE as u64);
+        file.write_at(&zeroes[..count as usize], at)?;
+        at += count;
+    }
+    begin(file, head)
+}
+
+/// From here on it is known for a cache, whatever becomes of it.
+fn begin(file: &dyn File, head: &Head) -> io::Result<()> {
+    file.write_at(&head.encode(), 0)?;
+    file.sync_data()
+}
