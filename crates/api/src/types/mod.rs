@@ -6,6 +6,7 @@ mod attachments;
 mod certificates;
 mod chains;
 mod cluster;
+mod load;
 mod parties;
 mod snapshots;
 mod tags;
@@ -24,6 +25,9 @@ pub use chains::{ApplyChain, Chain, ChainBox, ChainUse, Events};
 pub use cluster::{
     AddKey, AddUnit, DrainUnits, Key, MendTask, RemoveUnit, RotateKey, Scrub, SetZone, Status,
     Unit, UnitFact, UnitMoved, UnitZone, UnitsWanted,
+};
+pub use load::{
+    Asked, AskedByArea, CacheArea, CacheFile, HostCache, HostLoad, VolumeCache, VolumeLoad,
 };
 pub use parties::{AddGrant, AddParty, AddProject, AuditEntry, Grant, Party, Project, Quota};
 pub use snapshots::{CreateSnapshot, Snapshot};
