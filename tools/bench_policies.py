@@ -34,7 +34,7 @@ AREAS = {
         "boots-in-turn": "eight clones of an image boot and are worked on, one after the other",
         "boots-together": "the same, begun 5 s after each other",
     }),
-    "active": ("lru", "lru", {
+    "active": ("lru", "lirs", {
         "database": "PostgreSQL: pgbench, whose rows are asked for by a zipfian distribution",
         "database-backups": "the same, with two backups of all of it",
         "files": "nginx: files by a zipfian distribution, now and then a new one",
