@@ -60,6 +60,16 @@ impl<K: Key> Lirs<K> {
         }
     }
 
+    /// One key goes, as if room for another one was needed.
+    pub fn let_go(&mut self) -> Option<K> {
+        if self.queue.len() == 0 {
+            self.demote();
+        }
+        let mut evicted = Vec::new();
+        self.evict(&mut evicted);
+        evicted.pop()
+    }
+
     fn lir_max(&self) -> usize {
         self.capacity - (self.capacity / HIR_ONE_IN).max(1)
     }
