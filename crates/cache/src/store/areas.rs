@@ -1,6 +1,6 @@
 //! Three areas, each with a policy of its own (HVSTO §III-C), and shares of the active one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use base::VolumeId;
 
@@ -13,7 +13,10 @@ pub enum Area {
     /// A map page.
     Metadata,
     /// Content of a base image.
-    Image,
+    Image {
+        /// It stays, as far as there is room for what stays.
+        pinned: bool,
+    },
     /// Any other content, for this volume.
     Active(VolumeId),
 }
@@ -24,7 +27,7 @@ impl Area {
     pub const fn kind(self) -> AreaKind {
         match self {
             Self::Metadata => AreaKind::Metadata,
-            Self::Image => AreaKind::Image,
+            Self::Image { .. } => AreaKind::Image,
             Self::Active(_) => AreaKind::Active,
         }
     }
@@ -73,7 +76,7 @@ impl Division {
 /// Which blocks are kept.
 pub struct Areas {
     metadata: TwoStage<Id>,
-    image: Lirs<Id>,
+    image: Images,
     active: Shares,
 }
 
@@ -83,7 +86,7 @@ impl Areas {
         let [metadata, image, active] = division.of(slots);
         Self {
             metadata: TwoStage::new(metadata),
-            image: Lirs::new(image),
+            image: Images::new(image),
             active: Shares::new(active),
         }
     }
@@ -92,35 +95,47 @@ impl Areas {
     pub fn get(&mut self, kind: AreaKind, area: Area, id: Id) {
         match (kind, area) {
             (AreaKind::Metadata, _) => drop(self.metadata.get(id)),
-            (AreaKind::Image, _) => drop(self.image.get(id)),
+            (AreaKind::Image, _) => drop(self.image.others.get(id)),
             (AreaKind::Active, Area::Active(volume)) => self.active.get(Some(volume), id),
             (AreaKind::Active, _) => self.active.get(None, id),
         }
     }
 
-    /// A block is kept from now on, which was not; others go.
-    pub fn insert(&mut self, area: Area, id: Id, evicted: &mut Vec<Id>) {
-        match area {
-            Area::Metadata => self.metadata.insert(id, evicted),
-            Area::Image => self.image.insert(id, evicted),
-            Area::Active(volume) => self.active.insert(Some(volume), id, evicted),
+    /// Whether a block that is kept so is to be moved when it is asked for, for `area`: what
+    /// is an image's by now, and what is to stay.
+    pub fn is_to_move(&self, kind: AreaKind, is_pinned: bool, area: Area) -> bool {
+        match (kind, area) {
+            (AreaKind::Active, Area::Image { .. }) => true,
+            (AreaKind::Image, Area::Image { pinned: true }) => !is_pinned && self.image.can_pin(),
+            _ => false,
         }
     }
 
+    /// A block is kept from now on, which was not; others go. Whether it stays.
+    pub fn insert(&mut self, area: Area, id: Id, evicted: &mut Vec<Id>) -> bool {
+        match area {
+            Area::Metadata => self.metadata.insert(id, evicted),
+            Area::Image { pinned } => return self.image.insert(id, pinned, evicted),
+            Area::Active(volume) => self.active.insert(Some(volume), id, evicted),
+        }
+        false
+    }
+
     /// The same of one that was kept before this process began: for which volume is not known.
-    pub fn find(&mut self, kind: AreaKind, id: Id, evicted: &mut Vec<Id>) {
+    pub fn find(&mut self, kind: AreaKind, is_pinned: bool, id: Id, evicted: &mut Vec<Id>) -> bool {
         match kind {
             AreaKind::Metadata => self.metadata.insert(id, evicted),
-            AreaKind::Image => self.image.insert(id, evicted),
+            AreaKind::Image => return self.image.insert(id, is_pinned, evicted),
             AreaKind::Active => self.active.insert(None, id, evicted),
         }
+        false
     }
 
     /// A block is kept no more.
     pub fn remove(&mut self, kind: AreaKind, id: Id) {
         match kind {
             AreaKind::Metadata => drop(self.metadata.remove(id)),
-            AreaKind::Image => drop(self.image.remove(id)),
+            AreaKind::Image => self.image.remove(id),
             AreaKind::Active => self.active.remove(id),
         }
     }
@@ -138,13 +153,75 @@ impl Areas {
         self.metadata.protected_len()
     }
 
+    /// How many blocks of images stay.
+    pub fn pinned(&self) -> usize {
+        self.image.pinned.len()
+    }
+
     /// How many blocks each area has, and may have.
     pub fn sizes(&self) -> [(usize, usize); 3] {
         [
             (self.metadata.len(), self.metadata.capacity()),
-            (self.image.len(), self.image.capacity()),
+            (self.image.len(), self.image.capacity),
             (self.active.len, self.active.capacity),
         ]
+    }
+}
+
+/// Of the image area so much is kept for what does not stay, one block in so many, and one at
+/// least.
+const UNPINNED_ONE_IN: usize = 10;
+
+/// Base images: blocks that stay, and in the room that they leave the others, by LIRS.
+struct Images {
+    capacity: usize,
+    pinned: HashSet<Id, foldhash::fast::FixedState>,
+    others: Lirs<Id>,
+}
+
+impl Images {
+    fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            pinned: HashSet::default(),
+            others: Lirs::new(capacity),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.pinned.len() + self.others.len()
+    }
+
+    /// Whether there is room for one more that stays.
+    fn can_pin(&self) -> bool {
+        let kept = (self.capacity / UNPINNED_ONE_IN).max(1);
+        self.pinned.len() + kept < self.capacity
+    }
+
+    /// Whether it stays.
+    fn insert(&mut self, id: Id, is_pinned: bool, evicted: &mut Vec<Id>) -> bool {
+        let stays = is_pinned && self.can_pin();
+        match stays {
+            true => {
+                self.pinned.insert(id);
+                self.fit(evicted);
+            }
+            false => self.others.insert(id, evicted),
+        }
+        stays
+    }
+
+    fn remove(&mut self, id: Id) {
+        match self.pinned.remove(&id) {
+            true => self.fit(&mut Vec::new()),
+            false => drop(self.others.remove(id)),
+        }
+    }
+
+    /// Those that do not stay have what the others leave.
+    fn fit(&mut self, evicted: &mut Vec<Id>) {
+        let left = self.capacity - self.pinned.len();
+        self.others.resize(left, evicted);
     }
 }
 
@@ -313,7 +390,7 @@ mod tests {
             areas.insert(Area::Metadata, id(number), &mut evicted);
         }
         for number in 1000..3000 {
-            areas.insert(Area::Image, id(number), &mut evicted);
+            areas.insert(Area::Image { pinned: false }, id(number), &mut evicted);
             areas.insert(
                 Area::Active(VolumeId::from_random(1)),
                 id(number + 5000),
@@ -322,6 +399,38 @@ mod tests {
         }
         assert!(evicted.iter().all(|gone| gone.location.bits() >= 1000));
         assert_eq!(areas.sizes(), [(100, 100), (200, 200), (100, 100)]);
+    }
+
+    #[test]
+    fn what_is_pinned_stays_and_leaves_a_tenth_to_the_others() {
+        let mut areas = Areas::new(&Division::default(), 400);
+        let mut evicted = Vec::new();
+        let [pinned, other] = [true, false].map(|pinned| Area::Image { pinned });
+        let mut stay = 0;
+        for number in 0..300 {
+            stay += usize::from(areas.insert(pinned, id(number), &mut evicted));
+        }
+        assert_eq!(
+            (stay, areas.pinned(), areas.sizes()[1]),
+            (180, 180, (200, 200))
+        );
+        for number in 1000..2000 {
+            areas.insert(other, id(number), &mut evicted);
+        }
+        assert!(evicted.iter().all(|gone| gone.location.bits() >= 180));
+        assert_eq!((areas.pinned(), areas.sizes()[1]), (180, (200, 200)));
+        // What they leave is the others' again.
+        for number in 0..100 {
+            areas.remove(AreaKind::Image, id(number));
+        }
+        evicted.clear();
+        for number in 3000..3100 {
+            areas.insert(other, id(number), &mut evicted);
+        }
+        assert_eq!((evicted.len(), areas.sizes()[1]), (0, (200, 200)));
+        // Where there is room for one only, nothing stays.
+        let mut smallest = Areas::new(&Division::default(), 3);
+        assert!(!smallest.insert(pinned, id(1), &mut evicted));
     }
 
     #[test]

@@ -43,6 +43,9 @@ const WRITES_MAX: usize = 1024;
 /// A page of the directory is written so long after something in it has changed.
 const WRITE_BEHIND: Duration = Duration::from_secs(1);
 
+/// So many slots are looked through at once for what is pinned: others wait for that.
+const UNPINNED_AT_ONCE: usize = 1 << 16;
+
 /// So many pages of the directory are read or written at once.
 const PAGES_AT_ONCE: usize = 256;
 
@@ -126,6 +129,8 @@ pub struct Statistics {
     pub areas: [AreaStatistics; 3],
     /// Map pages that are protected.
     pub protected: usize,
+    /// Blocks of images that stay.
+    pub pinned: usize,
     /// What was not what it should be: it counts as missed.
     pub damaged: u64,
     /// What was offered while too much was being written.
@@ -219,15 +224,23 @@ impl Cache {
 
     /// A block that is here was asked for, and found elsewhere.
     pub fn touch(&self, area: Area, id: Id) {
-        self.state().slots.get(area, id);
+        self.find_in(&mut self.state(), area, id);
     }
 
     fn find(&self, area: Area, id: Id) -> Option<(u32, Entry)> {
         let mut state = self.state();
         match self.is_left_alone(&mut state) {
             true => None,
-            false => state.slots.get(area, id),
+            false => self.find_in(&mut state, area, id),
         }
+    }
+
+    fn find_in(&self, state: &mut State, area: Area, id: Id) -> Option<(u32, Entry)> {
+        let (slot, entry, is_moved) = state.slots.get(area, id)?;
+        if is_moved {
+            self.is_dirty(state);
+        }
+        Some((slot, entry))
     }
 
     /// What was read of a slot, if it was, and is what its entry says.
@@ -275,16 +288,12 @@ impl Cache {
             state.statistics.refused += 1;
             return;
         }
-        let (slot, gone) = state.slots.insert(area, entry);
-        for kind in gone {
-            state.statistics.areas[kind as usize].evicted += 1;
-        }
+        let slot = state.slots.insert(area, entry);
         self.is_dirty(&mut state);
         let Some(slot) = slot else {
             state.statistics.refused += 1;
             return;
         };
-        state.statistics.areas[area.kind() as usize].brought += 1;
         state.writes += 1;
         state.queue.push((slot, sealed.to_vec()));
         if !std::mem::replace(&mut state.is_written, true) {
@@ -329,6 +338,27 @@ impl Cache {
         self.state().slots.areas.protect(id, is_protected);
     }
 
+    /// What stayed may go from now on. What is to stay still does so again when it is asked
+    /// for.
+    pub fn unpin_all(&self) {
+        let mut first = 0;
+        loop {
+            let mut state = self.state();
+            let left = state.slots.unpin(first, UNPINNED_AT_ONCE);
+            self.is_dirty(&mut state);
+            if left <= UNPINNED_AT_ONCE {
+                return;
+            }
+            first += UNPINNED_AT_ONCE;
+        }
+    }
+
+    /// How many more blocks it would take now.
+    #[must_use]
+    pub fn takes(&self) -> usize {
+        WRITES_MAX - self.state().writes
+    }
+
     /// Writes what of the directory has been changed for a while; nothing, if there is none.
     /// To be called now and then. Waits.
     pub fn write_behind(&self) {
@@ -368,10 +398,16 @@ impl Cache {
         let state = self.state();
         let mut statistics = state.statistics;
         let sizes = state.slots.areas.sizes();
-        for (area, (blocks, capacity)) in statistics.areas.iter_mut().zip(sizes) {
-            (area.blocks, area.capacity) = (blocks, capacity);
+        for (kind, (blocks, capacity)) in sizes.into_iter().enumerate() {
+            statistics.areas[kind] = AreaStatistics {
+                brought: state.slots.brought[kind],
+                evicted: state.slots.pushed_out[kind],
+                blocks,
+                capacity,
+            };
         }
         statistics.protected = state.slots.areas.protected();
+        statistics.pinned = state.slots.areas.pinned();
         statistics
     }
 

@@ -8,6 +8,8 @@ use std::path::Path;
 use super::*;
 
 const PATH: &str = "/ssd/cache";
+const IMAGE: Area = Area::Image { pinned: false };
+const PINNED: Area = Area::Image { pinned: true };
 
 fn config(bytes: u64) -> CacheConfig {
     CacheConfig {
@@ -93,19 +95,19 @@ fn what_was_offered_is_given_also_to_the_next_process() {
     let mut rig = Rig::new(1, 4 << 20);
     for number in 0..100 {
         rig.offer(Area::Metadata, number);
-        rig.offer(Area::Image, number + 1000);
+        rig.offer(IMAGE, number + 1000);
         rig.offer(active(1), number + 2000);
         rig.settle();
     }
     let all = |rig: &Rig| {
         [
             rig.count(Area::Metadata, 0..100),
-            rig.count(Area::Image, 1000..1100),
+            rig.count(IMAGE, 1000..1100),
             rig.count(active(1), 2000..2100),
         ]
     };
     assert_eq!(all(&rig), [100; 3]);
-    assert!(!rig.has(Area::Image, 5000));
+    assert!(!rig.has(IMAGE, 5000));
     rig.cache.flush();
     assert!(!rig.open(&config(4 << 20)), "it is the same");
     assert_eq!(all(&rig), [100; 3]);
@@ -176,7 +178,9 @@ fn whatever_a_crash_or_a_flipped_bit_leaves_is_right_or_not_there() {
                 let number = rig.simulation.random.below(400);
                 let area = match number % 3 {
                     0 => Area::Metadata,
-                    1 => Area::Image,
+                    1 => Area::Image {
+                        pinned: number % 2 == 0,
+                    },
                     _ => active(number % 2),
                 };
                 if !rig.has(area, number) {
@@ -187,6 +191,9 @@ fn whatever_a_crash_or_a_flipped_bit_leaves_is_right_or_not_there() {
                 }
                 if rig.simulation.random.one_in(40) {
                     rig.cache.flush();
+                }
+                if rig.simulation.random.one_in(60) {
+                    rig.cache.unpin_all();
                 }
             }
             match life % 3 {
@@ -202,7 +209,7 @@ fn whatever_a_crash_or_a_flipped_bit_leaves_is_right_or_not_there() {
             }
             rig.open(&config(1 << 20));
             for number in 0..400 {
-                kept += usize::from(rig.has(Area::Image, number));
+                kept += usize::from(rig.has(IMAGE, number));
             }
         }
     }
@@ -212,40 +219,40 @@ fn whatever_a_crash_or_a_flipped_bit_leaves_is_right_or_not_there() {
 #[test]
 fn a_file_that_fails_is_no_cache_for_a_while() {
     let rig = Rig::new(3, 1 << 20);
-    rig.offer(Area::Image, 1);
+    rig.offer(IMAGE, 1);
     rig.settle();
     rig.simulation.disk.inject(Path::new("/ssd"), Fault::Broken);
-    assert!(!rig.has(Area::Image, 1));
-    rig.offer(Area::Image, 2);
+    assert!(!rig.has(IMAGE, 1));
+    rig.offer(IMAGE, 2);
     rig.settle();
-    assert!(!rig.has(Area::Image, 2));
+    assert!(!rig.has(IMAGE, 2));
     assert_eq!(rig.cache.statistics().failures, 1);
     rig.simulation.disk.heal(Path::new("/ssd"));
-    assert!(!rig.has(Area::Image, 1), "it is left alone");
+    assert!(!rig.has(IMAGE, 1), "it is left alone");
     rig.simulation.clock.advance(FAILS_FOR);
-    assert!(rig.has(Area::Image, 1));
-    rig.offer(Area::Image, 2);
+    assert!(rig.has(IMAGE, 1));
+    rig.offer(IMAGE, 2);
     rig.settle();
-    assert!(rig.has(Area::Image, 2));
+    assert!(rig.has(IMAGE, 2));
 }
 
 #[test]
 fn no_more_is_written_at_once_than_was_said() {
     let rig = Rig::new(4, 16 << 20);
     for number in 0..3000 {
-        rig.offer(Area::Image, number);
+        rig.offer(IMAGE, number);
     }
     let statistics = rig.cache.statistics();
     assert_eq!(statistics.refused, 3000 - WRITES_MAX as u64);
     rig.settle();
-    assert_eq!(rig.count(Area::Image, 0..3000), WRITES_MAX);
+    assert_eq!(rig.count(IMAGE, 0..3000), WRITES_MAX);
 }
 
 #[test]
 fn the_directory_is_written_behind_and_not_while_nothing_changes() {
     let rig = Rig::new(5, 1 << 20);
     let operations = || rig.simulation.disk.operations();
-    rig.offer(Area::Image, 1);
+    rig.offer(IMAGE, 1);
     rig.settle();
     let before = operations();
     rig.cache.write_behind();
@@ -277,6 +284,72 @@ fn protected_pages_stay() {
         ),
         (10, 10)
     );
+}
+
+#[test]
+fn what_is_pinned_stays_also_for_the_next_process_until_all_is_unpinned() {
+    let mut rig = Rig::new(8, 1 << 20);
+    let capacity = rig.cache.statistics().areas[AreaKind::Image as usize].capacity;
+    let many = |rig: &Rig, from: u64| {
+        for number in from..from + 300 {
+            rig.offer(IMAGE, number);
+            rig.settle();
+            // What is asked for once only pushes out nothing that was there before.
+            rig.has(IMAGE, number);
+        }
+    };
+    for number in 0..10 {
+        rig.offer(PINNED, number);
+    }
+    // One that is there already is pinned when it is asked for as such.
+    rig.offer(IMAGE, 10);
+    rig.settle();
+    assert!(rig.has(PINNED, 10) && rig.has(IMAGE, 10));
+    many(&rig, 1000);
+    assert_eq!(rig.count(IMAGE, 0..11), 11);
+    assert_eq!(rig.cache.statistics().pinned, 11);
+    rig.cache.flush();
+    assert!(!rig.open(&config(1 << 20)));
+    assert_eq!(rig.cache.statistics().pinned, 11);
+    many(&rig, 2000);
+    assert_eq!(rig.count(IMAGE, 0..11), 11);
+    let image = rig.cache.statistics().areas[AreaKind::Image as usize];
+    assert_eq!((image.blocks, image.capacity), (capacity, capacity));
+    rig.cache.unpin_all();
+    assert_eq!(rig.cache.statistics().pinned, 0);
+    assert_eq!(rig.count(IMAGE, 0..11), 11, "it is there still");
+    // What is to stay is asked for again.
+    assert!(rig.has(PINNED, 3));
+    many(&rig, 3000);
+    many(&rig, 4000);
+    assert_eq!(rig.cache.statistics().pinned, 1);
+    assert!(rig.has(IMAGE, 3) && rig.count(IMAGE, 0..11) < 11);
+    rig.cache.unpin_all();
+    rig.cache.flush();
+    assert!(!rig.open(&config(1 << 20)));
+    assert_eq!(rig.cache.statistics().pinned, 0);
+}
+
+#[test]
+fn what_is_an_images_by_now_moves_to_its_area_when_it_is_asked_for() {
+    let mut rig = Rig::new(9, 1 << 20);
+    for number in 0..20 {
+        rig.offer(active(1), number);
+    }
+    rig.settle();
+    assert_eq!(rig.count(IMAGE, 0..10), 10);
+    assert!(rig.has(PINNED, 10));
+    let blocks = |rig: &Rig| rig.cache.statistics().areas.map(|area| area.blocks);
+    assert_eq!(blocks(&rig), [0, 11, 9]);
+    for number in 1000..1200 {
+        rig.offer(active(2), number);
+        rig.settle();
+    }
+    assert_eq!(rig.count(active(1), 0..11), 11, "a volume finds it there");
+    rig.cache.flush();
+    assert!(!rig.open(&config(1 << 20)));
+    assert_eq!(rig.count(IMAGE, 0..11), 11);
+    assert_eq!((blocks(&rig)[1], rig.cache.statistics().pinned), (11, 1));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! engine").
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use base::VolumeId;
 use cache::host::{AreaCounts, Asker, HostCache};
@@ -22,6 +22,8 @@ pub struct CacheView {
     asker: Arc<Asker>,
     /// Blocks written under epochs below this one are of a base image.
     image_below: Arc<AtomicU32>,
+    /// And these stay.
+    is_image_pinned: Arc<AtomicBool>,
     /// What is read has not been asked for yet.
     is_ahead: bool,
 }
@@ -52,13 +54,16 @@ impl CacheView {
             volume,
             asker: Arc::default(),
             image_below: Arc::default(),
+            is_image_pinned: Arc::default(),
             is_ahead: false,
         }
     }
 
-    /// From now on, what was written under epochs below `epoch` is content of a base image.
-    pub fn set_image_below(&self, epoch: u32) {
-        self.image_below.store(epoch, Ordering::Relaxed);
+    /// From now on, what was written under epochs below `below` is content of a base image,
+    /// which stays if `is_pinned`.
+    pub fn set_image(&self, below: u32, is_pinned: bool) {
+        self.is_image_pinned.store(is_pinned, Ordering::Relaxed);
+        self.image_below.store(below, Ordering::Relaxed);
     }
 
     /// What went through it so far.
@@ -94,7 +99,9 @@ impl CacheView {
         }
         let epoch = piece.entry.sequence.epoch();
         match epoch < self.image_below.load(Ordering::Relaxed) {
-            true => Area::Image,
+            true => Area::Image {
+                pinned: self.is_image_pinned.load(Ordering::Relaxed),
+            },
             false => Area::Active(self.volume),
         }
     }
