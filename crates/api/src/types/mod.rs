@@ -6,6 +6,7 @@ mod attachments;
 mod certificates;
 mod chains;
 mod cluster;
+mod images;
 mod parties;
 mod snapshots;
 mod tags;
@@ -25,6 +26,7 @@ pub use cluster::{
     AddKey, AddUnit, DrainUnits, Key, MendTask, RemoveUnit, RotateKey, Scrub, SetZone, Status,
     Unit, UnitFact, UnitMoved, UnitZone, UnitsWanted,
 };
+pub use images::{Image, MarkImage, Preload, PreloadImage};
 pub use parties::{AddGrant, AddParty, AddProject, AuditEntry, Grant, Party, Project, Quota};
 pub use snapshots::{CreateSnapshot, Snapshot};
 pub use tags::{SetTags, TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX, Tags};
