@@ -5,7 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MINUTES ?= 5
 ROUNDS ?= 200
 
-.PHONY: help demo test test-engines bench bench-service fuzz soak loss chaos api-test build deb package-test openapi fmt clippy scripts clean-demo
+.PHONY: help demo test test-engines bench bench-service traces fuzz soak loss chaos api-test build deb package-test openapi fmt clippy scripts clean-demo
 
 help: ## show this
 	@echo "make TARGET, where TARGET is one of"
@@ -38,6 +38,11 @@ bench-service: ## measure the API with 10,000 volumes; writes docs/benchmarks-se
 	@$(MAKE) --no-print-directory build
 	@tools/guest
 	@tools/bench-service --write docs/benchmarks-service.md
+
+traces: ## record anew what policies of caches are compared with (30 min, root)
+	@tools/packages build traces
+	@$(MAKE) --no-print-directory build
+	@tools/traces
 
 fuzz: ## fuzz every parser, and a unit daemon over TLS, for MINUTES=5 each
 	@tools/packages build
@@ -87,7 +92,7 @@ clippy: ## lints, as in test
 scripts: ## check the shell scripts and compile the Python ones
 	@shellcheck tools/packages tools/guest tools/test tools/fuzz tools/venv tools/ceph-cluster tools/gluster-volume .ci/run crates/agent/tests/agent/fake-virsh \
 	  packaging/build-deb packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
-	@for script in tools/{demo,bench,bench_ceph.py,bench_chains.py,bench_guest.py,bench_report.py,engines,soak,loss,chaos,bench-service,lib.py,service.py,daemons.py,bench_units.py,parse-metrics,machine.py,package-test,example-test,api-test,api/client.py,api/hooks.py} packaging/third-party crates/object/tests/object/s3-server.py; do \
+	@for script in tools/{demo,bench,bench_ceph.py,bench_chains.py,bench_guest.py,bench_report.py,bench_policies.py,traces,trace_image.py,engines,soak,loss,chaos,bench-service,lib.py,service.py,daemons.py,bench_units.py,parse-metrics,machine.py,package-test,example-test,api-test,api/client.py,api/hooks.py} packaging/third-party crates/object/tests/object/s3-server.py; do \
 	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' $$script || exit 1; \
 	done
 

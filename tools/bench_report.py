@@ -123,6 +123,22 @@ def report_of_chains(results, others):
     return "\n".join(parts)
 
 
+def report_of_cache(results, others):
+    """The report on caches, of modules that have measured them."""
+    conditions = results["conditions"]
+    rows = [target_row(*row) for other in others for row in other.targets(results)]
+    if set(results["measured"]) == {"policies"}:
+        # Their numbers are the same, however fast they are found.
+        results = {**results, "conditions": {**conditions, "quick": False, "load": 0}}
+    parts = head("Benchmarks of the cache", results, rows)
+    parts += [section for other in others if (section := other.report(results))]
+    parts += ["## Conditions", "", machine(conditions),
+              "- Policies are replayed, which is not a matter of time: whoever does it with these traces gets"
+              " these numbers.",
+              ""]
+    return "\n".join(parts)
+
+
 def report(results, workloads, others):
     """The report on `results`; `workloads` are those of the bench, and `others` modules
     that add targets and sections for what they have measured."""

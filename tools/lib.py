@@ -197,7 +197,7 @@ class Scree:
 class Guest:
     """A Linux guest under QEMU, driven over its serial line."""
 
-    def __init__(self, arguments, log, memory_mib=384, monitor=None):
+    def __init__(self, arguments, log, memory_mib=384, monitor=None, boot_s=90):
         self.log = open(log, "ab")
         self.count = 0
         self.process = subprocess.Popen(
@@ -212,7 +212,7 @@ class Guest:
         )
         self.lines = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
-        self.wait_for(r"GUEST: up", 90)
+        self.wait_for(r"GUEST: up", boot_s)
         # Past the shell's greeting.
         self.sh("true")
 

@@ -29,6 +29,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use volume::clean::Cleaner;
+use volume::map::PageBudget;
 use volume::seal::KeyEncryptionKey;
 use volume::{Store, VolumeConfig};
 use world::real::ThreadPool;
@@ -97,6 +98,8 @@ pub struct Settings {
     pub volume: VolumeConfig,
     /// What is kept here of what lies on units.
     pub cache: CacheSettings,
+    /// What maps may take of memory together, in bytes; not less than 4 MiB each.
+    pub map_memory_bytes: u64,
     /// Mending moves no more.
     pub mend_bytes_per_second: u64,
 }
@@ -177,6 +180,8 @@ pub(crate) struct Inner {
     pub journals: Option<Journals>,
     /// What is kept here of what lies on units.
     pub caching: Arc<Caching>,
+    /// The memory for map pages.
+    pub pages: Arc<PageBudget>,
     /// Networks that tenants' boxes may reach.
     pub box_networks: Arc<[Network]>,
     /// The program that boxes' processes are.
@@ -304,6 +309,7 @@ impl Agent {
         let agent = Self {
             inner: Arc::new(Inner {
                 caching,
+                pages: PageBudget::new(settings.map_memory_bytes),
                 claim: Claim::of(&cluster),
                 catalog: Arc::new(controller.clone()),
                 store: Store::new(Arc::clone(&world.pool)),

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::host::UnitReport;
+use api::types::VolumeCache;
 use base::VolumeId;
 use monitor::{Answer, Histogram, Labels, Measures, Part};
 use unit::{UnitState, Verb};
@@ -19,6 +20,7 @@ use volume::VolumeStatus;
 
 use crate::agent::{Agent, lock};
 use crate::leases::own_part;
+use crate::{cache_counts, cache_measures};
 
 /// Without leases that end, a controller is asked at least so often: what is
 /// wanted is waited for 30 s at a time.
@@ -49,6 +51,7 @@ struct Shown {
     is_stuck: bool,
     reads_waiting: u64,
     is_silent: bool,
+    cache: VolumeCache,
 }
 
 impl Health {
@@ -142,6 +145,8 @@ impl Agent {
         let units = self.units_as_known();
         left_out.push(("units", units.len().saturating_sub(ROWS_MAX)));
         self.measure_units(&mut measures, &units[..units.len().min(ROWS_MAX)]);
+        let cache = cache_counts::of_host(&self.inner.caching.cache);
+        cache_measures::measure_host(&mut measures, &cache);
         let volumes = self.shown_volumes().await;
         left_out.push(("volumes", volumes.len().saturating_sub(ROWS_MAX)));
         measure_volumes(&mut measures, &volumes);
@@ -282,6 +287,9 @@ impl Shown {
         self.is_stopped |= status.stopped.is_some();
         self.is_stuck |= status.destage_error.is_some();
         self.reads_waiting += status.reads_waiting as u64;
+        if let Some(cache) = &status.cache {
+            cache_measures::add(&mut self.cache, &cache_counts::of_volume(cache));
+        }
     }
 }
 
@@ -360,6 +368,11 @@ fn measure_volumes(measures: &mut Measures, volumes: &BTreeMap<VolumeId, Shown>)
         "scree_volume_blocks_destaged",
         "Blocks of it that were put on units since then",
         rows(|shown| shown.blocks_destaged),
+    );
+    let caches = volumes.iter().take(ROWS_MAX);
+    cache_measures::measure_volumes(
+        measures,
+        caches.map(|(volume, shown)| (volume, &shown.cache)),
     );
     measures.one(
         "scree_volumes_open",

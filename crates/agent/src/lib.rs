@@ -32,6 +32,8 @@ mod box_files;
 mod box_journals;
 mod box_keys;
 mod box_targets;
+mod cache_counts;
+mod cache_measures;
 pub mod caching;
 mod came_back;
 mod capability_cache;

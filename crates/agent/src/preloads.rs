@@ -210,7 +210,7 @@ impl Agent {
             version: Some((version, keyring)),
             size_bytes: wish.size_bytes,
             block_size: wish.block_size,
-            page_cache_bytes: inner.volume_config.page_cache_bytes,
+            pages: Arc::clone(&inner.pages),
             cache: Some(view),
         })?;
         let check = || {

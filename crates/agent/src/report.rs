@@ -8,6 +8,7 @@ use volume::VolumeStatus;
 use world::host;
 
 use crate::agent::{Agent, lock};
+use crate::cache_counts;
 
 /// How often, if nobody asks.
 const REPORT_EVERY: Duration = Duration::from_secs(2);
@@ -44,6 +45,7 @@ impl Agent {
             volumes: self.volumes().await,
             free_bytes: self.free_bytes(),
             problems: told(self.problems().await),
+            cache: Some(cache_counts::of_host(&self.inner.caching.cache)),
         };
         match self.inner.controller.report(&report).await {
             Ok(()) => self.note_heard(),
@@ -110,6 +112,7 @@ fn engine(status: VolumeStatus, connections: u64) -> Engine {
         connections,
         destage_error: status.destage_error,
         read_error: status.read_error,
+        cache: status.cache.as_ref().map(cache_counts::of_volume),
     }
 }
 

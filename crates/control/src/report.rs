@@ -1,10 +1,11 @@
 //! How the whole is doing, and what needs somebody's attention.
 
 use api::host::AttachmentState;
+use api::types::{HostLoad, VolumeLoad};
 use base::ClusterId;
 
 use crate::control::Control;
-use crate::database::{MendingRow, ThinVolume, Volumes};
+use crate::database::{HostReport, MendingRow, ThinVolume, Volumes};
 use crate::error::ControlError;
 
 /// A look at everything.
@@ -105,6 +106,31 @@ impl Control {
             thin_blocks: thin.iter().map(|thin| thin.slots).sum(),
             problems,
         })
+    }
+}
+
+impl Control {
+    /// What each host has to do, and what its cache spares it, as it last said.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn load(&self) -> Result<Vec<HostLoad>, ControlError> {
+        let volumes = self.inner.database.volumes().await?;
+        let (hosts, _) = self.host_reports().await?;
+        let loads = hosts.into_iter().map(|HostReport { host, report }| {
+            let open = report.volumes.into_iter().map(|open| VolumeLoad {
+                volume: open.volume.to_string(),
+                name: volumes.name_of(open.volume).unwrap_or_default().to_owned(),
+                attachment: open.attachment.to_string(),
+                engine: open.engine,
+            });
+            HostLoad {
+                volumes: open.collect(),
+                host: host.name,
+                cache: report.cache,
+            }
+        });
+        Ok(loads.collect())
     }
 }
 

@@ -15,6 +15,7 @@ use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, Lease, LineageKey, PendingFree, StoredVersion};
 use volume::clean::{CleanError, Cleaner};
 use volume::journal::JournalPlace;
+use volume::map::PageBudget;
 use volume::scatter::{CacheView, Layout};
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{LeaseTerm, OpenError, OpenParams, Store, Volume, VolumeConfig};
@@ -109,7 +110,6 @@ impl Machine {
         let random = SimulatedRandom::new(seed);
         let config = VolumeConfig {
             journal_bytes: setup.journal_bytes,
-            page_cache_bytes: 64 << 10,
             tail_entries_max: setup.tail_entries_max,
             tail_pages_max: setup.tail_pages_max,
             segment_bytes: setup.segment_bytes,
@@ -457,6 +457,7 @@ impl Machine {
             term,
             keyring,
             config: self.config,
+            pages: PageBudget::new(0),
         })
     }
 
@@ -489,7 +490,7 @@ impl Machine {
             version: version.map(|version| (version, self.keyring(keys))),
             size_bytes,
             block_size,
-            page_cache_bytes: self.config.page_cache_bytes,
+            pages: PageBudget::new(0),
         })
     }
 

@@ -17,6 +17,7 @@ use unit::{FolderUnit, TrackedUnit};
 use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, LineageKey, MemoryCatalog, NewVolume};
 use volume::journal::JournalPlace;
+use volume::map::PageBudget;
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{LeaseTerm, OpenParams, Store, Volume, VolumeConfig};
 use world::{Wake, World};
@@ -104,6 +105,7 @@ fn open(folder: &Path, replicas: u8) -> Volume {
     let keyring = Arc::new(Keyring::unwrap(&lease.keys, &wrapping).expect("the key opens"));
     let journal = JournalPlace::of(&lease, &folder.join("journal"), None);
     Volume::open(OpenParams {
+        pages: PageBudget::new(32 << 20),
         world,
         wake: Wake::silent(),
         store,

@@ -179,6 +179,7 @@ fn open(
         lease,
         keyring,
         config: inner.volume_config,
+        pages: Arc::clone(&inner.pages),
         cache: Some(cache),
     });
     if let Some(shared) = shared {
@@ -278,10 +279,7 @@ fn serve_read_only(
             Some((version, keyring))
         }
     };
-    let (store, page_cache_bytes) = (
-        Arc::clone(&inner.store),
-        inner.volume_config.page_cache_bytes,
-    );
+    let (store, pages) = (Arc::clone(&inner.store), Arc::clone(&inner.pages));
     let (size_bytes, block_size) = (wish.size_bytes, wish.block_size);
     let clock = Arc::clone(&inner.world.clock);
     let cache = VolumeCache::new(view(inner, wish), &lines, wish.image);
@@ -297,7 +295,7 @@ fn serve_read_only(
             version,
             size_bytes,
             block_size,
-            page_cache_bytes,
+            pages,
             cache: Some(seen),
         });
         Ok::<_, AttachError>(Chain::new(opened?, clock, wake))

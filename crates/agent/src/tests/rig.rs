@@ -315,6 +315,7 @@ impl Scree {
                 file: None,
                 memory_bytes: 1 << 20,
             },
+            map_memory_bytes: 0,
             volume: VolumeConfig {
                 journal_bytes: 8 << 20,
                 ..VolumeConfig::default()

@@ -16,6 +16,9 @@ pub struct Report {
     pub free_bytes: Option<u64>,
     /// What is wrong, one sentence each.
     pub problems: Vec<String>,
+    /// Its cache.
+    #[serde(default)]
+    pub cache: Option<crate::types::HostCache>,
 }
 
 /// A unit, as one host finds it.

@@ -7,6 +7,7 @@ mod certificates;
 mod chains;
 mod cluster;
 mod images;
+mod load;
 mod parties;
 mod snapshots;
 mod tags;
@@ -27,6 +28,9 @@ pub use cluster::{
     Unit, UnitFact, UnitMoved, UnitZone, UnitsWanted,
 };
 pub use images::{Image, MarkImage, Preload, PreloadImage};
+pub use load::{
+    Asked, AskedByArea, CacheArea, CacheFile, HostCache, HostLoad, VolumeCache, VolumeLoad,
+};
 pub use parties::{AddGrant, AddParty, AddProject, AuditEntry, Grant, Party, Project, Quota};
 pub use snapshots::{CreateSnapshot, Snapshot};
 pub use tags::{SetTags, TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX, Tags};

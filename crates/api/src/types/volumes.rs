@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
-use super::Tags;
+use super::{Tags, VolumeCache};
 use crate::described::{BlockSizeSchema, TagsSchema};
 use crate::words::{Seal, SealShown, VolumeState};
 
@@ -88,6 +88,9 @@ pub struct Engine {
     /// Why reads wait for units that are away, if any do.
     #[serde(default)]
     pub read_error: Option<String>,
+    /// What the host's cache does for it, if it has one.
+    #[serde(default)]
+    pub cache: Option<VolumeCache>,
 }
 
 /// How a volume is served.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use base::VolumeId;
 
 use super::entry::{AreaKind, Id};
-use crate::policy::{Lirs, Lru, Policy, TwoStage};
+use crate::policy::{Lirs, Policy, TwoStage};
 
 /// What a block is read for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -231,8 +231,9 @@ impl Images {
 struct Shares {
     capacity: usize,
     len: usize,
-    /// None: nobody has asked for these since the process began.
-    shares: BTreeMap<Option<VolumeId>, Lru<Id>>,
+    /// None: nobody has asked for these since the process began. Each is full: it may have as
+    /// many as it has.
+    shares: BTreeMap<Option<VolumeId>, Lirs<Id>>,
     owners: HashMap<Id, Option<VolumeId>, foldhash::fast::FixedState>,
 }
 
@@ -246,11 +247,8 @@ impl Shares {
         }
     }
 
-    fn share(&mut self, volume: Option<VolumeId>) -> &mut Lru<Id> {
-        let capacity = self.capacity;
-        self.shares
-            .entry(volume)
-            .or_insert_with(|| Lru::new(capacity))
+    fn share(&mut self, volume: Option<VolumeId>) -> &mut Lirs<Id> {
+        self.shares.entry(volume).or_insert_with(|| Lirs::new(1))
     }
 
     fn get(&mut self, volume: Option<VolumeId>, id: Id) {
@@ -267,35 +265,55 @@ impl Shares {
     }
 
     fn put(&mut self, volume: Option<VolumeId>, id: Id) {
-        self.share(volume).insert(id, &mut Vec::new());
+        let share = self.share(volume);
+        // It has room for it: nothing goes.
+        share.resize(share.len() + 1, &mut Vec::new());
+        share.insert(id, &mut Vec::new());
         self.owners.insert(id, volume);
         self.len += 1;
     }
 
     fn take_out(&mut self, owner: Option<VolumeId>, id: Id) {
+        self.share(owner).remove(id);
+        self.has_gone(owner, id);
+    }
+
+    /// A block has left its share.
+    fn has_gone(&mut self, owner: Option<VolumeId>, id: Id) {
         let share = self.share(owner);
-        share.remove(id);
-        if share.is_empty() {
-            self.shares.remove(&owner);
+        match share.len() {
+            0 => drop(self.shares.remove(&owner)),
+            len => share.resize(len, &mut Vec::new()),
         }
         self.owners.remove(&id);
         self.len -= 1;
     }
 
     fn insert(&mut self, volume: Option<VolumeId>, id: Id, evicted: &mut Vec<Id>) {
-        while self.len >= self.capacity {
-            // Of two that have as much whoever wants more gives.
-            let size =
-                |(owner, share): &(&Option<VolumeId>, &Lru<Id>)| (share.len(), **owner == volume);
-            let largest = self.shares.iter().max_by_key(size);
-            let oldest = largest.and_then(|(owner, share)| Some((*owner, share.oldest()?)));
-            let Some((owner, oldest)) = oldest else {
-                return;
-            };
-            self.take_out(owner, oldest);
-            evicted.push(oldest);
+        if self.len < self.capacity {
+            return self.put(volume, id);
         }
-        self.put(volume, id);
+        let has = self.shares.get(&volume).map_or(0, |share| share.len());
+        let largest = self.shares.iter().max_by_key(|(_, share)| share.len());
+        match largest.map(|(owner, share)| (*owner, share.len())) {
+            // Who has one more keeps it, or the two would take it from each other for ever.
+            Some((owner, most)) if has == 0 || most > has + 1 => {
+                let Some(gone) = self.share(owner).let_go() else {
+                    return;
+                };
+                self.has_gone(owner, gone);
+                evicted.push(gone);
+                self.put(volume, id);
+            }
+            _ => {
+                let before = evicted.len();
+                self.share(volume).insert(id, evicted);
+                for gone in evicted.iter().skip(before) {
+                    self.owners.remove(gone);
+                }
+                self.owners.insert(id, volume);
+            }
+        }
     }
 
     fn remove(&mut self, id: Id) {
@@ -339,6 +357,29 @@ mod tests {
         }
         let of_quiet = evicted.iter().filter(|gone| gone.location.bits() < 1000);
         assert!(of_quiet.count() <= 50 && areas.sizes()[2].0 == 100);
+    }
+
+    /// If they took blocks from each other, each would keep what came last, and have nothing.
+    #[test]
+    fn volumes_that_want_more_than_there_is_keep_most_of_their_loops() {
+        let mut areas = Areas::new(&Division::default(), 404);
+        let volumes = [1, 2].map(VolumeId::from_random);
+        let mut hits = [0; 2];
+        let mut evicted = Vec::new();
+        for number in (0..20).flat_map(|_| 0..60) {
+            for (of, volume) in volumes.into_iter().enumerate() {
+                let area = Area::Active(volume);
+                let id = id(1000 * of as u64 + number);
+                if areas.active.owners.contains_key(&id) {
+                    hits[of] += 1;
+                    areas.get(AreaKind::Active, area, id);
+                } else {
+                    areas.insert(area, id, &mut evicted);
+                }
+            }
+        }
+        assert_eq!(areas.sizes()[2], (101, 101));
+        assert!(hits.iter().all(|hits| *hits > 19 * 45), "{hits:?}");
     }
 
     #[test]

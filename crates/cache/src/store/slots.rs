@@ -8,9 +8,13 @@
 
 use std::collections::HashMap;
 
+use super::WRITES_MAX;
 use super::areas::{Area, Areas, Division};
 use super::entry::{AreaKind, ENTRY_BYTES, Entry, Id};
 use super::head::{PAGE_ENTRIES, SLOT_BYTES};
+
+/// Of so many slots one is spare.
+const SPARE_ONE_IN: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -43,6 +47,12 @@ pub struct Slots {
     pub pushed_out: [u64; 3],
 }
 
+/// So many slots are no area's: what comes has one also while those of what went are being
+/// written.
+fn spare(count: u32) -> usize {
+    (count as usize / SPARE_ONE_IN).min(WRITES_MAX)
+}
+
 impl Slots {
     pub fn new(count: u32, division: &Division) -> Self {
         let free = Slot {
@@ -55,7 +65,7 @@ impl Slots {
             index: HashMap::default(),
             // The lowest ones are taken first.
             free: (0..count).rev().collect(),
-            areas: Areas::new(division, count as usize),
+            areas: Areas::new(division, count as usize - spare(count)),
             dirty: vec![false; pages],
             dirty_from: pages,
             evicted: Vec::new(),

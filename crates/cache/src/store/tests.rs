@@ -148,12 +148,13 @@ fn a_cache_is_no_larger_than_it_may_be_and_its_slots_are_used_again() {
         .map(|area| area.capacity)
         .iter()
         .sum();
-    assert!((250..256).contains(&capacity), "{capacity}");
+    assert!((240..250).contains(&capacity), "{capacity}");
     for round in 0..20 {
         for number in 0..200 {
             rig.offer(active(round % 3), round * 1000 + number);
+            // What comes once goes soon, and a slot that is being written is given to nobody.
+            rig.settle();
         }
-        rig.settle();
         assert!(rig.has(active(round % 3), round * 1000 + 199));
     }
     let statistics = rig.cache.statistics().areas[AreaKind::Active as usize];
@@ -178,7 +179,7 @@ fn whatever_a_crash_or_a_flipped_bit_leaves_is_right_or_not_there() {
                 let area = match number % 3 {
                     0 => Area::Metadata,
                     1 => Area::Image {
-                        pinned: number % 2 == 0,
+                        pinned: number.is_multiple_of(2),
                     },
                     _ => active(number % 2),
                 };

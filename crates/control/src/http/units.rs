@@ -1,6 +1,6 @@
-//! `/v1/units` and `/v1/status`.
+//! `/v1/units`, `/v1/status` and `/v1/load`.
 
-use api::types::{AddUnit, SetZone, Status, Unit, UnitZone};
+use api::types::{AddUnit, HostLoad, SetZone, Status, Unit, UnitZone};
 use api::words::Health;
 use axum::Json;
 use axum::http::StatusCode;
@@ -18,6 +18,7 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(show))
         .routes(routes!(set_zone))
         .routes(routes!(status))
+        .routes(routes!(load))
 }
 
 /// List the units, and how they are
@@ -102,6 +103,15 @@ async fn status(Administrator(control): Administrator) -> Result<Json<Status>, A
         thin_blocks: report.thin_blocks,
         problems: report.problems,
     }))
+}
+
+/// What each host has to do, and what its cache spares it
+///
+/// As hosts last said: they are asked anew, and one that does not answer at once is believed.
+#[utoipa::path(get, path = "/v1/load", operation_id = "load", tag = "hosts",
+    responses((status = 200, body = Vec<HostLoad>)))]
+async fn load(Administrator(control): Administrator) -> Result<Json<Vec<HostLoad>>, ApiError> {
+    Ok(Json(control.load().await?))
 }
 
 fn shown(unit: UnitView) -> Unit {

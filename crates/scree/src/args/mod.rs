@@ -14,6 +14,7 @@ mod process;
 mod project;
 mod relay;
 mod snapshot;
+mod top;
 mod unit;
 mod volume;
 
@@ -42,6 +43,7 @@ pub use process::{
 pub use project::{ProjectCommand, QuotaArguments};
 pub use relay::{Flush, RelayArguments, RelayTarget};
 pub use snapshot::SnapshotCommand;
+pub use top::TopArguments;
 pub use unit::{DaemonArguments, RestoreArguments, UnitArguments, UnitCommand};
 pub use volume::VolumeCommand;
 
@@ -235,6 +237,10 @@ pub enum ApiCommand {
 
     /// How the whole is doing, and what needs attention.
     Status,
+
+    /// What hosts have to do, and what their caches spare them: again and again, until it is
+    /// stopped. For administrators.
+    Top(TopArguments),
 }
 
 /// Ends the program if it is not clear whether a daemon is to run.

@@ -242,6 +242,11 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub cache_memory: u64,
 
+    /// What opened pages of maps may take of memory, of all volumes together; each may have
+    /// 4 MiB in any case. 4 MiB say where 1 GiB lies.
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    pub map_memory: u64,
+
     /// How long a write may stay in the journal only, when the volume is idle.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment::duration)]
     pub destage_after: Duration,

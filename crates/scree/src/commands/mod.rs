@@ -12,6 +12,7 @@ mod project;
 mod restoring;
 mod snapshot;
 mod status;
+mod top;
 mod trace;
 mod unit;
 mod volume;
@@ -137,6 +138,7 @@ pub fn run(
             ApiCommand::Whoami => session.whoami().await,
             ApiCommand::Audit { limit } => session.audit(limit).await,
             ApiCommand::Status => session.status().await,
+            ApiCommand::Top(arguments) => session.top(&arguments).await,
         }?;
         if is_dry_run {
             // Where this cannot be said, nothing was changed all the same.

@@ -199,6 +199,7 @@ pub(super) fn agent_settings(
         vm_user: arguments.vm_user,
         mend_bytes_per_second: arguments.mend_bytes_per_second.max(1),
         cache: cache_settings(arguments)?,
+        map_memory_bytes: arguments.map_memory,
         volume: VolumeConfig {
             journal_bytes: arguments.journal_size,
             destage_after: arguments.destage_after,

@@ -1,9 +1,14 @@
 //! The laboratory of caches, from traces to a table and a picture.
 
+use std::os::unix::fs::FileExt as _;
+
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::host::{Host, Said, scree, wait_until};
+use crate::monitoring::Numbers;
+use crate::service::{Process, Site, qemu_io};
+use crate::stores::Stores;
 
 fn simulate(arguments: &[&str]) -> Said {
     scree(&[&["cache", "simulate"], arguments].concat())
@@ -99,4 +104,146 @@ fn what_a_box_has_recorded_is_simulated() {
             told["asked"] == 768 && hits(&told, "lru", 256) == 512
         }
     });
+}
+
+/// What the cache of the only host says of a volume's blocks: from its file, and from units.
+fn asked(site: &Site) -> (u64, u64) {
+    let load = site.locally(&["top"]);
+    let asked = &load[0]["volumes"][0]["engine"]["cache"]["asked"]["active"];
+    let count = |place: &str| asked[place].as_u64().expect("a number");
+    (count("file"), count("units"))
+}
+
+fn file_of(site: &Site) -> Value {
+    site.locally(&["top"])[0]["cache"]["file"].clone()
+}
+
+/// A site of two daemons and a host with a cache in a file, and a disk of 512 blocks whose
+/// content is on the daemons only.
+fn site_with_cache() -> (Site, [Process; 4], Vec<String>) {
+    let (site, controller) = Site::new();
+    let invited = site.locally(&["host", "add", "h1"]);
+    assert_eq!(site.enrol_host(&invited).code, 0);
+    let mut stores = Stores::new(&site, 2);
+    let cache = site.text("cache");
+    let options = [
+        "--cache",
+        &cache,
+        "--cache-size",
+        "16M",
+        "--cache-memory",
+        "0",
+    ];
+    let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+    let agent = agent(&site, &options);
+    wait_until("the daemons are used", || stores.are(&[1, 2]));
+    site.locally(&[
+        "volume",
+        "create",
+        "disk",
+        "--size",
+        "64M",
+        "--replicas",
+        "1",
+    ]);
+    site.locally(&["volume", "export", "disk"]);
+    let write = ["write -P 7 0 1M", "write -P 9 1M 1M"];
+    assert!(qemu_io(&site.path("a"), "disk", &write));
+    site.locally(&["volume", "unexport", "disk"]);
+    site.locally(&["volume", "export", "disk"]);
+    let second = stores.running.remove(1);
+    let first = stores.running.remove(0);
+    (site, [controller, agent, first, second], options)
+}
+
+fn agent(site: &Site, options: &[String]) -> Process {
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    site.agent_with("a", &options)
+}
+
+fn reads_right(site: &Site) -> bool {
+    qemu_io(
+        &site.path("a"),
+        "disk",
+        &["read -P 7 0 1M", "read -P 9 1M 1M"],
+    )
+}
+
+#[test]
+fn a_cache_is_warm_after_a_restart() {
+    let (site, [controller, mut running, first, second], options) = site_with_cache();
+    assert!(reads_right(&site));
+    let (file, units) = asked(&site);
+    assert_eq!((file, units), (0, 512));
+    wait_until("all of it is kept", || {
+        file_of(&site)["active"]["blocks"] == 512
+    });
+    for round in 1..=2 {
+        assert!(reads_right(&site));
+        assert_eq!(asked(&site), (512 * round, 512));
+    }
+    running.stop();
+    running = agent(&site, &options);
+    wait_until("it is served again", || reads_right(&site));
+    let (file, units) = asked(&site);
+    assert!(file >= 512 && units == 0, "{file} {units}");
+    let numbers = Numbers::of(running.metrics.expect("it has them"));
+    let hits = numbers.sum("scree_cache_asked_blocks_total", Some(("from", "file")));
+    assert!(hits >= Some(512.0), "{hits:?}");
+    // Killed, it has what was written behind by then.
+    running.kill();
+    running = agent(&site, &options);
+    wait_until("it is served again", || reads_right(&site));
+    let (file, units) = asked(&site);
+    assert!(file >= 400 && units <= 112, "{file} {units}");
+    for process in [running, first, second, controller] {
+        process.stop();
+    }
+}
+
+#[test]
+fn whatever_becomes_of_a_caches_file_nobody_reads_anything_wrong() {
+    let (site, [controller, mut running, first, second], options) = site_with_cache();
+    assert!(reads_right(&site));
+    wait_until("all of it is kept", || {
+        file_of(&site)["active"]["blocks"] == 512
+    });
+    // Somebody writes over it, here and there, also while it is read.
+    let path = site.path("cache");
+    let file = std::fs::File::options()
+        .write(true)
+        .open(&path)
+        .expect("it is there");
+    let length = file.metadata().expect("known").len();
+    for at in (200_000..length).step_by(5000) {
+        file.write_all_at(b"something else", at).expect("written");
+        if at % 7 == 0 {
+            assert!(reads_right(&site));
+        }
+    }
+    assert!(reads_right(&site));
+    assert!(file_of(&site)["damaged"].as_u64() > Some(300));
+    // It is pulled away.
+    std::fs::remove_file(&path).expect("removed");
+    assert!(reads_right(&site));
+    running.stop();
+    // What is there instead is not Scree's to overwrite.
+    std::fs::write(&path, "letters").expect("written");
+    running = agent(&site, &options);
+    wait_until("it is served again", || reads_right(&site));
+    let status = site.locally(&["status"]);
+    let problems = status["problems"].to_string();
+    assert!(
+        problems.contains("something else than a cache"),
+        "{problems}"
+    );
+    assert_eq!(std::fs::read(&path).expect("it is there"), b"letters");
+    std::fs::remove_file(&path).expect("removed");
+    wait_until("it is used as soon as that is possible", || {
+        !file_of(&site).is_null()
+    });
+    assert!(reads_right(&site));
+    for process in [running, first, second, controller] {
+        process.stop();
+    }
 }

@@ -11,6 +11,7 @@ mod lease;
 mod network;
 mod put_back;
 mod read_only;
+mod readahead;
 mod rot;
 
 /// Seeds that every test run repeats; `cargo run -p sim --release` runs more.

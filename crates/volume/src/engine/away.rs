@@ -147,7 +147,8 @@ impl Away {
         self.is_over = true;
         self.trying = 0;
         self.why = None;
-        self.queue.drain(..).map(|waits| waits.request.token())
+        let waits = self.queue.drain(..);
+        waits.filter_map(|waits| waits.request.token())
     }
 
     /// A request that has waited is being read.
@@ -220,7 +221,7 @@ impl Away {
 impl Reader {
     /// Whether a request whose reading has failed so is to wait.
     pub fn may_wait(&self, parked: &Parked, unread: &Unread) -> bool {
-        let is_hint = matches!(parked.waiting, Waiting::Prefetch { .. });
+        let is_hint = parked.waiting.is_hint();
         let now = self.fetcher.clock.monotonic();
         unread.may_pass && !is_hint && !self.away.is_over && now < parked.since() + READS_WAIT_MAX
     }

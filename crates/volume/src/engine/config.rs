@@ -8,8 +8,6 @@ pub struct VolumeConfig {
     /// Size of the journal's ring in bytes. HVSTO gives each active VM 100 MB
     /// (§III-C).
     pub journal_bytes: u64,
-    /// Memory for map pages, in bytes: 32 MiB hold the leaves of 8 GiB.
-    pub page_cache_bytes: usize,
     /// How long a write may wait in the journal when the volume is otherwise
     /// idle: how much a lost host SSD may cost.
     pub destage_after: Duration,
@@ -33,7 +31,6 @@ impl Default for VolumeConfig {
     fn default() -> Self {
         Self {
             journal_bytes: 100 << 20,
-            page_cache_bytes: 32 << 20,
             destage_after: Duration::from_secs(5),
             retry_after: Duration::from_secs(1),
             tail_entries_max: 256 << 10,

@@ -49,6 +49,14 @@ impl Fetcher {
         u32::try_from(self.block_size.bytes()).expect("at most 64 KiB")
     }
 
+    /// The same for what nobody has asked for yet.
+    pub fn ahead(&self) -> Self {
+        Self {
+            view: self.view.as_ref().map(CacheView::ahead),
+            ..self.clone()
+        }
+    }
+
     /// Starts to read `wanted` for a parked request, from other units than those
     /// to `avoid` if there are others.
     pub fn start(&self, request: u64, wanted: WantedBlocks, avoid: &[UnitId]) {

@@ -31,6 +31,8 @@ const AT_FIRST: u64 = 64;
 pub enum Wanted {
     /// Blocks.
     Blocks(WantedBlocks),
+    /// Blocks that nobody has asked for yet.
+    Ahead(WantedBlocks),
     /// Pages of the map.
     Pages(Vec<(Position, Entry)>),
 }
@@ -38,7 +40,7 @@ pub enum Wanted {
 impl Wanted {
     fn is_of_journal(&self) -> bool {
         match self {
-            Self::Blocks(blocks) => {
+            Self::Blocks(blocks) | Self::Ahead(blocks) => {
                 let mut sources = blocks.iter().map(|(_, source)| source);
                 sources.any(|source| matches!(source, Source::Journal(_)))
             }
@@ -48,7 +50,7 @@ impl Wanted {
 
     fn locations(&self) -> Vec<Location> {
         match self {
-            Self::Blocks(blocks) => blocks
+            Self::Blocks(blocks) | Self::Ahead(blocks) => blocks
                 .iter()
                 .filter_map(|(_, source)| match source {
                     Source::Slot(entry) => Some(entry.location),
@@ -131,6 +133,7 @@ impl Reader {
     fn start_now(&self, id: u64, wanted: Wanted, avoid: &[UnitId]) {
         match wanted {
             Wanted::Blocks(blocks) => self.fetcher.start(id, blocks, avoid),
+            Wanted::Ahead(blocks) => self.fetcher.ahead().start(id, blocks, avoid),
             Wanted::Pages(pages) => self.fetcher.start_pages(id, pages, avoid),
         }
     }

@@ -44,7 +44,9 @@ mod open;
 mod pages;
 mod read;
 mod read_only;
+mod readahead;
 mod reader;
+mod streams;
 mod volume;
 mod write;
 

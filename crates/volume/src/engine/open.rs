@@ -19,7 +19,7 @@ use super::volume::{Counters, Env, Volume};
 use crate::catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
 use crate::clean;
 use crate::journal::{Claim, Journal, JournalError, JournalPlace, Replayed, replay, replay_from};
-use crate::map::{Entry, Overlay, PAGE_BYTES, PageCache, Root};
+use crate::map::{Entry, Overlay, PAGE_BYTES, PageBudget, PageCache, Root};
 use crate::scatter::{
     CacheView, Dealer, DealerConfig, Layout, Ledger, Piece, Progress, ReadError, Serials, Store,
     read_pieces,
@@ -54,6 +54,8 @@ pub struct OpenParams {
     pub taken_over: bool,
     /// Sizes and times.
     pub config: VolumeConfig,
+    /// The memory for map pages, that of the host.
+    pub pages: Arc<PageBudget>,
     /// The volume's way through the host's cache, if it has one.
     pub cache: Option<CacheView>,
 }
@@ -97,6 +99,7 @@ impl Volume {
             journal: place,
             taken_over,
             config,
+            pages,
             cache: view,
         } = params;
         let Lease {
@@ -242,7 +245,7 @@ impl Volume {
             clock: Arc::clone(&world.clock),
         };
         let own_head = head.map(|version| version.key);
-        let page_cache = PageCache::new((config.page_cache_bytes / PAGE_BYTES).max(1024));
+        let page_cache = PageCache::sharing(pages);
         let now = world.clock.monotonic();
         let env = Arc::new(Env {
             world,

@@ -46,14 +46,20 @@ impl Reader {
         if out.is_empty() {
             return Started::Done;
         }
+        let blocks = self.blocks_of(offset, out.len() as u64);
         match self.start_read_unparked(journal, offset, out) {
-            Ok(true) => Started::Done,
+            Ok(true) => {
+                self.read_ahead_of(blocks, false);
+                Started::Done
+            }
             Ok(false) => {
-                self.park(Waiting::Read {
+                let waiting = Waiting::Read {
                     token,
                     offset,
                     length: out.len(),
-                });
+                };
+                self.park_behind(waiting, &blocks);
+                self.read_ahead_of(blocks, true);
                 Started::Pending
             }
             Err(error) => Started::Failed(error),
@@ -377,11 +383,18 @@ impl Reader {
         }
         let wanted = if !pages.is_empty() {
             Wanted::Pages(pages)
-        } else if let Waiting::Extents { .. } = waiting {
-            self.finish_extents(waiting);
-            return;
         } else {
-            Wanted::Blocks(wanted.into())
+            match waiting {
+                Waiting::Extents { .. } => return self.finish_extents(waiting),
+                Waiting::Ahead { piece, .. } => {
+                    let wanted = self.worth_reading_ahead(wanted);
+                    if wanted.is_empty() {
+                        return self.end_ahead(piece);
+                    }
+                    Wanted::Ahead(wanted.into())
+                }
+                _ => Wanted::Blocks(wanted.into()),
+            }
         };
         let id = self.parked_next;
         self.parked_next += 1;
@@ -398,6 +411,19 @@ impl Reader {
             self.away.begins();
         }
         self.parked.insert(id, parked);
+    }
+
+    /// Of what may be read ahead, that which lies on units only.
+    fn worth_reading_ahead(&self, blocks: Vec<(BlockIndex, Source)>) -> Vec<(BlockIndex, Source)> {
+        let is_elsewhere = |(block, source): &(BlockIndex, Source)| match source {
+            Source::Slot(entry) => {
+                let piece = data_piece(*block, *entry);
+                let view = self.fetcher.view.as_ref();
+                view.is_some_and(|view| !view.may_have(&piece))
+            }
+            Source::Zero | Source::Journal(_) => false,
+        };
+        blocks.into_iter().filter(is_elsewhere).collect()
     }
 
     /// A reading of request `id` has ended. Brings the request, unless that was
@@ -422,7 +448,7 @@ impl Reader {
             Fetched::Each(each) => joined(each),
         };
         let parked = self.unpark(id, read.is_err())?;
-        let Wanted::Blocks(wanted) = &parked.wanted else {
+        let (Wanted::Blocks(wanted) | Wanted::Ahead(wanted)) = &parked.wanted else {
             unreachable!("blocks are read for whoever asked for blocks");
         };
         let wanted = std::sync::Arc::clone(wanted);
@@ -474,6 +500,7 @@ impl Reader {
                 return Some((change, edges.collect()));
             }
             Waiting::Extents { .. } => self.finish_extents(parked.waiting),
+            Waiting::Ahead { piece, .. } => self.end_ahead(piece),
         }
         None
     }
@@ -498,10 +525,13 @@ impl Reader {
     }
 
     pub fn fail(&mut self, waiting: &Waiting, error: IoError) {
-        self.ready.push(Completion {
-            token: waiting.token(),
+        if let Waiting::Ahead { piece, .. } = waiting {
+            return self.end_ahead(*piece);
+        }
+        self.ready.extend(waiting.token().map(|token| Completion {
+            token,
             result: Err(error),
-        });
+        }));
     }
 }
 

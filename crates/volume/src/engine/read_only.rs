@@ -24,7 +24,7 @@ use super::open::{OpenError, open_version};
 use super::reader::Reader;
 use super::volume::{Counters, VolumeStatus};
 use crate::catalog::{StoredVersion, VersionKey};
-use crate::map::{Overlay, PAGE_BYTES, PageCache, Root};
+use crate::map::{Overlay, PageBudget, PageCache, Root};
 use crate::scatter::{CacheView, Store};
 use crate::seal::Keyring;
 use crate::version::BadRecord;
@@ -44,8 +44,8 @@ pub struct ReadOnlyParams {
     pub size_bytes: u64,
     /// Block size of the volume.
     pub block_size: BlockSize,
-    /// Memory for map pages, in bytes.
-    pub page_cache_bytes: usize,
+    /// The memory for map pages, that of the host.
+    pub pages: Arc<PageBudget>,
     /// Its way through the host's cache, if it has one.
     pub cache: Option<CacheView>,
 }
@@ -72,7 +72,7 @@ impl ReadOnlyVolume {
             version,
             size_bytes,
             block_size,
-            page_cache_bytes,
+            pages,
             cache: view,
         } = params;
         let mut layers = Layers {
@@ -81,7 +81,7 @@ impl ReadOnlyVolume {
             young: Overlay::default(),
             old: None,
             root: Root::default(),
-            cache: PageCache::new((page_cache_bytes / PAGE_BYTES).max(1024)),
+            cache: PageCache::sharing(pages),
         };
         let (key, tail_pages, keyring) = match version {
             Some((version, keyring)) => {

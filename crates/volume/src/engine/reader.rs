@@ -17,6 +17,7 @@ use super::fetch::Fetcher;
 use super::late::{Asked, Late, Unwritten, Wanted};
 use super::layers::Layers;
 use super::read::Scratch;
+use super::readahead::Readahead;
 use super::write::Change;
 use crate::scatter::Table;
 
@@ -35,6 +36,8 @@ pub struct Reader {
     pub unwritten: Vec<Unwritten>,
     /// Requests that wait for units that are away.
     pub away: Away,
+    /// What is read before anybody asks for it.
+    pub readahead: Readahead,
     /// Finished requests that `poll` will hand over.
     pub ready: Vec<Completion>,
 }
@@ -68,6 +71,11 @@ pub enum Waiting {
         offset: u64,
         length: u64,
     },
+    /// What nobody has asked for yet.
+    Ahead {
+        piece: u64,
+        blocks: Range<u64>,
+    },
     Change(Change),
 }
 
@@ -90,6 +98,7 @@ impl Reader {
             late: Late::default(),
             unwritten: Vec::new(),
             away: Away::new(volume),
+            readahead: Readahead::default(),
             ready: Vec::new(),
         }
     }
@@ -182,10 +191,9 @@ impl Reader {
     /// The blocks whose content a parked request needs.
     pub fn blocks_wanted(&self, waiting: &Waiting) -> Vec<u64> {
         match waiting {
-            Waiting::Read { offset, length, .. } => {
-                self.blocks_of(*offset, *length as u64).collect()
+            Waiting::Read { .. } | Waiting::Prefetch { .. } | Waiting::Ahead { .. } => {
+                waiting.blocks(self).collect()
             }
-            Waiting::Prefetch { offset, length, .. } => self.blocks_of(*offset, *length).collect(),
             Waiting::Extents { offset, .. } => vec![self.fetcher.block_size.block_at(*offset).0],
             Waiting::Change(change) => self.edges_of(change.offset, change.content.length()),
         }
@@ -218,13 +226,32 @@ impl Parked {
 }
 
 impl Waiting {
-    pub fn token(&self) -> Token {
+    /// Whose request it is; nobody's, if it is read ahead.
+    pub fn token(&self) -> Option<Token> {
         match self {
             Self::Read { token, .. }
             | Self::Prefetch { token, .. }
-            | Self::Extents { token, .. } => *token,
-            Self::Change(change) => change.token,
+            | Self::Extents { token, .. } => Some(*token),
+            Self::Change(change) => Some(change.token),
+            Self::Ahead { .. } => None,
         }
+    }
+
+    /// The blocks that it touches.
+    pub fn blocks(&self, reader: &Reader) -> Range<u64> {
+        match self {
+            Self::Read { offset, length, .. } => reader.blocks_of(*offset, *length as u64),
+            Self::Prefetch { offset, length, .. } | Self::Extents { offset, length, .. } => {
+                reader.blocks_of(*offset, *length)
+            }
+            Self::Ahead { blocks, .. } => blocks.clone(),
+            Self::Change(change) => reader.blocks_of(change.offset, change.content.length()),
+        }
+    }
+
+    /// Whether nobody is harmed if it is not done.
+    pub fn is_hint(&self) -> bool {
+        matches!(self, Self::Prefetch { .. } | Self::Ahead { .. })
     }
 }
 

@@ -212,9 +212,11 @@ impl Volume {
         for (_, token) in self.flush.waiters.drain(..) {
             fail(token);
         }
-        for (_, parked) in self.reader.parked.drain() {
-            fail(parked.waiting.token());
-        }
+        let parked = self.reader.parked.drain().map(|(_, parked)| parked.waiting);
+        let waiting = parked.chain(self.reader.readahead.end());
+        waiting
+            .filter_map(|waiting| waiting.token())
+            .for_each(&mut fail);
         self.reader.unwritten.clear();
         self.reader.away.drain().for_each(&mut fail);
         for (change, _) in self.deferred.drain(..) {

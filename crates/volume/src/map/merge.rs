@@ -217,7 +217,8 @@ mod tests {
     use base::{CopysetId, Location, SegmentId, Sequence, Slot};
     use proptest::prelude::*;
 
-    use super::super::tree::{Lookup, PageCache};
+    use super::super::page_cache::PageCache;
+    use super::super::tree::Lookup;
     use super::*;
 
     /// Keeps pages in memory; location `n` is the `n`th page put.

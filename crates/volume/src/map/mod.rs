@@ -22,10 +22,12 @@ mod entry;
 mod merge;
 mod overlay;
 mod page;
+mod page_cache;
 mod tree;
 
 pub use entry::Entry;
 pub use merge::{MergeError, PageSink, merge};
 pub use overlay::{Found, Overlay};
 pub use page::{PAGE_BYTES, PAGE_ENTRIES, Page};
-pub use tree::{FetchPages, Level, Lookup, PageCache, Position, Root};
+pub use page_cache::{PageBudget, PageCache};
+pub use tree::{FetchPages, Level, Lookup, Position, Root};

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::entry::Entry;
-use super::overlay::BlockMap;
 use super::page::{PAGE_ENTRIES, Page};
 use crate::seal::Address;
 
@@ -112,114 +111,6 @@ pub enum Lookup {
     Known(Option<Entry>),
     /// This page must be fetched first.
     Missing(Position, Entry),
-}
-
-/// Pages of any version and any volume by their location, which names one
-/// content forever. Bounded; the pages not asked for longest go first (CLOCK).
-#[derive(Debug)]
-pub struct PageCache {
-    slots: Vec<CacheSlot>,
-    by_location: BlockMap<usize>,
-    hand: usize,
-    pages_max: usize,
-}
-
-#[derive(Debug)]
-struct CacheSlot {
-    location: u64,
-    page: Arc<Page>,
-    used: bool,
-}
-
-impl PageCache {
-    /// A cache of at most `pages_max` pages (at least three: a path).
-    #[must_use]
-    pub fn new(pages_max: usize) -> Self {
-        Self {
-            slots: Vec::new(),
-            by_location: BlockMap::default(),
-            hand: 0,
-            pages_max: pages_max.max(3),
-        }
-    }
-
-    /// The page at `entry`.
-    #[inline]
-    pub fn get(&mut self, entry: Entry) -> Option<&Arc<Page>> {
-        let slot = &mut self.slots[*self.by_location.get(&entry.location.bits())?];
-        slot.used = true;
-        Some(&slot.page)
-    }
-
-    /// Keeps a page.
-    pub fn insert(&mut self, entry: Entry, page: Arc<Page>) {
-        let location = entry.location.bits();
-        if self.by_location.contains_key(&location) {
-            return;
-        }
-        let slot = CacheSlot {
-            location,
-            page,
-            used: true,
-        };
-        if self.slots.len() < self.pages_max {
-            self.by_location.insert(location, self.slots.len());
-            self.slots.push(slot);
-            return;
-        }
-        while std::mem::take(&mut self.slots[self.hand].used) {
-            self.hand = (self.hand + 1) % self.slots.len();
-        }
-        self.by_location.remove(&self.slots[self.hand].location);
-        self.by_location.insert(location, self.hand);
-        self.slots[self.hand] = slot;
-        self.hand = (self.hand + 1) % self.slots.len();
-    }
-
-    /// Finds `block` under `root`.
-    pub fn lookup(&mut self, root: &Root, block: u64) -> Lookup {
-        let mut position = Position::covering(Level::Root, block);
-        let mut next = root.get(position.index);
-        loop {
-            let Some(entry) = next else {
-                return Lookup::Known(None);
-            };
-            let Some(page) = self.get(entry) else {
-                return Lookup::Missing(position, entry);
-            };
-            let index = position.entry_for(block);
-            next = page.get(index);
-            match position.child(index) {
-                Some(child) => position = child,
-                None => return Lookup::Known(next),
-            }
-        }
-    }
-
-    /// As [`PageCache::lookup`], and if the block is a hole, up to which block
-    /// (exclusive) everything is one for sure.
-    pub fn lookup_run(&mut self, root: &Root, block: u64) -> (Lookup, u64) {
-        let mut position = Position::covering(Level::Root, block);
-        let mut next = root.get(position.index);
-        let mut covers = position.blocks();
-        loop {
-            let Some(entry) = next else {
-                return (Lookup::Known(None), covers.end);
-            };
-            let Some(page) = self.get(entry) else {
-                return (Lookup::Missing(position, entry), block + 1);
-            };
-            let index = position.entry_for(block);
-            next = page.get(index);
-            match position.child(index) {
-                Some(child) => {
-                    covers = child.blocks();
-                    position = child;
-                }
-                None => return (Lookup::Known(next), block + 1),
-            }
-        }
-    }
 }
 
 /// Brings pages from wherever they lie, opened and checked.

@@ -88,6 +88,11 @@ impl CacheView {
         self.cache.ahead_max_bytes()
     }
 
+    /// How many blocks that were read ahead went unread so far.
+    pub(crate) fn ahead_unread(&self) -> u64 {
+        self.asker.ahead_counts().unread
+    }
+
     fn area(&self, piece: &Piece) -> Area {
         if !piece.address.is_data() {
             return Area::Metadata;

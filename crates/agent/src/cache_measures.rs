@@ -1,0 +1,159 @@
+//! The cache in numbers, for those who watch. All are of blocks of 4 KiB.
+
+use api::types::{Asked, AskedByArea, CacheArea, CacheFile, HostCache, VolumeCache};
+use base::VolumeId;
+use monitor::{Labels, Measures};
+
+/// A block's length, in bytes.
+const BLOCK_BYTES: u64 = 4096;
+
+fn areas<T: Copy>(metadata: T, image: T, active: T) -> [(&'static str, T); 3] {
+    [("metadata", metadata), ("image", image), ("active", active)]
+}
+
+/// How often what was asked of an area was where.
+fn rows(first: &Labels, asked: &AskedByArea) -> Vec<(Labels, u64)> {
+    let mut rows = Vec::new();
+    for (area, asked) in areas(asked.metadata, asked.image, asked.active) {
+        let Asked {
+            memory,
+            file,
+            units,
+        } = asked;
+        for (place, count) in [("memory", memory), ("file", file), ("units", units)] {
+            let mut labels = first.clone();
+            labels.push(("area", area.to_owned()));
+            labels.push(("from", place.to_owned()));
+            rows.push((labels, count));
+        }
+    }
+    rows
+}
+
+/// The host's.
+pub fn measure_host(measures: &mut Measures, cache: &HostCache) {
+    measures.counter(
+        "scree_cache_asked_blocks",
+        "Blocks that were asked for, by where they were",
+        rows(&Vec::new(), &cache.asked),
+    );
+    let places = [
+        ("used", cache.memory_blocks),
+        ("capacity", cache.memory_capacity),
+    ];
+    measures.gauge(
+        "scree_cache_memory_bytes",
+        "What the cache takes of memory, and may take",
+        places.map(|(what, blocks)| (vec![("what", what.to_owned())], bytes(blocks))),
+    );
+    if let Some(file) = &cache.file {
+        measure_file(measures, file);
+    }
+}
+
+fn measure_file(measures: &mut Measures, file: &CacheFile) {
+    let of = |count: fn(&CacheArea) -> u64| {
+        let all = areas(file.metadata, file.image, file.active);
+        all.map(|(area, found)| (vec![("area", area.to_owned())], count(&found)))
+    };
+    let of_bytes = |count| of(count).map(|(labels, blocks)| (labels, bytes(blocks)));
+    measures.gauge(
+        "scree_cache_area_bytes",
+        "What an area of the cache's file has",
+        of_bytes(|area| area.blocks),
+    );
+    measures.gauge(
+        "scree_cache_area_capacity_bytes",
+        "And may have",
+        of_bytes(|area| area.capacity),
+    );
+    measures.counter(
+        "scree_cache_brought_blocks",
+        "Blocks that came into an area",
+        of(|area| area.brought),
+    );
+    measures.counter(
+        "scree_cache_evicted_blocks",
+        "Blocks that went to make room for others",
+        of(|area| area.evicted),
+    );
+    measures.one(
+        "scree_cache_protected_bytes",
+        "Map pages of the newest versions of attached volumes that are in the cache's file",
+        bytes(file.protected),
+    );
+    let counts = [
+        (
+            "scree_cache_damaged_blocks",
+            "Blocks of the cache's file that were not what they should be, and were read from units",
+            file.damaged,
+        ),
+        (
+            "scree_cache_refused_blocks",
+            "Blocks that were not kept because too much was being written",
+            file.refused,
+        ),
+        (
+            "scree_cache_failures",
+            "How often the cache's file has failed",
+            file.failures,
+        ),
+    ];
+    for (name, help, count) in counts {
+        measures.count(name, help, count);
+    }
+}
+
+/// Those of the open volumes.
+pub fn measure_volumes<'a>(
+    measures: &mut Measures,
+    volumes: impl Iterator<Item = (&'a VolumeId, &'a VolumeCache)> + Clone,
+) {
+    let named = |volume: &VolumeId| vec![("volume", volume.to_string())];
+    measures.counter(
+        "scree_volume_cache_asked_blocks",
+        "Blocks of an open volume that were asked for, by where they were",
+        volumes
+            .clone()
+            .flat_map(|(volume, cache)| rows(&named(volume), &cache.asked)),
+    );
+    let ahead = volumes.flat_map(|(volume, cache)| {
+        let counts = [
+            ("brought", cache.ahead_brought),
+            ("used", cache.ahead_used),
+            ("unread", cache.ahead_unread),
+        ];
+        counts.map(|(what, count)| {
+            let mut labels = named(volume);
+            labels.push(("what", what.to_owned()));
+            (labels, count)
+        })
+    });
+    measures.counter(
+        "scree_volume_ahead_blocks",
+        "Blocks that were read ahead for it: brought, and of these used, or let go of unread",
+        ahead,
+    );
+}
+
+/// What a volume that is open several times has together.
+pub fn add(sum: &mut VolumeCache, one: &VolumeCache) {
+    let pairs = [
+        (&mut sum.asked.metadata, one.asked.metadata),
+        (&mut sum.asked.image, one.asked.image),
+        (&mut sum.asked.active, one.asked.active),
+    ];
+    for (sum, one) in pairs {
+        sum.memory += one.memory;
+        sum.file += one.file;
+        sum.units += one.units;
+    }
+    sum.ahead_brought += one.ahead_brought;
+    sum.ahead_used += one.ahead_used;
+    sum.ahead_unread += one.ahead_unread;
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number for a graph")]
+fn bytes(blocks: u64) -> f64 {
+    (blocks * BLOCK_BYTES) as f64
+}
