@@ -16,6 +16,7 @@ mod database;
 mod guest;
 mod hops;
 mod host;
+mod images;
 mod journal_boxes;
 mod journals;
 mod keys;
