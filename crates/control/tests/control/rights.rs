@@ -93,6 +93,16 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
             MANAGE,
         ),
         (
+            "PUT /v1/volumes/{v}/sizes",
+            json!({"cache_max": 1 << 20}),
+            MANAGE,
+        ),
+        (
+            "PUT /v1/volumes/{v}/sizes",
+            json!({"journal_size": 16 << 20}),
+            pin,
+        ),
+        (
             "PUT /v1/volumes/{v}/tags",
             json!({"tags": {"a": "b"}}),
             MANAGE,
