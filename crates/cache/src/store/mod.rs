@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use base::VolumeId;
 use world::{Clock, File, Pool, World};
 
 pub use areas::{Area, Division};
@@ -350,6 +351,15 @@ impl Cache {
                 return;
             }
             first += UNPINNED_AT_ONCE;
+        }
+    }
+
+    /// What a volume may have of the active area, in blocks; none: its fair share. What it has
+    /// beyond that goes.
+    pub fn bound_share(&self, volume: VolumeId, blocks_max: Option<usize>) {
+        let mut state = self.state();
+        if state.slots.bound_share(volume, blocks_max) {
+            self.is_dirty(&mut state);
         }
     }
 
