@@ -31,6 +31,7 @@ mod relay;
 mod replicas;
 mod restarts;
 mod service;
+mod sizes;
 mod stores;
 mod streams;
 mod tls_replicas;
