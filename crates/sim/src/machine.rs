@@ -241,6 +241,12 @@ impl Machine {
         self.set_tables();
     }
 
+    /// The current process's cache.
+    #[must_use]
+    pub fn cache(&self) -> &HostCache {
+        &self.cache
+    }
+
     /// How many blocks its caches have had that were asked for.
     #[must_use]
     pub fn cached(&self) -> u64 {

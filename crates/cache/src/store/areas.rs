@@ -11,7 +11,10 @@ use crate::policy::{Lirs, Policy, TwoStage};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Area {
     /// A map page.
-    Metadata,
+    Metadata {
+        /// It is of the newest version of this volume, which is attached here: it is protected.
+        newest_of: Option<VolumeId>,
+    },
     /// Content of a base image.
     Image {
         /// It stays, as far as there is room for what stays.
@@ -26,7 +29,7 @@ impl Area {
     #[must_use]
     pub const fn kind(self) -> AreaKind {
         match self {
-            Self::Metadata => AreaKind::Metadata,
+            Self::Metadata { .. } => AreaKind::Metadata,
             Self::Image { .. } => AreaKind::Image,
             Self::Active(_) => AreaKind::Active,
         }
@@ -75,7 +78,7 @@ impl Division {
 
 /// Which blocks are kept.
 pub struct Areas {
-    metadata: TwoStage<Id>,
+    metadata: Maps,
     image: Images,
     active: Shares,
 }
@@ -85,7 +88,7 @@ impl Areas {
     pub fn new(division: &Division, slots: usize) -> Self {
         let [metadata, image, active] = division.of(slots);
         Self {
-            metadata: TwoStage::new(metadata),
+            metadata: Maps::new(metadata),
             image: Images::new(image),
             active: Shares::new(active),
         }
@@ -94,7 +97,8 @@ impl Areas {
     /// A block that is kept as `kind` is asked for, for `area`.
     pub fn get(&mut self, kind: AreaKind, area: Area, id: Id) {
         match (kind, area) {
-            (AreaKind::Metadata, _) => drop(self.metadata.get(id)),
+            (AreaKind::Metadata, Area::Metadata { newest_of }) => self.metadata.get(id, newest_of),
+            (AreaKind::Metadata, _) => self.metadata.get(id, None),
             (AreaKind::Image, _) => drop(self.image.others.get(id)),
             (AreaKind::Active, Area::Active(volume)) => self.active.get(Some(volume), id),
             (AreaKind::Active, _) => self.active.get(None, id),
@@ -114,7 +118,7 @@ impl Areas {
     /// A block is kept from now on, which was not; others go. Whether it stays.
     pub fn insert(&mut self, area: Area, id: Id, evicted: &mut Vec<Id>) -> bool {
         match area {
-            Area::Metadata => self.metadata.insert(id, evicted),
+            Area::Metadata { newest_of } => self.metadata.insert(id, newest_of, evicted),
             Area::Image { pinned } => return self.image.insert(id, pinned, evicted),
             Area::Active(volume) => self.active.insert(Some(volume), id, evicted),
         }
@@ -124,7 +128,7 @@ impl Areas {
     /// The same of one that was kept before this process began: for which volume is not known.
     pub fn find(&mut self, kind: AreaKind, is_pinned: bool, id: Id, evicted: &mut Vec<Id>) -> bool {
         match kind {
-            AreaKind::Metadata => self.metadata.insert(id, evicted),
+            AreaKind::Metadata => self.metadata.insert(id, None, evicted),
             AreaKind::Image => return self.image.insert(id, is_pinned, evicted),
             AreaKind::Active => self.active.insert(None, id, evicted),
         }
@@ -134,7 +138,7 @@ impl Areas {
     /// A block is kept no more.
     pub fn remove(&mut self, kind: AreaKind, id: Id) {
         match kind {
-            AreaKind::Metadata => drop(self.metadata.remove(id)),
+            AreaKind::Metadata => self.metadata.remove(id),
             AreaKind::Image => self.image.remove(id),
             AreaKind::Active => self.active.remove(id),
         }
@@ -150,17 +154,28 @@ impl Areas {
         self.active.bound(volume, blocks_max, evicted);
     }
 
-    /// A map page is of a newest version, or not any more.
-    pub fn protect(&mut self, id: Id, is_protected: bool) {
-        match is_protected {
-            true => self.metadata.protect(id),
-            false => self.metadata.release(id),
-        }
+    /// A map page is of no newest version any more.
+    pub fn release(&mut self, id: Id) {
+        self.metadata.release(id);
+    }
+
+    /// A volume is not attached any more: none of its map pages is protected for it.
+    pub fn release_all(&mut self, volume: VolumeId) {
+        let maps = &mut self.metadata;
+        let of_volume = maps.newest.iter().filter(|(_, owner)| **owner == volume);
+        let released: Vec<Id> = of_volume.map(|(id, _)| *id).collect();
+        released.into_iter().for_each(|id| maps.release(id));
+    }
+
+    /// Whether all map pages that there is room for are protected.
+    pub fn is_all_protected(&self) -> bool {
+        let pages = &self.metadata.pages;
+        pages.protected_len() >= pages.capacity()
     }
 
     /// How many map pages are protected and there.
     pub fn protected(&self) -> usize {
-        self.metadata.protected_len()
+        self.metadata.pages.protected_len()
     }
 
     /// How many blocks of images stay.
@@ -171,10 +186,59 @@ impl Areas {
     /// How many blocks each area has, and may have.
     pub fn sizes(&self) -> [(usize, usize); 3] {
         [
-            (self.metadata.len(), self.metadata.capacity()),
+            (self.metadata.pages.len(), self.metadata.pages.capacity()),
             (self.image.len(), self.image.capacity),
             (self.active.len, self.active.capacity),
         ]
+    }
+}
+
+/// Map pages, of which those of newest versions are protected.
+struct Maps {
+    pages: TwoStage<Id>,
+    /// Of those that are protected, for whom: of several that share a page who asked last.
+    newest: HashMap<Id, VolumeId, foldhash::fast::FixedState>,
+}
+
+impl Maps {
+    fn new(capacity: usize) -> Self {
+        Self {
+            pages: TwoStage::new(capacity),
+            newest: HashMap::default(),
+        }
+    }
+
+    fn protect(&mut self, id: Id, newest_of: Option<VolumeId>) {
+        if let Some(volume) = newest_of {
+            self.pages.protect(id);
+            self.newest.insert(id, volume);
+        }
+    }
+
+    fn get(&mut self, id: Id, newest_of: Option<VolumeId>) {
+        if self.pages.get(id) {
+            self.protect(id, newest_of);
+        }
+    }
+
+    fn insert(&mut self, id: Id, newest_of: Option<VolumeId>, evicted: &mut Vec<Id>) {
+        let before = evicted.len();
+        self.pages.insert(id, evicted);
+        for gone in &evicted[before..] {
+            self.newest.remove(gone);
+        }
+        self.protect(id, newest_of);
+    }
+
+    fn remove(&mut self, id: Id) {
+        self.pages.remove(id);
+        self.newest.remove(&id);
+    }
+
+    fn release(&mut self, id: Id) {
+        if self.newest.remove(&id).is_some() {
+            self.pages.release(id);
+        }
     }
 }
 
@@ -451,7 +515,7 @@ mod tests {
         let mut areas = Areas::new(&Division::default(), 400);
         let mut evicted = Vec::new();
         for number in 0..100 {
-            areas.insert(Area::Metadata, id(number), &mut evicted);
+            areas.insert(Area::Metadata { newest_of: None }, id(number), &mut evicted);
         }
         for number in 1000..3000 {
             areas.insert(Area::Image { pinned: false }, id(number), &mut evicted);

@@ -223,9 +223,9 @@ impl Cache {
         self.given(slot, &entry, sealed, read)
     }
 
-    /// A block that is here was asked for, and found elsewhere.
-    pub fn touch(&self, area: Area, id: Id) {
-        self.find_in(&mut self.state(), area, id);
+    /// A block was asked for, and need not be read. Whether it is here.
+    pub fn touch(&self, area: Area, id: Id) -> bool {
+        self.find_in(&mut self.state(), area, id).is_some()
     }
 
     fn find(&self, area: Area, id: Id) -> Option<(u32, Entry)> {
@@ -334,9 +334,20 @@ impl Cache {
         self.write_behind();
     }
 
-    /// Says of a map page whether it is of a newest version of an attached volume.
-    pub fn protect(&self, id: Id, is_protected: bool) {
-        self.state().slots.areas.protect(id, is_protected);
+    /// A map page is of no newest version any more.
+    pub fn release(&self, id: Id) {
+        self.state().slots.areas.release(id);
+    }
+
+    /// A volume is not attached any more: none of its map pages is protected for it.
+    pub fn release_all(&self, volume: VolumeId) {
+        self.state().slots.areas.release_all(volume);
+    }
+
+    /// Whether all map pages that there is room for are protected.
+    #[must_use]
+    pub fn is_all_protected(&self) -> bool {
+        self.state().slots.areas.is_all_protected()
     }
 
     /// What stayed may go from now on. What is to stay still does so again when it is asked

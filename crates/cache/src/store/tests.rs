@@ -8,6 +8,7 @@ use std::path::Path;
 use super::*;
 
 const PATH: &str = "/ssd/cache";
+const METADATA: Area = Area::Metadata { newest_of: None };
 const IMAGE: Area = Area::Image { pinned: false };
 const PINNED: Area = Area::Image { pinned: true };
 
@@ -94,14 +95,14 @@ fn active(volume: u64) -> Area {
 fn what_was_offered_is_given_also_to_the_next_process() {
     let mut rig = Rig::new(1, 4 << 20);
     for number in 0..100 {
-        rig.offer(Area::Metadata, number);
+        rig.offer(METADATA, number);
         rig.offer(IMAGE, number + 1000);
         rig.offer(active(1), number + 2000);
         rig.settle();
     }
     let all = |rig: &Rig| {
         [
-            rig.count(Area::Metadata, 0..100),
+            rig.count(METADATA, 0..100),
             rig.count(IMAGE, 1000..1100),
             rig.count(active(1), 2000..2100),
         ]
@@ -177,7 +178,7 @@ fn whatever_a_crash_or_a_flipped_bit_leaves_is_right_or_not_there() {
             for _ in 0..150 {
                 let number = rig.simulation.random.below(400);
                 let area = match number % 3 {
-                    0 => Area::Metadata,
+                    0 => METADATA,
                     1 => Area::Image {
                         pinned: number.is_multiple_of(2),
                     },
@@ -267,23 +268,44 @@ fn the_directory_is_written_behind_and_not_while_nothing_changes() {
 }
 
 #[test]
-fn protected_pages_stay() {
+fn pages_of_newest_versions_stay_until_others_are_newer_or_their_volume_is_detached() {
     let rig = Rig::new(6, 1 << 20);
+    let [one, other] = [1, 2].map(VolumeId::from_random);
+    let newest = |volume| Area::Metadata {
+        newest_of: Some(volume),
+    };
     for number in 0..10 {
-        rig.cache.protect(id(number), true);
-        rig.offer(Area::Metadata, number);
+        rig.offer(newest(one), number);
+        rig.offer(newest(other), number + 100);
+        // One that is there is protected when it is asked for so.
+        rig.offer(METADATA, number + 200);
+        rig.settle();
+        assert!(rig.has(newest(one), number + 200));
     }
-    for number in 1000..1500 {
-        rig.offer(Area::Metadata, number);
+    let many = |from: u64| {
+        for number in from..from + 500 {
+            rig.offer(METADATA, number);
+            rig.settle();
+        }
+    };
+    let left = || [0, 100, 200].map(|from| rig.count(METADATA, from..from + 10));
+    let protected = || rig.cache.statistics().protected;
+    many(1000);
+    assert_eq!((left(), protected()), ([10; 3], 30));
+    for number in 0..4 {
+        rig.cache.release(id(number));
+    }
+    many(2000);
+    assert_eq!((left(), protected()), ([6, 10, 10], 26));
+    rig.cache.release_all(one);
+    many(3000);
+    assert_eq!((left(), protected()), ([0, 10, 0], 10));
+    assert!(!rig.cache.is_all_protected());
+    for number in 5000..5500 {
+        rig.offer(newest(one), number);
         rig.settle();
     }
-    assert_eq!(
-        (
-            rig.count(Area::Metadata, 0..10),
-            rig.cache.statistics().protected
-        ),
-        (10, 10)
-    );
+    assert!(rig.cache.is_all_protected());
 }
 
 #[test]

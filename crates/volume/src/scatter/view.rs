@@ -26,6 +26,20 @@ pub struct CacheView {
     is_image_pinned: Arc<AtomicBool>,
     /// What is read has not been asked for yet.
     is_ahead: bool,
+    /// Its map pages are of the newest version, as long as there is any such view.
+    newest: Option<Arc<Newest>>,
+}
+
+/// A volume that is written here, as its map's protection has it.
+struct Newest {
+    cache: Arc<HostCache>,
+    volume: VolumeId,
+}
+
+impl Drop for Newest {
+    fn drop(&mut self) {
+        self.cache.release_all(self.volume);
+    }
 }
 
 /// What of a volume's reading went through the cache.
@@ -56,6 +70,46 @@ impl CacheView {
             image_below: Arc::default(),
             is_image_pinned: Arc::default(),
             is_ahead: false,
+            newest: None,
+        }
+    }
+
+    /// The same of a volume that is written here: its map pages are protected, until others
+    /// are newer or there is no such view any more.
+    pub(crate) fn of_newest(self) -> Self {
+        let newest = Newest {
+            cache: Arc::clone(&self.cache),
+            volume: self.volume,
+        };
+        Self {
+            newest: Some(Arc::new(newest)),
+            ..self
+        }
+    }
+
+    /// Whether what it brings is kept in a file.
+    pub(crate) fn has_file(&self) -> bool {
+        self.cache.file().is_some()
+    }
+
+    /// Whether there is room for more map pages that are protected.
+    pub(crate) fn has_room_for_maps(&self) -> bool {
+        let file = self.cache.file();
+        file.is_some_and(|file| !file.is_all_protected())
+    }
+
+    /// A piece will be asked for. Whether all of it is in the file.
+    pub(crate) fn touch(&self, piece: &Piece) -> bool {
+        let area = self.area(piece);
+        let mut parts = parts(piece.entry, SLOT_BYTES);
+        parts.all(|id| self.cache.touch(area, id))
+    }
+
+    /// Pages are of the newest version no more.
+    pub(crate) fn release(&self, pages: &[Entry]) {
+        for entry in pages {
+            let parts = parts(*entry, SLOT_BYTES);
+            parts.for_each(|id| self.cache.release(id));
         }
     }
 
@@ -95,7 +149,11 @@ impl CacheView {
 
     fn area(&self, piece: &Piece) -> Area {
         if !piece.address.is_data() {
-            return Area::Metadata;
+            let is_of_map = piece.address != Address::TAIL;
+            let newest = self.newest.as_ref().filter(|_| is_of_map);
+            return Area::Metadata {
+                newest_of: newest.map(|newest| newest.volume),
+            };
         }
         let epoch = piece.entry.sequence.epoch();
         match epoch < self.image_below.load(Ordering::Relaxed) {
