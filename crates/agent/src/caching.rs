@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::with_causes;
+use base::{VolumeId, with_causes};
 use cache::host::HostCache;
-use cache::store::{Cache, CacheConfig, CacheError, Division};
+use cache::store::{Cache, CacheConfig, CacheError, Division, SLOT_BYTES};
 use world::{World, host};
 
 use crate::agent::{Agent, TaskEnded, blocking, lock};
@@ -88,6 +88,13 @@ impl Caching {
             opened?;
         }
         Ok(caching)
+    }
+
+    /// What a volume may have of the active area, in bytes; none: its fair share.
+    pub fn bound_share(&self, volume: VolumeId, bytes_max: Option<u64>) {
+        if let Some(file) = self.cache.file() {
+            file.bound_share(volume, bytes_max.map(|bytes| bytes as usize / SLOT_BYTES));
+        }
     }
 
     /// Images were pinned no more so often: if that is news, nothing of the file stays, until

@@ -299,6 +299,8 @@ impl Work {
             return Next::Now;
         }
         attached.follow_image(wish.image);
+        let caching = &self.agent.inner.caching;
+        caching.bound_share(wish.volume, wish.cache_max_bytes);
         let why = self.look_at_engine(wish, &attached).await;
         if why.is_some() {
             self.tell(wish, AttachmentState::Error, why).await;

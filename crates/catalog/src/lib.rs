@@ -130,6 +130,14 @@ pub struct LineageKey {
 /// goes on. Rings are shorter; 2^24 restores fit in 64 bits.
 pub const RESTORE_SKIPS_BYTES: u64 = 1 << 40;
 
+/// A smaller journal could not take one large write and its destage, in bytes.
+pub const JOURNAL_BYTES_MIN: u64 = 8 << 20;
+
+/// The largest journal, in bytes: a quarter of what the log's positions skip when a volume goes
+/// back to an earlier version. What lies in a journal from before must never look like the log
+/// from after.
+pub const JOURNAL_BYTES_MAX: u64 = RESTORE_SKIPS_BYTES / 4;
+
 /// The right to write a volume, and all that is needed to open it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {

@@ -362,6 +362,8 @@ fn assignment(
         cuts: cuts.map(|(snapshot, _)| *snapshot).collect(),
         chain,
         image: None,
+        journal_bytes: volume.sizes.journal_bytes,
+        cache_max_bytes: volume.sizes.cache_max_bytes,
         name: export_name(volume.owner_name, volume.name),
         size_bytes: volume.size_bytes,
         block_size: volume.block_size,

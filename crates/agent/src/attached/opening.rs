@@ -22,13 +22,15 @@ use std::sync::{Arc, mpsc};
 
 use api::host::{Access, Assignment, Seal, Want};
 use base::{IoError, KeyId, Lineage, VolumeId, with_causes};
-use catalog::{CatalogError, Lease, WrappedKey};
+use catalog::{CatalogError, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, Lease, WrappedKey};
 use chain::{Chain, SizeRule};
 use frontend::nbd::{ExportGone, ExportOptions, ExportThread, SpawnError};
 use volume::journal::{JournalPlace, SharedFolder};
 use volume::scatter::CacheView;
 use volume::seal::{DataKey, KeyError};
-use volume::{LeaseTerm, OpenError, OpenParams, ReadOnlyParams, ReadOnlyVolume, Volume};
+use volume::{
+    LeaseTerm, OpenError, OpenParams, ReadOnlyParams, ReadOnlyVolume, Volume, VolumeConfig,
+};
 use world::Wake;
 
 use super::{Attached, Served, VolumeCache};
@@ -155,7 +157,7 @@ fn open(
     inner: &Inner,
     (lease, term): (Lease, LeaseTerm),
     is_first: bool,
-    cache: CacheView,
+    (config, cache): (VolumeConfig, CacheView),
     wake: Wake,
 ) -> Result<Volume, AttachError> {
     if !is_head_keyed(&lease) {
@@ -178,7 +180,7 @@ fn open(
         term,
         lease,
         keyring,
-        config: inner.volume_config,
+        config,
         pages: Arc::clone(&inner.pages),
         cache: Some(cache),
     });
@@ -234,7 +236,7 @@ fn serve(
     inner: &Arc<Inner>,
     lease: (Lease, LeaseTerm),
     is_first: bool,
-    cache: CacheView,
+    how: (VolumeConfig, CacheView),
     options: ExportOptions,
 ) -> Result<Served, AttachError> {
     let closer = Closer::default();
@@ -244,7 +246,7 @@ fn serve(
         // Whoever has stopped waiting needs none.
         let _ = tell.send(watcher);
         let wake = wakes.wake(wake);
-        let volume = open(&inner, lease, is_first, cache, wake.clone())?;
+        let volume = open(&inner, lease, is_first, how, wake.clone())?;
         Ok::<_, AttachError>(Chain::new(volume, Arc::clone(&inner.world.clock), wake))
     })?;
     let watcher = told.recv().map_err(|_| ExportGone)?;
@@ -302,6 +304,15 @@ fn serve_read_only(
     })?;
     let watcher = told.recv().map_err(|_| ExportGone)?;
     Ok((Served::ReadOnly(thread, watcher), kept, cache))
+}
+
+/// A volume's sizes and times: this host's, but for what is said of the volume itself.
+fn config(inner: &Inner, wish: &Assignment) -> VolumeConfig {
+    let mut config = inner.volume_config;
+    if let Some(bytes) = wish.journal_bytes {
+        config.journal_bytes = bytes.clamp(JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX);
+    }
+    config
 }
 
 /// A volume's way through this host's cache.
@@ -369,8 +380,8 @@ impl Agent {
                 since = Some(first);
                 let is_first = wish.fenced.is_some();
                 let cache = VolumeCache::new(view(&inner, wish), &lease.0.keys, wish.image);
-                let seen = cache.view.clone();
-                let served = blocking(move || serve(&inner, lease, is_first, seen, options)).await;
+                let how = (config(&inner, wish), cache.view.clone());
+                let served = blocking(move || serve(&inner, lease, is_first, how, options)).await;
                 if !matches!(served, Ok(Ok(_))) {
                     self.release(wish.id, epoch);
                 }
@@ -492,10 +503,11 @@ impl Agent {
         let epoch = lease.0.epoch;
         let inner = Arc::clone(&self.inner);
         let cache = VolumeCache::new(view(&inner, wish), &lease.0.keys, wish.image);
+        let config = config(&inner, wish);
         let settled = blocking(move || {
             let closer = Closer::default();
             let wake = closer.wake(Wake::silent());
-            let opened = open(&inner, lease, false, cache.view, wake)?;
+            let opened = open(&inner, lease, false, (config, cache.view), wake)?;
             closer.close(opened, &*inner.world.clock)
         })
         .await;

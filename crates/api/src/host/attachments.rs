@@ -54,6 +54,12 @@ pub struct Assignment {
     /// The nearest base image at or above it, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageOf>,
+    /// How long its journal is, in bytes; none: as this host has it for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal_bytes: Option<u64>,
+    /// What it may have of the cache's active area, in bytes; none: its fair share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_max_bytes: Option<u64>,
 }
 
 /// A chain, as it is wanted.

@@ -36,7 +36,7 @@ pub use snapshots::{CreateSnapshot, Snapshot};
 pub use tags::{SetTags, TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX, Tags};
 pub use volumes::{
     CreateVolume, Engine, Export, ExportVolume, GiveVolume, GrowVolume, REPLICAS_MAX,
-    RestoreVolume, Version, Volume,
+    RestoreVolume, SetSizes, Version, Volume,
 };
 
 /// A part of a list, in the order of ids.

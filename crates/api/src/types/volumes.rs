@@ -50,6 +50,14 @@ pub struct Volume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = r"^[2-8]\+[1-3]$", example = "4+2")]
     pub erasure: Option<String>,
+    /// How long its journal is from its next attachment on, in bytes; as its host has it for
+    /// all, if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal_size: Option<u64>,
+    /// What it may have of each host's cache for what volumes read, in bytes; its fair share,
+    /// if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_max: Option<u64>,
     /// When it was made.
     #[schema(format = DateTime)]
     pub created: String,
@@ -146,6 +154,26 @@ pub struct CreateVolume {
     #[serde(default)]
     #[schema(pattern = r"^[2-8]\+[1-3]$", example = "4+2")]
     pub erasure: Option<String>,
+    /// How long its journal is, in bytes, as in `SetSizes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal_size: Option<u64>,
+    /// What it may have of each host's cache, in bytes, as in `SetSizes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_max: Option<u64>,
+}
+
+/// What a volume may take of hosts. Both are put in the place of what was said before.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetSizes {
+    /// How long its journal is from its next attachment on, in bytes: 8 MiB to 256 GiB. As its
+    /// host has it for all, if it is left out. Only administrators say another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal_size: Option<u64>,
+    /// What it may have of each host's cache for what volumes read, in bytes; 1 MiB at least.
+    /// Its fair share, if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_max: Option<u64>,
 }
 
 /// A new size.

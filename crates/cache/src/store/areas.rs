@@ -144,6 +144,16 @@ impl Areas {
         }
     }
 
+    /// What a volume may have of the active area at most; none: its fair share.
+    pub fn bound_share(
+        &mut self,
+        volume: VolumeId,
+        blocks_max: Option<usize>,
+        evicted: &mut Vec<Id>,
+    ) {
+        self.active.bound(volume, blocks_max, evicted);
+    }
+
     /// A map page is of no newest version any more.
     pub fn release(&mut self, id: Id) {
         self.metadata.release(id);
@@ -299,6 +309,8 @@ struct Shares {
     /// many as it has.
     shares: BTreeMap<Option<VolumeId>, Lirs<Id>>,
     owners: HashMap<Id, Option<VolumeId>, foldhash::fast::FixedState>,
+    /// What some may have at most, 1 at least.
+    bounds: BTreeMap<VolumeId, usize>,
 }
 
 impl Shares {
@@ -308,7 +320,34 @@ impl Shares {
             len: 0,
             shares: BTreeMap::new(),
             owners: HashMap::default(),
+            bounds: BTreeMap::new(),
         }
+    }
+
+    fn bound(&mut self, volume: VolumeId, max: Option<usize>, evicted: &mut Vec<Id>) {
+        let max = max.map(|max| max.max(1));
+        match max {
+            Some(max) => drop(self.bounds.insert(volume, max)),
+            None => drop(self.bounds.remove(&volume)),
+        }
+        let volume = Some(volume);
+        while max.is_some_and(|max| self.len_of(volume) > max) {
+            let Some(gone) = self.share(volume).let_go() else {
+                return;
+            };
+            self.has_gone(volume, gone);
+            evicted.push(gone);
+        }
+    }
+
+    fn len_of(&self, volume: Option<VolumeId>) -> usize {
+        self.shares.get(&volume).map_or(0, |share| share.len())
+    }
+
+    /// Whether a volume has as much as it may.
+    fn is_at_bound(&self, volume: Option<VolumeId>) -> bool {
+        let bound = volume.and_then(|volume| self.bounds.get(&volume));
+        bound.is_some_and(|max| self.len_of(volume) >= *max)
     }
 
     fn share(&mut self, volume: Option<VolumeId>) -> &mut Lirs<Id> {
@@ -320,7 +359,7 @@ impl Shares {
             return;
         };
         // Whoever asks for what nobody has is its owner from now on.
-        if owner.is_none() && volume.is_some() {
+        if owner.is_none() && volume.is_some() && !self.is_at_bound(volume) {
             self.take_out(owner, id);
             self.put(volume, id);
         } else {
@@ -354,14 +393,15 @@ impl Shares {
     }
 
     fn insert(&mut self, volume: Option<VolumeId>, id: Id, evicted: &mut Vec<Id>) {
-        if self.len < self.capacity {
+        let is_bound = self.is_at_bound(volume);
+        if self.len < self.capacity && !is_bound {
             return self.put(volume, id);
         }
-        let has = self.shares.get(&volume).map_or(0, |share| share.len());
+        let has = self.len_of(volume);
         let largest = self.shares.iter().max_by_key(|(_, share)| share.len());
         match largest.map(|(owner, share)| (*owner, share.len())) {
             // Who has one more keeps it, or the two would take it from each other for ever.
-            Some((owner, most)) if has == 0 || most > has + 1 => {
+            Some((owner, most)) if !is_bound && (has == 0 || most > has + 1) => {
                 let Some(gone) = self.share(owner).let_go() else {
                     return;
                 };
@@ -444,6 +484,30 @@ mod tests {
         }
         assert_eq!(areas.sizes()[2], (101, 101));
         assert!(hits.iter().all(|hits| *hits > 19 * 45), "{hits:?}");
+    }
+
+    #[test]
+    fn a_volume_at_its_bound_gives_its_own() {
+        let [bound, other] = [1, 2].map(VolumeId::from_random);
+        let mut areas = Areas::new(&Division::default(), 400);
+        let mut evicted = Vec::new();
+        areas.bound_share(bound, Some(20), &mut evicted);
+        for number in 0..50 {
+            areas.insert(Area::Active(other), id(1000 + number), &mut evicted);
+            areas.insert(Area::Active(bound), id(number), &mut evicted);
+        }
+        assert!(evicted.iter().all(|gone| gone.location.bits() < 1000));
+        assert_eq!((evicted.len(), areas.sizes()[2]), (30, (70, 100)));
+        evicted.clear();
+        areas.bound_share(bound, Some(5), &mut evicted);
+        assert_eq!((evicted.len(), areas.sizes()[2].0), (15, 55));
+        // Without a bound it has what others do not use.
+        areas.bound_share(bound, None, &mut evicted);
+        evicted.clear();
+        for number in 100..145 {
+            areas.insert(Area::Active(bound), id(number), &mut evicted);
+        }
+        assert_eq!((evicted.len(), areas.sizes()[2].0), (0, 100));
     }
 
     #[test]

@@ -365,6 +365,15 @@ impl Cache {
         }
     }
 
+    /// What a volume may have of the active area, in blocks; none: its fair share. What it has
+    /// beyond that goes.
+    pub fn bound_share(&self, volume: VolumeId, blocks_max: Option<usize>) {
+        let mut state = self.state();
+        if state.slots.bound_share(volume, blocks_max) {
+            self.is_dirty(&mut state);
+        }
+    }
+
     /// How many more blocks it would take now.
     #[must_use]
     pub fn takes(&self) -> usize {

@@ -9,6 +9,8 @@
 use std::collections::HashMap;
 
 use super::WRITES_MAX;
+use base::VolumeId;
+
 use super::areas::{Area, Areas, Division};
 use super::entry::{AreaKind, ENTRY_BYTES, Entry, Id};
 use super::head::{PAGE_ENTRIES, SLOT_BYTES};
@@ -136,6 +138,18 @@ impl Slots {
             self.brought[moved.area as usize] += 1;
         }
         moved
+    }
+
+    /// What a volume may have of the active area. Whether something went by that.
+    pub fn bound_share(&mut self, volume: VolumeId, blocks_max: Option<usize>) -> bool {
+        let mut evicted = Vec::new();
+        self.areas.bound_share(volume, blocks_max, &mut evicted);
+        for id in &evicted {
+            if let Some(kind) = self.release(*id) {
+                self.pushed_out[kind as usize] += 1;
+            }
+        }
+        !evicted.is_empty()
     }
 
     /// A block is an area's from now on. Whether it stays there.

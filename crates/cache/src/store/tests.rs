@@ -180,7 +180,7 @@ fn whatever_a_crash_or_a_flipped_bit_leaves_is_right_or_not_there() {
                 let area = match number % 3 {
                     0 => METADATA,
                     1 => Area::Image {
-                        pinned: number % 2 == 0,
+                        pinned: number.is_multiple_of(2),
                     },
                     _ => active(number % 2),
                 };

@@ -11,7 +11,7 @@ use super::rights::{check_snapshot, volume_for};
 use super::rows::{self, SnapshotState, VolumeRow};
 use super::tags::{self, Tags};
 use super::volumes::by_id;
-use super::{Asker, Database, DatabaseError, Need, Right, Thing};
+use super::{Asker, Database, DatabaseError, Need, Right, Thing, VolumeSizes};
 
 /// A volume to be made. Its names, sizes and key have been checked or made by
 /// the caller.
@@ -38,6 +38,8 @@ pub struct NewVolume {
     /// Under which lineage it will write. Its key is brought by the first host
     /// that opens it.
     pub lineage: Lineage,
+    /// What it may take of hosts.
+    pub sizes: VolumeSizes,
     /// The snapshot it starts from.
     pub origin: Option<SnapshotId>,
     /// When.
@@ -74,6 +76,7 @@ impl Database {
                 let seen = volume_for(&mut *change, asker, &made, need).await;
                 return seen.map_err(super::asker::gone_since);
             }
+            new.sizes.refuse_unless_allowed(asker)?;
             let party = &asker.party;
             let account = account_of(&mut *change, party, new.project.as_deref()).await?;
             refuse_name(&mut *change, party.id, &new.name).await?;
@@ -123,6 +126,7 @@ impl Database {
             .bind(new.erasure.map_or(0, |erasure| i64::from(erasure.parity())))
             .execute(&mut *change)
             .await?;
+            new.sizes.keep(&mut *change, &new.id.to_string()).await?;
             tags::set(&mut *change, &new.id.to_string(), &new.tags).await?;
             let target = format!("{} {}", new.id, new.name);
             asker.note(&mut *change, "create", target).await?;

@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use api::host::Access;
 use api::types::{
-    CreateVolume, Export, ExportVolume, GiveVolume, GrowVolume, Page, RestoreVolume, SetTags,
-    TAGS_MAX, Version, Volume,
+    CreateVolume, Export, ExportVolume, GiveVolume, GrowVolume, Page, RestoreVolume, SetSizes,
+    SetTags, TAGS_MAX, Version, Volume,
 };
 use api::words::{SealShown, VolumeState};
 use axum::Json;
@@ -19,7 +19,7 @@ use super::asking::Paging;
 use super::{ApiError, Body, Name, Query, Wait};
 use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{AttachmentRow, DamagedVolume, Filter, Tags};
+use crate::database::{AttachmentRow, DamagedVolume, Filter, Tags, VolumeSizes};
 use crate::error::ControlError;
 use crate::parse;
 use crate::volumes::{RestoreTo, VolumeRequest, VolumeView, spell_time};
@@ -33,6 +33,7 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(grow))
         .routes(routes!(restore))
         .routes(routes!(tag))
+        .routes(routes!(set_sizes))
         .routes(routes!(give))
         .routes(routes!(versions))
         .routes(routes!(export, unexport))
@@ -150,6 +151,10 @@ async fn create(
         replicas: new.replicas,
         strict_zones: new.strict_zones,
         erasure: erasure.transpose()?,
+        sizes: VolumeSizes {
+            journal_bytes: new.journal_size,
+            cache_max_bytes: new.cache_max,
+        },
     };
     let view = acting.create_volume(request).await?;
     Ok((StatusCode::CREATED, Json(shown(view))))
@@ -211,6 +216,24 @@ async fn restore(
     request_body = SetTags, responses((status = 200, body = Volume)))]
 async fn tag(acting: Acting, Name(volume): Name, Body(set): Body<SetTags>) -> Answer<Volume> {
     Ok(Json(shown(acting.tag_volume(&volume, set.tags).await?)))
+}
+
+/// Say what a volume may take of hosts
+///
+/// Of their caches at once, of a journal from its next attachment on.
+#[utoipa::path(put, path = "/v1/volumes/{volume}/sizes", operation_id = "set_volume_sizes",
+    tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
+    request_body = SetSizes, responses((status = 200, body = Volume)))]
+async fn set_sizes(
+    acting: Acting,
+    Name(volume): Name,
+    Body(set): Body<SetSizes>,
+) -> Answer<Volume> {
+    let sizes = VolumeSizes {
+        journal_bytes: set.journal_size,
+        cache_max_bytes: set.cache_max,
+    };
+    Ok(Json(shown(acting.set_volume_sizes(&volume, sizes).await?)))
 }
 
 /// Give a volume, and its snapshots, to another user
@@ -279,6 +302,8 @@ fn shown_damaged(volume: DamagedVolume) -> Volume {
         seal: SealShown::Unknown.as_str().to_owned(),
         replicas: 0,
         erasure: None,
+        journal_size: None,
+        cache_max: None,
         created: spell_time(world::Millis(0)),
         from: None,
         export: None,
@@ -312,6 +337,8 @@ fn shown(view: VolumeView) -> Volume {
         seal: row.seal.to_string(),
         replicas: row.replicas,
         erasure: row.erasure.map(|erasure| erasure.to_string()),
+        journal_size: row.sizes.journal_bytes,
+        cache_max: row.sizes.cache_max_bytes,
         created: spell_time(row.created),
         from: row.origin.map(|origin| origin.to_string()),
         export,

@@ -8,7 +8,7 @@ use base::size::exact_bytes;
 
 use super::VolumeView;
 use crate::acting::Acting;
-use crate::database::{AttachmentRow, DatabaseError, Right, Tags, VolumeRow};
+use crate::database::{AttachmentRow, DatabaseError, Right, Tags, VolumeRow, VolumeSizes};
 use crate::error::ControlError;
 use crate::parse;
 
@@ -31,6 +31,27 @@ impl Acting {
             tags,
             ..self.seen(row.id).await?
         })
+    }
+
+    /// Says what a volume may take of hosts: of their caches at once, of a journal from its
+    /// next attachment on.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`] if a size is none; [`ControlError::NotFound`];
+    /// [`ControlError::Forbidden`] if the asker does not administer the volume, or is no
+    /// administrator of the cluster and its journal is to be of another length;
+    /// [`ControlError::Conflict`] if it is being deleted, or the name is not clear.
+    pub async fn set_volume_sizes(
+        &self,
+        name: &str,
+        sizes: VolumeSizes,
+    ) -> Result<VolumeView, ControlError> {
+        parse::sizes(sizes)?;
+        let database = &self.inner.database;
+        let row = database.set_volume_sizes(self.asker(), name, sizes).await?;
+        let mut view = self.seen(row.id).await?;
+        view.row.sizes = sizes;
+        Ok(view)
     }
 
     /// Gives a volume to another user.

@@ -8,7 +8,7 @@ use catalog::Erasure;
 
 use super::{Redundancy, VolumeView};
 use crate::acting::Acting;
-use crate::database::{Need, NewVolume, Right, SnapshotRow, Tags};
+use crate::database::{Need, NewVolume, Right, SnapshotRow, Tags, VolumeSizes};
 use crate::error::{ControlError, gone_since};
 use crate::parse;
 
@@ -35,6 +35,8 @@ pub struct VolumeRequest {
     pub strict_zones: bool,
     /// What is in their place.
     pub erasure: Option<Erasure>,
+    /// What it may take of hosts.
+    pub sizes: VolumeSizes,
 }
 
 impl Acting {
@@ -61,6 +63,7 @@ impl Acting {
         }
         let name = parse::name(&request.name)?.to_owned();
         parse::tags(&request.tags)?;
+        parse::sizes(request.sizes)?;
         let origin = match &request.from {
             Some(from) => {
                 let need = Need::Have(Right::Read);
@@ -110,6 +113,7 @@ impl Acting {
             erasure: request.erasure,
             // By its name the wrapped key is bound to the volume.
             lineage: Lineage::from_random(id.as_u128()),
+            sizes: request.sizes,
             origin: origin.map(|snapshot| snapshot.id),
             created: world.clock.wall(),
         };

@@ -290,6 +290,7 @@ impl Sqlite {
             lineage: Lineage::from_random(self.number()),
             origin,
             created: Millis(1),
+            sizes: control::database::VolumeSizes::default(),
         };
         let inserted = self.database.insert_volume(&self.catalog.asker, &new);
         self.runtime.block_on(inserted)?;

@@ -83,6 +83,7 @@ pub fn volume(name: &str, created: Millis) -> NewVolume {
         project: None,
         tags: Tags::new(),
         lineage: Lineage::from_random(number()),
+        sizes: control::database::VolumeSizes::default(),
         origin: None,
         created,
     }

@@ -203,6 +203,7 @@ async fn counted(database: &Database) -> Counts {
             lineage: Lineage::from_random(number),
             origin: None,
             created: Millis(0),
+            sizes: control::database::VolumeSizes::default(),
         };
         database.insert_volume(&asker, &new).await.expect("made");
     }

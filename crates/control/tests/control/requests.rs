@@ -731,6 +731,7 @@ fn each_problem_code_and_state_is_explained_to_programmers() {
         "AttachmentState",
         "KeyState",
         "UnitState",
+        "PreloadState",
     ] {
         for word in schemas[name]["enum"].as_array().expect("words") {
             let cell = format!("| `{}` |", word.as_str().expect("a word"));

@@ -93,6 +93,16 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
             MANAGE,
         ),
         (
+            "PUT /v1/volumes/{v}/sizes",
+            json!({"cache_max": 1 << 20}),
+            MANAGE,
+        ),
+        (
+            "PUT /v1/volumes/{v}/sizes",
+            json!({"journal_size": 16 << 20}),
+            pin,
+        ),
+        (
             "PUT /v1/volumes/{v}/tags",
             json!({"tags": {"a": "b"}}),
             MANAGE,
@@ -205,6 +215,7 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
         ("DELETE /v1/projects/shared", none.clone(), with(ROOT, 409)),
         ("GET /v1/me", none.clone(), me),
         ("GET /v1/status", none.clone(), ROOT),
+        ("GET /v1/load", none.clone(), ROOT),
         ("GET /v1/audit", none.clone(), ROOT),
         ("GET /v1/units", none.clone(), ROOT),
         ("GET /v1/units/none", none.clone(), with(ROOT, 404)),

@@ -10,6 +10,17 @@ use crate::moment::{self, Moment};
 
 const REPLICAS: RangeInclusive<i64> = 1..=types::REPLICAS_MAX as i64;
 
+/// A size, or none of its own.
+#[derive(Clone, Copy)]
+pub struct Wished(pub Option<u64>);
+
+fn wished(text: &str) -> Result<Wished, String> {
+    match text {
+        "default" => Ok(Wished(None)),
+        _ => size(text).map(|bytes| Wished(Some(bytes))),
+    }
+}
+
 #[derive(Subcommand)]
 pub enum VolumeCommand {
     /// Make a volume, empty or from a snapshot.
@@ -45,9 +56,29 @@ pub enum VolumeCommand {
         /// your name]
         #[arg(long)]
         project: Option<String>,
+        /// How long its journal is. For administrators. [default: as its host has it for all]
+        #[arg(long, value_name = "SIZE", value_parser = size)]
+        journal_size: Option<u64>,
+        /// What it may have of each host's cache for what volumes read. [default: its fair
+        /// share]
+        #[arg(long, value_name = "SIZE", value_parser = size)]
+        cache_max: Option<u64>,
         /// A tag; may be given again.
         #[arg(long, value_name = "KEY=VALUE")]
         tag: Vec<String>,
+    },
+    /// Say what a volume may take of hosts.
+    Set {
+        /// Name or id.
+        name: String,
+        /// How long its journal is from its next attachment on; `default` is as its host has it
+        /// for all. For administrators, but for that.
+        #[arg(long, value_name = "SIZE", value_parser = wished, required_unless_present = "cache_max")]
+        journal_size: Option<Wished>,
+        /// What it may have of each host's cache for what volumes read; `default` is its fair
+        /// share.
+        #[arg(long, value_name = "SIZE", value_parser = wished)]
+        cache_max: Option<Wished>,
     },
     /// List volumes.
     List {

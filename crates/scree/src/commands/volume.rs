@@ -1,8 +1,8 @@
 //! `scree volume`.
 
 use api::types::{
-    CreateVolume, Export, ExportVolume, GiveVolume, GrowVolume, RestoreVolume, SetTags, Snapshot,
-    Version, Volume,
+    CreateVolume, Export, ExportVolume, GiveVolume, GrowVolume, RestoreVolume, SetSizes, SetTags,
+    Snapshot, Version, Volume,
 };
 use base::size::about_bytes as bytes;
 
@@ -33,6 +33,8 @@ impl Session {
                 strict_zones,
                 erasure,
                 project,
+                journal_size,
+                cache_max,
                 tag,
             } => {
                 let new = CreateVolume {
@@ -46,6 +48,8 @@ impl Session {
                     replicas,
                     strict_zones,
                     erasure,
+                    journal_size,
+                    cache_max,
                 };
                 self.create_volume(new).await
             }
@@ -79,6 +83,21 @@ impl Session {
                 let path = format!("/v1/volumes/{}/tags", segment(&name)?);
                 let tags = tags(&words)?;
                 self.print_volume(&self.client.put(&path, &SetTags { tags }).await?)
+            }
+            VolumeCommand::Set {
+                name,
+                journal_size,
+                cache_max,
+            } => {
+                let path = format!("/v1/volumes/{}", segment(&name)?);
+                let now: Volume = self.client.get(&path).await?;
+                // What is not said stays as it is.
+                let sizes = SetSizes {
+                    journal_size: journal_size.map_or(now.journal_size, |wished| wished.0),
+                    cache_max: cache_max.map_or(now.cache_max, |wished| wished.0),
+                };
+                let path = format!("{path}/sizes");
+                self.print_volume(&self.client.put(&path, &sizes).await?)
             }
             VolumeCommand::Give {
                 name,
@@ -238,6 +257,12 @@ fn show(volume: &Volume) -> String {
     match &volume.erasure {
         Some(erasure) => row("erasure", erasure.clone()),
         None => row("replicas", volume.replicas.to_string()),
+    }
+    if let Some(size) = volume.journal_size {
+        row("journal size", bytes(size));
+    }
+    if let Some(size) = volume.cache_max {
+        row("cache at most", bytes(size));
     }
     row("owner", or_dash(volume.owner.as_ref()));
     row("project", or_dash(volume.project.as_ref()));

@@ -12,7 +12,7 @@ use crate::commands::Failure;
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// What a folder that a start made, and did not get through with, may hold.
-const OURS: [&str; 22] = [
+const OURS: [&str; 24] = [
     "lock",
     "database",
     "authority.key",
@@ -34,6 +34,8 @@ const OURS: [&str; 22] = [
     "nbd.sock",
     "scree.db-wal",
     "scree.db-shm",
+    "unpinned",
+    "unpinned.new",
     "lost+found",
 ];
 
@@ -124,6 +126,7 @@ mod tests {
             &[][..],
             &["lost+found"],
             &["identity.toml", "agent.lock", "keys", "journal"],
+            &["identity.toml", "unpinned", "unpinned.new"],
             &["lock", "database", "authority.pem", "authority.key"],
             &["scree.db", "notes.txt"],
         ] {

@@ -12,8 +12,8 @@ use agent::vm::VmOptions;
 use api::{Client, Profile};
 use base::size::exact_bytes;
 use cache::store::CacheConfig;
-use catalog::RESTORE_SKIPS_BYTES;
 use catalog::retention::Retention;
+use catalog::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN};
 use chain::Room;
 use control::database::{AddressError, PostgresUrl};
 use control::folder::{LookForRemains, Remains};
@@ -26,14 +26,6 @@ use crate::args::{ControllerArguments, KeepArguments, ServeArguments};
 use crate::commands::Failure;
 use crate::output::shell_word;
 use crate::tls_files::ApiTls;
-
-/// A smaller journal could not take one large write and its destage.
-const JOURNAL_BYTES_MIN: u64 = 8 << 20;
-
-/// A quarter of what the log's positions skip when a volume goes back to an
-/// earlier version ([`RESTORE_SKIPS_BYTES`]): what lies in a journal from
-/// before must never look like the log from after.
-const JOURNAL_BYTES_MAX: u64 = RESTORE_SKIPS_BYTES / 4;
 
 /// The environment variable with the URL of a controller's database.
 const DATABASE: &str = "SCREE_DATABASE";

@@ -114,13 +114,13 @@ fn asked(site: &Site) -> (u64, u64) {
     (count("file"), count("units"))
 }
 
-fn file_of(site: &Site) -> Value {
+pub fn file_of(site: &Site) -> Value {
     site.locally(&["top"])[0]["cache"]["file"].clone()
 }
 
 /// A site of two daemons and a host with a cache in a file, and a disk of 512 blocks whose
 /// content is on the daemons only.
-fn site_with_cache() -> (Site, [Process; 4], Vec<String>) {
+pub fn site_with_cache() -> (Site, [Process; 4], Vec<String>) {
     let (site, controller) = Site::new();
     let invited = site.locally(&["host", "add", "h1"]);
     assert_eq!(site.enrol_host(&invited).code, 0);

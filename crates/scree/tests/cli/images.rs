@@ -1,0 +1,114 @@
+//! Base images, from being marked to being read from the caches of hosts.
+
+use serde_json::Value;
+
+use crate::caches::{file_of, site_with_cache};
+use crate::host::{Host, wait_until};
+use crate::service::{Site, qemu_io};
+
+/// How many blocks of images the only open volume had of its host's cache, and of units.
+fn asked(site: &Site) -> (u64, u64) {
+    let load = site.locally(&["top"]);
+    let asked = &load[0]["volumes"][0]["engine"]["cache"]["asked"]["image"];
+    let count = |place: &str| asked[place].as_u64().expect("a number");
+    (count("file"), count("units"))
+}
+
+/// How many blocks of images there are in it, and of others.
+fn kept(site: &Site) -> (u64, u64) {
+    let file = file_of(site);
+    let count = |area: &str| file[area]["blocks"].as_u64().expect("a number");
+    (count("image"), count("active"))
+}
+
+fn reads_right(site: &Site, volume: &str) -> bool {
+    let commands = ["read -P 7 0 1M", "read -P 9 1M 1M"];
+    qemu_io(&site.path("a"), volume, &commands)
+}
+
+#[test]
+fn a_preloaded_image_is_read_from_the_cache_by_its_clones() {
+    let (site, [controller, agent, first, second], _) = site_with_cache();
+    site.locally(&["volume", "unexport", "disk"]);
+    site.locally(&["snapshot", "create", "disk", "--name", "moment"]);
+    site.locally(&["volume", "create", "clone", "--from", "moment"]);
+    let marked = site.locally(&["image", "mark", "disk"]);
+    assert_eq!(
+        (&marked["pinned"], &marked["clones"]),
+        (&false.into(), &1.into())
+    );
+
+    let image = site.locally(&["image", "preload", "disk"]);
+    let preload = &image["preloads"][0];
+    assert_eq!(
+        (&preload["host"], &preload["state"]),
+        (&"h1".into(), &"done".into())
+    );
+    let bytes = Value::from(2 << 20);
+    assert_eq!(
+        (&preload["done_bytes"], &preload["all_bytes"]),
+        (&bytes, &bytes)
+    );
+    wait_until("all of it is kept", || kept(&site) == (512, 0));
+    site.locally(&["volume", "export", "clone"]);
+    assert!(reads_right(&site, "clone"));
+    assert_eq!(asked(&site), (512, 0));
+    let listed = site.locally(&["image", "list"]);
+    assert_eq!(listed.as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        (&listed[0]["name"], &listed[0]["preloads"][0]["state"]),
+        (&"disk".into(), &"done".into())
+    );
+
+    // What the clone writes itself is none of the image's, until that is one, too.
+    let write = ["write -P 1 4M 64K"];
+    assert!(qemu_io(&site.path("a"), "clone", &write));
+    site.locally(&["volume", "unexport", "clone"]);
+    site.locally(&["volume", "export", "clone"]);
+    let read = || qemu_io(&site.path("a"), "clone", &["read -P 1 4M 64K"]);
+    assert!(read());
+    wait_until("it is kept", || kept(&site) == (512, 16));
+    site.locally(&["image", "mark", "clone"]);
+    wait_until("it has moved", || read() && kept(&site) == (528, 0));
+
+    // Where nobody is asked to wait, nobody does; and it may be called off.
+    let begun = site.locally(&["image", "preload", "disk", "--host", "h1", "--no-wait"]);
+    assert_eq!(begun["preloads"][0]["state"], "waiting");
+    let off = site.locally(&["image", "preload", "disk", "--call-off"]);
+    assert!(off["preloads"][0]["ended"].is_string());
+    site.locally(&["image", "unmark", "disk"]);
+    let listed = site.locally(&["image", "list"]);
+    assert_eq!(listed[0]["name"], "clone");
+    for process in [agent, first, second, controller] {
+        process.stop();
+    }
+}
+
+#[test]
+fn what_is_not_to_be_had_of_images_is_said() {
+    let host = Host::with(&["--units", "2"]);
+    host.json(&["volume", "create", "disk", "--size", "16M"]);
+    host.refuses(
+        1,
+        &["image", "preload", "disk"],
+        &["is no base image", "scree image mark"],
+    );
+    host.refuses(1, &["image", "unpin", "disk"], &["is no base image"]);
+    host.refuses(1, &["image", "mark", "none"], &["none"]);
+    let pinned = host.json(&["image", "pin", "disk"]);
+    assert_eq!(pinned["pinned"], true);
+    host.refuses(
+        1,
+        &["image", "preload", "disk"],
+        &["nothing of volume", "on the units yet"],
+    );
+    host.qemu_io("disk", &["write -P 5 0 1M"]);
+    host.json(&["volume", "unexport", "disk"]);
+    host.refuses(
+        1,
+        &["image", "preload", "disk"],
+        &["no cache in a file", "--cache"],
+    );
+    let unpinned = host.json(&["image", "unpin", "disk"]);
+    assert_eq!(unpinned["pinned"], false);
+}

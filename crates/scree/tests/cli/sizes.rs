@@ -1,0 +1,38 @@
+//! What single volumes may take of hosts.
+
+use crate::host::Host;
+
+#[test]
+fn a_volumes_own_journal_is_as_long_as_was_said_from_its_next_attachment_on() {
+    let host = Host::with(&["--units", "2"]);
+    let create = ["volume", "create", "disk", "--size", "16M"];
+    let sizes = ["--journal-size", "32M", "--cache-max", "2M"];
+    let made = host.json(&[&create[..], &sizes].concat());
+    assert_eq!(
+        (&made["journal_size"], &made["cache_max"]),
+        (&(32 << 20).into(), &(2 << 20).into())
+    );
+    let journal = || {
+        host.json(&["volume", "export", "disk"]);
+        let shown = host.json(&["volume", "show", "disk"]);
+        shown["engine"]["journal_bytes"].as_u64().expect("a number")
+    };
+    assert_eq!(journal(), 32 << 20);
+    // What is not said stays.
+    let set = host.json(&["volume", "set", "disk", "--journal-size", "default"]);
+    assert!(set["journal_size"].is_null());
+    assert_eq!(set["cache_max"], 2 << 20);
+    assert_eq!(journal(), 32 << 20, "it is in use");
+    host.json(&["volume", "unexport", "disk"]);
+    assert_eq!(journal(), 16 << 20, "as the host has it for all");
+    let set = host.json(&["volume", "set", "disk", "--cache-max", "default"]);
+    assert!(set["cache_max"].is_null());
+
+    let set = ["volume", "set", "disk"];
+    let refuses = |code, more: &[&str], words: &[&str]| {
+        host.refuses(code, &[&set[..], more].concat(), words);
+    };
+    refuses(1, &["--journal-size", "1M"], &["a journal has 8M to 256G"]);
+    refuses(1, &["--cache-max", "4K"], &["1M of a cache at least"]);
+    refuses(2, &[], &["--journal-size"]);
+}
