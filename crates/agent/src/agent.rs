@@ -51,6 +51,7 @@ use crate::leases::Held;
 use crate::links::Links;
 use crate::mending::MendedTotals;
 use crate::plugging::Plugging;
+use crate::preloads::Preloads;
 use crate::serving::{Serving, ServingError};
 use crate::units::{Mounted, UnitsError};
 use crate::vm::VmOptions;
@@ -209,6 +210,8 @@ pub(crate) struct Inner {
     pub workers: Mutex<HashMap<AttachmentId, Worker>>,
     /// Tasks under way.
     tasks: Mutex<HashSet<i64>>,
+    /// Images that are being read into the cache.
+    pub preloads: Mutex<Preloads>,
     /// A report that has seen this is waited for.
     pub look: watch::Sender<u64>,
     /// Rung when there may be something to clean.
@@ -301,7 +304,8 @@ impl Agent {
             settings.nbd_tls,
         )?;
         let id = cluster.id.as_u128().to_be_bytes();
-        let caching = Caching::start(&world, settings.cache, id).await?;
+        let unpinned = folder.unpinned();
+        let caching = Caching::start(&world, settings.cache, id, unpinned).await?;
         let agent = Self {
             inner: Arc::new(Inner {
                 caching,
@@ -335,6 +339,7 @@ impl Agent {
                 volume_config: settings.volume,
                 workers: Mutex::default(),
                 tasks: Mutex::default(),
+                preloads: Mutex::default(),
                 look: watch::Sender::new(0),
                 cleaning_wanted: Notify::new(),
                 clean: Mutex::default(),
@@ -447,6 +452,8 @@ impl Agent {
             self.begin_task(task);
         }
         self.set_wishes(wanted.attachments);
+        self.set_preloads(wanted.preloads);
+        self.inner.caching.want_unpinned(wanted.unpins);
         self.inner.compare.store(wanted.compare, Ordering::Relaxed);
         if std::mem::replace(&mut *lock(&self.inner.clean), wanted.clean) != wanted.clean {
             self.inner.cleaning_wanted.notify_one();

@@ -1,12 +1,13 @@
 //! [`Attached`]: an open volume, served in a thread of its own, and what is asked of it there.
-//! `opening`: how it comes to be, and ends.
+//! `opening`: how it comes to be, and ends; `image`: what of it is a base image's.
 
+mod image;
 mod opening;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use api::host::WantedChain;
+use api::host::{ImageOf, WantedChain};
 use base::{AttachmentId, VolumeId};
 use chain::{Chain, Exchange};
 use frontend::nbd::{Export, ExportGone, ExportThread, Watcher};
@@ -18,6 +19,7 @@ use crate::capability_cache::Kept;
 use crate::closer::Closer;
 use crate::events::EventLog;
 
+pub(crate) use image::VolumeCache;
 pub use opening::AttachError;
 
 /// A volume that is attached here, and served.
@@ -42,6 +44,8 @@ pub struct Attached {
     pub(crate) chain: Mutex<Option<WantedChain>>,
     /// Its thread, until it is told to stop.
     served: RwLock<Option<Served>>,
+    /// Its way through the host's cache.
+    cache: VolumeCache,
     /// What is read without a lease, on unit daemons.
     _kept: Option<Kept>,
 }
@@ -70,7 +74,7 @@ impl Attached {
         (id, volume): (AttachmentId, VolumeId),
         (epoch, since, restores): (Option<u32>, Option<u32>, Option<u64>),
         name: String,
-        (served, kept): (Served, Option<Kept>),
+        (served, kept, cache): (Served, Option<Kept>, VolumeCache),
     ) -> Self {
         Self {
             name,
@@ -84,6 +88,7 @@ impl Attached {
             chain_turn: AtomicU64::new(0),
             chain: Mutex::default(),
             served: RwLock::new(Some(served)),
+            cache,
             _kept: kept,
         }
     }
@@ -91,6 +96,11 @@ impl Attached {
     /// Which one it is.
     pub(crate) fn volume(&self) -> VolumeId {
         self.volume
+    }
+
+    /// It is a clone of this image, or this image, from now on.
+    pub(crate) fn follow_image(&self, image: Option<ImageOf>) {
+        self.cache.follow(image);
     }
 
     fn with<T>(&self, ask: impl FnOnce(&Served) -> Result<T, ExportGone>) -> Result<T, ExportGone> {

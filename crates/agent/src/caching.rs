@@ -18,6 +18,9 @@ use crate::agent::{Agent, TaskEnded, blocking, lock};
 /// A start waits no longer for its file.
 const OPENED_WITHIN: Duration = Duration::from_secs(5);
 
+/// The note of how often images were pinned no more has a number and a line's end.
+const UNPINNED_BYTES_MAX: u64 = 32;
+
 /// What has changed is looked for so often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -43,6 +46,18 @@ pub(crate) struct Caching {
     config: Option<CacheConfig>,
     /// Why it has no file, if it should have one.
     problem: Mutex<Option<String>>,
+    /// Where it is noted how often images were pinned no more, when it was heard of last.
+    unpinned: PathBuf,
+    unpins: Mutex<Unpins>,
+}
+
+/// How often images were pinned no more.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unpins {
+    /// As the controllers say, once they have.
+    wanted: Option<u64>,
+    /// As of the last time that all of the file was unpinned, if that is known.
+    done: Option<u64>,
 }
 
 impl Caching {
@@ -51,6 +66,7 @@ impl Caching {
         world: &World,
         settings: CacheSettings,
         cluster: [u8; 16],
+        unpinned: PathBuf,
     ) -> Result<Arc<Self>, TaskEnded> {
         let config = settings.file.map(|(path, bytes, division)| CacheConfig {
             path,
@@ -62,6 +78,8 @@ impl Caching {
             cache: HostCache::new(settings.memory_bytes),
             config,
             problem: Mutex::default(),
+            unpinned,
+            unpins: Mutex::default(),
         });
         let (opening, world) = (Arc::clone(&caching), world.clone());
         if let Some(opened) =
@@ -70,6 +88,45 @@ impl Caching {
             opened?;
         }
         Ok(caching)
+    }
+
+    /// Images were pinned no more so often: if that is news, nothing of the file stays, until
+    /// what is to stay is asked for again.
+    pub fn want_unpinned(&self, unpins: u64) {
+        lock(&self.unpins).wanted = Some(unpins);
+    }
+
+    /// Does what is to be done for the file now and then, if there is one. Waits.
+    pub fn look_after(&self, world: &World) {
+        if let Some(file) = self.cache.file() {
+            self.unpin(world, file);
+            file.write_behind();
+        }
+    }
+
+    /// Nothing of the file stays, if that is wanted and was not done yet.
+    fn unpin(&self, world: &World, file: &Cache) {
+        let Unpins { wanted, done } = *lock(&self.unpins);
+        let Some(wanted) = wanted.filter(|wanted| done != Some(*wanted)) else {
+            return;
+        };
+        let noted = host::read_small(&*world.disk, &self.unpinned, UNPINNED_BYTES_MAX);
+        let noted = noted.ok().and_then(|text| {
+            let text = std::str::from_utf8(&text).ok()?;
+            text.trim().parse().ok()
+        });
+        if noted != Some(wanted) {
+            file.unpin_all();
+            // What is noted is so also after a crash.
+            file.flush();
+            let text = format!("{wanted}\n");
+            let kept = host::write_whole(&*world.disk, &self.unpinned, text.as_bytes());
+            if let Err(error) = kept {
+                // The next process does it once more.
+                tracing::warn!(path = %self.unpinned.display(), %error, "not noted");
+            }
+        }
+        lock(&self.unpins).done = Some(wanted);
     }
 
     /// Opens the file, unless there is none, or it is open. Waits.
@@ -122,7 +179,7 @@ impl Agent {
             let (caching, world) = (Arc::clone(caching), self.inner.world.clone());
             let is_to_be_tried = looks % LOOKS_UNTIL_TRIED == 0;
             let looked = blocking(move || match caching.cache.file() {
-                Some(file) => file.write_behind(),
+                Some(_) => caching.look_after(&world),
                 None if is_to_be_tried => caching.open(&world),
                 None => {}
             });

@@ -15,8 +15,8 @@ use std::time::Duration;
 use api::host::{
     Ahead, AskCapabilities, AskCleaning, Assignments, AttachmentReport, Capabilities,
     CatalogAnswer, CatalogCall, Cleaning, Cluster, Doubt, EncodedPlan, FoundedKey, HostUnit,
-    MarkedUnits, MendEnd, MendProgress, MendTask, Renewal, Renewed, Report, TaskAnswer, Want,
-    WrappedRow, WrappingKey,
+    MarkedUnits, MendEnd, MendProgress, MendTask, PreloadReport, Renewal, Renewed, Report,
+    TaskAnswer, Want, WrappedRow, WrappingKey,
 };
 use api::types::{Certificate, Renew};
 use api::{Client, ClientError};
@@ -146,6 +146,26 @@ impl Controller {
     pub(crate) async fn task_done(&self, id: i64, answer: &TaskAnswer) -> Result<(), ClientError> {
         let path = format!("/v1/host/tasks/{id}");
         self.heard(|| self.client.put(&path, answer)).await
+    }
+
+    /// Tells how far a preload has come; `false` if something else is wanted by now.
+    pub(crate) async fn report_preload(
+        &self,
+        volume: VolumeId,
+        report: &PreloadReport,
+    ) -> Result<bool, ClientError> {
+        let path = format!("/v1/host/preloads/{volume}");
+        self.once(self.client.put(&path, report)).await
+    }
+
+    /// The same of its end, until that is heard.
+    pub(crate) async fn preload_ended(
+        &self,
+        volume: VolumeId,
+        report: &PreloadReport,
+    ) -> Result<bool, ClientError> {
+        let path = format!("/v1/host/preloads/{volume}");
+        self.heard(|| self.client.put(&path, report)).await
     }
 
     /// Has a wrapping key kept that was founded here.

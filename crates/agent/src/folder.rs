@@ -12,6 +12,7 @@
 //!   D/units/u1 …       folder units made on the first start
 //!   D/journal/vol-…    one journal for each volume that is attached
 //!   D/nbd.sock         NBD
+//!   D/unpinned         how often images were pinned no more, when the cache heard of that last
 //!   D/vm/att-….sock    NBD, of one attachment to a VM
 //! ```
 
@@ -116,6 +117,12 @@ impl Folder {
     #[must_use]
     pub fn journal(&self, volume: VolumeId) -> PathBuf {
         self.journals().join(volume.to_string())
+    }
+
+    /// How often images were pinned no more, when the cache heard of that last.
+    #[must_use]
+    pub fn unpinned(&self) -> PathBuf {
+        self.path.join("unpinned")
     }
 
     /// Where servers are that tenants' boxes may use.

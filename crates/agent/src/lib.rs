@@ -12,6 +12,7 @@
 //!   units know of that
 //! * `leases`: leases in time; `journals_aside`: journals of volumes that were
 //!   taken from this host; [`journals`]: the folder of journals that hosts share
+//! * `preloads`: base images, read into the cache that [`caching`] keeps
 //! * `cleaning`, `mending`: what goes on by itself; `came_back`: what is said of units that
 //!   were away
 //! * [`serving`]: the NBD server
@@ -55,6 +56,7 @@ mod links;
 mod mending;
 mod places;
 mod plugging;
+mod preloads;
 mod report;
 mod rewrapping;
 mod served;

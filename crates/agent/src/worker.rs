@@ -298,6 +298,7 @@ impl Work {
             self.abandon(attached).await;
             return Next::Now;
         }
+        attached.follow_image(wish.image);
         let why = self.look_at_engine(wish, &attached).await;
         if why.is_some() {
             self.tell(wish, AttachmentState::Error, why).await;

@@ -128,6 +128,35 @@ words!(
 );
 
 words!(
+    /// How a volume is a base image.
+    ImageMark {
+        /// Its blocks are kept as an image's.
+        Marked = "marked",
+        /// And they stay.
+        Pinned = "pinned",
+    }
+);
+
+words!(
+    /// How far a host has read an image into its cache.
+    ///
+    /// - `waiting`: the host has not begun yet
+    /// - `loading`: it reads
+    /// - `done`: all of it was read
+    /// - `error`: it was not read to its end; `reason` says why
+    PreloadState {
+        /// The host has not begun yet.
+        Waiting = "waiting",
+        /// It reads.
+        Loading = "loading",
+        /// All of it was read.
+        Done = "done",
+        /// It was not read to its end: the reason says why.
+        Error = "error",
+    }
+);
+
+words!(
     /// How a volume's blocks are sealed.
     Seal {
         /// With AES-256-GCM, under the volume's own key.

@@ -11,6 +11,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use base::VolumeId;
+
 use crate::memory::{AheadCounters, AheadCounts, Memory};
 use crate::store::{Area, AreaKind, Cache, Id};
 
@@ -159,7 +161,7 @@ impl HostCache {
         match (found.was_ahead, self.file()) {
             (true, _) => self.keep(area, id, found.tag, sealed),
             // What is in memory is not to seem idle in the file.
-            (false, Some(file)) => file.touch(area, id),
+            (false, Some(file)) => drop(file.touch(area, id)),
             (false, None) => {}
         }
         self.count(asker, area, |area| &area.memory);
@@ -171,6 +173,25 @@ impl HostCache {
     pub fn has(&self, id: Id) -> bool {
         let is_in = |memory: &Memory| memory.has(id);
         self.memory.as_ref().is_some_and(is_in) || self.is_in_file(id)
+    }
+
+    /// A block will be asked for, for `area`. Whether it is in the file.
+    pub fn touch(&self, area: Area, id: Id) -> bool {
+        self.file().is_some_and(|file| file.touch(area, id))
+    }
+
+    /// A map page is of no newest version any more.
+    pub fn release(&self, id: Id) {
+        if let Some(file) = self.file() {
+            file.release(id);
+        }
+    }
+
+    /// A volume is not attached any more: none of its map pages is protected for it.
+    pub fn release_all(&self, volume: VolumeId) {
+        if let Some(file) = self.file() {
+            file.release_all(volume);
+        }
     }
 
     /// Whether it is in the file.

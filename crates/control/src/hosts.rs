@@ -51,6 +51,7 @@ impl Control {
         let pending = database.pending_cuts().await?;
         let chains = database.chains_on(host).await?;
         let written = database.chain_volumes_on(host).await?;
+        let images = database.images_on(host).await?;
         for row in database.attachments_on(host).await? {
             match database.volume(row.volume).await {
                 Ok(volume) => {
@@ -61,7 +62,9 @@ impl Control {
                         policy: chain.policy.clone(),
                         volumes: written.get(&chain.id).cloned().unwrap_or_default(),
                     });
-                    attachments.push(assignment(row, volume, chain, &pending));
+                    let wanted = assignment(row, volume, chain, &pending);
+                    let image = images.get(&wanted.volume).copied();
+                    attachments.push(Assignment { image, ..wanted });
                 }
                 // The report says what is damaged, and who is on the way out
                 // is fenced.
@@ -86,6 +89,8 @@ impl Control {
             look,
             clean,
             compare: database.compare_count().await?,
+            preloads: database.preloads_on(host).await?,
+            unpins: database.unpins().await?,
         })
     }
 
@@ -356,6 +361,7 @@ fn assignment(
         version: row.version,
         cuts: cuts.map(|(snapshot, _)| *snapshot).collect(),
         chain,
+        image: None,
         name: export_name(volume.owner_name, volume.name),
         size_bytes: volume.size_bytes,
         block_size: volume.block_size,

@@ -31,6 +31,7 @@ pub mod folder;
 mod health;
 pub mod hosts;
 pub mod http;
+pub mod images;
 pub mod keys;
 pub mod mending;
 pub mod ownership;

@@ -21,6 +21,11 @@ impl Progress {
         bar.set_message(doing.into());
         Self(bar)
     }
+
+    /// Says how far it is.
+    pub fn say(&self, how_far: impl Into<String>) {
+        self.0.set_message(how_far.into());
+    }
 }
 
 impl Drop for Progress {

@@ -241,6 +241,12 @@ impl Machine {
         self.set_tables();
     }
 
+    /// The current process's cache.
+    #[must_use]
+    pub fn cache(&self) -> &HostCache {
+        &self.cache
+    }
+
     /// How many blocks its caches have had that were asked for.
     #[must_use]
     pub fn cached(&self) -> u64 {
@@ -464,7 +470,8 @@ impl Machine {
     /// A volume's way through the cache; part of it counts as an image's.
     fn view(&self, volume: VolumeId) -> CacheView {
         let view = CacheView::new(Arc::clone(&self.cache), volume);
-        view.set_image_below(self.simulation.random.below(4) as u32);
+        let random = &self.simulation.random;
+        view.set_image(random.below(4) as u32, random.one_in(4));
         view
     }
 

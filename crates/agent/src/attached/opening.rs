@@ -31,7 +31,7 @@ use volume::seal::{DataKey, KeyError};
 use volume::{LeaseTerm, OpenError, OpenParams, ReadOnlyParams, ReadOnlyVolume, Volume};
 use world::Wake;
 
-use super::{Attached, Served};
+use super::{Attached, Served, VolumeCache};
 use crate::agent::{Agent, Inner, TaskEnded, blocking, lock};
 use crate::box_files::Keepers;
 use crate::capability_cache::Kept;
@@ -155,6 +155,7 @@ fn open(
     inner: &Inner,
     (lease, term): (Lease, LeaseTerm),
     is_first: bool,
+    cache: CacheView,
     wake: Wake,
 ) -> Result<Volume, AttachError> {
     if !is_head_keyed(&lease) {
@@ -167,7 +168,6 @@ fn open(
     };
     let (volume, epoch) = (lease.volume, lease.epoch);
     let journal = JournalPlace::of(&lease, &inner.folder.journal(volume), shared);
-    let cache = CacheView::new(Arc::clone(&inner.caching.cache), volume);
     let opened = Volume::open(OpenParams {
         world: inner.world.clone(),
         wake,
@@ -234,6 +234,7 @@ fn serve(
     inner: &Arc<Inner>,
     lease: (Lease, LeaseTerm),
     is_first: bool,
+    cache: CacheView,
     options: ExportOptions,
 ) -> Result<Served, AttachError> {
     let closer = Closer::default();
@@ -243,7 +244,7 @@ fn serve(
         // Whoever has stopped waiting needs none.
         let _ = tell.send(watcher);
         let wake = wakes.wake(wake);
-        let volume = open(&inner, lease, is_first, wake.clone())?;
+        let volume = open(&inner, lease, is_first, cache, wake.clone())?;
         Ok::<_, AttachError>(Chain::new(volume, Arc::clone(&inner.world.clock), wake))
     })?;
     let watcher = told.recv().map_err(|_| ExportGone)?;
@@ -259,8 +260,8 @@ fn serve_read_only(
     inner: &Inner,
     wish: &Assignment,
     options: ExportOptions,
-) -> Result<(Served, Option<Kept>), AttachError> {
-    let mut kept = None;
+) -> Result<(Served, Option<Kept>, VolumeCache), AttachError> {
+    let (mut kept, mut lines) = (None, Vec::new());
     let version = match wish.version {
         None => None,
         Some(key) => {
@@ -274,13 +275,15 @@ fn serve_read_only(
             );
             let keys = inner.catalog.keys(version.lineage)?;
             let keyring = Arc::new(inner.keys.keyring(&keys)?);
+            lines = keys;
             Some((version, keyring))
         }
     };
     let (store, pages) = (Arc::clone(&inner.store), Arc::clone(&inner.pages));
     let (size_bytes, block_size) = (wish.size_bytes, wish.block_size);
     let clock = Arc::clone(&inner.world.clock);
-    let cache = CacheView::new(Arc::clone(&inner.caching.cache), wish.volume);
+    let cache = VolumeCache::new(view(inner, wish), &lines, wish.image);
+    let seen = cache.view.clone();
     let (tell, told) = mpsc::channel();
     let thread = ExportThread::spawn_watching(options, move |wake, watcher| {
         // Whoever has stopped waiting needs none.
@@ -293,12 +296,17 @@ fn serve_read_only(
             size_bytes,
             block_size,
             pages,
-            cache: Some(cache),
+            cache: Some(seen),
         });
         Ok::<_, AttachError>(Chain::new(opened?, clock, wake))
     })?;
     let watcher = told.recv().map_err(|_| ExportGone)?;
-    Ok((Served::ReadOnly(thread, watcher), kept))
+    Ok((Served::ReadOnly(thread, watcher), kept, cache))
+}
+
+/// A volume's way through this host's cache.
+fn view(inner: &Inner, wish: &Assignment) -> CacheView {
+    CacheView::new(Arc::clone(&inner.caching.cache), wish.volume)
 }
 
 /// A key for a lineage, or the word that it has none, and which wrapping key
@@ -360,11 +368,13 @@ impl Agent {
                 (epoch, restores) = (Some(lease.0.epoch), lease.0.restores);
                 since = Some(first);
                 let is_first = wish.fenced.is_some();
-                let served = blocking(move || serve(&inner, lease, is_first, options)).await;
+                let cache = VolumeCache::new(view(&inner, wish), &lease.0.keys, wish.image);
+                let seen = cache.view.clone();
+                let served = blocking(move || serve(&inner, lease, is_first, seen, options)).await;
                 if !matches!(served, Ok(Ok(_))) {
                     self.release(wish.id, epoch);
                 }
-                served?.map(|served| (served, None))
+                served?.map(|served| (served, None, cache))
             }
             Access::ReadOnly => {
                 let wish = wish.clone();
@@ -481,9 +491,11 @@ impl Agent {
         let (lease, _) = self.leased(wish).await?;
         let epoch = lease.0.epoch;
         let inner = Arc::clone(&self.inner);
+        let cache = VolumeCache::new(view(&inner, wish), &lease.0.keys, wish.image);
         let settled = blocking(move || {
             let closer = Closer::default();
-            let opened = open(&inner, lease, false, closer.wake(Wake::silent()))?;
+            let wake = closer.wake(Wake::silent());
+            let opened = open(&inner, lease, false, cache.view, wake)?;
             closer.close(opened, &*inner.world.clock)
         })
         .await;

@@ -12,6 +12,7 @@ mod copies;
 mod daemons;
 mod hangs;
 mod health;
+mod images;
 mod journals;
 mod keys;
 mod leases;
@@ -181,26 +182,36 @@ pub async fn writes(scree: &Scree, block: u64, content: u8) {
 pub async fn reads(scree: &Scree, name: &str, block: u64, content: u8) {
     let id = scree.export(name).await.expect("served").volume;
     let attached = scree.open(id).expect("attached");
-    let read = scree.agent.on_volume(&attached, move |volume| {
-        let mut read = vec![0; 4096];
-        match volume.read(1, block * 4096, &mut read) {
-            Started::Done => return read,
-            started => assert_eq!(started, Started::Pending),
-        }
-        let mut completions = Vec::new();
-        loop {
-            volume.poll(&mut completions);
-            if let Some(done) = completions.pop() {
-                match done.result {
-                    Ok(Outcome::Data(read)) => return read,
-                    other => panic!("{other:?}"),
-                }
-            }
-            std::thread::yield_now();
-        }
-    });
+    let read = scree
+        .agent
+        .on_volume(&attached, move |volume| read_block(volume, block));
     assert_eq!(read.await.expect("answers"), vec![content; 4096], "{name}");
     scree.control.unexport_volume(name).await.expect("closed");
+}
+
+/// What block `block` has. Waits, in the thread that serves it.
+fn read_block(volume: &mut volume::Volume, block: u64) -> Vec<u8> {
+    let mut read = vec![0; 4096];
+    match volume.read(1, block * 4096, &mut read) {
+        Started::Done => return read,
+        started => assert_eq!(started, Started::Pending),
+    }
+    match completed(volume) {
+        Outcome::Data(read) => read,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the only request that is under way has brought.
+fn completed(volume: &mut volume::Volume) -> Outcome {
+    let mut completions = Vec::new();
+    loop {
+        volume.poll(&mut completions);
+        if let Some(done) = completions.pop() {
+            return done.result.expect("it is done");
+        }
+        std::thread::yield_now();
+    }
 }
 
 async fn finish(looks: impl IntoIterator<Item = JoinHandle<()>>) {

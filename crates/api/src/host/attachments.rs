@@ -6,6 +6,7 @@ use base::{AttachmentId, BlockSize, ChainId, Lineage, SnapshotId, VolumeId};
 use catalog::VersionKey;
 use serde::{Deserialize, Serialize};
 
+use super::ImageOf;
 use crate::words::{Access, AttachmentState, Seal};
 
 /// An attachment, as it is wanted.
@@ -50,6 +51,9 @@ pub struct Assignment {
     /// The boxes that it is to be served through; none without a chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<WantedChain>,
+    /// The nearest base image at or above it, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageOf>,
 }
 
 /// A chain, as it is wanted.

@@ -10,6 +10,7 @@
 //! PUT  /v1/host/attachments/{attachment}      how far one has come
 //! POST /v1/host/snapshots/{snapshot}/cut      its moment has been taken
 //! PUT  /v1/host/tasks/{task}                  what came of one
+//! PUT  /v1/host/preloads/{volume}             how far one has come
 //! POST /v1/host/keys                          a wrapping key that it founded
 //! POST /v1/host/units                         folders that it made units
 //! POST /v1/host/cleaning                      what may go
@@ -25,6 +26,7 @@ mod attachments;
 mod calls;
 mod capabilities;
 mod cleaning;
+mod images;
 mod keys;
 mod leases;
 mod mending;
@@ -40,6 +42,7 @@ pub use attachments::{Assignment, AttachmentReport, ChainKey, WantedChain};
 pub use calls::{CatalogAnswer, CatalogCall, EncodedPlan, FREES_MAX, NOTED_MAX, ROWS_MAX};
 pub use capabilities::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
 pub use cleaning::{AskCleaning, Cleaning, Deleted};
+pub use images::{ImageOf, PreloadEnd, PreloadReport, WantedPreload};
 pub use keys::{FIRST_KEY, FoundedKey, WrappedRow, WrappingKey};
 pub use leases::{Fenced, HeldLease, JOURNALS_MAX, LEASES_MAX, Renewal, Renewed};
 pub use mending::{Doubt, MEND_TERM_MS, MendEnd, MendProgress, MendTask};
@@ -98,6 +101,12 @@ pub struct Assignments {
     /// So many copysets are to be compared, also if all of their members are whole.
     #[serde(default)]
     pub compare: u64,
+    /// The images that are to be read into its cache.
+    #[serde(default)]
+    pub preloads: Vec<WantedPreload>,
+    /// When this is not what it was, an image does not stay any more.
+    #[serde(default)]
+    pub unpins: u64,
 }
 
 /// A unit, as hosts find it.

@@ -6,6 +6,7 @@ mod attachments;
 mod certificates;
 mod chains;
 mod cluster;
+mod images;
 mod load;
 mod parties;
 mod snapshots;
@@ -26,6 +27,7 @@ pub use cluster::{
     AddKey, AddUnit, DrainUnits, Key, MendTask, RemoveUnit, RotateKey, Scrub, SetZone, Status,
     Unit, UnitFact, UnitMoved, UnitZone, UnitsWanted,
 };
+pub use images::{Image, MarkImage, Preload, PreloadImage};
 pub use load::{
     Asked, AskedByArea, CacheArea, CacheFile, HostCache, HostLoad, VolumeCache, VolumeLoad,
 };

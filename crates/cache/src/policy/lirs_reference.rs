@@ -143,7 +143,7 @@ impl Reference {
     }
 
     fn bound(&mut self) {
-        while self.went.len() > 2 * self.capacity {
+        while self.went.len() > self.capacity {
             let key = self.went.remove(0);
             self.stack.retain(|(other, _)| *other != key);
         }

@@ -148,11 +148,12 @@ fn lirs_keeps_most_of_a_loop_that_does_not_fit() {
 fn what_is_protected_goes_last() {
     let mut policy = TwoStage::new(4);
     let mut evicted = Vec::new();
-    policy.protect(1);
     for key in 1..=4_u64 {
         policy.insert(key, &mut evicted);
     }
+    policy.protect(1);
     policy.protect(3);
+    policy.protect(100);
     assert_eq!((policy.protected_len(), policy.len()), (2, 4));
     // 2 was asked for after 4.
     assert!(policy.get(2));

@@ -1,17 +1,13 @@
 //! [`TwoStage`]: HVSTO's policy for maps (§III-C). Keys of the newest versions are protected;
 //! the least recently used one that is not goes, and a protected one only if all are.
 
-use std::collections::HashSet;
-
 use super::{Key, Lru, Policy};
 
 /// See the module's head.
 #[derive(Debug)]
 pub struct TwoStage<K> {
     capacity: usize,
-    /// Resident or not.
-    protected: HashSet<K, foldhash::fast::FixedState>,
-    /// Resident, each in one of these.
+    /// Each resident key is in one of these.
     kept: Lru<K>,
     others: Lru<K>,
 }
@@ -23,22 +19,21 @@ impl<K: Key> TwoStage<K> {
         let capacity = capacity.max(1);
         Self {
             capacity,
-            protected: HashSet::default(),
             kept: Lru::new(capacity),
             others: Lru::new(capacity),
         }
     }
 
-    /// A key is protected from now on, also if it comes later.
+    /// A resident key is protected from now on.
     pub fn protect(&mut self, key: K) {
-        if self.protected.insert(key) && self.others.remove(key) {
+        if self.others.remove(key) {
             self.kept.insert(key, &mut Vec::new());
         }
     }
 
     /// A key is protected no more; it counts as just used.
     pub fn release(&mut self, key: K) {
-        if self.protected.remove(&key) && self.kept.remove(key) {
+        if self.kept.remove(key) {
             self.others.insert(key, &mut Vec::new());
         }
     }
@@ -72,14 +67,10 @@ impl<K: Key> Policy<K> for TwoStage<K> {
             return;
         }
         self.shrink_to(self.capacity - 1, evicted);
-        match self.protected.contains(&key) {
-            true => self.kept.insert(key, evicted),
-            false => self.others.insert(key, evicted),
-        }
+        self.others.insert(key, evicted);
     }
 
     fn remove(&mut self, key: K) -> bool {
-        self.protected.remove(&key);
         self.kept.remove(key) || self.others.remove(key)
     }
 

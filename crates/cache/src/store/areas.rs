@@ -1,6 +1,6 @@
 //! Three areas, each with a policy of its own (HVSTO §III-C), and shares of the active one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use base::VolumeId;
 
@@ -11,9 +11,15 @@ use crate::policy::{Lirs, Policy, TwoStage};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Area {
     /// A map page.
-    Metadata,
+    Metadata {
+        /// It is of the newest version of this volume, which is attached here: it is protected.
+        newest_of: Option<VolumeId>,
+    },
     /// Content of a base image.
-    Image,
+    Image {
+        /// It stays, as far as there is room for what stays.
+        pinned: bool,
+    },
     /// Any other content, for this volume.
     Active(VolumeId),
 }
@@ -23,8 +29,8 @@ impl Area {
     #[must_use]
     pub const fn kind(self) -> AreaKind {
         match self {
-            Self::Metadata => AreaKind::Metadata,
-            Self::Image => AreaKind::Image,
+            Self::Metadata { .. } => AreaKind::Metadata,
+            Self::Image { .. } => AreaKind::Image,
             Self::Active(_) => AreaKind::Active,
         }
     }
@@ -72,8 +78,8 @@ impl Division {
 
 /// Which blocks are kept.
 pub struct Areas {
-    metadata: TwoStage<Id>,
-    image: Lirs<Id>,
+    metadata: Maps,
+    image: Images,
     active: Shares,
 }
 
@@ -82,8 +88,8 @@ impl Areas {
     pub fn new(division: &Division, slots: usize) -> Self {
         let [metadata, image, active] = division.of(slots);
         Self {
-            metadata: TwoStage::new(metadata),
-            image: Lirs::new(image),
+            metadata: Maps::new(metadata),
+            image: Images::new(image),
             active: Shares::new(active),
         }
     }
@@ -91,60 +97,195 @@ impl Areas {
     /// A block that is kept as `kind` is asked for, for `area`.
     pub fn get(&mut self, kind: AreaKind, area: Area, id: Id) {
         match (kind, area) {
-            (AreaKind::Metadata, _) => drop(self.metadata.get(id)),
-            (AreaKind::Image, _) => drop(self.image.get(id)),
+            (AreaKind::Metadata, Area::Metadata { newest_of }) => self.metadata.get(id, newest_of),
+            (AreaKind::Metadata, _) => self.metadata.get(id, None),
+            (AreaKind::Image, _) => drop(self.image.others.get(id)),
             (AreaKind::Active, Area::Active(volume)) => self.active.get(Some(volume), id),
             (AreaKind::Active, _) => self.active.get(None, id),
         }
     }
 
-    /// A block is kept from now on, which was not; others go.
-    pub fn insert(&mut self, area: Area, id: Id, evicted: &mut Vec<Id>) {
-        match area {
-            Area::Metadata => self.metadata.insert(id, evicted),
-            Area::Image => self.image.insert(id, evicted),
-            Area::Active(volume) => self.active.insert(Some(volume), id, evicted),
+    /// Whether a block that is kept so is to be moved when it is asked for, for `area`: what
+    /// is an image's by now, and what is to stay.
+    pub fn is_to_move(&self, kind: AreaKind, is_pinned: bool, area: Area) -> bool {
+        match (kind, area) {
+            (AreaKind::Active, Area::Image { .. }) => true,
+            (AreaKind::Image, Area::Image { pinned: true }) => !is_pinned && self.image.can_pin(),
+            _ => false,
         }
     }
 
+    /// A block is kept from now on, which was not; others go. Whether it stays.
+    pub fn insert(&mut self, area: Area, id: Id, evicted: &mut Vec<Id>) -> bool {
+        match area {
+            Area::Metadata { newest_of } => self.metadata.insert(id, newest_of, evicted),
+            Area::Image { pinned } => return self.image.insert(id, pinned, evicted),
+            Area::Active(volume) => self.active.insert(Some(volume), id, evicted),
+        }
+        false
+    }
+
     /// The same of one that was kept before this process began: for which volume is not known.
-    pub fn find(&mut self, kind: AreaKind, id: Id, evicted: &mut Vec<Id>) {
+    pub fn find(&mut self, kind: AreaKind, is_pinned: bool, id: Id, evicted: &mut Vec<Id>) -> bool {
         match kind {
-            AreaKind::Metadata => self.metadata.insert(id, evicted),
-            AreaKind::Image => self.image.insert(id, evicted),
+            AreaKind::Metadata => self.metadata.insert(id, None, evicted),
+            AreaKind::Image => return self.image.insert(id, is_pinned, evicted),
             AreaKind::Active => self.active.insert(None, id, evicted),
         }
+        false
     }
 
     /// A block is kept no more.
     pub fn remove(&mut self, kind: AreaKind, id: Id) {
         match kind {
-            AreaKind::Metadata => drop(self.metadata.remove(id)),
-            AreaKind::Image => drop(self.image.remove(id)),
+            AreaKind::Metadata => self.metadata.remove(id),
+            AreaKind::Image => self.image.remove(id),
             AreaKind::Active => self.active.remove(id),
         }
     }
 
-    /// A map page is of a newest version, or not any more.
-    pub fn protect(&mut self, id: Id, is_protected: bool) {
-        match is_protected {
-            true => self.metadata.protect(id),
-            false => self.metadata.release(id),
-        }
+    /// A map page is of no newest version any more.
+    pub fn release(&mut self, id: Id) {
+        self.metadata.release(id);
+    }
+
+    /// A volume is not attached any more: none of its map pages is protected for it.
+    pub fn release_all(&mut self, volume: VolumeId) {
+        let maps = &mut self.metadata;
+        let of_volume = maps.newest.iter().filter(|(_, owner)| **owner == volume);
+        let released: Vec<Id> = of_volume.map(|(id, _)| *id).collect();
+        released.into_iter().for_each(|id| maps.release(id));
+    }
+
+    /// Whether all map pages that there is room for are protected.
+    pub fn is_all_protected(&self) -> bool {
+        let pages = &self.metadata.pages;
+        pages.protected_len() >= pages.capacity()
     }
 
     /// How many map pages are protected and there.
     pub fn protected(&self) -> usize {
-        self.metadata.protected_len()
+        self.metadata.pages.protected_len()
+    }
+
+    /// How many blocks of images stay.
+    pub fn pinned(&self) -> usize {
+        self.image.pinned.len()
     }
 
     /// How many blocks each area has, and may have.
     pub fn sizes(&self) -> [(usize, usize); 3] {
         [
-            (self.metadata.len(), self.metadata.capacity()),
-            (self.image.len(), self.image.capacity()),
+            (self.metadata.pages.len(), self.metadata.pages.capacity()),
+            (self.image.len(), self.image.capacity),
             (self.active.len, self.active.capacity),
         ]
+    }
+}
+
+/// Map pages, of which those of newest versions are protected.
+struct Maps {
+    pages: TwoStage<Id>,
+    /// Of those that are protected, for whom: of several that share a page who asked last.
+    newest: HashMap<Id, VolumeId, foldhash::fast::FixedState>,
+}
+
+impl Maps {
+    fn new(capacity: usize) -> Self {
+        Self {
+            pages: TwoStage::new(capacity),
+            newest: HashMap::default(),
+        }
+    }
+
+    fn protect(&mut self, id: Id, newest_of: Option<VolumeId>) {
+        if let Some(volume) = newest_of {
+            self.pages.protect(id);
+            self.newest.insert(id, volume);
+        }
+    }
+
+    fn get(&mut self, id: Id, newest_of: Option<VolumeId>) {
+        if self.pages.get(id) {
+            self.protect(id, newest_of);
+        }
+    }
+
+    fn insert(&mut self, id: Id, newest_of: Option<VolumeId>, evicted: &mut Vec<Id>) {
+        let before = evicted.len();
+        self.pages.insert(id, evicted);
+        for gone in &evicted[before..] {
+            self.newest.remove(gone);
+        }
+        self.protect(id, newest_of);
+    }
+
+    fn remove(&mut self, id: Id) {
+        self.pages.remove(id);
+        self.newest.remove(&id);
+    }
+
+    fn release(&mut self, id: Id) {
+        if self.newest.remove(&id).is_some() {
+            self.pages.release(id);
+        }
+    }
+}
+
+/// Of the image area so much is kept for what does not stay, one block in so many, and one at
+/// least.
+const UNPINNED_ONE_IN: usize = 10;
+
+/// Base images: blocks that stay, and in the room that they leave the others, by LIRS.
+struct Images {
+    capacity: usize,
+    pinned: HashSet<Id, foldhash::fast::FixedState>,
+    others: Lirs<Id>,
+}
+
+impl Images {
+    fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            pinned: HashSet::default(),
+            others: Lirs::new(capacity),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.pinned.len() + self.others.len()
+    }
+
+    /// Whether there is room for one more that stays.
+    fn can_pin(&self) -> bool {
+        let kept = (self.capacity / UNPINNED_ONE_IN).max(1);
+        self.pinned.len() + kept < self.capacity
+    }
+
+    /// Whether it stays.
+    fn insert(&mut self, id: Id, is_pinned: bool, evicted: &mut Vec<Id>) -> bool {
+        let stays = is_pinned && self.can_pin();
+        match stays {
+            true => {
+                self.pinned.insert(id);
+                self.fit(evicted);
+            }
+            false => self.others.insert(id, evicted),
+        }
+        stays
+    }
+
+    fn remove(&mut self, id: Id) {
+        match self.pinned.remove(&id) {
+            true => self.fit(&mut Vec::new()),
+            false => drop(self.others.remove(id)),
+        }
+    }
+
+    /// Those that do not stay have what the others leave.
+    fn fit(&mut self, evicted: &mut Vec<Id>) {
+        let left = self.capacity - self.pinned.len();
+        self.others.resize(left, evicted);
     }
 }
 
@@ -310,10 +451,10 @@ mod tests {
         let mut areas = Areas::new(&Division::default(), 400);
         let mut evicted = Vec::new();
         for number in 0..100 {
-            areas.insert(Area::Metadata, id(number), &mut evicted);
+            areas.insert(Area::Metadata { newest_of: None }, id(number), &mut evicted);
         }
         for number in 1000..3000 {
-            areas.insert(Area::Image, id(number), &mut evicted);
+            areas.insert(Area::Image { pinned: false }, id(number), &mut evicted);
             areas.insert(
                 Area::Active(VolumeId::from_random(1)),
                 id(number + 5000),
@@ -322,6 +463,38 @@ mod tests {
         }
         assert!(evicted.iter().all(|gone| gone.location.bits() >= 1000));
         assert_eq!(areas.sizes(), [(100, 100), (200, 200), (100, 100)]);
+    }
+
+    #[test]
+    fn what_is_pinned_stays_and_leaves_a_tenth_to_the_others() {
+        let mut areas = Areas::new(&Division::default(), 400);
+        let mut evicted = Vec::new();
+        let [pinned, other] = [true, false].map(|pinned| Area::Image { pinned });
+        let mut stay = 0;
+        for number in 0..300 {
+            stay += usize::from(areas.insert(pinned, id(number), &mut evicted));
+        }
+        assert_eq!(
+            (stay, areas.pinned(), areas.sizes()[1]),
+            (180, 180, (200, 200))
+        );
+        for number in 1000..2000 {
+            areas.insert(other, id(number), &mut evicted);
+        }
+        assert!(evicted.iter().all(|gone| gone.location.bits() >= 180));
+        assert_eq!((areas.pinned(), areas.sizes()[1]), (180, (200, 200)));
+        // What they leave is the others' again.
+        for number in 0..100 {
+            areas.remove(AreaKind::Image, id(number));
+        }
+        evicted.clear();
+        for number in 3000..3100 {
+            areas.insert(other, id(number), &mut evicted);
+        }
+        assert_eq!((evicted.len(), areas.sizes()[1]), (0, (200, 200)));
+        // Where there is room for one only, nothing stays.
+        let mut smallest = Areas::new(&Division::default(), 3);
+        assert!(!smallest.insert(pinned, id(1), &mut evicted));
     }
 
     #[test]

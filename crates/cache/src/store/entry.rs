@@ -8,11 +8,14 @@
 //!  32 └───────┴───┴───┘
 //! ```
 //!
-//! An entry that is zero is of a slot that has nothing.
+//! An entry that is zero is of a slot that has nothing. The area's number is that of its
+//! [`AreaKind`] and one more; 4 is the image area's, of an entry that is pinned there.
 
 use base::Location;
 use base::checksum::{crc32c, crc32c_append};
 use base::codec::{OutOfBytes, Reader, Writer as _};
+
+use super::head::SLOT_BYTES;
 
 /// An entry's length, in bytes.
 pub const ENTRY_BYTES: usize = 32;
@@ -52,12 +55,17 @@ impl AreaKind {
     }
 }
 
+/// The area's number of an entry that is pinned.
+const PINNED: u8 = 4;
+
 /// What lies in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     pub id: Id,
     pub tag: [u8; 16],
     pub area: AreaKind,
+    /// Its area's policy does not push it out. Only of images.
+    pub is_pinned: bool,
     pub checksum: u32,
 }
 
@@ -68,10 +76,29 @@ impl Entry {
             id,
             tag,
             area,
+            is_pinned: false,
             checksum: 0,
         };
         entry.checksum = entry.sum(content);
         entry
+    }
+
+    /// The same content, kept otherwise. What was not its content is not that now either: of
+    /// two entries of the same length the sums differ by what is the same for every content.
+    pub fn kept_as(&self, area: AreaKind, is_pinned: bool) -> Self {
+        let mut entry = Self {
+            area,
+            is_pinned,
+            ..*self
+        };
+        let zeroes = [0; SLOT_BYTES];
+        entry.checksum = self.checksum ^ self.sum(&zeroes) ^ entry.sum(&zeroes);
+        entry
+    }
+
+    /// Whether both are of one content, however it is kept.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.kept_as(other.area, other.is_pinned) == *other
     }
 
     fn sum(&self, content: &[u8]) -> u32 {
@@ -91,7 +118,10 @@ impl Entry {
         bytes.put_u32(checksum);
         bytes.put_u8(self.id.part);
         // Nothing else is all zero.
-        bytes.put_u8(self.area as u8 + 1);
+        bytes.put_u8(match self.is_pinned {
+            true => PINNED,
+            false => self.area as u8 + 1,
+        });
         bytes.put_bytes(&[0; 2]);
         bytes
     }
@@ -110,14 +140,19 @@ impl Entry {
             Ok((location, tag, checksum, part, area, rest))
         };
         let (location, tag, checksum, part, area, rest) = read().ok()?;
-        let area = AreaKind::ALL.get(usize::from(area.checked_sub(1)?))?;
+        let is_pinned = area == PINNED;
+        let area = match is_pinned {
+            true => AreaKind::Image,
+            false => *AreaKind::ALL.get(usize::from(area.checked_sub(1)?))?,
+        };
         (rest == [0; 2]).then_some(Self {
             id: Id {
                 location: Location::from_bits(location),
                 part,
             },
             tag,
-            area: *area,
+            area,
+            is_pinned,
             checksum,
         })
     }
@@ -135,16 +170,34 @@ mod tests {
         };
         let content = [5; 4096];
         let entry = Entry::of(id, [9; 16], AreaKind::Image, &content);
-        let bytes = entry.encode();
-        assert_eq!(bytes.len(), ENTRY_BYTES);
-        assert_eq!(Entry::decode(&bytes), Some(entry));
-        assert!(entry.is_of(&content) && !entry.is_of(&[6; 4096]));
-        for bit in 0..ENTRY_BYTES * 8 {
-            let mut flipped = bytes.clone();
-            flipped[bit / 8] ^= 1 << (bit % 8);
-            let read = Entry::decode(&flipped);
-            assert!(read.is_none_or(|read| !read.is_of(&content)), "bit {bit}");
+        for entry in [entry, entry.kept_as(AreaKind::Image, true)] {
+            let bytes = entry.encode();
+            assert_eq!(bytes.len(), ENTRY_BYTES);
+            assert_eq!(Entry::decode(&bytes), Some(entry));
+            assert!(entry.is_of(&content) && !entry.is_of(&[6; 4096]));
+            for bit in 0..ENTRY_BYTES * 8 {
+                let mut flipped = bytes.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                let read = Entry::decode(&flipped);
+                assert!(read.is_none_or(|read| !read.is_of(&content)), "bit {bit}");
+            }
         }
         assert_eq!(Entry::decode(&[0; ENTRY_BYTES]), None);
+    }
+
+    #[test]
+    fn what_is_kept_otherwise_is_of_the_same_content_and_of_no_other() {
+        let id = Id {
+            location: Location::from_bits(7),
+            part: 0,
+        };
+        let content = [5; 4096];
+        let entry = Entry::of(id, [9; 16], AreaKind::Active, &content);
+        let pinned = entry.kept_as(AreaKind::Image, true);
+        assert!(pinned.is_of(&content) && !pinned.is_of(&[6; 4096]));
+        assert!(pinned != entry && pinned.is_same(&entry));
+        let other = Entry::of(id, [9; 16], AreaKind::Active, &[6; 4096]);
+        assert!(!pinned.is_same(&other));
+        assert!(!other.kept_as(AreaKind::Image, true).is_of(&content));
     }
 }

@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use base::VolumeId;
 use world::{Clock, File, Pool, World};
 
 pub use areas::{Area, Division};
@@ -42,6 +43,9 @@ const WRITES_MAX: usize = 1024;
 
 /// A page of the directory is written so long after something in it has changed.
 const WRITE_BEHIND: Duration = Duration::from_secs(1);
+
+/// So many slots are looked through at once for what is pinned: others wait for that.
+const UNPINNED_AT_ONCE: usize = 1 << 16;
 
 /// So many pages of the directory are read or written at once.
 const PAGES_AT_ONCE: usize = 256;
@@ -126,6 +130,8 @@ pub struct Statistics {
     pub areas: [AreaStatistics; 3],
     /// Map pages that are protected.
     pub protected: usize,
+    /// Blocks of images that stay.
+    pub pinned: usize,
     /// What was not what it should be: it counts as missed.
     pub damaged: u64,
     /// What was offered while too much was being written.
@@ -217,17 +223,25 @@ impl Cache {
         self.given(slot, &entry, sealed, read)
     }
 
-    /// A block that is here was asked for, and found elsewhere.
-    pub fn touch(&self, area: Area, id: Id) {
-        self.state().slots.get(area, id);
+    /// A block was asked for, and need not be read. Whether it is here.
+    pub fn touch(&self, area: Area, id: Id) -> bool {
+        self.find_in(&mut self.state(), area, id).is_some()
     }
 
     fn find(&self, area: Area, id: Id) -> Option<(u32, Entry)> {
         let mut state = self.state();
         match self.is_left_alone(&mut state) {
             true => None,
-            false => state.slots.get(area, id),
+            false => self.find_in(&mut state, area, id),
         }
+    }
+
+    fn find_in(&self, state: &mut State, area: Area, id: Id) -> Option<(u32, Entry)> {
+        let (slot, entry, is_moved) = state.slots.get(area, id)?;
+        if is_moved {
+            self.is_dirty(state);
+        }
+        Some((slot, entry))
     }
 
     /// What was read of a slot, if it was, and is what its entry says.
@@ -275,16 +289,12 @@ impl Cache {
             state.statistics.refused += 1;
             return;
         }
-        let (slot, gone) = state.slots.insert(area, entry);
-        for kind in gone {
-            state.statistics.areas[kind as usize].evicted += 1;
-        }
+        let slot = state.slots.insert(area, entry);
         self.is_dirty(&mut state);
         let Some(slot) = slot else {
             state.statistics.refused += 1;
             return;
         };
-        state.statistics.areas[area.kind() as usize].brought += 1;
         state.writes += 1;
         state.queue.push((slot, sealed.to_vec()));
         if !std::mem::replace(&mut state.is_written, true) {
@@ -324,9 +334,41 @@ impl Cache {
         self.write_behind();
     }
 
-    /// Says of a map page whether it is of a newest version of an attached volume.
-    pub fn protect(&self, id: Id, is_protected: bool) {
-        self.state().slots.areas.protect(id, is_protected);
+    /// A map page is of no newest version any more.
+    pub fn release(&self, id: Id) {
+        self.state().slots.areas.release(id);
+    }
+
+    /// A volume is not attached any more: none of its map pages is protected for it.
+    pub fn release_all(&self, volume: VolumeId) {
+        self.state().slots.areas.release_all(volume);
+    }
+
+    /// Whether all map pages that there is room for are protected.
+    #[must_use]
+    pub fn is_all_protected(&self) -> bool {
+        self.state().slots.areas.is_all_protected()
+    }
+
+    /// What stayed may go from now on. What is to stay still does so again when it is asked
+    /// for.
+    pub fn unpin_all(&self) {
+        let mut first = 0;
+        loop {
+            let mut state = self.state();
+            let left = state.slots.unpin(first, UNPINNED_AT_ONCE);
+            self.is_dirty(&mut state);
+            if left <= UNPINNED_AT_ONCE {
+                return;
+            }
+            first += UNPINNED_AT_ONCE;
+        }
+    }
+
+    /// How many more blocks it would take now.
+    #[must_use]
+    pub fn takes(&self) -> usize {
+        WRITES_MAX - self.state().writes
     }
 
     /// Writes what of the directory has been changed for a while; nothing, if there is none.
@@ -368,10 +410,16 @@ impl Cache {
         let state = self.state();
         let mut statistics = state.statistics;
         let sizes = state.slots.areas.sizes();
-        for (area, (blocks, capacity)) in statistics.areas.iter_mut().zip(sizes) {
-            (area.blocks, area.capacity) = (blocks, capacity);
+        for (kind, (blocks, capacity)) in sizes.into_iter().enumerate() {
+            statistics.areas[kind] = AreaStatistics {
+                brought: state.slots.brought[kind],
+                evicted: state.slots.pushed_out[kind],
+                blocks,
+                capacity,
+            };
         }
         statistics.protected = state.slots.areas.protected();
+        statistics.pinned = state.slots.areas.pinned();
         statistics
     }
 

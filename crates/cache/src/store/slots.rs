@@ -8,9 +8,13 @@
 
 use std::collections::HashMap;
 
+use super::WRITES_MAX;
 use super::areas::{Area, Areas, Division};
 use super::entry::{AreaKind, ENTRY_BYTES, Entry, Id};
 use super::head::{PAGE_ENTRIES, SLOT_BYTES};
+
+/// Of so many slots one is spare.
+const SPARE_ONE_IN: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -38,6 +42,15 @@ pub struct Slots {
     /// Where the first one may be.
     dirty_from: usize,
     evicted: Vec<Id>,
+    /// How many blocks came to each area so far, and went to make room.
+    pub brought: [u64; 3],
+    pub pushed_out: [u64; 3],
+}
+
+/// So many slots are no area's: what comes has one also while those of what went are being
+/// written.
+fn spare(count: u32) -> usize {
+    (count as usize / SPARE_ONE_IN).min(WRITES_MAX)
 }
 
 impl Slots {
@@ -52,10 +65,12 @@ impl Slots {
             index: HashMap::default(),
             // The lowest ones are taken first.
             free: (0..count).rev().collect(),
-            areas: Areas::new(division, count as usize),
+            areas: Areas::new(division, count as usize - spare(count)),
             dirty: vec![false; pages],
             dirty_from: pages,
             evicted: Vec::new(),
+            brought: [0; 3],
+            pushed_out: [0; 3],
         }
     }
 
@@ -66,13 +81,18 @@ impl Slots {
             let Some(entry) = entry.filter(|entry| !self.index.contains_key(&entry.id)) else {
                 continue;
             };
+            let mut evicted = Vec::new();
+            let (area, id) = (entry.area, entry.id);
+            let stays = self.areas.find(area, entry.is_pinned, id, &mut evicted);
+            let entry = match stays == entry.is_pinned {
+                true => entry,
+                false => entry.kept_as(area, stays),
+            };
             self.slots[slot] = Slot {
                 state: State::Ready,
                 entry: Some(entry),
             };
-            self.index.insert(entry.id, slot as u32);
-            let mut evicted = Vec::new();
-            self.areas.find(entry.area, entry.id, &mut evicted);
+            self.index.insert(id, slot as u32);
             for id in evicted {
                 self.release(id);
             }
@@ -91,29 +111,57 @@ impl Slots {
         self.index.contains_key(&id)
     }
 
-    /// Where a block lies that is asked for, and what of it is said.
-    pub fn get(&mut self, area: Area, id: Id) -> Option<(u32, Entry)> {
+    /// Where a block lies that is asked for, and what of it is said; and whether it was moved
+    /// by that, of which the directory is to tell.
+    pub fn get(&mut self, area: Area, id: Id) -> Option<(u32, Entry, bool)> {
         let slot = *self.index.get(&id)?;
         let Slot { state, entry } = self.slots[slot as usize];
         let entry = entry.filter(|_| state == State::Ready)?;
+        if self.areas.is_to_move(entry.area, entry.is_pinned, area) {
+            return Some((slot, self.move_to(area, slot, entry), true));
+        }
         self.areas.get(entry.area, area, id);
-        Some((slot, entry))
+        Some((slot, entry, false))
+    }
+
+    /// Keeps what lies in a slot as what it was asked for.
+    fn move_to(&mut self, area: Area, slot: u32, entry: Entry) -> Entry {
+        self.areas.remove(entry.area, entry.id);
+        let stays = self.make_room(area, entry.id);
+        let moved = entry.kept_as(area.kind(), stays);
+        self.slots[slot as usize].entry = Some(moved);
+        self.touch(slot);
+        if moved.area != entry.area {
+            self.pushed_out[entry.area as usize] += 1;
+            self.brought[moved.area as usize] += 1;
+        }
+        moved
+    }
+
+    /// A block is an area's from now on. Whether it stays there.
+    fn make_room(&mut self, area: Area, id: Id) -> bool {
+        let mut evicted = std::mem::take(&mut self.evicted);
+        let stays = self.areas.insert(area, id, &mut evicted);
+        for id in evicted.drain(..) {
+            if let Some(kind) = self.release(id) {
+                self.pushed_out[kind as usize] += 1;
+            }
+        }
+        self.evicted = evicted;
+        stays
     }
 
     /// Keeps a block that is not there: in which slot it is to be written, unless there is
-    /// none; and from which areas others went.
-    pub fn insert(&mut self, area: Area, entry: Entry) -> (Option<u32>, Vec<AreaKind>) {
-        let mut evicted = std::mem::take(&mut self.evicted);
-        self.areas.insert(area, entry.id, &mut evicted);
-        let gone = evicted
-            .drain(..)
-            .filter_map(|id| self.release(id))
-            .collect();
-        self.evicted = evicted;
+    /// none.
+    pub fn insert(&mut self, area: Area, entry: Entry) -> Option<u32> {
+        let entry = match self.make_room(area, entry.id) {
+            true => entry.kept_as(entry.area, true),
+            false => entry,
+        };
         let Some(slot) = self.free.pop() else {
             // All that went are being written still.
             self.areas.remove(entry.area, entry.id);
-            return (None, gone);
+            return None;
         };
         self.slots[slot as usize] = Slot {
             state: State::Written,
@@ -121,7 +169,23 @@ impl Slots {
         };
         self.index.insert(entry.id, slot);
         self.touch(slot);
-        (Some(slot), gone)
+        self.brought[entry.area as usize] += 1;
+        Some(slot)
+    }
+
+    /// Of so many slots from `first` on, what stays is kept as others are from now on. How
+    /// many slots there are from there on.
+    pub fn unpin(&mut self, first: usize, count: usize) -> usize {
+        let left = self.slots.len().saturating_sub(first);
+        for slot in (first..).take(count.min(left)) {
+            let pinned = self.slots[slot].entry.filter(|entry| entry.is_pinned);
+            let Some(entry) = pinned else { continue };
+            self.areas.remove(entry.area, entry.id);
+            self.make_room(Area::Image { pinned: false }, entry.id);
+            self.slots[slot].entry = Some(entry.kept_as(entry.area, false));
+            self.touch(slot as u32);
+        }
+        left
     }
 
     /// A block's slot is nobody's. Of which area it was.
@@ -160,12 +224,14 @@ impl Slots {
 
     /// Forgets what lies in a slot, if that is this. Whether it was.
     pub fn drop_if(&mut self, slot: u32, entry: &Entry) -> bool {
-        let is_it = self.slots[slot as usize].entry == Some(*entry);
-        if is_it {
-            self.areas.remove(entry.area, entry.id);
-            self.release(entry.id);
+        let there = self.slots[slot as usize].entry;
+        // It may be kept otherwise by now.
+        let there = there.filter(|there| there.is_same(entry));
+        if let Some(there) = there {
+            self.areas.remove(there.area, there.id);
+            self.release(there.id);
         }
-        is_it
+        there.is_some()
     }
 
     fn touch(&mut self, slot: u32) {

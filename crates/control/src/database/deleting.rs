@@ -65,6 +65,7 @@ impl Database {
             super::snapshots::give_up(&mut *change, volume, "its volume was deleted").await?;
             super::tags::forget(&mut *change, &volume.to_string()).await?;
             super::chains::forget(&mut *change, volume).await?;
+            super::images::forget(&mut *change, &row).await?;
             let target = format!("{volume} {}", row.name);
             asker.note(change, "delete", target).await
         })

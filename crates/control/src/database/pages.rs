@@ -51,6 +51,8 @@ pub struct Filter {
     pub volume: Option<VolumeId>,
     /// With all of these tags; none has one key with two values.
     pub tags: Vec<(String, String)>,
+    /// Only base images. (Volumes.)
+    pub is_image: bool,
 }
 
 /// A page of volumes, with what is shown of each.
@@ -181,6 +183,9 @@ impl Database {
             );
         }
         condition.and_tags("v.id", &filter.tags);
+        if filter.is_image {
+            condition.text.push_str(" AND v.image IS NOT NULL");
+        }
         let state = filter.state.as_deref();
         condition.text += &match state {
             None => String::new(),

@@ -172,7 +172,7 @@ impl Reach {
     }
 
     /// Whether it may read a version: of a volume that it cleans, or the one
-    /// that it shows.
+    /// that it shows, or is to read into its cache.
     pub(super) async fn reads_version(
         &self,
         connection: &mut AnyConnection,
@@ -183,7 +183,9 @@ impl Reach {
         }
         let shown = sqlx::query(
             "SELECT 1 FROM attachments WHERE host = $1 AND version_volume = $2 \
-             AND version_number = $3 AND state <> 'detached'",
+             AND version_number = $3 AND state <> 'detached' \
+             UNION ALL SELECT 1 FROM preloads WHERE host = $1 AND version_volume = $2 \
+             AND version_number = $3 AND ended_ms IS NULL",
         )
         .bind(self.host.to_string())
         .bind(key.volume.to_string())
@@ -194,8 +196,8 @@ impl Reach {
     }
 
     /// Whether it may have the keys of a lineage: with them, or with one below
-    /// them, it opens a volume that it cleans, a version that it shows, or one
-    /// beside those that it cleans. A volume that no host ever had is anybody's to
+    /// them, it opens a volume that it cleans, a version that it shows or is to read into
+    /// its cache, or one beside those that it cleans. A volume that no host ever had is anybody's to
     /// clean, but opens nothing: there is nothing in it yet but its parents'.
     pub(super) async fn reads_keys(
         &self,
@@ -213,6 +215,9 @@ impl Reach {
         let versions = below!(concat!(
             "EXISTS (SELECT 1 FROM attachments a JOIN versions s ON s.volume = a.version_volume \
                  AND s.number = a.version_number WHERE a.host = $1 AND a.state <> 'detached' \
+                 AND s.lineage = b.lineage) \
+             OR EXISTS (SELECT 1 FROM preloads p JOIN versions s ON s.volume = p.version_volume \
+                 AND s.number = p.version_number WHERE p.host = $1 AND p.ended_ms IS NULL \
                  AND s.lineage = b.lineage) \
              OR EXISTS (SELECT 1 FROM (SELECT DISTINCT volume, parent_volume FROM versions \
                  WHERE lineage = b.lineage) s WHERE ",

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use api::host::Seal;
+use api::words::ImageMark;
 use base::{BlockSize, Lineage, PartyId, ProjectId, SnapshotId, VolumeId};
 use catalog::{Erasure, StoredVersion, VersionKey};
 use sqlx::Row;
@@ -85,6 +86,8 @@ pub struct VolumeRow {
     pub last_host: Option<PartyId>,
     /// The snapshot it was cloned from, which may be gone.
     pub origin: Option<SnapshotId>,
+    /// How it is a base image, if it is one.
+    pub image: Option<ImageMark>,
     /// On its way out.
     pub deleting: bool,
     /// When it was made.
@@ -278,6 +281,7 @@ pub(super) fn volume_row(row: &AnyRow) -> Result<VolumeRow, DatabaseError> {
         head: version_key(row, "head_volume", "head_number")?,
         last_host: spelt_if_any(row, "last_host")?,
         origin: spelt_if_any(row, "origin")?,
+        image: spelt_if_any(row, "image")?,
         deleting: flag(row, "deleting")?,
         created: Millis(row.try_get("created_ms")?),
     })

@@ -18,7 +18,9 @@ const NEEDED: &str = "SELECT \
      (SELECT COUNT(*) FROM volumes WHERE head_volume = $1 AND head_number = $2) \
      + (SELECT COUNT(*) FROM snapshots WHERE version_volume = $1 AND version_number = $2) \
      + (SELECT COUNT(*) FROM attachments WHERE version_volume = $1 AND version_number = $2 \
-        AND state <> 'detached')";
+        AND state <> 'detached') \
+     + (SELECT COUNT(*) FROM preloads WHERE version_volume = $1 AND version_number = $2 \
+        AND ended_ms IS NULL)";
 
 /// A version in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +31,7 @@ pub struct VersionRow {
     pub created: Millis,
     /// It is the head of some volume.
     pub is_head: bool,
-    /// Some host shows it read-only.
+    /// Some host shows it read-only, or reads it into its cache.
     pub is_read: bool,
     /// The names of the snapshots that hold it.
     pub snapshots: Vec<String>,
@@ -125,7 +127,9 @@ async fn version_rows(
          (SELECT COUNT(*) FROM volumes h WHERE h.head_volume = versions.volume \
              AND h.head_number = versions.number) AS heads, \
          (SELECT COUNT(*) FROM attachments a WHERE a.version_volume = versions.volume \
-             AND a.version_number = versions.number AND a.state <> 'detached') AS readers, \
+             AND a.version_number = versions.number AND a.state <> 'detached') \
+         + (SELECT COUNT(*) FROM preloads p WHERE p.version_volume = versions.volume \
+             AND p.version_number = versions.number AND p.ended_ms IS NULL) AS readers, \
          (SELECT STRING_AGG(s.name, ',') FROM snapshots s WHERE s.version_volume = versions.volume \
              AND s.version_number = versions.number) AS snapshots \
          FROM versions WHERE {condition} ORDER BY number, volume"

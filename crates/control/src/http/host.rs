@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use api::host::{
     Ahead, AskCapabilities, AskCleaning, Assignments, AttachmentReport, Capabilities,
-    CatalogAnswer, CatalogCall, Cleaning, Cluster, FoundedKey, MarkedUnits, Renewal, Renewed,
-    Report, TaskAnswer, WrappingKey,
+    CatalogAnswer, CatalogCall, Cleaning, Cluster, FoundedKey, MarkedUnits, PreloadReport, Renewal,
+    Renewed, Report, TaskAnswer, WrappingKey,
 };
 use api::types::{Certificate, Renew};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
@@ -14,7 +14,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use base::{AttachmentId, PartyId, SnapshotId};
+use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
 use identity::Kind;
 use serde::Deserialize;
 use serde_json::Value;
@@ -105,6 +105,7 @@ pub(super) fn router() -> Router<Control> {
         .route("/v1/host/attachments/{attachment}", put(attachment))
         .route("/v1/host/snapshots/{snapshot}/cut", post(cut))
         .route("/v1/host/tasks/{task}", put(task))
+        .route("/v1/host/preloads/{volume}", put(preload))
         .route("/v1/host/keys", post(key))
         .route("/v1/host/units", post(units))
         .route("/v1/host/cleaning", post(cleaning))
@@ -179,6 +180,16 @@ async fn task(
 ) -> Answer<()> {
     let id = parse("task", &id)?;
     Ok(Json(control.task_done(host, id, &answer).await?))
+}
+
+async fn preload(
+    State(control): State<Control>,
+    InTurn(host, _turn): InTurn,
+    Name(volume): Name,
+    Body(report): Body<PreloadReport>,
+) -> Answer<bool> {
+    let volume: VolumeId = parse("volume", &volume)?;
+    Ok(Json(control.preload_reported(host, volume, &report).await?))
 }
 
 async fn key(

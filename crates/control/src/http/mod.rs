@@ -20,6 +20,7 @@ mod extract;
 mod health;
 mod host;
 pub mod https;
+mod images;
 mod keys;
 mod mending;
 mod metered;
@@ -114,6 +115,7 @@ fn users() -> OpenApiRouter<Control> {
         .merge(snapshots::router())
         .merge(attachments::router())
         .merge(chains::router())
+        .merge(images::router())
         .merge(projects::router())
         .merge(units::router())
         .merge(mending::router())

@@ -62,7 +62,7 @@ const READS_WHAT_RUNS: [&str; 1] = ["read_events"];
 const CERTIFICATE: &str = "client certificate";
 
 /// The groups of operations, in the order in which they are shown.
-const TAGS: [(&str, &str); 12] = [
+const TAGS: [(&str, &str); 13] = [
     (
         "volumes",
         "Virtual disks. Making one writes a row, whatever its size; so does cloning.",
@@ -80,6 +80,11 @@ const TAGS: [(&str, &str); 12] = [
         "chains",
         "Boxes between a volume and whoever uses it, as its owner wrote them down. They are \
          exchanged while the volume is used.",
+    ),
+    (
+        "images",
+        "Volumes whose blocks hosts keep for all that are cloned from them, in a part of their \
+         caches that is for images.",
     ),
     (
         "projects",

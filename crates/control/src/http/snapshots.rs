@@ -63,6 +63,7 @@ async fn list(
         state: which.state,
         volume,
         tags: parse_tags(&which.tag)?,
+        is_image: false,
     };
     let mut page = acting.snapshots(&filter, &paging.page()?).await?;
     let items = page.snapshots.into_iter().map(|row| {

@@ -107,6 +107,7 @@ async fn list(
         state: which.state,
         volume: None,
         tags: parse_tags(&which.tag)?,
+        is_image: false,
     };
     let list = acting.volumes(&filter, &paging.page()?).await?;
     let known = list.volumes.into_iter().map(shown);

@@ -14,6 +14,7 @@ mod coming_back;
 mod fresh;
 mod health;
 mod https;
+mod images;
 mod instances;
 mod keys;
 mod mending;

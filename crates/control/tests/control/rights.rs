@@ -62,6 +62,9 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
     // A box may send elsewhere what is written: whoever chooses it must be able to read it.
     let with_boxes = [401, 403, 404, 403, 403, 403, 200, 200, 403];
     let without_boxes = [401, 403, 404, 404, 404, 404, 200, 200, 403];
+    // What stays takes room from all others; what a host reads, its users could read there.
+    let pin = [401, 403, 404, 403, 403, 403, 403, 403, 200];
+    let preload = [401, 403, 404, 403, 403, 403, 409, 409, 403];
     let give = [401, 403, 404, 403, 403, 403, 403, 200, 200];
     let own_project = [401, 403, 404, 404, 404, 404, 404, 200, 200];
     let me = [401, 200, 200, 200, 200, 200, 200, 200, 200];
@@ -160,6 +163,26 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
         ),
         ("GET /v1/chains/{c}", none.clone(), HIDDEN),
         ("DELETE /v1/chains/{c}", none.clone(), without_boxes),
+        ("GET /v1/images", none.clone(), ANY),
+        ("PUT /v1/volumes/{v}/image", json!({}), MANAGE),
+        ("PUT /v1/volumes/{v}/image", json!({"pinned": true}), pin),
+        // It is none yet.
+        ("GET /v1/volumes/{v}/image", none.clone(), with(SEE, 404)),
+        (
+            "DELETE /v1/volumes/{v}/image",
+            none.clone(),
+            with(MANAGE, 409),
+        ),
+        (
+            "POST /v1/volumes/{v}/image/preloads",
+            json!({"hosts": ["h1"]}),
+            preload,
+        ),
+        (
+            "DELETE /v1/volumes/{v}/image/preloads",
+            none.clone(),
+            with(MANAGE, 409),
+        ),
         ("GET /v1/grants", none.clone(), ANY),
         ("GET /v1/grants?volume={v}", none.clone(), SEE),
         ("POST /v1/grants", add_right, with(MANAGE, 201)),

@@ -7,6 +7,7 @@ mod box_process;
 mod cache;
 mod chain;
 mod grant;
+mod image;
 mod key;
 mod party;
 mod process;
@@ -33,6 +34,7 @@ pub use box_process::{BoxProcessArguments, BoxServerArguments};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use chain::{ChainCommand, MonitorArguments, TraceArguments, WhichChain};
 pub use grant::GrantCommand;
+pub use image::ImageCommand;
 pub use key::KeyCommand;
 pub use party::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
 pub use process::{
@@ -187,6 +189,10 @@ pub enum ApiCommand {
     /// Boxes between a volume and whoever uses it.
     #[command(subcommand)]
     Chain(ChainCommand),
+
+    /// Base images, which hosts keep in their caches for all that are cloned from them.
+    #[command(subcommand)]
+    Image(ImageCommand),
 
     /// What a volume's boxes tell: what happens to its files, if one of them is a monitor.
     Monitor(MonitorArguments),

@@ -4,6 +4,7 @@ mod attachment;
 mod cache;
 mod chain;
 mod grant;
+mod image;
 mod key;
 mod monitor;
 mod party;
@@ -125,6 +126,7 @@ pub fn run(
             ApiCommand::Detach(arguments) => session.detach(arguments).await,
             ApiCommand::Attachment(command) => session.attachment(command).await,
             ApiCommand::Chain(command) => session.chain(command).await,
+            ApiCommand::Image(command) => session.image(command).await,
             ApiCommand::Monitor(arguments) => session.monitor(&arguments).await,
             ApiCommand::Trace(arguments) => session.trace(folder, &arguments).await,
             ApiCommand::Project(command) => session.project(command).await,

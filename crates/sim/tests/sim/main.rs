@@ -2,6 +2,7 @@
 
 mod away;
 mod bench;
+mod caches;
 mod dead;
 mod engine;
 mod journal;

@@ -142,7 +142,7 @@ impl Cleaner {
         if let Some(view) = kept(&views()) {
             return Ok(view);
         }
-        let (record, overlay) = open_version(version, &self.store, keyring)?;
+        let (record, overlay) = open_version(version, None, &self.store, keyring)?;
         let view = Arc::new(View::new(record.root, record.tail, &overlay));
         let mut views = views();
         if views.len() == VIEWS_KEPT {

@@ -45,6 +45,8 @@ type MadePages = Vec<(Entry, Arc<Page>)>;
 pub struct CheckpointEnd {
     dealer: Dealer,
     result: Result<(Root, MadePages), CheckpointError>,
+    /// Pages in whose place others are now.
+    replaced: Vec<Entry>,
 }
 
 /// Why a checkpoint failed. The tail stays; it is tried again.
@@ -149,6 +151,9 @@ impl Volume {
                 for (entry, page) in pages {
                     self.reader.layers.cache.insert(entry, page);
                 }
+                if let Some(view) = &self.env.view {
+                    view.release(&end.replaced);
+                }
                 self.checkpoint.merged = Some(root);
                 self.destage.commit_wanted = true;
             }
@@ -176,12 +181,14 @@ fn run(env: Arc<Env>, dealer: Dealer, root: &Root, overlay: &Overlay<Entry>) -> 
         dealer,
         pages,
         made: Vec::new(),
+        replaced: Vec::new(),
     };
     let result = merge(&mut sink, root, overlay);
     let Sink {
         env,
         mut dealer,
         made,
+        replaced,
         ..
     } = sink;
     if result.is_err() {
@@ -190,6 +197,7 @@ fn run(env: Arc<Env>, dealer: Dealer, root: &Root, overlay: &Overlay<Entry>) -> 
     CheckpointEnd {
         dealer,
         result: result.map(|root| (root, made)),
+        replaced,
     }
 }
 
@@ -198,12 +206,14 @@ struct Sink {
     dealer: Dealer,
     pages: StoredPages,
     made: MadePages,
+    replaced: Vec<Entry>,
 }
 
 impl FetchPages for Sink {
     type Error = CheckpointError;
 
     fn fetch(&mut self, pages: &[(Position, Entry)]) -> Result<Vec<Arc<Page>>, CheckpointError> {
+        self.replaced.extend(pages.iter().map(|(_, entry)| *entry));
         Ok(self.pages.fetch(pages)?)
     }
 }

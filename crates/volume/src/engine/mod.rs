@@ -46,6 +46,7 @@ mod read;
 mod read_only;
 mod readahead;
 mod reader;
+mod scan;
 mod streams;
 mod volume;
 mod write;

@@ -22,7 +22,7 @@ use crate::journal::{Claim, Journal, JournalError, JournalPlace, Replayed, repla
 use crate::map::{Entry, Overlay, PAGE_BYTES, PageBudget, PageCache, Root};
 use crate::scatter::{
     CacheView, Dealer, DealerConfig, Layout, Ledger, Piece, Progress, ReadError, Serials, Store,
-    read_pieces,
+    read_pieces_through,
 };
 use crate::seal::{Address, Keyring, SequenceSource};
 use crate::term::LeaseTerm;
@@ -100,8 +100,9 @@ impl Volume {
             taken_over,
             config,
             pages,
-            cache: view,
+            cache,
         } = params;
+        let view = cache.map(CacheView::of_newest);
         let Lease {
             volume,
             epoch,
@@ -114,7 +115,7 @@ impl Volume {
         let head = lease.head.as_ref();
         let (root, tail, after, young) = match head {
             Some(version) => {
-                let (record, overlay) = open_version(version, &store, &keyring)?;
+                let (record, overlay) = open_version(version, view.as_ref(), &store, &keyring)?;
                 (record.root, record.tail, record.cut, overlay)
             }
             None => (
@@ -297,6 +298,7 @@ impl Volume {
         opened.destage.dirty_since = now;
         opened.destage.commit_wanted = taken_over;
         opened.start_sweep(lease.leftovers);
+        opened.start_scan();
         Ok(opened)
     }
 
@@ -322,9 +324,10 @@ impl Volume {
     }
 }
 
-/// Reads a version's record and its tail.
+/// Reads a version's record, and its tail, through a cache if there is one.
 pub(crate) fn open_version(
     version: &StoredVersion,
+    view: Option<&CacheView>,
     store: &Arc<Store>,
     keyring: &Arc<Keyring>,
 ) -> Result<(Record, Overlay<Entry>), OpenError> {
@@ -339,7 +342,7 @@ pub(crate) fn open_version(
         .collect();
     let slot_bytes = u32::try_from(record.block_size.bytes()).expect("at most 64 KiB");
     let mut overlay = Overlay::default();
-    for page in read_pieces(store, keyring, slot_bytes, &pieces, &[]) {
+    for page in read_pieces_through(view, store, keyring, slot_bytes, &pieces, &[]) {
         decode_tail_page(&page?, &mut overlay)?;
     }
     Ok((record, overlay))

@@ -85,7 +85,7 @@ impl ReadOnlyVolume {
         };
         let (key, tail_pages, keyring) = match version {
             Some((version, keyring)) => {
-                let (record, overlay) = open_version(&version, &store, &keyring)?;
+                let (record, overlay) = open_version(&version, view.as_ref(), &store, &keyring)?;
                 if record.block_size != block_size {
                     return Err(BadRecord::Field("block bytes").into());
                 }

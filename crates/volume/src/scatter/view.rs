@@ -2,7 +2,7 @@
 //! engine").
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use base::VolumeId;
 use cache::host::{AreaCounts, Asker, HostCache};
@@ -22,8 +22,24 @@ pub struct CacheView {
     asker: Arc<Asker>,
     /// Blocks written under epochs below this one are of a base image.
     image_below: Arc<AtomicU32>,
+    /// And these stay.
+    is_image_pinned: Arc<AtomicBool>,
     /// What is read has not been asked for yet.
     is_ahead: bool,
+    /// Its map pages are of the newest version, as long as there is any such view.
+    newest: Option<Arc<Newest>>,
+}
+
+/// A volume that is written here, as its map's protection has it.
+struct Newest {
+    cache: Arc<HostCache>,
+    volume: VolumeId,
+}
+
+impl Drop for Newest {
+    fn drop(&mut self) {
+        self.cache.release_all(self.volume);
+    }
 }
 
 /// What of a volume's reading went through the cache.
@@ -52,13 +68,56 @@ impl CacheView {
             volume,
             asker: Arc::default(),
             image_below: Arc::default(),
+            is_image_pinned: Arc::default(),
             is_ahead: false,
+            newest: None,
         }
     }
 
-    /// From now on, what was written under epochs below `epoch` is content of a base image.
-    pub fn set_image_below(&self, epoch: u32) {
-        self.image_below.store(epoch, Ordering::Relaxed);
+    /// The same of a volume that is written here: its map pages are protected, until others
+    /// are newer or there is no such view any more.
+    pub(crate) fn of_newest(self) -> Self {
+        let newest = Newest {
+            cache: Arc::clone(&self.cache),
+            volume: self.volume,
+        };
+        Self {
+            newest: Some(Arc::new(newest)),
+            ..self
+        }
+    }
+
+    /// Whether what it brings is kept in a file.
+    pub(crate) fn has_file(&self) -> bool {
+        self.cache.file().is_some()
+    }
+
+    /// Whether there is room for more map pages that are protected.
+    pub(crate) fn has_room_for_maps(&self) -> bool {
+        let file = self.cache.file();
+        file.is_some_and(|file| !file.is_all_protected())
+    }
+
+    /// A piece will be asked for. Whether all of it is in the file.
+    pub(crate) fn touch(&self, piece: &Piece) -> bool {
+        let area = self.area(piece);
+        let mut parts = parts(piece.entry, SLOT_BYTES);
+        parts.all(|id| self.cache.touch(area, id))
+    }
+
+    /// Pages are of the newest version no more.
+    pub(crate) fn release(&self, pages: &[Entry]) {
+        for entry in pages {
+            let parts = parts(*entry, SLOT_BYTES);
+            parts.for_each(|id| self.cache.release(id));
+        }
+    }
+
+    /// From now on, what was written under epochs below `below` is content of a base image,
+    /// which stays if `is_pinned`.
+    pub fn set_image(&self, below: u32, is_pinned: bool) {
+        self.is_image_pinned.store(is_pinned, Ordering::Relaxed);
+        self.image_below.store(below, Ordering::Relaxed);
     }
 
     /// What went through it so far.
@@ -90,11 +149,17 @@ impl CacheView {
 
     fn area(&self, piece: &Piece) -> Area {
         if !piece.address.is_data() {
-            return Area::Metadata;
+            let is_of_map = piece.address != Address::TAIL;
+            let newest = self.newest.as_ref().filter(|_| is_of_map);
+            return Area::Metadata {
+                newest_of: newest.map(|newest| newest.volume),
+            };
         }
         let epoch = piece.entry.sequence.epoch();
         match epoch < self.image_below.load(Ordering::Relaxed) {
-            true => Area::Image,
+            true => Area::Image {
+                pinned: self.is_image_pinned.load(Ordering::Relaxed),
+            },
             false => Area::Active(self.volume),
         }
     }

@@ -1,0 +1,353 @@
+//! Reading base images into the host's cache, before anybody asks for them.
+//!
+//! ```text
+//!  1. open    the version, read-only, as for an attachment
+//!  2. look    which of it was written
+//!  3. read    in order, a few pieces at a time, no faster than the cache takes them
+//!  4. tell    now and then how far it is; and how it ended
+//! ```
+//!
+//! There is one for each image at a time. One that is not wanted any more ends with its next
+//! piece, and tells nothing.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use api::host::{ImageOf, PreloadEnd, PreloadReport, Want, WantedPreload};
+use base::size::exact_bytes;
+use base::{BlockDevice, Completion, ExtentKind, IoError, Lineage, Outcome, Started, Token};
+use base::{VolumeId, with_causes};
+use cache::store::{AreaKind, Cache, SLOT_BYTES};
+use catalog::CatalogError;
+use volume::scatter::CacheView;
+use volume::seal::KeyError;
+use volume::{OpenError, ReadOnlyParams, ReadOnlyVolume};
+use world::{Wake, host};
+
+use crate::agent::{Agent, blocking, lock};
+use crate::attached::VolumeCache;
+
+/// So much is read at once, in bytes.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// And so many times: as much as a cache takes before it has written some of it.
+const PIECES: usize = 4;
+
+/// How far it is, is told so often.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// While the cache writes what it has been given, it is looked at so often.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Where nothing else happens, whether it is wanted still is looked at so often.
+const TICK: Duration = Duration::from_millis(200);
+
+/// What others had the cache write meanwhile may have left no room for a piece: it is read so
+/// often at most.
+const PASSES_MAX: usize = 3;
+
+/// Why an image was not read to its end.
+#[derive(Debug, thiserror::Error)]
+enum PreloadError {
+    #[error(
+        "the host has no cache in a file to read it into: its agent is to be started with --cache"
+    )]
+    NoCache,
+    #[error("the host's cache does not work: {0}")]
+    Broken(String),
+    #[error(
+        "{written} of it are written, and the host's cache has room for {room} of images: make it \
+         larger (--cache-size), or give images more of it (--cache-division)"
+    )]
+    TooLarge { written: String, room: String },
+    #[error("it cannot be found: {0}")]
+    Catalog(#[from] CatalogError),
+    #[error("its keys do not open: {}", with_causes(.0))]
+    Key(#[from] KeyError),
+    #[error("it cannot be opened: {}", with_causes(.0))]
+    Open(#[from] OpenError),
+    #[error("it cannot be read: {0}")]
+    Read(#[from] IoError),
+    #[error("the cache's file has failed")]
+    Failed,
+    /// Nobody wants it any more.
+    #[error("it was called off")]
+    CalledOff,
+}
+
+/// One that is under way.
+pub struct Preload {
+    generation: u64,
+    is_wanted: AtomicBool,
+    is_pinned: AtomicBool,
+    done_bytes: AtomicU64,
+    all_bytes: AtomicU64,
+}
+
+impl Preload {
+    fn new(wish: &WantedPreload) -> Self {
+        Self {
+            generation: wish.generation,
+            is_wanted: AtomicBool::new(true),
+            is_pinned: AtomicBool::new(wish.is_pinned),
+            done_bytes: AtomicU64::new(0),
+            all_bytes: AtomicU64::new(0),
+        }
+    }
+
+    fn call_off(&self) {
+        self.is_wanted.store(false, Ordering::Relaxed);
+    }
+
+    fn report(&self, end: Option<PreloadEnd>) -> PreloadReport {
+        PreloadReport {
+            generation: self.generation,
+            done_bytes: self.done_bytes.load(Ordering::Relaxed),
+            all_bytes: self.all_bytes.load(Ordering::Relaxed),
+            end,
+        }
+    }
+}
+
+/// Those that are under way.
+pub type Preloads = HashMap<VolumeId, Arc<Preload>>;
+
+impl Agent {
+    /// What is to be read is what is in `wanted`, and nothing else.
+    pub(crate) fn set_preloads(&self, wanted: Vec<WantedPreload>) {
+        let mut preloads = lock(&self.inner.preloads);
+        preloads.retain(|volume, preload| {
+            let is_it = |wish: &WantedPreload| {
+                (wish.volume, wish.generation) == (*volume, preload.generation)
+            };
+            let wish = wanted.iter().find(|wish| is_it(wish));
+            match wish {
+                Some(wish) => preload.is_pinned.store(wish.is_pinned, Ordering::Relaxed),
+                None => preload.call_off(),
+            }
+            wish.is_some()
+        });
+        for wish in wanted {
+            if self.is_ending() || preloads.contains_key(&wish.volume) {
+                continue;
+            }
+            let preload = Arc::new(Preload::new(&wish));
+            preloads.insert(wish.volume, Arc::clone(&preload));
+            tokio::spawn(self.clone().preload(wish, preload));
+        }
+    }
+
+    /// Reads one, and tells of that.
+    async fn preload(self, wish: WantedPreload, preload: Arc<Preload>) {
+        let (volume, controller) = (wish.volume, &self.inner.controller);
+        let (agent, progress) = (self.clone(), Arc::clone(&preload));
+        let mut read = pin!(blocking(move || agent.read_image(&wish, &progress)));
+        let end = loop {
+            let Some(read) = host::within(TELL_EVERY, &mut read).await else {
+                // Whether this one is heard is of no account: the next one says more.
+                let report = preload.report(None);
+                let told = controller.report_preload(volume, &report);
+                if matches!(host::within(TELL_EVERY, told).await, Some(Ok(false))) {
+                    preload.call_off();
+                }
+                continue;
+            };
+            break match read {
+                Ok(Ok(())) => Some(Ok(())),
+                Ok(Err(PreloadError::CalledOff)) => None,
+                Ok(Err(error)) => Some(Err(error.to_string())),
+                Err(error) => Some(Err(error.to_string())),
+            };
+        };
+        if let Some(end) = end {
+            if let Err(why) = &end {
+                tracing::warn!(%volume, why, "an image was not read into the cache");
+            }
+            let report = preload.report(Some(end));
+            if let Err(error) = controller.preload_ended(volume, &report).await {
+                tracing::error!(%volume, %error, "how a preload ended was not heard");
+            }
+        }
+        let mut preloads = lock(&self.inner.preloads);
+        let is_it = |now: &Arc<Preload>| Arc::ptr_eq(now, &preload);
+        if preloads.get(&volume).is_some_and(is_it) {
+            preloads.remove(&volume);
+        }
+    }
+
+    /// Steps 1 to 3. Waits.
+    fn read_image(&self, wish: &WantedPreload, preload: &Preload) -> Result<(), PreloadError> {
+        let inner = &self.inner;
+        let cache = Arc::clone(&inner.caching.cache);
+        let Some(file) = cache.file().cloned() else {
+            return Err(match inner.caching.problem() {
+                Some(why) => PreloadError::Broken(why),
+                None => PreloadError::NoCache,
+            });
+        };
+        let version = inner.catalog.version(wish.version)?;
+        let lineage: Lineage = version.lineage;
+        let capabilities = inner.controller.capability_cache();
+        let _kept = capabilities.keep(vec![Want::Read { lineage }]);
+        let keys = inner.catalog.keys(lineage)?;
+        let keyring = Arc::new(inner.keys.keyring(&keys)?);
+        let is_pinned = || preload.is_pinned.load(Ordering::Relaxed);
+        let image = |is_pinned| {
+            let image = ImageOf { lineage, is_pinned };
+            Some(image)
+        };
+        let view = CacheView::new(cache, wish.volume);
+        let of_image = VolumeCache::new(view.clone(), &keys, image(is_pinned()));
+        let reading = thread::current();
+        let mut volume = ReadOnlyVolume::open(ReadOnlyParams {
+            wake: Wake::new(move || reading.unpark()),
+            clock: Arc::clone(&inner.world.clock),
+            store: Arc::clone(&inner.store),
+            version: Some((version, keyring)),
+            size_bytes: wish.size_bytes,
+            block_size: wish.block_size,
+            pages: Arc::clone(&inner.pages),
+            cache: Some(view),
+        })?;
+        let check = || {
+            of_image.follow(image(is_pinned()));
+            match preload.is_wanted.load(Ordering::Relaxed) && !self.is_ending() {
+                true => Ok(()),
+                false => Err(PreloadError::CalledOff),
+            }
+        };
+        let pieces = pieces(&mut volume, wish.size_bytes, &check)?;
+        let all: u64 = pieces.iter().map(|(_, length)| length).sum();
+        preload.all_bytes.store(all, Ordering::Relaxed);
+        let capacity = file.statistics().areas[AreaKind::Image as usize].capacity;
+        let room = (capacity * SLOT_BYTES) as u64;
+        if all > room {
+            return Err(PreloadError::TooLarge {
+                written: exact_bytes(all),
+                room: exact_bytes(room),
+            });
+        }
+        let failures = file.statistics().failures;
+        for pass in 0..PASSES_MAX {
+            let refused = file.statistics().refused;
+            read_pieces(&mut volume, &file, &pieces, &check, |bytes| {
+                // What is read again was counted before.
+                if pass == 0 {
+                    preload.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+                }
+            })?;
+            let statistics = file.statistics();
+            if statistics.failures != failures {
+                return Err(PreloadError::Failed);
+            }
+            if statistics.refused == refused {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Step 2: where something was written, from where on and how much, in order.
+fn pieces(
+    volume: &mut ReadOnlyVolume,
+    size_bytes: u64,
+    check: &dyn Fn() -> Result<(), PreloadError>,
+) -> Result<Vec<(u64, u64)>, PreloadError> {
+    let (mut pieces, mut at) = (Vec::new(), 0);
+    let mut runs = Vec::new();
+    while at < size_bytes {
+        check()?;
+        runs.clear();
+        match volume.extents(0, at, size_bytes - at, &mut runs) {
+            Started::Done => {}
+            Started::Failed(error) => return Err(error.into()),
+            Started::Pending => match ended(volume, check)? {
+                Outcome::Extents(found) => runs = found,
+                Outcome::Done | Outcome::Data(_) => {}
+            },
+            Started::Busy => {
+                rest(volume, TICK);
+                volume.poll(&mut Vec::new());
+            }
+        }
+        for run in &runs {
+            if run.kind == ExtentKind::Data {
+                let end = at + run.length;
+                let starts = (at..end).step_by(PIECE_BYTES as usize);
+                pieces.extend(starts.map(|start| (start, PIECE_BYTES.min(end - start))));
+            }
+            at += run.length;
+        }
+    }
+    Ok(pieces)
+}
+
+/// The end of the only request there is.
+fn ended(
+    volume: &mut ReadOnlyVolume,
+    check: &dyn Fn() -> Result<(), PreloadError>,
+) -> Result<Outcome, PreloadError> {
+    let mut completions = Vec::new();
+    loop {
+        volume.poll(&mut completions);
+        if let Some(Completion { result, .. }) = completions.pop() {
+            return Ok(result?);
+        }
+        check()?;
+        rest(volume, TICK);
+    }
+}
+
+/// Step 3; `done` is told of each piece how long it was.
+fn read_pieces(
+    volume: &mut ReadOnlyVolume,
+    file: &Cache,
+    pieces: &[(u64, u64)],
+    check: &dyn Fn() -> Result<(), PreloadError>,
+    done: impl Fn(u64),
+) -> Result<(), PreloadError> {
+    let mut left = pieces.iter();
+    let mut next = left.next();
+    let mut under_way = HashMap::<Token, u64>::new();
+    let mut completions = Vec::new();
+    while next.is_some() || !under_way.is_empty() {
+        check()?;
+        let is_room = |under_way: usize| {
+            let blocks = PIECE_BYTES as usize / SLOT_BYTES * (under_way + 1);
+            under_way < PIECES && file.takes() >= blocks
+        };
+        while let Some(&(offset, length)) = next.filter(|_| is_room(under_way.len())) {
+            match volume.prefetch(offset, offset, length) {
+                Started::Done => done(length),
+                Started::Pending => drop(under_way.insert(offset, length)),
+                Started::Failed(error) => return Err(error.into()),
+                Started::Busy => break,
+            }
+            next = left.next();
+        }
+        volume.commit()?;
+        volume.poll(&mut completions);
+        let is_idle = completions.is_empty();
+        for Completion { token, result } in completions.drain(..) {
+            result?;
+            done(under_way.remove(&token).unwrap_or_default());
+        }
+        if is_idle {
+            let is_held_up = next.is_some() && under_way.len() < PIECES;
+            rest(volume, if is_held_up { LOOK_EVERY } else { TICK });
+        }
+    }
+    Ok(())
+}
+
+/// Waits until something happens, but no longer than so.
+fn rest(volume: &ReadOnlyVolume, time: Duration) {
+    let timer = volume.next_timer().unwrap_or(time);
+    #[expect(clippy::disallowed_methods, reason = "a job that ends wakes it before")]
+    thread::park_timeout(timer.min(time));
+}

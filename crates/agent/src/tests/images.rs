@@ -1,0 +1,211 @@
+//! Base images in the host's cache: their blocks are kept as an image's as soon as they are
+//! one, they stay if they are pinned, and they are read before anybody asks for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cache::store::{AreaKind, Cache, CacheConfig, Division};
+use control::images::ImageView;
+use control::volumes::VolumeRequest;
+
+use api::words::PreloadState;
+use base::{BlockDevice as _, Durability, Outcome, SnapshotId, Started};
+
+use super::rig::{Rig, Scree, eventually, small};
+use super::{end, finish, reads, writes};
+
+/// Of which every area has 64 blocks, and images twice as many.
+const CACHE_BYTES: u64 = 1 << 20;
+
+/// A Scree whose host has a cache in a file.
+async fn cached(rig: &Rig) -> (Scree, Arc<Cache>) {
+    let scree = rig.start().await;
+    let inner = &scree.agent.inner;
+    let config = CacheConfig {
+        path: rig.folder.path().join("cache"),
+        bytes: Some(CACHE_BYTES),
+        division: Division::default(),
+        cluster: inner.cluster.as_u128().to_be_bytes(),
+    };
+    let (file, _) = Cache::open(&rig.world(), &config).expect("made");
+    inner.caching.cache.use_file(Arc::clone(&file));
+    (scree, file)
+}
+
+/// A volume with two blocks, and a clone of it.
+async fn base_and_clone(scree: &Scree) {
+    let control = &scree.control;
+    control.create_volume(small("disk")).await.expect("made");
+    writes(scree, 0, 7).await;
+    writes(scree, 100, 8).await;
+    let snapshot = control
+        .create_snapshot("disk", Some("moment"), Default::default())
+        .await
+        .expect("taken");
+    let id: SnapshotId = snapshot.id;
+    eventually("the snapshot is completed", async || {
+        let found = control.snapshot(&id.to_string()).await.ok()?;
+        matches!(
+            found.state,
+            control::database::SnapshotState::Completed(Some(_))
+        )
+        .then_some(())
+    })
+    .await;
+    let clone = VolumeRequest {
+        name: "clone".to_owned(),
+        from: Some("moment".to_owned()),
+        ..VolumeRequest::default()
+    };
+    control.create_volume(clone).await.expect("made");
+}
+
+/// How many blocks the image area has, and the active one.
+fn kept(file: &Cache) -> [usize; 2] {
+    let areas = file.statistics().areas;
+    [AreaKind::Image, AreaKind::Active].map(|kind| areas[kind as usize].blocks)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocks_of_an_image_are_kept_as_that_from_the_moment_it_is_one() {
+    let rig = Rig::new();
+    let (scree, file) = cached(&rig).await;
+    base_and_clone(&scree).await;
+    let exported = scree.export("clone").await.expect("served");
+    let attached = scree.open(exported.volume).expect("attached");
+    let read = async |block: u64, content: u8| {
+        let read = scree.agent.on_volume(&attached, move |volume| {
+            // What a unit has at hand is read without the cache.
+            let started = volume.prefetch(1, block * 4096, 4096);
+            assert_eq!(started, Started::Pending);
+            assert_eq!(super::completed(volume), Outcome::Done);
+            super::read_block(volume, block) == vec![content; 4096]
+        });
+        assert!(read.await.expect("answers"), "block {block}");
+    };
+    read(0, 7).await;
+    eventually("it is kept", async || (kept(&file) == [0, 1]).then_some(())).await;
+    let mark = async |pinned| {
+        scree
+            .control
+            .mark_image("disk", pinned)
+            .await
+            .expect("kept")
+    };
+    mark(None).await;
+    // The agent hears of it, while the volume is used.
+    eventually("it is kept as an image's", async || {
+        read(100, 8).await;
+        (kept(&file)[0] > 0).then_some(())
+    })
+    .await;
+    mark(Some(true)).await;
+    eventually("it stays", async || {
+        read(0, 7).await;
+        read(100, 8).await;
+        (file.statistics().pinned == 2).then_some(())
+    })
+    .await;
+    assert_eq!(kept(&file), [2, 0], "what was read before has moved");
+    mark(Some(false)).await;
+    let caching = &scree.agent.inner.caching;
+    eventually("it may go", async || {
+        let (caching, world) = (Arc::clone(caching), rig.world());
+        super::aside(move || caching.look_after(&world)).await;
+        (file.statistics().pinned == 0).then_some(())
+    })
+    .await;
+    scree
+        .control
+        .unexport_volume("clone")
+        .await
+        .expect("closed");
+    end(scree).await;
+}
+
+async fn preloaded(scree: &Scree) -> ImageView {
+    eventually("the preload ends", async || {
+        let image = scree.control.image("disk").await.expect("there");
+        let one = image.preloads.first()?;
+        one.ended.is_some().then_some(image)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_preloaded_image_is_read_from_the_cache() {
+    let rig = Rig::new();
+    let (scree, file) = cached(&rig).await;
+    base_and_clone(&scree).await;
+    let control = &scree.control;
+    control.mark_image("disk", Some(true)).await.expect("kept");
+    let begun = control.preload_image("disk", &[]).await;
+    assert_eq!(begun.expect("begun").preloads.len(), 1);
+    let image = preloaded(&scree).await;
+    let one = &image.preloads[0];
+    assert_eq!((one.state, &one.reason), (PreloadState::Done, &None));
+    assert_eq!((one.done_bytes, one.all_bytes), (8192, Some(8192)));
+    eventually("both are kept", async || {
+        (kept(&file) == [2, 0]).then_some(())
+    })
+    .await;
+    assert_eq!(file.statistics().pinned, 2);
+    let before = scree.agent.inner.caching.cache.counts();
+    reads(&scree, "clone", 0, 7).await;
+    reads(&scree, "clone", 100, 8).await;
+    let after = scree.agent.inner.caching.cache.counts();
+    let missed = |counts: [cache::host::AreaCounts; 3]| counts[AreaKind::Image as usize].missed;
+    assert_eq!(missed(after), missed(before));
+    end(scree).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn why_an_image_is_not_preloaded_is_told() {
+    let rig = Rig::new();
+    let scree = rig.start().await;
+    base_and_clone(&scree).await;
+    let control = &scree.control;
+    control.mark_image("disk", None).await.expect("kept");
+    control.preload_image("disk", &[]).await.expect("begun");
+    let why = preloaded(&scree).await.preloads[0].reason.clone();
+    assert!(
+        why.as_ref().is_some_and(|why| why.contains("--cache")),
+        "{why:?}"
+    );
+    end(scree).await;
+
+    let (scree, _) = cached(&rig).await;
+    let control = &scree.control;
+    let away = |number: u32| rig.folder.path().join(format!("away-{number}"));
+    for number in [1, 2] {
+        std::fs::rename(rig.unit(number as usize), away(number)).expect("renamed");
+    }
+    finish(scree.agent.probe_units(true)).await;
+    control.preload_image("disk", &[]).await.expect("begun");
+    let why = preloaded(&scree).await.preloads[0].reason.clone();
+    assert!(
+        why.as_ref().is_some_and(|why| why.contains("unit")),
+        "{why:?}"
+    );
+    for number in [1, 2] {
+        std::fs::rename(away(number), rig.unit(number as usize)).expect("renamed");
+    }
+    rig.clock.advance(Duration::from_secs(60));
+    finish(scree.agent.probe_units(true)).await;
+
+    // It has more than there is room for.
+    let exported = scree.export("disk").await.expect("served");
+    let attached = scree.open(exported.volume).expect("attached");
+    let written = scree.agent.on_volume(&attached, |volume| {
+        volume.write(1, 0, &[3; 1 << 20], Durability::Volatile)
+    });
+    written.await.expect("answers");
+    control.unexport_volume("disk").await.expect("closed");
+    control.preload_image("disk", &[]).await.expect("begun");
+    let why = preloaded(&scree).await.preloads[0].reason.clone();
+    assert!(
+        why.as_ref().is_some_and(|why| why.contains("has room for")),
+        "{why:?}"
+    );
+    end(scree).await;
+}

@@ -1,0 +1,265 @@
+//! Preloads: images that hosts are to read into their caches, and how far they are.
+//!
+//! One that has not ended holds the version that is read, and lets its host read that. Of each
+//! image and host the last one is kept, until the image is none any more.
+
+use std::collections::BTreeMap;
+
+use api::host::{PreloadReport, WantedPreload};
+use api::words::{ImageMark, PreloadState};
+use base::{PartyId, VolumeId};
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use super::images::{administered, no_image};
+use super::rows::{self, VolumeRow};
+use super::{Asker, Database, DatabaseError, Need, Right, rights};
+
+/// How far a host is with an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreloadRow {
+    /// Which image.
+    pub volume: VolumeId,
+    /// What the host is called.
+    pub host_name: String,
+    /// How far it is.
+    pub state: PreloadState,
+    /// How much it has read, in bytes.
+    pub done_bytes: u64,
+    /// How much there is to be read, in bytes, if it has said so.
+    pub all_bytes: Option<u64>,
+    /// Why it did not read it to its end.
+    pub reason: Option<String>,
+    /// When it was asked for.
+    pub created: Millis,
+    /// When it ended.
+    pub ended: Option<Millis>,
+}
+
+impl Database {
+    /// Has hosts read an image into their caches: what it is like now. One that does so
+    /// already goes on.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the asker administers
+    /// the volume and may read it, and each host is for them; [`DatabaseError::Refused`] if it
+    /// is no image, nothing was written to it yet, it is being deleted, or its name is not
+    /// clear.
+    pub async fn begin_preloads(
+        &self,
+        asker: &Asker,
+        volume: &str,
+        hosts: &[PartyId],
+        now: Millis,
+    ) -> Result<VolumeRow, DatabaseError> {
+        act!(self, asker, change, {
+            let row = administered(&mut *change, asker, volume).await?;
+            // Whoever may read it could attach it there as well.
+            let need = Need::Have(Right::Read);
+            rights::check_volume(&mut *change, asker, row.id, need).await?;
+            if row.image.is_none() {
+                return Err(no_image(&row));
+            }
+            let Some(version) = row.head else {
+                let name = &row.name;
+                return Err(DatabaseError::Refused {
+                    reason: format!("nothing of volume {name:?} is on the units yet"),
+                });
+            };
+            for host in hosts {
+                rights::check_host(&mut *change, asker, *host, None).await?;
+                sqlx::query(
+                    "INSERT INTO preloads (volume, host, generation, version_volume, \
+                     version_number, state, created_ms) VALUES ($1, $2, 1, $3, $4, $5, $6) \
+                     ON CONFLICT (volume, host) DO UPDATE SET \
+                     generation = preloads.generation + 1, \
+                     version_volume = excluded.version_volume, \
+                     version_number = excluded.version_number, state = excluded.state, \
+                     done_bytes = 0, all_bytes = NULL, reason = NULL, \
+                     created_ms = excluded.created_ms, ended_ms = NULL \
+                     WHERE preloads.ended_ms IS NOT NULL",
+                )
+                .bind(row.id.to_string())
+                .bind(host.to_string())
+                .bind(version.volume.to_string())
+                .bind(version.number.cast_signed())
+                .bind(PreloadState::Waiting.as_str())
+                .bind(now.0)
+                .execute(&mut *change)
+                .await?;
+                super::hosts::assign(&mut *change, *host).await?;
+                let place = super::audit::place(&mut *change, *host, None).await?;
+                let target = format!("{} {} on {place}", row.id, row.name);
+                asker.note(&mut *change, "preload", target).await?;
+            }
+            Ok(row)
+        })
+    }
+
+    /// No host reads an image into its cache any more. What was read stays there.
+    ///
+    /// # Errors
+    /// As [`Database::unmark_image`].
+    pub async fn end_preloads(
+        &self,
+        asker: &Asker,
+        volume: &str,
+        now: Millis,
+    ) -> Result<VolumeRow, DatabaseError> {
+        act!(self, asker, change, {
+            let row = administered(&mut *change, asker, volume).await?;
+            if row.image.is_none() {
+                return Err(no_image(&row));
+            }
+            let ended = sqlx::query(
+                "UPDATE preloads SET state = $1, reason = $2, ended_ms = $3 \
+                 WHERE volume = $4 AND ended_ms IS NULL RETURNING host",
+            )
+            .bind(PreloadState::Error.as_str())
+            .bind("it was called off")
+            .bind(now.0)
+            .bind(row.id.to_string())
+            .fetch_all(&mut *change)
+            .await?;
+            assign(&mut *change, &ended).await?;
+            let target = format!("{} {}", row.id, row.name);
+            asker.note(change, "end-preloads", target).await?;
+            Ok(row)
+        })
+    }
+
+    /// What a host is to read into its cache.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn preloads_on(&self, host: PartyId) -> Result<Vec<WantedPreload>, DatabaseError> {
+        sqlx::query(
+            "SELECT p.*, v.size_bytes, v.block_bytes, v.image FROM preloads p \
+             JOIN volumes v ON v.id = p.volume WHERE p.host = $1 AND p.ended_ms IS NULL \
+             AND v.image IS NOT NULL ORDER BY p.created_ms, p.volume",
+        )
+        .bind(host.to_string())
+        .fetch_all(&self.reader)
+        .await?
+        .iter()
+        .filter_map(|row| wanted(row).transpose())
+        .collect()
+    }
+
+    /// Keeps how far a host is; `false` if something else is wanted by now.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn keep_preload_report(
+        &self,
+        host: PartyId,
+        volume: VolumeId,
+        report: &PreloadReport,
+        now: Millis,
+    ) -> Result<bool, DatabaseError> {
+        let (state, reason, ended) = match &report.end {
+            None => (PreloadState::Loading, None, None),
+            Some(Ok(())) => (PreloadState::Done, None, Some(now.0)),
+            Some(Err(why)) => (PreloadState::Error, Some(why.as_str()), Some(now.0)),
+        };
+        change_and_tell!(self, change, {
+            let kept = sqlx::query(
+                "UPDATE preloads SET state = $1, reason = $2, ended_ms = $3, done_bytes = $4, \
+                 all_bytes = $5 WHERE volume = $6 AND host = $7 AND generation = $8 \
+                 AND ended_ms IS NULL",
+            )
+            .bind(state.as_str())
+            .bind(reason)
+            .bind(ended)
+            .bind(report.done_bytes.cast_signed())
+            .bind(report.all_bytes.cast_signed())
+            .bind(volume.to_string())
+            .bind(host.to_string())
+            .bind(report.generation.cast_signed())
+            .execute(&mut *change)
+            .await?;
+            if kept.rows_affected() > 0 && ended.is_some() {
+                super::hosts::assign(change, host).await?;
+            }
+            Ok(kept.rows_affected() > 0)
+        })
+    }
+
+    /// How far hosts are with some images.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn preloads_of(
+        &self,
+        volumes: impl Iterator<Item = VolumeId>,
+    ) -> Result<BTreeMap<VolumeId, Vec<PreloadRow>>, DatabaseError> {
+        let mut moment = self.moment().await?;
+        let mut all = BTreeMap::new();
+        for volume in volumes {
+            let found = sqlx::query(
+                "SELECT p.*, h.name AS host_name FROM preloads p JOIN parties h ON h.id = p.host \
+                 WHERE p.volume = $1 ORDER BY h.name",
+            )
+            .bind(volume.to_string())
+            .fetch_all(&mut *moment)
+            .await?;
+            let rows = found.iter().map(preload_row).collect::<Result<_, _>>()?;
+            all.insert(volume, rows);
+        }
+        Ok(all)
+    }
+}
+
+/// Forgets all of an image, and tells hosts that read it.
+pub(super) async fn forget(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<(), DatabaseError> {
+    let gone = sqlx::query("DELETE FROM preloads WHERE volume = $1 RETURNING host")
+        .bind(volume.to_string())
+        .fetch_all(&mut *change)
+        .await?;
+    assign(change, &gone).await
+}
+
+async fn assign(change: &mut AnyConnection, rows: &[AnyRow]) -> Result<(), DatabaseError> {
+    for row in rows {
+        super::hosts::assign(&mut *change, rows::spelt(row, "host")?).await?;
+    }
+    Ok(())
+}
+
+/// None, if the volume's row is damaged: its own list says so.
+fn wanted(row: &AnyRow) -> Result<Option<WantedPreload>, DatabaseError> {
+    let Ok(block_size) = rows::block_size(row) else {
+        return Ok(None);
+    };
+    let mark: ImageMark = rows::spelt(row, "image")?;
+    let version = rows::version_key(row, "version_volume", "version_number")?;
+    let volume = rows::spelt(row, "volume")?;
+    let generation = rows::number(row, "generation")?;
+    let size_bytes = rows::number(row, "size_bytes")?;
+    Ok(version.map(|version| WantedPreload {
+        volume,
+        generation,
+        version,
+        size_bytes,
+        block_size,
+        is_pinned: mark == ImageMark::Pinned,
+    }))
+}
+
+fn preload_row(row: &AnyRow) -> Result<PreloadRow, DatabaseError> {
+    let all_bytes: Option<i64> = row.try_get("all_bytes")?;
+    Ok(PreloadRow {
+        volume: rows::spelt(row, "volume")?,
+        host_name: row.try_get("host_name")?,
+        state: rows::spelt(row, "state")?,
+        done_bytes: rows::number(row, "done_bytes")?,
+        all_bytes: all_bytes.map(i64::cast_unsigned),
+        reason: row.try_get("reason")?,
+        created: Millis(row.try_get("created_ms")?),
+        ended: row.try_get::<Option<i64>, _>("ended_ms")?.map(Millis),
+    })
+}

@@ -1,0 +1,107 @@
+//! `/v1/images`, and how a volume is one.
+
+use api::types::{Image, MarkImage, Page, Preload, PreloadImage};
+use axum::Json;
+use axum::http::StatusCode;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::asking::Paging;
+use super::{ApiError, Body, Name, Query};
+use crate::acting::Acting;
+use crate::control::Control;
+use crate::database::PreloadRow;
+use crate::images::ImageView;
+use crate::volumes::spell_time;
+
+type Answer<T> = Result<Json<T>, ApiError>;
+
+pub(super) fn router() -> OpenApiRouter<Control> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(show, mark, unmark))
+        .routes(routes!(preload, end))
+}
+
+/// List the base images that the caller may see
+#[utoipa::path(get, path = "/v1/images", operation_id = "list_images", tag = "images",
+    params(Paging), responses((status = 200, body = Page<Image>)))]
+async fn list(acting: Acting, Query(paging): Query<Paging>) -> Answer<Page<Image>> {
+    let (views, next) = acting.images(&paging.page()?).await?;
+    let items = views.into_iter().map(shown).collect();
+    Ok(Json(Page { items, next }))
+}
+
+/// Show a base image
+#[utoipa::path(get, path = "/v1/volumes/{volume}/image", operation_id = "show_image",
+    tag = "images", params(("volume" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Image)))]
+async fn show(acting: Acting, Name(volume): Name) -> Answer<Image> {
+    Ok(Json(shown(acting.image(&volume).await?)))
+}
+
+/// Make a volume a base image, or say of one whether its blocks stay in caches
+#[utoipa::path(put, path = "/v1/volumes/{volume}/image", operation_id = "mark_image",
+    tag = "images", params(("volume" = String, Path, description = "Name or id")),
+    request_body = MarkImage, responses((status = 200, body = Image)))]
+async fn mark(acting: Acting, Name(volume): Name, Body(how): Body<MarkImage>) -> Answer<Image> {
+    Ok(Json(shown(acting.mark_image(&volume, how.pinned).await?)))
+}
+
+/// Make a volume no base image; it is shown as it was
+#[utoipa::path(delete, path = "/v1/volumes/{volume}/image", operation_id = "unmark_image",
+    tag = "images", params(("volume" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Image)))]
+async fn unmark(acting: Acting, Name(volume): Name) -> Answer<Image> {
+    Ok(Json(shown(acting.unmark_image(&volume).await?)))
+}
+
+/// Have hosts read a base image into their caches
+///
+/// How far they are, the image says when it is shown.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/image/preloads", operation_id = "preload_image",
+    tag = "images", params(("volume" = String, Path, description = "Name or id")),
+    request_body = PreloadImage, responses((status = 202, body = Image)))]
+async fn preload(
+    acting: Acting,
+    Name(volume): Name,
+    Body(how): Body<PreloadImage>,
+) -> Result<(StatusCode, Json<Image>), ApiError> {
+    let view = acting.preload_image(&volume, &how.hosts).await?;
+    Ok((StatusCode::ACCEPTED, Json(shown(view))))
+}
+
+/// Call off what hosts read of a base image; what was read stays in their caches
+#[utoipa::path(delete, path = "/v1/volumes/{volume}/image/preloads",
+    operation_id = "end_preloads", tag = "images",
+    params(("volume" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Image)))]
+async fn end(acting: Acting, Name(volume): Name) -> Answer<Image> {
+    Ok(Json(shown(acting.end_preloads(&volume).await?)))
+}
+
+fn shown(view: ImageView) -> Image {
+    let pinned = view.is_pinned();
+    let row = view.row;
+    Image {
+        id: row.id.to_string(),
+        name: row.name,
+        owner: row.owner_name,
+        size: row.size_bytes,
+        pinned,
+        clones: view.clones,
+        preloads: view.preloads.into_iter().map(shown_preload).collect(),
+    }
+}
+
+fn shown_preload(row: PreloadRow) -> Preload {
+    Preload {
+        host: row.host_name,
+        state: row.state.as_str().to_owned(),
+        done_bytes: row.done_bytes,
+        all_bytes: row.all_bytes,
+        reason: row.reason,
+        created: spell_time(row.created),
+        ended: row.ended.map(spell_time),
+    }
+}

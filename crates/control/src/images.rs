@@ -1,0 +1,188 @@
+//! What owners do with base images, and operators: marking, pinning, and having hosts read
+//! them into their caches (docs/cache.md, "Images").
+
+use api::host::PreloadReport;
+use api::words::ImageMark;
+use base::{PartyId, VolumeId};
+
+use crate::acting::Acting;
+use crate::control::Control;
+use crate::database::{Filter, Need, Page, PreloadRow, VolumeRow};
+use crate::error::ControlError;
+
+/// A base image as it is shown.
+#[derive(Debug, Clone)]
+pub struct ImageView {
+    /// The volume's row.
+    pub row: VolumeRow,
+    /// How many volumes descend from it, if the asker administers it.
+    pub clones: Option<u64>,
+    /// How far hosts have read it into their caches, if the asker administers it.
+    pub preloads: Vec<PreloadRow>,
+}
+
+impl ImageView {
+    /// Whether it stays.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.row.image == Some(ImageMark::Pinned)
+    }
+}
+
+impl Acting {
+    /// Makes a volume a base image, or says of one whether it stays; `None`: as before.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the asker does not
+    /// administer the volume, or is no administrator of the cluster and it is to stay;
+    /// [`ControlError::Conflict`] if it is being deleted, or is no image and is to stay no
+    /// more.
+    pub async fn mark_image(
+        &self,
+        name: &str,
+        pinned: Option<bool>,
+    ) -> Result<ImageView, ControlError> {
+        let database = &self.inner.database;
+        let row = database.mark_image(self.asker(), name, pinned).await?;
+        self.view_image(row).await
+    }
+
+    /// A volume is no base image any more. It is shown as it was.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`], [`ControlError::Forbidden`] as [`Acting::mark_image`];
+    /// [`ControlError::Conflict`] if it is none, or is being deleted.
+    pub async fn unmark_image(&self, name: &str) -> Result<ImageView, ControlError> {
+        let database = &self.inner.database;
+        let row = database.unmark_image(self.asker(), name).await?;
+        self.view_image(row).await
+    }
+
+    /// A base image.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`], also if the volume is no image.
+    pub async fn image(&self, name: &str) -> Result<ImageView, ControlError> {
+        let database = &self.inner.database;
+        let row = database.volume_for(self.asker(), name, Need::See).await?;
+        if row.image.is_none() {
+            return Err(ControlError::NotFound {
+                what: format!("base image {name:?}"),
+                hint: "`scree image list` shows those there are".into(),
+            });
+        }
+        self.view_image(row).await
+    }
+
+    /// A page of the base images that the asker may see, and after what the next one begins.
+    /// One whose row is damaged is left out: it is listed with the volumes.
+    ///
+    /// # Errors
+    /// Only those of the database.
+    pub async fn images(
+        &self,
+        page: &Page,
+    ) -> Result<(Vec<ImageView>, Option<String>), ControlError> {
+        let filter = Filter {
+            is_image: true,
+            ..Filter::default()
+        };
+        let found = self
+            .inner
+            .database
+            .volume_page(self.asker(), &filter, page)
+            .await?;
+        let mut views = Vec::new();
+        for row in found.volumes.rows {
+            views.push(self.view_image(row).await?);
+        }
+        Ok((views, found.next))
+    }
+
+    /// Has hosts read a base image into their caches; without any, all that are for the asker
+    /// and were heard of a moment ago.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] (the volume, a host); [`ControlError::Forbidden`] unless the
+    /// asker administers the volume and may read it, and the hosts are for them;
+    /// [`ControlError::Conflict`] if it is no image, is being deleted, or nothing of it is on
+    /// the units; [`ControlError::Unavailable`] if no host is meant.
+    pub async fn preload_image(
+        &self,
+        name: &str,
+        hosts: &[String],
+    ) -> Result<ImageView, ControlError> {
+        let mut ids = Vec::new();
+        for host in hosts {
+            ids.push(self.host_named(host).await?);
+        }
+        if hosts.is_empty() {
+            ids = self.hosts_there().await?;
+        }
+        let database = &self.inner.database;
+        let now = self.now().await?;
+        let begun = database.begin_preloads(self.asker(), name, &ids, now);
+        self.view_image(begun.await?).await
+    }
+
+    /// No host reads a base image into its cache any more.
+    ///
+    /// # Errors
+    /// As [`Acting::unmark_image`].
+    pub async fn end_preloads(&self, name: &str) -> Result<ImageView, ControlError> {
+        let now = self.now().await?;
+        let database = &self.inner.database;
+        let ended = database.end_preloads(self.asker(), name, now);
+        self.view_image(ended.await?).await
+    }
+
+    /// The hosts that are for the asker and were heard of a moment ago.
+    async fn hosts_there(&self) -> Result<Vec<PartyId>, ControlError> {
+        let since = self.silent_before().await?;
+        let hosts = self.hosts().await?.into_iter();
+        let there = hosts.filter(|host| host.heard.is_some_and(|heard| heard > since));
+        let there: Vec<PartyId> = there.map(|host| host.host).collect();
+        match there.is_empty() {
+            false => Ok(there),
+            true => Err(ControlError::Unavailable {
+                reason: "no host that is for you is heard of".to_owned(),
+            }),
+        }
+    }
+
+    async fn view_image(&self, row: VolumeRow) -> Result<ImageView, ControlError> {
+        let database = &self.inner.database;
+        if !database.administers(self.asker(), row.id).await? {
+            return Ok(ImageView {
+                row,
+                clones: None,
+                preloads: Vec::new(),
+            });
+        }
+        let mut preloads = database.preloads_of(std::iter::once(row.id)).await?;
+        Ok(ImageView {
+            clones: Some(database.clone_count(row.id).await?),
+            preloads: preloads.remove(&row.id).unwrap_or_default(),
+            row,
+        })
+    }
+}
+
+impl Control {
+    /// Keeps how far `host` is with an image; `false` if something else is wanted by now.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn preload_reported(
+        &self,
+        host: PartyId,
+        volume: VolumeId,
+        report: &PreloadReport,
+    ) -> Result<bool, ControlError> {
+        let now = self.now().await?;
+        let database = &self.inner.database;
+        Ok(database
+            .keep_preload_report(host, volume, report, now)
+            .await?)
+    }
+}

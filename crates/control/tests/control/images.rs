@@ -1,0 +1,335 @@
+//! What is claimed of base images and preloads, on both databases.
+
+use api::host::{Access, AttachmentState, CatalogCall, ImageOf, PreloadReport};
+use api::words::{ImageMark, PreloadState};
+use base::{KeyId, Lineage, PartyId, SnapshotId, VolumeId};
+use catalog::{Lease, LeaseSalt, StoredVersion, VersionCommit, VersionKey, WrappedKey};
+use control::database::{Asker, Database, DatabaseError, NewVolume, Reach};
+use serde_json::json;
+use world::Millis;
+
+use crate::askers::{local, snapshot};
+use crate::fresh::{self, add_host, number, on_postgres, on_sqlite, report};
+use crate::postgres::Postgres;
+
+const NOW: Millis = Millis(1_000_000);
+
+/// A volume that was written, a clone of it that was, too, and a clone of that.
+struct Rows {
+    database: Database,
+    asker: Asker,
+    key: KeyId,
+    /// The first has the clone, the second that one's clone, the third nothing.
+    hosts: [PartyId; 3],
+    volumes: Vec<(VolumeId, Lineage)>,
+}
+
+impl fresh::Rows for Rows {
+    async fn new(database: Database) -> Self {
+        let founded = database.found(base::ClusterId::from_random(1), &[1; 32], NOW);
+        founded.await.expect("founded");
+        let asker = local(&database).await;
+        let mut hosts = Vec::new();
+        for name in ["h1", "h2", "h3"] {
+            hosts.push(add_host(&database, &asker, name, NOW).await);
+        }
+        let key = KeyId::from_random(number());
+        let parameters = json!({"name": "main"});
+        let made = database.insert_wrapping_key(key, "main", &parameters, NOW);
+        made.await.expect("kept");
+        let mut rows = Self {
+            database,
+            asker,
+            key,
+            hosts: hosts.try_into().expect("three"),
+            volumes: Vec::new(),
+        };
+        let base = rows.write("base", None, rows.hosts[2]).await;
+        let clone = rows.write("clone", Some(base), rows.hosts[2]).await;
+        rows.insert("second", Some(clone)).await;
+        for (volume, host) in [(1, 0), (2, 1)] {
+            rows.attach(rows.volumes[volume].0, rows.hosts[host]).await;
+        }
+        rows
+    }
+}
+
+impl Rows {
+    async fn insert(&mut self, name: &str, origin: Option<SnapshotId>) -> (VolumeId, Lineage) {
+        let lineage = Lineage::from_random(number());
+        let new = NewVolume {
+            lineage,
+            origin,
+            ..fresh::volume(name, NOW)
+        };
+        let made = self.database.insert_volume(&self.asker, &new).await;
+        made.expect("made");
+        self.volumes.push((new.id, lineage));
+        (new.id, lineage)
+    }
+
+    async fn attach(&self, volume: VolumeId, host: PartyId) -> control::database::AttachmentRow {
+        let new = fresh::attachment(volume, host, Access::ReadWrite, NOW);
+        let made = self.database.attach(&self.asker, &new).await;
+        made.expect("asked")
+    }
+
+    async fn call(&self, host: PartyId, call: CatalogCall) -> serde_json::Value {
+        let reach = Reach::new(host, NOW);
+        self.database.answer(&reach, call).await.expect("answered")
+    }
+
+    /// A volume with one version, written by `host`, and a snapshot of that.
+    async fn write(&mut self, name: &str, origin: Option<SnapshotId>, host: PartyId) -> SnapshotId {
+        let (volume, lineage) = self.insert(name, origin).await;
+        let asked = self.attach(volume, host).await;
+        let acquire = CatalogCall::Acquire {
+            volume,
+            salt: LeaseSalt([3; 16]),
+            journals: None,
+        };
+        let lease: Lease = serde_json::from_value(self.call(host, acquire).await).expect("a lease");
+        let set = CatalogCall::SetKey {
+            volume,
+            lineage,
+            key: self.key,
+            wrapped: WrappedKey(vec![4]),
+        };
+        self.call(host, set).await;
+        let parent = lease.head.map(|head| head.key);
+        let version = StoredVersion {
+            key: VersionKey {
+                volume,
+                number: parent.map_or(1, |parent| parent.number + 1),
+            },
+            parent,
+            lineage,
+            epoch: lease.epoch,
+            journal_next: 0,
+            created: NOW,
+            record: vec![1],
+        };
+        let commit = VersionCommit {
+            version,
+            pins: vec![],
+            open_segments: vec![],
+            serial_next: 0,
+            thin: vec![],
+            joined: 0,
+            joined_last: 0,
+        };
+        self.call(host, CatalogCall::Commit { commit }).await;
+        let database = &self.database;
+        let ended = database.detach(&self.asker, asked.id, false).await;
+        let said = report(&ended.expect("there"), AttachmentState::Detached);
+        let kept = database.keep_attachment_report(host, asked.id, &said, NOW);
+        assert!(kept.await.expect("heard"));
+        let id = SnapshotId::from_random(number());
+        let new = snapshot(id, &format!("of-{name}"), volume);
+        let taken = database.insert_snapshot(&self.asker, &new).await;
+        taken.expect("a new name");
+        id
+    }
+
+    async fn mark(&self, name: &str, pinned: Option<bool>) -> Result<(), DatabaseError> {
+        let marked = self.database.mark_image(&self.asker, name, pinned).await;
+        marked.map(drop)
+    }
+
+    /// Which image the volume on each of the two hosts is of, by its number, and whether that
+    /// stays.
+    async fn images(&self) -> [Option<(usize, bool)>; 2] {
+        let mut all = [None; 2];
+        for (number, one) in all.iter_mut().enumerate() {
+            let host = self.hosts[number];
+            let images = self.database.images_on(host).await.expect("read");
+            let image = images.get(&self.volumes[number + 1].0);
+            *one = image.map(|ImageOf { lineage, is_pinned }| {
+                let mut volumes = self.volumes.iter();
+                let place = volumes.position(|(_, own)| own == lineage);
+                (place.expect("one of them"), *is_pinned)
+            });
+        }
+        all
+    }
+
+    async fn serial(&self, host: usize) -> u64 {
+        let wanted = self.database.wanted_of(self.hosts[host]).await;
+        wanted.expect("there").0
+    }
+
+    async fn unpins(&self) -> u64 {
+        self.database.unpins().await.expect("read")
+    }
+}
+
+#[test]
+fn a_volumes_image_is_the_nearest_one_at_or_above_it() {
+    on_sqlite(claims::a_volumes_image_is_the_nearest_one_at_or_above_it);
+}
+
+#[test]
+fn an_image_that_is_pinned_no_more_or_gone_is_let_go_of_by_all_hosts() {
+    on_sqlite(claims::an_image_that_is_pinned_no_more_or_gone_is_let_go_of_by_all_hosts);
+}
+
+#[test]
+fn a_host_reads_an_image_while_it_is_to_preload_it() {
+    on_sqlite(claims::a_host_reads_an_image_while_it_is_to_preload_it);
+}
+
+#[test]
+fn all_of_it_is_so_on_postgresql() {
+    let server = Postgres::start();
+    on_postgres(
+        &server,
+        claims::a_volumes_image_is_the_nearest_one_at_or_above_it,
+    );
+    on_postgres(
+        &server,
+        claims::an_image_that_is_pinned_no_more_or_gone_is_let_go_of_by_all_hosts,
+    );
+    on_postgres(
+        &server,
+        claims::a_host_reads_an_image_while_it_is_to_preload_it,
+    );
+}
+
+/// What is claimed of both.
+mod claims {
+    use super::*;
+
+    pub async fn a_volumes_image_is_the_nearest_one_at_or_above_it(rows: Rows) {
+        assert_eq!(rows.images().await, [None, None]);
+        let before = [rows.serial(0).await, rows.serial(1).await];
+        let idle = rows.serial(2).await;
+        rows.mark("base", None).await.expect("marked");
+        assert_eq!(rows.images().await, [Some((0, false)); 2]);
+        assert!(rows.serial(0).await > before[0] && rows.serial(1).await > before[1]);
+        assert_eq!(rows.serial(2).await, idle, "it has nothing of it");
+        let count = rows.database.clone_count(rows.volumes[0].0).await;
+        assert_eq!(count.expect("read"), 2);
+
+        // A clone may be one, too: also its own blocks are an image's then.
+        rows.mark("clone", None).await.expect("marked");
+        assert_eq!(rows.images().await, [Some((1, false)); 2]);
+        let before = rows.serial(0).await;
+        rows.mark("clone", None).await.expect("it is one already");
+        assert_eq!(rows.serial(0).await, before);
+        let unmark = async |name| rows.database.unmark_image(&rows.asker, name).await;
+        unmark("base").await.expect("unmarked");
+        assert_eq!(rows.images().await, [Some((1, false)); 2]);
+        unmark("clone").await.expect("unmarked");
+        assert_eq!(rows.images().await, [None, None]);
+        assert!(matches!(
+            unmark("clone").await,
+            Err(DatabaseError::Refused { .. })
+        ));
+        rows.mark("second", None).await.expect("marked");
+        assert_eq!(rows.images().await, [None, Some((2, false))]);
+    }
+
+    pub async fn an_image_that_is_pinned_no_more_or_gone_is_let_go_of_by_all_hosts(rows: Rows) {
+        let early = rows.mark("base", Some(false)).await;
+        assert!(matches!(early, Err(DatabaseError::Refused { .. })));
+        rows.mark("base", Some(true)).await.expect("pinned");
+        assert_eq!(rows.images().await, [Some((0, true)); 2]);
+        // To mark it once more says nothing of that.
+        rows.mark("base", None).await.expect("marked");
+        assert_eq!(rows.images().await, [Some((0, true)); 2]);
+        assert_eq!(rows.unpins().await, 0);
+        let before = rows.serial(2).await;
+        rows.mark("base", Some(false)).await.expect("unpinned");
+        assert_eq!(rows.images().await, [Some((0, false)); 2]);
+        assert_eq!(rows.unpins().await, 1);
+        assert!(rows.serial(2).await > before, "it may have had it before");
+        // Nothing more is let go of if it is unmarked now.
+        let unmarked = rows.database.unmark_image(&rows.asker, "base").await;
+        assert_eq!(unmarked.expect("unmarked").image, Some(ImageMark::Marked));
+        assert_eq!(rows.unpins().await, 1);
+        rows.mark("base", Some(true)).await.expect("pinned");
+        let base = rows.volumes[0].0;
+        let deleted = rows.database.begin_delete(&rows.asker, base, NOW).await;
+        deleted.expect("on its way out");
+        assert_eq!(rows.unpins().await, 2);
+        assert_eq!(rows.images().await, [None, None]);
+    }
+
+    pub async fn a_host_reads_an_image_while_it_is_to_preload_it(rows: Rows) {
+        let (database, host) = (&rows.database, rows.hosts[0]);
+        let (volume, lineage) = rows.volumes[0];
+        let begin = async || {
+            let hosts = [host];
+            let begun = database.begin_preloads(&rows.asker, "base", &hosts, NOW);
+            begun.await.map(drop)
+        };
+        assert!(matches!(begin().await, Err(DatabaseError::Refused { .. })));
+        rows.mark("base", None).await.expect("marked");
+        let key = VersionKey { volume, number: 1 };
+        // A host that has a clone has the keys; what the image is like now it does not read.
+        let reads = async || {
+            let reach = Reach::new(host, NOW);
+            let version = database.answer(&reach, CatalogCall::Version { key }).await;
+            let keys = database.answer(&reach, CatalogCall::Keys { lineage }).await;
+            (version.is_ok(), keys.is_ok())
+        };
+        // The one that had it last is heard of still.
+        database
+            .keep_report(rows.hosts[2], &api::host::Report::default(), NOW)
+            .await
+            .expect("kept");
+        assert_eq!(reads().await, (false, true));
+        begin().await.expect("begun");
+        assert_eq!(reads().await, (true, true));
+        let wanted = database.preloads_on(host).await.expect("read");
+        assert_eq!((wanted[0].volume, wanted[0].version), (volume, key));
+        begin().await.expect("it is under way");
+        assert_eq!(database.preloads_on(host).await.expect("read"), wanted);
+
+        let say = async |generation, done_bytes, end| {
+            let said = PreloadReport {
+                generation,
+                done_bytes,
+                all_bytes: 100,
+                end,
+            };
+            let kept = database.keep_preload_report(host, volume, &said, NOW);
+            kept.await.expect("heard")
+        };
+        let shown = async || {
+            let all = database.preloads_of(std::iter::once(volume)).await;
+            let all = all.expect("read").remove(&volume).unwrap_or_default();
+            let all = all.into_iter();
+            all.map(|one| (one.host_name, one.state, one.done_bytes, one.reason))
+                .collect::<Vec<_>>()
+        };
+        let is = |state, done_bytes, reason: Option<&str>| {
+            let reason = reason.map(str::to_owned);
+            vec![("h1".to_owned(), state, done_bytes, reason)]
+        };
+        assert_eq!(shown().await, is(PreloadState::Waiting, 0, None));
+        let first = wanted[0].generation;
+        assert!(say(first, 50, None).await && !say(first + 1, 60, None).await);
+        assert_eq!(shown().await, is(PreloadState::Loading, 50, None));
+        assert!(say(first, 100, Some(Ok(()))).await);
+        assert_eq!(shown().await, is(PreloadState::Done, 100, None));
+        assert_eq!(reads().await, (false, true));
+        assert!(!say(first, 10, None).await, "that was said late");
+
+        begin().await.expect("once more");
+        assert_eq!(shown().await, is(PreloadState::Waiting, 0, None));
+        let serial = rows.serial(0).await;
+        let ended = database.end_preloads(&rows.asker, "base", NOW).await;
+        ended.expect("called off");
+        assert!(rows.serial(0).await > serial);
+        assert_eq!(database.preloads_on(host).await.expect("read"), []);
+        let called_off = is(PreloadState::Error, 0, Some("it was called off"));
+        assert_eq!(shown().await, called_off);
+        // With the image goes all that is known of it.
+        begin().await.expect("once more");
+        let unmarked = database.unmark_image(&rows.asker, "base").await;
+        unmarked.expect("unmarked");
+        assert_eq!(database.preloads_on(host).await.expect("read"), []);
+        assert_eq!(shown().await, vec![]);
+    }
+}
