@@ -53,14 +53,15 @@ PARTS = {
 }
 
 
-def given(folder):
-    """An initrd with what the guest runs, after that of tools/guest and its modules."""
+def given(folder, *names):
+    """An initrd with programs that the guest runs, after that of tools/guest and its modules;
+    either they have a path, or this machine's search path has them."""
     root = folder / "given.d"
     shutil.rmtree(root, ignore_errors=True)
     place = root / "given"
     place.mkdir(parents=True)
-    programs = [lib.BINARY.parent / "examples" / "small_files"]
-    for name in ("cryptsetup", "mke2fs"):
+    programs = []
+    for name in names:
         found = shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")
         check(found, f"{name} is missing; `tools/packages bench` installs it")
         programs.append(found)
@@ -82,12 +83,12 @@ def given(folder):
     return initrd
 
 
-def boot(folder, initrd, socket, export):
+def boot(folder, initrd, socket, export, memory_mib=MEMORY_MIB):
     disk = f"driver=nbd,node-name=disk,server.type=unix,server.path={socket},export={export}"
     arguments = ["-cpu", "max", "-kernel", str(TARGET / "guest" / "vmlinuz"), "-initrd", str(initrd)]
     arguments += ["-append", "console=ttyS0 quiet panic=-1 rdinit=/start"]
     arguments += ["-blockdev", disk, "-device", "virtio-blk-pci,drive=disk"]
-    return Guest(arguments, folder / "guest.log", memory_mib=MEMORY_MIB)
+    return Guest(arguments, folder / "guest.log", memory_mib=memory_mib)
 
 
 def small_files(guest, plan, is_encrypted):
@@ -110,7 +111,7 @@ def small_files(guest, plan, is_encrypted):
 def guests(plan, results, folder, say):
     """Fig. 11: the same work with each way of encryption."""
     table = results.setdefault("guests", {})
-    initrd = given(folder)
+    initrd = given(folder, lib.BINARY.parent / "examples" / "small_files", "cryptsetup", "mke2fs")
     scree = Scree(folder / "scree", 4, None, ("--overcommit", 100000))
     scree.start()
     try:

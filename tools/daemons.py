@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import lib
 from lib import check, cpu_of
 from service import Service, cli, free_port, until
 
@@ -76,20 +77,54 @@ class Links:
         self._ip("link del scree-bench")
 
 
-class Daemon(Service):
-    """`scree unit --listen`, each time at another port."""
+class Delay:
+    """A link to `to`, a path or IP:PORT, that takes so long each way. It listens at a path,
+    or else at a port that is free."""
 
-    def __init__(self, folder, name, prefix, address):
-        super().__init__(folder, "unit", "--listen", f"{address}:0")
+    def __init__(self, to, micros, listen="127.0.0.1:0"):
+        program = lib.BINARY.parent / "examples" / "nbd_delay"
+        # It ends with its input: also if whoever began it is killed.
+        self.process = subprocess.Popen(
+            [program, "--listen", str(listen), "--to", str(to), "--micros", str(micros)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.place = self.process.stdout.readline().strip()
+        check(self.place, f"{program} does not listen at {listen}")
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+class Daemon(Service):
+    """`scree unit --listen`, each time at another port, unless it is behind a link that takes
+    so many microseconds each way."""
+
+    def __init__(self, folder, name, prefix, address, delay_micros=0):
+        self.delay, here = None, f"{address}:0"
+        arguments = []
+        if delay_micros:
+            here = f"{address}:{free_port()}"
+            self.delay = Delay(here, delay_micros)
+            arguments = ["--address", self.delay.place]
+        super().__init__(folder, "unit", "--listen", here, *arguments)
         self.name, self.prefix = name, prefix
+
+    def remove(self):
+        """It is not begun again."""
+        self.kill()
+        if self.delay:
+            self.delay.stop()
 
 
 class Daemons:
     """A site with `count` daemons s1, s2, … and hosts h1, h2, …; each has a folder of its
-    own below `folder`, and lies where `links` says."""
+    own below `folder`, and lies where `links` says. Daemons are `delay_micros` away from all
+    others, each way."""
 
-    def __init__(self, folder, count, hosts=1, agent=(), controller=(), links=None):
-        self.folder = Path(folder)
+    def __init__(self, folder, count, hosts=1, agent=(), controller=(), links=None, delay_micros=0):
+        self.folder, self.delay_micros = Path(folder), delay_micros
         self.folder.mkdir(parents=True)
         self.links = links or Loopback()
         port, own = free_port(), self.links.own
@@ -131,10 +166,10 @@ class Daemons:
         """One more daemon."""
         self.made += 1
         name = f"s{self.made}"
-        store = Daemon(self.folder / name, name, *self.links.to(name))
+        store = Daemon(self.folder / name, name, *self.links.to(name), self.delay_micros)
+        self.stores.append(store)
         self._enrol("unit", self.operator("unit", "create", name), store.folder)
-        self.stores.append(store.start())
-        return store
+        return store.start()
 
     def wait_until_well(self, timeout_s=60):
         """All that run are used, and no others are known."""
@@ -147,7 +182,7 @@ class Daemons:
 
     def lose(self, store):
         """The machine of a daemon is gone with all that was on it."""
-        store.kill()
+        store.remove()
         shutil.rmtree(store.folder)
         self.stores.remove(store)
 
@@ -173,6 +208,15 @@ class Daemons:
         for service in [*self.agents, *self.stores, self.controller]:
             check(service.is_running(), f"{service.folder.name} has ended:\n{service.log_tail()}")
 
+    def restart(self, arguments, host=1):
+        """An agent ends as it should, and begins with other arguments."""
+        agent = self.agents[host - 1]
+        agent.end()
+        agent.arguments = ["agent", *(str(argument) for argument in arguments)]
+        agent.start()
+
     def stop(self):
-        for service in [*self.agents, *self.stores, self.controller]:
+        for service in [*self.agents, self.controller]:
             service.kill()
+        for store in self.stores:
+            store.remove()

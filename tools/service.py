@@ -138,6 +138,14 @@ class Service:
     def is_running(self):
         return self.process is not None and self.process.poll() is None
 
+    def end(self, timeout_s=60):
+        """SIGTERM, and waits for a clean end."""
+        self.process.terminate()
+        code = self.process.wait(timeout_s)
+        self.process.stdout.close()
+        self.process = None
+        check(code == 0, f"{self.folder.name} ended with {code} on SIGTERM:\n{self.log_tail()}")
+
     def kill(self):
         """kill -9."""
         if self.process is not None:

@@ -1,11 +1,12 @@
-//! A link that is long: passes bytes on between unix sockets, each so much later. For
+//! A link that is long: passes bytes on between sockets, each so much later. For
 //! measurements, where the kernel has no netem.
 //!
 //! ```text
-//! nbd_delay --listen PATH --to PATH --micros N
+//! nbd_delay --listen PLACE --to PLACE --micros N
 //! ```
 //!
-//! Prints a line and passes on until its input ends.
+//! A place is the path of a unix socket, or IP:PORT; port 0 is any that is free. Prints where
+//! it listens and passes on until its input ends.
 #![expect(
     clippy::disallowed_methods,
     reason = "it is the network of measurements, and no part of what is measured"
@@ -13,14 +14,17 @@
 
 use std::collections::VecDeque;
 use std::error::Error;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::Read as _;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU64;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::thread::set_current_timer_slack;
 
 /// Bytes under way in one direction are bounded by about so many.
@@ -43,11 +47,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         listen.ok_or("--listen is missing")?,
         to.ok_or("--to is missing")?,
     );
-    let listener = UnixListener::bind(&listen)?;
-    println!("{listen}");
+    let listener = Listener::bind(&listen)?;
+    match &listener {
+        Listener::Tcp(listener) => println!("{}", listener.local_addr()?),
+        Listener::Unix(_) => println!("{listen}"),
+    }
     thread::spawn(move || {
-        for near in listener.incoming().flatten() {
-            let Ok(far) = UnixStream::connect(&to) else {
+        loop {
+            let Ok(near) = listener.accept() else {
+                continue;
+            };
+            let Ok(far) = connect(&to) else {
                 continue;
             };
             thread::spawn(move || {
@@ -59,6 +69,41 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
+}
+
+/// Where others come.
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    fn bind(place: &str) -> std::io::Result<Self> {
+        match place.parse::<SocketAddr>() {
+            Ok(address) => TcpListener::bind(address).map(Self::Tcp),
+            Err(_) => UnixListener::bind(place).map(Self::Unix),
+        }
+    }
+
+    fn accept(&self) -> std::io::Result<OwnedFd> {
+        match self {
+            Self::Tcp(listener) => at_once(listener.accept()?.0),
+            Self::Unix(listener) => Ok(listener.accept()?.0.into()),
+        }
+    }
+}
+
+fn connect(place: &str) -> std::io::Result<OwnedFd> {
+    match place.parse::<SocketAddr>() {
+        Ok(address) => at_once(TcpStream::connect(address)?),
+        Err(_) => Ok(UnixStream::connect(place)?.into()),
+    }
+}
+
+/// The delay is this program's alone.
+fn at_once(stream: TcpStream) -> std::io::Result<OwnedFd> {
+    stream.set_nodelay(true)?;
+    Ok(stream.into())
 }
 
 /// What was received in one go.
@@ -85,9 +130,9 @@ impl Way {
         !self.has_ended && self.bytes < BYTES_MAX
     }
 
-    fn receive(&mut self, mut from: &UnixStream, delay: Duration) -> std::io::Result<()> {
+    fn receive(&mut self, from: &OwnedFd, delay: Duration) -> Result<(), Errno> {
         let mut space = self.spaces.pop().unwrap_or_else(|| vec![0; PIECE_BYTES]);
-        match from.read(&mut space) {
+        match rustix::io::read(from, &mut *space) {
             Ok(0) => self.has_ended = true,
             Ok(count) => {
                 self.bytes += count;
@@ -97,25 +142,25 @@ impl Way {
                     bytes: 0..count,
                 });
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => self.spaces.push(space),
+            Err(Errno::AGAIN) => self.spaces.push(space),
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
     /// Sends what has arrived.
-    fn send(&mut self, mut to: &UnixStream) -> std::io::Result<()> {
+    fn send(&mut self, to: &OwnedFd) -> Result<(), Errno> {
         self.is_blocked = false;
         while let Some(piece) = self.pieces.front_mut() {
             if piece.arrives > Instant::now() {
                 break;
             }
-            match to.write(&piece.space[piece.bytes.clone()]) {
+            match rustix::io::write(to, &piece.space[piece.bytes.clone()]) {
                 Ok(count) => {
                     piece.bytes.start += count;
                     self.bytes -= count;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                Err(Errno::AGAIN) => {
                     self.is_blocked = true;
                     break;
                 }
@@ -141,11 +186,11 @@ impl Way {
 }
 
 /// Both directions, until one is over.
-fn pass_on(near: &UnixStream, far: &UnixStream, delay: Duration) -> Result<(), Box<dyn Error>> {
+fn pass_on(near: &OwnedFd, far: &OwnedFd, delay: Duration) -> Result<(), Box<dyn Error>> {
     // Else a wait takes 50 µs more than it should.
     set_current_timer_slack(NonZeroU64::new(1))?;
-    near.set_nonblocking(true)?;
-    far.set_nonblocking(true)?;
+    rustix::io::ioctl_fionbio(near, true)?;
+    rustix::io::ioctl_fionbio(far, true)?;
     let (mut there, mut back) = (Way::default(), Way::default());
     while !there.is_over() && !back.is_over() {
         let wanted = |receives: &Way, sends: &Way| {
