@@ -450,7 +450,7 @@ def storm(plan, results, folder, say):
         far.site.operator("snapshot", "create", "image", "--name", "golden", "--wait")
         table["is_marked"] = knows_images()
         if table["is_marked"]:
-            far.site.operator("image", "mark", "golden")
+            far.site.operator("image", "mark", "image")
         uris = [far.volume(f"clone-{place}", size, "--from", "golden") for place in range(CLONES)]
         path = folder / "local"
         run("qemu-img", "create", "-q", "-f", "raw", path, size)

@@ -155,7 +155,7 @@ mod tests {
         assert!(ahead.last().expect("some").end >= 10_000 + MAX / 2);
         // Larger reads begin with larger windows.
         let mut streams = Streams::default();
-        assert_eq!(run(&mut streams, 0, 64, 32), [64..64 + 128]);
+        assert_eq!(run(&mut streams, 0, 64, 32).first(), Some(&(64..64 + 128)));
     }
 
     #[test]
