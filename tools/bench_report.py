@@ -132,8 +132,17 @@ def report_of_cache(results, others):
         results = {**results, "conditions": {**conditions, "quick": False, "load": 0}}
     parts = head("Benchmarks of the cache", results, rows)
     parts += [section for other in others if (section := other.report(results))]
-    parts += ["## Conditions", "", machine(conditions),
-              "- Policies are replayed, which is not a matter of time: whoever does it with these traces gets"
+    parts += ["## Conditions", "", machine(conditions)]
+    if set(results["measured"]) != {"policies"}:
+        parts += [f"- {conditions['repetitions']} repetitions (of bonnie++ two at most, of snapshots one); streams and"
+                  f" working sets of {conditions['seconds']} s; in turns, the order reversed each time; medians, and"
+                  " medians of the ratios of each repetition.",
+                  "- Far away means latency only: links pass on as many bytes as come. Daemons, links, caches,"
+                  " journals and local files lie on one machine and one file system, mostly in its page cache.",
+                  "- A write is acknowledged by Scree when the journal's file on the host has it, by qemu-nbd and"
+                  " nbdkit when the page cache has it, of a far file after a way there and back; a flush makes it"
+                  " durable in all. Scree seals all it writes and opens all it reads; the others do not encrypt."]
+    parts += ["- Policies are replayed, which is not a matter of time: whoever does it with these traces gets"
               " these numbers.",
               ""]
     return "\n".join(parts)
