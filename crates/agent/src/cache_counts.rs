@@ -62,6 +62,7 @@ fn of_file(statistics: &Statistics) -> CacheFile {
         image: of(AreaKind::Image),
         active: of(AreaKind::Active),
         protected: statistics.protected as u64,
+        pinned: statistics.pinned as u64,
         damaged: statistics.damaged,
         refused: statistics.refused,
         failures: statistics.failures,

@@ -82,6 +82,11 @@ fn measure_file(measures: &mut Measures, file: &CacheFile) {
         "Map pages of the newest versions of attached volumes that are in the cache's file",
         bytes(file.protected),
     );
+    measures.one(
+        "scree_cache_pinned_bytes",
+        "Blocks of images in the cache's file that stay",
+        bytes(file.pinned),
+    );
     let counts = [
         (
             "scree_cache_damaged_blocks",

@@ -65,6 +65,9 @@ pub struct CacheFile {
     pub active: CacheArea,
     /// Pages of maps that are protected.
     pub protected: u64,
+    /// Blocks of images that stay.
+    #[serde(default)]
+    pub pinned: u64,
     /// Blocks that were not what they should be, and were read from units.
     pub damaged: u64,
     /// Blocks that were not kept because too much was being written.

@@ -1,11 +1,12 @@
-//! Three areas, each with a policy of its own (HVSTO §III-C), and shares of the active one.
-
-use std::collections::{BTreeMap, HashMap, HashSet};
+//! Three areas, each with a policy of its own (HVSTO §III-C).
 
 use base::VolumeId;
 
 use super::entry::{AreaKind, Id};
-use crate::policy::{Lirs, Policy, TwoStage};
+use super::images::Images;
+use super::maps::Maps;
+use super::shares::Shares;
+use crate::policy::Policy as _;
 
 /// What a block is read for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,16 +162,12 @@ impl Areas {
 
     /// A volume is not attached any more: none of its map pages is protected for it.
     pub fn release_all(&mut self, volume: VolumeId) {
-        let maps = &mut self.metadata;
-        let of_volume = maps.newest.iter().filter(|(_, owner)| **owner == volume);
-        let released: Vec<Id> = of_volume.map(|(id, _)| *id).collect();
-        released.into_iter().for_each(|id| maps.release(id));
+        self.metadata.release_all(volume);
     }
 
     /// Whether all map pages that there is room for are protected.
     pub fn is_all_protected(&self) -> bool {
-        let pages = &self.metadata.pages;
-        pages.protected_len() >= pages.capacity()
+        self.metadata.is_all_protected()
     }
 
     /// How many map pages are protected and there.
@@ -190,240 +187,6 @@ impl Areas {
             (self.image.len(), self.image.capacity),
             (self.active.len, self.active.capacity),
         ]
-    }
-}
-
-/// Map pages, of which those of newest versions are protected.
-struct Maps {
-    pages: TwoStage<Id>,
-    /// Of those that are protected, for whom: of several that share a page who asked last.
-    newest: HashMap<Id, VolumeId, foldhash::fast::FixedState>,
-}
-
-impl Maps {
-    fn new(capacity: usize) -> Self {
-        Self {
-            pages: TwoStage::new(capacity),
-            newest: HashMap::default(),
-        }
-    }
-
-    fn protect(&mut self, id: Id, newest_of: Option<VolumeId>) {
-        if let Some(volume) = newest_of {
-            self.pages.protect(id);
-            self.newest.insert(id, volume);
-        }
-    }
-
-    fn get(&mut self, id: Id, newest_of: Option<VolumeId>) {
-        if self.pages.get(id) {
-            self.protect(id, newest_of);
-        }
-    }
-
-    fn insert(&mut self, id: Id, newest_of: Option<VolumeId>, evicted: &mut Vec<Id>) {
-        let before = evicted.len();
-        self.pages.insert(id, evicted);
-        for gone in &evicted[before..] {
-            self.newest.remove(gone);
-        }
-        self.protect(id, newest_of);
-    }
-
-    fn remove(&mut self, id: Id) {
-        self.pages.remove(id);
-        self.newest.remove(&id);
-    }
-
-    fn release(&mut self, id: Id) {
-        if self.newest.remove(&id).is_some() {
-            self.pages.release(id);
-        }
-    }
-}
-
-/// Of the image area so much is kept for what does not stay, one block in so many, and one at
-/// least.
-const UNPINNED_ONE_IN: usize = 10;
-
-/// Base images: blocks that stay, and in the room that they leave the others, by LIRS.
-struct Images {
-    capacity: usize,
-    pinned: HashSet<Id, foldhash::fast::FixedState>,
-    others: Lirs<Id>,
-}
-
-impl Images {
-    fn new(capacity: usize) -> Self {
-        Self {
-            capacity,
-            pinned: HashSet::default(),
-            others: Lirs::new(capacity),
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.pinned.len() + self.others.len()
-    }
-
-    /// Whether there is room for one more that stays.
-    fn can_pin(&self) -> bool {
-        let kept = (self.capacity / UNPINNED_ONE_IN).max(1);
-        self.pinned.len() + kept < self.capacity
-    }
-
-    /// Whether it stays.
-    fn insert(&mut self, id: Id, is_pinned: bool, evicted: &mut Vec<Id>) -> bool {
-        let stays = is_pinned && self.can_pin();
-        match stays {
-            true => {
-                self.pinned.insert(id);
-                self.fit(evicted);
-            }
-            false => self.others.insert(id, evicted),
-        }
-        stays
-    }
-
-    fn remove(&mut self, id: Id) {
-        match self.pinned.remove(&id) {
-            true => self.fit(&mut Vec::new()),
-            false => drop(self.others.remove(id)),
-        }
-    }
-
-    /// Those that do not stay have what the others leave.
-    fn fit(&mut self, evicted: &mut Vec<Id>) {
-        let left = self.capacity - self.pinned.len();
-        self.others.resize(left, evicted);
-    }
-}
-
-/// What volumes read. What one does not use others may; who has most gives something back when
-/// there is no room: so of two that want all there is each has half, and a scan pushes out
-/// what it has brought itself.
-struct Shares {
-    capacity: usize,
-    len: usize,
-    /// None: nobody has asked for these since the process began. Each is full: it may have as
-    /// many as it has.
-    shares: BTreeMap<Option<VolumeId>, Lirs<Id>>,
-    owners: HashMap<Id, Option<VolumeId>, foldhash::fast::FixedState>,
-    /// What some may have at most, 1 at least.
-    bounds: BTreeMap<VolumeId, usize>,
-}
-
-impl Shares {
-    fn new(capacity: usize) -> Self {
-        Self {
-            capacity,
-            len: 0,
-            shares: BTreeMap::new(),
-            owners: HashMap::default(),
-            bounds: BTreeMap::new(),
-        }
-    }
-
-    fn bound(&mut self, volume: VolumeId, max: Option<usize>, evicted: &mut Vec<Id>) {
-        let max = max.map(|max| max.max(1));
-        match max {
-            Some(max) => drop(self.bounds.insert(volume, max)),
-            None => drop(self.bounds.remove(&volume)),
-        }
-        let volume = Some(volume);
-        while max.is_some_and(|max| self.len_of(volume) > max) {
-            let Some(gone) = self.share(volume).let_go() else {
-                return;
-            };
-            self.has_gone(volume, gone);
-            evicted.push(gone);
-        }
-    }
-
-    fn len_of(&self, volume: Option<VolumeId>) -> usize {
-        self.shares.get(&volume).map_or(0, |share| share.len())
-    }
-
-    /// Whether a volume has as much as it may.
-    fn is_at_bound(&self, volume: Option<VolumeId>) -> bool {
-        let bound = volume.and_then(|volume| self.bounds.get(&volume));
-        bound.is_some_and(|max| self.len_of(volume) >= *max)
-    }
-
-    fn share(&mut self, volume: Option<VolumeId>) -> &mut Lirs<Id> {
-        self.shares.entry(volume).or_insert_with(|| Lirs::new(1))
-    }
-
-    fn get(&mut self, volume: Option<VolumeId>, id: Id) {
-        let Some(owner) = self.owners.get(&id).copied() else {
-            return;
-        };
-        // Whoever asks for what nobody has is its owner from now on.
-        if owner.is_none() && volume.is_some() && !self.is_at_bound(volume) {
-            self.take_out(owner, id);
-            self.put(volume, id);
-        } else {
-            self.share(owner).get(id);
-        }
-    }
-
-    fn put(&mut self, volume: Option<VolumeId>, id: Id) {
-        let share = self.share(volume);
-        // It has room for it: nothing goes.
-        share.resize(share.len() + 1, &mut Vec::new());
-        share.insert(id, &mut Vec::new());
-        self.owners.insert(id, volume);
-        self.len += 1;
-    }
-
-    fn take_out(&mut self, owner: Option<VolumeId>, id: Id) {
-        self.share(owner).remove(id);
-        self.has_gone(owner, id);
-    }
-
-    /// A block has left its share.
-    fn has_gone(&mut self, owner: Option<VolumeId>, id: Id) {
-        let share = self.share(owner);
-        match share.len() {
-            0 => drop(self.shares.remove(&owner)),
-            len => share.resize(len, &mut Vec::new()),
-        }
-        self.owners.remove(&id);
-        self.len -= 1;
-    }
-
-    fn insert(&mut self, volume: Option<VolumeId>, id: Id, evicted: &mut Vec<Id>) {
-        let is_bound = self.is_at_bound(volume);
-        if self.len < self.capacity && !is_bound {
-            return self.put(volume, id);
-        }
-        let has = self.len_of(volume);
-        let largest = self.shares.iter().max_by_key(|(_, share)| share.len());
-        match largest.map(|(owner, share)| (*owner, share.len())) {
-            // Who has one more keeps it, or the two would take it from each other for ever.
-            Some((owner, most)) if !is_bound && (has == 0 || most > has + 1) => {
-                let Some(gone) = self.share(owner).let_go() else {
-                    return;
-                };
-                self.has_gone(owner, gone);
-                evicted.push(gone);
-                self.put(volume, id);
-            }
-            _ => {
-                let before = evicted.len();
-                self.share(volume).insert(id, evicted);
-                for gone in evicted.iter().skip(before) {
-                    self.owners.remove(gone);
-                }
-                self.owners.insert(id, volume);
-            }
-        }
-    }
-
-    fn remove(&mut self, id: Id) {
-        if let Some(owner) = self.owners.get(&id).copied() {
-            self.take_out(owner, id);
-        }
     }
 }
 

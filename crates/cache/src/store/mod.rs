@@ -17,7 +17,10 @@
 mod areas;
 mod entry;
 mod head;
+mod images;
+mod maps;
 mod opening;
+mod shares;
 mod slots;
 #[cfg(test)]
 mod tests;

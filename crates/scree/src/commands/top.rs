@@ -110,7 +110,7 @@ fn show(load: &[HostLoad], earlier: &Earlier) -> String {
 }
 
 fn show_cache(cache: &HostCache, before: Option<&HostCache>) -> Table {
-    let mut table = Table::new(&["cache", "has", "of", "hits", "evicted", "protected"]);
+    let mut table = Table::new(&["cache", "has", "of", "hits", "evicted", "stays"]);
     let asked = |of: fn(&AskedByArea) -> Asked| {
         let now = of(&cache.asked);
         ratio(
@@ -140,25 +140,30 @@ fn show_cache(cache: &HostCache, before: Option<&HostCache>) -> Table {
     let Some(file) = &cache.file else {
         return table;
     };
-    let mut area = |name: &str, area: &CacheArea, hits: String, protected: String| {
+    let mut area = |name: &str, area: &CacheArea, hits: String, stays: String| {
         table.row(vec![
             name.to_owned(),
             bytes(area.blocks),
             bytes(area.capacity),
             hits,
             bytes(area.evicted),
-            protected,
+            stays,
         ]);
     };
-    let none = || "-".to_owned();
     area(
         "maps",
         &file.metadata,
         asked(|all| all.metadata),
         bytes(file.protected),
     );
-    area("images", &file.image, asked(|all| all.image), none());
-    area("others", &file.active, asked(|all| all.active), none());
+    area(
+        "images",
+        &file.image,
+        asked(|all| all.image),
+        bytes(file.pinned),
+    );
+    let none = "-".to_owned();
+    area("others", &file.active, asked(|all| all.active), none);
     table
 }
 

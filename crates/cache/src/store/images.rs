@@ -1,0 +1,63 @@
+//! The image area: blocks of base images, of which some stay.
+
+use std::collections::HashSet;
+
+use super::entry::Id;
+use crate::policy::{Lirs, Policy};
+
+/// Of the image area so much is kept for what does not stay, one block in so many, and one at
+/// least.
+const UNPINNED_ONE_IN: usize = 10;
+
+/// Base images: blocks that stay, and in the room that they leave the others, by LIRS.
+pub struct Images {
+    pub capacity: usize,
+    pub pinned: HashSet<Id, foldhash::fast::FixedState>,
+    pub others: Lirs<Id>,
+}
+
+impl Images {
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            pinned: HashSet::default(),
+            others: Lirs::new(capacity),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.pinned.len() + self.others.len()
+    }
+
+    /// Whether there is room for one more that stays.
+    pub fn can_pin(&self) -> bool {
+        let kept = (self.capacity / UNPINNED_ONE_IN).max(1);
+        self.pinned.len() + kept < self.capacity
+    }
+
+    /// Whether it stays.
+    pub fn insert(&mut self, id: Id, is_pinned: bool, evicted: &mut Vec<Id>) -> bool {
+        let stays = is_pinned && self.can_pin();
+        match stays {
+            true => {
+                self.pinned.insert(id);
+                self.fit(evicted);
+            }
+            false => self.others.insert(id, evicted),
+        }
+        stays
+    }
+
+    pub fn remove(&mut self, id: Id) {
+        match self.pinned.remove(&id) {
+            true => self.fit(&mut Vec::new()),
+            false => drop(self.others.remove(id)),
+        }
+    }
+
+    /// Those that do not stay have what the others leave.
+    fn fit(&mut self, evicted: &mut Vec<Id>) {
+        let left = self.capacity - self.pinned.len();
+        self.others.resize(left, evicted);
+    }
+}
