@@ -125,7 +125,10 @@ impl Caching {
         if noted != Some(wanted) {
             file.unpin_all();
             // What is noted is so also after a crash.
-            file.flush();
+            if !file.flush() {
+                // It is tried again with the next look.
+                return;
+            }
             let text = format!("{wanted}\n");
             let kept = host::write_whole(&*world.disk, &self.unpinned, text.as_bytes());
             if let Err(error) = kept {
@@ -202,7 +205,7 @@ impl Agent {
             return;
         };
         let flushed = host::within(FLUSHED_WITHIN, blocking(move || file.flush())).await;
-        if !matches!(flushed, Some(Ok(()))) {
+        if !matches!(flushed, Some(Ok(true))) {
             tracing::warn!("the next start finds less in the cache");
         }
     }

@@ -85,10 +85,10 @@ impl Head {
         pages.chunks(SLOT_BYTES).find_map(Self::decode_page)
     }
 
-    /// Whether pages are those of a cache, damaged or not, or of nothing at all.
-    pub fn may_be_overwritten(pages: &[u8]) -> bool {
+    /// Whether pages are those of a cache, damaged or not.
+    pub fn is_of_cache(pages: &[u8]) -> bool {
         let mut both = pages.chunks(SLOT_BYTES);
-        both.any(|page| page.starts_with(MAGIC)) || pages.iter().all(|byte| *byte == 0)
+        both.any(|page| page.starts_with(MAGIC))
     }
 
     fn decode_page(page: &[u8]) -> Option<Self> {

@@ -89,7 +89,7 @@ pub enum CacheError {
     NoSize(String),
     /// There is something else.
     #[error(
-        "{0} is something else than a cache, and is not overwritten; move it away, or fill its first 8 KiB with zeroes"
+        "{0} is something else than a cache, and is not overwritten; move it away, or clear it (`blkdiscard -z` clears a device)"
     )]
     NotACache(String),
     /// A device is as long as it is.
@@ -275,7 +275,8 @@ impl Cache {
     /// Whether a block is there, as far as is known: that is not asking for it. Does not wait.
     #[must_use]
     pub fn has(&self, id: Id) -> bool {
-        self.state().slots.has(id)
+        let mut state = self.state();
+        !self.is_left_alone(&mut state) && state.slots.has(id)
     }
 
     /// Keeps a block, if its area's policy says so and there is time for it.
@@ -393,25 +394,29 @@ impl Cache {
         }
     }
 
-    /// Writes all of the directory that has changed, for whoever opens the cache next. Waits.
-    pub fn flush(&self) {
+    /// Writes all of the directory that has changed, for whoever opens the cache next. Whether
+    /// that was possible. Waits.
+    pub fn flush(&self) -> bool {
         loop {
             let (first, bytes) = {
                 let mut state = self.state();
                 if self.is_left_alone(&mut state) {
-                    return;
+                    return false;
                 }
                 match state.slots.take_dirty(PAGES_AT_ONCE) {
                     Some(pages) => pages,
                     None => {
                         state.dirty_since = None;
-                        return;
+                        return true;
                     }
                 }
             };
             let at = DIRECTORY_AT + (first * SLOT_BYTES) as u64;
             if let Err(error) = self.file.write_at(&bytes, at) {
-                return self.fails(&mut self.state(), &error);
+                let mut state = self.state();
+                state.slots.is_unwritten(first, bytes.len() / SLOT_BYTES);
+                self.fails(&mut state, &error);
+                return false;
             }
         }
     }

@@ -12,6 +12,9 @@ use super::{CacheConfig, CacheError};
 /// So much of a device is cleared at once.
 const CLEARED_AT_ONCE: usize = 256 * SLOT_BYTES;
 
+/// File systems begin with room that they leave alone, some of them 64 KiB.
+const LOOKED_AT_BYTES: u64 = 1 << 20;
+
 pub struct Opening<'a> {
     pub disk: &'a dyn Disk,
     pub config: &'a CacheConfig,
@@ -55,7 +58,11 @@ impl Opening<'_> {
         if Head::decode(&pages) == Some(head) && length >= head.file_bytes() {
             return Ok((file, head, false));
         }
-        if !Head::may_be_overwritten(&pages) {
+        let is_free = Head::is_of_cache(&pages) || {
+            let used = head.slot_at(0).max(LOOKED_AT_BYTES).min(length);
+            is_zero(&*file, used).map_err(self.failed("read"))?
+        };
+        if !is_free {
             return Err(CacheError::NotACache(self.path()));
         }
         if file.is_device() {
@@ -84,6 +91,19 @@ impl Opening<'_> {
         }
         Ok((file, head, true))
     }
+}
+
+/// Whether there is nothing in the first `length` bytes.
+fn is_zero(file: &dyn File, length: u64) -> io::Result<bool> {
+    let mut bytes = vec![0; CLEARED_AT_ONCE];
+    for at in (0..length).step_by(CLEARED_AT_ONCE) {
+        let bytes = &mut bytes[..(length - at).min(CLEARED_AT_ONCE as u64) as usize];
+        file.read_at(bytes, at)?;
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Makes an empty cache of a device: the head comes last.

@@ -254,6 +254,12 @@ impl Slots {
         self.dirty_from = self.dirty_from.min(page);
     }
 
+    /// Pages of the directory are not in the file as they are here.
+    pub fn is_unwritten(&mut self, first: usize, count: usize) {
+        self.dirty[first..first + count].fill(true);
+        self.dirty_from = self.dirty_from.min(first);
+    }
+
     /// Pages of the directory that have changed and lie one after another, at most so many:
     /// the number of the first one, and what is to be written there.
     pub fn take_dirty(&mut self, pages_max: usize) -> Option<(usize, Vec<u8>)> {

@@ -414,6 +414,12 @@ fn what_cannot_be_a_cache_is_refused() {
         ..config(1 << 20)
     };
     assert!(open(&others).contains("something else"));
+    // As btrfs begins: with 64 KiB of nothing.
+    let other = world::Disk::open(&*disk, Path::new("/ssd/other"), world::OpenMode::Write);
+    let other = other.expect("opened");
+    other.write_at(&[0; 7], 0).expect("written");
+    other.write_at(b"_BHRfS_M", 65_600).expect("written");
+    assert!(open(&others).contains("something else"));
     world::Disk::remove(&*disk, Path::new("/ssd/other")).expect("it is there still");
     let full = open(&config(8 << 20));
     assert!(

@@ -70,7 +70,7 @@ impl Fetcher {
             let avoided = avoid.to_vec();
             let done = move |found| fetcher.found(request, wanted, found, avoided);
             let (store, keyring) = (&self.store, &self.keyring);
-            let view = self.view.as_ref();
+            let view = self.view_for(avoid);
             read_pieces_later(view, store, keyring, self.slot_bytes(), pieces, avoid, done)
         });
         if !is_begun {
@@ -94,6 +94,12 @@ impl Fetcher {
         self.reporter.report(Event::Fetched { request, fetched });
     }
 
+    /// The cache, but for a reading that was late and is asked for again: it may be the
+    /// cache's file that hangs.
+    fn view_for(&self, avoid: &[UnitId]) -> Option<&CacheView> {
+        self.view.as_ref().filter(|_| avoid.is_empty())
+    }
+
     fn start_job(&self, request: u64, wanted: WantedBlocks, avoid: Vec<UnitId>) {
         let fetcher = self.clone();
         self.store.pool.run(Box::new(move || {
@@ -109,7 +115,11 @@ impl Fetcher {
         let avoid = avoid.to_vec();
         self.store.pool.run(Box::new(move || {
             let mut pages = StoredPages::new(fetcher.store, fetcher.keyring, 3);
-            (pages.avoid, pages.view) = (avoid, fetcher.view);
+            pages.view = match avoid.is_empty() {
+                true => fetcher.view,
+                false => None,
+            };
+            pages.avoid = avoid;
             let pages = pages
                 .fetch(&wanted)
                 .map(|pages| wanted.iter().map(|(_, entry)| *entry).zip(pages).collect())
@@ -131,7 +141,7 @@ impl Fetcher {
             })
             .collect();
         let slot_bytes = self.slot_bytes();
-        let (view, store, keyring) = (self.view.as_ref(), &self.store, &self.keyring);
+        let (view, store, keyring) = (self.view_for(avoid), &self.store, &self.keyring);
         let read = read_pieces_through(view, store, keyring, slot_bytes, &pieces, avoid);
         let mut from_units = read.into_iter();
         wanted

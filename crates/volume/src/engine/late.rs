@@ -17,7 +17,7 @@ use unit::TrackedUnit;
 
 use super::fetch::WantedBlocks;
 use super::layers::Source;
-use super::reader::Reader;
+use super::reader::{Reader, Waiting};
 use crate::map::{Entry, Position};
 
 /// Of so many readings, one may be asked again.
@@ -102,7 +102,7 @@ impl Reader {
             if asked.units.iter().all(|(unit, _)| *unit != best.id) {
                 asked.units.push((best.id, Arc::clone(&best.unit)));
             }
-            if members.len() > 1 {
+            if members.len() > 1 || matches!(wanted, Wanted::Ahead(_)) {
                 patience = patience.max(Some(best.unit.late_after()));
             }
         }
@@ -150,6 +150,12 @@ impl Reader {
                 return;
             }
             self.late.due.pop();
+            if let Waiting::Ahead { piece, .. } = parked.waiting {
+                // One unit of many that were asked: whoever waits for it asks for what it wants
+                // itself, and of others if it has to.
+                self.end_ahead(piece);
+                continue;
+            }
             if let [(_, unit)] = &*parked.asked.units {
                 unit.is_late(now.saturating_sub(parked.asked.at));
             }

@@ -120,7 +120,9 @@ impl Streams {
     /// What was read ahead went unread: less from now on.
     pub fn shrink(&mut self) {
         for stream in &mut self.streams {
-            stream.window = (stream.window / 2).max(1);
+            if stream.window > 0 {
+                stream.window = (stream.window / 2).max(1);
+            }
         }
     }
 }
@@ -166,6 +168,15 @@ mod tests {
         }
         assert_eq!(streams.read(100..101, true, MAX), Some(101..105));
         assert!(streams.read(103..104, false, MAX).is_some(), "it goes on");
+    }
+
+    #[test]
+    fn what_is_at_hand_begins_nothing_either_after_something_went_unread() {
+        let mut streams = Streams::default();
+        for block in 0..3 {
+            assert_eq!(streams.read(block..block + 1, false, MAX), None);
+            streams.shrink();
+        }
     }
 
     #[test]
