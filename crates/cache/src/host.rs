@@ -168,6 +168,16 @@ impl HostCache {
         Some(found.tag)
     }
 
+    /// A block does not open: it makes room for what units have.
+    pub fn forget(&self, id: Id) {
+        if let Some(memory) = &self.memory {
+            memory.forget(id);
+        }
+        if let Some(file) = self.file() {
+            file.forget(id);
+        }
+    }
+
     /// Whether a block is here, as far as is known: that is not asking for it. Does not wait.
     #[must_use]
     pub fn has(&self, id: Id) -> bool {

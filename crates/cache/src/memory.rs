@@ -158,6 +158,14 @@ impl Memory {
         })
     }
 
+    /// A block is not what it should be.
+    pub fn forget(&self, id: Id) {
+        let mut state = self.state();
+        state.ahead.remove(&id);
+        state.blocks.remove(&id);
+        state.policy.remove(id);
+    }
+
     /// Keeps a block, if the policy says so.
     pub fn offer(&self, id: Id, tag: [u8; 16], sealed: &[u8]) {
         let mut state = self.state();

@@ -272,6 +272,15 @@ impl Cache {
         None
     }
 
+    /// A block that was given is not what it should be, whatever its entry says.
+    pub fn forget(&self, id: Id) {
+        let mut state = self.state();
+        if state.slots.forget(id) {
+            state.statistics.damaged += 1;
+            self.is_dirty(&mut state);
+        }
+    }
+
     /// Whether a block is there, as far as is known: that is not asking for it. Does not wait.
     #[must_use]
     pub fn has(&self, id: Id) -> bool {

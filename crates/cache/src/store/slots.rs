@@ -248,6 +248,13 @@ impl Slots {
         there.is_some()
     }
 
+    /// Forgets a block. Whether it was there.
+    pub fn forget(&mut self, id: Id) -> bool {
+        let slot = self.index.get(&id).copied();
+        let entry = slot.and_then(|slot| Some((slot, self.slots[slot as usize].entry?)));
+        entry.is_some_and(|(slot, entry)| self.drop_if(slot, &entry))
+    }
+
     fn touch(&mut self, slot: u32) {
         let page = slot as usize / PAGE_ENTRIES;
         self.dirty[page] = true;

@@ -238,6 +238,24 @@ fn a_file_that_fails_is_no_cache_for_a_while() {
 }
 
 #[test]
+fn what_does_not_open_makes_room_for_what_units_have() {
+    let rig = Rig::new(10, 1 << 20);
+    // Somebody put it there, with an entry that fits.
+    let (bytes, _) = content(1);
+    rig.cache.offer(IMAGE, id(1), [9; 16], &bytes);
+    rig.settle();
+    rig.offer(IMAGE, 1);
+    let mut read = vec![0; SLOT_BYTES];
+    assert_eq!(rig.cache.get(IMAGE, id(1), &mut read), Some([9; 16]));
+    rig.cache.forget(id(1));
+    assert!(!rig.has(IMAGE, 1));
+    rig.offer(IMAGE, 1);
+    rig.settle();
+    assert!(rig.has(IMAGE, 1));
+    assert_eq!(rig.cache.statistics().damaged, 1);
+}
+
+#[test]
 fn no_more_is_written_at_once_than_was_said() {
     let rig = Rig::new(4, 16 << 20);
     for number in 0..3000 {

@@ -221,7 +221,11 @@ impl CacheView {
             }
             tag = found;
         }
-        tag.is_some_and(|tag| open_into(keyring, piece, &tag, sealed, plain).is_ok())
+        let is_open = tag.is_some_and(|tag| open_into(keyring, piece, &tag, sealed, plain).is_ok());
+        if !is_open {
+            parts(piece.entry, sealed.len()).for_each(|id| self.cache.forget(id));
+        }
+        is_open
     }
 
     /// A piece was read from units, as it is there: it was not in the cache, or nobody asked
