@@ -451,6 +451,16 @@ impl Agent {
         for task in wanted.tasks {
             self.begin_task(task);
         }
+        // Before anything is unpinned: a worker that has something else to do would let what is
+        // read meanwhile stay once more.
+        for wish in &wanted.attachments {
+            let open = lock(&self.inner.workers)
+                .get(&wish.id)
+                .and_then(Worker::open);
+            if let Some((_, attached)) = open {
+                attached.follow_image(wish.image);
+            }
+        }
         self.set_wishes(wanted.attachments);
         self.set_preloads(wanted.preloads);
         self.inner.caching.want_unpinned(wanted.unpins);
