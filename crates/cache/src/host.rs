@@ -122,12 +122,12 @@ impl HostCache {
         id: Id,
         sealed: &mut [u8],
     ) -> Option<[u8; 16]> {
-        if let Some(tag) = self.remembered(asker, area, id, sealed) {
-            return Some(tag);
-        }
-        let tag = self.file()?.get_now(area, id, sealed)?;
-        self.count(asker, area, |area| &area.file);
-        Some(tag)
+        let remembered = self.remembered(asker, area, id, sealed);
+        remembered.or_else(|| {
+            let tag = self.file()?.get_now(area, id, sealed)?;
+            self.count(asker, area, |area| &area.file);
+            Some(tag)
+        })
     }
 
     /// As [`HostCache::get_now`], but waits for the file.
@@ -138,15 +138,15 @@ impl HostCache {
         id: Id,
         sealed: &mut [u8],
     ) -> Option<[u8; 16]> {
-        if let Some(tag) = self.remembered(asker, area, id, sealed) {
-            return Some(tag);
-        }
-        let tag = self.file()?.get(area, id, sealed)?;
-        self.count(asker, area, |area| &area.file);
-        if let Some(memory) = &self.memory {
-            memory.offer(id, tag, sealed);
-        }
-        Some(tag)
+        let remembered = self.remembered(asker, area, id, sealed);
+        remembered.or_else(|| {
+            let tag = self.file()?.get(area, id, sealed)?;
+            self.count(asker, area, |area| &area.file);
+            if let Some(memory) = &self.memory {
+                memory.offer(id, tag, sealed);
+            }
+            Some(tag)
+        })
     }
 
     fn remembered(

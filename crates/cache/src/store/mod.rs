@@ -48,7 +48,7 @@ const WRITES_MAX: usize = 1024;
 const WRITE_BEHIND: Duration = Duration::from_secs(1);
 
 /// So many slots are looked through at once for what is pinned: others wait for that.
-const UNPINNED_AT_ONCE: usize = 1 << 16;
+const UNPINNED_AT_ONCE: usize = 1 << 10;
 
 /// So many pages of the directory are read or written at once.
 const PAGES_AT_ONCE: usize = 256;
