@@ -1,11 +1,10 @@
 //! The cache in numbers, for those who watch. All are of blocks of 4 KiB.
 
-use api::types::{Asked, AskedByArea, CacheArea, CacheFile, HostCache, VolumeCache};
+use api::types::{
+    Asked, AskedByArea, CACHE_BLOCK_BYTES, CacheArea, CacheFile, HostCache, VolumeCache,
+};
 use base::VolumeId;
 use monitor::{Labels, Measures};
-
-/// A block's length, in bytes.
-const BLOCK_BYTES: u64 = 4096;
 
 fn areas<T: Copy>(metadata: T, image: T, active: T) -> [(&'static str, T); 3] {
     [("metadata", metadata), ("image", image), ("active", active)]
@@ -160,5 +159,5 @@ pub fn add(sum: &mut VolumeCache, one: &VolumeCache) {
 
 #[expect(clippy::cast_precision_loss, reason = "a number for a graph")]
 fn bytes(blocks: u64) -> f64 {
-    (blocks * BLOCK_BYTES) as f64
+    (blocks * CACHE_BLOCK_BYTES) as f64
 }

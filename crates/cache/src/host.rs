@@ -76,6 +76,9 @@ pub struct Asker {
     pub ahead: Arc<AheadCounters>,
 }
 
+/// How a block is got from the file: waiting for it, or not.
+type GetFrom = fn(&Cache, Area, Id, &mut [u8]) -> Option<[u8; 16]>;
+
 /// See the module's head.
 pub struct HostCache {
     memory: Option<Memory>,
@@ -122,12 +125,8 @@ impl HostCache {
         id: Id,
         sealed: &mut [u8],
     ) -> Option<[u8; 16]> {
-        let remembered = self.remembered(asker, area, id, sealed);
-        remembered.or_else(|| {
-            let tag = self.file()?.get_now(area, id, sealed)?;
-            self.count(asker, area, |area| &area.file);
-            Some(tag)
-        })
+        let (tag, _) = self.find(asker, area, id, sealed, Cache::get_now)?;
+        Some(tag)
     }
 
     /// As [`HostCache::get_now`], but waits for the file.
@@ -138,15 +137,28 @@ impl HostCache {
         id: Id,
         sealed: &mut [u8],
     ) -> Option<[u8; 16]> {
-        let remembered = self.remembered(asker, area, id, sealed);
-        remembered.or_else(|| {
-            let tag = self.file()?.get(area, id, sealed)?;
-            self.count(asker, area, |area| &area.file);
-            if let Some(memory) = &self.memory {
-                memory.offer(id, tag, sealed);
-            }
-            Some(tag)
-        })
+        let (tag, is_from_file) = self.find(asker, area, id, sealed, Cache::get)?;
+        if let Some(memory) = self.memory.as_ref().filter(|_| is_from_file) {
+            memory.offer(id, tag, sealed);
+        }
+        Some(tag)
+    }
+
+    /// A block's tag, and whether the file had it, and not memory.
+    fn find(
+        self: &Arc<Self>,
+        asker: &Asker,
+        area: Area,
+        id: Id,
+        sealed: &mut [u8],
+        in_file: GetFrom,
+    ) -> Option<([u8; 16], bool)> {
+        if let Some(tag) = self.remembered(asker, area, id, sealed) {
+            return Some((tag, false));
+        }
+        let tag = in_file(self.file()?, area, id, sealed)?;
+        self.count(asker, area, |area| &area.file);
+        Some((tag, true))
     }
 
     fn remembered(

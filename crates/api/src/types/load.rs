@@ -5,6 +5,9 @@ use utoipa::ToSchema;
 
 use super::volumes::Engine;
 
+/// The length of a cache's blocks, in bytes.
+pub const CACHE_BLOCK_BYTES: u64 = 4096;
+
 /// How often blocks of 4 KiB were asked for, and where they were. What units of the host
 /// itself have at hand is asked of them, and not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]

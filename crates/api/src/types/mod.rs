@@ -29,7 +29,8 @@ pub use cluster::{
 };
 pub use images::{Image, MarkImage, Preload, PreloadImage};
 pub use load::{
-    Asked, AskedByArea, CacheArea, CacheFile, HostCache, HostLoad, VolumeCache, VolumeLoad,
+    Asked, AskedByArea, CACHE_BLOCK_BYTES, CacheArea, CacheFile, HostCache, HostLoad, VolumeCache,
+    VolumeLoad,
 };
 pub use parties::{AddGrant, AddParty, AddProject, AuditEntry, Grant, Party, Project, Quota};
 pub use snapshots::{CreateSnapshot, Snapshot};

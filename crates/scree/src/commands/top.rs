@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::io::{IsTerminal as _, stdout};
 use std::time::Duration;
 
-use api::types::{Asked, AskedByArea, CacheArea, HostCache, HostLoad, VolumeLoad};
+use api::types::{
+    Asked, AskedByArea, CACHE_BLOCK_BYTES, CacheArea, HostCache, HostLoad, VolumeLoad,
+};
 use base::size::about_bytes;
 use world::real::RealClock;
 use world::{Clock as _, host};
@@ -12,9 +14,6 @@ use world::{Clock as _, host};
 use super::{Failure, Session};
 use crate::args::TopArguments;
 use crate::output::{Format, Table, print, print_lines, write_out};
-
-/// A block's length, in bytes.
-const BLOCK_BYTES: u64 = 4096;
 
 /// Puts the cursor into a terminal's first corner, and clears what is behind it.
 const HOME: &str = "\x1b[H\x1b[J";
@@ -119,7 +118,7 @@ fn show_cache(cache: &HostCache, before: Option<&HostCache>) -> Table {
                 .hit_ratio(),
         )
     };
-    let bytes = |blocks: u64| about_bytes(blocks * BLOCK_BYTES);
+    let bytes = |blocks: u64| about_bytes(blocks * CACHE_BLOCK_BYTES);
     let memory = |asked: &AskedByArea| {
         let all = asked.all();
         // What the file has memory has not.
