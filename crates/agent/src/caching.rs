@@ -11,12 +11,16 @@ use std::time::Duration;
 use base::{VolumeId, with_causes};
 use cache::host::HostCache;
 use cache::store::{Cache, CacheConfig, CacheError, Division, SLOT_BYTES};
+use world::real::ThreadPool;
 use world::{World, host};
 
 use crate::agent::{Agent, TaskEnded, blocking, lock};
 
 /// A start waits no longer for its file.
 const OPENED_WITHIN: Duration = Duration::from_secs(5);
+
+/// So many jobs may wait for the file at once: in threads of their own, as it may hang.
+const THREADS_MAX: usize = 32;
 
 /// The note of how often images were pinned no more has a number and a line's end.
 const UNPINNED_BYTES_MAX: u64 = 32;
@@ -144,7 +148,11 @@ impl Caching {
         let Some(config) = self.config.as_ref().filter(|_| self.cache.file().is_none()) else {
             return;
         };
-        match Cache::open(world, config) {
+        let world = World {
+            pool: Arc::new(ThreadPool::new(THREADS_MAX)),
+            ..world.clone()
+        };
+        match Cache::open(&world, config) {
             Ok((file, is_new)) => self.opened(file, is_new),
             Err(error) => self.failed(&error),
         }

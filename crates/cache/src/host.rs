@@ -11,10 +11,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use base::VolumeId;
-
 use crate::memory::{AheadCounters, AheadCounts, Memory};
-use crate::store::{Area, AreaKind, Cache, Id};
+use crate::store::{Area, AreaKind, Cache, Id, Protector};
 
 /// How often blocks of an area were asked for.
 #[derive(Debug, Default)]
@@ -37,17 +35,6 @@ pub struct AreaCounts {
     pub file: u64,
     /// Or were read from units.
     pub missed: u64,
-}
-
-impl AreaCounts {
-    /// What part of what was asked for was there, of 1; none, if nothing was asked for.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-    pub fn hit_ratio(&self) -> Option<f64> {
-        let had = self.memory + self.file;
-        let all = had + self.missed;
-        (all > 0).then(|| had as f64 / all as f64)
-    }
 }
 
 impl Counters {
@@ -74,6 +61,33 @@ pub struct Asker {
     pub counters: Counters,
     /// What it read ahead.
     pub ahead: Arc<AheadCounters>,
+}
+
+/// A block that was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Had {
+    /// Its tag.
+    pub tag: [u8; 16],
+    /// The file had it, and not memory.
+    pub is_from_file: bool,
+}
+
+/// Blocks that were there, for a reading that counts once however often it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    memory: [u64; 3],
+    file: [u64; 3],
+}
+
+impl Tally {
+    /// One more.
+    pub fn add(&mut self, area: Area, had: Had) {
+        let counts = match had.is_from_file {
+            true => &mut self.file,
+            false => &mut self.memory,
+        };
+        counts[area.kind() as usize] += 1;
+    }
 }
 
 /// How a block is got from the file: waiting for it, or not.
@@ -116,67 +130,46 @@ impl HostCache {
     }
 
     /// A block's sealed content, into `sealed` of [`SLOT_BYTES`](crate::store::SLOT_BYTES),
-    /// and its tag, if that is to be had without waiting for a device. It may be what somebody
-    /// has put there: whoever asks opens it.
-    pub fn get_now(
-        self: &Arc<Self>,
-        asker: &Asker,
-        area: Area,
-        id: Id,
-        sealed: &mut [u8],
-    ) -> Option<[u8; 16]> {
-        let (tag, _) = self.find(asker, area, id, sealed, Cache::get_now)?;
-        Some(tag)
+    /// if that is to be had without waiting for a device. It may be what somebody has put
+    /// there: whoever asks opens it.
+    pub fn get_now(self: &Arc<Self>, area: Area, id: Id, sealed: &mut [u8]) -> Option<Had> {
+        self.find(area, id, sealed, Cache::get_now)
     }
 
     /// As [`HostCache::get_now`], but waits for the file.
-    pub fn get(
-        self: &Arc<Self>,
-        asker: &Asker,
-        area: Area,
-        id: Id,
-        sealed: &mut [u8],
-    ) -> Option<[u8; 16]> {
-        let (tag, is_from_file) = self.find(asker, area, id, sealed, Cache::get)?;
-        if let Some(memory) = self.memory.as_ref().filter(|_| is_from_file) {
-            memory.offer(id, tag, sealed);
+    pub fn get(self: &Arc<Self>, area: Area, id: Id, sealed: &mut [u8]) -> Option<Had> {
+        let had = self.find(area, id, sealed, Cache::get)?;
+        if let Some(memory) = self.memory.as_ref().filter(|_| had.is_from_file) {
+            memory.offer(id, had.tag, sealed);
         }
-        Some(tag)
+        Some(had)
     }
 
-    /// A block's tag, and whether the file had it, and not memory.
     fn find(
         self: &Arc<Self>,
-        asker: &Asker,
         area: Area,
         id: Id,
         sealed: &mut [u8],
         in_file: GetFrom,
-    ) -> Option<([u8; 16], bool)> {
-        if let Some(tag) = self.remembered(asker, area, id, sealed) {
-            return Some((tag, false));
-        }
-        let tag = in_file(self.file()?, area, id, sealed)?;
-        self.count(asker, area, |area| &area.file);
-        Some((tag, true))
+    ) -> Option<Had> {
+        let (tag, is_from_file) = match self.remembered(area, id, sealed) {
+            Some(tag) => (tag, false),
+            None => (in_file(self.file()?, area, id, sealed)?, true),
+        };
+        Some(Had { tag, is_from_file })
     }
 
-    fn remembered(
-        self: &Arc<Self>,
-        asker: &Asker,
-        area: Area,
-        id: Id,
-        sealed: &mut [u8],
-    ) -> Option<[u8; 16]> {
+    fn remembered(self: &Arc<Self>, area: Area, id: Id, sealed: &mut [u8]) -> Option<[u8; 16]> {
         let memory = self.memory.as_ref()?;
         let found = memory.get(id, sealed)?;
         match (found.was_ahead, self.file()) {
             (true, _) => self.keep(area, id, found.tag, sealed),
             // What is in memory is not to seem idle in the file.
-            (false, Some(file)) => drop(file.touch(area, id)),
+            (false, Some(file)) => {
+                file.touch(area, id);
+            }
             (false, None) => {}
         }
-        self.count(asker, area, |area| &area.memory);
         Some(found.tag)
     }
 
@@ -202,17 +195,17 @@ impl HostCache {
         self.file().is_some_and(|file| file.touch(area, id))
     }
 
-    /// A map page is of no newest version any more.
-    pub fn release(&self, id: Id) {
+    /// A map page is of the newest version no more, for `protector`.
+    pub fn release(&self, protector: Protector, id: Id) {
         if let Some(file) = self.file() {
-            file.release(id);
+            file.release(protector, id);
         }
     }
 
-    /// A volume is not attached any more: none of its map pages is protected for it.
-    pub fn release_all(&self, volume: VolumeId) {
+    /// An attachment has ended: no map page is protected for it.
+    pub fn release_all(&self, protector: Protector) {
         if let Some(file) = self.file() {
-            file.release_all(volume);
+            file.release_all(protector);
         }
     }
 
@@ -220,19 +213,6 @@ impl HostCache {
     #[must_use]
     pub fn is_in_file(&self, id: Id) -> bool {
         self.file().is_some_and(|file| file.has(id))
-    }
-
-    /// A block that was asked for has come from units.
-    pub fn missed(
-        self: &Arc<Self>,
-        asker: &Asker,
-        area: Area,
-        id: Id,
-        tag: [u8; 16],
-        sealed: &[u8],
-    ) {
-        self.count(asker, area, |area| &area.missed);
-        self.keep(area, id, tag, sealed);
     }
 
     /// Keeps a block that is likely to be asked for: if its area's policy says so and there is
@@ -253,9 +233,31 @@ impl HostCache {
         }
     }
 
-    fn count(&self, asker: &Asker, area: Area, of: fn(&AreaCounters) -> &AtomicU64) {
-        for counters in [&self.counters, &asker.counters] {
-            of(counters.area(area.kind())).fetch_add(1, Ordering::Relaxed);
+    /// Blocks were asked for, and had.
+    pub fn count_had(&self, asker: &Asker, tally: &Tally) {
+        for kind in AreaKind::ALL {
+            let (memory, file) = (tally.memory[kind as usize], tally.file[kind as usize]);
+            self.count(asker, kind, |area| &area.memory, memory);
+            self.count(asker, kind, |area| &area.file, file);
+        }
+    }
+
+    /// So many blocks were asked for, and read from units.
+    pub fn count_missed(&self, asker: &Asker, kind: AreaKind, count: u64) {
+        self.count(asker, kind, |area| &area.missed, count);
+    }
+
+    fn count(
+        &self,
+        asker: &Asker,
+        kind: AreaKind,
+        of: fn(&AreaCounters) -> &AtomicU64,
+        count: u64,
+    ) {
+        if count > 0 {
+            for counters in [&self.counters, &asker.counters] {
+                of(counters.area(kind)).fetch_add(count, Ordering::Relaxed);
+            }
         }
     }
 

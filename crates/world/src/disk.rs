@@ -10,7 +10,8 @@ use std::sync::Arc;
 pub enum OpenMode {
     /// An existing file, for reading.
     Read,
-    /// An existing file, for reading and writing.
+    /// An existing file, for reading and writing. A block device is nobody else's
+    /// then: one that is mounted, or open so already, is refused.
     Write,
     /// A file that must not exist yet, for reading and writing. On Unix it
     /// gets mode 0600.
@@ -158,6 +159,15 @@ pub trait File: Send + Sync + fmt::Debug {
     /// Whether it is a block device: one is as long as it is.
     fn is_device(&self) -> bool {
         false
+    }
+
+    /// Locks the file against other processes that do so, until it is closed.
+    /// Whether that was possible: `false` if another one has it locked.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn try_lock(&self) -> io::Result<bool> {
+        Ok(true)
     }
 
     /// Fills `into` from `offset`.

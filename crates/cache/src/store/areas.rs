@@ -4,7 +4,7 @@ use base::VolumeId;
 
 use super::entry::{AreaKind, Id};
 use super::images::Images;
-use super::maps::Maps;
+use super::maps::{Maps, Protector};
 use super::shares::Shares;
 use crate::policy::Policy as _;
 
@@ -13,8 +13,8 @@ use crate::policy::Policy as _;
 pub enum Area {
     /// A map page.
     Metadata {
-        /// It is of the newest version of this volume, which is attached here: it is protected.
-        newest_of: Option<VolumeId>,
+        /// It is of the newest version of what is attached here: it is protected for that.
+        newest_of: Option<Protector>,
     },
     /// Content of a base image.
     Image {
@@ -100,7 +100,7 @@ impl Areas {
         match (kind, area) {
             (AreaKind::Metadata, Area::Metadata { newest_of }) => self.metadata.get(id, newest_of),
             (AreaKind::Metadata, _) => self.metadata.get(id, None),
-            (AreaKind::Image, _) => drop(self.image.others.get(id)),
+            (AreaKind::Image, _) => self.image.get(id),
             (AreaKind::Active, Area::Active(volume)) => self.active.get(Some(volume), id),
             (AreaKind::Active, _) => self.active.get(None, id),
         }
@@ -146,23 +146,18 @@ impl Areas {
     }
 
     /// What a volume may have of the active area at most; none: its fair share.
-    pub fn bound_share(
-        &mut self,
-        volume: VolumeId,
-        blocks_max: Option<usize>,
-        evicted: &mut Vec<Id>,
-    ) {
-        self.active.bound(volume, blocks_max, evicted);
+    pub fn bound_share(&mut self, volume: VolumeId, blocks_max: Option<usize>) {
+        self.active.bound(volume, blocks_max);
     }
 
-    /// A map page is of no newest version any more.
-    pub fn release(&mut self, id: Id) {
-        self.metadata.release(id);
+    /// Of what a volume has beyond that, at most `count` go.
+    pub fn shrink_share(&mut self, volume: VolumeId, count: usize, evicted: &mut Vec<Id>) {
+        self.active.shrink(volume, count, evicted);
     }
 
-    /// A volume is not attached any more: none of its map pages is protected for it.
-    pub fn release_all(&mut self, volume: VolumeId) {
-        self.metadata.release_all(volume);
+    /// A map page is not protected for `protector` any more.
+    pub fn release(&mut self, protector: Protector, id: Id) {
+        self.metadata.release(protector, id);
     }
 
     /// Whether all map pages that there is room for are protected.
@@ -254,7 +249,7 @@ mod tests {
         let [bound, other] = [1, 2].map(VolumeId::from_random);
         let mut areas = Areas::new(&Division::default(), 400);
         let mut evicted = Vec::new();
-        areas.bound_share(bound, Some(20), &mut evicted);
+        areas.bound_share(bound, Some(20));
         for number in 0..50 {
             areas.insert(Area::Active(other), id(1000 + number), &mut evicted);
             areas.insert(Area::Active(bound), id(number), &mut evicted);
@@ -262,10 +257,14 @@ mod tests {
         assert!(evicted.iter().all(|gone| gone.location.bits() < 1000));
         assert_eq!((evicted.len(), areas.sizes()[2]), (30, (70, 100)));
         evicted.clear();
-        areas.bound_share(bound, Some(5), &mut evicted);
+        areas.bound_share(bound, Some(5));
+        areas.shrink_share(bound, 10, &mut evicted);
+        assert_eq!((evicted.len(), areas.sizes()[2].0), (10, 60));
+        areas.shrink_share(bound, 10, &mut evicted);
+        areas.shrink_share(other, 10, &mut evicted);
         assert_eq!((evicted.len(), areas.sizes()[2].0), (15, 55));
         // Without a bound it has what others do not use.
-        areas.bound_share(bound, None, &mut evicted);
+        areas.bound_share(bound, None);
         evicted.clear();
         for number in 100..145 {
             areas.insert(Area::Active(bound), id(number), &mut evicted);

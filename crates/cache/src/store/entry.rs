@@ -13,7 +13,7 @@
 
 use base::Location;
 use base::checksum::{crc32c, crc32c_append};
-use base::codec::{OutOfBytes, Reader, Writer as _};
+use base::codec::{OutOfBytes, Reader};
 
 use super::head::SLOT_BYTES;
 
@@ -111,23 +111,22 @@ impl Entry {
         self.checksum == self.sum(content)
     }
 
-    fn with_checksum(&self, checksum: u32) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(ENTRY_BYTES);
-        bytes.put_u64(self.id.location.bits());
-        bytes.put_bytes(&self.tag);
-        bytes.put_u32(checksum);
-        bytes.put_u8(self.id.part);
+    fn with_checksum(&self, checksum: u32) -> [u8; ENTRY_BYTES] {
+        let mut bytes = [0; ENTRY_BYTES];
+        bytes[..8].copy_from_slice(&self.id.location.bits().to_le_bytes());
+        bytes[8..24].copy_from_slice(&self.tag);
+        bytes[24..28].copy_from_slice(&checksum.to_le_bytes());
+        bytes[28] = self.id.part;
         // Nothing else is all zero.
-        bytes.put_u8(match self.is_pinned {
+        bytes[29] = match self.is_pinned {
             true => PINNED,
             false => self.area as u8 + 1,
-        });
-        bytes.put_bytes(&[0; 2]);
+        };
         bytes
     }
 
     /// As it is in the directory.
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> [u8; ENTRY_BYTES] {
         self.with_checksum(self.checksum)
     }
 
@@ -176,7 +175,7 @@ mod tests {
             assert_eq!(Entry::decode(&bytes), Some(entry));
             assert!(entry.is_of(&content) && !entry.is_of(&[6; 4096]));
             for bit in 0..ENTRY_BYTES * 8 {
-                let mut flipped = bytes.clone();
+                let mut flipped = bytes;
                 flipped[bit / 8] ^= 1 << (bit % 8);
                 let read = Entry::decode(&flipped);
                 assert!(read.is_none_or(|read| !read.is_of(&content)), "bit {bit}");

@@ -35,7 +35,12 @@ impl Images {
         self.pinned.len() + kept < self.capacity
     }
 
-    /// Whether it stays.
+    /// A block is asked for.
+    pub fn get(&mut self, id: Id) {
+        self.others.get(id);
+    }
+
+    /// Keeps a block that was not there; others may go. Whether it stays.
     pub fn insert(&mut self, id: Id, is_pinned: bool, evicted: &mut Vec<Id>) -> bool {
         let stays = is_pinned && self.can_pin();
         match stays {
@@ -48,10 +53,13 @@ impl Images {
         stays
     }
 
+    /// A block is kept no more.
     pub fn remove(&mut self, id: Id) {
         match self.pinned.remove(&id) {
             true => self.fit(&mut Vec::new()),
-            false => drop(self.others.remove(id)),
+            false => {
+                self.others.remove(id);
+            }
         }
     }
 

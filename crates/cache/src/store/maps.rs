@@ -1,17 +1,37 @@
 //! The metadata area: map pages, of which those of newest versions are protected (HVSTO §III-C).
 
 use std::collections::HashMap;
-
-use base::VolumeId;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::entry::Id;
 use crate::policy::{Policy, TwoStage};
 
+/// An attachment, for whose time map pages are protected. No two of a process are the same: one
+/// that ends takes nothing from the next one of the same volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Protector(u64);
+
+impl Protector {
+    /// Another one.
+    #[must_use]
+    pub fn another() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Who protects a page: clones share pages.
+enum Protectors {
+    One(Protector),
+    /// At least two, in no order.
+    Several(Vec<Protector>),
+}
+
 /// Map pages, of which those of newest versions are protected.
 pub struct Maps {
     pub pages: TwoStage<Id>,
-    /// Of those that are protected, for whom: of several that share a page who asked last.
-    newest: HashMap<Id, VolumeId, foldhash::fast::FixedState>,
+    /// Of those that are protected, for whom.
+    newest: HashMap<Id, Protectors, foldhash::fast::FixedState>,
 }
 
 impl Maps {
@@ -22,20 +42,22 @@ impl Maps {
         }
     }
 
-    fn protect(&mut self, id: Id, newest_of: Option<VolumeId>) {
-        if let Some(volume) = newest_of {
-            self.pages.protect(id);
-            self.newest.insert(id, volume);
-        }
+    fn protect(&mut self, id: Id, newest_of: Option<Protector>) {
+        let Some(protector) = newest_of else { return };
+        self.pages.protect(id);
+        self.newest
+            .entry(id)
+            .and_modify(|protectors| protectors.add(protector))
+            .or_insert(Protectors::One(protector));
     }
 
-    pub fn get(&mut self, id: Id, newest_of: Option<VolumeId>) {
+    pub fn get(&mut self, id: Id, newest_of: Option<Protector>) {
         if self.pages.get(id) {
             self.protect(id, newest_of);
         }
     }
 
-    pub fn insert(&mut self, id: Id, newest_of: Option<VolumeId>, evicted: &mut Vec<Id>) {
+    pub fn insert(&mut self, id: Id, newest_of: Option<Protector>, evicted: &mut Vec<Id>) {
         let before = evicted.len();
         self.pages.insert(id, evicted);
         for gone in &evicted[before..] {
@@ -49,21 +71,81 @@ impl Maps {
         self.newest.remove(&id);
     }
 
-    pub fn release(&mut self, id: Id) {
-        if self.newest.remove(&id).is_some() {
+    /// A page is not protected for `protector` any more.
+    pub fn release(&mut self, protector: Protector, id: Id) {
+        let protectors = self.newest.get_mut(&id);
+        if protectors.is_some_and(|protectors| protectors.take_out(protector)) {
+            self.newest.remove(&id);
             self.pages.release(id);
         }
-    }
-
-    /// A volume is not attached any more.
-    pub fn release_all(&mut self, volume: VolumeId) {
-        let of_volume = self.newest.iter().filter(|(_, owner)| **owner == volume);
-        let released: Vec<Id> = of_volume.map(|(id, _)| *id).collect();
-        released.into_iter().for_each(|id| self.release(id));
     }
 
     /// Whether all that there is room for are protected.
     pub fn is_all_protected(&self) -> bool {
         self.pages.protected_len() >= self.pages.capacity()
+    }
+}
+
+impl Protectors {
+    fn add(&mut self, another: Protector) {
+        match self {
+            Self::One(one) if *one == another => {}
+            Self::One(one) => *self = Self::Several(vec![*one, another]),
+            Self::Several(all) if all.contains(&another) => {}
+            Self::Several(all) => all.push(another),
+        }
+    }
+
+    /// Whether nobody is left.
+    fn take_out(&mut self, gone: Protector) -> bool {
+        match self {
+            Self::One(one) => *one == gone,
+            Self::Several(all) => {
+                all.retain(|one| *one != gone);
+                if let [one] = **all {
+                    *self = Self::One(one);
+                }
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Location;
+
+    use super::*;
+
+    fn id(number: u64) -> Id {
+        Id {
+            location: Location::from_bits(number),
+            part: 0,
+        }
+    }
+
+    /// A clone's checkpoint, or its end, took the protection of its origin's pages.
+    #[test]
+    fn a_page_that_several_share_is_protected_until_the_last_lets_go() {
+        let [one, two, three] = [(); 3].map(|()| Protector::another());
+        let mut maps = Maps::new(2);
+        let mut evicted = Vec::new();
+        maps.insert(id(1), Some(one), &mut evicted);
+        for protector in [two, three, two] {
+            maps.get(id(1), Some(protector));
+        }
+        maps.release(two, id(1));
+        maps.release(two, id(1));
+        maps.release(one, id(1));
+        assert_eq!(maps.pages.protected_len(), 1);
+        // It stays although it was asked for longer ago than the others.
+        for number in 2..5 {
+            maps.insert(id(number), None, &mut evicted);
+        }
+        assert_eq!(evicted, [id(2), id(3)]);
+        maps.release(three, id(1));
+        maps.release(three, id(9));
+        assert_eq!(maps.pages.protected_len(), 0);
+        assert!(maps.newest.is_empty());
     }
 }

@@ -12,7 +12,9 @@
 //! * Nobody waits for a write, and no more than a bounded number are under way; what comes
 //!   beyond that is not kept.
 //! * A slot that is being written is given to nobody else before that has ended.
-//! * A file that fails is left alone for a while, in which there is no cache.
+//! * A file that fails is left alone for a while, and one that does not answer until it does:
+//!   there is no cache then.
+//! * Nothing is done to more than a few blocks while others wait for the lock.
 
 mod areas;
 mod entry;
@@ -20,6 +22,7 @@ mod head;
 mod images;
 mod maps;
 mod opening;
+mod reads;
 mod shares;
 mod slots;
 #[cfg(test)]
@@ -38,7 +41,10 @@ use entry::Entry;
 pub use entry::{AreaKind, Id};
 pub use head::SLOT_BYTES;
 use head::{DIRECTORY_AT, Head, PAGE_ENTRIES};
+pub use maps::Protector;
 use opening::Opening;
+pub use reads::HANGS_AFTER;
+use reads::Reads;
 use slots::Slots;
 
 /// So many blocks wait to be written at most, or are: 4 MiB.
@@ -47,11 +53,17 @@ const WRITES_MAX: usize = 1024;
 /// A page of the directory is written so long after something in it has changed.
 const WRITE_BEHIND: Duration = Duration::from_secs(1);
 
-/// So many slots are looked through at once for what is pinned: others wait for that.
-const UNPINNED_AT_ONCE: usize = 1 << 10;
+/// So many slots are looked through at once: others wait for that.
+const SLOTS_AT_ONCE: usize = 1 << 10;
 
-/// So many pages of the directory are read or written at once.
-const PAGES_AT_ONCE: usize = 256;
+/// And so many blocks are changed at once.
+const BLOCKS_AT_ONCE: usize = 256;
+
+/// So many pages of the directory are read at once.
+const PAGES_READ_AT_ONCE: usize = 256;
+
+/// And so many are written, for whose making others wait.
+const PAGES_WRITTEN_AT_ONCE: usize = 64;
 
 /// A file that has failed is tried again after so long.
 const FAILS_FOR: Duration = Duration::from_secs(10);
@@ -92,6 +104,9 @@ pub enum CacheError {
         "{0} is something else than a cache, and is not overwritten; move it away, or clear it (`blkdiscard -z` clears a device)"
     )]
     NotACache(String),
+    /// Another process has it.
+    #[error("another process uses the cache {0}")]
+    InUse(String),
     /// A device is as long as it is.
     #[error("the device {path} has {bytes} bytes only")]
     ShortDevice {
@@ -141,6 +156,8 @@ pub struct Statistics {
     pub refused: u64,
     /// How often the file has failed.
     pub failures: u64,
+    /// How often it did not answer for a while.
+    pub hangs: u64,
 }
 
 /// See the module's head.
@@ -164,13 +181,15 @@ struct State {
     is_written: bool,
     /// The file is left alone until then.
     fails_until: Option<Duration>,
+    reads: Reads,
     /// Since when the directory in the file is not what it is here.
     dirty_since: Option<Duration>,
 }
 
 impl Cache {
     /// Opens the cache, with what it had if it is the same cluster's and as large; or makes
-    /// it anew. Whether it is new. Waits.
+    /// it anew. Whether it is new. Waits. Its jobs run in the world's pool: in one of its own,
+    /// if others are not to wait for a file that hangs.
     ///
     /// # Errors
     /// [`CacheError`].
@@ -201,6 +220,7 @@ impl Cache {
                 writes: 0,
                 is_written: false,
                 fails_until: None,
+                reads: Reads::default(),
                 dirty_since: None,
             }),
         };
@@ -214,14 +234,19 @@ impl Cache {
     /// A block's sealed content, into `sealed` of [`SLOT_BYTES`], and its tag; or nothing. It
     /// may be what somebody has put there: whoever asks opens it. Waits for the file.
     pub fn get(&self, area: Area, id: Id, sealed: &mut [u8]) -> Option<[u8; 16]> {
-        let (slot, entry) = self.find(area, id)?;
+        let (slot, entry, number) = {
+            let mut state = self.state();
+            let (slot, entry) = self.find(&mut state, area, id)?;
+            (slot, entry, state.reads.begin(self.clock.monotonic()))
+        };
         let read = self.file.read_at(sealed, self.head.slot_at(slot));
+        self.state().reads.end(number);
         self.given(slot, &entry, sealed, read.map(|()| true))
     }
 
     /// As [`Cache::get`], if that is to be had without waiting for a device.
     pub fn get_now(&self, area: Area, id: Id, sealed: &mut [u8]) -> Option<[u8; 16]> {
-        let (slot, entry) = self.find(area, id)?;
+        let (slot, entry) = self.find(&mut self.state(), area, id)?;
         let read = self.file.read_now(sealed, self.head.slot_at(slot));
         self.given(slot, &entry, sealed, read)
     }
@@ -231,11 +256,22 @@ impl Cache {
         self.find_in(&mut self.state(), area, id).is_some()
     }
 
-    fn find(&self, area: Area, id: Id) -> Option<(u32, Entry)> {
-        let mut state = self.state();
-        match self.is_left_alone(&mut state) {
+    /// Where whoever waits for the file does that: it may hang.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<dyn Pool> {
+        &self.pool
+    }
+
+    /// Whether the file was asked for something a while ago, and has not answered.
+    #[must_use]
+    pub fn hangs(&self) -> bool {
+        self.look_at_reads(&mut self.state())
+    }
+
+    fn find(&self, state: &mut State, area: Area, id: Id) -> Option<(u32, Entry)> {
+        match self.is_left_alone(state) {
             true => None,
-            false => self.find_in(&mut state, area, id),
+            false => self.find_in(state, area, id),
         }
     }
 
@@ -295,7 +331,11 @@ impl Cache {
         }
         let entry = Entry::of(id, tag, area.kind(), sealed);
         let mut state = self.state();
-        if self.is_left_alone(&mut state) || state.slots.has(id) {
+        // Who offers it may have what it is kept as changed.
+        if self.is_left_alone(&mut state) || self.find_in(&mut state, area, id).is_some() {
+            return;
+        }
+        if state.slots.has(id) {
             return;
         }
         if state.writes >= WRITES_MAX {
@@ -347,14 +387,27 @@ impl Cache {
         self.write_behind();
     }
 
-    /// A map page is of no newest version any more.
-    pub fn release(&self, id: Id) {
-        self.state().slots.areas.release(id);
+    /// A map page is of the newest version no more, for `protector`.
+    pub fn release(&self, protector: Protector, id: Id) {
+        self.state().slots.areas.release(protector, id);
     }
 
-    /// A volume is not attached any more: none of its map pages is protected for it.
-    pub fn release_all(&self, volume: VolumeId) {
-        self.state().slots.areas.release_all(volume);
+    /// No map page is protected for `protector` any more, nor will be. Does not wait: a job
+    /// looks for them.
+    pub fn release_all(self: &Arc<Self>, protector: Protector) {
+        let cache = Arc::clone(self);
+        self.pool.run(Box::new(move || {
+            cache.by_steps(|slots, first| slots.release_protected(protector, first, SLOTS_AT_ONCE));
+        }));
+    }
+
+    /// Does something to all slots, some at a time: `step` is told from which one on, and says
+    /// how many there are from that one on.
+    fn by_steps(&self, step: impl Fn(&mut Slots, usize) -> usize) {
+        let mut first = 0;
+        while step(&mut self.state().slots, first) > SLOTS_AT_ONCE {
+            first += SLOTS_AT_ONCE;
+        }
     }
 
     /// Whether all map pages that there is room for are protected.
@@ -366,23 +419,20 @@ impl Cache {
     /// What stayed may go from now on. What is to stay still does so again when it is asked
     /// for.
     pub fn unpin_all(&self) {
-        let mut first = 0;
-        loop {
-            let mut state = self.state();
-            let left = state.slots.unpin(first, UNPINNED_AT_ONCE);
-            self.is_dirty(&mut state);
-            if left <= UNPINNED_AT_ONCE {
-                return;
-            }
-            first += UNPINNED_AT_ONCE;
-        }
+        self.is_dirty(&mut self.state());
+        self.by_steps(|slots, first| slots.unpin(first, SLOTS_AT_ONCE));
+        self.is_dirty(&mut self.state());
     }
 
     /// What a volume may have of the active area, in blocks; none: its fair share. What it has
     /// beyond that goes.
     pub fn bound_share(&self, volume: VolumeId, blocks_max: Option<usize>) {
-        let mut state = self.state();
-        if state.slots.bound_share(volume, blocks_max) {
+        self.state().slots.areas.bound_share(volume, blocks_max);
+        loop {
+            let mut state = self.state();
+            if state.slots.shrink_share(volume, BLOCKS_AT_ONCE) == 0 {
+                return;
+            }
             self.is_dirty(&mut state);
         }
     }
@@ -412,7 +462,7 @@ impl Cache {
                 if self.is_left_alone(&mut state) {
                     return false;
                 }
-                match state.slots.take_dirty(PAGES_AT_ONCE) {
+                match state.slots.take_dirty(PAGES_WRITTEN_AT_ONCE) {
                     Some(pages) => pages,
                     None => {
                         state.dirty_since = None;
@@ -455,8 +505,11 @@ impl Cache {
             .get_or_insert_with(|| self.clock.monotonic());
     }
 
-    /// Whether the file has failed a moment ago.
+    /// Whether the file has failed a moment ago, or does not answer.
     fn is_left_alone(&self, state: &mut State) -> bool {
+        if self.look_at_reads(state) {
+            return true;
+        }
         let Some(until) = state.fails_until else {
             return false;
         };
@@ -465,6 +518,20 @@ impl Cache {
             state.fails_until = None;
         }
         !is_over
+    }
+
+    /// Whether the file hangs.
+    fn look_at_reads(&self, state: &mut State) -> bool {
+        if state.reads.is_idle() {
+            return false;
+        }
+        let (hangs, is_news) = state.reads.look(self.clock.monotonic());
+        if is_news {
+            let path = self.path.display();
+            tracing::warn!(%path, "the cache does not answer, and is not used until it does");
+            state.statistics.hangs += 1;
+        }
+        hangs
     }
 
     fn fails(&self, state: &mut State, error: &io::Error) {
@@ -478,9 +545,9 @@ impl Cache {
 }
 
 fn read_directory(file: &dyn File, head: &Head, slots: &mut Slots) -> io::Result<()> {
-    let mut bytes = vec![0; PAGES_AT_ONCE * SLOT_BYTES];
-    for first in (0..head.directory_pages()).step_by(PAGES_AT_ONCE) {
-        let pages = (head.directory_pages() - first).min(PAGES_AT_ONCE);
+    let mut bytes = vec![0; PAGES_READ_AT_ONCE * SLOT_BYTES];
+    for first in (0..head.directory_pages()).step_by(PAGES_READ_AT_ONCE) {
+        let pages = (head.directory_pages() - first).min(PAGES_READ_AT_ONCE);
         let bytes = &mut bytes[..pages * SLOT_BYTES];
         file.read_at(bytes, DIRECTORY_AT + (first * SLOT_BYTES) as u64)?;
         slots.find(first * PAGE_ENTRIES, bytes);

@@ -44,7 +44,7 @@ impl Opening<'_> {
                 let bytes = bytes.ok_or_else(|| CacheError::NoSize(self.path()))?;
                 return self.make(self.head(bytes)?);
             }
-            file => file.map_err(self.failed("read"))?,
+            file => self.locked(file.map_err(self.failed("read"))?)?,
         };
         let length = file.length().map_err(self.failed("read"))?;
         let bytes = match bytes {
@@ -77,10 +77,18 @@ impl Opening<'_> {
         self.make(head)
     }
 
+    /// A file that is nobody else's: two would write over what the other one has.
+    fn locked(&self, file: Arc<dyn File>) -> Result<Arc<dyn File>, CacheError> {
+        match file.try_lock().map_err(self.failed("locked"))? {
+            true => Ok(file),
+            false => Err(CacheError::InUse(self.path())),
+        }
+    }
+
     fn make(&self, head: Head) -> Result<(Arc<dyn File>, Head, bool), CacheError> {
         let path = &self.config.path;
         let file = self.disk.open(path, OpenMode::CreateNew);
-        let file = file.map_err(self.failed("made"))?;
+        let file = self.locked(file.map_err(self.failed("made"))?)?;
         let filled = file
             .allocate(head.file_bytes())
             .and_then(|()| begin(&*file, &head));

@@ -32,14 +32,23 @@ impl Shares {
         }
     }
 
-    pub fn bound(&mut self, volume: VolumeId, max: Option<usize>, evicted: &mut Vec<Id>) {
-        let max = max.map(|max| max.max(1));
+    /// What `volume` may have from now on, in blocks; none: its fair share. What it has beyond
+    /// that stays until [`Shares::shrink`].
+    pub fn bound(&mut self, volume: VolumeId, max: Option<usize>) {
         match max {
-            Some(max) => drop(self.bounds.insert(volume, max)),
-            None => drop(self.bounds.remove(&volume)),
-        }
+            Some(max) => self.bounds.insert(volume, max.max(1)),
+            None => self.bounds.remove(&volume),
+        };
+    }
+
+    /// Of what `volume` has beyond its bound, at most `count` go.
+    pub fn shrink(&mut self, volume: VolumeId, count: usize, evicted: &mut Vec<Id>) {
+        let Some(max) = self.bounds.get(&volume).copied() else {
+            return;
+        };
         let volume = Some(volume);
-        while max.is_some_and(|max| self.len_of(volume) > max) {
+        let excess = self.len_of(volume).saturating_sub(max);
+        for _ in 0..excess.min(count) {
             let Some(gone) = self.share(volume).let_go() else {
                 return;
             };
@@ -62,6 +71,7 @@ impl Shares {
         self.shares.entry(volume).or_insert_with(|| Lirs::new(1))
     }
 
+    /// A block is asked for, for `volume`.
     pub fn get(&mut self, volume: Option<VolumeId>, id: Id) {
         let Some(owner) = self.owners.get(&id).copied() else {
             return;
@@ -75,6 +85,7 @@ impl Shares {
         }
     }
 
+    /// Gives `volume` one more.
     fn put(&mut self, volume: Option<VolumeId>, id: Id) {
         let share = self.share(volume);
         // It has room for it: nothing goes.
@@ -100,6 +111,7 @@ impl Shares {
         self.len -= 1;
     }
 
+    /// A block is kept from now on, which was not, for `volume`; another one may go.
     pub fn insert(&mut self, volume: Option<VolumeId>, id: Id, evicted: &mut Vec<Id>) {
         let is_bound = self.is_at_bound(volume);
         if self.len < self.capacity && !is_bound {
@@ -128,6 +140,7 @@ impl Shares {
         }
     }
 
+    /// A block is kept no more.
     pub fn remove(&mut self, id: Id) {
         if let Some(owner) = self.owners.get(&id).copied() {
             self.take_out(owner, id);

@@ -14,6 +14,7 @@ use base::VolumeId;
 use super::areas::{Area, Areas, Division};
 use super::entry::{AreaKind, ENTRY_BYTES, Entry, Id};
 use super::head::{PAGE_ENTRIES, SLOT_BYTES};
+use super::maps::Protector;
 
 /// Of so many slots one is spare.
 const SPARE_ONE_IN: usize = 32;
@@ -140,16 +141,17 @@ impl Slots {
         moved
     }
 
-    /// What a volume may have of the active area. Whether something went by that.
-    pub fn bound_share(&mut self, volume: VolumeId, blocks_max: Option<usize>) -> bool {
+    /// Of what a volume has of the active area beyond its bound, at most `count` go. How many
+    /// did.
+    pub fn shrink_share(&mut self, volume: VolumeId, count: usize) -> usize {
         let mut evicted = Vec::new();
-        self.areas.bound_share(volume, blocks_max, &mut evicted);
+        self.areas.shrink_share(volume, count, &mut evicted);
         for id in &evicted {
             if let Some(kind) = self.release(*id) {
                 self.pushed_out[kind as usize] += 1;
             }
         }
-        !evicted.is_empty()
+        evicted.len()
     }
 
     /// A block is an area's from now on. Whether it stays there.
@@ -200,6 +202,17 @@ impl Slots {
             self.touch(slot as u32);
         }
         left
+    }
+
+    /// Map pages in these slots are not protected for `protector` any more. How many slots
+    /// there are from the first one on.
+    pub fn release_protected(&mut self, protector: Protector, first: usize, count: usize) -> usize {
+        let slots = self.slots.iter().skip(first);
+        let entries = slots.take(count).filter_map(|slot| slot.entry);
+        for entry in entries.filter(|entry| entry.area == AreaKind::Metadata) {
+            self.areas.release(protector, entry.id);
+        }
+        self.slots.len().saturating_sub(first)
     }
 
     /// A block's slot is nobody's. Of which area it was.

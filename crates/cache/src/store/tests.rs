@@ -4,6 +4,7 @@ use base::{Location, VolumeId};
 use world::simulated::{Fault, SimulatedRandom, Simulation};
 
 use std::path::Path;
+use std::sync::Condvar;
 
 use super::*;
 
@@ -237,6 +238,99 @@ fn a_file_that_fails_is_no_cache_for_a_while() {
     assert!(rig.has(IMAGE, 2));
 }
 
+/// A file whose reads wait until it is let go.
+#[derive(Debug)]
+struct Held {
+    file: Arc<dyn File>,
+    state: Arc<(Mutex<HeldState>, Condvar)>,
+}
+
+#[derive(Debug, Default)]
+struct HeldState {
+    is_held: bool,
+    waiting: usize,
+}
+
+impl File for Held {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        let (state, changed) = &*self.state;
+        let mut state = state.lock().expect("no panic");
+        state.waiting += 1;
+        changed.notify_all();
+        drop(changed.wait_while(state, |state| state.is_held));
+        self.file.read_at(into, offset)
+    }
+
+    fn read_now(&self, _: &mut [u8], _: u64) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn write_at(&self, from: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_at(from, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn forget_cached(&self) {}
+
+    fn length(&self) -> io::Result<u64> {
+        self.file.length()
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        self.file.set_length(length)
+    }
+
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        self.file.allocate(length)
+    }
+
+    fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.file.punch(offset, length)
+    }
+
+    fn allocated(&self) -> io::Result<u64> {
+        self.file.allocated()
+    }
+}
+
+/// All that was in the file was asked of it, one after another, whoever had it too.
+#[test]
+fn a_file_that_hangs_is_not_asked_until_it_answers() {
+    let mut rig = Rig::new(12, 1 << 20);
+    rig.offer(IMAGE, 1);
+    rig.settle();
+    let state = Arc::<(Mutex<HeldState>, Condvar)>::default();
+    let cache = Arc::get_mut(&mut rig.cache).expect("nobody else has it");
+    cache.file = Arc::new(Held {
+        file: Arc::clone(&cache.file),
+        state: Arc::clone(&state),
+    });
+    let (held, changed) = &*state;
+    held.lock().expect("no panic").is_held = true;
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| rig.has(IMAGE, 1));
+        let asks = held.lock().expect("no panic");
+        drop(changed.wait_while(asks, |state| state.waiting == 0));
+        assert!(rig.cache.has(id(1)) && !rig.cache.hangs(), "it may be slow");
+        rig.simulation.clock.advance(HANGS_AFTER);
+        assert!(rig.cache.hangs() && !rig.cache.has(id(1)));
+        assert!(!rig.has(IMAGE, 1));
+        rig.offer(IMAGE, 2);
+        held.lock().expect("no panic").is_held = false;
+        changed.notify_all();
+        assert!(read.join().expect("it answers"));
+    });
+    assert!(!rig.cache.hangs() && rig.has(IMAGE, 1));
+    assert!(
+        !rig.cache.has(id(2)),
+        "it was not offered to a file that hangs"
+    );
+    assert_eq!(rig.cache.statistics().hangs, 1);
+}
+
 #[test]
 fn what_does_not_open_makes_room_for_what_units_have() {
     let rig = Rig::new(10, 1 << 20);
@@ -288,9 +382,9 @@ fn the_directory_is_written_behind_and_not_while_nothing_changes() {
 #[test]
 fn pages_of_newest_versions_stay_until_others_are_newer_or_their_volume_is_detached() {
     let rig = Rig::new(6, 1 << 20);
-    let [one, other] = [1, 2].map(VolumeId::from_random);
-    let newest = |volume| Area::Metadata {
-        newest_of: Some(volume),
+    let [one, other] = [(); 2].map(|()| Protector::another());
+    let newest = |protector| Area::Metadata {
+        newest_of: Some(protector),
     };
     for number in 0..10 {
         rig.offer(newest(one), number);
@@ -299,6 +393,10 @@ fn pages_of_newest_versions_stay_until_others_are_newer_or_their_volume_is_detac
         rig.offer(METADATA, number + 200);
         rig.settle();
         assert!(rig.has(newest(one), number + 200));
+        // Or offered so.
+        rig.offer(METADATA, number + 300);
+        rig.settle();
+        rig.offer(newest(other), number + 300);
     }
     let many = |from: u64| {
         for number in from..from + 500 {
@@ -306,18 +404,18 @@ fn pages_of_newest_versions_stay_until_others_are_newer_or_their_volume_is_detac
             rig.settle();
         }
     };
-    let left = || [0, 100, 200].map(|from| rig.count(METADATA, from..from + 10));
+    let left = || [0, 100, 200, 300].map(|from| rig.count(METADATA, from..from + 10));
     let protected = || rig.cache.statistics().protected;
     many(1000);
-    assert_eq!((left(), protected()), ([10; 3], 30));
+    assert_eq!((left(), protected()), ([10; 4], 40));
     for number in 0..4 {
-        rig.cache.release(id(number));
+        rig.cache.release(one, id(number));
     }
     many(2000);
-    assert_eq!((left(), protected()), ([6, 10, 10], 26));
+    assert_eq!((left(), protected()), ([6, 10, 10, 10], 36));
     rig.cache.release_all(one);
     many(3000);
-    assert_eq!((left(), protected()), ([0, 10, 0], 10));
+    assert_eq!((left(), protected()), ([0, 10, 0, 10], 20));
     assert!(!rig.cache.is_all_protected());
     for number in 5000..5500 {
         rig.offer(newest(one), number);

@@ -31,7 +31,7 @@ pub struct CheckpointState {
     /// Deals pages; a running job has it.
     dealer: Option<Dealer>,
     /// The merged tree, until a version with it is committed.
-    merged: Option<Root>,
+    merged: Option<Merged>,
     /// A destage is about to commit it.
     adopting: bool,
     /// Not to be tried again until something was destaged.
@@ -41,12 +41,27 @@ pub struct CheckpointState {
 /// Pages and where they lie.
 type MadePages = Vec<(Entry, Arc<Page>)>;
 
+/// A tree that is to be the volume's.
+pub struct Merged {
+    root: Root,
+    pages: PagesOfMerge,
+}
+
+/// Which pages of the map came and went by a merge.
+#[derive(Default)]
+struct PagesOfMerge {
+    made: Vec<Entry>,
+    /// In whose place others are.
+    replaced: Vec<Entry>,
+    /// And those that are gone, with all that is below them.
+    gone: Vec<(Position, Entry)>,
+}
+
 /// How a checkpoint ended.
 pub struct CheckpointEnd {
     dealer: Dealer,
     result: Result<(Root, MadePages), CheckpointError>,
-    /// Pages in whose place others are now.
-    replaced: Vec<Entry>,
+    pages: PagesOfMerge,
 }
 
 /// Why a checkpoint failed. The tail stays; it is tried again.
@@ -79,32 +94,17 @@ impl CheckpointState {
 
     /// The merged tree, for the version about to be committed.
     pub fn adopt(&mut self) -> Option<Root> {
-        let merged = self.merged.clone()?;
+        let root = self.merged.as_ref()?.root.clone();
         self.adopting = true;
         if let Some(dealer) = &mut self.dealer {
             dealer.settle();
         }
-        Some(merged)
-    }
-
-    /// The version was committed.
-    pub fn adopted(&mut self) -> Root {
-        self.adopting = false;
-        self.merged.take().expect("a version adopted it")
+        Some(root)
     }
 
     /// The version was not committed; the next one adopts it.
     pub fn not_adopted(&mut self) {
         self.adopting = false;
-    }
-
-    /// The version never will be, and what it named was freed: it is merged anew.
-    pub fn give_up(&mut self) {
-        self.adopting = false;
-        self.merged = None;
-        if let Some(dealer) = &mut self.dealer {
-            dealer.begin_anew();
-        }
     }
 }
 
@@ -147,14 +147,12 @@ impl Volume {
     pub(super) fn on_checkpointed(&mut self, end: CheckpointEnd) {
         self.checkpoint.dealer = Some(end.dealer);
         match end.result {
-            Ok((root, pages)) => {
-                for (entry, page) in pages {
+            Ok((root, made)) => {
+                for (entry, page) in made {
                     self.reader.layers.cache.insert(entry, page);
                 }
-                if let Some(view) = &self.env.view {
-                    view.release(&end.replaced);
-                }
-                self.checkpoint.merged = Some(root);
+                let pages = end.pages;
+                self.checkpoint.merged = Some(Merged { root, pages });
                 self.destage.commit_wanted = true;
             }
             Err(CheckpointError::Place(error)) if error.is_fenced() => {
@@ -164,6 +162,33 @@ impl Volume {
                 tracing::warn!(volume = %self.env.volume, error = with_causes(&error), "a checkpoint failed; the tail stays");
                 self.checkpoint.failed = true;
             }
+        }
+    }
+
+    /// A version with the merged tree was committed.
+    pub(super) fn adopt_checkpoint(&mut self) {
+        self.checkpoint.adopting = false;
+        let merged = self.checkpoint.merged.take();
+        let Merged { root, pages } = merged.expect("a version adopted it");
+        self.reader.layers.root = root;
+        self.reader.layers.old = None;
+        self.tail_old.clear();
+        self.counters.checkpoints += 1;
+        if let Some(view) = &self.env.view {
+            view.release(&pages.replaced);
+        }
+        self.map_has_changed(pages.gone);
+    }
+
+    /// The version never will be, and what it named was freed: it is merged anew.
+    pub(super) fn give_checkpoint_up(&mut self) {
+        self.checkpoint.adopting = false;
+        let merged = self.checkpoint.merged.take();
+        if let (Some(view), Some(merged)) = (&self.env.view, merged) {
+            view.release(&merged.pages.made);
+        }
+        if let Some(dealer) = &mut self.checkpoint.dealer {
+            dealer.begin_anew();
         }
     }
 
@@ -180,24 +205,27 @@ fn run(env: Arc<Env>, dealer: Dealer, root: &Root, overlay: &Overlay<Entry>) -> 
         env,
         dealer,
         pages,
-        made: Vec::new(),
-        replaced: Vec::new(),
+        handed_over: Vec::new(),
+        of_merge: PagesOfMerge::default(),
     };
     let result = merge(&mut sink, root, overlay);
     let Sink {
         env,
         mut dealer,
-        made,
-        replaced,
+        handed_over,
+        of_merge,
         ..
     } = sink;
     if result.is_err() {
         give_up(&env.store, &mut dealer);
+        if let Some(view) = &env.view {
+            view.release(&of_merge.made);
+        }
     }
     CheckpointEnd {
         dealer,
-        result: result.map(|root| (root, made)),
-        replaced,
+        result: result.map(|root| (root, handed_over)),
+        pages: of_merge,
     }
 }
 
@@ -205,15 +233,16 @@ struct Sink {
     env: Arc<Env>,
     dealer: Dealer,
     pages: StoredPages,
-    made: MadePages,
-    replaced: Vec<Entry>,
+    handed_over: MadePages,
+    of_merge: PagesOfMerge,
 }
 
 impl FetchPages for Sink {
     type Error = CheckpointError;
 
     fn fetch(&mut self, pages: &[(Position, Entry)]) -> Result<Vec<Arc<Page>>, CheckpointError> {
-        self.replaced.extend(pages.iter().map(|(_, entry)| *entry));
+        let entries = pages.iter().map(|(_, entry)| *entry);
+        self.of_merge.replaced.extend(entries);
         Ok(self.pages.fetch(pages)?)
     }
 }
@@ -225,12 +254,17 @@ impl PageSink for Sink {
             .map(|(position, page)| (position.address(), page.bytes().to_vec()));
         let entries: Vec<Entry> =
             place_pages::<CheckpointError>(&self.env, &mut self.dealer, bytes)?;
-        let room = PAGES_HANDED_OVER_MAX - self.made.len();
+        let room = PAGES_HANDED_OVER_MAX - self.handed_over.len();
         let made = entries
             .iter()
             .copied()
             .zip(pages.into_iter().map(|(_, page)| page));
-        self.made.extend(made.take(room));
+        self.handed_over.extend(made.take(room));
+        self.of_merge.made.extend(&entries);
         Ok(entries)
+    }
+
+    fn gone(&mut self, position: Position, entry: Entry) {
+        self.of_merge.gone.push((position, entry));
     }
 }

@@ -256,7 +256,7 @@ impl Volume {
                     None => self.checkpoint.not_adopted(),
                     Some(placement) if error.have_members_changed() => {
                         if placement.adopts_checkpoint {
-                            self.checkpoint.give_up();
+                            self.give_checkpoint_up();
                         }
                     }
                     Some(_) => self.destage.unfinished = end.placement,
@@ -276,10 +276,7 @@ impl Volume {
             adopts_checkpoint,
         } = placement;
         if adopts_checkpoint {
-            self.reader.layers.root = self.checkpoint.adopted();
-            self.reader.layers.old = None;
-            self.tail_old.clear();
-            self.counters.checkpoints += 1;
+            self.adopt_checkpoint();
         }
         self.env.ledger.has_committed();
         self.counters.versions += 1;

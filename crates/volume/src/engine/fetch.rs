@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use base::{BlockIndex, BlockSize, IoError, UnitId};
-use world::{Clock, File};
+use world::{Clock, File, Pool};
 
 use super::away::Unread;
 use super::event::{Event, Reporter};
+use super::late::Wanted;
 use super::layers::Source;
 use crate::journal::Placed;
 use crate::map::{Entry, FetchPages, PAGE_BYTES, Page, PageCache, Position};
@@ -65,12 +66,12 @@ impl Fetcher {
             _ => None,
         };
         let pieces: Option<Vec<Piece>> = wanted.iter().map(piece).collect();
+        let view = self.view_for(avoid);
         let is_begun = pieces.is_some_and(|pieces| {
             let (fetcher, wanted) = (self.clone(), Arc::clone(&wanted));
             let avoided = avoid.to_vec();
             let done = move |found| fetcher.found(request, wanted, found, avoided);
             let (store, keyring) = (&self.store, &self.keyring);
-            let view = self.view_for(avoid);
             read_pieces_later(view, store, keyring, self.slot_bytes(), pieces, avoid, done)
         });
         if !is_begun {
@@ -102,18 +103,37 @@ impl Fetcher {
 
     fn start_job(&self, request: u64, wanted: WantedBlocks, avoid: Vec<UnitId>) {
         let fetcher = self.clone();
-        self.store.pool.run(Box::new(move || {
+        let pool = self.pool_for(&pieces(&wanted), &avoid);
+        pool.run(Box::new(move || {
             let fetched = Fetched::Each(fetcher.read(&wanted, &avoid));
             fetcher.reporter.report(Event::Fetched { request, fetched });
         }));
+    }
+
+    /// Where a job that reads pieces is to run: one that waits for the cache's file keeps no
+    /// thread from those that wait for units.
+    fn pool_for(&self, pieces: &[Piece], avoid: &[UnitId]) -> Arc<dyn Pool> {
+        let of_cache = self.view_for(avoid).and_then(|view| view.pool_for(pieces));
+        of_cache.unwrap_or_else(|| Arc::clone(&self.store.pool))
+    }
+
+    /// Whether some of what is wanted is to be waited for in the cache's file.
+    pub fn is_in_cache_file(&self, wanted: &Wanted) -> bool {
+        let pieces = match wanted {
+            Wanted::Blocks(blocks) | Wanted::Ahead(blocks) => pieces(blocks),
+            Wanted::Pages(pages) => page_pieces(pages),
+        };
+        let is_there = |view: &CacheView| view.pool_for(&pieces).is_some();
+        self.view.as_ref().is_some_and(is_there)
     }
 
     /// Starts a job that reads map pages for a parked request, as
     /// [`Fetcher::start`] reads blocks.
     pub fn start_pages(&self, request: u64, wanted: Vec<(Position, Entry)>, avoid: &[UnitId]) {
         let fetcher = self.clone();
+        let pool = self.pool_for(&page_pieces(&wanted), avoid);
         let avoid = avoid.to_vec();
-        self.store.pool.run(Box::new(move || {
+        pool.run(Box::new(move || {
             let mut pages = StoredPages::new(fetcher.store, fetcher.keyring, 3);
             pages.view = match avoid.is_empty() {
                 true => fetcher.view,
@@ -133,13 +153,7 @@ impl Fetcher {
         wanted: &[(BlockIndex, Source)],
         avoid: &[UnitId],
     ) -> Vec<Result<Vec<u8>, Unread>> {
-        let pieces: Vec<Piece> = wanted
-            .iter()
-            .filter_map(|(block, source)| match source {
-                Source::Slot(entry) => Some(data_piece(*block, *entry)),
-                _ => None,
-            })
-            .collect();
+        let pieces = pieces(wanted);
         let slot_bytes = self.slot_bytes();
         let (view, store, keyring) = (self.view_for(avoid), &self.store, &self.keyring);
         let read = read_pieces_through(view, store, keyring, slot_bytes, &pieces, avoid);
@@ -182,6 +196,24 @@ impl Fetcher {
             .map_err(|mismatch| IoError::Damaged(format!("the journal's copy: {mismatch}")))?;
         Ok(plain)
     }
+}
+
+/// Those of the blocks that lie on units.
+fn pieces(wanted: &[(BlockIndex, Source)]) -> Vec<Piece> {
+    let wanted = wanted.iter();
+    let of_units = wanted.filter_map(|(block, source)| match source {
+        Source::Slot(entry) => Some(data_piece(*block, *entry)),
+        _ => None,
+    });
+    of_units.collect()
+}
+
+fn page_pieces(pages: &[(Position, Entry)]) -> Vec<Piece> {
+    let piece = |(position, entry): &(Position, Entry)| Piece {
+        entry: *entry,
+        address: position.address(),
+    };
+    pages.iter().map(piece).collect()
 }
 
 /// Map pages from units, with a small cache, for jobs.

@@ -6,6 +6,9 @@
 //! row, and takes what comes first ([`Reader`] forgets a
 //! parked request with its first answer). What is asked twice is bounded: one
 //! reading in twenty, and a few to begin with.
+//!
+//! The file of the host's cache may hang as well. Whoever waits for that asks the units
+//! for all that it wants, also if only one has it: those that come later do not ask the file.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,12 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Location, UnitId};
+use cache::store::HANGS_AFTER;
 use unit::TrackedUnit;
 
 use super::fetch::WantedBlocks;
 use super::layers::Source;
 use super::reader::{Reader, Waiting};
 use crate::map::{Entry, Position};
+use crate::scatter::CacheView;
 
 /// Of so many readings, one may be asked again.
 const ONE_IN: u64 = 20;
@@ -79,9 +84,11 @@ pub struct Late {
     again: u64,
 }
 
-/// The units that a reading asks first.
+/// What a reading asks first.
 pub struct Asked {
     units: Vec<(UnitId, Arc<TrackedUnit>)>,
+    /// The cache's file is asked before these: the delay is not theirs.
+    is_of_file: bool,
     pub at: Duration,
 }
 
@@ -91,6 +98,7 @@ impl Reader {
         let now = self.fetcher.clock.monotonic();
         let mut asked = Asked {
             units: Vec::new(),
+            is_of_file: self.fetcher.is_in_cache_file(wanted),
             at: now,
         };
         let mut patience = None;
@@ -107,7 +115,8 @@ impl Reader {
             }
         }
         self.late.readings += 1;
-        if let Some(patience) = patience {
+        let of_file = asked.is_of_file.then_some(HANGS_AFTER);
+        if let Some(patience) = patience.or(of_file) {
             self.late.due.push(Reverse((now + patience, id)));
         }
         self.start_avoiding(id, wanted.clone(), &[]);
@@ -156,18 +165,27 @@ impl Reader {
                 self.end_ahead(piece);
                 continue;
             }
-            if let [(_, unit)] = &*parked.asked.units {
-                unit.is_late(now.saturating_sub(parked.asked.at));
+            let (asked, table) = (&parked.asked, &self.table);
+            if let [(_, unit)] = &*asked.units
+                && !asked.is_of_file
+            {
+                unit.is_late(now.saturating_sub(asked.at));
             }
-            let avoid: Vec<UnitId> = parked.asked.units.iter().map(|(id, _)| *id).collect();
-            let table = &self.table;
+            let avoid: Vec<UnitId> = asked.units.iter().map(|(id, _)| *id).collect();
             let mut wanted = parked.wanted.locations().into_iter();
             let others = wanted.any(|location| table.is_elsewhere(location, &avoid));
-            if others && self.late.again < AT_FIRST + self.late.readings / ONE_IN {
-                self.late.again += 1;
+            let view = self.fetcher.view.as_ref();
+            let hangs = asked.is_of_file && view.is_some_and(CacheView::file_hangs);
+            let is_asked_again =
+                hangs || (others && self.late.again < AT_FIRST + self.late.readings / ONE_IN);
+            if is_asked_again {
+                self.late.again += u64::from(!hangs);
                 parked.under_way += 1;
                 let wanted = parked.wanted.clone();
                 self.start_avoiding(id, wanted, &avoid);
+            } else if asked.is_of_file {
+                // The file may have been asked a moment later.
+                self.late.due.push(Reverse((now + HANGS_AFTER, id)));
             }
         }
     }

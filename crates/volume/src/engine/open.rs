@@ -15,6 +15,7 @@ use super::flush::FlushState;
 use super::layers::Layers;
 use super::lease::LeaseState;
 use super::reader::Reader;
+use super::scan::Scan;
 use super::volume::{Counters, Env, Volume};
 use crate::catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
 use crate::clean;
@@ -262,6 +263,7 @@ impl Volume {
             serials,
             ledger,
             progress,
+            scan: Scan::default(),
         });
         // What was replayed may be in the page cache only.
         let synced = journal.head() - journal.used_bytes();

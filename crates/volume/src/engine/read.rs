@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use base::{BlockIndex, Completion, IoError, Outcome, Slot, Started, Token};
+use cache::host::Tally;
 use unit::{SlotRun, Tag};
 
 use super::away::Unread;
@@ -31,6 +32,8 @@ pub struct Scratch {
     sealed: Vec<u8>,
     tags: Vec<Tag>,
     plain: Vec<u8>,
+    /// What of the reading the host's cache had.
+    tally: Tally,
 }
 
 impl Reader {
@@ -192,6 +195,7 @@ impl Reader {
                 .slots
                 .sort_unstable_by_key(|(entry, _)| entry.location);
         }
+        scratch.tally = Tally::default();
         let mut start = 0;
         while start < scratch.slots.len() {
             let first = scratch.slots[start].0.location;
@@ -238,6 +242,9 @@ impl Reader {
             }
             start += count;
         }
+        if let Some(view) = &self.fetcher.view {
+            view.count(&scratch.tally);
+        }
         Ok(true)
     }
 
@@ -258,6 +265,7 @@ impl Reader {
             slots: all,
             sealed,
             plain,
+            tally,
             ..
         } = scratch;
         let piece = |(entry, index): (Entry, usize)| {
@@ -276,9 +284,9 @@ impl Reader {
             let (range, within) = self.part_of(offset, out.len(), block);
             let out = &mut out[range];
             if out.len() == block_bytes {
-                return view.read_now(keyring, &piece, sealed, out);
+                return view.read_now(keyring, &piece, (sealed, out), tally);
             }
-            if !view.read_now(keyring, &piece, sealed, plain) {
+            if !view.read_now(keyring, &piece, (sealed, plain), tally) {
                 return false;
             }
             out.copy_from_slice(&plain[within..within + out.len()]);
@@ -354,8 +362,13 @@ impl Reader {
         let (store, table, keyring) = (&self.fetcher.store, &self.table, &self.fetcher.keyring);
         if !store.read_now(table, run, PAGE_BYTES as u32, &mut tags, &mut sealed) {
             let piece = Piece { entry, address };
-            let view = self.fetcher.view.as_ref();
-            return view.is_some_and(|view| view.read_now(keyring, &piece, &mut sealed, plain));
+            let Some(view) = &self.fetcher.view else {
+                return false;
+            };
+            let mut tally = Tally::default();
+            let is_read = view.read_now(keyring, &piece, (&mut sealed, plain), &mut tally);
+            view.count(&tally);
+            return is_read;
         }
         let sealer = keyring.of_epoch(entry.sequence.epoch());
         let opened = sealer.open(address, entry.sequence, &tags[0], &sealed, plain);

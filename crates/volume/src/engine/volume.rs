@@ -16,6 +16,7 @@ use super::fetch::FetchedEdges;
 use super::flush::FlushState;
 use super::lease::LeaseState;
 use super::reader::Reader;
+use super::scan::Scan;
 use super::write::Change;
 use crate::catalog::{Catalog, VersionKey};
 use crate::journal::Journal;
@@ -40,6 +41,8 @@ pub struct Env {
     pub serials: Arc<Serials>,
     pub ledger: Arc<Ledger>,
     pub progress: Arc<Progress>,
+    /// How far its map is in the host's cache.
+    pub scan: Scan,
 }
 
 impl Env {

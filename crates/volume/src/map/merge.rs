@@ -1,13 +1,15 @@
 //! A checkpoint: laying an overlay into the tree, by making new pages.
 //!
-//! 1. go down to each page that the overlay touches
-//! 2. fetch the old page, or begin an empty one
-//! 3. lay the changes over it
-//! 4. put all changed children of a page together
-//! 5. enter where they lie into the page above
+//! For each page below the root that the overlay touches, of its index pages that it touches,
+//! as many at a time as have not too many leaves:
 //!
-//! Untouched subtrees are shared with the old tree. A page without entries is
-//! not kept.
+//! 1. fetch the old index pages together, or begin empty ones
+//! 2. fetch the old leaves of all of them together
+//! 3. lay the changes over these
+//! 4. put all new leaves together, and enter where they lie
+//!
+//! and then its index pages together. Units may be far away: what can be asked for at once is.
+//! Untouched subtrees are shared with the old tree. A page without entries is not kept.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +26,15 @@ pub trait PageSink: FetchPages {
     /// # Errors
     /// If there is no place for them.
     fn put(&mut self, pages: Vec<(Position, Arc<Page>)>) -> Result<Vec<Entry>, Self::Error>;
+
+    /// The page at `entry`, and all below it, is in the new tree no more, and was not fetched.
+    fn gone(&mut self, position: Position, entry: Entry) {
+        let _ = (position, entry);
+    }
 }
+
+/// So many leaves are in memory at once, at most: 4 MiB.
+const LEAVES_AT_ONCE: usize = 1024;
 
 /// A merge ended early.
 pub type MergeError<S> = <S as FetchPages>::Error;
@@ -58,11 +68,11 @@ pub fn merge<S: PageSink>(
         let within = changes.within(&position.blocks());
         *entry = match child_fate(&within, position, *entry) {
             Fate::Same => continue,
-            Fate::Gone => None,
-            Fate::Changed => {
-                let page = content(sink, position, *entry, &within)?;
-                put_page(sink, position, page)?
+            Fate::Gone(old) => {
+                sink.gone(position, old);
+                None
             }
+            Fate::Changed => merge_root_page(sink, position, *entry, &within)?,
         };
     }
     Ok(Root::new(entries))
@@ -92,7 +102,7 @@ impl<'a> Changes<'a> {
 
 enum Fate {
     Same,
-    Gone,
+    Gone(Entry),
     Changed,
 }
 
@@ -103,98 +113,161 @@ fn child_fate(within: &Changes<'_>, position: Position, old: Option<Entry>) -> F
     let range = position.blocks();
     match (within.zeroes, old) {
         ([], _) | (_, None) => Fate::Same,
-        ([zero], Some(_)) if zero.start <= range.start && range.end <= zero.end => Fate::Gone,
+        ([zero], Some(old)) if zero.start <= range.start && range.end <= zero.end => {
+            Fate::Gone(old)
+        }
         (_, Some(_)) => Fate::Changed,
     }
 }
 
-fn put_page<S: PageSink>(
-    sink: &mut S,
+/// A page that the overlay touches.
+struct Touched<'a> {
     position: Position,
-    page: Arc<Page>,
-) -> Result<Option<Entry>, MergeError<S>> {
-    if page.is_empty() {
-        return Ok(None);
-    }
-    Ok(sink.put(vec![(position, page)])?.first().copied())
+    /// Its entry in the page above.
+    index: usize,
+    changes: Changes<'a>,
 }
 
-/// The new content of a page that the overlay touches. Its children have been
-/// put; it has not.
-fn content<S: PageSink>(
+impl Touched<'_> {
+    /// How many leaves below an index page it touches, at most.
+    fn leaves_max(&self) -> usize {
+        match self.changes.zeroes {
+            [] => self.changes.blocks.len().min(PAGE_ENTRIES),
+            _ => PAGE_ENTRIES,
+        }
+    }
+}
+
+/// The children of a page that are touched; those that are gone are taken out of it.
+fn touched<'a, S: PageSink>(
+    sink: &mut S,
+    page: &mut Page,
+    position: Position,
+    changes: &Changes<'a>,
+) -> Vec<Touched<'a>> {
+    let mut found = Vec::new();
+    for index in 0..PAGE_ENTRIES {
+        let Some(position) = position.child(index) else {
+            continue;
+        };
+        let changes = changes.within(&position.blocks());
+        match child_fate(&changes, position, page.get(index)) {
+            Fate::Same => {}
+            Fate::Gone(old) => {
+                page.set(index, None);
+                sink.gone(position, old);
+            }
+            Fate::Changed => found.push(Touched {
+                position,
+                index,
+                changes,
+            }),
+        }
+    }
+    found
+}
+
+/// The old pages at `entries`, in order; empty ones where there are none.
+fn fetch<S: PageSink>(
+    sink: &mut S,
+    pages: &[(Position, Option<Entry>)],
+) -> Result<Vec<Arc<Page>>, MergeError<S>> {
+    let old: Vec<(Position, Entry)> = pages
+        .iter()
+        .filter_map(|(position, entry)| Some((*position, (*entry)?)))
+        .collect();
+    let mut fetched = match old.is_empty() {
+        true => Vec::new(),
+        false => sink.fetch(&old)?,
+    }
+    .into_iter();
+    let page = |(_, entry): &(Position, Option<Entry>)| {
+        let old = entry.and_then(|_| fetched.next());
+        old.unwrap_or_default()
+    };
+    Ok(pages.iter().map(page).collect())
+}
+
+/// Puts those of `pages` that are not empty. Where each lies, in order.
+fn put<S: PageSink>(
+    sink: &mut S,
+    pages: Vec<(Position, Arc<Page>)>,
+) -> Result<Vec<Option<Entry>>, MergeError<S>> {
+    let is_kept: Vec<bool> = pages.iter().map(|(_, page)| !page.is_empty()).collect();
+    let kept: Vec<_> = pages
+        .into_iter()
+        .filter(|(_, page)| !page.is_empty())
+        .collect();
+    let mut entries = match kept.is_empty() {
+        true => Vec::new(),
+        false => sink.put(kept)?,
+    }
+    .into_iter();
+    let entry = |is_kept: bool| is_kept.then(|| entries.next()).flatten();
+    Ok(is_kept.into_iter().map(entry).collect())
+}
+
+/// Lays the changes over a page below the root, and all below it. Where it lies now.
+fn merge_root_page<S: PageSink>(
     sink: &mut S,
     position: Position,
     old: Option<Entry>,
     changes: &Changes<'_>,
-) -> Result<Arc<Page>, MergeError<S>> {
-    let mut page = match old {
-        Some(entry) => sink.fetch(&[(position, entry)])?.pop().unwrap_or_default(),
-        None => Arc::default(),
-    };
-    if position.level == Level::Leaf {
-        apply(Arc::make_mut(&mut page), position, changes);
-        return Ok(page);
-    }
+) -> Result<Option<Entry>, MergeError<S>> {
+    let mut page = fetch(sink, &[(position, old)])?.pop().unwrap_or_default();
     let page_mut = Arc::make_mut(&mut page);
-    let mut changed = Vec::new();
-    for index in 0..PAGE_ENTRIES {
-        let Some(child) = position.child(index) else {
-            continue;
+    let indexes = touched(sink, page_mut, position, changes);
+    let mut made = Vec::with_capacity(indexes.len());
+    let mut left = &indexes[..];
+    while !left.is_empty() {
+        let mut leaves = 0;
+        let fits = |index: &&Touched<'_>| {
+            leaves += index.leaves_max();
+            leaves <= LEAVES_AT_ONCE
         };
-        let within = changes.within(&child.blocks());
-        match child_fate(&within, child, page_mut.get(index)) {
-            Fate::Same => {}
-            Fate::Gone => page_mut.set(index, None),
-            Fate::Changed => changed.push((index, child, within)),
-        }
+        let count = left.iter().take_while(fits).count().max(1);
+        let (now, later) = left.split_at(count);
+        made.extend(merge_indexes(sink, page_mut, now)?);
+        left = later;
     }
-    let contents = match position.level {
-        Level::Index => leaves(sink, page_mut, &changed)?,
-        _ => changed
-            .iter()
-            .map(|(index, child, within)| content(sink, *child, page_mut.get(*index), within))
-            .collect::<Result<_, _>>()?,
-    };
-    let mut to_put = Vec::new();
-    let mut indexes = Vec::new();
-    for ((index, child, _), content) in changed.iter().zip(contents) {
-        if content.is_empty() {
-            page_mut.set(*index, None);
-        } else {
-            indexes.push(*index);
-            to_put.push((*child, content));
-        }
+    let positions = indexes.iter().map(|index| index.position);
+    let entries = put(sink, positions.zip(made).collect())?;
+    for (index, entry) in indexes.iter().zip(entries) {
+        page_mut.set(index.index, entry);
     }
-    if !to_put.is_empty() {
-        for (index, entry) in indexes.into_iter().zip(sink.put(to_put)?) {
-            page_mut.set(index, Some(entry));
-        }
-    }
-    Ok(page)
+    Ok(put(sink, vec![(position, page)])?.pop().flatten())
 }
 
-/// The new contents of leaves below one index page: their old pages are
-/// fetched together.
-fn leaves<S: PageSink>(
+/// The new contents of index pages below `above`, whose leaves have been put.
+fn merge_indexes<S: PageSink>(
     sink: &mut S,
     above: &Page,
-    changed: &[(usize, Position, Changes<'_>)],
+    indexes: &[Touched<'_>],
 ) -> Result<Vec<Arc<Page>>, MergeError<S>> {
-    let old: Vec<(Position, Entry)> = changed
+    let old: Vec<_> = indexes
         .iter()
-        .filter_map(|(index, child, _)| Some((*child, above.get(*index)?)))
+        .map(|index| (index.position, above.get(index.index)))
         .collect();
-    let mut fetched = sink.fetch(&old)?.into_iter();
-    let mut contents = Vec::with_capacity(changed.len());
-    for (index, child, within) in changed {
-        let mut page = match above.get(*index) {
-            Some(_) => fetched.next().unwrap_or_default(),
-            None => Arc::default(),
-        };
-        apply(Arc::make_mut(&mut page), *child, within);
-        contents.push(page);
+    let mut pages = fetch(sink, &old)?;
+    // Each with which of the pages it is below.
+    let mut leaves = Vec::new();
+    for (of, (index, page)) in indexes.iter().zip(&mut pages).enumerate() {
+        let found = touched(sink, Arc::make_mut(page), index.position, &index.changes);
+        leaves.extend(found.into_iter().map(|leaf| (of, leaf)));
     }
-    Ok(contents)
+    let old: Vec<_> = leaves
+        .iter()
+        .map(|(of, leaf)| (leaf.position, pages[*of].get(leaf.index)))
+        .collect();
+    let mut made = Vec::with_capacity(leaves.len());
+    for ((_, leaf), mut page) in leaves.iter().zip(fetch(sink, &old)?) {
+        apply(Arc::make_mut(&mut page), leaf.position, &leaf.changes);
+        made.push((leaf.position, page));
+    }
+    for ((of, leaf), entry) in leaves.iter().zip(put(sink, made)?) {
+        Arc::make_mut(&mut pages[*of]).set(leaf.index, entry);
+    }
+    Ok(pages)
 }
 
 fn apply(leaf: &mut Page, position: Position, changes: &Changes<'_>) {

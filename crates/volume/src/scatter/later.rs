@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::UnitId;
+use cache::host::Tally;
 use unit::{ReadSlots, UnitError};
 
 use super::read::{Piece, Run, runs_of};
@@ -180,16 +181,17 @@ impl AtHand {
         }
         let length = slot_bytes as usize;
         let (mut found, mut sealed) = (vec![0; pieces.len() * length], vec![0; length]);
-        let mut missing = Vec::new();
+        let (mut missing, mut tally) = (Vec::new(), Tally::default());
         for (index, piece) in pieces.iter().enumerate() {
             let plain = &mut found[index * length..][..length];
-            if !view.read_now(keyring, piece, &mut sealed, plain) {
+            if !view.read_now(keyring, piece, (&mut sealed, plain), &mut tally) {
                 if view.is_in_file(piece) {
                     return None;
                 }
                 missing.push(index);
             }
         }
+        view.count(&tally);
         Some(Self { found, missing })
     }
 }

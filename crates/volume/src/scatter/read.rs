@@ -130,7 +130,9 @@ fn cached(
         };
         Box::new(read) as Box<dyn FnOnce() -> Vec<_> + Send>
     });
-    parallel(&*store.pool, PARALLEL, tasks.collect())
+    // It may hang: units are not to wait for it.
+    let pool = view.pool().unwrap_or(&store.pool);
+    parallel(&**pool, PARALLEL, tasks.collect())
         .into_iter()
         .flatten()
         .collect()

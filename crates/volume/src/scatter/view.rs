@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use base::VolumeId;
-use cache::host::{AreaCounts, Asker, HostCache};
+use cache::host::{AreaCounts, Asker, Had, HostCache, Tally};
 use cache::memory::AheadCounts;
-use cache::store::{Area, Id, SLOT_BYTES};
+use cache::store::{Area, Id, Protector, SLOT_BYTES};
 use unit::Tag;
+use world::Pool;
 
 use super::read::{Piece, open_into};
 use crate::map::Entry;
@@ -24,21 +25,32 @@ pub struct CacheView {
     image_below: Arc<AtomicU32>,
     /// And these stay.
     is_image_pinned: Arc<AtomicBool>,
-    /// What is read has not been asked for yet.
-    is_ahead: bool,
+    /// For whom it reads.
+    purpose: Purpose,
     /// Its map pages are of the newest version, as long as there is any such view.
     newest: Option<Arc<Newest>>,
+}
+
+/// For whom something is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Somebody waits for it: that is counted.
+    Asked,
+    /// Nobody has asked for it yet: it is kept apart until somebody does.
+    Ahead,
+    /// It is to be in the cache.
+    Filling,
 }
 
 /// A volume that is written here, as its map's protection has it.
 struct Newest {
     cache: Arc<HostCache>,
-    volume: VolumeId,
+    protector: Protector,
 }
 
 impl Drop for Newest {
     fn drop(&mut self) {
-        self.cache.release_all(self.volume);
+        self.cache.release_all(self.protector);
     }
 }
 
@@ -69,7 +81,7 @@ impl CacheView {
             asker: Arc::default(),
             image_below: Arc::default(),
             is_image_pinned: Arc::default(),
-            is_ahead: false,
+            purpose: Purpose::Asked,
             newest: None,
         }
     }
@@ -79,7 +91,7 @@ impl CacheView {
     pub(crate) fn of_newest(self) -> Self {
         let newest = Newest {
             cache: Arc::clone(&self.cache),
-            volume: self.volume,
+            protector: Protector::another(),
         };
         Self {
             newest: Some(Arc::new(newest)),
@@ -107,10 +119,29 @@ impl CacheView {
 
     /// Pages are of the newest version no more.
     pub(crate) fn release(&self, pages: &[Entry]) {
+        let Some(newest) = &self.newest else { return };
         for entry in pages {
             let parts = parts(*entry, SLOT_BYTES);
-            parts.for_each(|id| self.cache.release(id));
+            parts.for_each(|id| self.cache.release(newest.protector, id));
         }
+    }
+
+    /// Whether the cache's file does not answer.
+    pub(crate) fn file_hangs(&self) -> bool {
+        self.cache.file().is_some_and(|file| file.hangs())
+    }
+
+    /// Where whoever waits for some of these in the cache's file is to do that; none, if that
+    /// has none of them.
+    pub(crate) fn pool_for(&self, pieces: &[Piece]) -> Option<Arc<dyn Pool>> {
+        let file = self.cache.file()?;
+        let is_there = pieces.iter().any(|piece| self.is_in_file(piece));
+        is_there.then(|| Arc::clone(file.pool()))
+    }
+
+    /// The pool of the cache's file, if there is one.
+    pub(super) fn pool(&self) -> Option<&Arc<dyn Pool>> {
+        self.cache.file().map(|file| file.pool())
     }
 
     /// From now on, what was written under epochs below `below` is content of a base image,
@@ -132,7 +163,24 @@ impl CacheView {
     /// The same for what nobody has asked for yet: it is kept apart until somebody does.
     pub(crate) fn ahead(&self) -> Self {
         Self {
-            is_ahead: true,
+            purpose: Purpose::Ahead,
+            ..self.clone()
+        }
+    }
+
+    /// The same for map pages of versions that are not the newest any more.
+    pub(crate) fn of_older(&self) -> Self {
+        Self {
+            newest: None,
+            ..self.filling()
+        }
+    }
+
+    /// The same for what is to be in the cache, whether it is asked for or not.
+    #[must_use]
+    pub fn filling(&self) -> Self {
+        Self {
+            purpose: Purpose::Filling,
             ..self.clone()
         }
     }
@@ -152,7 +200,7 @@ impl CacheView {
             let is_of_map = piece.address != Address::TAIL;
             let newest = self.newest.as_ref().filter(|_| is_of_map);
             return Area::Metadata {
-                newest_of: newest.map(|newest| newest.volume),
+                newest_of: newest.map(|newest| newest.protector),
             };
         }
         let epoch = piece.entry.sequence.epoch();
@@ -177,19 +225,19 @@ impl CacheView {
     }
 
     /// What a piece says, into `plain`, through `sealed`, both as long as its slot: if the
-    /// cache has it at hand. Does not wait for a device.
+    /// cache has it at hand; `tally` is told. Does not wait for a device.
     pub(crate) fn read_now(
         &self,
         keyring: &Keyring,
         piece: &Piece,
-        sealed: &mut [u8],
-        plain: &mut [u8],
+        (sealed, plain): (&mut [u8], &mut [u8]),
+        tally: &mut Tally,
     ) -> bool {
-        let get = |area, id, bytes: &mut [u8]| self.cache.get_now(&self.asker, area, id, bytes);
-        self.read_by(keyring, piece, sealed, plain, get)
+        let get = |area, id, bytes: &mut [u8]| self.cache.get_now(area, id, bytes);
+        self.read_by(keyring, piece, (sealed, plain), tally, get)
     }
 
-    /// What a piece says, if the cache has it. Waits.
+    /// What a piece says, if the cache has it, which is counted. Waits.
     pub(super) fn read(
         &self,
         keyring: &Keyring,
@@ -197,8 +245,10 @@ impl CacheView {
         piece: &Piece,
     ) -> Option<Vec<u8>> {
         let (mut sealed, mut plain) = (vec![0; slot_bytes as usize], vec![0; slot_bytes as usize]);
-        let get = |area, id, bytes: &mut [u8]| self.cache.get(&self.asker, area, id, bytes);
-        let is_read = self.read_by(keyring, piece, &mut sealed, &mut plain, get);
+        let get = |area, id, bytes: &mut [u8]| self.cache.get(area, id, bytes);
+        let mut tally = Tally::default();
+        let is_read = self.read_by(keyring, piece, (&mut sealed, &mut plain), &mut tally, get);
+        self.count(&tally);
         is_read.then_some(plain)
     }
 
@@ -206,38 +256,57 @@ impl CacheView {
         &self,
         keyring: &Keyring,
         piece: &Piece,
-        sealed: &mut [u8],
-        plain: &mut [u8],
-        get: impl Fn(Area, Id, &mut [u8]) -> Option<Tag>,
+        (sealed, plain): (&mut [u8], &mut [u8]),
+        tally: &mut Tally,
+        get: impl Fn(Area, Id, &mut [u8]) -> Option<Had>,
     ) -> bool {
         let area = self.area(piece);
         let ids = parts(piece.entry, sealed.len());
-        let mut tag = None;
+        let (mut tag, mut had_all) = (None, *tally);
         for (id, bytes) in ids.zip(sealed.chunks_exact_mut(SLOT_BYTES)) {
-            let found = get(area, id, bytes);
+            let Some(had) = get(area, id, bytes) else {
+                return false;
+            };
             // Parts of different blocks are none.
-            if found.is_none() || tag.is_some_and(|tag| Some(tag) != found) {
+            if tag.is_some_and(|tag| tag != had.tag) {
                 return false;
             }
-            tag = found;
+            tag = Some(had.tag);
+            had_all.add(area, had);
         }
         let is_open = tag.is_some_and(|tag| open_into(keyring, piece, &tag, sealed, plain).is_ok());
-        if !is_open {
-            parts(piece.entry, sealed.len()).for_each(|id| self.cache.forget(id));
+        match is_open {
+            true => *tally = had_all,
+            false => parts(piece.entry, sealed.len()).for_each(|id| self.cache.forget(id)),
         }
         is_open
+    }
+
+    /// A reading got all of this from the cache.
+    pub(crate) fn count(&self, tally: &Tally) {
+        if self.purpose == Purpose::Asked {
+            self.cache.count_had(&self.asker, tally);
+        }
     }
 
     /// A piece was read from units, as it is there: it was not in the cache, or nobody asked
     /// for it yet.
     pub(crate) fn bring(&self, piece: &Piece, tag: &Tag, sealed: &[u8]) {
-        let area = self.area(piece);
+        if self.purpose != Purpose::Ahead {
+            self.keep(piece, tag, sealed);
+        }
         let ids = parts(piece.entry, sealed.len());
-        for (id, bytes) in ids.zip(sealed.chunks_exact(SLOT_BYTES)) {
-            match self.is_ahead {
-                true => self.cache.keep_ahead(&self.asker, id, *tag, bytes),
-                false => self.cache.missed(&self.asker, area, id, *tag, bytes),
+        match self.purpose {
+            Purpose::Asked => {
+                let (kind, count) = (self.area(piece).kind(), ids.count() as u64);
+                self.cache.count_missed(&self.asker, kind, count);
             }
+            Purpose::Ahead => {
+                for (id, bytes) in ids.zip(sealed.chunks_exact(SLOT_BYTES)) {
+                    self.cache.keep_ahead(&self.asker, id, *tag, bytes);
+                }
+            }
+            Purpose::Filling => {}
         }
     }
 

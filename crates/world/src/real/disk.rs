@@ -80,21 +80,30 @@ fn can_be_direct(from: &[u8], offset: u64) -> bool {
         && offset.is_multiple_of(DIRECT_ALIGNMENT as u64)
 }
 
+fn is_block_device(found: io::Result<fs::Metadata>) -> bool {
+    found.is_ok_and(|found| found.file_type().is_block_device())
+}
+
 impl Disk for RealDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let mut options = fs::OpenOptions::new();
         // What is no file, a pipe in the place of one, is not waited for.
-        let at_once = OFlags::NONBLOCK.bits().cast_signed();
-        options.read(true).custom_flags(at_once);
+        let mut flags = OFlags::NONBLOCK;
+        options.read(true);
         match mode {
             OpenMode::Read => {}
             OpenMode::Write => {
                 options.write(true);
+                // A device that is mounted, or that another process writes so, is not written.
+                if is_block_device(fs::metadata(path)) {
+                    flags |= OFlags::EXCL;
+                }
             }
             OpenMode::CreateNew => {
                 options.write(true).create_new(true).mode(0o600);
             }
         }
+        options.custom_flags(flags.bits().cast_signed());
         Ok(Arc::new(RealFile::new(options.open(path)?)))
     }
 
@@ -153,8 +162,15 @@ impl Disk for RealDisk {
 
 impl File for RealFile {
     fn is_device(&self) -> bool {
-        let found = self.file.metadata();
-        found.is_ok_and(|found| found.file_type().is_block_device())
+        is_block_device(self.file.metadata())
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(true),
+            Err(fs::TryLockError::WouldBlock) => Ok(false),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
     }
 
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
