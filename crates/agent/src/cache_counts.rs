@@ -65,6 +65,6 @@ fn of_file(statistics: &Statistics) -> CacheFile {
         pinned: statistics.pinned as u64,
         damaged: statistics.damaged,
         refused: statistics.refused,
-        failures: statistics.failures,
+        failures: statistics.failures + statistics.hangs,
     }
 }

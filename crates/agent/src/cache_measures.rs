@@ -99,7 +99,7 @@ fn measure_file(measures: &mut Measures, file: &CacheFile) {
         ),
         (
             "scree_cache_failures",
-            "How often the cache's file has failed",
+            "How often the cache's file has failed, or did not answer",
             file.failures,
         ),
     ];

@@ -239,6 +239,15 @@ fn whatever_becomes_of_a_caches_file_nobody_reads_anything_wrong() {
     );
     assert_eq!(std::fs::read(&path).expect("it is there"), b"letters");
     std::fs::remove_file(&path).expect("removed");
+    // Nor is what another process uses.
+    let others = std::fs::File::create(&path).expect("made");
+    others.try_lock().expect("nobody has it");
+    wait_until("it is said whose it is", || {
+        let problems = site.locally(&["status"])["problems"].to_string();
+        problems.contains("another process uses the cache")
+    });
+    assert!(reads_right(&site) && file_of(&site).is_null());
+    drop(others);
     wait_until("it is used as soon as that is possible", || {
         !file_of(&site).is_null()
     });

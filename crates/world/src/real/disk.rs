@@ -281,6 +281,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_file_that_one_has_locked_is_nobody_elses_until_that_one_closes_it() {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let path = folder.path().join("file");
+        let open = |mode| RealDisk.open(&path, mode).expect("opened");
+        let one = open(OpenMode::CreateNew);
+        let other = open(OpenMode::Write);
+        assert!(one.try_lock().expect("locked"));
+        assert!(!other.try_lock().expect("asked"));
+        drop(one);
+        assert!(other.try_lock().expect("locked"));
+    }
+
+    #[test]
     fn a_file_keeps_what_was_written_and_gives_room_back() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
