@@ -104,9 +104,9 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, a host); [`ControlError::Forbidden`] unless the
-    /// asker administers the volume and may read it, and the hosts are for them;
+    /// asker administers the volume and may read it, and the hosts, or any, are for them;
     /// [`ControlError::Conflict`] if it is no image, is being deleted, or nothing of it is on
-    /// the units; [`ControlError::Unavailable`] if no host is meant.
+    /// the units; [`ControlError::Unavailable`] if no host is named and none is heard of.
     pub async fn preload_image(
         &self,
         name: &str,
@@ -134,20 +134,6 @@ impl Acting {
         let database = &self.inner.database;
         let ended = database.end_preloads(self.asker(), name, now);
         self.view_image(ended.await?).await
-    }
-
-    /// The hosts that are for the asker and were heard of a moment ago.
-    async fn hosts_there(&self) -> Result<Vec<PartyId>, ControlError> {
-        let since = self.silent_before().await?;
-        let hosts = self.hosts().await?.into_iter();
-        let there = hosts.filter(|host| host.heard.is_some_and(|heard| heard > since));
-        let there: Vec<PartyId> = there.map(|host| host.host).collect();
-        match there.is_empty() {
-            false => Ok(there),
-            true => Err(ControlError::Unavailable {
-                reason: "no host that is for you is heard of".to_owned(),
-            }),
-        }
     }
 
     async fn view_image(&self, row: VolumeRow) -> Result<ImageView, ControlError> {
