@@ -129,6 +129,9 @@ words!(
 
 words!(
     /// How a volume is a base image.
+    ///
+    /// - `marked`: hosts keep its blocks in the part of their caches that is for images
+    /// - `pinned`: and they stay there
     ImageMark {
         /// Its blocks are kept as an image's.
         Marked = "marked",

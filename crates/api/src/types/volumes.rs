@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{Tags, VolumeCache};
 use crate::described::{BlockSizeSchema, TagsSchema};
-use crate::words::{Seal, SealShown, VolumeState};
+use crate::words::{ImageMark, Seal, SealShown, VolumeState};
 
 /// The most copies that a segment has. The database says so too.
 pub const REPLICAS_MAX: u8 = 4;
@@ -58,6 +58,10 @@ pub struct Volume {
     /// if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_max: Option<u64>,
+    /// How it is a base image; it is none, if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ImageMark>)]
+    pub image: Option<String>,
     /// When it was made.
     #[schema(format = DateTime)]
     pub created: String,

@@ -87,7 +87,8 @@ fn a_preloaded_image_is_read_from_the_cache_by_its_clones() {
 #[test]
 fn what_is_not_to_be_had_of_images_is_said() {
     let host = Host::with(&["--units", "2"]);
-    host.json(&["volume", "create", "disk", "--size", "16M"]);
+    let made = host.json(&["volume", "create", "disk", "--size", "16M"]);
+    assert_eq!(made.get("image"), None);
     host.refuses(
         1,
         &["image", "preload", "disk"],
@@ -97,6 +98,8 @@ fn what_is_not_to_be_had_of_images_is_said() {
     host.refuses(1, &["image", "mark", "none"], &["none"]);
     let pinned = host.json(&["image", "pin", "disk"]);
     assert_eq!(pinned["pinned"], true);
+    assert_eq!(host.json(&["volume", "show", "disk"])["image"], "pinned");
+    assert_eq!(host.json(&["volume", "list"])[0]["image"], "pinned");
     host.refuses(
         1,
         &["image", "preload", "disk"],
@@ -111,4 +114,7 @@ fn what_is_not_to_be_had_of_images_is_said() {
     );
     let unpinned = host.json(&["image", "unpin", "disk"]);
     assert_eq!(unpinned["pinned"], false);
+    assert_eq!(host.json(&["volume", "show", "disk"])["image"], "marked");
+    host.json(&["image", "unmark", "disk"]);
+    assert_eq!(host.json(&["volume", "show", "disk"]).get("image"), None);
 }
