@@ -103,12 +103,13 @@ impl Preload {
         self.is_wanted.store(false, Ordering::Relaxed);
     }
 
-    fn report(&self, end: Option<PreloadEnd>) -> PreloadReport {
+    fn report(&self, end: Option<PreloadEnd>, has_no_cache: bool) -> PreloadReport {
         PreloadReport {
             generation: self.generation,
             done_bytes: self.done_bytes.load(Ordering::Relaxed),
             all_bytes: self.all_bytes.load(Ordering::Relaxed),
             end,
+            has_no_cache,
         }
     }
 }
@@ -146,10 +147,11 @@ impl Agent {
         let (volume, controller) = (wish.volume, &self.inner.controller);
         let (agent, progress) = (self.clone(), Arc::clone(&preload));
         let mut read = pin!(blocking(move || agent.read_image(&wish, &progress)));
+        let mut has_no_cache = false;
         let end = loop {
             let Some(read) = host::within(TELL_EVERY, &mut read).await else {
                 // Whether this one is heard is of no account: the next one says more.
-                let report = preload.report(None);
+                let report = preload.report(None, false);
                 let told = controller.report_preload(volume, &report);
                 if matches!(host::within(TELL_EVERY, told).await, Some(Ok(false))) {
                     preload.call_off();
@@ -159,7 +161,10 @@ impl Agent {
             break match read {
                 Ok(Ok(())) => Some(Ok(())),
                 Ok(Err(PreloadError::CalledOff)) => None,
-                Ok(Err(error)) => Some(Err(error.to_string())),
+                Ok(Err(error)) => {
+                    has_no_cache = matches!(error, PreloadError::NoCache);
+                    Some(Err(error.to_string()))
+                }
                 Err(error) => Some(Err(error.to_string())),
             };
         };
@@ -167,7 +172,7 @@ impl Agent {
             if let Err(why) = &end {
                 tracing::warn!(%volume, why, "an image was not read into the cache");
             }
-            let report = preload.report(Some(end));
+            let report = preload.report(Some(end), has_no_cache);
             if let Err(error) = controller.preload_ended(volume, &report).await {
                 tracing::error!(%volume, %error, "how a preload ended was not heard");
             }

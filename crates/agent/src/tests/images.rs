@@ -172,6 +172,8 @@ async fn why_an_image_is_not_preloaded_is_told() {
         why.as_ref().is_some_and(|why| why.contains("--cache")),
         "{why:?}"
     );
+    let skipped = control.image("disk").await.expect("there");
+    assert_eq!(skipped.preloads[0].state, PreloadState::Skipped);
     end(scree).await;
 
     let (scree, _) = cached(&rig).await;

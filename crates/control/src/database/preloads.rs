@@ -161,6 +161,9 @@ impl Database {
         let (state, reason, ended) = match &report.end {
             None => (PreloadState::Loading, None, None),
             Some(Ok(())) => (PreloadState::Done, None, Some(now.0)),
+            Some(Err(why)) if report.has_no_cache => {
+                (PreloadState::Skipped, Some(why.as_str()), Some(now.0))
+            }
             Some(Err(why)) => (PreloadState::Error, Some(why.as_str()), Some(now.0)),
         };
         change_and_tell!(self, change, {

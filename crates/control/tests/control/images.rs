@@ -292,6 +292,7 @@ mod claims {
                 done_bytes,
                 all_bytes: 100,
                 end,
+                has_no_cache: false,
             };
             let kept = database.keep_preload_report(host, volume, &said, NOW);
             kept.await.expect("heard")

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::caches::{file_of, site_with_cache};
 use crate::host::{Host, wait_until};
+use crate::moves::second_host;
 use crate::service::{Site, qemu_io};
 
 /// How many blocks of images the only open volume had of its host's cache, and of units.
@@ -79,6 +80,48 @@ fn a_preloaded_image_is_read_from_the_cache_by_its_clones() {
     site.locally(&["image", "unmark", "disk"]);
     let listed = site.locally(&["image", "list"]);
     assert_eq!(listed[0]["name"], "clone");
+    for process in [agent, first, second, controller] {
+        process.stop();
+    }
+}
+
+/// One host without a cache failed the command for all, and one that was gone was waited for
+/// for ever.
+#[test]
+fn hosts_without_a_cache_and_those_that_are_gone_hold_up_nobody() {
+    let (site, [controller, agent, first, second], _) = site_with_cache();
+    site.locally(&["volume", "unexport", "disk"]);
+    site.locally(&["image", "mark", "disk"]);
+    let bare = second_host(&site);
+    let states = |image: &Value| {
+        let preloads = image["preloads"].as_array().expect("a list").iter();
+        let states = preloads.map(|one| one["state"].as_str().expect("text").to_owned());
+        states.collect::<Vec<_>>()
+    };
+    let image = site.locally(&["image", "preload", "disk"]);
+    assert_eq!(states(&image), ["done", "skipped"]);
+    let folder = site.text("c");
+    let refused = |arguments: &[&str], why: &str| {
+        let said = site.try_scree(&[&["--dir", &folder, "image", "preload"], arguments].concat());
+        assert_eq!(said.code, 1, "{}", said.out);
+        assert!(said.error.contains(why), "{}", said.error);
+    };
+    let named = ["disk", "--host", "h2"];
+    refused(
+        &named,
+        "h2 has not read it: the host has no cache in a file",
+    );
+    // Of h2 nobody asked anything.
+    let image = site.locally(&["image", "preload", "disk", "--host", "h1"]);
+    assert_eq!(states(&image), ["done", "skipped"]);
+
+    bare.stop();
+    let begun = site.locally(&["image", "preload", "disk", "--host", "h2", "--no-wait"]);
+    assert_eq!(states(&begun), ["done", "waiting"]);
+    site.locally(&["host", "disable", "h2"]);
+    let listed = site.locally(&["image", "list"]);
+    assert_eq!(listed[0]["preloads"][1]["reason"], "the host is disabled");
+    refused(&named, "h2 has not read it: the host is disabled");
     for process in [agent, first, second, controller] {
         process.stop();
     }
