@@ -576,7 +576,11 @@ impl Agent {
                 unclean -= usize::from(matches!(ended, Ok(true)));
             }
         };
-        if host::within(SHUT_DOWN_WITHIN, closed).await.is_none() {
+        let is_over = tokio::select! {
+            closed = host::within(SHUT_DOWN_WITHIN, closed) => closed.is_none(),
+            () = self.stay_entitled() => unreachable!("it never ends"),
+        };
+        if is_over {
             let seconds = SHUT_DOWN_WITHIN.as_secs();
             tracing::error!(seconds, "volumes do not close");
         }
@@ -586,6 +590,16 @@ impl Agent {
             tracing::warn!("the controllers do not know that nothing is open here");
         }
         unclean
+    }
+
+    /// Keeps what allows it to put and to commit what volumes have, which may take longer than
+    /// leases last; [`Agent::run`] does that no more.
+    async fn stay_entitled(&self) {
+        tokio::join!(
+            self.keep_leases(),
+            self.inner.controller.keep_capabilities()
+        );
+        std::future::pending().await
     }
 
     /// Whether no more volumes are to be opened.

@@ -3,12 +3,14 @@
 //! ```text
 //!  1. open    the version, read-only, as for an attachment
 //!  2. look    which of it was written
-//!  3. read    in order, a few pieces at a time, no faster than the cache takes them
+//!  3. read    in order, a few pieces at a time, no faster than the cache takes them; again, if
+//!             the cache may have kept some of it not, or not for long
 //!  4. tell    now and then how far it is; and how it ended
 //! ```
 //!
 //! There is one for each image at a time. One that is not wanted any more ends with its next
-//! piece, and tells nothing.
+//! piece, and tells nothing. It reads past the cache's memory: what is there only is not in the
+//! file, and whoever reads now has more of it.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -21,7 +23,8 @@ use api::host::{ImageOf, PreloadEnd, PreloadReport, Want, WantedPreload};
 use base::size::exact_bytes;
 use base::{BlockDevice, Completion, ExtentKind, IoError, Lineage, Outcome, Started, Token};
 use base::{VolumeId, with_causes};
-use cache::store::{AreaKind, Cache, SLOT_BYTES};
+use cache::host::HostCache;
+use cache::store::{AreaKind, Cache, SLOT_BYTES, Statistics};
 use catalog::CatalogError;
 use volume::scatter::CacheView;
 use volume::seal::KeyError;
@@ -48,7 +51,7 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// What others had the cache write meanwhile may have left no room for a piece: it is read so
 /// often at most.
-const PASSES_MAX: usize = 3;
+const PASSES_MAX: usize = 4;
 
 /// Why an image was not read to its end.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +77,12 @@ enum PreloadError {
     Read(#[from] IoError),
     #[error("the cache's file has failed")]
     Failed,
+    #[error(
+        "{missing} of it were not in the host's cache when it was looked last, after {} readings: \
+         others have it write too much, or need the room that is for images",
+        PASSES_MAX - 1
+    )]
+    NotKept { missing: String },
     /// Nobody wants it any more.
     #[error("it was called off")]
     CalledOff,
@@ -103,12 +112,13 @@ impl Preload {
         self.is_wanted.store(false, Ordering::Relaxed);
     }
 
-    fn report(&self, end: Option<PreloadEnd>) -> PreloadReport {
+    fn report(&self, end: Option<PreloadEnd>, has_no_cache: bool) -> PreloadReport {
         PreloadReport {
             generation: self.generation,
             done_bytes: self.done_bytes.load(Ordering::Relaxed),
             all_bytes: self.all_bytes.load(Ordering::Relaxed),
             end,
+            has_no_cache,
         }
     }
 }
@@ -146,10 +156,11 @@ impl Agent {
         let (volume, controller) = (wish.volume, &self.inner.controller);
         let (agent, progress) = (self.clone(), Arc::clone(&preload));
         let mut read = pin!(blocking(move || agent.read_image(&wish, &progress)));
+        let mut has_no_cache = false;
         let end = loop {
             let Some(read) = host::within(TELL_EVERY, &mut read).await else {
                 // Whether this one is heard is of no account: the next one says more.
-                let report = preload.report(None);
+                let report = preload.report(None, false);
                 let told = controller.report_preload(volume, &report);
                 if matches!(host::within(TELL_EVERY, told).await, Some(Ok(false))) {
                     preload.call_off();
@@ -159,7 +170,10 @@ impl Agent {
             break match read {
                 Ok(Ok(())) => Some(Ok(())),
                 Ok(Err(PreloadError::CalledOff)) => None,
-                Ok(Err(error)) => Some(Err(error.to_string())),
+                Ok(Err(error)) => {
+                    has_no_cache = matches!(error, PreloadError::NoCache);
+                    Some(Err(error.to_string()))
+                }
                 Err(error) => Some(Err(error.to_string())),
             };
         };
@@ -167,7 +181,7 @@ impl Agent {
             if let Err(why) = &end {
                 tracing::warn!(%volume, why, "an image was not read into the cache");
             }
-            let report = preload.report(Some(end));
+            let report = preload.report(Some(end), has_no_cache);
             if let Err(error) = controller.preload_ended(volume, &report).await {
                 tracing::error!(%volume, %error, "how a preload ended was not heard");
             }
@@ -182,8 +196,7 @@ impl Agent {
     /// Steps 1 to 3. Waits.
     fn read_image(&self, wish: &WantedPreload, preload: &Preload) -> Result<(), PreloadError> {
         let inner = &self.inner;
-        let cache = Arc::clone(&inner.caching.cache);
-        let Some(file) = cache.file().cloned() else {
+        let Some(file) = inner.caching.cache.file().cloned() else {
             return Err(match inner.caching.problem() {
                 Some(why) => PreloadError::Broken(why),
                 None => PreloadError::NoCache,
@@ -200,6 +213,8 @@ impl Agent {
             let image = ImageOf { lineage, is_pinned };
             Some(image)
         };
+        let cache = HostCache::new(0);
+        cache.use_file(Arc::clone(&file));
         let view = CacheView::new(cache, wish.volume);
         let of_image = VolumeCache::new(view.clone(), &keys, image(is_pinned()));
         let reading = thread::current();
@@ -232,8 +247,10 @@ impl Agent {
             });
         }
         let failures = file.statistics().failures;
+        let mut missing = 0;
         for pass in 0..PASSES_MAX {
-            let refused = file.statistics().refused;
+            let lost_before = lost(&file.statistics());
+            let missed_before = missed(&of_image.view);
             read_pieces(&mut volume, &file, &pieces, &check, |bytes| {
                 // What is read again was counted before.
                 if pass == 0 {
@@ -244,12 +261,26 @@ impl Agent {
             if statistics.failures != failures {
                 return Err(PreloadError::Failed);
             }
-            if statistics.refused == refused {
-                break;
+            missing = missed(&of_image.view) - missed_before;
+            if lost(&statistics) == lost_before || missing == 0 {
+                return Ok(());
             }
         }
-        Ok(())
+        Err(PreloadError::NotKept {
+            missing: exact_bytes(missing * SLOT_BYTES as u64),
+        })
     }
+}
+
+/// How much a cache has not kept so far, or let go of, that may have been of an image.
+fn lost(statistics: &Statistics) -> u64 {
+    statistics.refused + statistics.areas[AreaKind::Image as usize].evicted
+}
+
+/// How much of an image units have given so far, since its cache did not have it, in blocks of
+/// 4 KiB.
+fn missed(view: &CacheView) -> u64 {
+    view.counts().areas[AreaKind::Image as usize].missed
 }
 
 /// Step 2: where something was written, from where on and how much, in order.

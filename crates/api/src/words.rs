@@ -129,6 +129,9 @@ words!(
 
 words!(
     /// How a volume is a base image.
+    ///
+    /// - `marked`: hosts keep its blocks in the part of their caches that is for images
+    /// - `pinned`: and they stay there
     ImageMark {
         /// Its blocks are kept as an image's.
         Marked = "marked",
@@ -143,6 +146,7 @@ words!(
     /// - `waiting`: the host has not begun yet
     /// - `loading`: it reads
     /// - `done`: all of it was read
+    /// - `skipped`: the host has no cache in a file
     /// - `error`: it was not read to its end; `reason` says why
     PreloadState {
         /// The host has not begun yet.
@@ -151,6 +155,8 @@ words!(
         Loading = "loading",
         /// All of it was read.
         Done = "done",
+        /// The host has no cache to read it into.
+        Skipped = "skipped",
         /// It was not read to its end: the reason says why.
         Error = "error",
     }

@@ -154,28 +154,54 @@ impl Acting {
         match (local, there.as_slice()) {
             (Some(local), _) => Ok(local.host),
             (None, [one]) => Ok(one.host),
-            (None, []) if !self.asker.party.is_administrator && hosts.is_empty() => {
-                Err(ControlError::Forbidden {
-                    reason: format!(
-                        "no host is for you; an administrator can give you one: `scree grant add \
-                         {} use --host HOST`",
-                        self.asker.party.subject.name()
-                    ),
-                })
-            }
-            (None, []) => Err(ControlError::Unavailable {
-                reason: match self.asker.party.is_administrator {
-                    true => "no host is heard of; start `scree agent` on one",
-                    false => "no host that is for you is heard of; ask an administrator",
-                }
-                .to_owned(),
-            }),
+            (None, []) => Err(self.nobody_there(&hosts)),
             (None, several) => {
                 let names: Vec<&str> = several.iter().map(|host| host.name.as_str()).collect();
                 let names = names.join(", ");
                 let reason = format!("there are several hosts; name one of them: {names}");
                 Err(ControlError::invalid("host", reason))
             }
+        }
+    }
+
+    /// The hosts that are for the asker and were heard of a moment ago.
+    ///
+    /// # Errors
+    /// [`ControlError::Forbidden`] if none is for the asker; [`ControlError::Unavailable`] if
+    /// none of those is heard of.
+    pub(crate) async fn hosts_there(&self) -> Result<Vec<PartyId>, ControlError> {
+        let hosts = self.hosts().await?;
+        let since = self.silent_before().await?;
+        let is_there = |host: &&HostRow| host.heard.is_some_and(|heard| heard > since);
+        let there: Vec<PartyId> = hosts
+            .iter()
+            .filter(is_there)
+            .map(|host| host.host)
+            .collect();
+        match there.is_empty() {
+            false => Ok(there),
+            true => Err(self.nobody_there(&hosts)),
+        }
+    }
+
+    /// Why none of the hosts that the asker may know of can be meant: none is heard of.
+    fn nobody_there(&self, hosts: &[HostRow]) -> ControlError {
+        let party = &self.asker.party;
+        if !party.is_administrator && hosts.is_empty() {
+            return ControlError::Forbidden {
+                reason: format!(
+                    "no host is for you; an administrator can give you one: `scree grant add {} \
+                     use --host HOST`",
+                    party.subject.name()
+                ),
+            };
+        }
+        ControlError::Unavailable {
+            reason: match party.is_administrator {
+                true => "no host is heard of; start `scree agent` on one",
+                false => "no host that is for you is heard of; ask an administrator",
+            }
+            .to_owned(),
         }
     }
 

@@ -102,7 +102,8 @@ impl Control {
         let now = self.now().await?;
         self.inner.database.keep_report(host, report, now).await?;
         self.replace_missing(report).await?;
-        self.end_forced().await
+        self.end_forced().await?;
+        self.end_silent_preloads().await
     }
 
     /// `host` is there: it keeps the leases that it has.

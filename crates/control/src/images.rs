@@ -1,14 +1,20 @@
 //! What owners do with base images, and operators: marking, pinning, and having hosts read
 //! them into their caches (docs/cache.md, "Images").
 
+use std::time::Duration;
+
 use api::host::PreloadReport;
 use api::words::ImageMark;
 use base::{PartyId, VolumeId};
+use world::Millis;
 
 use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{Filter, Need, Page, PreloadRow, VolumeRow};
+use crate::database::{DatabaseError, Filter, Need, Page, PreloadRow, VolumeRow};
 use crate::error::ControlError;
+
+/// A host that is to read an image and was not heard of for so long does not read it any more.
+const SILENT_FOR: Duration = Duration::from_secs(300);
 
 /// A base image as it is shown.
 #[derive(Debug, Clone)]
@@ -63,6 +69,7 @@ impl Acting {
     /// # Errors
     /// [`ControlError::NotFound`], also if the volume is no image.
     pub async fn image(&self, name: &str) -> Result<ImageView, ControlError> {
+        self.end_silent_preloads().await?;
         let database = &self.inner.database;
         let row = database.volume_for(self.asker(), name, Need::See).await?;
         if row.image.is_none() {
@@ -83,6 +90,7 @@ impl Acting {
         &self,
         page: &Page,
     ) -> Result<(Vec<ImageView>, Option<String>), ControlError> {
+        self.end_silent_preloads().await?;
         let filter = Filter {
             is_image: true,
             ..Filter::default()
@@ -104,9 +112,9 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, a host); [`ControlError::Forbidden`] unless the
-    /// asker administers the volume and may read it, and the hosts are for them;
+    /// asker administers the volume and may read it, and the hosts, or any, are for them;
     /// [`ControlError::Conflict`] if it is no image, is being deleted, or nothing of it is on
-    /// the units; [`ControlError::Unavailable`] if no host is meant.
+    /// the units; [`ControlError::Unavailable`] if no host is named and none is heard of.
     pub async fn preload_image(
         &self,
         name: &str,
@@ -136,20 +144,6 @@ impl Acting {
         self.view_image(ended.await?).await
     }
 
-    /// The hosts that are for the asker and were heard of a moment ago.
-    async fn hosts_there(&self) -> Result<Vec<PartyId>, ControlError> {
-        let since = self.silent_before().await?;
-        let hosts = self.hosts().await?.into_iter();
-        let there = hosts.filter(|host| host.heard.is_some_and(|heard| heard > since));
-        let there: Vec<PartyId> = there.map(|host| host.host).collect();
-        match there.is_empty() {
-            false => Ok(there),
-            true => Err(ControlError::Unavailable {
-                reason: "no host that is for you is heard of".to_owned(),
-            }),
-        }
-    }
-
     async fn view_image(&self, row: VolumeRow) -> Result<ImageView, ControlError> {
         let database = &self.inner.database;
         if !database.administers(self.asker(), row.id).await? {
@@ -169,6 +163,26 @@ impl Acting {
 }
 
 impl Control {
+    /// Hosts that are not heard of read no images. Where a database can be read only, as one on
+    /// a full disk, they do so on.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub(crate) async fn end_silent_preloads(&self) -> Result<(), ControlError> {
+        let now = self.now().await?;
+        let silent_ms = i64::try_from(SILENT_FOR.as_millis()).unwrap_or(i64::MAX);
+        let since = Millis(now.0.saturating_sub(silent_ms));
+        let minutes = SILENT_FOR.as_secs() / 60;
+        let reason = format!("the host was not heard of for {minutes} minutes");
+        let database = &self.inner.database;
+        match database.end_silent_preloads(since, &reason, now).await {
+            Ok(0) | Err(DatabaseError::Full(_) | DatabaseError::ReadOnly(_)) => {}
+            Ok(ended) => tracing::warn!(ended, reason, "images are not read into caches"),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
     /// Keeps how far `host` is with an image; `false` if something else is wanted by now.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cache::store::{AreaKind, Cache, CacheConfig, Division};
+use control::database::PreloadRow;
 use control::images::ImageView;
 use control::volumes::VolumeRequest;
 
@@ -124,8 +125,12 @@ async fn blocks_of_an_image_are_kept_as_that_from_the_moment_it_is_one() {
 }
 
 async fn preloaded(scree: &Scree) -> ImageView {
+    preloaded_of(scree, "disk").await
+}
+
+async fn preloaded_of(scree: &Scree, name: &str) -> ImageView {
     eventually("the preload ends", async || {
-        let image = scree.control.image("disk").await.expect("there");
+        let image = scree.control.image(name).await.expect("there");
         let one = image.preloads.first()?;
         one.ended.is_some().then_some(image)
     })
@@ -159,6 +164,58 @@ async fn a_preloaded_image_is_read_from_the_cache() {
     end(scree).await;
 }
 
+/// An image of so many blocks, and what came of reading it into the cache.
+async fn preloads(scree: &Scree, name: &str, blocks: usize, pinned: bool) -> PreloadRow {
+    let control = &scree.control;
+    if control.image(name).await.is_err() {
+        control.create_volume(small(name)).await.expect("made");
+        let exported = scree.export(name).await.expect("served");
+        let attached = scree.open(exported.volume).expect("attached");
+        let written = scree.agent.on_volume(&attached, move |volume| {
+            volume.write(1, 0, &vec![5; blocks * 4096], Durability::Volatile)
+        });
+        written.await.expect("answers");
+        control.unexport_volume(name).await.expect("closed");
+        let marked = control.mark_image(name, pinned.then_some(true)).await;
+        marked.expect("marked");
+    }
+    control.preload_image(name, &[]).await.expect("begun");
+    let mut image = preloaded_of(scree, name).await;
+    image.preloads.remove(0)
+}
+
+/// In an area that was full each block pushed out the one before it, and all was said to be
+/// read into the cache.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_preloaded_image_is_kept_where_another_one_was() {
+    let rig = Rig::new();
+    let (scree, file) = cached(&rig).await;
+    for name in ["one", "two"] {
+        let came = preloads(&scree, name, 100, false).await;
+        assert_eq!((came.state, came.reason), (PreloadState::Done, None));
+    }
+    let brought = || file.statistics().areas[AreaKind::Image as usize].brought;
+    let before = brought();
+    let again = preloads(&scree, "two", 100, false).await;
+    assert_eq!(again.state, PreloadState::Done);
+    assert_eq!(brought(), before, "it was there");
+    end(scree).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_that_is_not_kept_is_not_said_to_be() {
+    let rig = Rig::new();
+    let (scree, file) = cached(&rig).await;
+    let came = preloads(&scree, "stays", 100, true).await;
+    assert_eq!((came.state, came.reason), (PreloadState::Done, None));
+    assert_eq!(file.statistics().pinned, 100);
+    let came = preloads(&scree, "more", 100, false).await;
+    let why = came.reason.unwrap_or_default();
+    assert_eq!(came.state, PreloadState::Error);
+    assert!(why.contains("were not in the host's cache"), "{why}");
+    end(scree).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn why_an_image_is_not_preloaded_is_told() {
     let rig = Rig::new();
@@ -172,6 +229,8 @@ async fn why_an_image_is_not_preloaded_is_told() {
         why.as_ref().is_some_and(|why| why.contains("--cache")),
         "{why:?}"
     );
+    let skipped = control.image("disk").await.expect("there");
+    assert_eq!(skipped.preloads[0].state, PreloadState::Skipped);
     end(scree).await;
 
     let (scree, _) = cached(&rig).await;

@@ -9,7 +9,7 @@ use api::host::{Access, AttachmentState, CatalogCall};
 use base::{AttachmentId, BlockDevice as _, PartyId, VolumeId};
 use catalog::LeaseSalt;
 use control::database::{Membership, NewAttachment, PartyRow, Reach};
-use world::Millis;
+use world::{Clock as _, Millis};
 
 use super::end;
 use super::rig::{Rig, RigSettings, Scree, aside, eventually, small};
@@ -124,6 +124,39 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_is_over() {
     let row = scree.export("disk").await.expect("served again");
     assert_eq!(row.note, Some(reason));
     assert_eq!(journals(&scree), [volume.to_string(), fenced]);
+    end(scree).await;
+}
+
+/// Leases were renewed no more once the agent ended: a destage that took longer was for
+/// nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_are_renewed_while_the_agent_ends() {
+    let rig = Rig::new();
+    let scree = start(&rig).await;
+    written(&scree).await;
+    rig.disk.hold(&rig.path().join("units"));
+    // As when a process ends.
+    scree.cut_off();
+    let ending = tokio::spawn({
+        let agent = scree.agent.clone();
+        async move { agent.shut_down().await }
+    });
+    let held = Arc::clone(&rig.disk);
+    aside(move || held.wait_for_one()).await;
+    for _ in 0..3 {
+        rig.clock.advance(LEASE / 2);
+        let now = rig.clock.wall();
+        eventually("the host is heard of", async || {
+            let hosts = scree.control.database().hosts().await.expect("read");
+            hosts[0]
+                .heard
+                .is_some_and(|heard| heard >= now)
+                .then_some(())
+        })
+        .await;
+    }
+    rig.disk.let_go();
+    assert_eq!(ending.await.expect("no panic"), 0, "it has committed");
     end(scree).await;
 }
 

@@ -44,6 +44,9 @@ pub struct PreloadReport {
     /// It has ended so; otherwise it goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<PreloadEnd>,
+    /// It has ended since the host has no cache in a file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_no_cache: bool,
 }
 
 /// How a preload has ended: all of it was read, or why not.

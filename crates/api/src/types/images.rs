@@ -41,7 +41,7 @@ pub struct Preload {
     /// How much there is to be read, in bytes, once that is known.
     #[serde(default)]
     pub all_bytes: Option<u64>,
-    /// Why it is not done, in state `error`.
+    /// Why it is not done, in the states `error` and `skipped`.
     #[serde(default)]
     pub reason: Option<String>,
     /// When it was asked for.

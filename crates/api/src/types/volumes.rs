@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{Tags, VolumeCache};
 use crate::described::{BlockSizeSchema, TagsSchema};
-use crate::words::{Seal, SealShown, VolumeState};
+use crate::words::{ImageMark, Seal, SealShown, VolumeState};
 
 /// The most copies that a segment has. The database says so too.
 pub const REPLICAS_MAX: u8 = 4;
@@ -58,6 +58,10 @@ pub struct Volume {
     /// if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_max: Option<u64>,
+    /// How it is a base image; it is none, if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ImageMark>)]
+    pub image: Option<String>,
     /// When it was made.
     #[schema(format = DateTime)]
     pub created: String,
@@ -156,9 +160,11 @@ pub struct CreateVolume {
     pub erasure: Option<String>,
     /// How long its journal is, in bytes, as in `SetSizes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 8_388_608, maximum = 274_877_906_944_u64)]
     pub journal_size: Option<u64>,
     /// What it may have of each host's cache, in bytes, as in `SetSizes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1_048_576, maximum = 9_223_372_036_854_775_807_u64)]
     pub cache_max: Option<u64>,
 }
 
@@ -169,10 +175,12 @@ pub struct SetSizes {
     /// How long its journal is from its next attachment on, in bytes: 8 MiB to 256 GiB. As its
     /// host has it for all, if it is left out. Only administrators say another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 8_388_608, maximum = 274_877_906_944_u64)]
     pub journal_size: Option<u64>,
     /// What it may have of each host's cache for what volumes read, in bytes; 1 MiB at least.
     /// Its fair share, if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1_048_576, maximum = 9_223_372_036_854_775_807_u64)]
     pub cache_max: Option<u64>,
 }
 

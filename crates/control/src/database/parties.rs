@@ -7,7 +7,7 @@ use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 use world::Millis;
 
-use super::{Asker, By, Database, DatabaseError, Thing, rows};
+use super::{Asker, By, Database, DatabaseError, Thing, preloads, rows};
 
 /// A user, a host or a unit daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -243,6 +243,11 @@ impl Database {
                 // Nothing more is put on its unit, or again.
                 super::hosts::assign_all(&mut *change).await?;
             }
+            if subject.kind() == Kind::Host && is_disabled {
+                let host = party_of(&mut *change, subject).await?.id;
+                let why = preloads::IS_DISABLED;
+                preloads::end_of_host(&mut *change, host, why, asker.by.at).await?;
+            }
             let action = if is_disabled { "disable" } else { "enable" };
             asker.note(change, action, subject).await
         })
@@ -339,6 +344,10 @@ impl Database {
                     .bind(party.id.to_string())
                     .execute(&mut *change)
                     .await?;
+            }
+            if subject.kind() == Kind::Host {
+                let why = "the host's keys were forgotten";
+                preloads::end_of_host(&mut *change, party.id, why, asker.by.at).await?;
             }
             asker.note(change, "forget-keys", subject).await
         })

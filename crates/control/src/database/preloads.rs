@@ -1,7 +1,9 @@
 //! Preloads: images that hosts are to read into their caches, and how far they are.
 //!
-//! One that has not ended holds the version that is read, and lets its host read that. Of each
-//! image and host the last one is kept, until the image is none any more.
+//! One that has not ended holds the version that is read, and lets its host read that. So it
+//! ends when its host does not read it any more: when that is disabled, or its keys are
+//! forgotten, and when it has been silent for long. Of each image and host the last one is
+//! kept, until the image is none any more.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +17,24 @@ use world::Millis;
 use super::images::{administered, no_image};
 use super::rows::{self, VolumeRow};
 use super::{Asker, Database, DatabaseError, Need, Right, rights};
+
+/// Which have not ended, though their hosts were not heard of since a moment, which is before
+/// they were asked.
+macro_rules! silent {
+    ($since:literal) => {
+        concat!(
+            "ended_ms IS NULL AND created_ms <= ",
+            $since,
+            " AND NOT EXISTS (SELECT 1 FROM host_reports r WHERE r.party = preloads.host \
+             AND r.heard_ms > ",
+            $since,
+            ")"
+        )
+    };
+}
+
+/// Why a preload of a host that is disabled ends.
+pub(super) const IS_DISABLED: &str = "the host is disabled";
 
 /// How far a host is with an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +59,7 @@ pub struct PreloadRow {
 
 impl Database {
     /// Has hosts read an image into their caches: what it is like now. One that does so
-    /// already goes on.
+    /// already goes on; of one that is disabled it ends at once.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the asker administers
@@ -93,6 +113,16 @@ impl Database {
                 let target = format!("{} {} on {place}", row.id, row.name);
                 asker.note(&mut *change, "preload", target).await?;
             }
+            let disabled = sqlx::query(
+                "SELECT id FROM parties WHERE disabled = 1 AND id IN \
+                 (SELECT host FROM preloads WHERE volume = $1 AND ended_ms IS NULL)",
+            )
+            .bind(row.id.to_string())
+            .fetch_all(&mut *change)
+            .await?;
+            for host in &disabled {
+                end_of_host(&mut *change, rows::spelt(host, "id")?, IS_DISABLED, now).await?;
+            }
             Ok(row)
         })
     }
@@ -129,6 +159,42 @@ impl Database {
         })
     }
 
+    /// Ends the preloads of hosts that were not heard of since, and not asked since either;
+    /// returns how many they are.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn end_silent_preloads(
+        &self,
+        since: Millis,
+        reason: &str,
+        now: Millis,
+    ) -> Result<u64, DatabaseError> {
+        // It is asked often, and seldom there is any: a change takes its turn.
+        let any = sqlx::query(concat!("SELECT 1 FROM preloads WHERE ", silent!("$1")))
+            .bind(since.0)
+            .fetch_optional(&self.reader)
+            .await?;
+        if any.is_none() {
+            return Ok(0);
+        }
+        change_and_tell!(self, change, {
+            let ended = sqlx::query(concat!(
+                "UPDATE preloads SET state = $1, reason = $2, ended_ms = $3 WHERE ",
+                silent!("$4"),
+                " RETURNING host"
+            ))
+            .bind(PreloadState::Error.as_str())
+            .bind(reason)
+            .bind(now.0)
+            .bind(since.0)
+            .fetch_all(&mut *change)
+            .await?;
+            assign(change, &ended).await?;
+            Ok(ended.len() as u64)
+        })
+    }
+
     /// What a host is to read into its cache.
     ///
     /// # Errors
@@ -161,6 +227,9 @@ impl Database {
         let (state, reason, ended) = match &report.end {
             None => (PreloadState::Loading, None, None),
             Some(Ok(())) => (PreloadState::Done, None, Some(now.0)),
+            Some(Err(why)) if report.has_no_cache => {
+                (PreloadState::Skipped, Some(why.as_str()), Some(now.0))
+            }
             Some(Err(why)) => (PreloadState::Error, Some(why.as_str()), Some(now.0)),
         };
         change_and_tell!(self, change, {
@@ -221,6 +290,29 @@ pub(super) async fn forget(
         .fetch_all(&mut *change)
         .await?;
     assign(change, &gone).await
+}
+
+/// Whatever a host reads ends, for this reason.
+pub(super) async fn end_of_host(
+    change: &mut AnyConnection,
+    host: PartyId,
+    reason: &str,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    let ended = sqlx::query(
+        "UPDATE preloads SET state = $1, reason = $2, ended_ms = $3 \
+         WHERE host = $4 AND ended_ms IS NULL",
+    )
+    .bind(PreloadState::Error.as_str())
+    .bind(reason)
+    .bind(now.0)
+    .bind(host.to_string())
+    .execute(&mut *change)
+    .await?;
+    match ended.rows_affected() {
+        0 => Ok(()),
+        _ => super::hosts::assign(change, host).await,
+    }
 }
 
 async fn assign(change: &mut AnyConnection, rows: &[AnyRow]) -> Result<(), DatabaseError> {

@@ -5,6 +5,7 @@ use api::words::{ImageMark, PreloadState};
 use base::{KeyId, Lineage, PartyId, SnapshotId, VolumeId};
 use catalog::{Lease, LeaseSalt, StoredVersion, VersionCommit, VersionKey, WrappedKey};
 use control::database::{Asker, Database, DatabaseError, NewVolume, Reach};
+use identity::{Kind, Subject};
 use serde_json::json;
 use world::Millis;
 
@@ -179,6 +180,11 @@ fn a_host_reads_an_image_while_it_is_to_preload_it() {
 }
 
 #[test]
+fn a_host_that_is_gone_reads_no_image_any_more() {
+    on_sqlite(claims::a_host_that_is_gone_reads_no_image_any_more);
+}
+
+#[test]
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
     on_postgres(
@@ -193,6 +199,7 @@ fn all_of_it_is_so_on_postgresql() {
         &server,
         claims::a_host_reads_an_image_while_it_is_to_preload_it,
     );
+    on_postgres(&server, claims::a_host_that_is_gone_reads_no_image_any_more);
 }
 
 /// What is claimed of both.
@@ -292,6 +299,7 @@ mod claims {
                 done_bytes,
                 all_bytes: 100,
                 end,
+                has_no_cache: false,
             };
             let kept = database.keep_preload_report(host, volume, &said, NOW);
             kept.await.expect("heard")
@@ -331,5 +339,69 @@ mod claims {
         unmarked.expect("unmarked");
         assert_eq!(database.preloads_on(host).await.expect("read"), []);
         assert_eq!(shown().await, vec![]);
+    }
+
+    /// Its preload went on for ever, and held its version.
+    pub async fn a_host_that_is_gone_reads_no_image_any_more(rows: Rows) {
+        let (database, volume) = (&rows.database, rows.volumes[0].0);
+        rows.mark("base", None).await.expect("marked");
+        let begin = async |at| {
+            let begun = database.begin_preloads(&rows.asker, "base", &rows.hosts, Millis(at));
+            begun.await.map(drop).expect("begun");
+        };
+        let shown = async || {
+            let all = database.preloads_of(std::iter::once(volume)).await;
+            let all = all.expect("read").remove(&volume).unwrap_or_default();
+            let all = all.into_iter();
+            all.map(|one| (one.state, one.reason, one.ended.map(|ended| ended.0)))
+                .collect::<Vec<_>>()
+        };
+        let wrong = |why: &str, at| (PreloadState::Error, Some(why.to_owned()), Some(at));
+        let waits = (PreloadState::Waiting, None, None);
+        let hear = async |host: usize, at| {
+            let said = api::host::Report::default();
+            let kept = database.keep_report(rows.hosts[host], &said, Millis(at));
+            kept.await.expect("kept");
+        };
+        let silent = async |since, now| {
+            let ended = database.end_silent_preloads(Millis(since), "silent", Millis(now));
+            ended.await.expect("ended")
+        };
+        hear(0, 2_001_000).await;
+        begin(2_001_000).await;
+        assert_eq!(silent(2_000_999, 2_002_000).await, 0);
+        assert_eq!(shown().await, [&waits; 3].map(Clone::clone));
+        hear(0, 2_001_500).await;
+        let serial = rows.serial(1).await;
+        assert_eq!(silent(2_001_200, 2_002_000).await, 2);
+        assert_eq!(silent(2_001_200, 2_002_500).await, 0);
+        let gone = wrong("silent", 2_002_000);
+        assert_eq!(shown().await, [waits.clone(), gone.clone(), gone]);
+        assert!(rows.serial(1).await > serial);
+        assert_eq!(database.preloads_on(rows.hosts[1]).await.expect("read"), []);
+
+        let subject = |name| Subject::new(Kind::Host, name).expect("a name");
+        let disable = async |name, is_disabled| {
+            let (asker, subject) = (&rows.asker, subject(name));
+            let done = database.set_disabled(asker, &subject, is_disabled);
+            done.await.expect("done");
+        };
+        begin(2_003_000).await;
+        disable("h1", true).await;
+        let forgotten = database.forget_keys(&rows.asker, &subject("h2")).await;
+        forgotten.expect("done");
+        let whys = |shown: Vec<(PreloadState, Option<String>, Option<i64>)>| {
+            shown.into_iter().map(|(_, why, _)| why).collect::<Vec<_>>()
+        };
+        let why = |text: &str| Some(text.to_owned());
+        let is_off = "the host is disabled";
+        let forgotten = why("the host's keys were forgotten");
+        assert_eq!(whys(shown().await), [why(is_off), forgotten, None]);
+        // One that is disabled does not begin.
+        begin(2_004_000).await;
+        assert_eq!(whys(shown().await), [why(is_off), None, None]);
+        disable("h1", false).await;
+        begin(2_005_000).await;
+        assert_eq!(whys(shown().await), [None, None, None]);
     }
 }

@@ -528,6 +528,27 @@ fn the_table_of_rights_has_every_call() {
     assert!(described.len() > 50, "{described:?}");
 }
 
+/// They were told that no host is heard of, as if that would pass.
+async fn whoever_has_given_back_their_hosts_hears_that_none_is_for_them(scene: Scene) {
+    let cast = Cast::new(scene).await;
+    let (scene, alice) = (&cast.scene, Some(&cast.alice));
+    let things = cast.things(0, None).await;
+    cast.h2_is_heard_of().await;
+    let preload = filled("POST /v1/volumes/{v}/image/preloads", &things);
+    // It is no image.
+    scene.ask(alice, &preload, json!({}), 409).await;
+    let grants = scene.ask(alice, "GET /v1/grants", Value::Null, 200).await;
+    for grant in grants["items"].as_array().expect("a page") {
+        if grant["name"] == "h1" || grant["name"] == "h2" {
+            let back = format!("DELETE /v1/grants/{}", grant["id"].as_str().expect("an id"));
+            scene.ask(alice, &back, Value::Null, 200).await;
+        }
+    }
+    let refused = scene.ask(alice, &preload, json!({"hosts": []}), 403).await;
+    let why = refused["detail"].as_str().expect("words");
+    assert!(why.contains("no host is for you"), "{why}");
+}
+
 async fn a_right_that_was_taken_away_is_no_right_for_the_next_request(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
@@ -943,6 +964,7 @@ on_both!(
     each_call_gives_everybody_what_is_theirs
     what_is_a_strangers_is_answered_like_what_does_not_exist
     a_right_that_was_taken_away_is_no_right_for_the_next_request
+    whoever_has_given_back_their_hosts_hears_that_none_is_for_them
     a_host_is_for_those_it_was_given_to_and_for_their_vms
     names_are_an_owners_affair
 );

@@ -33,8 +33,8 @@ pub enum ImageCommand {
     Preload {
         /// The volume: name or id.
         volume: String,
-        /// Into that of this host; may be given again. [default: all that are for you and
-        /// were heard of a moment ago]
+        /// Into that of this host; may be given again. [default: all that are for you, were
+        /// heard of a moment ago, and have a cache]
         #[arg(long, conflicts_with = "call_off")]
         host: Vec<String>,
         /// Return at once, and not when all hosts have read it.

@@ -68,34 +68,66 @@ impl Session {
         no_wait: bool,
     ) -> Result<(), Failure> {
         let path = path(volume)?;
-        let asked = PreloadImage { hosts };
-        let mut image: Image = self
-            .client
-            .post(&format!("{path}/preloads"), &asked)
-            .await?;
+        let how = PreloadImage { hosts };
+        let mut image: Image = self.client.post(&format!("{path}/preloads"), &how).await?;
         if no_wait || self.is_dry_run {
             return Ok(print(self.format, &image, preloads)?);
         }
         let progress = Progress::start(format!("waiting for hosts to read {volume}"));
         let mut seen = Seen::default();
-        while image.preloads.iter().any(is_under_way) {
+        let asked = asked(&image.preloads, &how.hosts);
+        let of_asked = |image: &Image| {
+            let mut preloads = image.preloads.clone();
+            preloads.retain(|one| asked.contains(&one.host));
+            preloads
+        };
+        let mut now = of_asked(&image);
+        while now.iter().any(is_under_way) {
             host::pause(LOOK_EVERY).await;
             image = self.client.get(&path).await?;
-            let rate = seen.rate(&image.preloads);
-            progress.say(how_far(volume, &image.preloads, rate));
+            now = of_asked(&image);
+            let rate = seen.rate(&now);
+            progress.say(how_far(volume, &now, rate));
         }
         drop(progress);
         print(self.format, &image, preloads)?;
-        let is_wrong = |one: &&Preload| one.state == PreloadState::Error.as_str();
-        match image.preloads.iter().find(is_wrong) {
+        match unread(&now, !how.hosts.is_empty()) {
             None => Ok(()),
-            Some(one) => Err(Failure::new(format!(
-                "{} has not read it: {}",
-                one.host,
-                one.reason.as_deref().unwrap_or("it does not say why")
-            ))),
+            Some(why) => Err(Failure::new(why)),
         }
     }
+}
+
+/// Which hosts were asked just now: those that were named, or else those that were asked last,
+/// and those that have been reading it.
+fn asked(preloads: &[Preload], named: &[String]) -> Vec<String> {
+    let newest = preloads.iter().map(|one| &one.created).max();
+    // They may have been named by their ids.
+    let are_known = |named: &String| preloads.iter().any(|one| one.host == *named);
+    let are_named = !named.is_empty() && named.iter().all(are_known);
+    let is_asked = |one: &&Preload| match are_named {
+        true => named.contains(&one.host),
+        false => is_under_way(one) || Some(&one.created) == newest,
+    };
+    let asked = preloads.iter().filter(is_asked);
+    asked.map(|one| one.host.clone()).collect()
+}
+
+/// Why those that were asked have not done it, if so: a host without a cache is none of them,
+/// unless it was named, or all are so.
+fn unread(asked: &[Preload], are_named: bool) -> Option<String> {
+    let is = |one: &Preload, state: PreloadState| one.state == state.as_str();
+    let are_skipped = are_named || asked.iter().all(|one| is(one, PreloadState::Skipped));
+    let mut wrong = asked.iter().filter(|one| {
+        is(one, PreloadState::Error) || are_skipped && is(one, PreloadState::Skipped)
+    });
+    let one = wrong.next()?;
+    let why = one.reason.as_deref().unwrap_or("it does not say why");
+    let more = match wrong.count() {
+        0 => String::new(),
+        more => format!(", nor have {more} more"),
+    };
+    Some(format!("{} has not read it: {why}{more}", one.host))
 }
 
 /// How much was read by when it was looked last.
@@ -119,8 +151,7 @@ fn path(volume: &str) -> Result<String, Failure> {
 }
 
 fn is_under_way(one: &Preload) -> bool {
-    let ended = [PreloadState::Done, PreloadState::Error].map(PreloadState::as_str);
-    !ended.contains(&&*one.state)
+    one.ended.is_none()
 }
 
 /// A line for whoever waits: how much of how much, on how many hosts, and how fast.
@@ -173,11 +204,14 @@ fn preloads(image: &Image) -> String {
     table.to_string()
 }
 
-/// How far a host is, in a word.
+/// How far a host is, in a word; and why it has failed, if so.
 fn far(one: &Preload) -> String {
-    match one.all_bytes.filter(|all| is_under_way(one) && *all > 0) {
-        Some(all) => format!("{} %", one.done_bytes.min(all) * 100 / all),
-        None => one.state.clone(),
+    let all = one.all_bytes.filter(|all| is_under_way(one) && *all > 0);
+    let is_wrong = one.state == PreloadState::Error.as_str();
+    match (all, one.reason.as_ref().filter(|_| is_wrong)) {
+        (Some(all), _) => format!("{} %", one.done_bytes.min(all) * 100 / all),
+        (None, Some(why)) => format!("{} ({why})", one.state),
+        (None, None) => one.state.clone(),
     }
 }
 
@@ -193,8 +227,51 @@ mod tests {
             all_bytes,
             reason: None,
             created: String::new(),
-            ended: None,
+            ended: (state != "waiting" && state != "loading").then(String::new),
         }
+    }
+
+    fn of(host: &str, state: &str, reason: &str, created: &str) -> Preload {
+        Preload {
+            host: host.to_owned(),
+            reason: (!reason.is_empty()).then(|| reason.to_owned()),
+            created: created.to_owned(),
+            ..preload(state, 0, None)
+        }
+    }
+
+    /// What a host had failed of long ago failed the next command.
+    #[test]
+    fn what_hosts_were_asked_before_is_no_matter() {
+        let all = [
+            of("h1", "waiting", "", "2"),
+            of("h2", "error", "it is off", "1"),
+            of("h3", "loading", "", "1"),
+            of("h4", "done", "", "2"),
+        ];
+        let names = |names: &[&str]| names.iter().copied().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(asked(&all, &[]), names(&["h1", "h3", "h4"]));
+        assert_eq!(asked(&all, &names(&["h1"])), names(&["h1"]));
+        let by_id = names(&["party-0123456789abcdef0"]);
+        assert_eq!(asked(&all, &by_id), names(&["h1", "h3", "h4"]));
+        assert_eq!(far(&all[1]), "error (it is off)");
+    }
+
+    #[test]
+    fn a_host_without_a_cache_is_told_apart() {
+        let done = of("h1", "done", "", "");
+        let skipped = of("h2", "skipped", "no cache", "");
+        let failed = of("h3", "error", "no unit", "");
+        let both = [done.clone(), skipped.clone()];
+        assert_eq!(unread(&both, false), None);
+        let why = "h2 has not read it: no cache".to_owned();
+        assert_eq!(unread(&both, true).as_ref(), Some(&why));
+        assert_eq!(unread(std::slice::from_ref(&skipped), false), Some(why));
+        let all = [done, skipped.clone(), failed.clone()];
+        let why = "h3 has not read it: no unit".to_owned();
+        assert_eq!(unread(&all, false).as_ref(), Some(&why));
+        let why = format!("{why}, nor have 1 more");
+        assert_eq!(unread(&[failed, skipped], true), Some(why));
     }
 
     #[test]

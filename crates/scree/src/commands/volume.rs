@@ -264,6 +264,9 @@ fn show(volume: &Volume) -> String {
     if let Some(size) = volume.cache_max {
         row("cache at most", bytes(size));
     }
+    if let Some(mark) = &volume.image {
+        row("base image", mark.clone());
+    }
     row("owner", or_dash(volume.owner.as_ref()));
     row("project", or_dash(volume.project.as_ref()));
     for (key, value) in &volume.tags {

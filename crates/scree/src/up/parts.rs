@@ -57,7 +57,14 @@ impl Up {
                 let monitor = monitor.clone();
                 move |profile: &Profile| monitoring::note_identity(&monitor, profile)
             };
-            up.api.spawn(keep_renewed(world.clone(), identity, note));
+            let renewing = keep_renewed(world.clone(), identity, note);
+            let stopped = up.stopped();
+            up.api.spawn(async {
+                tokio::select! {
+                    () = renewing => {}
+                    () = stopped => {}
+                }
+            });
         }
         if let Some(settings) = settings.agent {
             let agent = Agent::start(world.clone(), settings).await;

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::caches::{file_of, site_with_cache};
 use crate::host::{Host, wait_until};
+use crate::moves::second_host;
 use crate::service::{Site, qemu_io};
 
 /// How many blocks of images the only open volume had of its host's cache, and of units.
@@ -84,10 +85,53 @@ fn a_preloaded_image_is_read_from_the_cache_by_its_clones() {
     }
 }
 
+/// One host without a cache failed the command for all, and one that was gone was waited for
+/// for ever.
+#[test]
+fn hosts_without_a_cache_and_those_that_are_gone_hold_up_nobody() {
+    let (site, [controller, agent, first, second], _) = site_with_cache();
+    site.locally(&["volume", "unexport", "disk"]);
+    site.locally(&["image", "mark", "disk"]);
+    let bare = second_host(&site);
+    let states = |image: &Value| {
+        let preloads = image["preloads"].as_array().expect("a list").iter();
+        let states = preloads.map(|one| one["state"].as_str().expect("text").to_owned());
+        states.collect::<Vec<_>>()
+    };
+    let image = site.locally(&["image", "preload", "disk"]);
+    assert_eq!(states(&image), ["done", "skipped"]);
+    let folder = site.text("c");
+    let refused = |arguments: &[&str], why: &str| {
+        let said = site.try_scree(&[&["--dir", &folder, "image", "preload"], arguments].concat());
+        assert_eq!(said.code, 1, "{}", said.out);
+        assert!(said.error.contains(why), "{}", said.error);
+    };
+    let named = ["disk", "--host", "h2"];
+    refused(
+        &named,
+        "h2 has not read it: the host has no cache in a file",
+    );
+    // Of h2 nobody asked anything.
+    let image = site.locally(&["image", "preload", "disk", "--host", "h1"]);
+    assert_eq!(states(&image), ["done", "skipped"]);
+
+    bare.stop();
+    let begun = site.locally(&["image", "preload", "disk", "--host", "h2", "--no-wait"]);
+    assert_eq!(states(&begun), ["done", "waiting"]);
+    site.locally(&["host", "disable", "h2"]);
+    let listed = site.locally(&["image", "list"]);
+    assert_eq!(listed[0]["preloads"][1]["reason"], "the host is disabled");
+    refused(&named, "h2 has not read it: the host is disabled");
+    for process in [agent, first, second, controller] {
+        process.stop();
+    }
+}
+
 #[test]
 fn what_is_not_to_be_had_of_images_is_said() {
     let host = Host::with(&["--units", "2"]);
-    host.json(&["volume", "create", "disk", "--size", "16M"]);
+    let made = host.json(&["volume", "create", "disk", "--size", "16M"]);
+    assert_eq!(made.get("image"), None);
     host.refuses(
         1,
         &["image", "preload", "disk"],
@@ -97,6 +141,8 @@ fn what_is_not_to_be_had_of_images_is_said() {
     host.refuses(1, &["image", "mark", "none"], &["none"]);
     let pinned = host.json(&["image", "pin", "disk"]);
     assert_eq!(pinned["pinned"], true);
+    assert_eq!(host.json(&["volume", "show", "disk"])["image"], "pinned");
+    assert_eq!(host.json(&["volume", "list"])[0]["image"], "pinned");
     host.refuses(
         1,
         &["image", "preload", "disk"],
@@ -111,4 +157,7 @@ fn what_is_not_to_be_had_of_images_is_said() {
     );
     let unpinned = host.json(&["image", "unpin", "disk"]);
     assert_eq!(unpinned["pinned"], false);
+    assert_eq!(host.json(&["volume", "show", "disk"])["image"], "marked");
+    host.json(&["image", "unmark", "disk"]);
+    assert_eq!(host.json(&["volume", "show", "disk"]).get("image"), None);
 }

@@ -8,7 +8,7 @@ use crate::service::{Process, Site, qemu_io};
 
 /// A second host, with the first one's wrapping key; the units are folders of
 /// this machine.
-fn second_host(site: &Site) -> Process {
+pub fn second_host(site: &Site) -> Process {
     let invited = site.locally(&["host", "add", "h2"]);
     assert_eq!(site.enrol_host_in("b", &invited).code, 0);
     let copied = Command::new("cp")
