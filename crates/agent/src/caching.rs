@@ -53,6 +53,8 @@ pub(crate) struct Caching {
     /// Where it is noted how often images were pinned no more, when it was heard of last.
     unpinned: PathBuf,
     unpins: Mutex<Unpins>,
+    /// Whoever opens the file: that may take its time.
+    opening: Mutex<()>,
 }
 
 /// How often images were pinned no more.
@@ -60,6 +62,9 @@ pub(crate) struct Caching {
 struct Unpins {
     /// As the controllers say, once they have.
     wanted: Option<u64>,
+    /// At the look before: whoever reads an image may have asked for something to stay until
+    /// a moment ago.
+    heard: Option<u64>,
     /// As of the last time that all of the file was unpinned, if that is known.
     done: Option<u64>,
 }
@@ -84,6 +89,7 @@ impl Caching {
             problem: Mutex::default(),
             unpinned,
             unpins: Mutex::default(),
+            opening: Mutex::default(),
         });
         let (opening, world) = (Arc::clone(&caching), world.clone());
         if let Some(opened) =
@@ -117,8 +123,14 @@ impl Caching {
 
     /// Nothing of the file stays, if that is wanted and was not done yet.
     fn unpin(&self, world: &World, file: &Cache) {
-        let Unpins { wanted, done } = *lock(&self.unpins);
-        let Some(wanted) = wanted.filter(|wanted| done != Some(*wanted)) else {
+        let Unpins {
+            wanted,
+            heard,
+            done,
+        } = *lock(&self.unpins);
+        lock(&self.unpins).heard = wanted;
+        let is_due = |wanted: &u64| heard == Some(*wanted) && done != heard;
+        let Some(wanted) = wanted.filter(is_due) else {
             return;
         };
         let noted = host::read_small(&*world.disk, &self.unpinned, UNPINNED_BYTES_MAX);
@@ -127,9 +139,12 @@ impl Caching {
             text.trim().parse().ok()
         });
         if noted != Some(wanted) {
+            if file.is_ill() {
+                return;
+            }
             file.unpin_all();
-            // What is noted is so also after a crash.
-            if !file.flush() {
+            // What is noted is so also after a power failure.
+            if !file.settle() {
                 // It is tried again with the next look.
                 return;
             }
@@ -145,6 +160,10 @@ impl Caching {
 
     /// Opens the file, unless there is none, or it is open. Waits.
     fn open(&self, world: &World) {
+        // Two would be in each other's way.
+        let Ok(_opening) = self.opening.try_lock() else {
+            return;
+        };
         let Some(config) = self.config.as_ref().filter(|_| self.cache.file().is_none()) else {
             return;
         };

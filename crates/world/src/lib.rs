@@ -35,7 +35,7 @@ pub use buffer::PageBuffer;
 pub use clock::{Clock, Millis};
 pub use disk::{DirectoryEntry, Disk, File, OpenMode, Space, WrongKind, is_out_of_files};
 pub use net::{Endpoint, Interest, Ready};
-pub use parallel::parallel;
+pub use parallel::{parallel, parallel_within};
 pub use pool::{Job, Pool};
 pub use random::Random;
 pub use rolling::RollingFile;

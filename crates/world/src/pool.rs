@@ -12,4 +12,10 @@ pub type Job = Box<dyn FnOnce() + Send>;
 pub trait Pool: Send + Sync {
     /// Runs `job` soon. A pool that is shutting down drops it unrun.
     fn run(&self, job: Job);
+
+    /// Whether it runs jobs while whoever handed them in waits: not in the
+    /// simulator.
+    fn has_threads(&self) -> bool {
+        false
+    }
 }

@@ -22,11 +22,12 @@ mod head;
 mod images;
 mod maps;
 mod opening;
-mod reads;
 mod shares;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod under_way;
+mod writes;
 
 use std::io;
 use std::path::PathBuf;
@@ -43,15 +44,10 @@ pub use head::SLOT_BYTES;
 use head::{DIRECTORY_AT, Head, PAGE_ENTRIES};
 pub use maps::Protector;
 use opening::Opening;
-pub use reads::HANGS_AFTER;
-use reads::Reads;
 use slots::Slots;
-
-/// So many blocks wait to be written at most, or are: 4 MiB.
-const WRITES_MAX: usize = 1024;
-
-/// A page of the directory is written so long after something in it has changed.
-const WRITE_BEHIND: Duration = Duration::from_secs(1);
+pub use under_way::HANGS_AFTER;
+use under_way::UnderWay;
+use writes::Queue;
 
 /// So many slots are looked through at once: others wait for that.
 const SLOTS_AT_ONCE: usize = 1 << 10;
@@ -61,9 +57,6 @@ const BLOCKS_AT_ONCE: usize = 256;
 
 /// So many pages of the directory are read at once.
 const PAGES_READ_AT_ONCE: usize = 256;
-
-/// And so many are written, for whose making others wait.
-const PAGES_WRITTEN_AT_ONCE: usize = 64;
 
 /// A file that has failed is tried again after so long.
 const FAILS_FOR: Duration = Duration::from_secs(10);
@@ -168,20 +161,17 @@ pub struct Cache {
     clock: Arc<dyn Clock>,
     pool: Arc<dyn Pool>,
     state: Mutex<State>,
+    /// Whoever writes the directory: of two at once the later one could be overtaken.
+    flushing: Mutex<()>,
 }
 
 struct State {
     slots: Slots,
     statistics: Statistics,
-    /// What is to be written, and to which slot.
-    queue: Vec<(u32, Vec<u8>)>,
-    /// So many blocks are being written, or wait for it.
-    writes: usize,
-    /// A job writes what is in the queue.
-    is_written: bool,
+    queue: Queue,
     /// The file is left alone until then.
     fails_until: Option<Duration>,
-    reads: Reads,
+    under_way: UnderWay,
     /// Since when the directory in the file is not what it is here.
     dirty_since: Option<Duration>,
 }
@@ -216,13 +206,12 @@ impl Cache {
             state: Mutex::new(State {
                 slots,
                 statistics: Statistics::default(),
-                queue: Vec::new(),
-                writes: 0,
-                is_written: false,
+                queue: Queue::default(),
                 fails_until: None,
-                reads: Reads::default(),
+                under_way: UnderWay::default(),
                 dirty_since: None,
             }),
+            flushing: Mutex::default(),
         };
         Ok((Arc::new(cache), is_new))
     }
@@ -237,10 +226,10 @@ impl Cache {
         let (slot, entry, number) = {
             let mut state = self.state();
             let (slot, entry) = self.find(&mut state, area, id)?;
-            (slot, entry, state.reads.begin(self.clock.monotonic()))
+            (slot, entry, state.under_way.begin(self.clock.monotonic()))
         };
         let read = self.file.read_at(sealed, self.head.slot_at(slot));
-        self.state().reads.end(number);
+        self.state().under_way.end(number);
         self.given(slot, &entry, sealed, read.map(|()| true))
     }
 
@@ -262,10 +251,11 @@ impl Cache {
         &self.pool
     }
 
-    /// Whether the file was asked for something a while ago, and has not answered.
+    /// Whether the file has failed a moment ago, or does not answer: nothing is in it, and
+    /// nothing is kept, until it is well again.
     #[must_use]
-    pub fn hangs(&self) -> bool {
-        self.look_at_reads(&mut self.state())
+    pub fn is_ill(&self) -> bool {
+        self.is_left_alone(&mut self.state())
     }
 
     fn find(&self, state: &mut State, area: Area, id: Id) -> Option<(u32, Entry)> {
@@ -278,7 +268,7 @@ impl Cache {
     fn find_in(&self, state: &mut State, area: Area, id: Id) -> Option<(u32, Entry)> {
         let (slot, entry, is_moved) = state.slots.get(area, id)?;
         if is_moved {
-            self.is_dirty(state);
+            self.note_change(state);
         }
         Some((slot, entry))
     }
@@ -299,7 +289,7 @@ impl Cache {
                 // Unless it has gone meanwhile, and another one has its slot.
                 if state.slots.drop_if(slot, entry) {
                     state.statistics.damaged += 1;
-                    self.is_dirty(&mut state);
+                    self.note_change(&mut state);
                 }
             }
             Ok(false) => {}
@@ -313,7 +303,7 @@ impl Cache {
         let mut state = self.state();
         if state.slots.forget(id) {
             state.statistics.damaged += 1;
-            self.is_dirty(&mut state);
+            self.note_change(&mut state);
         }
     }
 
@@ -322,69 +312,6 @@ impl Cache {
     pub fn has(&self, id: Id) -> bool {
         let mut state = self.state();
         !self.is_left_alone(&mut state) && state.slots.has(id)
-    }
-
-    /// Keeps a block, if its area's policy says so and there is time for it.
-    pub fn offer(self: &Arc<Self>, area: Area, id: Id, tag: [u8; 16], sealed: &[u8]) {
-        if sealed.len() != SLOT_BYTES {
-            return;
-        }
-        let entry = Entry::of(id, tag, area.kind(), sealed);
-        let mut state = self.state();
-        // Who offers it may have what it is kept as changed.
-        if self.is_left_alone(&mut state) || self.find_in(&mut state, area, id).is_some() {
-            return;
-        }
-        if state.slots.has(id) {
-            return;
-        }
-        if state.writes >= WRITES_MAX {
-            state.statistics.refused += 1;
-            return;
-        }
-        let slot = state.slots.insert(area, entry);
-        self.is_dirty(&mut state);
-        let Some(slot) = slot else {
-            state.statistics.refused += 1;
-            return;
-        };
-        state.writes += 1;
-        state.queue.push((slot, sealed.to_vec()));
-        if !std::mem::replace(&mut state.is_written, true) {
-            drop(state);
-            let cache = Arc::clone(self);
-            self.pool.run(Box::new(move || cache.write()));
-        }
-    }
-
-    /// Writes what is in the queue, until there is nothing.
-    fn write(&self) {
-        loop {
-            let mut batch = {
-                let mut state = self.state();
-                if state.queue.is_empty() {
-                    state.is_written = false;
-                    break;
-                }
-                std::mem::take(&mut state.queue)
-            };
-            batch.sort_unstable_by_key(|(slot, _)| *slot);
-            for run in batch.chunk_by(|one, next| one.0 + 1 == next.0) {
-                let bytes = run.iter().map(|(_, bytes)| &bytes[..]).collect::<Vec<_>>();
-                let at = self.head.slot_at(run[0].0);
-                let written = self.file.write_at(&bytes.concat(), at);
-                let mut state = self.state();
-                state.writes -= run.len();
-                for (slot, _) in run {
-                    state.slots.is_written(*slot, written.is_ok());
-                }
-                self.is_dirty(&mut state);
-                if let Err(error) = written {
-                    self.fails(&mut state, &error);
-                }
-            }
-        }
-        self.write_behind();
     }
 
     /// A map page is of the newest version no more, for `protector`.
@@ -397,16 +324,18 @@ impl Cache {
     pub fn release_all(self: &Arc<Self>, protector: Protector) {
         let cache = Arc::clone(self);
         self.pool.run(Box::new(move || {
-            cache.by_steps(|slots, first| slots.release_protected(protector, first, SLOTS_AT_ONCE));
+            cache.by_steps(SLOTS_AT_ONCE, |slots, first| {
+                slots.release_protected(protector, first, SLOTS_AT_ONCE)
+            });
         }));
     }
 
-    /// Does something to all slots, some at a time: `step` is told from which one on, and says
-    /// how many there are from that one on.
-    fn by_steps(&self, step: impl Fn(&mut Slots, usize) -> usize) {
+    /// Does something to all slots, `count` at a time: `step` is told from which one on, and
+    /// says how many there are from that one on.
+    fn by_steps(&self, count: usize, step: impl Fn(&mut Slots, usize) -> usize) {
         let mut first = 0;
-        while step(&mut self.state().slots, first) > SLOTS_AT_ONCE {
-            first += SLOTS_AT_ONCE;
+        while step(&mut self.state().slots, first) > count {
+            first += count;
         }
     }
 
@@ -419,9 +348,11 @@ impl Cache {
     /// What stayed may go from now on. What is to stay still does so again when it is asked
     /// for.
     pub fn unpin_all(&self) {
-        self.is_dirty(&mut self.state());
-        self.by_steps(|slots, first| slots.unpin(first, SLOTS_AT_ONCE));
-        self.is_dirty(&mut self.state());
+        self.note_change(&mut self.state());
+        self.by_steps(BLOCKS_AT_ONCE, |slots, first| {
+            slots.unpin(first, BLOCKS_AT_ONCE)
+        });
+        self.note_change(&mut self.state());
     }
 
     /// What a volume may have of the active area, in blocks; none: its fair share. What it has
@@ -433,50 +364,7 @@ impl Cache {
             if state.slots.shrink_share(volume, BLOCKS_AT_ONCE) == 0 {
                 return;
             }
-            self.is_dirty(&mut state);
-        }
-    }
-
-    /// How many more blocks it would take now.
-    #[must_use]
-    pub fn takes(&self) -> usize {
-        WRITES_MAX - self.state().writes
-    }
-
-    /// Writes what of the directory has been changed for a while; nothing, if there is none.
-    /// To be called now and then. Waits.
-    pub fn write_behind(&self) {
-        let now = self.clock.monotonic();
-        let is_due = |since: Duration| now >= since + WRITE_BEHIND;
-        if self.state().dirty_since.is_some_and(is_due) {
-            self.flush();
-        }
-    }
-
-    /// Writes all of the directory that has changed, for whoever opens the cache next. Whether
-    /// that was possible. Waits.
-    pub fn flush(&self) -> bool {
-        loop {
-            let (first, bytes) = {
-                let mut state = self.state();
-                if self.is_left_alone(&mut state) {
-                    return false;
-                }
-                match state.slots.take_dirty(PAGES_WRITTEN_AT_ONCE) {
-                    Some(pages) => pages,
-                    None => {
-                        state.dirty_since = None;
-                        return true;
-                    }
-                }
-            };
-            let at = DIRECTORY_AT + (first * SLOT_BYTES) as u64;
-            if let Err(error) = self.file.write_at(&bytes, at) {
-                let mut state = self.state();
-                state.slots.is_unwritten(first, bytes.len() / SLOT_BYTES);
-                self.fails(&mut state, &error);
-                return false;
-            }
+            self.note_change(&mut state);
         }
     }
 
@@ -499,7 +387,8 @@ impl Cache {
         statistics
     }
 
-    fn is_dirty(&self, state: &mut State) {
+    /// The directory in the file is not what it is here.
+    fn note_change(&self, state: &mut State) {
         state
             .dirty_since
             .get_or_insert_with(|| self.clock.monotonic());
@@ -507,7 +396,7 @@ impl Cache {
 
     /// Whether the file has failed a moment ago, or does not answer.
     fn is_left_alone(&self, state: &mut State) -> bool {
-        if self.look_at_reads(state) {
+        if self.look_at_file(state) {
             return true;
         }
         let Some(until) = state.fails_until else {
@@ -521,11 +410,11 @@ impl Cache {
     }
 
     /// Whether the file hangs.
-    fn look_at_reads(&self, state: &mut State) -> bool {
-        if state.reads.is_idle() {
+    fn look_at_file(&self, state: &mut State) -> bool {
+        if state.under_way.is_idle() {
             return false;
         }
-        let (hangs, is_news) = state.reads.look(self.clock.monotonic());
+        let (hangs, is_news) = state.under_way.look(self.clock.monotonic());
         if is_news {
             let path = self.path.display();
             tracing::warn!(%path, "the cache does not answer, and is not used until it does");

@@ -8,13 +8,13 @@
 
 use std::collections::HashMap;
 
-use super::WRITES_MAX;
 use base::VolumeId;
 
 use super::areas::{Area, Areas, Division};
 use super::entry::{AreaKind, ENTRY_BYTES, Entry, Id};
 use super::head::{PAGE_ENTRIES, SLOT_BYTES};
 use super::maps::Protector;
+use super::writes::WRITES_MAX;
 
 /// Of so many slots one is spare.
 const SPARE_ONE_IN: usize = 32;
@@ -97,7 +97,7 @@ impl Slots {
             };
             self.index.insert(id, slot as u32);
             for id in evicted {
-                self.release(id);
+                self.free_slot_of(id);
             }
         }
     }
@@ -133,7 +133,7 @@ impl Slots {
         let stays = self.make_room(area, entry.id);
         let moved = entry.kept_as(area.kind(), stays);
         self.slots[slot as usize].entry = Some(moved);
-        self.touch(slot);
+        self.mark_dirty(slot);
         if moved.area != entry.area {
             self.pushed_out[entry.area as usize] += 1;
             self.brought[moved.area as usize] += 1;
@@ -147,7 +147,7 @@ impl Slots {
         let mut evicted = Vec::new();
         self.areas.shrink_share(volume, count, &mut evicted);
         for id in &evicted {
-            if let Some(kind) = self.release(*id) {
+            if let Some(kind) = self.free_slot_of(*id) {
                 self.pushed_out[kind as usize] += 1;
             }
         }
@@ -159,7 +159,7 @@ impl Slots {
         let mut evicted = std::mem::take(&mut self.evicted);
         let stays = self.areas.insert(area, id, &mut evicted);
         for id in evicted.drain(..) {
-            if let Some(kind) = self.release(id) {
+            if let Some(kind) = self.free_slot_of(id) {
                 self.pushed_out[kind as usize] += 1;
             }
         }
@@ -184,7 +184,7 @@ impl Slots {
             entry: Some(entry),
         };
         self.index.insert(entry.id, slot);
-        self.touch(slot);
+        self.mark_dirty(slot);
         self.brought[entry.area as usize] += 1;
         Some(slot)
     }
@@ -199,7 +199,7 @@ impl Slots {
             self.areas.remove(entry.area, entry.id);
             self.make_room(Area::Image { pinned: false }, entry.id);
             self.slots[slot].entry = Some(entry.kept_as(entry.area, false));
-            self.touch(slot as u32);
+            self.mark_dirty(slot as u32);
         }
         left
     }
@@ -216,7 +216,7 @@ impl Slots {
     }
 
     /// A block's slot is nobody's. Of which area it was.
-    fn release(&mut self, id: Id) -> Option<AreaKind> {
+    fn free_slot_of(&mut self, id: Id) -> Option<AreaKind> {
         let slot = self.index.remove(&id)?;
         let place = &mut self.slots[slot as usize];
         let kind = place.entry.take().map(|entry| entry.area);
@@ -227,17 +227,17 @@ impl Slots {
                 State::Free
             }
         };
-        self.touch(slot);
+        self.mark_dirty(slot);
         kind
     }
 
     /// The write of a slot has ended.
-    pub fn is_written(&mut self, slot: u32, is_done: bool) {
+    pub fn end_write(&mut self, slot: u32, is_done: bool) {
         let place = &mut self.slots[slot as usize];
         match (place.state, place.entry) {
             (State::Written, Some(entry)) => {
                 place.state = State::Ready;
-                self.touch(slot);
+                self.mark_dirty(slot);
                 if !is_done {
                     self.drop_if(slot, &entry);
                 }
@@ -256,7 +256,7 @@ impl Slots {
         let there = there.filter(|there| there.is_same(entry));
         if let Some(there) = there {
             self.areas.remove(there.area, there.id);
-            self.release(there.id);
+            self.free_slot_of(there.id);
         }
         there.is_some()
     }
@@ -268,14 +268,15 @@ impl Slots {
         entry.is_some_and(|(slot, entry)| self.drop_if(slot, &entry))
     }
 
-    fn touch(&mut self, slot: u32) {
+    /// The directory's page of a slot is to be written.
+    fn mark_dirty(&mut self, slot: u32) {
         let page = slot as usize / PAGE_ENTRIES;
         self.dirty[page] = true;
         self.dirty_from = self.dirty_from.min(page);
     }
 
     /// Pages of the directory are not in the file as they are here.
-    pub fn is_unwritten(&mut self, first: usize, count: usize) {
+    pub fn mark_unwritten(&mut self, first: usize, count: usize) {
         self.dirty[first..first + count].fill(true);
         self.dirty_from = self.dirty_from.min(first);
     }

@@ -4,8 +4,8 @@ use base::{Location, VolumeId};
 use world::simulated::{Fault, SimulatedRandom, Simulation};
 
 use std::path::Path;
-use std::sync::Condvar;
 
+use super::writes::{WRITE_BEHIND, WRITES_MAX};
 use super::*;
 
 const PATH: &str = "/ssd/cache";
@@ -238,97 +238,65 @@ fn a_file_that_fails_is_no_cache_for_a_while() {
     assert!(rig.has(IMAGE, 2));
 }
 
-/// A file whose reads wait until it is let go.
-#[derive(Debug)]
-struct Held {
-    file: Arc<dyn File>,
-    state: Arc<(Mutex<HeldState>, Condvar)>,
-}
-
-#[derive(Debug, Default)]
-struct HeldState {
-    is_held: bool,
-    waiting: usize,
-}
-
-impl File for Held {
-    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
-        let (state, changed) = &*self.state;
-        let mut state = state.lock().expect("no panic");
-        state.waiting += 1;
-        changed.notify_all();
-        drop(changed.wait_while(state, |state| state.is_held));
-        self.file.read_at(into, offset)
-    }
-
-    fn read_now(&self, _: &mut [u8], _: u64) -> io::Result<bool> {
-        Ok(false)
-    }
-
-    fn write_at(&self, from: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_at(from, offset)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
-
-    fn forget_cached(&self) {}
-
-    fn length(&self) -> io::Result<u64> {
-        self.file.length()
-    }
-
-    fn set_length(&self, length: u64) -> io::Result<()> {
-        self.file.set_length(length)
-    }
-
-    fn allocate(&self, length: u64) -> io::Result<()> {
-        self.file.allocate(length)
-    }
-
-    fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.file.punch(offset, length)
-    }
-
-    fn allocated(&self) -> io::Result<u64> {
-        self.file.allocated()
-    }
-}
-
 /// All that was in the file was asked of it, one after another, whoever had it too.
 #[test]
 fn a_file_that_hangs_is_not_asked_until_it_answers() {
-    let mut rig = Rig::new(12, 1 << 20);
+    let rig = Rig::new(12, 1 << 20);
     rig.offer(IMAGE, 1);
     rig.settle();
-    let state = Arc::<(Mutex<HeldState>, Condvar)>::default();
-    let cache = Arc::get_mut(&mut rig.cache).expect("nobody else has it");
-    cache.file = Arc::new(Held {
-        file: Arc::clone(&cache.file),
-        state: Arc::clone(&state),
-    });
-    let (held, changed) = &*state;
-    held.lock().expect("no panic").is_held = true;
+    let (disk, clock) = (&rig.simulation.disk, &rig.simulation.clock);
+    disk.inject(Path::new("/ssd"), Fault::Hangs);
     std::thread::scope(|scope| {
         let read = scope.spawn(|| rig.has(IMAGE, 1));
-        let asks = held.lock().expect("no panic");
-        drop(changed.wait_while(asks, |state| state.waiting == 0));
-        assert!(rig.cache.has(id(1)) && !rig.cache.hangs(), "it may be slow");
-        rig.simulation.clock.advance(HANGS_AFTER);
-        assert!(rig.cache.hangs() && !rig.cache.has(id(1)));
+        disk.wait_until_one_hangs();
+        let may_be_slow = rig.cache.has(id(1)) && !rig.cache.is_ill();
+        assert!(may_be_slow);
+        clock.advance(HANGS_AFTER);
+        assert!(rig.cache.is_ill() && !rig.cache.has(id(1)));
         assert!(!rig.has(IMAGE, 1));
         rig.offer(IMAGE, 2);
-        held.lock().expect("no panic").is_held = false;
-        changed.notify_all();
+        disk.heal(Path::new("/ssd"));
         assert!(read.join().expect("it answers"));
     });
-    assert!(!rig.cache.hangs() && rig.has(IMAGE, 1));
-    assert!(
-        !rig.cache.has(id(2)),
-        "it was not offered to a file that hangs"
-    );
-    assert_eq!(rig.cache.statistics().hangs, 1);
+    assert!(!rig.cache.is_ill() && rig.has(IMAGE, 1));
+    assert!(!rig.cache.has(id(2)), "it was not kept");
+    let statistics = rig.cache.statistics();
+    assert_eq!((statistics.hangs, statistics.refused), (1, 1));
+    // The same of what is written: it is not in the file before that has answered.
+    rig.offer(IMAGE, 3);
+    disk.inject(Path::new("/ssd"), Fault::Hangs);
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| rig.settle());
+        disk.wait_until_one_hangs();
+        clock.advance(HANGS_AFTER);
+        assert!(rig.cache.is_ill());
+        disk.heal(Path::new("/ssd"));
+        write.join().expect("it answers");
+    });
+    assert!(rig.has(IMAGE, 3));
+}
+
+/// What came into a slot while it was written for another block would be overwritten by that.
+#[test]
+fn a_slot_that_is_being_written_is_nobody_elses_before_that_has_ended() {
+    let rig = Rig::new(13, 1 << 20);
+    // As many as the area has, none of which is written yet; then as many again.
+    let capacity = rig.cache.statistics().areas[AreaKind::Image as usize].capacity as u64;
+    let count = 2 * capacity;
+    assert!(count < WRITES_MAX as u64);
+    (0..count).for_each(|number| rig.offer(IMAGE, number));
+    let found = |rig: &Rig| rig.count(IMAGE, 0..count) as u64;
+    assert_eq!(found(&rig), 0, "none can be given yet");
+    rig.settle();
+    let kept = found(&rig);
+    assert!(kept > 0 && kept <= capacity, "{kept}");
+    // All slots are somebody's again.
+    (count..2 * count).for_each(|number| {
+        rig.offer(IMAGE, number);
+        rig.settle();
+    });
+    let areas = rig.cache.statistics().areas;
+    assert_eq!(areas[AreaKind::Image as usize].blocks as u64, capacity);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::fetch::StoredPages;
 use super::pages::place_pages;
 use super::volume::{Env, Volume};
 use crate::map::{Entry, FetchPages, Overlay, Page, PageSink, Position, Root, merge};
-use crate::scatter::{Dealer, PlaceError, ReadError, give_up};
+use crate::scatter::{CacheView, Dealer, PlaceError, ReadError, give_up};
 use crate::seal::SequenceExhausted;
 
 /// How many of the pages it made a checkpoint hands to the owner's cache.
@@ -36,6 +36,9 @@ pub struct CheckpointState {
     adopting: bool,
     /// Not to be tried again until something was destaged.
     failed: bool,
+    /// Pages in whose place the last one has put others. Who was reading them at that moment
+    /// has protected them once more: they are let go of again with the next one.
+    replaced: Vec<Entry>,
 }
 
 /// Pages and where they lie.
@@ -85,6 +88,7 @@ impl CheckpointState {
             merged: None,
             adopting: false,
             failed: false,
+            replaced: Vec::new(),
         }
     }
 
@@ -175,7 +179,9 @@ impl Volume {
         self.tail_old.clear();
         self.counters.checkpoints += 1;
         if let Some(view) = &self.env.view {
+            view.release(&self.checkpoint.replaced);
             view.release(&pages.replaced);
+            self.checkpoint.replaced = pages.replaced;
         }
         self.map_has_changed(pages.gone);
     }
@@ -200,7 +206,7 @@ impl Volume {
 
 fn run(env: Arc<Env>, dealer: Dealer, root: &Root, overlay: &Overlay<Entry>) -> CheckpointEnd {
     let pages = StoredPages::new(Arc::clone(&env.store), Arc::clone(&env.keyring), PAGES_KEPT)
-        .through(env.view.clone());
+        .through(env.view.as_ref().map(CacheView::filling));
     let mut sink = Sink {
         env,
         dealer,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use base::{BlockIndex, BlockSize, IoError, UnitId};
-use world::{Clock, File, Pool};
+use world::{Clock, File};
 
 use super::away::Unread;
 use super::event::{Event, Reporter};
@@ -103,37 +103,30 @@ impl Fetcher {
 
     fn start_job(&self, request: u64, wanted: WantedBlocks, avoid: Vec<UnitId>) {
         let fetcher = self.clone();
-        let pool = self.pool_for(&pieces(&wanted), &avoid);
-        pool.run(Box::new(move || {
+        self.store.pool.run(Box::new(move || {
             let fetched = Fetched::Each(fetcher.read(&wanted, &avoid));
             fetcher.reporter.report(Event::Fetched { request, fetched });
         }));
     }
 
-    /// Where a job that reads pieces is to run: one that waits for the cache's file keeps no
-    /// thread from those that wait for units.
-    fn pool_for(&self, pieces: &[Piece], avoid: &[UnitId]) -> Arc<dyn Pool> {
-        let of_cache = self.view_for(avoid).and_then(|view| view.pool_for(pieces));
-        of_cache.unwrap_or_else(|| Arc::clone(&self.store.pool))
-    }
-
     /// Whether some of what is wanted is to be waited for in the cache's file.
     pub fn is_in_cache_file(&self, wanted: &Wanted) -> bool {
+        let Some(view) = self.view.as_ref().filter(|view| view.has_file()) else {
+            return false;
+        };
         let pieces = match wanted {
             Wanted::Blocks(blocks) | Wanted::Ahead(blocks) => pieces(blocks),
             Wanted::Pages(pages) => page_pieces(pages),
         };
-        let is_there = |view: &CacheView| view.pool_for(&pieces).is_some();
-        self.view.as_ref().is_some_and(is_there)
+        pieces.iter().any(|piece| view.is_in_file(piece))
     }
 
     /// Starts a job that reads map pages for a parked request, as
     /// [`Fetcher::start`] reads blocks.
     pub fn start_pages(&self, request: u64, wanted: Vec<(Position, Entry)>, avoid: &[UnitId]) {
         let fetcher = self.clone();
-        let pool = self.pool_for(&page_pieces(&wanted), avoid);
         let avoid = avoid.to_vec();
-        pool.run(Box::new(move || {
+        self.store.pool.run(Box::new(move || {
             let mut pages = StoredPages::new(fetcher.store, fetcher.keyring, 3);
             pages.view = match avoid.is_empty() {
                 true => fetcher.view,

@@ -7,8 +7,8 @@
 //! parked request with its first answer). What is asked twice is bounded: one
 //! reading in twenty, and a few to begin with.
 //!
-//! The file of the host's cache may hang as well. Whoever waits for that asks the units
-//! for all that it wants, also if only one has it: those that come later do not ask the file.
+//! The file of the host's cache may hang as well: a reading gives it up by itself, and asks
+//! the units then ([`read_pieces_through`](crate::scatter::read_pieces_through)).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,14 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Location, UnitId};
-use cache::store::HANGS_AFTER;
 use unit::TrackedUnit;
 
 use super::fetch::WantedBlocks;
 use super::layers::Source;
 use super::reader::{Reader, Waiting};
 use crate::map::{Entry, Position};
-use crate::scatter::CacheView;
 
 /// Of so many readings, one may be asked again.
 const ONE_IN: u64 = 20;
@@ -94,7 +92,7 @@ pub struct Asked {
 
 impl Reader {
     /// Starts to read what request `id` wants, and notes when it is late.
-    pub fn start_wanted(&mut self, id: u64, wanted: &Wanted) -> Asked {
+    pub fn start_wanted(&mut self, id: u64, wanted: &Wanted, is_ahead: bool) -> Asked {
         let now = self.fetcher.clock.monotonic();
         let mut asked = Asked {
             units: Vec::new(),
@@ -110,13 +108,12 @@ impl Reader {
             if asked.units.iter().all(|(unit, _)| *unit != best.id) {
                 asked.units.push((best.id, Arc::clone(&best.unit)));
             }
-            if members.len() > 1 || matches!(wanted, Wanted::Ahead(_)) {
+            if members.len() > 1 || is_ahead {
                 patience = patience.max(Some(best.unit.late_after()));
             }
         }
         self.late.readings += 1;
-        let of_file = asked.is_of_file.then_some(HANGS_AFTER);
-        if let Some(patience) = patience.or(of_file) {
+        if let Some(patience) = patience {
             self.late.due.push(Reverse((now + patience, id)));
         }
         self.start_avoiding(id, wanted.clone(), &[]);
@@ -162,30 +159,25 @@ impl Reader {
             if let Waiting::Ahead { piece, .. } = parked.waiting {
                 // One unit of many that were asked: whoever waits for it asks for what it wants
                 // itself, and of others if it has to.
+                self.parked.remove(&id);
                 self.end_ahead(piece);
                 continue;
             }
-            let (asked, table) = (&parked.asked, &self.table);
+            let asked = &parked.asked;
             if let [(_, unit)] = &*asked.units
                 && !asked.is_of_file
             {
                 unit.is_late(now.saturating_sub(asked.at));
             }
             let avoid: Vec<UnitId> = asked.units.iter().map(|(id, _)| *id).collect();
+            let table = &self.table;
             let mut wanted = parked.wanted.locations().into_iter();
             let others = wanted.any(|location| table.is_elsewhere(location, &avoid));
-            let view = self.fetcher.view.as_ref();
-            let hangs = asked.is_of_file && view.is_some_and(CacheView::file_hangs);
-            let is_asked_again =
-                hangs || (others && self.late.again < AT_FIRST + self.late.readings / ONE_IN);
-            if is_asked_again {
-                self.late.again += u64::from(!hangs);
+            if others && self.late.again < AT_FIRST + self.late.readings / ONE_IN {
+                self.late.again += 1;
                 parked.under_way += 1;
                 let wanted = parked.wanted.clone();
                 self.start_avoiding(id, wanted, &avoid);
-            } else if asked.is_of_file {
-                // The file may have been asked a moment later.
-                self.late.due.push(Reverse((now + HANGS_AFTER, id)));
             }
         }
     }

@@ -344,7 +344,8 @@ pub(crate) fn open_version(
         .collect();
     let slot_bytes = u32::try_from(record.block_size.bytes()).expect("at most 64 KiB");
     let mut overlay = Overlay::default();
-    for page in read_pieces_through(view, store, keyring, slot_bytes, &pieces, &[]) {
+    let view = view.map(CacheView::filling);
+    for page in read_pieces_through(view.as_ref(), store, keyring, slot_bytes, &pieces, &[]) {
         decode_tail_page(&page?, &mut overlay)?;
     }
     Ok((record, overlay))

@@ -411,7 +411,8 @@ impl Reader {
         };
         let id = self.parked_next;
         self.parked_next += 1;
-        let asked = self.start_wanted(id, &wanted);
+        let is_ahead = matches!(waiting, Waiting::Ahead { .. });
+        let asked = self.start_wanted(id, &wanted, is_ahead);
         let parked = Parked {
             waiting,
             attempts,

@@ -6,7 +6,7 @@
 //! whoever needs it says so. When the map is another one before that, or there was no cache to
 //! bring it to, it begins again: what is there already takes no time.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::fetch::StoredPages;
@@ -28,8 +28,24 @@ type Left = Vec<(Position, Entry)>;
 pub struct Scan {
     /// Rises when one begins: those before it end.
     newest: AtomicU64,
-    /// The newest one has nothing more to do.
-    is_done: AtomicBool,
+    /// Which one has ended last since it had nothing more to do.
+    done: AtomicU64,
+}
+
+impl Scan {
+    fn is_newest(&self, number: u64) -> bool {
+        self.newest.load(Ordering::Relaxed) == number
+    }
+
+    fn has_ended(&self, number: u64) {
+        self.done.store(number, Ordering::Relaxed);
+    }
+
+    /// Whether the newest one has; none has begun at first.
+    fn is_done(&self) -> bool {
+        let done = self.done.load(Ordering::Relaxed);
+        done > 0 && self.is_newest(done)
+    }
 }
 
 impl Volume {
@@ -39,7 +55,6 @@ impl Volume {
         if is_kept(&self.env) {
             let scan = &self.env.scan;
             let number = scan.newest.fetch_add(1, Ordering::Relaxed) + 1;
-            scan.is_done.store(false, Ordering::Relaxed);
             go_on(&self.env, roots(&self.reader.layers.root), number);
         }
     }
@@ -51,7 +66,7 @@ impl Volume {
             let pool = &self.env.world.pool;
             pool.run(Box::new(move || let_go(&volume, gone)));
         }
-        if !self.env.scan.is_done.load(Ordering::Relaxed) {
+        if !self.env.scan.is_done() {
             self.start_scan();
         }
     }
@@ -80,12 +95,12 @@ fn go_on(env: &Arc<Env>, left: Left, number: u64) {
 fn look(volume: &Weak<Env>, mut left: Left, number: u64) {
     // Nobody needs it any more, if there is no such volume.
     let Some(env) = volume.upgrade() else { return };
-    if env.scan.newest.load(Ordering::Relaxed) != number {
+    if !env.scan.is_newest(number) {
         return;
     }
     let has_room = CacheView::has_room_for_maps;
     let Some(view) = env.view.as_ref().filter(|view| has_room(view)) else {
-        return env.scan.is_done.store(true, Ordering::Relaxed);
+        return env.scan.has_ended(number);
     };
     let mut wanted = Vec::new();
     while wanted.len() < PAGES_AT_ONCE
@@ -112,7 +127,7 @@ fn look(volume: &Weak<Env>, mut left: Left, number: u64) {
         );
     }
     match left.is_empty() {
-        true => env.scan.is_done.store(true, Ordering::Relaxed),
+        true => env.scan.has_ended(number),
         false => go_on(&env, left, number),
     }
 }

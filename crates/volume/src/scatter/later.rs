@@ -33,6 +33,8 @@ struct State {
     left: usize,
     /// What was found so far, of all pieces; empty before anything was.
     found: Vec<u8>,
+    /// What the cache had of them.
+    tally: Tally,
     is_missing: bool,
     done: Option<Found>,
 }
@@ -55,11 +57,16 @@ pub fn read_pieces_later(
     let Some(at_hand) = AtHand::of(view, keyring, slot_bytes, &pieces) else {
         return false;
     };
-    if at_hand.missing.is_empty() {
-        done(Some(at_hand.found));
+    let AtHand {
+        found,
+        missing,
+        tally,
+    } = at_hand;
+    if missing.is_empty() {
+        count(view, &tally);
+        done(Some(found));
         return true;
     }
-    let AtHand { found, missing } = at_hand;
     let pieces: Vec<Piece> = missing.iter().map(|index| pieces[*index]).collect();
     let table = store.table();
     let runs = runs_of(&table, &pieces);
@@ -68,6 +75,7 @@ pub fn read_pieces_later(
         state: Mutex::new(State {
             left: runs.len(),
             found,
+            tally,
             is_missing: false,
             done: Some(Box::new(done)),
         }),
@@ -111,8 +119,12 @@ impl Reading {
         }
         let found = std::mem::take(&mut state.found);
         let found = (!state.is_missing).then_some(found);
-        let done = state.done.take();
+        let (done, tally) = (state.done.take(), state.tally);
         drop(state);
+        // If it begins anew, it is counted then.
+        if found.is_some() {
+            count(self.view.as_ref(), &tally);
+        }
         if let Some(done) = done {
             done(found);
         }
@@ -153,12 +165,19 @@ impl Reading {
     }
 }
 
+fn count(view: Option<&CacheView>, tally: &Tally) {
+    if let Some(view) = view {
+        view.count(tally);
+    }
+}
+
 /// What the cache has of some pieces without waiting.
 struct AtHand {
     /// Their content, each at its place; empty if there is none.
     found: Vec<u8>,
     /// Which it does not have.
     missing: Vec<usize>,
+    tally: Tally,
 }
 
 impl AtHand {
@@ -172,6 +191,7 @@ impl AtHand {
         let all = || Self {
             found: Vec::new(),
             missing: (0..pieces.len()).collect(),
+            tally: Tally::default(),
         };
         let Some(view) = view else {
             return Some(all());
@@ -191,7 +211,10 @@ impl AtHand {
                 missing.push(index);
             }
         }
-        view.count(&tally);
-        Some(Self { found, missing })
+        Some(Self {
+            found,
+            missing,
+            tally,
+        })
     }
 }

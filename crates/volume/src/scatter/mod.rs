@@ -11,6 +11,8 @@
 mod candidates;
 mod dealer;
 pub mod erasure;
+#[cfg(test)]
+mod hang_tests;
 mod later;
 mod layout;
 mod ledger;

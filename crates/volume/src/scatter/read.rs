@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use base::{SegmentId, Slot, UnitId};
+use cache::store::HANGS_AFTER;
 use unit::{SlotRun, Tag, Unit, UnitError};
-use world::parallel;
+use world::{parallel, parallel_within};
 
 use super::erasure::{Recovered, RowReader};
 use super::layout::Home;
@@ -73,7 +74,7 @@ pub fn read_pieces_through(
     pieces: &[Piece],
     avoid: &[UnitId],
 ) -> Vec<Result<Vec<u8>, ReadError>> {
-    let mut ordered = cached(view, store, keyring, slot_bytes, pieces);
+    let mut ordered = cached(view, keyring, slot_bytes, pieces);
     let left: Vec<usize> = (0..pieces.len())
         .filter(|index| ordered[*index].is_none())
         .collect();
@@ -112,7 +113,6 @@ pub fn read_pieces_through(
 /// What the cache has of `pieces`, in order.
 fn cached(
     view: Option<&CacheView>,
-    store: &Store,
     keyring: &Arc<Keyring>,
     slot_bytes: u32,
     pieces: &[Piece],
@@ -120,6 +120,10 @@ fn cached(
     let is_had = |view: &&CacheView| pieces.iter().any(|piece| view.may_have(piece));
     let Some(view) = view.filter(is_had) else {
         return pieces.iter().map(|_| None).collect();
+    };
+    let Some(pool) = view.pool() else {
+        let read = |piece| view.read(keyring, slot_bytes, piece).map(Ok);
+        return pieces.iter().map(read).collect();
     };
     let tasks = pieces.chunks(CACHED_AT_ONCE).map(|pieces| {
         let (view, keyring, pieces) = (view.clone(), Arc::clone(keyring), pieces.to_vec());
@@ -130,11 +134,14 @@ fn cached(
         };
         Box::new(read) as Box<dyn FnOnce() -> Vec<_> + Send>
     });
-    // It may hang: units are not to wait for it.
-    let pool = view.pool().unwrap_or(&store.pool);
-    parallel(&**pool, PARALLEL, tasks.collect())
-        .into_iter()
-        .flatten()
+    // What does not come, since the file hangs, units have as well.
+    let read = parallel_within(&**pool, PARALLEL, tasks.collect(), HANGS_AFTER);
+    let chunks = read.into_iter().zip(pieces.chunks(CACHED_AT_ONCE));
+    chunks
+        .flat_map(|(read, pieces)| match read {
+            Some(read) => read,
+            None => pieces.iter().map(|_| None).collect(),
+        })
         .collect()
 }
 

@@ -126,20 +126,7 @@ impl CacheView {
         }
     }
 
-    /// Whether the cache's file does not answer.
-    pub(crate) fn file_hangs(&self) -> bool {
-        self.cache.file().is_some_and(|file| file.hangs())
-    }
-
-    /// Where whoever waits for some of these in the cache's file is to do that; none, if that
-    /// has none of them.
-    pub(crate) fn pool_for(&self, pieces: &[Piece]) -> Option<Arc<dyn Pool>> {
-        let file = self.cache.file()?;
-        let is_there = pieces.iter().any(|piece| self.is_in_file(piece));
-        is_there.then(|| Arc::clone(file.pool()))
-    }
-
-    /// The pool of the cache's file, if there is one.
+    /// Where whoever waits for the cache's file does so, if there is one.
     pub(super) fn pool(&self) -> Option<&Arc<dyn Pool>> {
         self.cache.file().map(|file| file.pool())
     }
@@ -219,7 +206,7 @@ impl CacheView {
     }
 
     /// Whether something of a piece is in the file, which has to be waited for.
-    pub(super) fn is_in_file(&self, piece: &Piece) -> bool {
+    pub(crate) fn is_in_file(&self, piece: &Piece) -> bool {
         let mut first = parts(piece.entry, SLOT_BYTES);
         first.any(|id| self.cache.is_in_file(id))
     }
@@ -262,19 +249,17 @@ impl CacheView {
     ) -> bool {
         let area = self.area(piece);
         let ids = parts(piece.entry, sealed.len());
-        let (mut tag, mut had_all) = (None, *tally);
+        let (mut tag, mut is_one, mut had_all) = (None, true, *tally);
         for (id, bytes) in ids.zip(sealed.chunks_exact_mut(SLOT_BYTES)) {
             let Some(had) = get(area, id, bytes) else {
                 return false;
             };
             // Parts of different blocks are none.
-            if tag.is_some_and(|tag| tag != had.tag) {
-                return false;
-            }
-            tag = Some(had.tag);
+            is_one &= *tag.get_or_insert(had.tag) == had.tag;
             had_all.add(area, had);
         }
-        let is_open = tag.is_some_and(|tag| open_into(keyring, piece, &tag, sealed, plain).is_ok());
+        let opens = |tag: Tag| open_into(keyring, piece, &tag, sealed, plain).is_ok();
+        let is_open = is_one && tag.is_some_and(opens);
         match is_open {
             true => *tally = had_all,
             false => parts(piece.entry, sealed.len()).for_each(|id| self.cache.forget(id)),

@@ -63,6 +63,10 @@ impl Shared {
 }
 
 impl Pool for ThreadPool {
+    fn has_threads(&self) -> bool {
+        true
+    }
+
     fn run(&self, job: Job) {
         let mut queue = self
             .shared

@@ -252,7 +252,18 @@ impl SimulatedDisk {
 
     /// Takes away the faults that were put on exactly `prefix`.
     pub fn heal(&self, prefix: &Path) {
-        self.state().faults.remove(prefix);
+        let gate = {
+            let mut state = self.state();
+            state.faults.remove(prefix);
+            state.faults.gate()
+        };
+        gate.open();
+    }
+
+    /// Waits until another thread waits for a file that hangs ([`Fault::Hangs`]).
+    pub fn wait_until_one_hangs(&self) {
+        let gate = self.state().faults.gate();
+        gate.wait_until_one_hangs();
     }
 
     /// How long operations have waited for slow parts since this was last
@@ -442,7 +453,14 @@ impl SimulatedFile {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits as long as the file hangs.
+    fn pass(&self) {
+        let gate = self.state().faults.gate();
+        gate.pass(|| self.state().faults.has(&self.path, Fault::Hangs));
+    }
+
     fn look<T>(&self, look: impl FnOnce(&State, &FileContent) -> io::Result<T>) -> io::Result<T> {
+        self.pass();
         let mut state = self.state();
         state.check(self.process, &self.path, Verb::Look, true)?;
         look(&state, state.tree.file(self.node))
@@ -452,6 +470,7 @@ impl SimulatedFile {
         if !self.is_writable {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
+        self.pass();
         self.state()
             .act(self.process, &self.path, verb, true, |state| {
                 state.change(&self.path, self.node, change)
@@ -485,6 +504,9 @@ impl File for SimulatedFile {
     }
 
     fn read_now(&self, into: &mut [u8], offset: u64) -> io::Result<bool> {
+        if self.state().faults.has(&self.path, Fault::Hangs) {
+            return Ok(false);
+        }
         self.look(|state, content| {
             let would_wait = state.random.one_in(state.read_now_misses_one_in);
             if would_wait || offset + into.len() as u64 > content.live.length() {

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What an operation does, as far as faults tell operations apart.
@@ -55,6 +56,47 @@ pub enum Fault {
     /// Every operation takes so long (see
     /// [`super::SimulatedDisk::take_waited`]).
     Slow(Duration),
+    /// What an open file is asked is not answered until this is healed: the
+    /// thread waits, so it is for those that a test has beside its own.
+    Hangs,
+}
+
+/// Where threads wait whose file hangs.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    hanging: Mutex<usize>,
+    one_hangs: Condvar,
+    healed: Condvar,
+}
+
+impl Gate {
+    fn hanging(&self) -> MutexGuard<'_, usize> {
+        self.hanging.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits as long as `hangs`.
+    pub(super) fn pass(&self, hangs: impl Fn() -> bool) {
+        let mut hanging = self.hanging();
+        while hangs() {
+            *hanging += 1;
+            self.one_hangs.notify_all();
+            let woken = self.healed.wait(hanging);
+            hanging = woken.unwrap_or_else(PoisonError::into_inner);
+            *hanging -= 1;
+        }
+    }
+
+    /// Faults were taken away.
+    pub(super) fn open(&self) {
+        let _hanging = self.hanging();
+        self.healed.notify_all();
+    }
+
+    /// Waits until a thread waits.
+    pub(super) fn wait_until_one_hangs(&self) {
+        let none = |hanging: &mut usize| *hanging == 0;
+        drop(self.one_hangs.wait_while(self.hanging(), none));
+    }
 }
 
 /// The faults in force.
@@ -62,6 +104,7 @@ pub enum Fault {
 pub(super) struct Faults {
     list: Vec<(PathBuf, Fault)>,
     waited: Duration,
+    gate: Arc<Gate>,
 }
 
 fn errno(number: i32) -> io::Error {
@@ -75,6 +118,10 @@ impl Faults {
 
     pub(super) fn remove(&mut self, prefix: &Path) {
         self.list.retain(|(at, _)| at != prefix);
+    }
+
+    pub(super) fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate)
     }
 
     pub(super) fn take_waited(&mut self) -> Duration {

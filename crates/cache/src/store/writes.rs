@@ -1,0 +1,163 @@
+//! What goes into the file: blocks, by one job at a time, and behind them the directory.
+
+use std::io;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::areas::Area;
+use super::entry::{Entry, Id};
+use super::head::{DIRECTORY_AT, SLOT_BYTES};
+use super::{Cache, State};
+
+/// So many blocks wait to be written at most, or are: 4 MiB.
+pub const WRITES_MAX: usize = 1024;
+
+/// A page of the directory is written so long after something in it has changed.
+pub const WRITE_BEHIND: Duration = Duration::from_secs(1);
+
+/// So many pages of the directory are written at once, for whose making others wait.
+const PAGES_AT_ONCE: usize = 64;
+
+/// Blocks on their way into the file.
+#[derive(Default)]
+pub struct Queue {
+    /// What is to be written, and to which slot.
+    blocks: Vec<(u32, Vec<u8>)>,
+    /// So many are being written, or wait for it.
+    count: usize,
+    /// A job writes them.
+    has_writer: bool,
+}
+
+impl Cache {
+    /// Keeps a block, if its area's policy says so and there is time for it.
+    pub fn offer(self: &Arc<Self>, area: Area, id: Id, tag: [u8; 16], sealed: &[u8]) {
+        if sealed.len() != SLOT_BYTES {
+            return;
+        }
+        let entry = Entry::of(id, tag, area.kind(), sealed);
+        let mut state = self.state();
+        let is_ill = self.is_left_alone(&mut state);
+        // Who offers it may have what it is kept as changed.
+        if !is_ill && (self.find_in(&mut state, area, id).is_some() || state.slots.has(id)) {
+            return;
+        }
+        if is_ill || state.queue.count >= WRITES_MAX {
+            state.statistics.refused += 1;
+            return;
+        }
+        let slot = state.slots.insert(area, entry);
+        self.note_change(&mut state);
+        let Some(slot) = slot else {
+            state.statistics.refused += 1;
+            return;
+        };
+        state.queue.count += 1;
+        state.queue.blocks.push((slot, sealed.to_vec()));
+        if !std::mem::replace(&mut state.queue.has_writer, true) {
+            drop(state);
+            let cache = Arc::clone(self);
+            self.pool.run(Box::new(move || cache.write()));
+        }
+    }
+
+    /// Writes what is in the queue, until there is nothing.
+    fn write(&self) {
+        loop {
+            let mut batch = {
+                let mut state = self.state();
+                if state.queue.blocks.is_empty() {
+                    state.queue.has_writer = false;
+                    break;
+                }
+                std::mem::take(&mut state.queue.blocks)
+            };
+            batch.sort_unstable_by_key(|(slot, _)| *slot);
+            for run in batch.chunk_by(|one, next| one.0 + 1 == next.0) {
+                let bytes = run.iter().map(|(_, bytes)| &bytes[..]).collect::<Vec<_>>();
+                let written = self.put(&bytes.concat(), self.head.slot_at(run[0].0));
+                let mut state = self.state();
+                state.queue.count -= run.len();
+                for (slot, _) in run {
+                    state.slots.end_write(*slot, written.is_ok());
+                }
+                self.note_change(&mut state);
+                if let Err(error) = written {
+                    self.fails(&mut state, &error);
+                }
+            }
+        }
+        self.write_behind();
+    }
+
+    /// Writes something, and is noticed if that hangs.
+    fn put(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        let number = self.state().under_way.begin(self.clock.monotonic());
+        let written = self.file.write_at(bytes, at);
+        self.state().under_way.end(number);
+        written
+    }
+
+    /// How many more blocks it would take now.
+    #[must_use]
+    pub fn takes(&self) -> usize {
+        WRITES_MAX - self.state().queue.count
+    }
+
+    /// Writes what of the directory has been changed for a while; nothing, if there is none.
+    /// To be called now and then. Waits.
+    pub fn write_behind(&self) {
+        let now = self.clock.monotonic();
+        let is_due = |since: Duration| now >= since + WRITE_BEHIND;
+        if self.state().dirty_since.is_some_and(is_due) {
+            self.flush();
+        }
+    }
+
+    /// Writes all of the directory that has changed, for whoever opens the cache next. Whether
+    /// that was possible. Waits.
+    pub fn flush(&self) -> bool {
+        let flushing = self.flushing.lock();
+        let _flushing = flushing.unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let (first, bytes) = {
+                let mut state = self.state();
+                if self.is_left_alone(&mut state) {
+                    return false;
+                }
+                match state.slots.take_dirty(PAGES_AT_ONCE) {
+                    Some(pages) => pages,
+                    None => {
+                        state.dirty_since = None;
+                        return true;
+                    }
+                }
+            };
+            let at = DIRECTORY_AT + (first * SLOT_BYTES) as u64;
+            if let Err(error) = self.put(&bytes, at) {
+                let mut state = self.state();
+                self.take_back(&mut state, first, bytes.len() / SLOT_BYTES);
+                self.fails(&mut state, &error);
+                return false;
+            }
+        }
+    }
+
+    /// Pages of the directory were not written.
+    fn take_back(&self, state: &mut State, first: usize, count: usize) {
+        state.slots.mark_unwritten(first, count);
+        self.note_change(state);
+    }
+
+    /// As [`Cache::flush`], and what was written survives a power failure.
+    pub fn settle(&self) -> bool {
+        self.flush()
+            && match self.file.sync_data() {
+                Ok(()) => true,
+                Err(error) => {
+                    self.fails(&mut self.state(), &error);
+                    false
+                }
+            }
+    }
+}
