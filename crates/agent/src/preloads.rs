@@ -49,6 +49,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Where nothing else happens, whether it is wanted still is looked at so often.
 const TICK: Duration = Duration::from_millis(200);
 
+/// A file that takes nothing since it does not answer is waited for so many times: 10 s.
+const ILL_TICKS_MAX: u32 = 50;
+
 /// What others had the cache write meanwhile may have left no room for a piece: it is read so
 /// often at most.
 const PASSES_MAX: usize = 4;
@@ -346,6 +349,7 @@ fn read_pieces(
     let mut next = left.next();
     let mut under_way = HashMap::<Token, u64>::new();
     let mut completions = Vec::new();
+    let mut ill_ticks = 0;
     while next.is_some() || !under_way.is_empty() {
         check()?;
         let is_room = |under_way: usize| {
@@ -368,8 +372,16 @@ fn read_pieces(
             result?;
             done(under_way.remove(&token).unwrap_or_default());
         }
+        let is_held_up = is_idle && next.is_some() && under_way.len() < PIECES;
+        if !(is_held_up && file.is_ill()) {
+            ill_ticks = 0;
+        } else if ill_ticks < ILL_TICKS_MAX {
+            ill_ticks += 1;
+            rest(volume, TICK);
+        } else {
+            return Err(PreloadError::Failed);
+        }
         if is_idle {
-            let is_held_up = next.is_some() && under_way.len() < PIECES;
             rest(volume, if is_held_up { LOOK_EVERY } else { TICK });
         }
     }
