@@ -195,6 +195,10 @@ impl Caching {
 
     /// Why there is no cache, if there should be one.
     pub fn problem(&self) -> Option<String> {
+        if let Some(file) = self.cache.file() {
+            let problem = file.problem()?;
+            return Some(format!("the host's cache is not used for now: {problem}"));
+        }
         let problem = lock(&self.problem);
         let problem = problem.as_ref()?;
         Some(format!("the host works without its cache: {problem}"))

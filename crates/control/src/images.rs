@@ -10,7 +10,7 @@ use world::Millis;
 
 use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{DatabaseError, Filter, Need, Page, PreloadRow, VolumeRow};
+use crate::database::{DatabaseError, Filter, HostRow, Need, Page, PreloadRow, VolumeRow};
 use crate::error::ControlError;
 
 /// A host that is to read an image and was not heard of for so long does not read it any more.
@@ -113,8 +113,9 @@ impl Acting {
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, a host); [`ControlError::Forbidden`] unless the
     /// asker administers the volume and may read it, and the hosts, or any, are for them;
-    /// [`ControlError::Conflict`] if it is no image, is being deleted, or nothing of it is on
-    /// the units; [`ControlError::Unavailable`] if no host is named and none is heard of.
+    /// [`ControlError::Conflict`] if it is no image, is being deleted, nothing of it is on the
+    /// units, or a host was never heard of; [`ControlError::Unavailable`] if no host is named
+    /// and none is heard of.
     pub async fn preload_image(
         &self,
         name: &str,
@@ -126,6 +127,14 @@ impl Acting {
         }
         if hosts.is_empty() {
             ids = self.hosts_there().await?;
+        }
+        let known = self.hosts().await?;
+        let is_unheard = |one: &&HostRow| ids.contains(&one.host) && one.heard.is_none();
+        if let Some(unheard) = known.iter().find(is_unheard) {
+            let name = &unheard.name;
+            return Err(ControlError::Conflict {
+                reason: format!("host {name:?} was never heard of: start its agent"),
+            });
         }
         let database = &self.inner.database;
         let now = self.now().await?;

@@ -204,7 +204,10 @@ pub fn sizes(sizes: VolumeSizes) -> Result<(), ControlError> {
     let is_small = |bytes: &u64| *bytes < CACHE_MAX_BYTES_MIN || i64::try_from(*bytes).is_err();
     if let Some(bytes) = sizes.cache_max_bytes.filter(is_small) {
         let min = exact_bytes(CACHE_MAX_BYTES_MIN);
-        let reason = format!("a volume may have {min} of a cache at least, and not {bytes} bytes");
+        let reason = format!(
+            "a volume may have {min} of a cache at least, and not {}",
+            exact_bytes(bytes)
+        );
         return Err(ControlError::invalid("cache_max", reason));
     }
     Ok(())

@@ -16,7 +16,7 @@ use volume::catalog::{Catalog, Copyset, Lease, LineageKey, PendingFree, StoredVe
 use volume::clean::{CleanError, Cleaner};
 use volume::journal::JournalPlace;
 use volume::map::PageBudget;
-use volume::scatter::{CacheView, Layout};
+use volume::scatter::{CacheView, ImagePart, Layout};
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{LeaseTerm, OpenError, OpenParams, Store, Volume, VolumeConfig};
 use volume::{ReadOnlyParams, ReadOnlyVolume};
@@ -471,7 +471,11 @@ impl Machine {
     fn view(&self, volume: VolumeId) -> CacheView {
         let view = CacheView::new(Arc::clone(&self.cache), volume);
         let random = &self.simulation.random;
-        view.set_image(random.below(4) as u32, random.one_in(4));
+        view.set_image(ImagePart {
+            of: Some(Lineage::from_random(random.below(3).into())),
+            below: random.below(4) as u32,
+            is_pinned: random.one_in(4),
+        });
         view
     }
 

@@ -161,6 +161,11 @@ pub trait File: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether it is a regular file: neither a device nor a pipe.
+    fn is_regular(&self) -> bool {
+        !self.is_device()
+    }
+
     /// Locks the file against other processes that do so, until it is closed.
     /// Whether that was possible: `false` if another one has it locked.
     ///

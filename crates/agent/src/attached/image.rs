@@ -4,7 +4,7 @@
 use api::host::ImageOf;
 use base::Lineage;
 use catalog::LineageKey;
-use volume::scatter::CacheView;
+use volume::scatter::{CacheView, ImagePart};
 
 /// See the module's head.
 pub struct VolumeCache {
@@ -28,9 +28,12 @@ impl VolumeCache {
 
     /// It is a clone of this image, or this image, from now on.
     pub fn follow(&self, image: Option<ImageOf>) {
-        let below = image.map_or(0, |image| below(&self.lines, image.lineage));
-        let is_pinned = image.is_some_and(|image| image.is_pinned);
-        self.view.set_image(below, is_pinned);
+        let part = image.map(|image| ImagePart {
+            of: Some(image.lineage),
+            below: below(&self.lines, image.lineage),
+            is_pinned: image.is_pinned,
+        });
+        self.view.set_image(part.unwrap_or_default());
     }
 }
 

@@ -1,6 +1,6 @@
 //! Three areas, each with a policy of its own (HVSTO §III-C).
 
-use base::VolumeId;
+use base::{Lineage, VolumeId};
 
 use super::entry::{AreaKind, Id};
 use super::images::Images;
@@ -18,6 +18,8 @@ pub enum Area {
     },
     /// Content of a base image.
     Image {
+        /// Which one: whoever has written it; if that is known.
+        of: Option<Lineage>,
         /// It stays, as far as there is room for what stays.
         pinned: bool,
     },
@@ -81,7 +83,7 @@ impl Division {
 pub struct Areas {
     metadata: Maps,
     image: Images,
-    active: Shares,
+    active: Shares<VolumeId>,
 }
 
 impl Areas {
@@ -100,7 +102,8 @@ impl Areas {
         match (kind, area) {
             (AreaKind::Metadata, Area::Metadata { newest_of }) => self.metadata.get(id, newest_of),
             (AreaKind::Metadata, _) => self.metadata.get(id, None),
-            (AreaKind::Image, _) => self.image.get(id),
+            (AreaKind::Image, Area::Image { of, .. }) => self.image.get(of, id),
+            (AreaKind::Image, _) => self.image.get(None, id),
             (AreaKind::Active, Area::Active(volume)) => self.active.get(Some(volume), id),
             (AreaKind::Active, _) => self.active.get(None, id),
         }
@@ -111,7 +114,9 @@ impl Areas {
     pub fn is_to_move(&self, kind: AreaKind, is_pinned: bool, area: Area) -> bool {
         match (kind, area) {
             (AreaKind::Active, Area::Image { .. }) => true,
-            (AreaKind::Image, Area::Image { pinned: true }) => !is_pinned && self.image.can_pin(),
+            (AreaKind::Image, Area::Image { pinned: true, .. }) => {
+                !is_pinned && self.image.can_pin()
+            }
             _ => false,
         }
     }
@@ -120,7 +125,7 @@ impl Areas {
     pub fn insert(&mut self, area: Area, id: Id, evicted: &mut Vec<Id>) -> bool {
         match area {
             Area::Metadata { newest_of } => self.metadata.insert(id, newest_of, evicted),
-            Area::Image { pinned } => return self.image.insert(id, pinned, evicted),
+            Area::Image { of, pinned } => return self.image.insert(of, id, pinned, evicted),
             Area::Active(volume) => self.active.insert(Some(volume), id, evicted),
         }
         false
@@ -130,7 +135,7 @@ impl Areas {
     pub fn find(&mut self, kind: AreaKind, is_pinned: bool, id: Id, evicted: &mut Vec<Id>) -> bool {
         match kind {
             AreaKind::Metadata => self.metadata.insert(id, None, evicted),
-            AreaKind::Image => return self.image.insert(id, is_pinned, evicted),
+            AreaKind::Image => return self.image.insert(None, id, is_pinned, evicted),
             AreaKind::Active => self.active.insert(None, id, evicted),
         }
         false
@@ -141,7 +146,9 @@ impl Areas {
         match kind {
             AreaKind::Metadata => self.metadata.remove(id),
             AreaKind::Image => self.image.remove(id),
-            AreaKind::Active => self.active.remove(id),
+            AreaKind::Active => {
+                self.active.remove(id);
+            }
         }
     }
 
@@ -172,21 +179,23 @@ impl Areas {
 
     /// How many blocks of images stay.
     pub fn pinned(&self) -> usize {
-        self.image.pinned.len()
+        self.image.len().1
     }
 
     /// How many blocks each area has, and may have.
     pub fn sizes(&self) -> [(usize, usize); 3] {
         [
             (self.metadata.pages.len(), self.metadata.pages.capacity()),
-            (self.image.len(), self.image.capacity),
-            (self.active.len, self.active.capacity),
+            (self.image.len().0, self.image.capacity()),
+            (self.active.len(), self.active.capacity()),
         ]
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use base::Location;
 
     use super::*;
@@ -227,16 +236,19 @@ mod tests {
         let mut areas = Areas::new(&Division::default(), 404);
         let volumes = [1, 2].map(VolumeId::from_random);
         let mut hits = [0; 2];
-        let mut evicted = Vec::new();
+        let (mut evicted, mut there) = (Vec::new(), HashSet::new());
         for number in (0..20).flat_map(|_| 0..60) {
             for (of, volume) in volumes.into_iter().enumerate() {
                 let area = Area::Active(volume);
                 let id = id(1000 * of as u64 + number);
-                if areas.active.owners.contains_key(&id) {
+                if there.insert(id) {
+                    areas.insert(area, id, &mut evicted);
+                    evicted.drain(..).for_each(|gone| {
+                        there.remove(&gone);
+                    });
+                } else {
                     hits[of] += 1;
                     areas.get(AreaKind::Active, area, id);
-                } else {
-                    areas.insert(area, id, &mut evicted);
                 }
             }
         }
@@ -272,6 +284,40 @@ mod tests {
         assert_eq!((evicted.len(), areas.sizes()[2].0), (0, 100));
     }
 
+    fn image(number: u128) -> Area {
+        Area::Image {
+            of: Some(Lineage::from_random(number)),
+            pinned: false,
+        }
+    }
+
+    /// A tenant marked a volume without clones, read it, and nothing of others' images was left.
+    #[test]
+    fn an_image_leaves_another_its_share() {
+        let mut areas = Areas::new(&Division::default(), 400);
+        let mut evicted = Vec::new();
+        for number in 0..150 {
+            areas.insert(image(1), id(number), &mut evicted);
+        }
+        for number in 1000..3000 {
+            areas.insert(image(2), id(number), &mut evicted);
+        }
+        let of_first = evicted.iter().filter(|gone| gone.location.bits() < 1000);
+        assert_eq!((of_first.count(), areas.sizes()[1]), (50, (200, 200)));
+        // What stays takes from whoever has most.
+        let pinned = Area::Image {
+            of: Some(Lineage::from_random(3)),
+            pinned: true,
+        };
+        evicted.clear();
+        for number in 5000..5100 {
+            assert!(areas.insert(pinned, id(number), &mut evicted));
+        }
+        let of_first = evicted.iter().filter(|gone| gone.location.bits() < 1000);
+        assert_eq!((of_first.count(), evicted.len()), (50, 100));
+        assert_eq!((areas.pinned(), areas.sizes()[1]), (100, (200, 200)));
+    }
+
     #[test]
     fn areas_do_not_take_from_each_other() {
         let mut areas = Areas::new(&Division::default(), 400);
@@ -280,7 +326,7 @@ mod tests {
             areas.insert(Area::Metadata { newest_of: None }, id(number), &mut evicted);
         }
         for number in 1000..3000 {
-            areas.insert(Area::Image { pinned: false }, id(number), &mut evicted);
+            areas.insert(image(1), id(number), &mut evicted);
             areas.insert(
                 Area::Active(VolumeId::from_random(1)),
                 id(number + 5000),
@@ -295,7 +341,7 @@ mod tests {
     fn what_is_pinned_stays_and_leaves_a_tenth_to_the_others() {
         let mut areas = Areas::new(&Division::default(), 400);
         let mut evicted = Vec::new();
-        let [pinned, other] = [true, false].map(|pinned| Area::Image { pinned });
+        let [pinned, other] = [true, false].map(|pinned| Area::Image { of: None, pinned });
         let mut stay = 0;
         for number in 0..300 {
             stay += usize::from(areas.insert(pinned, id(number), &mut evicted));

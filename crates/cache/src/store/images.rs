@@ -2,18 +2,21 @@
 
 use std::collections::HashSet;
 
+use base::Lineage;
+
 use super::entry::Id;
-use crate::policy::{Lirs, Policy};
+use super::shares::Shares;
 
 /// Of the image area so much is kept for what does not stay, one block in so many, and one at
 /// least.
 const UNPINNED_ONE_IN: usize = 10;
 
-/// Base images: blocks that stay, and in the room that they leave the others, by LIRS.
+/// Base images: blocks that stay, and in the room that they leave the others, each image's in a
+/// fair share: whoever may mark an image is not to push out those of others.
 pub struct Images {
-    pub capacity: usize,
-    pub pinned: HashSet<Id, foldhash::fast::FixedState>,
-    pub others: Lirs<Id>,
+    capacity: usize,
+    pinned: HashSet<Id, foldhash::fast::FixedState>,
+    others: Shares<Lineage>,
 }
 
 impl Images {
@@ -21,12 +24,19 @@ impl Images {
         Self {
             capacity,
             pinned: HashSet::default(),
-            others: Lirs::new(capacity),
+            others: Shares::new(capacity),
         }
     }
 
-    pub fn len(&self) -> usize {
-        self.pinned.len() + self.others.len()
+    /// How many blocks there are, and how many of them stay.
+    pub fn len(&self) -> (usize, usize) {
+        let pinned = self.pinned.len();
+        (pinned + self.others.len(), pinned)
+    }
+
+    /// And may be.
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Whether there is room for one more that stays.
@@ -35,20 +45,26 @@ impl Images {
         self.pinned.len() + kept < self.capacity
     }
 
-    /// A block is asked for.
-    pub fn get(&mut self, id: Id) {
-        self.others.get(id);
+    /// A block is asked for, of an image.
+    pub fn get(&mut self, of: Option<Lineage>, id: Id) {
+        self.others.get(of, id);
     }
 
     /// Keeps a block that was not there; others may go. Whether it stays.
-    pub fn insert(&mut self, id: Id, is_pinned: bool, evicted: &mut Vec<Id>) -> bool {
+    pub fn insert(
+        &mut self,
+        of: Option<Lineage>,
+        id: Id,
+        is_pinned: bool,
+        evicted: &mut Vec<Id>,
+    ) -> bool {
         let stays = is_pinned && self.can_pin();
         match stays {
             true => {
                 self.pinned.insert(id);
                 self.fit(evicted);
             }
-            false => self.others.insert(id, evicted),
+            false => self.others.insert(of, id, evicted),
         }
         stays
     }

@@ -171,6 +171,8 @@ struct State {
     queue: Queue,
     /// The file is left alone until then.
     fails_until: Option<Duration>,
+    /// What it has failed with last.
+    failure: Option<String>,
     under_way: UnderWay,
     /// Since when the directory in the file is not what it is here.
     dirty_since: Option<Duration>,
@@ -208,6 +210,7 @@ impl Cache {
                 statistics: Statistics::default(),
                 queue: Queue::default(),
                 fails_until: None,
+                failure: None,
                 under_way: UnderWay::default(),
                 dirty_since: None,
             }),
@@ -256,6 +259,18 @@ impl Cache {
     #[must_use]
     pub fn is_ill(&self) -> bool {
         self.is_left_alone(&mut self.state())
+    }
+
+    /// What is wrong with it, if it is ill.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        let mut state = self.state();
+        if self.look_at_file(&mut state) {
+            return Some("its file does not answer".to_owned());
+        }
+        let is_ill = self.is_left_alone(&mut state);
+        let error = state.failure.as_ref().filter(|_| is_ill)?;
+        Some(format!("its file has failed: {error}"))
     }
 
     fn find(&self, state: &mut State, area: Area, id: Id) -> Option<(u32, Entry)> {
@@ -430,6 +445,7 @@ impl Cache {
             state.statistics.failures += 1;
         }
         state.fails_until = Some(self.clock.monotonic() + FAILS_FOR);
+        state.failure = Some(error.to_string());
     }
 }
 

@@ -2,6 +2,7 @@
 //! overwritten.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use world::{Disk, File, OpenMode};
@@ -46,6 +47,9 @@ impl Opening<'_> {
             }
             file => self.locked(file.map_err(self.failed("read"))?)?,
         };
+        if !file.is_regular() && !file.is_device() {
+            return Err(CacheError::NotACache(self.path()));
+        }
         let length = file.length().map_err(self.failed("read"))?;
         let bytes = match bytes {
             Some(bytes) => bytes,
@@ -59,22 +63,27 @@ impl Opening<'_> {
             return Ok((file, head, false));
         }
         let is_free = Head::is_of_cache(&pages) || {
-            let used = head.slot_at(0).max(LOOKED_AT_BYTES).min(length);
+            // A device's is what file systems begin with; a file is its owner's to its end.
+            let used = match file.is_device() {
+                true => head.slot_at(0).max(LOOKED_AT_BYTES).min(length),
+                false => length,
+            };
             is_zero(&*file, used).map_err(self.failed("read"))?
         };
         if !is_free {
             return Err(CacheError::NotACache(self.path()));
         }
-        if file.is_device() {
-            if length < head.file_bytes() {
-                let (path, bytes) = (self.path(), length);
-                return Err(CacheError::ShortDevice { path, bytes });
-            }
-            clear(&*file, &head).map_err(self.failed("made"))?;
-            return Ok((file, head, true));
+        if !file.is_device() {
+            // The same file, with its owner and mode, whichever way leads to it.
+            file.set_length(0).map_err(self.failed("made"))?;
+            return self.fill(file, head);
         }
-        self.disk.remove(path).map_err(self.failed("made"))?;
-        self.make(head)
+        if length < head.file_bytes() {
+            let (path, bytes) = (self.path(), length);
+            return Err(CacheError::ShortDevice { path, bytes });
+        }
+        clear(&*file, &head).map_err(self.failed("made"))?;
+        Ok((file, head, true))
     }
 
     /// A file that is nobody else's: two would write over what the other one has.
@@ -89,15 +98,47 @@ impl Opening<'_> {
         let path = &self.config.path;
         let file = self.disk.open(path, OpenMode::CreateNew);
         let file = self.locked(file.map_err(self.failed("made"))?)?;
-        let filled = file
-            .allocate(head.file_bytes())
-            .and_then(|()| begin(&*file, &head));
-        if let Err(error) = filled {
+        let filled = self.fill(file, head);
+        if filled.is_err() {
             // What it has taken of a full disk is of use to others.
             let _ = self.disk.remove(path);
+        }
+        filled
+    }
+
+    /// An empty file becomes a cache.
+    fn fill(
+        &self,
+        file: Arc<dyn File>,
+        head: Head,
+    ) -> Result<(Arc<dyn File>, Head, bool), CacheError> {
+        let filled = self
+            .reserve(&*file, head.file_bytes())
+            .and_then(|()| begin(&*file, &head));
+        if let Err(error) = filled {
+            // As it was found.
+            let _ = file.set_length(0);
             return Err(self.failed("made")(error));
         }
         Ok((file, head, true))
+    }
+
+    /// Where room cannot be reserved there has to be enough at least.
+    fn reserve(&self, file: &dyn File, bytes: u64) -> io::Result<()> {
+        file.allocate(bytes)?;
+        let has_room = file.allocated()? >= bytes || {
+            let folder = self
+                .config
+                .path
+                .parent()
+                .filter(|path| *path != Path::new(""));
+            let space = self.disk.space(folder.unwrap_or(Path::new(".")))?;
+            space.free_bytes >= bytes
+        };
+        match has_room {
+            true => Ok(()),
+            false => Err(io::ErrorKind::StorageFull.into()),
+        }
     }
 }
 

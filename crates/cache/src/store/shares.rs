@@ -1,149 +1,225 @@
-//! The active area: each volume's share of what volumes read.
+//! [`Shares`]: an area of which each has a fair share: volumes of the active one, base images of
+//! theirs.
 
 use std::collections::{BTreeMap, HashMap};
-
-use base::VolumeId;
 
 use super::entry::Id;
 use crate::policy::{Lirs, Policy};
 
-/// What volumes read. What one does not use others may; who has most gives something back when
-/// there is no room: so of two that want all there is each has half, and a scan pushes out
-/// what it has brought itself.
-pub struct Shares {
-    pub capacity: usize,
-    pub len: usize,
-    /// None: nobody has asked for these since the process began. Each is full: it may have as
-    /// many as it has.
-    shares: BTreeMap<Option<VolumeId>, Lirs<Id>>,
-    pub owners: HashMap<Id, Option<VolumeId>, foldhash::fast::FixedState>,
-    /// What some may have at most, 1 at least.
-    bounds: BTreeMap<VolumeId, usize>,
+/// What one has. It is full: it may have as many as it has.
+struct Share<O> {
+    /// None: nobody has asked for these since the process began.
+    owner: Option<O>,
+    blocks: Lirs<Id>,
 }
 
-impl Shares {
+/// What one does not use others may; who has most gives something back when there is no room:
+/// so of two that want all there is each has half, and a scan pushes out what it has brought
+/// itself.
+pub struct Shares<O> {
+    capacity: usize,
+    len: usize,
+    /// By number; one that has nothing is none.
+    shares: Vec<Option<Share<O>>>,
+    numbers: BTreeMap<Option<O>, u32>,
+    /// In whose share a block is.
+    owners: HashMap<Id, u32, foldhash::fast::FixedState>,
+    /// What some may have at most, 1 at least.
+    bounds: BTreeMap<O, usize>,
+}
+
+impl<O: Copy + Ord> Shares<O> {
     pub fn new(capacity: usize) -> Self {
         Self {
             capacity,
             len: 0,
-            shares: BTreeMap::new(),
+            shares: Vec::new(),
+            numbers: BTreeMap::new(),
             owners: HashMap::default(),
             bounds: BTreeMap::new(),
         }
     }
 
-    /// What `volume` may have from now on, in blocks; none: its fair share. What it has beyond
+    /// How many blocks there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// And may be.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// There may be so many from now on; those go that are too many.
+    pub fn resize(&mut self, capacity: usize, evicted: &mut Vec<Id>) {
+        self.capacity = capacity;
+        while self.len > capacity
+            && let Some(number) = self.largest()
+        {
+            self.let_go(number, evicted);
+        }
+    }
+
+    /// What `owner` may have from now on, in blocks; none: its fair share. What it has beyond
     /// that stays until [`Shares::shrink`].
-    pub fn bound(&mut self, volume: VolumeId, max: Option<usize>) {
+    pub fn bound(&mut self, owner: O, max: Option<usize>) {
         match max {
-            Some(max) => self.bounds.insert(volume, max.max(1)),
-            None => self.bounds.remove(&volume),
+            Some(max) => self.bounds.insert(owner, max.max(1)),
+            None => self.bounds.remove(&owner),
         };
     }
 
-    /// Of what `volume` has beyond its bound, at most `count` go.
-    pub fn shrink(&mut self, volume: VolumeId, count: usize, evicted: &mut Vec<Id>) {
-        let Some(max) = self.bounds.get(&volume).copied() else {
+    /// Of what `owner` has beyond its bound, at most `count` go.
+    pub fn shrink(&mut self, owner: O, count: usize, evicted: &mut Vec<Id>) {
+        let max = self.bounds.get(&owner).copied();
+        let number = self.numbers.get(&Some(owner)).copied();
+        let (Some(max), Some(number)) = (max, number) else {
             return;
         };
-        let volume = Some(volume);
-        let excess = self.len_of(volume).saturating_sub(max);
+        let excess = self.len_of(number).saturating_sub(max);
         for _ in 0..excess.min(count) {
-            let Some(gone) = self.share(volume).let_go() else {
-                return;
-            };
-            self.has_gone(volume, gone);
+            self.let_go(number, evicted);
+        }
+    }
+
+    fn len_of(&self, number: u32) -> usize {
+        let share = self.shares.get(number as usize);
+        let share = share.and_then(Option::as_ref);
+        share.map_or(0, |share| share.blocks.len())
+    }
+
+    /// How many blocks of `owner` there are.
+    fn len_owned(&self, owner: Option<O>) -> usize {
+        let number = self.numbers.get(&owner);
+        number.map_or(0, |number| self.len_of(*number))
+    }
+
+    /// Whether `owner` has as much as it may.
+    fn is_at_bound(&self, owner: Option<O>) -> bool {
+        let bound = owner.and_then(|owner| self.bounds.get(&owner));
+        bound.is_some_and(|max| self.len_owned(owner) >= *max)
+    }
+
+    fn largest(&self) -> Option<u32> {
+        let numbers = self.numbers.values().copied();
+        numbers.max_by_key(|number| self.len_of(*number))
+    }
+
+    /// The number of a share, which is begun if there is none.
+    fn number(&mut self, owner: Option<O>) -> u32 {
+        if let Some(number) = self.numbers.get(&owner) {
+            return *number;
+        }
+        let share = Some(Share {
+            owner,
+            blocks: Lirs::new(1),
+        });
+        let number = match self.shares.iter().position(Option::is_none) {
+            Some(free) => {
+                self.shares[free] = share;
+                free
+            }
+            None => {
+                self.shares.push(share);
+                self.shares.len() - 1
+            }
+        };
+        self.numbers.insert(owner, number as u32);
+        number as u32
+    }
+
+    /// A block is asked for, for `owner`.
+    pub fn get(&mut self, owner: Option<O>, id: Id) {
+        let Some(number) = self.owners.get(&id).copied() else {
+            return;
+        };
+        let Some(share) = &mut self.shares[number as usize] else {
+            return;
+        };
+        // Whoever asks for what nobody has is its owner from now on.
+        let is_new = share.owner.is_none() && owner.is_some();
+        if is_new && !self.is_at_bound(owner) {
+            self.remove(id);
+            self.put(owner, id);
+        } else if let Some(share) = &mut self.shares[number as usize] {
+            share.blocks.get(id);
+        }
+    }
+
+    /// Gives `owner` one more.
+    fn put(&mut self, owner: Option<O>, id: Id) {
+        let number = self.number(owner);
+        let Some(share) = &mut self.shares[number as usize] else {
+            return;
+        };
+        // It has room for it: nothing goes.
+        share.blocks.resize(share.blocks.len() + 1, &mut Vec::new());
+        share.blocks.insert(id, &mut Vec::new());
+        self.owners.insert(id, number);
+        self.len += 1;
+    }
+
+    /// One of a share's blocks goes.
+    fn let_go(&mut self, number: u32, evicted: &mut Vec<Id>) {
+        let share = self.shares[number as usize].as_mut();
+        if let Some(gone) = share.and_then(|share| share.blocks.let_go()) {
+            self.has_gone(number, gone);
             evicted.push(gone);
         }
     }
 
-    fn len_of(&self, volume: Option<VolumeId>) -> usize {
-        self.shares.get(&volume).map_or(0, |share| share.len())
-    }
-
-    /// Whether a volume has as much as it may.
-    fn is_at_bound(&self, volume: Option<VolumeId>) -> bool {
-        let bound = volume.and_then(|volume| self.bounds.get(&volume));
-        bound.is_some_and(|max| self.len_of(volume) >= *max)
-    }
-
-    fn share(&mut self, volume: Option<VolumeId>) -> &mut Lirs<Id> {
-        self.shares.entry(volume).or_insert_with(|| Lirs::new(1))
-    }
-
-    /// A block is asked for, for `volume`.
-    pub fn get(&mut self, volume: Option<VolumeId>, id: Id) {
-        let Some(owner) = self.owners.get(&id).copied() else {
-            return;
-        };
-        // Whoever asks for what nobody has is its owner from now on.
-        if owner.is_none() && volume.is_some() && !self.is_at_bound(volume) {
-            self.take_out(owner, id);
-            self.put(volume, id);
-        } else {
-            self.share(owner).get(id);
-        }
-    }
-
-    /// Gives `volume` one more.
-    fn put(&mut self, volume: Option<VolumeId>, id: Id) {
-        let share = self.share(volume);
-        // It has room for it: nothing goes.
-        share.resize(share.len() + 1, &mut Vec::new());
-        share.insert(id, &mut Vec::new());
-        self.owners.insert(id, volume);
-        self.len += 1;
-    }
-
-    fn take_out(&mut self, owner: Option<VolumeId>, id: Id) {
-        self.share(owner).remove(id);
-        self.has_gone(owner, id);
-    }
-
     /// A block has left its share.
-    fn has_gone(&mut self, owner: Option<VolumeId>, id: Id) {
-        let share = self.share(owner);
-        match share.len() {
-            0 => drop(self.shares.remove(&owner)),
-            len => share.resize(len, &mut Vec::new()),
-        }
+    fn has_gone(&mut self, number: u32, id: Id) {
         self.owners.remove(&id);
         self.len -= 1;
+        let place = &mut self.shares[number as usize];
+        let Some(share) = place else { return };
+        match share.blocks.len() {
+            0 => {
+                self.numbers.remove(&share.owner);
+                *place = None;
+            }
+            len => share.blocks.resize(len, &mut Vec::new()),
+        }
     }
 
-    /// A block is kept from now on, which was not, for `volume`; another one may go.
-    pub fn insert(&mut self, volume: Option<VolumeId>, id: Id, evicted: &mut Vec<Id>) {
-        let is_bound = self.is_at_bound(volume);
+    /// A block is kept from now on, which was not, for `owner`; another one may go.
+    pub fn insert(&mut self, owner: Option<O>, id: Id, evicted: &mut Vec<Id>) {
+        let is_bound = self.is_at_bound(owner);
         if self.len < self.capacity && !is_bound {
-            return self.put(volume, id);
+            return self.put(owner, id);
         }
-        let has = self.len_of(volume);
-        let largest = self.shares.iter().max_by_key(|(_, share)| share.len());
-        match largest.map(|(owner, share)| (*owner, share.len())) {
+        let has = self.len_owned(owner);
+        let largest = self.largest().map(|number| (number, self.len_of(number)));
+        match largest {
             // Who has one more keeps it, or the two would take it from each other for ever.
-            Some((owner, most)) if !is_bound && (has == 0 || most > has + 1) => {
-                let Some(gone) = self.share(owner).let_go() else {
-                    return;
-                };
-                self.has_gone(owner, gone);
-                evicted.push(gone);
-                self.put(volume, id);
+            Some((number, most)) if !is_bound && (has == 0 || most > has + 1) => {
+                self.let_go(number, evicted);
+                self.put(owner, id);
             }
             _ => {
+                let number = self.number(owner);
                 let before = evicted.len();
-                self.share(volume).insert(id, evicted);
+                if let Some(share) = &mut self.shares[number as usize] {
+                    share.blocks.insert(id, evicted);
+                }
                 for gone in evicted.iter().skip(before) {
                     self.owners.remove(gone);
                 }
-                self.owners.insert(id, volume);
+                self.owners.insert(id, number);
             }
         }
     }
 
-    /// A block is kept no more.
-    pub fn remove(&mut self, id: Id) {
-        if let Some(owner) = self.owners.get(&id).copied() {
-            self.take_out(owner, id);
+    /// A block is kept no more. Whether it was.
+    pub fn remove(&mut self, id: Id) -> bool {
+        let Some(number) = self.owners.get(&id).copied() else {
+            return false;
+        };
+        if let Some(share) = &mut self.shares[number as usize] {
+            share.blocks.remove(id);
         }
+        self.has_gone(number, id);
+        true
     }
 }

@@ -197,7 +197,11 @@ impl Slots {
             let pinned = self.slots[slot].entry.filter(|entry| entry.is_pinned);
             let Some(entry) = pinned else { continue };
             self.areas.remove(entry.area, entry.id);
-            self.make_room(Area::Image { pinned: false }, entry.id);
+            let unpinned = Area::Image {
+                of: None,
+                pinned: false,
+            };
+            self.make_room(unpinned, entry.id);
             self.slots[slot].entry = Some(entry.kept_as(entry.area, false));
             self.mark_dirty(slot as u32);
         }

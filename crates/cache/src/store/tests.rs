@@ -10,8 +10,14 @@ use super::*;
 
 const PATH: &str = "/ssd/cache";
 const METADATA: Area = Area::Metadata { newest_of: None };
-const IMAGE: Area = Area::Image { pinned: false };
-const PINNED: Area = Area::Image { pinned: true };
+const IMAGE: Area = Area::Image {
+    of: None,
+    pinned: false,
+};
+const PINNED: Area = Area::Image {
+    of: None,
+    pinned: true,
+};
 
 fn config(bytes: u64) -> CacheConfig {
     CacheConfig {
@@ -181,6 +187,7 @@ fn whatever_a_crash_or_a_flipped_bit_leaves_is_right_or_not_there() {
                 let area = match number % 3 {
                     0 => METADATA,
                     1 => Area::Image {
+                        of: None,
                         pinned: number.is_multiple_of(2),
                     },
                     _ => active(number % 2),
@@ -229,6 +236,8 @@ fn a_file_that_fails_is_no_cache_for_a_while() {
     rig.settle();
     assert!(!rig.has(IMAGE, 2));
     assert_eq!(rig.cache.statistics().failures, 1);
+    let problem = rig.cache.problem().expect("it is said");
+    assert!(problem.contains("has failed"), "{problem}");
     rig.simulation.disk.heal(Path::new("/ssd"));
     assert!(!rig.has(IMAGE, 1), "it is left alone");
     rig.simulation.clock.advance(FAILS_FOR);
@@ -253,6 +262,8 @@ fn a_file_that_hangs_is_not_asked_until_it_answers() {
         assert!(may_be_slow);
         clock.advance(HANGS_AFTER);
         assert!(rig.cache.is_ill() && !rig.cache.has(id(1)));
+        let problem = rig.cache.problem().expect("it is said");
+        assert!(problem.contains("does not answer"), "{problem}");
         assert!(!rig.has(IMAGE, 1));
         rig.offer(IMAGE, 2);
         disk.heal(Path::new("/ssd"));
@@ -504,6 +515,13 @@ fn what_cannot_be_a_cache_is_refused() {
     other.write_at(&[0; 7], 0).expect("written");
     other.write_at(b"_BHRfS_M", 65_600).expect("written");
     assert!(open(&others).contains("something else"));
+    // A file is its owner's to its end, however it begins.
+    let other = world::Disk::open(&*disk, Path::new("/ssd/other"), world::OpenMode::Write);
+    let other = other.expect("opened");
+    other.set_length(0).expect("cut");
+    other.write_at(b"letters", 3 << 20).expect("written");
+    assert!(open(&others).contains("something else"));
+    assert_eq!(other.length().expect("known"), (3 << 20) + 7);
     world::Disk::remove(&*disk, Path::new("/ssd/other")).expect("it is there still");
     let full = open(&config(8 << 20));
     assert!(

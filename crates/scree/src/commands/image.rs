@@ -10,7 +10,7 @@ use world::{Clock as _, host};
 
 use super::{Failure, Session, or_dash, segment, spelt};
 use crate::args::ImageCommand;
-use crate::output::{Table, print};
+use crate::output::{Table, print, print_notice};
 use crate::progress::Progress;
 
 /// How far hosts are, is asked so often.
@@ -73,6 +73,10 @@ impl Session {
         if no_wait || self.is_dry_run {
             return Ok(print(self.format, &image, preloads)?);
         }
+        let goes_on = format!(
+            "Ctrl-C ends the waiting, not the reading: `scree image preload {volume} --call-off` does"
+        );
+        print_notice(self.format, &goes_on);
         let progress = Progress::start(format!("waiting for hosts to read {volume}"));
         let mut seen = Seen::default();
         let asked = asked(&image.preloads, &how.hosts);
@@ -107,7 +111,7 @@ fn asked(preloads: &[Preload], named: &[String]) -> Vec<String> {
     let are_named = !named.is_empty() && named.iter().all(are_known);
     let is_asked = |one: &&Preload| match are_named {
         true => named.contains(&one.host),
-        false => is_under_way(one) || Some(&one.created) == newest,
+        false => one.state == PreloadState::Loading.as_str() || Some(&one.created) == newest,
     };
     let asked = preloads.iter().filter(is_asked);
     asked.map(|one| one.host.clone()).collect()
@@ -248,6 +252,7 @@ mod tests {
             of("h2", "error", "it is off", "1"),
             of("h3", "loading", "", "1"),
             of("h4", "done", "", "2"),
+            of("h5", "waiting", "", "1"),
         ];
         let names = |names: &[&str]| names.iter().copied().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(asked(&all, &[]), names(&["h1", "h3", "h4"]));

@@ -30,5 +30,5 @@ pub use progress::{Ended, Progress};
 pub use read::{Piece, ReadError, read_pieces, read_pieces_through};
 pub use store::{Member, Store, Table};
 pub(crate) use view::data_piece;
-pub use view::{CacheCounts, CacheView};
+pub use view::{CacheCounts, CacheView, ImagePart};
 pub use write::{PlaceError, Placement, Source, give_up, give_up_settled, place};

@@ -1,10 +1,9 @@
 //! [`CacheView`]: a volume's way through the host's cache (docs/cache.md, "Its place in the
 //! engine").
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use base::VolumeId;
+use base::{Lineage, VolumeId};
 use cache::host::{AreaCounts, Asker, Had, HostCache, Tally};
 use cache::memory::AheadCounts;
 use cache::store::{Area, Id, Protector, SLOT_BYTES};
@@ -21,14 +20,23 @@ pub struct CacheView {
     cache: Arc<HostCache>,
     volume: VolumeId,
     asker: Arc<Asker>,
-    /// Blocks written under epochs below this one are of a base image.
-    image_below: Arc<AtomicU32>,
-    /// And these stay.
-    is_image_pinned: Arc<AtomicBool>,
+    /// What of it is a base image's.
+    image: Arc<Mutex<ImagePart>>,
     /// For whom it reads.
     purpose: Purpose,
     /// Its map pages are of the newest version, as long as there is any such view.
     newest: Option<Arc<Newest>>,
+}
+
+/// What of a volume is a base image's; nothing, at first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ImagePart {
+    /// Which one's: whoever has written it.
+    pub of: Option<Lineage>,
+    /// Blocks written under epochs below this one.
+    pub below: u32,
+    /// And these stay.
+    pub is_pinned: bool,
 }
 
 /// For whom something is read.
@@ -79,8 +87,7 @@ impl CacheView {
             cache,
             volume,
             asker: Arc::default(),
-            image_below: Arc::default(),
-            is_image_pinned: Arc::default(),
+            image: Arc::default(),
             purpose: Purpose::Asked,
             newest: None,
         }
@@ -131,11 +138,9 @@ impl CacheView {
         self.cache.file().map(|file| file.pool())
     }
 
-    /// From now on, what was written under epochs below `below` is content of a base image,
-    /// which stays if `is_pinned`.
-    pub fn set_image(&self, below: u32, is_pinned: bool) {
-        self.is_image_pinned.store(is_pinned, Ordering::Relaxed);
-        self.image_below.store(below, Ordering::Relaxed);
+    /// From now on this part is content of a base image.
+    pub fn set_image(&self, part: ImagePart) {
+        *self.image.lock().unwrap_or_else(PoisonError::into_inner) = part;
     }
 
     /// What went through it so far.
@@ -190,10 +195,11 @@ impl CacheView {
                 newest_of: newest.map(|newest| newest.protector),
             };
         }
-        let epoch = piece.entry.sequence.epoch();
-        match epoch < self.image_below.load(Ordering::Relaxed) {
+        let image = *self.image.lock().unwrap_or_else(PoisonError::into_inner);
+        match piece.entry.sequence.epoch() < image.below {
             true => Area::Image {
-                pinned: self.is_image_pinned.load(Ordering::Relaxed),
+                of: image.of,
+                pinned: image.is_pinned,
             },
             false => Area::Active(self.volume),
         }

@@ -165,6 +165,10 @@ impl File for RealFile {
         is_block_device(self.file.metadata())
     }
 
+    fn is_regular(&self) -> bool {
+        self.file.metadata().is_ok_and(|found| found.is_file())
+    }
+
     fn try_lock(&self) -> io::Result<bool> {
         match self.file.try_lock() {
             Ok(()) => Ok(true),
