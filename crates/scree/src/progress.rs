@@ -3,7 +3,7 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 
 /// Spins on standard error while it lives, if that is a terminal.
 pub struct Progress(ProgressBar);
@@ -22,10 +22,32 @@ impl Progress {
         Self(bar)
     }
 
+    /// Says what is done `count` times.
+    pub fn bar(doing: impl Into<String>, count: u64) -> Self {
+        let bar = if std::io::stderr().is_terminal() {
+            ProgressBar::new(count)
+        } else {
+            ProgressBar::hidden()
+        };
+        bar.set_message(doing.into());
+        bar.set_style(bar_style());
+        Self(bar)
+    }
+
+    /// Of these, so many more were.
+    pub fn more(&self, count: u64) {
+        self.0.inc(count);
+    }
+
     /// Says how far it is.
     pub fn say(&self, how_far: impl Into<String>) {
         self.0.set_message(how_far.into());
     }
+}
+
+fn bar_style() -> ProgressStyle {
+    let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} {msg}, {eta} left");
+    style.unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 impl Drop for Progress {

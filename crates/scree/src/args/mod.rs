@@ -10,6 +10,7 @@ mod grant;
 mod image;
 mod key;
 mod party;
+mod privacy;
 mod process;
 mod project;
 mod relay;
@@ -37,6 +38,7 @@ pub use grant::GrantCommand;
 pub use image::ImageCommand;
 pub use key::KeyCommand;
 pub use party::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
+pub use privacy::{CaseArguments, FilesArguments, Made, PrivacyCommand, PrivacySimulateArguments};
 pub use process::{
     AgentArguments, ControllerArguments, KeepArguments, ServeArguments, TlsArguments, UpArguments,
 };
@@ -150,6 +152,10 @@ pub enum Command {
     /// Policies of caches, tried on what was asked of a disk.
     #[command(subcommand)]
     Cache(CacheCommand),
+
+    /// What whoever captures storage units can read, known beforehand.
+    #[command(subcommand)]
+    Privacy(PrivacyCommand),
 
     /// Print a completion script for a shell.
     Completions {

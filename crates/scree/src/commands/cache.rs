@@ -1,6 +1,5 @@
 //! `scree cache simulate`: the laboratory of policies.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use world::real::RealDisk;
 use world::{World, host, parallel};
 
 use super::Failure;
+use super::offline::{cores, failed, write_picture};
 use crate::args::{CacheCommand, SimulateArguments};
 use crate::output::{Format, Table, print, print_notice};
 use crate::plot::{Chart, Series};
@@ -66,10 +66,6 @@ pub fn run_cache(format: Format, command: CacheCommand) -> Result<(), Failure> {
         draw(path, &simulated)?;
     }
     Ok(print(format, &simulated, shown)?)
-}
-
-fn failed(path: &Path, error: impl std::fmt::Display) -> Failure {
-    Failure::new(format!("{}: {error}", path.display()))
 }
 
 /// The requests in these files, and what is to be known of them.
@@ -212,18 +208,5 @@ fn draw(path: &Path, simulated: &Simulated) -> Result<(), Failure> {
         y: "hit ratio, %".to_owned(),
         series: series.collect(),
     };
-    let svg = chart.svg().map_err(|why| failed(path, why))?;
-    write(path, &svg).map_err(|error| failed(path, error))
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a picture is its user's, as its shell would make it"
-)]
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    std::fs::write(path, text)
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from)
+    write_picture(path, &chart)
 }

@@ -7,7 +7,9 @@ mod grant;
 mod image;
 mod key;
 mod monitor;
+mod offline;
 mod party;
+mod privacy;
 mod project;
 mod restoring;
 mod snapshot;
@@ -19,6 +21,7 @@ mod volume;
 
 pub use cache::run_cache;
 pub use party::{enrol_host, enrol_unit, login};
+pub use privacy::run_privacy;
 pub use restoring::restore_unit;
 
 use std::collections::BTreeSet;

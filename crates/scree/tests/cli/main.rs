@@ -27,6 +27,7 @@ mod monitors;
 mod moves;
 mod networks;
 mod owners;
+mod privacy;
 mod relay;
 mod replicas;
 mod restarts;

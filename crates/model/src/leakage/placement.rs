@@ -1,0 +1,411 @@
+//! [`Placement`]: how blocks come to lie on units.
+
+use super::shares::Shares;
+
+/// How the blocks of a segment lie on the members of a set of units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spread {
+    /// Each member has all of them; 1 at least.
+    Copies(u32),
+    /// Each block lies on one member; any `data` members make up what the others have.
+    Erasure {
+        /// Members with data, 2 at least.
+        data: u32,
+        /// And with parity, 1 at least.
+        parity: u32,
+    },
+}
+
+impl Spread {
+    /// How many units a set has.
+    #[must_use]
+    pub fn members(self) -> u32 {
+        match self {
+            Self::Copies(copies) => copies,
+            Self::Erasure { data, parity } => data + parity,
+        }
+    }
+
+    /// A block of a set of which `captured` members are captured can be read with this
+    /// probability, in parts of [`Spread::members`].
+    pub(super) fn readable_parts(self, captured: u32) -> u32 {
+        let is_all = match self {
+            Self::Copies(_) => captured > 0,
+            Self::Erasure { data, .. } => captured >= data,
+        };
+        match is_all {
+            true => self.members(),
+            false => match self {
+                Self::Copies(_) => 0,
+                Self::Erasure { .. } => captured,
+            },
+        }
+    }
+}
+
+/// Which sets of units there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sets {
+    /// Any units, for each block anew, as HVSTO has it.
+    Any,
+    /// A plan: each unit is in so many sets, and in no others.
+    Planned {
+        /// 1 at least.
+        sets_per_unit: u32,
+    },
+}
+
+/// How blocks come to lie on units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// All units, as many as a set has at least; [`Placement::UNITS_MAX`] at most.
+    pub units: u32,
+    /// How blocks lie on a set.
+    pub spread: Spread,
+    /// Which sets there are.
+    pub sets: Sets,
+}
+
+/// Why something is no placement, or nothing can be captured of it so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PlacementError {
+    /// Nothing is placed nowhere.
+    #[error("there is no unit")]
+    NoUnits,
+    /// The sum over all cases would take too long.
+    #[error("{units} units are more than the {max} that are reckoned with")]
+    ManyUnits {
+        /// How many.
+        units: u32,
+        /// How many there may be.
+        max: u32,
+    },
+    /// A set has no room.
+    #[error("{members} members of a set need as many units, and there are {units}")]
+    FewUnits {
+        /// How many there are.
+        units: u32,
+        /// How many a set has.
+        members: u32,
+    },
+    /// No copy, no data, no parity, or no set.
+    #[error("there is at least one copy, two members with data, one with parity, and one set")]
+    Nothing,
+    /// More than there are.
+    #[error("{captured} units cannot be captured of {units}")]
+    ManyCaptured {
+        /// How many.
+        captured: u32,
+        /// How many there are.
+        units: u32,
+    },
+}
+
+impl Placement {
+    /// No more units are reckoned with.
+    pub const UNITS_MAX: u32 = 1000;
+
+    /// Which share of all blocks is readable with `captured` units, any of which are as likely,
+    /// and how likely each share is.
+    ///
+    /// # Errors
+    /// [`PlacementError`].
+    pub fn shares(&self, captured: u32) -> Result<Shares, PlacementError> {
+        self.check(captured)?;
+        let members = self.spread.members();
+        let one_set = hypergeometric(self.units, captured, members);
+        match self.sets {
+            // Each block has a set of its own: of so many the mean is certain.
+            Sets::Any => {
+                let parts = |count| f64::from(self.spread.readable_parts(count));
+                let mean: f64 = (0..).zip(&one_set).map(|(count, p)| p * parts(count)).sum();
+                Ok(Shares::certain(mean / f64::from(members)))
+            }
+            Sets::Planned { sets_per_unit } => {
+                let one = self.one_permutation(captured);
+                let all = convolved(&one, sets_per_unit);
+                let most = (all.len() - 1) as f64;
+                let share = |(parts, p)| (f64::from(parts) / most, p);
+                Ok(Shares::new((0..).zip(all).map(share)))
+            }
+        }
+    }
+
+    fn check(&self, captured: u32) -> Result<(), PlacementError> {
+        let (units, members) = (self.units, self.spread.members());
+        let is_nothing = match self.spread {
+            Spread::Copies(copies) => copies == 0,
+            Spread::Erasure { data, parity } => data < 2 || parity == 0,
+        };
+        let no_sets = matches!(self.sets, Sets::Planned { sets_per_unit: 0 });
+        if units == 0 {
+            Err(PlacementError::NoUnits)
+        } else if is_nothing || no_sets {
+            Err(PlacementError::Nothing)
+        } else if units > Self::UNITS_MAX {
+            let max = Self::UNITS_MAX;
+            Err(PlacementError::ManyUnits { units, max })
+        } else if members > units {
+            Err(PlacementError::FewUnits { units, members })
+        } else if captured > units {
+            Err(PlacementError::ManyCaptured { captured, units })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The readable parts of all sets that one permutation of the units is cut into: how likely
+    /// each sum is. Those units that are left over are in none.
+    ///
+    /// Set by set: of the units that are left so many are captured, and the next set has some
+    /// of them, as a draw without replacement has.
+    fn one_permutation(&self, captured: u32) -> Vec<f64> {
+        let members = self.spread.members();
+        let sets = self.units / members;
+        let most = (sets * members) as usize;
+        // By how many captured units are left, and the sum so far.
+        let mut now = vec![vec![0.0; most + 1]; captured as usize + 1];
+        now[captured as usize][0] = 1.0;
+        for set in 0..sets {
+            let units_left = self.units - set * members;
+            let mut next = vec![vec![0.0; most + 1]; captured as usize + 1];
+            for (left, sums) in (0..).zip(&now) {
+                let reachable = &sums[..=(set * members) as usize];
+                if left > units_left || reachable.iter().all(|p| *p == 0.0) {
+                    continue;
+                }
+                let of_set = hypergeometric(units_left, left, members);
+                for (count, p) in (0..).zip(of_set).filter(|(_, p)| *p > 0.0) {
+                    let parts = self.spread.readable_parts(count) as usize;
+                    let into = &mut next[(left - count) as usize];
+                    for (sum, before) in reachable.iter().enumerate() {
+                        into[sum + parts] += p * before;
+                    }
+                }
+            }
+            now = next;
+        }
+        let mut all = vec![0.0; most + 1];
+        for sums in now {
+            for (sum, p) in sums.into_iter().enumerate() {
+                all[sum] += p;
+            }
+        }
+        all
+    }
+}
+
+/// Of `units`, `captured` are; how likely it is that 0, 1 … of `members` of them are.
+fn hypergeometric(units: u32, captured: u32, members: u32) -> Vec<f64> {
+    let members = members.min(units);
+    let probability = |count: u32| {
+        if count > captured || members - count > units - captured {
+            return 0.0;
+        }
+        let mut p = 1.0;
+        for index in 0..count {
+            p *= f64::from(captured - index) / f64::from(units - index);
+        }
+        for index in 0..members - count {
+            p *= f64::from(units - captured - index) / f64::from(units - count - index);
+        }
+        // In which order does not matter.
+        for index in 0..count {
+            p *= f64::from(members - index) / f64::from(index + 1);
+        }
+        p
+    };
+    (0..=members).map(probability).collect()
+}
+
+/// How likely each sum of `count` such draws is.
+fn convolved(one: &[f64], count: u32) -> Vec<f64> {
+    let mut all = vec![1.0];
+    for _ in 0..count {
+        let mut next = vec![0.0; all.len() + one.len() - 1];
+        for (sum, p) in all.iter().enumerate().filter(|(_, p)| **p > 0.0) {
+            for (more, q) in one.iter().enumerate() {
+                next[sum + more] += p * q;
+            }
+        }
+        all = next;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(one: f64, other: f64) -> bool {
+        (one - other).abs() <= 1e-12 * one.abs().max(other.abs()).max(1e-3)
+    }
+
+    /// All ways to choose `count` of `units`.
+    fn subsets(units: u32, count: u32) -> Vec<u32> {
+        (0..1_u32 << units)
+            .filter(|set| set.count_ones() == count)
+            .collect()
+    }
+
+    #[test]
+    fn one_copy_on_any_unit_is_the_papers_equation() {
+        for captured in 0..=100 {
+            let placement = Placement {
+                units: 100,
+                spread: Spread::Copies(1),
+                sets: Sets::Any,
+            };
+            let shares = placement.shares(captured).expect("it is one");
+            let q = f64::from(captured) / 100.0;
+            for blocks in [1, 2, 7] {
+                assert!(close(shares.leaks(blocks), q.powi(blocks as i32)));
+            }
+        }
+    }
+
+    /// Every set of units that may be captured, and every set that a block may lie on.
+    #[test]
+    fn a_block_is_read_as_often_as_in_all_cases_counted() {
+        let spreads = [
+            Spread::Copies(1),
+            Spread::Copies(2),
+            Spread::Copies(3),
+            Spread::Erasure { data: 2, parity: 1 },
+            Spread::Erasure { data: 3, parity: 2 },
+        ];
+        for (units, spread) in (5..9).flat_map(|units| spreads.map(|spread| (units, spread))) {
+            let members = spread.members();
+            for captured in 0..=units {
+                let sets = subsets(units, members);
+                let count: u32 = sets
+                    .iter()
+                    // By symmetry one captured set is as good as any.
+                    .map(|set| (set & ((1 << captured) - 1)).count_ones())
+                    .map(|count| spread.readable_parts(count))
+                    .sum();
+                let expected = f64::from(count) / (sets.len() as f64 * f64::from(members));
+                let placement = Placement {
+                    units,
+                    spread,
+                    sets: Sets::Any,
+                };
+                let found = placement.shares(captured).expect("it is one").leaks(1);
+                assert!(close(found, expected), "{placement:?} {captured}");
+                // A plan has the same mean.
+                let planned = Placement {
+                    sets: Sets::Planned { sets_per_unit: 3 },
+                    ..placement
+                };
+                let found = planned.shares(captured).expect("it is one").leaks(1);
+                assert!(close(found, expected), "{planned:?} {captured}");
+            }
+        }
+    }
+
+    fn permutations(of: Vec<u32>) -> Vec<Vec<u32>> {
+        if of.len() <= 1 {
+            return vec![of];
+        }
+        let mut all = Vec::new();
+        for at in 0..of.len() {
+            let mut rest = of.clone();
+            let first = rest.remove(at);
+            all.extend(permutations(rest).into_iter().map(|mut rest| {
+                rest.insert(0, first);
+                rest
+            }));
+        }
+        all
+    }
+
+    /// Every pair of permutations of six units.
+    #[test]
+    fn files_on_a_plan_leak_as_often_as_in_all_cases_counted() {
+        for spread in [
+            Spread::Copies(2),
+            Spread::Copies(3),
+            Spread::Erasure { data: 2, parity: 1 },
+            Spread::Copies(4),
+        ] {
+            let members = spread.members() as usize;
+            for captured in 0..=6 {
+                let sums: Vec<u32> = permutations((0..6).collect())
+                    .iter()
+                    .map(|order| {
+                        let sets = order.chunks_exact(members);
+                        let count = |set: &[u32]| {
+                            let captured = set.iter().filter(|unit| **unit < captured);
+                            spread.readable_parts(captured.count() as u32)
+                        };
+                        sets.map(count).sum()
+                    })
+                    .collect();
+                let most = 2.0 * f64::from(6 / members as u32 * members as u32);
+                let how_often = |sum: u32| sums.iter().filter(|one| **one == sum).count() as f64;
+                let often: Vec<f64> = (0..=6).map(how_often).collect();
+                for blocks in [1, 2, 5] {
+                    let mut expected = 0.0;
+                    for (one, first) in often.iter().enumerate() {
+                        for (other, second) in often.iter().enumerate() {
+                            let share = (one + other) as f64 / most;
+                            expected += first * second * share.powi(blocks);
+                        }
+                    }
+                    expected /= (sums.len() * sums.len()) as f64;
+                    let placement = Placement {
+                        units: 6,
+                        spread,
+                        sets: Sets::Planned { sets_per_unit: 2 },
+                    };
+                    let shares = placement.shares(captured).expect("it is one");
+                    let found = shares.leaks(blocks as u64);
+                    assert!(close(found, expected), "{spread:?} {captured} {blocks}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_plan_leaks_files_more_often_and_blocks_as_often() {
+        let placement = |sets| Placement {
+            units: 100,
+            spread: Spread::Copies(3),
+            sets,
+        };
+        let any = placement(Sets::Any).shares(5).expect("it is one");
+        let mut before = f64::INFINITY;
+        for sets_per_unit in [1, 2, 4, 8] {
+            let planned = placement(Sets::Planned { sets_per_unit });
+            let planned = planned.shares(5).expect("it is one");
+            assert!(close(planned.leaks(1), any.leaks(1)));
+            let leaks = planned.leaks(10);
+            assert!(leaks > any.leaks(10) && leaks < before);
+            before = leaks;
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let placement = Placement {
+            units: 4,
+            spread: Spread::Copies(2),
+            sets: Sets::Any,
+        };
+        let refused = |placement: Placement, captured| {
+            placement.shares(captured).expect_err("refused").to_string()
+        };
+        assert!(refused(placement, 5).contains("cannot be captured of 4"));
+        let with = |spread| Placement {
+            spread,
+            ..placement
+        };
+        assert!(refused(with(Spread::Copies(5)), 1).contains("need as many units"));
+        assert!(refused(with(Spread::Copies(0)), 1).contains("at least one copy"));
+        let erasure = Spread::Erasure { data: 1, parity: 1 };
+        assert!(refused(with(erasure), 1).contains("two members with data"));
+        for (units, why) in [(0, "no unit"), (100_000, "more than the 1000")] {
+            assert!(refused(Placement { units, ..placement }, 0).contains(why));
+        }
+    }
+}

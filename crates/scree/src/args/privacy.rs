@@ -1,0 +1,205 @@
+//! What a break-in leaks: the model.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Subcommand, ValueEnum};
+use model::leakage::{Placement, Sets, Spread};
+
+use super::size;
+
+#[derive(Subcommand)]
+pub enum PrivacyCommand {
+    /// Say what whoever captures some of the storage units can read of files, by equations.
+    /// Nothing that runs is asked.
+    Estimate(PrivacyEstimateArguments),
+    /// The same by trials: which units are captured, and where blocks lie, is drawn at random.
+    Simulate(PrivacySimulateArguments),
+}
+
+#[derive(Args)]
+pub struct PrivacyEstimateArguments {
+    #[command(flatten)]
+    pub case: CaseArguments,
+}
+
+#[derive(Args)]
+pub struct PrivacySimulateArguments {
+    #[command(flatten)]
+    pub case: CaseArguments,
+
+    /// How many trials.
+    #[arg(long, value_name = "N", default_value_t = 1000,
+          value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    pub trials: u32,
+
+    /// Where the trials begin: the same seed gives the same numbers.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Units, how blocks lie on them, and files.
+#[derive(Args)]
+pub struct CaseArguments {
+    /// How many storage units there are.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub units: u32,
+
+    /// How many of them are captured: one number, several (1,5,25), or all from one to another
+    /// (1..25).
+    #[arg(long, value_name = "N")]
+    pub captured: Counts,
+
+    /// The size of a block.
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = block)]
+    pub block_size: u64,
+
+    /// Copies of each block: whoever captures one reads it.
+    #[arg(long, value_name = "R", default_value_t = 1, conflicts_with = "erasure",
+          value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub replicas: u32,
+
+    /// In the place of copies: K units with data and M with parity. A block is on one of them,
+    /// and any K make up what the others have.
+    #[arg(long, value_name = "K+M", value_parser = erasure)]
+    pub erasure: Option<Spread>,
+
+    /// With how many others each unit shares blocks, as planned sets have it (Scree's are 8).
+    /// [default: any units, for each block anew]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub scatter_width: Option<u32>,
+
+    /// Blocks are sealed, and the attacker has no keys: nothing that they say leaks.
+    #[arg(long)]
+    pub sealed: bool,
+
+    #[command(flatten)]
+    pub files: FilesArguments,
+
+    /// Draw which part leaks by captured units into this file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+}
+
+/// Which files; if nothing is said, those of `--distribution documents`.
+#[derive(Args)]
+#[group(multiple = false)]
+pub struct FilesArguments {
+    /// The files below this folder, of one file system; links are not followed.
+    #[arg(long, value_name = "FOLDER")]
+    pub tree: Option<PathBuf>,
+
+    /// A list: a length in bytes on each line; or CSV, in a column `bytes`, `size` or `length`.
+    #[arg(long, value_name = "FILE")]
+    pub list: Option<PathBuf>,
+
+    /// Files that are made up.
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub distribution: Option<Made>,
+}
+
+/// Files that are made up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Made {
+    /// 20.86 GB of students' documents, as HVSTO's authors had: what is published of them.
+    Documents,
+}
+
+/// Numbers, each once, the smallest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counts(pub Vec<u32>);
+
+/// So many at most.
+const COUNTS_MAX: u32 = 1000;
+
+impl FromStr for Counts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            let parsed = text.trim().parse::<u32>();
+            parsed.map_err(|_| format!("{text:?} is no number of units"))
+        };
+        let mut counts = Vec::new();
+        for part in text.split(',') {
+            match part.split_once("..") {
+                None => counts.push(number(part)?),
+                Some((first, last)) => {
+                    let (first, last) = (number(first)?, number(last.trim_start_matches('='))?);
+                    if first > last || last - first >= COUNTS_MAX {
+                        return Err(format!(
+                            "from {first} to {last} is not 1 to {COUNTS_MAX} numbers"
+                        ));
+                    }
+                    counts.extend(first..=last);
+                }
+            }
+        }
+        counts.sort_unstable();
+        counts.dedup();
+        Ok(Self(counts))
+    }
+}
+
+fn block(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err("a block has at least one byte".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+fn erasure(text: &str) -> Result<Spread, String> {
+    let parts = text.split_once('+');
+    let parsed = parts.and_then(|(data, parity)| {
+        let (data, parity) = (data.parse::<u32>().ok()?, parity.parse::<u32>().ok()?);
+        let is_one = (2..=64).contains(&data) && (1..=64).contains(&parity);
+        is_one.then_some(Spread::Erasure { data, parity })
+    });
+    parsed.ok_or_else(|| {
+        "K+M with 2 to 64 units with data and 1 to 64 with parity, as 4+2".to_owned()
+    })
+}
+
+impl CaseArguments {
+    /// How blocks lie on units.
+    pub fn placement(&self) -> Placement {
+        let spread = self.erasure.unwrap_or(Spread::Copies(self.replicas));
+        let others = spread.members() - 1;
+        let sets = match self.scatter_width {
+            // One copy shares its unit with nobody: any unit, or all sets there are.
+            Some(width) if others > 0 => Sets::Planned {
+                sets_per_unit: width.div_ceil(others),
+            },
+            _ => Sets::Any,
+        };
+        Placement {
+            units: self.units,
+            spread,
+            sets,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_numbers_and_ranges_of_them() {
+        let counts = |text: &str| text.parse::<Counts>().map(|counts| counts.0);
+        assert_eq!(counts("5"), Ok(vec![5]));
+        assert_eq!(counts("3..5,1,4"), Ok(vec![1, 3, 4, 5]));
+        assert_eq!(counts("1..=2"), Ok(vec![1, 2]));
+        for bad in ["", "x", "5..3", "1..5000", "-1", "1,,2"] {
+            assert!(counts(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn erasure_is_two_numbers() {
+        assert_eq!(erasure("4+2"), Ok(Spread::Erasure { data: 4, parity: 2 }));
+        for bad in ["4", "1+1", "4+0", "a+b", "4+2+1", "100+1"] {
+            assert!(erasure(bad).is_err(), "{bad:?}");
+        }
+    }
+}

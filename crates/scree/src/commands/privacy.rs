@@ -1,0 +1,258 @@
+//! `scree privacy`: what a break-in leaks, by equations and by trial (docs/models.md).
+
+mod files;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use model::leakage::{Estimate, FileList, Mean, Placement, Simulation, Spread, estimate};
+use rand::SeedableRng as _;
+use rand::rngs::SmallRng;
+use serde::Serialize;
+use world::{World, parallel};
+
+use super::Failure;
+use super::offline::{cores, write_picture};
+use crate::args::{CaseArguments, PrivacyCommand, PrivacySimulateArguments};
+use crate::output::{Format, Table, print, print_notice};
+use crate::plot::{Chart, Series};
+use crate::progress::Progress;
+
+/// So many trials are made by one task.
+const TRIALS_AT_ONCE: u32 = 16;
+
+/// What leaks with some units captured. Bytes and files are means.
+#[derive(Serialize)]
+struct Leak {
+    captured: u32,
+    /// Which part of all bytes is in files that leak as a whole, of 1.
+    leak_ratio: f64,
+    /// By trial: the true mean is not further away in 95 of 100 cases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leak_ratio_within: Option<f64>,
+    leaked_bytes: f64,
+    leaked_files: f64,
+    /// Files of which at least one block is read.
+    files_in_part: f64,
+    bytes_in_part: f64,
+    /// Which share of the map's leaves is read.
+    map_ratio: f64,
+}
+
+#[derive(Serialize)]
+struct Leaks {
+    units: u32,
+    block_bytes: u64,
+    sealed: bool,
+    files: u64,
+    bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trials: Option<u32>,
+    results: Vec<Leak>,
+}
+
+/// Runs `scree privacy`.
+pub fn run_privacy(format: Format, command: PrivacyCommand) -> Result<(), Failure> {
+    let (case, trials) = match &command {
+        PrivacyCommand::Estimate(arguments) => (&arguments.case, None),
+        PrivacyCommand::Simulate(arguments) => (&arguments.case, Some(arguments)),
+    };
+    let placement = case.placement();
+    // Before files are looked for, which may take its time.
+    for captured in &case.captured.0 {
+        placement.shares(*captured).map_err(refused)?;
+    }
+    let (files, notices) = files::read(&case.files)?;
+    for notice in notices {
+        print_notice(format, &notice);
+    }
+    let simulated = match trials {
+        Some(arguments) => simulate(arguments, placement, &files)?,
+        None => Vec::new(),
+    };
+    let classes = files.classes(case.block_size);
+    let mut results = Vec::new();
+    for captured in &case.captured.0 {
+        let shares = placement.shares(*captured).map_err(refused)?;
+        let found = match case.sealed {
+            true => Estimate {
+                files_all: files.lengths().len() as u64,
+                bytes_all: files.bytes(),
+                ..Estimate::default()
+            },
+            false => estimate(&classes, &shares),
+        };
+        let map_ratio = if case.sealed { 0.0 } else { shares.leaks(1) };
+        results.push(Leak::of(
+            *captured,
+            &found,
+            map_ratio,
+            simulated.get(*captured as usize),
+        ));
+    }
+    let leaks = Leaks {
+        units: case.units,
+        block_bytes: case.block_size,
+        sealed: case.sealed,
+        files: files.lengths().len() as u64,
+        bytes: u64::try_from(files.bytes()).unwrap_or(u64::MAX),
+        trials: trials.map(|arguments| arguments.trials),
+        results,
+    };
+    if let Some(path) = &case.plot {
+        draw(path, case, &leaks)?;
+    }
+    Ok(print(format, &leaks, shown)?)
+}
+
+fn refused(error: impl std::fmt::Display) -> Failure {
+    Failure::new(error.to_string())
+}
+
+impl Leak {
+    /// As the equations have it, but for what trials have found.
+    fn of(captured: u32, found: &Estimate, map_ratio: f64, trials: Option<&Mean>) -> Self {
+        let all = found.bytes_all.max(1) as f64;
+        let bytes = trials.map_or(found.bytes, Mean::mean);
+        Self {
+            captured,
+            leak_ratio: bytes / all,
+            leak_ratio_within: trials.map(|mean| mean.within() / all),
+            leaked_bytes: bytes,
+            leaked_files: found.files,
+            files_in_part: found.files_in_part,
+            bytes_in_part: found.bytes_in_part,
+            map_ratio,
+        }
+    }
+}
+
+/// How many bytes leak with 0, 1 … captured units.
+fn simulate(
+    arguments: &PrivacySimulateArguments,
+    placement: Placement,
+    files: &FileList,
+) -> Result<Vec<Mean>, Failure> {
+    let case = &arguments.case;
+    let most = case.captured.0.last().copied().unwrap_or(0);
+    if case.sealed {
+        let mut none = Mean::default();
+        (0..arguments.trials).for_each(|_| none.add(0.0));
+        return Ok(vec![none; most as usize + 1]);
+    }
+    let simulation = Simulation::new(placement, most, files, case.block_size);
+    let simulation = Arc::new(simulation.map_err(refused)?);
+    let progress = Arc::new(Progress::bar("trials", u64::from(arguments.trials)));
+    let firsts = (0..arguments.trials).step_by(TRIALS_AT_ONCE as usize);
+    let tasks = firsts.map(|first| {
+        let (simulation, progress) = (Arc::clone(&simulation), Arc::clone(&progress));
+        let count = TRIALS_AT_ONCE.min(arguments.trials - first);
+        // Each task has its own numbers, whichever thread it runs on.
+        let mut random = SmallRng::seed_from_u64(arguments.seed ^ (u64::from(first) << 32));
+        let task = move || {
+            let mut means = vec![Mean::default(); most as usize + 1];
+            for _ in 0..count {
+                let leaked = simulation.trial(&mut random);
+                means
+                    .iter_mut()
+                    .zip(leaked)
+                    .for_each(|(mean, bytes)| mean.add(bytes));
+                progress.more(1);
+            }
+            means
+        };
+        Box::new(task) as Box<dyn FnOnce() -> Vec<Mean> + Send>
+    });
+    let pool = World::real(cores()).pool;
+    let parts = parallel(&*pool, cores(), tasks.collect());
+    let mut means = vec![Mean::default(); most as usize + 1];
+    for part in parts {
+        means
+            .iter_mut()
+            .zip(part)
+            .for_each(|(mean, part)| mean.join(part));
+    }
+    Ok(means)
+}
+
+/// A part of 1, in percent, with as many digits as say something.
+fn percent(ratio: f64) -> String {
+    match 100.0 * ratio {
+        0.0 => "0 %".to_owned(),
+        percent if percent < 0.000_1 => format!("{percent:.1e} %"),
+        percent if percent < 0.1 => format!("{percent:.4} %"),
+        percent => format!("{percent:.2} %"),
+    }
+}
+
+fn bytes(bytes: f64) -> String {
+    base::size::about_bytes(bytes.round() as u64)
+}
+
+fn count(files: f64) -> String {
+    match files {
+        0.0 => "0".to_owned(),
+        files if files < 0.1 => format!("{files:.1e}"),
+        files if files < 100.0 => format!("{files:.1}"),
+        files => format!("{files:.0}"),
+    }
+}
+
+fn shown(leaks: &Leaks) -> String {
+    let mut heads = vec!["CAPTURED", "LEAKS"];
+    if leaks.trials.is_some() {
+        heads.push("WITHIN");
+    }
+    heads.extend(["BYTES", "FILES", "IN PART", "BYTES IN PART", "OF THE MAP"]);
+    let mut table = Table::new(&heads);
+    for leak in &leaks.results {
+        let mut row = vec![leak.captured.to_string(), percent(leak.leak_ratio)];
+        row.extend(
+            leak.leak_ratio_within
+                .map(|within| format!("± {}", percent(within))),
+        );
+        row.extend([
+            bytes(leak.leaked_bytes),
+            count(leak.leaked_files),
+            count(leak.files_in_part),
+            bytes(leak.bytes_in_part),
+            percent(leak.map_ratio),
+        ]);
+        table.row(row);
+    }
+    let how = match leaks.trials {
+        Some(trials) => format!("the mean of {trials} trials"),
+        None => "on the mean".to_owned(),
+    };
+    let sealed = match leaks.sealed {
+        true => "\nBlocks are sealed: whoever captures units without keys reads nothing.\n",
+        false => "",
+    };
+    format!(
+        "{} files, {}, in blocks of {} on {} units; {how}\n\n{table}{sealed}",
+        leaks.files,
+        base::size::about_bytes(leaks.bytes),
+        base::size::exact_bytes(leaks.block_bytes),
+        leaks.units,
+    )
+}
+
+fn draw(path: &Path, case: &CaseArguments, leaks: &Leaks) -> Result<(), Failure> {
+    let points = leaks.results.iter().filter(|leak| leak.captured > 0);
+    let points = points.map(|leak| (f64::from(leak.captured), 100.0 * leak.leak_ratio));
+    let spread = match case.placement().spread {
+        Spread::Copies(1) => "one copy",
+        Spread::Copies(_) => "copies",
+        Spread::Erasure { .. } => "k+m",
+    };
+    let chart = Chart {
+        title: "What leaks of files when units are captured".to_owned(),
+        x: format!("captured units of {}", leaks.units),
+        y: "bytes in files that leak, %".to_owned(),
+        series: vec![Series {
+            name: spread,
+            points: points.collect(),
+        }],
+    };
+    write_picture(path, &chart)
+}

@@ -1,0 +1,166 @@
+//! What leaks, said beforehand: by equations and by trial.
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::host::{Said, scree};
+
+fn privacy(arguments: &[&str]) -> Said {
+    scree(&[&["privacy"], arguments].concat())
+}
+
+fn told(arguments: &[&str]) -> Value {
+    let said = privacy(&[arguments, &["-o", "json"]].concat());
+    assert_eq!(said.code, 0, "{}", said.error);
+    serde_json::from_str(&said.out).expect("JSON")
+}
+
+fn ratio(told: &Value, captured: u64) -> f64 {
+    let mut results = told["results"].as_array().expect("a list").iter();
+    let found = results.find(|one| one["captured"] == captured);
+    found.expect("it was asked for")["leak_ratio"]
+        .as_f64()
+        .expect("a number")
+}
+
+const PAPER: [&str; 4] = ["--units", "100", "--captured", "1..25"];
+
+/// HVSTO's Fig. 4, by its equations and by trial.
+#[test]
+fn the_papers_four_figures_come_back_by_equations_and_by_trial() {
+    for (block, of_one, of_25) in [("4K", 0.000_033, 0.001_1), ("8K", 0.000_074, 0.002_5)] {
+        let case = [&PAPER[..], &["--block-size", block]].concat();
+        let estimated = told(&[&["estimate"], &case[..]].concat());
+        let trials = ["--trials", "200", "--seed", "7"];
+        let simulated = told(&[&["simulate"], &case[..], &trials[..]].concat());
+        for (captured, published) in [(1, of_one), (25, of_25)] {
+            for told in [&estimated, &simulated] {
+                let off = ratio(told, captured) / published - 1.0;
+                assert!(off.abs() < 0.05, "{block} {captured}: {off}");
+            }
+        }
+        // The true mean is further away than so three times in a million: as often as not of
+        // fifty numbers.
+        for captured in 1..=25 {
+            let of_trials = &simulated["results"][captured as usize - 1];
+            let within = of_trials["leak_ratio_within"].as_f64().expect("a number");
+            let off = (ratio(&simulated, captured) - ratio(&estimated, captured)).abs();
+            assert!(
+                off < within * 4.7 / 1.96,
+                "{block} {captured}: {off} {within}"
+            );
+        }
+    }
+}
+
+#[test]
+fn files_are_those_of_a_folder_or_of_a_list() {
+    let folder = TempDir::new().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    let text = |name: &str| path(name).to_str().expect("text").to_owned();
+    std::fs::create_dir_all(path("tree/below")).expect("made");
+    for (name, length) in [
+        ("tree/one", 100),
+        ("tree/below/two", 5000),
+        ("tree/none", 0),
+    ] {
+        std::fs::write(path(name), vec![1; length]).expect("written");
+    }
+    std::os::unix::fs::symlink(path("tree/one"), path("tree/link")).expect("made");
+    std::fs::write(path("list.csv"), "name,bytes\none,100\ntwo,5000\n").expect("written");
+    std::fs::write(path("list"), "100\n5000\n0\n").expect("written");
+    let case = ["estimate", "--units", "4", "--captured", "1,2"];
+    for of in [
+        ["--tree", &text("tree")],
+        ["--list", &text("list.csv")],
+        ["--list", &text("list")],
+    ] {
+        let told = told(&[&case[..], &of[..]].concat());
+        assert_eq!((&told["files"], &told["bytes"]), (&2.into(), &5100.into()));
+        // One block of the first, two of the second.
+        let expected = (100.0 / 4.0 + 5000.0 / 16.0) / 5100.0;
+        assert!((ratio(&told, 1) - expected).abs() < 1e-12);
+    }
+    let picture = text("leaks.svg");
+    let list = text("list");
+    let said = privacy(&[&case[..], &["--list", &list, "--plot", &picture]].concat());
+    assert_eq!(said.code, 0, "{}", said.error);
+    assert!(said.out.contains("2 files, 4.9K"), "{}", said.out);
+    let drawn = std::fs::read_to_string(&picture).expect("drawn");
+    assert!(drawn.starts_with("<svg") && drawn.contains("captured units of 4"));
+    // Whoever has no keys reads nothing.
+    let sealed = told(&[&case[..], &["--list", &list, "--sealed"]].concat());
+    assert_eq!(ratio(&sealed, 2), 0.0);
+    // Two of three units with parity have all; one has a third.
+    let erasure = [
+        "estimate",
+        "--units",
+        "3",
+        "--captured",
+        "1,2",
+        "--erasure",
+        "2+1",
+    ];
+    let told = told(&[&erasure[..], &["--list", &list]].concat());
+    let expected = (100.0 / 3.0 + 5000.0 / 9.0) / 5100.0;
+    assert!((ratio(&told, 1) - expected).abs() < 1e-12);
+    assert_eq!(ratio(&told, 2), 1.0);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let folder = TempDir::new().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let (empty, words, none) = (path("empty"), path("words"), path("none"));
+    std::fs::create_dir(&empty).expect("made");
+    std::fs::write(&words, "name,age\nbob,7\n").expect("written");
+    let units = ["estimate", "--units", "3", "--captured", "1"];
+    for (arguments, code, why) in [
+        (
+            &["estimate", "--units", "3", "--captured", "4"][..],
+            1,
+            "4 units cannot be captured of 3",
+        ),
+        (
+            &["estimate", "--units", "3", "--captured", "x"],
+            2,
+            "no number of units",
+        ),
+        (
+            &["estimate", "--units", "5000", "--captured", "1"],
+            1,
+            "more than the 1000",
+        ),
+        (
+            &[&units[..], &["--erasure", "4+2"]].concat(),
+            1,
+            "6 members of a set need as many units",
+        ),
+        (
+            &[&units[..], &["--erasure", "1+1"]].concat(),
+            2,
+            "2 to 64 units with data",
+        ),
+        (
+            &[&units[..], &["--replicas", "4"]].concat(),
+            1,
+            "4 members of a set",
+        ),
+        (
+            &[&units[..], &["--tree", &empty]].concat(),
+            1,
+            "no file that has anything in it",
+        ),
+        (
+            &[&units[..], &["--list", &words]].concat(),
+            1,
+            "no list of lengths",
+        ),
+        (&[&units[..], &["--list", &none]].concat(), 1, &none),
+        (&[&units[..], &["--tree", &none]].concat(), 1, &none),
+    ] {
+        let said = privacy(arguments);
+        assert_eq!(said.code, code, "{arguments:?}: {}", said.error);
+        assert!(said.error.contains(why), "{arguments:?}: {}", said.error);
+    }
+}
