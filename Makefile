@@ -5,7 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MINUTES ?= 5
 ROUNDS ?= 200
 
-.PHONY: help demo test test-engines bench bench-service traces fuzz soak loss chaos api-test build deb package-test openapi fmt clippy scripts clean-demo
+.PHONY: help demo test test-engines bench bench-service reports traces fuzz soak loss chaos api-test build deb package-test openapi fmt clippy scripts clean-demo
 
 help: ## show this
 	@echo "make TARGET, where TARGET is one of"
@@ -38,6 +38,11 @@ bench-service: ## measure the API with 10,000 volumes; writes docs/benchmarks-se
 	@$(MAKE) --no-print-directory build
 	@tools/guest
 	@tools/bench-service --write docs/benchmarks-service.md
+
+reports: ## what the models say, beside what was tried; writes docs/reports (1 min)
+	@tools/packages build
+	@$(MAKE) --no-print-directory build
+	@tools/reports
 
 traces: ## record anew what policies of caches are compared with (30 min, root)
 	@tools/packages build traces

@@ -11,11 +11,13 @@ mod documents;
 mod estimate;
 mod files;
 mod placement;
+mod plan;
 mod shares;
 mod simulate;
 
 pub use estimate::{Estimate, estimate};
 pub use files::{Class, FileList};
 pub use placement::{Placement, PlacementError, Sets, Spread};
+pub use plan::{Choice, Site, plan};
 pub use shares::Shares;
 pub use simulate::{Mean, Simulation};

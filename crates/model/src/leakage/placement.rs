@@ -26,6 +26,34 @@ impl Spread {
         }
     }
 
+    /// How many units may be lost, whichever these are.
+    #[must_use]
+    pub fn survives(self) -> u32 {
+        match self {
+            Self::Copies(copies) => copies.saturating_sub(1),
+            Self::Erasure { parity, .. } => parity,
+        }
+    }
+
+    /// What a byte takes on all units, in bytes; as much is written.
+    #[must_use]
+    pub fn space(self) -> f64 {
+        match self {
+            Self::Copies(copies) => f64::from(copies),
+            Self::Erasure { data, parity } => f64::from(data + parity) / f64::from(data),
+        }
+    }
+
+    /// How many units are read for a block whose own is lost; none, if it is lost then, too.
+    #[must_use]
+    pub fn reads_when_lost(self) -> Option<u32> {
+        match self {
+            Self::Copies(1) => None,
+            Self::Copies(_) => Some(1),
+            Self::Erasure { data, .. } => Some(data),
+        }
+    }
+
     /// A block of a set of which `captured` members are captured can be read with this
     /// probability, in parts of [`Spread::members`].
     pub(super) fn readable_parts(self, captured: u32) -> u32 {
@@ -104,6 +132,24 @@ pub enum PlacementError {
 impl Placement {
     /// No more units are reckoned with.
     pub const UNITS_MAX: u32 = 1000;
+
+    /// On so many units, each of which shares blocks with `scatter_width` others, or with any.
+    /// One copy shares its unit with none: it lies on any.
+    #[must_use]
+    pub fn on(units: u32, spread: Spread, scatter_width: Option<u32>) -> Self {
+        let others = spread.members().saturating_sub(1);
+        let sets = match scatter_width {
+            Some(width) if others > 0 => Sets::Planned {
+                sets_per_unit: width.div_ceil(others),
+            },
+            _ => Sets::Any,
+        };
+        Self {
+            units,
+            spread,
+            sets,
+        }
+    }
 
     /// Which share of all blocks is readable with `captured` units, any of which are as likely,
     /// and how likely each share is.

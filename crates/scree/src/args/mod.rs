@@ -38,7 +38,10 @@ pub use grant::GrantCommand;
 pub use image::ImageCommand;
 pub use key::KeyCommand;
 pub use party::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
-pub use privacy::{CaseArguments, FilesArguments, Made, PrivacyCommand, PrivacySimulateArguments};
+pub use privacy::{
+    CaseArguments, FilesArguments, Made, PrivacyCommand, PrivacyPlanArguments,
+    PrivacySimulateArguments,
+};
 pub use process::{
     AgentArguments, ControllerArguments, KeepArguments, ServeArguments, TlsArguments, UpArguments,
 };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
-use model::leakage::{Placement, Sets, Spread};
+use model::leakage::{Placement, Spread};
 
 use super::size;
 
@@ -15,6 +15,9 @@ pub enum PrivacyCommand {
     Estimate(PrivacyEstimateArguments),
     /// The same by trials: which units are captured, and where blocks lie, is drawn at random.
     Simulate(PrivacySimulateArguments),
+    /// List the placements that survive what may be lost and tell no more than may be told,
+    /// with what they cost: those that take least room first.
+    Plan(PrivacyPlanArguments),
 }
 
 #[derive(Args)]
@@ -36,6 +39,37 @@ pub struct PrivacySimulateArguments {
     /// Where the trials begin: the same seed gives the same numbers.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+}
+
+#[derive(Args)]
+pub struct PrivacyPlanArguments {
+    /// How many storage units there are.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub units: u32,
+
+    /// How many of them may be captured.
+    #[arg(long, value_name = "N")]
+    pub captured: u32,
+
+    /// How many of them may be lost, whichever these are, and everything is there still.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub survive: u32,
+
+    /// Which part of all bytes may be in files that leak as a whole, of 1: 1e-6, 0.001.
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
+    pub max_leak: f64,
+
+    /// The size of a block.
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = block)]
+    pub block_size: u64,
+
+    /// With how many others each unit shares blocks, as planned sets have it (Scree's are 8).
+    /// [default: any units, for each block anew]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub scatter_width: Option<u32>,
+
+    #[command(flatten)]
+    pub files: FilesArguments,
 }
 
 /// Units, how blocks lie on them, and files.
@@ -148,6 +182,12 @@ fn block(text: &str) -> Result<u64, String> {
     }
 }
 
+fn ratio(text: &str) -> Result<f64, String> {
+    let parsed = text.parse::<f64>().ok();
+    let of_one = parsed.filter(|ratio| (0.0..=1.0).contains(ratio));
+    of_one.ok_or_else(|| "a number from 0 to 1, as 1e-6".to_owned())
+}
+
 fn erasure(text: &str) -> Result<Spread, String> {
     let parts = text.split_once('+');
     let parsed = parts.and_then(|(data, parity)| {
@@ -164,19 +204,7 @@ impl CaseArguments {
     /// How blocks lie on units.
     pub fn placement(&self) -> Placement {
         let spread = self.erasure.unwrap_or(Spread::Copies(self.replicas));
-        let others = spread.members() - 1;
-        let sets = match self.scatter_width {
-            // One copy shares its unit with nobody: any unit, or all sets there are.
-            Some(width) if others > 0 => Sets::Planned {
-                sets_per_unit: width.div_ceil(others),
-            },
-            _ => Sets::Any,
-        };
-        Placement {
-            units: self.units,
-            spread,
-            sets,
-        }
+        Placement::on(self.units, spread, self.scatter_width)
     }
 }
 
@@ -192,6 +220,14 @@ mod tests {
         assert_eq!(counts("1..=2"), Ok(vec![1, 2]));
         for bad in ["", "x", "5..3", "1..5000", "-1", "1,,2"] {
             assert!(counts(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_ratio_is_of_one() {
+        assert_eq!((ratio("1e-6"), ratio("0")), (Ok(1e-6), Ok(0.0)));
+        for bad in ["", "-0.1", "1.1", "5 %", "nan", "inf"] {
+            assert!(ratio(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! `scree privacy`: what a break-in leaks, by equations and by trial (docs/models.md).
 
 mod files;
+mod planned;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -56,6 +57,7 @@ pub fn run_privacy(format: Format, command: PrivacyCommand) -> Result<(), Failur
     let (case, trials) = match &command {
         PrivacyCommand::Estimate(arguments) => (&arguments.case, None),
         PrivacyCommand::Simulate(arguments) => (&arguments.case, Some(arguments)),
+        PrivacyCommand::Plan(arguments) => return planned::run(format, arguments),
     };
     let placement = case.placement();
     // Before files are looked for, which may take its time.

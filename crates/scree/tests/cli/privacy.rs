@@ -108,6 +108,61 @@ fn files_are_those_of_a_folder_or_of_a_list() {
 }
 
 #[test]
+fn a_plan_has_what_survives_and_tells_little() {
+    let plan = |more: &[&str]| {
+        let site = ["plan", "--units", "20", "--captured", "5", "--survive", "2"];
+        [&site[..], more].concat()
+    };
+    let all = told(&plan(&["--max-leak", "1"]));
+    let options = |told: &Value| -> Vec<String> {
+        let placements = told["placements"].as_array().expect("a list").iter();
+        let option = |one: &Value| one["option"].as_str().expect("text").to_owned();
+        placements.map(option).collect()
+    };
+    let all_options = options(&all);
+    assert_eq!(all_options[0], "--erasure 8+2", "that takes least room");
+    assert!(all_options.contains(&"--replicas 3".to_owned()));
+    assert!(
+        !all_options.contains(&"--replicas 2".to_owned()),
+        "one more may be lost"
+    );
+    // Copies tell more than parity does.
+    let some = told(&plan(&["--max-leak", "0.002"]));
+    assert!(!options(&some).contains(&"--replicas 3".to_owned()));
+    assert!(options(&some).contains(&"--erasure 4+2".to_owned()));
+    let said = privacy(&plan(&["--max-leak", "0.002"]));
+    assert!(said.out.contains("--erasure 4+2  1.50 x"), "{}", said.out);
+    for (more, code, why) in [
+        (
+            &["--max-leak", "1e-9"][..],
+            1,
+            "Sealed volumes leak nothing",
+        ),
+        (&["--max-leak", "2"], 2, "from 0 to 1"),
+    ] {
+        let said = privacy(&plan(more));
+        assert_eq!(said.code, code, "{}", said.error);
+        assert!(said.error.contains(why), "{}", said.error);
+    }
+    let said = privacy(&[
+        "plan",
+        "--units",
+        "5",
+        "--captured",
+        "1",
+        "--survive",
+        "4",
+        "--max-leak",
+        "1",
+    ]);
+    assert!(
+        said.error.contains("nothing survives the loss of 4"),
+        "{}",
+        said.error
+    );
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let folder = TempDir::new().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();

@@ -1,0 +1,112 @@
+//! `scree privacy plan`: which placements are as they should be.
+
+use model::leakage::{Choice, Site, Spread, plan};
+use serde::Serialize;
+
+use super::{files, percent, refused};
+use crate::args::PrivacyPlanArguments;
+use crate::commands::Failure;
+use crate::output::{Format, Table, print, print_notice};
+
+#[derive(Serialize)]
+struct Plan {
+    units: u32,
+    captured: u32,
+    survive: u32,
+    max_leak: f64,
+    block_bytes: u64,
+    placements: Vec<Placed>,
+}
+
+/// One that is as it should be.
+#[derive(Serialize)]
+struct Placed {
+    /// As `scree volume create` is told.
+    option: String,
+    leak_ratio: f64,
+    /// What a byte takes on all units, in bytes; as much is written.
+    space: f64,
+    survives: u32,
+    /// How many units are read for a block whose own is lost.
+    reads_when_lost: Option<u32>,
+}
+
+/// Runs `scree privacy plan`.
+pub fn run(format: Format, arguments: &PrivacyPlanArguments) -> Result<(), Failure> {
+    let site = Site {
+        units: arguments.units,
+        scatter_width: arguments.scatter_width,
+        captured: arguments.captured,
+        lost: arguments.survive,
+    };
+    let (files, notices) = files::read(&arguments.files)?;
+    for notice in notices {
+        print_notice(format, &notice);
+    }
+    let choices = plan(&files.classes(arguments.block_size), &site).map_err(refused)?;
+    let least = choices
+        .iter()
+        .min_by(|one, other| one.leak_ratio.total_cmp(&other.leak_ratio));
+    let Some(least) = least else {
+        return Err(Failure::new(format!(
+            "nothing survives the loss of {} of {} units, with up to 4 copies, or 8+3",
+            site.lost, site.units
+        )));
+    };
+    let is_enough = |choice: &&Choice| choice.leak_ratio <= arguments.max_leak;
+    let placements: Vec<Placed> = choices.iter().filter(is_enough).map(placed).collect();
+    if placements.is_empty() {
+        return Err(Failure::new(format!(
+            "none leaks so little; the least, {}, does {}. Sealed volumes leak nothing",
+            option(least.spread),
+            percent(least.leak_ratio),
+        )));
+    }
+    let plan = Plan {
+        units: site.units,
+        captured: site.captured,
+        survive: site.lost,
+        max_leak: arguments.max_leak,
+        block_bytes: arguments.block_size,
+        placements,
+    };
+    Ok(print(format, &plan, shown)?)
+}
+
+fn option(spread: Spread) -> String {
+    match spread {
+        Spread::Copies(copies) => format!("--replicas {copies}"),
+        Spread::Erasure { data, parity } => format!("--erasure {data}+{parity}"),
+    }
+}
+
+fn placed(choice: &Choice) -> Placed {
+    Placed {
+        option: option(choice.spread),
+        leak_ratio: choice.leak_ratio,
+        space: choice.space,
+        survives: choice.survives,
+        reads_when_lost: choice.reads_when_lost,
+    }
+}
+
+fn shown(plan: &Plan) -> String {
+    let mut table = Table::new(&["PLACEMENT", "SPACE", "LEAKS", "SURVIVES", "READS WHEN LOST"]);
+    for placed in &plan.placements {
+        table.row(vec![
+            placed.option.clone(),
+            format!("{:.2} x", placed.space),
+            percent(placed.leak_ratio),
+            placed.survives.to_string(),
+            placed
+                .reads_when_lost
+                .map_or_else(|| "-".to_owned(), |reads| reads.to_string()),
+        ]);
+    }
+    format!(
+        "Of {} units {} are captured; blocks of {}, not sealed\n\n{table}",
+        plan.units,
+        plan.captured,
+        base::size::exact_bytes(plan.block_bytes),
+    )
+}
