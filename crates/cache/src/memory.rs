@@ -256,16 +256,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use base::Location;
-
     use super::*;
-
-    fn id(number: u64) -> Id {
-        Id {
-            location: Location::from_bits(number),
-            part: 0,
-        }
-    }
+    use crate::store::id;
 
     fn content(number: u64) -> Vec<u8> {
         number.to_le_bytes().repeat(SLOT_BYTES / 8)

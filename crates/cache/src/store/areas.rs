@@ -196,16 +196,8 @@ impl Areas {
 mod tests {
     use std::collections::HashSet;
 
-    use base::Location;
-
+    use super::super::entry::id;
     use super::*;
-
-    fn id(number: u64) -> Id {
-        Id {
-            location: Location::from_bits(number),
-            part: 0,
-        }
-    }
 
     #[test]
     fn a_scan_of_one_volume_leaves_another_its_share() {

@@ -29,6 +29,15 @@ pub struct Id {
     pub part: u8,
 }
 
+/// One of many, for tests.
+#[cfg(test)]
+pub fn id(number: u64) -> Id {
+    Id {
+        location: Location::from_bits(number),
+        part: 0,
+    }
+}
+
 /// What a block is kept as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AreaKind {
@@ -186,10 +195,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_otherwise_is_of_the_same_content_and_of_no_other() {
-        let id = Id {
-            location: Location::from_bits(7),
-            part: 0,
-        };
+        let id = id(7);
         let content = [5; 4096];
         let entry = Entry::of(id, [9; 16], AreaKind::Active, &content);
         let pinned = entry.kept_as(AreaKind::Image, true);

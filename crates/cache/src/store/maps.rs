@@ -113,16 +113,8 @@ impl Protectors {
 
 #[cfg(test)]
 mod tests {
-    use base::Location;
-
+    use super::super::entry::id;
     use super::*;
-
-    fn id(number: u64) -> Id {
-        Id {
-            location: Location::from_bits(number),
-            part: 0,
-        }
-    }
 
     /// A clone's checkpoint, or its end, took the protection of its origin's pages.
     #[test]

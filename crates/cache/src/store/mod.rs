@@ -39,6 +39,8 @@ use world::{Clock, File, Pool, World};
 
 pub use areas::{Area, Division};
 use entry::Entry;
+#[cfg(test)]
+pub use entry::id;
 pub use entry::{AreaKind, Id};
 pub use head::SLOT_BYTES;
 use head::{DIRECTORY_AT, Head, PAGE_ENTRIES};

@@ -1,6 +1,6 @@
 //! A cache whose process dies, whose power fails, and whose file is made to lie.
 
-use base::{Location, VolumeId};
+use base::VolumeId;
 use world::simulated::{Fault, SimulatedRandom, Simulation};
 
 use std::path::Path;
@@ -25,13 +25,6 @@ fn config(bytes: u64) -> CacheConfig {
         bytes: Some(bytes),
         division: Division::default(),
         cluster: [7; 16],
-    }
-}
-
-fn id(number: u64) -> Id {
-    Id {
-        location: Location::from_bits(number),
-        part: 0,
     }
 }
 
