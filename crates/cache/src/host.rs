@@ -8,11 +8,12 @@
 //!
 //! Either may be missing; the file may come later.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::memory::{AheadCounters, AheadCounts, Memory};
-use crate::store::{Area, AreaKind, Cache, Id, Protector};
+use crate::store::{Area, AreaKind, Cache, Id, Protector, Sharer};
 
 /// How often blocks of an area were asked for.
 #[derive(Debug, Default)]
@@ -98,6 +99,28 @@ pub struct HostCache {
     memory: Option<Memory>,
     file: OnceLock<Arc<Cache>>,
     counters: Counters,
+    /// Who is used, and how often: the file may come later.
+    used: Mutex<BTreeMap<Sharer, u32>>,
+}
+
+/// Somebody who uses what is kept for a volume or an image.
+pub struct Used {
+    cache: Arc<HostCache>,
+    sharer: Sharer,
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        let mut used = self.cache.used();
+        let count = used.entry(self.sharer).or_default();
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            used.remove(&self.sharer);
+        }
+        if let Some(file) = self.cache.file() {
+            file.end_use(self.sharer);
+        }
+    }
 }
 
 impl HostCache {
@@ -108,12 +131,36 @@ impl HostCache {
             memory: (memory_bytes > 0).then(|| Memory::new(memory_bytes)),
             file: OnceLock::new(),
             counters: Counters::default(),
+            used: Mutex::default(),
         })
     }
 
     /// From now on with this file, unless it has one.
     pub fn use_file(&self, file: Arc<Cache>) {
-        let _ = self.file.set(file);
+        let used = self.used();
+        if self.file.set(Arc::clone(&file)).is_ok() {
+            for (sharer, count) in &*used {
+                (0..*count).for_each(|_| file.begin_use(*sharer));
+            }
+        }
+    }
+
+    fn used(&self) -> MutexGuard<'_, BTreeMap<Sharer, u32>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is kept for `sharer` is used as long as this is not dropped.
+    #[must_use]
+    pub fn begin_use(self: &Arc<Self>, sharer: Sharer) -> Used {
+        let mut used = self.used();
+        *used.entry(sharer).or_default() += 1;
+        if let Some(file) = self.file() {
+            file.begin_use(sharer);
+        }
+        Used {
+            cache: Arc::clone(self),
+            sharer,
+        }
     }
 
     /// The part in a file, if there is one by now.

@@ -39,6 +39,15 @@ impl Area {
     }
 }
 
+/// Who has a share of an area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sharer {
+    /// A volume, of the active area.
+    Volume(VolumeId),
+    /// An image, of theirs.
+    Image(Lineage),
+}
+
 /// How a cache is divided, in percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Division {
@@ -160,6 +169,22 @@ impl Areas {
     /// Of what a volume has beyond that, at most `count` go.
     pub fn shrink_share(&mut self, volume: VolumeId, count: usize, evicted: &mut Vec<Id>) {
         self.active.shrink(volume, count, evicted);
+    }
+
+    /// `sharer` is used from now on, once more: what nobody uses makes room for it.
+    pub fn begin_use(&mut self, sharer: Sharer) {
+        match sharer {
+            Sharer::Volume(volume) => self.active.begin_use(volume),
+            Sharer::Image(image) => self.image.begin_use(image),
+        }
+    }
+
+    /// And once less.
+    pub fn end_use(&mut self, sharer: Sharer) {
+        match sharer {
+            Sharer::Volume(volume) => self.active.end_use(volume),
+            Sharer::Image(image) => self.image.end_use(image),
+        }
     }
 
     /// A map page is not protected for `protector` any more.
@@ -308,6 +333,40 @@ mod tests {
         let of_first = evicted.iter().filter(|gone| gone.location.bits() < 1000);
         assert_eq!((of_first.count(), evicted.len()), (50, 100));
         assert_eq!((areas.pinned(), areas.sizes()[1]), (100, (200, 200)));
+    }
+
+    /// Volumes that were here once had as much as those that are, for ever.
+    #[test]
+    fn what_nobody_uses_makes_room_for_who_is_used() {
+        let volumes = [1, 2, 3].map(VolumeId::from_random);
+        let mut areas = Areas::new(&Division::default(), 400);
+        let fill = |areas: &mut Areas, of: usize, count: u64| {
+            let mut gone = [0; 3];
+            areas.begin_use(Sharer::Volume(volumes[of]));
+            for number in 0..count {
+                let id = id(1000 * of as u64 + number);
+                let mut evicted = Vec::new();
+                areas.insert(Area::Active(volumes[of]), id, &mut evicted);
+                let places = evicted.iter().map(|gone| gone.location.bits() / 1000);
+                places.for_each(|of| gone[of as usize] += 1);
+            }
+            (gone, areas.sizes()[2])
+        };
+        fill(&mut areas, 0, 50);
+        assert_eq!(fill(&mut areas, 1, 50), ([0, 0, 0], (100, 100)));
+        areas.end_use(Sharer::Volume(volumes[0]));
+        // The first one is gone: all that it has is the third one's, and nothing of the second's.
+        assert_eq!(fill(&mut areas, 2, 50), ([50, 0, 0], (100, 100)));
+        // What is there of one that is gone is whose who asks for it.
+        areas.end_use(Sharer::Volume(volumes[1]));
+        for number in 0..50 {
+            let area = Area::Active(volumes[2]);
+            areas.get(AreaKind::Active, area, id(1000 + number));
+        }
+        // So all is the third one's, and it gives half of it to the next: what it has asked
+        // for last it keeps.
+        let next = fill(&mut areas, 0, 60);
+        assert_eq!(next, ([10, 0, 50], (100, 100)));
     }
 
     #[test]

@@ -45,6 +45,16 @@ impl Images {
         self.pinned.len() + kept < self.capacity
     }
 
+    /// An image is used from now on, once more.
+    pub fn begin_use(&mut self, image: Lineage) {
+        self.others.begin_use(image);
+    }
+
+    /// And once less.
+    pub fn end_use(&mut self, image: Lineage) {
+        self.others.end_use(image);
+    }
+
     /// A block is asked for, of an image.
     pub fn get(&mut self, of: Option<Lineage>, id: Id) {
         self.others.get(of, id);

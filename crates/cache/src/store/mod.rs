@@ -37,7 +37,7 @@ use std::time::Duration;
 use base::VolumeId;
 use world::{Clock, File, Pool, World};
 
-pub use areas::{Area, Division};
+pub use areas::{Area, Division, Sharer};
 use entry::Entry;
 #[cfg(test)]
 pub use entry::id;
@@ -329,6 +329,16 @@ impl Cache {
     pub fn has(&self, id: Id) -> bool {
         let mut state = self.state();
         !self.is_left_alone(&mut state) && state.slots.has(id)
+    }
+
+    /// `sharer` is used from now on, once more: what nobody uses makes room for it.
+    pub fn begin_use(&self, sharer: Sharer) {
+        self.state().slots.areas.begin_use(sharer);
+    }
+
+    /// And once less.
+    pub fn end_use(&self, sharer: Sharer) {
+        self.state().slots.areas.end_use(sharer);
     }
 
     /// A map page is of the newest version no more, for `protector`.

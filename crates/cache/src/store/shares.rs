@@ -1,5 +1,12 @@
 //! [`Shares`]: an area of which each has a fair share: volumes of the active one, base images of
 //! theirs.
+//!
+//! ```text
+//!  there is room                       ──▶ one more
+//!  others have what nobody uses now    ──▶ in the place of one of the most of these
+//!  somebody has at least two more      ──▶ in the place of one of the most
+//!  else                                ──▶ in the place of one of its own
+//! ```
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,6 +33,8 @@ pub struct Shares<O> {
     owners: HashMap<Id, u32, foldhash::fast::FixedState>,
     /// What some may have at most, 1 at least.
     bounds: BTreeMap<O, usize>,
+    /// Who is used, and how often.
+    used: BTreeMap<O, u32>,
 }
 
 impl<O: Copy + Ord> Shares<O> {
@@ -37,6 +46,7 @@ impl<O: Copy + Ord> Shares<O> {
             numbers: BTreeMap::new(),
             owners: HashMap::default(),
             bounds: BTreeMap::new(),
+            used: BTreeMap::new(),
         }
     }
 
@@ -54,10 +64,29 @@ impl<O: Copy + Ord> Shares<O> {
     pub fn resize(&mut self, capacity: usize, evicted: &mut Vec<Id>) {
         self.capacity = capacity;
         while self.len > capacity
-            && let Some(number) = self.largest()
+            && let Some(number) = self.largest_unused(None).or_else(|| self.largest())
         {
             self.let_go(number, evicted);
         }
+    }
+
+    /// `owner` is used from now on, once more.
+    pub fn begin_use(&mut self, owner: O) {
+        *self.used.entry(owner).or_default() += 1;
+    }
+
+    /// And once less: what nobody uses makes room for those who do.
+    pub fn end_use(&mut self, owner: O) {
+        if let Some(count) = self.used.get_mut(&owner) {
+            *count -= 1;
+            if *count == 0 {
+                self.used.remove(&owner);
+            }
+        }
+    }
+
+    fn is_used(&self, owner: Option<O>) -> bool {
+        owner.is_some_and(|owner| self.used.contains_key(&owner))
     }
 
     /// What `owner` may have from now on, in blocks; none: its fair share. What it has beyond
@@ -105,6 +134,14 @@ impl<O: Copy + Ord> Shares<O> {
         numbers.max_by_key(|number| self.len_of(*number))
     }
 
+    /// Of those that nobody uses, but for that of `owner`.
+    fn largest_unused(&self, owner: Option<O>) -> Option<u32> {
+        let others = self.numbers.iter().filter(|(other, _)| **other != owner);
+        let unused = others.filter(|(other, _)| !self.is_used(**other));
+        let numbers = unused.map(|(_, number)| *number);
+        numbers.max_by_key(|number| self.len_of(*number))
+    }
+
     /// The number of a share, which is begun if there is none.
     fn number(&mut self, owner: Option<O>) -> u32 {
         if let Some(number) = self.numbers.get(&owner) {
@@ -133,11 +170,13 @@ impl<O: Copy + Ord> Shares<O> {
         let Some(number) = self.owners.get(&id).copied() else {
             return;
         };
-        let Some(share) = &mut self.shares[number as usize] else {
+        let Some(share) = &self.shares[number as usize] else {
             return;
         };
-        // Whoever asks for what nobody has is its owner from now on.
-        let is_new = share.owner.is_none() && owner.is_some();
+        // Whoever asks for what nobody uses is its owner from now on.
+        let of = share.owner;
+        let is_free = of.is_none() || (!self.is_used(of) && self.is_used(owner));
+        let is_new = owner.is_some() && of != owner && is_free;
         if is_new && !self.is_at_bound(owner) {
             self.remove(id);
             self.put(owner, id);
@@ -187,6 +226,14 @@ impl<O: Copy + Ord> Shares<O> {
     pub fn insert(&mut self, owner: Option<O>, id: Id, evicted: &mut Vec<Id>) {
         let is_bound = self.is_at_bound(owner);
         if self.len < self.capacity && !is_bound {
+            return self.put(owner, id);
+        }
+        let unused = match !is_bound && self.is_used(owner) {
+            true => self.largest_unused(owner),
+            false => None,
+        };
+        if let Some(number) = unused {
+            self.let_go(number, evicted);
             return self.put(owner, id);
         }
         let has = self.len_owned(owner);

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Lineage, VolumeId};
-use cache::host::{AreaCounts, Asker, Had, HostCache, Tally};
+use cache::host::{AreaCounts, Asker, Had, HostCache, Tally, Used};
 use cache::memory::AheadCounts;
-use cache::store::{Area, Id, Protector, SLOT_BYTES};
+use cache::store::{Area, Id, Protector, SLOT_BYTES, Sharer};
 use unit::Tag;
 use world::Pool;
 
@@ -20,8 +20,10 @@ pub struct CacheView {
     cache: Arc<HostCache>,
     volume: VolumeId,
     asker: Arc<Asker>,
-    /// What of it is a base image's.
-    image: Arc<Mutex<ImagePart>>,
+    /// What of it is a base image's, which is used as long as there is any such view.
+    image: Arc<Mutex<(ImagePart, Option<Used>)>>,
+    /// As is what is kept for the volume.
+    _used: Arc<Used>,
     /// For whom it reads.
     purpose: Purpose,
     /// Its map pages are of the newest version, as long as there is any such view.
@@ -83,9 +85,11 @@ impl CacheView {
     /// That of `volume`.
     #[must_use]
     pub fn new(cache: Arc<HostCache>, volume: VolumeId) -> Self {
+        let used = cache.begin_use(Sharer::Volume(volume));
         Self {
             cache,
             volume,
+            _used: Arc::new(used),
             asker: Arc::default(),
             image: Arc::default(),
             purpose: Purpose::Asked,
@@ -140,7 +144,12 @@ impl CacheView {
 
     /// From now on this part is content of a base image.
     pub fn set_image(&self, part: ImagePart) {
-        *self.image.lock().unwrap_or_else(PoisonError::into_inner) = part;
+        let mut image = self.image.lock().unwrap_or_else(PoisonError::into_inner);
+        if image.0.of != part.of {
+            let sharer = part.of.map(Sharer::Image);
+            image.1 = sharer.map(|sharer| self.cache.begin_use(sharer));
+        }
+        image.0 = part;
     }
 
     /// What went through it so far.
@@ -195,7 +204,8 @@ impl CacheView {
                 newest_of: newest.map(|newest| newest.protector),
             };
         }
-        let image = *self.image.lock().unwrap_or_else(PoisonError::into_inner);
+        let image = self.image.lock();
+        let (image, _) = &*image.unwrap_or_else(PoisonError::into_inner);
         match piece.entry.sequence.epoch() < image.below {
             true => Area::Image {
                 of: image.of,
