@@ -85,7 +85,7 @@ fn files_are_those_of_a_folder_or_of_a_list() {
     let list = text("list");
     let said = privacy(&[&case[..], &["--list", &list, "--plot", &picture]].concat());
     assert_eq!(said.code, 0, "{}", said.error);
-    assert!(said.out.contains("2 files, 4.9K"), "{}", said.out);
+    assert!(said.out.contains("2 files, 5.0K"), "{}", said.out);
     let drawn = std::fs::read_to_string(&picture).expect("drawn");
     assert!(drawn.starts_with("<svg") && drawn.contains("captured units of 4"));
     // Whoever has no keys reads nothing.
@@ -109,10 +109,10 @@ fn files_are_those_of_a_folder_or_of_a_list() {
 
 #[test]
 fn a_plan_has_what_survives_and_tells_little() {
-    let plan = |more: &[&str]| {
+    fn plan<'a>(more: &[&'a str]) -> Vec<&'a str> {
         let site = ["plan", "--units", "20", "--captured", "5", "--survive", "2"];
         [&site[..], more].concat()
-    };
+    }
     let all = told(&plan(&["--max-leak", "1"]));
     let options = |told: &Value| -> Vec<String> {
         let placements = told["placements"].as_array().expect("a list").iter();
