@@ -10,7 +10,7 @@ use world::Millis;
 
 use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{DatabaseError, Filter, HostRow, Need, Page, PreloadRow, VolumeRow};
+use crate::database::{DatabaseError, Filter, Need, Page, PreloadRow, VolumeRow};
 use crate::error::ControlError;
 
 /// A host that is to read an image and was not heard of for so long does not read it any more.
@@ -127,14 +127,6 @@ impl Acting {
         }
         if hosts.is_empty() {
             ids = self.hosts_there().await?;
-        }
-        let known = self.hosts().await?;
-        let is_unheard = |one: &&HostRow| ids.contains(&one.host) && one.heard.is_none();
-        if let Some(unheard) = known.iter().find(is_unheard) {
-            let name = &unheard.name;
-            return Err(ControlError::Conflict {
-                reason: format!("host {name:?} was never heard of: start its agent"),
-            });
         }
         let database = &self.inner.database;
         let now = self.now().await?;

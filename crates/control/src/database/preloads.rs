@@ -36,6 +36,22 @@ macro_rules! silent {
 /// Why a preload of a host that is disabled ends.
 pub(super) const IS_DISABLED: &str = "the host is disabled";
 
+/// Refuses a host that was never heard of: nobody would read anything.
+async fn check_heard(change: &mut AnyConnection, host: PartyId) -> Result<(), DatabaseError> {
+    let row = sqlx::query(
+        "SELECT name FROM parties p WHERE id = $1 \
+         AND NOT EXISTS (SELECT 1 FROM host_reports r WHERE r.party = p.id)",
+    )
+    .bind(host.to_string())
+    .fetch_optional(change)
+    .await?;
+    let Some(row) = row else { return Ok(()) };
+    let name: String = row.try_get(0)?;
+    Err(DatabaseError::Refused {
+        reason: format!("host {name:?} was never heard of: start its agent"),
+    })
+}
+
 /// How far a host is with an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreloadRow {
@@ -64,8 +80,8 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the asker administers
     /// the volume and may read it, and each host is for them; [`DatabaseError::Refused`] if it
-    /// is no image, nothing was written to it yet, it is being deleted, or its name is not
-    /// clear.
+    /// is no image, nothing was written to it yet, it is being deleted, its name is not clear,
+    /// or a host was never heard of.
     pub async fn begin_preloads(
         &self,
         asker: &Asker,
@@ -89,6 +105,7 @@ impl Database {
             };
             for host in hosts {
                 rights::check_host(&mut *change, asker, *host, None).await?;
+                check_heard(&mut *change, *host).await?;
                 sqlx::query(
                     "INSERT INTO preloads (volume, host, generation, version_volume, \
                      version_number, state, created_ms) VALUES ($1, $2, 1, $3, $4, $5, $6) \
