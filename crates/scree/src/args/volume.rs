@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use api::types;
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 
 use super::size;
 use crate::moment::{self, Moment};
@@ -68,16 +68,17 @@ pub enum VolumeCommand {
         tag: Vec<String>,
     },
     /// Say what a volume may take of hosts.
+    #[command(group(ArgGroup::new("what").required(true).multiple(true)))]
     Set {
         /// Name or id.
         name: String,
         /// How long its journal is from its next attachment on; `default` is as its host has it
         /// for all. For administrators, but for that.
-        #[arg(long, value_name = "SIZE", value_parser = wished, required_unless_present = "cache_max")]
+        #[arg(long, value_name = "SIZE", value_parser = wished, group = "what")]
         journal_size: Option<Wished>,
         /// What it may have of each host's cache for what volumes read; `default` is its fair
         /// share.
-        #[arg(long, value_name = "SIZE", value_parser = wished)]
+        #[arg(long, value_name = "SIZE", value_parser = wished, group = "what")]
         cache_max: Option<Wished>,
     },
     /// List volumes.
