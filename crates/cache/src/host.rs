@@ -8,12 +8,12 @@
 //!
 //! Either may be missing; the file may come later.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::memory::{AheadCounters, AheadCounts, Memory};
 use crate::store::{Area, AreaKind, Cache, Id, Protector, Sharer};
+use crate::uses::Uses;
 
 /// How often blocks of an area were asked for.
 #[derive(Debug, Default)]
@@ -100,7 +100,7 @@ pub struct HostCache {
     file: OnceLock<Arc<Cache>>,
     counters: Counters,
     /// Who is used, and how often: the file may come later.
-    used: Mutex<BTreeMap<Sharer, u32>>,
+    used: Mutex<Uses<Sharer>>,
 }
 
 /// Somebody who uses what is kept for a volume or an image.
@@ -112,11 +112,7 @@ pub struct Used {
 impl Drop for Used {
     fn drop(&mut self) {
         let mut used = self.cache.used();
-        let count = used.entry(self.sharer).or_default();
-        *count = count.saturating_sub(1);
-        if *count == 0 {
-            used.remove(&self.sharer);
-        }
+        used.end(self.sharer);
         if let Some(file) = self.cache.file() {
             file.end_use(self.sharer);
         }
@@ -131,7 +127,7 @@ impl HostCache {
             memory: (memory_bytes > 0).then(|| Memory::new(memory_bytes)),
             file: OnceLock::new(),
             counters: Counters::default(),
-            used: Mutex::default(),
+            used: Mutex::new(Uses::new()),
         })
     }
 
@@ -139,13 +135,11 @@ impl HostCache {
     pub fn use_file(&self, file: Arc<Cache>) {
         let used = self.used();
         if self.file.set(Arc::clone(&file)).is_ok() {
-            for (sharer, count) in &*used {
-                (0..*count).for_each(|_| file.begin_use(*sharer));
-            }
+            used.iter().for_each(|sharer| file.begin_use(sharer));
         }
     }
 
-    fn used(&self) -> MutexGuard<'_, BTreeMap<Sharer, u32>> {
+    fn used(&self) -> MutexGuard<'_, Uses<Sharer>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -153,7 +147,7 @@ impl HostCache {
     #[must_use]
     pub fn begin_use(self: &Arc<Self>, sharer: Sharer) -> Used {
         let mut used = self.used();
-        *used.entry(sharer).or_default() += 1;
+        used.begin(sharer);
         if let Some(file) = self.file() {
             file.begin_use(sharer);
         }

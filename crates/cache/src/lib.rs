@@ -17,3 +17,4 @@ pub mod lab;
 pub mod memory;
 pub mod policy;
 pub mod store;
+mod uses;

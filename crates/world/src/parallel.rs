@@ -10,6 +10,8 @@ type Task<T> = Box<dyn FnOnce() -> T + Send>;
 struct Group<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
+    /// Whoever waits wants to know of each task that ends, and not only of the last one.
+    tells_each: bool,
 }
 
 struct State<T> {
@@ -19,7 +21,7 @@ struct State<T> {
 }
 
 impl<T> Group<T> {
-    fn new(tasks: Vec<Task<T>>) -> Arc<Self> {
+    fn new(tasks: Vec<Task<T>>, tells_each: bool) -> Arc<Self> {
         let count = tasks.len();
         let mut waiting: Vec<_> = tasks.into_iter().enumerate().collect();
         waiting.reverse();
@@ -30,6 +32,7 @@ impl<T> Group<T> {
                 unfinished: count,
             }),
             changed: Condvar::new(),
+            tells_each,
         })
     }
 
@@ -67,7 +70,9 @@ impl<T> Drop for Finish<'_, T> {
             *result = self.result.take();
         }
         state.unfinished -= 1;
-        self.group.changed.notify_all();
+        if state.unfinished == 0 || self.group.tells_each {
+            self.group.changed.notify_all();
+        }
     }
 }
 
@@ -81,7 +86,7 @@ impl<T> Drop for Finish<'_, T> {
 /// If a task panicked on another thread.
 pub fn parallel<T: Send + 'static>(pool: &dyn Pool, width: usize, tasks: Vec<Task<T>>) -> Vec<T> {
     let width = width.min(tasks.len());
-    let group = Group::new(tasks);
+    let group = Group::new(tasks, false);
     for _ in 1..width {
         let group = Arc::clone(&group);
         pool.run(Box::new(move || group.work()));
@@ -114,7 +119,7 @@ pub fn parallel_within<T: Send + 'static>(
     patience: Duration,
 ) -> Vec<Option<T>> {
     let width = width.min(tasks.len());
-    let group = Group::new(tasks);
+    let group = Group::new(tasks, true);
     if pool.has_threads() {
         for _ in 0..width {
             let group = Arc::clone(&group);

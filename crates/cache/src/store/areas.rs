@@ -155,9 +155,7 @@ impl Areas {
         match kind {
             AreaKind::Metadata => self.metadata.remove(id),
             AreaKind::Image => self.image.remove(id),
-            AreaKind::Active => {
-                self.active.remove(id);
-            }
+            AreaKind::Active => self.active.remove(id),
         }
     }
 
@@ -204,14 +202,14 @@ impl Areas {
 
     /// How many blocks of images stay.
     pub fn pinned(&self) -> usize {
-        self.image.len().1
+        self.image.pinned_len()
     }
 
     /// How many blocks each area has, and may have.
     pub fn sizes(&self) -> [(usize, usize); 3] {
         [
             (self.metadata.pages.len(), self.metadata.pages.capacity()),
-            (self.image.len().0, self.image.capacity()),
+            (self.image.len(), self.image.capacity()),
             (self.active.len(), self.active.capacity()),
         ]
     }

@@ -28,10 +28,14 @@ impl Images {
         }
     }
 
-    /// How many blocks there are, and how many of them stay.
-    pub fn len(&self) -> (usize, usize) {
-        let pinned = self.pinned.len();
-        (pinned + self.others.len(), pinned)
+    /// How many blocks there are.
+    pub fn len(&self) -> usize {
+        self.pinned.len() + self.others.len()
+    }
+
+    /// Of these, how many stay.
+    pub fn pinned_len(&self) -> usize {
+        self.pinned.len()
     }
 
     /// And may be.
@@ -83,9 +87,7 @@ impl Images {
     pub fn remove(&mut self, id: Id) {
         match self.pinned.remove(&id) {
             true => self.fit(&mut Vec::new()),
-            false => {
-                self.others.remove(id);
-            }
+            false => self.others.remove(id),
         }
     }
 

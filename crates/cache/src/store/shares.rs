@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::entry::Id;
 use crate::policy::{Lirs, Policy};
+use crate::uses::Uses;
 
 /// What one has. It is full: it may have as many as it has.
 struct Share<O> {
@@ -33,8 +34,7 @@ pub struct Shares<O> {
     owners: HashMap<Id, u32, foldhash::fast::FixedState>,
     /// What some may have at most, 1 at least.
     bounds: BTreeMap<O, usize>,
-    /// Who is used, and how often.
-    used: BTreeMap<O, u32>,
+    used: Uses<O>,
 }
 
 impl<O: Copy + Ord> Shares<O> {
@@ -46,7 +46,7 @@ impl<O: Copy + Ord> Shares<O> {
             numbers: BTreeMap::new(),
             owners: HashMap::default(),
             bounds: BTreeMap::new(),
-            used: BTreeMap::new(),
+            used: Uses::new(),
         }
     }
 
@@ -72,21 +72,16 @@ impl<O: Copy + Ord> Shares<O> {
 
     /// `owner` is used from now on, once more.
     pub fn begin_use(&mut self, owner: O) {
-        *self.used.entry(owner).or_default() += 1;
+        self.used.begin(owner);
     }
 
     /// And once less: what nobody uses makes room for those who do.
     pub fn end_use(&mut self, owner: O) {
-        if let Some(count) = self.used.get_mut(&owner) {
-            *count -= 1;
-            if *count == 0 {
-                self.used.remove(&owner);
-            }
-        }
+        self.used.end(owner);
     }
 
     fn is_used(&self, owner: Option<O>) -> bool {
-        owner.is_some_and(|owner| self.used.contains_key(&owner))
+        owner.is_some_and(|owner| self.used.has(owner))
     }
 
     /// What `owner` may have from now on, in blocks; none: its fair share. What it has beyond
@@ -258,15 +253,14 @@ impl<O: Copy + Ord> Shares<O> {
         }
     }
 
-    /// A block is kept no more. Whether it was.
-    pub fn remove(&mut self, id: Id) -> bool {
+    /// A block is kept no more.
+    pub fn remove(&mut self, id: Id) {
         let Some(number) = self.owners.get(&id).copied() else {
-            return false;
+            return;
         };
         if let Some(share) = &mut self.shares[number as usize] {
             share.blocks.remove(id);
         }
         self.has_gone(number, id);
-        true
     }
 }

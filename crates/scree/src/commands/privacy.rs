@@ -15,7 +15,7 @@ use world::{World, parallel};
 use super::Failure;
 use super::offline::{cores, write_picture};
 use crate::args::{CaseArguments, PrivacyCommand, PrivacySimulateArguments};
-use crate::output::{Format, Table, print, print_notice};
+use crate::output::{Format, Table, print};
 use crate::plot::{Chart, Series};
 use crate::progress::Progress;
 
@@ -64,10 +64,7 @@ pub fn run_privacy(format: Format, command: PrivacyCommand) -> Result<(), Failur
     for captured in &case.captured.0 {
         placement.shares(*captured).map_err(refused)?;
     }
-    let (files, notices) = files::read(&case.files)?;
-    for notice in notices {
-        print_notice(format, &notice);
-    }
+    let files = files::read(format, &case.files)?;
     let simulated = match trials {
         Some(arguments) => simulate(arguments, placement, &files)?,
         None => Vec::new(),

@@ -61,11 +61,7 @@ impl Fetcher {
     /// Starts to read `wanted` for a parked request, from other units than those
     /// to `avoid` if there are others.
     pub fn start(&self, request: u64, wanted: WantedBlocks, avoid: &[UnitId]) {
-        let piece = |(block, source): &(BlockIndex, Source)| match source {
-            Source::Slot(entry) => Some(data_piece(*block, *entry)),
-            _ => None,
-        };
-        let pieces: Option<Vec<Piece>> = wanted.iter().map(piece).collect();
+        let pieces: Option<Vec<Piece>> = wanted.iter().map(block_piece).collect();
         let view = self.view_for(avoid);
         let is_begun = pieces.is_some_and(|pieces| {
             let (fetcher, wanted) = (self.clone(), Arc::clone(&wanted));
@@ -114,11 +110,13 @@ impl Fetcher {
         let Some(view) = self.view.as_ref().filter(|view| view.has_file()) else {
             return false;
         };
-        let pieces = match wanted {
-            Wanted::Blocks(blocks) | Wanted::Ahead(blocks) => pieces(blocks),
-            Wanted::Pages(pages) => page_pieces(pages),
-        };
-        pieces.iter().any(|piece| view.is_in_file(piece))
+        let is_there = |piece: Piece| view.is_in_file(&piece);
+        match wanted {
+            Wanted::Blocks(blocks) | Wanted::Ahead(blocks) => {
+                blocks.iter().filter_map(block_piece).any(is_there)
+            }
+            Wanted::Pages(pages) => pages.iter().map(page_piece).any(is_there),
+        }
     }
 
     /// Starts a job that reads map pages for a parked request, as
@@ -146,7 +144,7 @@ impl Fetcher {
         wanted: &[(BlockIndex, Source)],
         avoid: &[UnitId],
     ) -> Vec<Result<Vec<u8>, Unread>> {
-        let pieces = pieces(wanted);
+        let pieces: Vec<Piece> = wanted.iter().filter_map(block_piece).collect();
         let slot_bytes = self.slot_bytes();
         let (view, store, keyring) = (self.view_for(avoid), &self.store, &self.keyring);
         let read = read_pieces_through(view, store, keyring, slot_bytes, &pieces, avoid);
@@ -191,22 +189,20 @@ impl Fetcher {
     }
 }
 
-/// Those of the blocks that lie on units.
-fn pieces(wanted: &[(BlockIndex, Source)]) -> Vec<Piece> {
-    let wanted = wanted.iter();
-    let of_units = wanted.filter_map(|(block, source)| match source {
+/// A block as a piece, if it lies on units.
+fn block_piece((block, source): &(BlockIndex, Source)) -> Option<Piece> {
+    match source {
         Source::Slot(entry) => Some(data_piece(*block, *entry)),
-        _ => None,
-    });
-    of_units.collect()
+        Source::Zero | Source::Journal(_) => None,
+    }
 }
 
-fn page_pieces(pages: &[(Position, Entry)]) -> Vec<Piece> {
-    let piece = |(position, entry): &(Position, Entry)| Piece {
+/// A map page as a piece.
+fn page_piece((position, entry): &(Position, Entry)) -> Piece {
+    Piece {
         entry: *entry,
         address: position.address(),
-    };
-    pages.iter().map(piece).collect()
+    }
 }
 
 /// Map pages from units, with a small cache, for jobs.
@@ -245,10 +241,7 @@ impl FetchPages for StoredPages {
         let missing: Vec<Piece> = pages
             .iter()
             .filter(|(_, entry)| self.cache.get(*entry).is_none())
-            .map(|(position, entry)| Piece {
-                entry: *entry,
-                address: position.address(),
-            })
+            .map(page_piece)
             .collect();
         let (view, store, keyring) = (self.view.as_ref(), &self.store, &self.keyring);
         let slot_bytes = PAGE_BYTES as u32;

@@ -10,6 +10,7 @@ use world::real::RealDisk;
 use super::super::Failure;
 use super::super::offline::failed;
 use crate::args::{FilesArguments, Made};
+use crate::output::{Format, print_notice};
 use crate::progress::Progress;
 
 /// No list is longer, in bytes.
@@ -18,18 +19,21 @@ const LIST_BYTES_MAX: u64 = 4 << 30;
 /// Columns that lengths are looked for in.
 const COLUMNS: [&str; 3] = ["bytes", "size", "length"];
 
-/// The files, and what is to be known of them.
-pub fn read(arguments: &FilesArguments) -> Result<(FileList, Vec<String>), Failure> {
+/// The files; what else is to be known of them is printed.
+pub fn read(format: Format, arguments: &FilesArguments) -> Result<FileList, Failure> {
     let (files, notices) = match (&arguments.tree, &arguments.list, arguments.distribution) {
         (Some(folder), _, _) => walk(folder)?,
         (_, Some(path), _) => (list(path)?, Vec::new()),
         (_, _, None | Some(Made::Documents)) => (FileList::documents(), Vec::new()),
     };
+    for notice in notices {
+        print_notice(format, &notice);
+    }
     match files.lengths().is_empty() {
         true => Err(Failure::new(
             "there is no file that has anything in it: nothing can leak",
         )),
-        false => Ok((files, notices)),
+        false => Ok(files),
     }
 }
 

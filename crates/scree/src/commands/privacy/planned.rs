@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{files, percent, refused};
 use crate::args::PrivacyPlanArguments;
 use crate::commands::Failure;
-use crate::output::{Format, Table, print, print_notice};
+use crate::output::{Format, Table, print};
 
 #[derive(Serialize)]
 struct Plan {
@@ -39,10 +39,7 @@ pub fn run(format: Format, arguments: &PrivacyPlanArguments) -> Result<(), Failu
         captured: arguments.captured,
         lost: arguments.survive,
     };
-    let (files, notices) = files::read(&arguments.files)?;
-    for notice in notices {
-        print_notice(format, &notice);
-    }
+    let files = files::read(format, &arguments.files)?;
     let choices = plan(&files.classes(arguments.block_size), &site).map_err(refused)?;
     let least = choices
         .iter()
