@@ -43,9 +43,8 @@ pub struct PrivacySimulateArguments {
 
 #[derive(Args)]
 pub struct PrivacyPlanArguments {
-    /// How many storage units there are.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub units: u32,
+    #[command(flatten)]
+    pub site: SiteArguments,
 
     /// How many of them may be captured.
     #[arg(long, value_name = "N")]
@@ -58,6 +57,14 @@ pub struct PrivacyPlanArguments {
     /// Which part of all bytes may be in files that leak as a whole, of 1: 1e-6, 0.001.
     #[arg(long, value_name = "RATIO", value_parser = ratio)]
     pub max_leak: f64,
+}
+
+/// Units, and files in blocks on them.
+#[derive(Args)]
+pub struct SiteArguments {
+    /// How many storage units there are.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub units: u32,
 
     /// The size of a block.
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = block)]
@@ -75,18 +82,13 @@ pub struct PrivacyPlanArguments {
 /// Units, how blocks lie on them, and files.
 #[derive(Args)]
 pub struct CaseArguments {
-    /// How many storage units there are.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub units: u32,
+    #[command(flatten)]
+    pub site: SiteArguments,
 
     /// How many of them are captured: one number, several (1,5,25), or all from one to another
     /// (1..25).
     #[arg(long, value_name = "N")]
     pub captured: Counts,
-
-    /// The size of a block.
-    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = block)]
-    pub block_size: u64,
 
     /// Copies of each block: whoever captures one reads it.
     #[arg(long, value_name = "R", default_value_t = 1, conflicts_with = "erasure",
@@ -98,17 +100,9 @@ pub struct CaseArguments {
     #[arg(long, value_name = "K+M", value_parser = erasure)]
     pub erasure: Option<Spread>,
 
-    /// With how many others each unit shares blocks, as planned sets have it (Scree's are 8).
-    /// [default: any units, for each block anew]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub scatter_width: Option<u32>,
-
     /// Blocks are sealed, and the attacker has no keys: nothing that they say leaks.
     #[arg(long)]
     pub sealed: bool,
-
-    #[command(flatten)]
-    pub files: FilesArguments,
 
     /// Draw which part leaks by captured units into this file, as SVG.
     #[arg(long, value_name = "FILE")]
@@ -204,7 +198,7 @@ impl CaseArguments {
     /// How blocks lie on units.
     pub fn placement(&self) -> Placement {
         let spread = self.erasure.unwrap_or(Spread::Copies(self.replicas));
-        Placement::on(self.units, spread, self.scatter_width)
+        Placement::on(self.site.units, spread, self.site.scatter_width)
     }
 }
 

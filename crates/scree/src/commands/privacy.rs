@@ -64,12 +64,12 @@ pub fn run_privacy(format: Format, command: PrivacyCommand) -> Result<(), Failur
     for captured in &case.captured.0 {
         placement.shares(*captured).map_err(refused)?;
     }
-    let files = files::read(format, &case.files)?;
+    let files = files::read(format, &case.site.files)?;
     let simulated = match trials {
         Some(arguments) => simulate(arguments, placement, &files)?,
         None => Vec::new(),
     };
-    let classes = files.classes(case.block_size);
+    let classes = files.classes(case.site.block_size);
     let mut results = Vec::new();
     for captured in &case.captured.0 {
         let shares = placement.shares(*captured).map_err(refused)?;
@@ -90,8 +90,8 @@ pub fn run_privacy(format: Format, command: PrivacyCommand) -> Result<(), Failur
         ));
     }
     let leaks = Leaks {
-        units: case.units,
-        block_bytes: case.block_size,
+        units: case.site.units,
+        block_bytes: case.site.block_size,
         sealed: case.sealed,
         files: files.lengths().len() as u64,
         bytes: u64::try_from(files.bytes()).unwrap_or(u64::MAX),
@@ -139,7 +139,7 @@ fn simulate(
         (0..arguments.trials).for_each(|_| none.add(0.0));
         return Ok(vec![none; most as usize + 1]);
     }
-    let simulation = Simulation::new(placement, most, files, case.block_size);
+    let simulation = Simulation::new(placement, most, files, case.site.block_size);
     let simulation = Arc::new(simulation.map_err(refused)?);
     let progress = Arc::new(Progress::bar("trials", u64::from(arguments.trials)));
     let firsts = (0..arguments.trials).step_by(TRIALS_AT_ONCE as usize);
