@@ -1,0 +1,27 @@
+//! What encryption costs where it runs, beforehand (the CFS cost model of Storch and De Rose;
+//! docs/models.md, "Cost").
+//!
+//! ```text
+//!  what a workload reads and writes ─┐
+//!  the target: TP, F ────────────────┼─▶ Prediction: CPU, time, share ─▶ Priced ─▶ the cheapest
+//!  a place's layer: E, D ────────────┘
+//! ```
+//!
+//! Invariants: nothing predicted is negative or no number, if what goes in is neither; more
+//! bytes or requests never cost less.
+
+mod curve;
+mod layer;
+mod linear;
+mod predict;
+mod price;
+mod target;
+mod workload;
+
+pub use curve::{Curve, CurveError, CurvePoint};
+pub use layer::Layer;
+pub use linear::{Both, Flow, Linear};
+pub use predict::{Prediction, accuracy, predict};
+pub use price::{Offer, Prices, cheapest};
+pub use target::Target;
+pub use workload::{Caching, Workload};

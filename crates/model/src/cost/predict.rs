@@ -1,0 +1,144 @@
+//! Equations 1 to 4, as docs/models.md has them.
+
+use super::{Both, Caching, Flow, Layer, Target, Workload};
+
+/// What a layer does to a workload.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction {
+    /// What goes through the layer.
+    pub passed: Both<Flow>,
+    /// E(w) + D(r): CPU seconds that come in addition.
+    pub cpu_s: f64,
+    /// CPU seconds of all without the layer.
+    pub plain_cpu_s: f64,
+    /// How long it takes without the layer, in seconds.
+    pub plain_run_s: f64,
+    /// And with it.
+    pub run_s: f64,
+    /// What one request of it takes longer on the mean if it is alone, in seconds.
+    pub latency_s: f64,
+}
+
+impl Prediction {
+    /// S (equation 1): CPU time that comes in addition by the time that all of it takes, of one
+    /// CPU. More than 1 is more than one CPU.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        if self.run_s > 0.0 {
+            self.cpu_s / self.run_s
+        } else {
+            0.0
+        }
+    }
+
+    /// How busy CPUs are in all, of one CPU.
+    #[must_use]
+    pub fn load(&self) -> f64 {
+        let all = self.cpu_s + self.plain_cpu_s;
+        if self.run_s > 0.0 {
+            all / self.run_s
+        } else {
+            0.0
+        }
+    }
+
+    /// What comes in addition, in seconds; none is below 0.
+    #[must_use]
+    pub fn longer_s(&self) -> f64 {
+        (self.run_s - self.plain_run_s).max(0.0)
+    }
+}
+
+/// What the target is asked for to read this.
+fn missed(workload: &Workload, target: &Target) -> f64 {
+    let read = workload.flow.read.bytes;
+    match workload.caching {
+        Caching::Direct { .. } => 1.0,
+        Caching::Memory { is_warm: true, .. } => target.reads.at(workload.data_ratio()).missed,
+        Caching::Memory { data_bytes, .. } if read <= data_bytes => 1.0,
+        Caching::Memory { data_bytes, .. } => {
+            let again = target.reads.at(workload.data_ratio()).missed;
+            (data_bytes + (read - data_bytes) * again) / read
+        }
+    }
+}
+
+/// How long the target takes, in seconds: r/TP_r + w/TP_w, each by its F.
+fn target_s(workload: &Workload, target: &Target) -> f64 {
+    let Both { read, write } = workload.flow;
+    let slow_s = read.bytes / target.bytes_per_s.read;
+    let fast = target.reads.at(workload.data_ratio()).speedup;
+    let read_s = match workload.caching {
+        Caching::Direct { .. } => slow_s,
+        Caching::Memory { is_warm: true, .. } => slow_s / fast,
+        Caching::Memory { data_bytes, .. } => {
+            let first = (data_bytes / read.bytes.max(1.0)).min(1.0);
+            slow_s * (first + (1.0 - first) / fast)
+        }
+    };
+    // All of it is durable in the end, so memory saves no time.
+    read_s + write.bytes / target.bytes_per_s.write
+}
+
+/// What encryption in this layer does to a workload.
+#[must_use]
+pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Prediction {
+    let asked = workload.flow;
+    let most = layer.request_bytes_max;
+    let is_direct = matches!(workload.caching, Caching::Direct { .. });
+    let reads = asked.read.part(missed(workload, target));
+    let passed = Both {
+        // What is read through memory is read ahead, in requests as large as there can be.
+        read: if is_direct {
+            reads.cut(most)
+        } else {
+            reads.merged(most)
+        },
+        write: match is_direct || layer.is_above_memory {
+            true => asked.write.cut(most),
+            false => asked.write.merged(most),
+        },
+    };
+    let cpu_s = layer.cpu.read.of(passed.read) + layer.cpu.write.of(passed.write);
+    let plain_cpu_s =
+        target.cpu.read.of(asked.read) + target.cpu.write.of(asked.write) + workload.own_cpu_s;
+    let cpus = workload.cpus.max(1.0);
+    let plain_run_s = workload
+        .run_s
+        .unwrap_or_else(|| target_s(workload, target).max(plain_cpu_s / cpus));
+    let read_s = layer.latency.read.of(passed.read);
+    let write_s = layer.latency.write.of(passed.write);
+    let operations = passed.read.operations + passed.write.operations;
+    // Who waits for each request waits longer for each. What is read ahead or written back is
+    // waited for by nobody, and has the CPU as its bound.
+    let waited_s = match workload.caching {
+        Caching::Direct { depth } => (read_s + write_s) / depth.max(1.0),
+        Caching::Memory { .. } if layer.is_above_memory => read_s + write_s,
+        Caching::Memory { .. } => 0.0,
+    };
+    Prediction {
+        passed,
+        cpu_s,
+        plain_cpu_s,
+        plain_run_s,
+        run_s: (plain_run_s + waited_s).max((plain_cpu_s + cpu_s) / cpus),
+        latency_s: if operations > 0.0 {
+            (read_s + write_s) / operations
+        } else {
+            0.0
+        },
+    }
+}
+
+/// How near a prediction is: 1 less how far off it is, of what was measured; 0 at least. Of what
+/// measured nothing only nothing is right.
+#[must_use]
+pub fn accuracy(predicted: f64, measured: f64) -> f64 {
+    if measured == 0.0 {
+        return if predicted == 0.0 { 1.0 } else { 0.0 };
+    }
+    (1.0 - (predicted - measured).abs() / measured.abs()).max(0.0)
+}
+
+#[cfg(test)]
+mod tests;

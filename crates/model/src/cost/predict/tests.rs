@@ -1,0 +1,204 @@
+//! Against a machine that does every request by itself.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::cost::{Curve, CurvePoint, Linear};
+
+const MIB: f64 = 1_048_576.0;
+
+fn linear(byte_s: f64, operation_s: f64) -> Linear {
+    Linear {
+        byte_s,
+        operation_s,
+    }
+}
+
+fn target() -> Target {
+    let point = |data_ratio, speedup, missed| CurvePoint {
+        data_ratio,
+        speedup,
+        missed,
+    };
+    Target {
+        bytes_per_s: Both {
+            read: 100.0 * MIB,
+            write: 50.0 * MIB,
+        },
+        reads: Curve::new(vec![point(0.5, 10.0, 0.0), point(1.0, 1.0, 1.0)]).expect("a curve"),
+        writes: Curve::flat(),
+        cpu: Both {
+            read: linear(1e-9, 2e-6),
+            write: linear(2e-9, 3e-6),
+        },
+    }
+}
+
+fn layer() -> Layer {
+    Layer {
+        cpu: Both {
+            read: linear(3e-9, 5e-6),
+            write: linear(4e-9, 6e-6),
+        },
+        latency: Both {
+            read: linear(3e-9, 20e-6),
+            write: linear(4e-9, 30e-6),
+        },
+        request_bytes_max: 131_072.0,
+        is_above_memory: false,
+    }
+}
+
+fn direct(read: Flow, write: Flow, depth: f64) -> Workload {
+    Workload {
+        flow: Both { read, write },
+        caching: Caching::Direct { depth },
+        own_cpu_s: 0.0,
+        cpus: 2.0,
+        run_s: None,
+    }
+}
+
+fn warm(bytes: u64, memory_bytes: f64) -> Workload {
+    Workload {
+        caching: Caching::Memory {
+            data_bytes: bytes as f64,
+            memory_bytes,
+            is_warm: true,
+        },
+        ..direct(Flow::of(bytes, 4096), Flow::default(), 1.0)
+    }
+}
+
+#[test]
+fn it_is_the_papers_equation_if_memory_makes_no_difference() {
+    // 500 MB each way, E and D as the paper has them, and no term for requests.
+    let (bytes, e_s, d_s) = (500e6, 4.558, 3.956);
+    let flow = Flow {
+        bytes,
+        operations: 1.0,
+    };
+    let mut plain = target();
+    plain.cpu = Both::default();
+    let mut one = layer();
+    one.request_bytes_max = f64::MAX;
+    one.latency = Both::default();
+    one.cpu = Both {
+        read: linear(d_s / bytes, 0.0),
+        write: linear(e_s / bytes, 0.0),
+    };
+    let said = predict(&direct(flow, flow, 1.0), &plain, &one);
+    let time_s = bytes / plain.bytes_per_s.read + bytes / plain.bytes_per_s.write;
+    assert!((said.cpu_s - (e_s + d_s)).abs() < 1e-9);
+    assert!((said.share() - (e_s + d_s) / time_s).abs() < 1e-9);
+    assert_eq!(said.longer_s(), 0.0);
+}
+
+#[test]
+fn what_memory_has_is_not_decrypted_and_takes_less_time() {
+    let small = predict(&warm(100 << 20, 400.0 * MIB), &target(), &layer());
+    assert_eq!((small.passed.read.bytes, small.cpu_s), (0.0, 0.0));
+    let large = predict(&warm(400 << 20, 400.0 * MIB), &target(), &layer());
+    assert_eq!(large.passed.read.bytes, 400.0 * MIB);
+    // Four times the bytes, and each ten times as long.
+    assert!((large.plain_run_s / small.plain_run_s - 40.0).abs() < 1e-6);
+}
+
+#[test]
+fn what_is_cold_is_read_once_from_the_target() {
+    let mut cold = warm(300 << 20, 1000.0 * MIB);
+    cold.caching = Caching::Memory {
+        data_bytes: 100.0 * MIB,
+        memory_bytes: 1000.0 * MIB,
+        is_warm: false,
+    };
+    let said = predict(&cold, &target(), &layer());
+    assert_eq!(said.passed.read.bytes.round(), 100.0 * MIB);
+    let expected_s = 1.0 + 2.0 / 10.0;
+    assert!((said.plain_run_s - expected_s).abs() < 1e-9, "{said:?}");
+}
+
+#[test]
+fn a_layer_above_memory_has_each_write_and_one_below_has_them_merged() {
+    let mut small = warm(0, 400.0 * MIB);
+    small.flow.write = Flow::of(1 << 20, 4096);
+    let below = predict(&small, &target(), &layer());
+    assert_eq!(below.passed.write.operations, 8.0);
+    let mut above = layer();
+    above.is_above_memory = true;
+    let above = predict(&small, &target(), &above);
+    assert_eq!(above.passed.write.operations, 256.0);
+}
+
+#[test]
+fn a_cpu_that_is_busy_is_what_is_waited_for() {
+    let flow = Flow::of(1 << 30, 4096);
+    let mut slow = layer();
+    slow.cpu.write = linear(1e-6, 0.0);
+    let mut work = direct(Flow::default(), flow, 1e9);
+    work.cpus = 1.0;
+    let said = predict(&work, &target(), &slow);
+    assert!((said.run_s - said.cpu_s - said.plain_cpu_s).abs() < 1e-9);
+    assert!((said.load() - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn accuracy_is_of_what_was_measured() {
+    assert_eq!(accuracy(1.0, 0.0), 0.0);
+    assert_eq!(accuracy(0.0, 0.0), 1.0);
+    assert!((accuracy(1.1, 1.0) - 0.9).abs() < 1e-12);
+    assert!((accuracy(0.9, 1.0) - 0.9).abs() < 1e-12);
+    assert_eq!(accuracy(5.0, 1.0), 0.0);
+}
+
+proptest! {
+    /// One request after another, each cut by itself, and its cost added.
+    #[test]
+    fn requests_that_are_done_one_by_one_cost_what_is_predicted(
+        requests in prop::collection::vec((any::<bool>(), 1_u64..64), 1..50),
+        depth in 1_u32..8,
+    ) {
+        // Of whole pieces of 128 KiB or a part of one, so that cutting is exact.
+        let (target, layer) = (target(), layer());
+        let mut flow = Both::<Flow>::default();
+        let (mut cpu_s, mut longer_s) = (0.0, 0.0);
+        for (is_read, pieces) in requests {
+            let bytes = (pieces * 131_072) as f64;
+            let (way, cpu, latency) = match is_read {
+                true => (&mut flow.read, layer.cpu.read, layer.latency.read),
+                false => (&mut flow.write, layer.cpu.write, layer.latency.write),
+            };
+            way.bytes += bytes;
+            way.operations += 1.0;
+            for _ in 0..pieces {
+                cpu_s += 131_072.0 * cpu.byte_s + cpu.operation_s;
+                longer_s += 131_072.0 * latency.byte_s + latency.operation_s;
+            }
+        }
+        let work = direct(flow.read, flow.write, f64::from(depth));
+        let said = predict(&work, &target, &layer);
+        prop_assert!((said.cpu_s / cpu_s - 1.0).abs() < 1e-9, "{} {cpu_s}", said.cpu_s);
+        let expected = longer_s / f64::from(depth);
+        prop_assert!((said.longer_s() - expected).abs() < 1e-6 * expected + 1e-9);
+    }
+
+    #[test]
+    fn more_never_costs_less(
+        bytes in 0_u64..1 << 32, more in 0_u64..1 << 32, memory in 1.0_f64..4096.0,
+        is_warm in any::<bool>(),
+    ) {
+        let work = |bytes: u64| {
+            let mut work = warm(bytes, memory * MIB);
+            work.flow.write = Flow::of(bytes / 2, 65_536);
+            if let Caching::Memory { is_warm: warm, .. } = &mut work.caching {
+                *warm = is_warm;
+            }
+            work
+        };
+        let (little, much) = (work(bytes), work(bytes + more));
+        let of = |work: &Workload| predict(work, &target(), &layer());
+        prop_assert!(of(&much).cpu_s >= of(&little).cpu_s * (1.0 - 1e-9));
+        prop_assert!(of(&much).run_s >= of(&little).run_s * (1.0 - 1e-9));
+        prop_assert!(of(&much).share().is_finite() && of(&much).share() >= 0.0);
+    }
+}

@@ -1,0 +1,76 @@
+//! What it costs in money, and which is the cheapest.
+
+use super::Prediction;
+
+/// What is paid, in the same currency.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prices {
+    /// For a CPU for an hour, where the layer runs.
+    pub cpu_hour: f64,
+    /// For each hour that the workload runs: of a virtual machine that has to be there so long.
+    pub run_hour: f64,
+}
+
+impl Prices {
+    /// What a layer costs: its CPU time, and how much longer all takes.
+    #[must_use]
+    pub fn of(&self, prediction: &Prediction) -> f64 {
+        (prediction.cpu_s * self.cpu_hour + prediction.longer_s() * self.run_hour) / 3600.0
+    }
+}
+
+/// A place, and what it would cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Offer {
+    /// What is to be small: money, or CPU seconds.
+    pub cost: f64,
+    /// What a request takes longer, in seconds.
+    pub latency_s: f64,
+}
+
+/// Which of these is the cheapest whose requests take no longer than that, in seconds; of two
+/// that cost the same, the faster one. None, if all are slower.
+#[must_use]
+pub fn cheapest(offers: &[Offer], latency_s_max: Option<f64>) -> Option<usize> {
+    let most = latency_s_max.unwrap_or(f64::INFINITY);
+    let within = offers.iter().enumerate();
+    let within = within.filter(|(_, offer)| offer.latency_s <= most);
+    let best = within.min_by(|(_, one), (_, other)| {
+        let by_cost = one.cost.total_cmp(&other.cost);
+        by_cost.then(one.latency_s.total_cmp(&other.latency_s))
+    });
+    best.map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Both;
+
+    #[test]
+    fn cpu_and_time_are_paid() {
+        let prices = Prices {
+            cpu_hour: 0.04,
+            run_hour: 0.1,
+        };
+        let said = Prediction {
+            passed: Both::default(),
+            cpu_s: 1800.0,
+            plain_cpu_s: 5.0,
+            plain_run_s: 100.0,
+            run_s: 460.0,
+            latency_s: 0.0,
+        };
+        assert!((prices.of(&said) - (0.02 + 0.01)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_cheapest_is_within_its_bound() {
+        let offer = |cost, latency_s| Offer { cost, latency_s };
+        let offers = [offer(1.0, 1e-3), offer(2.0, 1e-5), offer(2.0, 1e-6)];
+        assert_eq!(cheapest(&offers, None), Some(0));
+        assert_eq!(cheapest(&offers, Some(1e-4)), Some(2));
+        assert_eq!(cheapest(&offers, Some(1e-9)), None);
+        assert_eq!(cheapest(&[], None), None);
+    }
+}
