@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         })) => up::run_unit(&args::folder(folder), &daemon),
         Command::Cache(command) => commands::run_cache(format, command),
         Command::Privacy(command) => commands::run_privacy(format, command),
+        Command::Cost(command) => commands::run_cost(format, command),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
         Command::Api(command) => {

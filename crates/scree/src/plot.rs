@@ -16,7 +16,7 @@ pub struct Chart {
 
 /// One line; the x of each point is above 0, and they grow.
 pub struct Series {
-    pub name: &'static str,
+    pub name: String,
     pub points: Vec<(f64, f64)>,
 }
 
@@ -76,7 +76,7 @@ impl Chart {
                     one.points.iter().copied(),
                     color.stroke_width(2),
                 ))?
-                .label(one.name)
+                .label(&one.name)
                 .legend(move |(x, y)| {
                     PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2))
                 });
@@ -102,7 +102,7 @@ mod tests {
             x: "x".to_owned(),
             y: "y".to_owned(),
             series: vec![Series {
-                name: "lirs",
+                name: "lirs".to_owned(),
                 points,
             }],
         }

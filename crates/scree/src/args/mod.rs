@@ -6,6 +6,7 @@ mod attachment;
 mod box_process;
 mod cache;
 mod chain;
+mod cost;
 mod grant;
 mod image;
 mod key;
@@ -34,6 +35,10 @@ pub use attachment::{AttachArguments, AttachmentCommand, DetachArguments};
 pub use box_process::{BoxProcessArguments, BoxServerArguments};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use chain::{ChainCommand, MonitorArguments, TraceArguments, WhichChain};
+pub use cost::{
+    CalibrateArguments, CostCommand, DrawArguments, Figure, PlaceArguments, PredictArguments,
+    ValidateArguments, WorkloadArguments,
+};
 pub use grant::GrantCommand;
 pub use image::ImageCommand;
 pub use key::KeyCommand;
@@ -159,6 +164,10 @@ pub enum Command {
     /// What whoever captures storage units can read, known beforehand.
     #[command(subcommand)]
     Privacy(PrivacyCommand),
+
+    /// What encryption costs, known beforehand.
+    #[command(subcommand)]
+    Cost(CostCommand),
 
     /// Print a completion script for a shell.
     Completions {

@@ -1,24 +1,20 @@
 //! `scree cache simulate`: the laboratory of policies.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use cache::lab::{BLOCK_BYTES, Contestant, Counts, Steps};
 use cache::policy::PolicyKind;
 use serde::Serialize;
-use trace::{Record, Trace, read_foreign};
-use world::real::RealDisk;
-use world::{World, host, parallel};
+use world::{World, parallel};
 
 use super::Failure;
-use super::offline::{cores, failed, write_picture};
+use super::offline::{cores, write_picture};
+use super::traces::read_traces;
 use crate::args::{CacheCommand, SimulateArguments};
 use crate::output::{Format, Table, print, print_notice};
 use crate::plot::{Chart, Series};
 use crate::progress::Progress;
-
-/// No file of a trace is longer, in bytes.
-const FILE_BYTES_MAX: u64 = 8 << 30;
 
 /// Sizes that are tried by themselves, in percent of the blocks that are asked for.
 const PERCENTS: [usize; 7] = [1, 2, 5, 10, 20, 50, 100];
@@ -50,7 +46,7 @@ struct Outcome {
 pub fn run_cache(format: Format, command: CacheCommand) -> Result<(), Failure> {
     let CacheCommand::Simulate(arguments) = command;
     let progress = Progress::start("reading the trace");
-    let (records, notices) = read(&arguments.traces)?;
+    let (records, notices) = read_traces(&arguments.traces)?;
     drop(progress);
     for notice in notices {
         print_notice(format, &notice);
@@ -66,38 +62,6 @@ pub fn run_cache(format: Format, command: CacheCommand) -> Result<(), Failure> {
         draw(path, &simulated)?;
     }
     Ok(print(format, &simulated, shown)?)
-}
-
-/// The requests in these files, and what is to be known of them.
-fn read(paths: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
-    let mut files = Vec::new();
-    for path in paths {
-        let read = host::read_small(&RealDisk, path, FILE_BYTES_MAX);
-        files.push(read.map_err(|error| failed(path, error))?);
-    }
-    let (traces, broken) = Trace::read(files.iter().map(|bytes| &bytes[..]));
-    if !traces.is_empty() {
-        let mut notices = Vec::new();
-        for (number, error) in broken {
-            let path = paths[number].display();
-            notices.push(format!("{path}: {error}; what is before that counts"));
-        }
-        let missing: u64 = traces.iter().map(|one| one.gone + one.lost).sum();
-        if missing > 0 {
-            notices.push(format!("{missing} requests are missing in the trace"));
-        }
-        let records = traces.into_iter().flat_map(|one| one.records);
-        return Ok((records.collect(), notices));
-    }
-    let ([path], [bytes]) = (paths, &files[..]) else {
-        return Err(Failure::new(
-            "of several files all have to be of one box `trace`; of other traces give one",
-        ));
-    };
-    let text = std::str::from_utf8(bytes)
-        .map_err(|_| failed(path, "it is no trace of a box, and no text"))?;
-    let records = read_foreign(text).map_err(|error| failed(path, error))?;
-    Ok((records, Vec::new()))
 }
 
 fn simulate(arguments: &SimulateArguments, requests: usize, steps: Steps) -> Simulated {
@@ -194,7 +158,7 @@ fn draw(path: &Path, simulated: &Simulated) -> Result<(), Failure> {
     let (policies, _) = axes(simulated);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let series = policies.into_iter().map(|name| Series {
-        name,
+        name: name.to_owned(),
         points: simulated
             .results
             .iter()

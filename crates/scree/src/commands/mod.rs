@@ -3,6 +3,7 @@
 mod attachment;
 mod cache;
 mod chain;
+mod cost;
 mod grant;
 mod image;
 mod key;
@@ -16,10 +17,12 @@ mod snapshot;
 mod status;
 mod top;
 mod trace;
+mod traces;
 mod unit;
 mod volume;
 
 pub use cache::run_cache;
+pub use cost::run_cost;
 pub use party::{enrol_host, enrol_unit, login};
 pub use privacy::run_privacy;
 pub use restoring::restore_unit;

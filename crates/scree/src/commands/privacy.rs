@@ -249,7 +249,7 @@ fn draw(path: &Path, case: &CaseArguments, leaks: &Leaks) -> Result<(), Failure>
         x: format!("captured units of {}", leaks.units),
         y: "bytes in files that leak, %".to_owned(),
         series: vec![Series {
-            name: spread,
+            name: spread.to_owned(),
             points: points.collect(),
         }],
     };

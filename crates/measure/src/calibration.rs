@@ -1,0 +1,219 @@
+//! [`Calibration`]: what was measured, as a file.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use model::cost::{Layer, Target};
+use serde::{Deserialize, Serialize};
+
+use crate::{Cipher, CipherSpeed, Machine, PlaceKind};
+
+/// The form of the file.
+pub const VERSION: u32 = 1;
+
+/// No such file is longer, in bytes.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// A layer, with its cipher.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredLayer {
+    /// With what it encrypts.
+    pub cipher: Cipher,
+    /// What it costs.
+    pub layer: Layer,
+}
+
+/// A place on a machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredPlace {
+    /// Which.
+    pub place: PlaceKind,
+    /// The memory that its F is of, in bytes.
+    pub memory_bytes: u64,
+    /// Without encryption.
+    pub target: Target,
+    /// With it.
+    pub layers: Vec<MeasuredLayer>,
+}
+
+/// All that was measured on one machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Where.
+    pub machine: Machine,
+    /// When it ended.
+    pub at: Timestamp,
+    /// Ciphers by themselves.
+    pub ciphers: Vec<CipherSpeed>,
+    /// Places.
+    pub places: Vec<MeasuredPlace>,
+}
+
+/// Why a file is no calibration.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrationError {
+    /// It cannot be read.
+    #[error("{0}")]
+    Read(#[from] std::io::Error),
+    /// It is something else.
+    #[error("it is no calibration: {0}")]
+    Form(#[from] serde_json::Error),
+    /// Of another version.
+    #[error("it is of version {found}, and this program knows {VERSION}: calibrate once more")]
+    Version {
+        /// Which.
+        found: u32,
+    },
+    /// A term is below 0, or no number.
+    #[error("what it says of {0} cannot be")]
+    Terms(String),
+}
+
+impl Calibration {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`CalibrationError`].
+    pub fn load(path: &Path) -> Result<Self, CalibrationError> {
+        let bytes = world::host::read_small(&world::real::RealDisk, path, BYTES_MAX)?;
+        Self::parse(&bytes)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, CalibrationError> {
+        // The form may differ where the version does.
+        #[derive(Deserialize)]
+        struct Head {
+            version: u32,
+        }
+        let Head { version } = serde_json::from_slice(bytes)?;
+        if version != VERSION {
+            return Err(CalibrationError::Version { found: version });
+        }
+        let read: Self = serde_json::from_slice(bytes)?;
+        for place in &read.places {
+            let wrong = |what: String| Err(CalibrationError::Terms(what));
+            if !place.target.is_valid() {
+                return wrong(place.place.to_string());
+            }
+            if let Some(one) = place.layers.iter().find(|one| !one.layer.is_valid()) {
+                return wrong(format!("{} with {}", place.place, one.cipher));
+            }
+        }
+        Ok(read)
+    }
+
+    /// Writes it, in the place of what is there.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn save(&self, path: &Path) -> std::io::Result<()> {
+        let mut json = serde_json::to_vec_pretty(self)?;
+        json.push(b'\n');
+        world::host::write_whole(&world::real::RealDisk, path, &json)
+    }
+
+    /// A place that was measured.
+    #[must_use]
+    pub fn place(&self, kind: PlaceKind) -> Option<&MeasuredPlace> {
+        self.places.iter().find(|one| one.place == kind)
+    }
+
+    /// Puts what was measured in the place of what was known of the same.
+    pub fn put(&mut self, place: MeasuredPlace) {
+        self.places.retain(|one| one.place != place.place);
+        self.places.push(place);
+        self.places.sort_by_key(|one| one.place);
+    }
+}
+
+impl MeasuredPlace {
+    /// What encryption with a cipher costs there.
+    #[must_use]
+    pub fn layer(&self, cipher: Cipher) -> Option<&Layer> {
+        let mut layers = self.layers.iter();
+        let found = layers.find(|one| one.cipher == cipher);
+        found.map(|one| &one.layer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::cost::{Both, Curve, Linear};
+
+    use super::*;
+
+    fn calibration() -> Calibration {
+        let line = Linear {
+            byte_s: 1e-9,
+            operation_s: 2e-6,
+        };
+        let lines = Both {
+            read: line,
+            write: line,
+        };
+        Calibration {
+            version: VERSION,
+            machine: Machine::here(),
+            at: Timestamp::UNIX_EPOCH,
+            ciphers: Vec::new(),
+            places: vec![MeasuredPlace {
+                place: PlaceKind::Agent,
+                memory_bytes: 1 << 30,
+                target: Target {
+                    bytes_per_s: Both {
+                        read: 1e8,
+                        write: 5e7,
+                    },
+                    reads: Curve::flat(),
+                    writes: Curve::flat(),
+                    cpu: lines,
+                },
+                layers: vec![MeasuredLayer {
+                    cipher: Cipher::Aes256Gcm,
+                    layer: Layer {
+                        cpu: lines,
+                        latency: lines,
+                        request_bytes_max: 131_072.0,
+                        is_above_memory: false,
+                    },
+                }],
+            }],
+        }
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("calibration.json");
+        let mut saved = calibration();
+        saved.save(&path).expect("saved");
+        assert_eq!(Calibration::load(&path).expect("loaded"), saved);
+        // Once more, of the same place.
+        saved.put(saved.places[0].clone());
+        assert_eq!(saved.places.len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let text = |change: fn(&mut Calibration)| {
+            let mut one = calibration();
+            change(&mut one);
+            serde_json::to_vec(&one).expect("JSON")
+        };
+        let refused = |bytes: &[u8]| Calibration::parse(bytes).expect_err("refused").to_string();
+        assert!(refused(b"{}").contains("version"));
+        assert!(refused(b"").contains("no calibration"));
+        let version = text(|one| one.version = 7);
+        assert!(refused(&version).contains("version 7"));
+        let negative = text(|one| one.places[0].layers[0].layer.cpu.read.byte_s = -1.0);
+        assert!(refused(&negative).contains("agent with aes-256-gcm"));
+        let slow = text(|one| one.places[0].target.bytes_per_s.read = 0.0);
+        assert!(refused(&slow).contains("agent"));
+        let cut = text(|_| ());
+        for length in [1, cut.len() / 2, cut.len() - 1] {
+            refused(&cut[..length]);
+        }
+    }
+}

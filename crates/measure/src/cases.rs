@@ -1,0 +1,83 @@
+//! Prediction beside measurement.
+
+use model::cost::{Prediction, accuracy, predict};
+
+use crate::calibration::MeasuredPlace;
+use crate::place::Place;
+use crate::{Cipher, Machine, MeasureError, Run, Work};
+
+/// One work, with a cipher: as it was predicted, and as it was.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// What was done.
+    pub work: Work,
+    /// With what it was encrypted.
+    pub cipher: Cipher,
+    /// Beforehand.
+    pub predicted: Prediction,
+    /// Without encryption, the median of all rounds.
+    pub plain: Run,
+    /// With it.
+    pub sealed: Run,
+}
+
+impl Comparison {
+    /// CPU seconds that came in addition.
+    #[must_use]
+    pub fn cpu_s(&self) -> f64 {
+        self.sealed.cpu_s - self.plain.cpu_s
+    }
+
+    /// How near the prediction of these is, of 1.
+    #[must_use]
+    pub fn accuracy(&self) -> f64 {
+        accuracy(self.predicted.cpu_s, self.cpu_s())
+    }
+}
+
+/// Does each work without encryption and with it, so many times, and says what was predicted
+/// and what was measured; `say` is told what comes next. What was predicted is made of what the
+/// work asks for, as the run without encryption counted it.
+///
+/// # Errors
+/// If something cannot be done here, or was not calibrated.
+pub fn compare(
+    measured: &MeasuredPlace,
+    place: &mut dyn Place,
+    cipher: Cipher,
+    works: &[Work],
+    rounds: u32,
+    say: &mut dyn FnMut(String),
+) -> Result<Vec<Comparison>, MeasureError> {
+    let kind = measured.place;
+    let Some(layer) = measured.layer(cipher) else {
+        let why = format!("{kind} with {cipher} was not calibrated");
+        return Err(MeasureError::Unfit(why));
+    };
+    let machine = Machine::here();
+    let mut runs = vec![[Vec::new(), Vec::new()]; works.len()];
+    for round in 0..rounds {
+        for (way, with) in [None, Some(cipher)].into_iter().enumerate() {
+            let name = with.map_or("nothing", Cipher::name);
+            let mut opened = place.open(with)?;
+            for (work, runs) in works.iter().zip(&mut runs) {
+                say(format!("{kind} with {name}, round {}: {work}", round + 1));
+                runs[way].push(work.run(&mut *opened)?);
+            }
+            opened.close()?;
+        }
+    }
+    let each = works.iter().zip(&runs).map(|(work, [plain, sealed])| {
+        let (plain, sealed) = (Run::median(plain), Run::median(sealed));
+        let memory_bytes = machine.memory_bytes as f64;
+        let workload = work.workload(plain.flow, memory_bytes, machine.cpus as f64);
+        Comparison {
+            work: *work,
+            cipher,
+            predicted: predict(&workload, &measured.target, layer),
+            plain,
+            sealed,
+        }
+    });
+    Ok(each.collect())
+}

@@ -1,0 +1,231 @@
+//! E and D where encryption runs: the same work with it and without.
+//!
+//! ```text
+//!  rounds:   plain   cipher 1   cipher 2 …        each opens the place, does all work, closes it
+//!            plain   cipher 1   cipher 2 …
+//!                │        │
+//!       median ──┴────────┴── median        a request's CPU time with it less that without,
+//!                                           by size of requests: a line
+//! ```
+
+use model::cost::{Both, Flow, Layer, Linear};
+
+use crate::calibration::{MeasuredLayer, MeasuredPlace};
+use crate::place::{Place, PlaceKind};
+use crate::{Cipher, MeasureError, Run, Work, target};
+
+/// How much is done.
+#[derive(Debug, Clone)]
+pub struct Effort {
+    /// Each work is done so often in each way; what counts is the median.
+    pub rounds: u32,
+    /// Work that is small beside others has so many bytes of requests; others more.
+    pub bytes: u64,
+    /// The memory that F is of, in bytes.
+    pub memory_bytes: u64,
+    /// F is not tried with more data, in bytes.
+    pub curve_bytes_max: u64,
+}
+
+/// How large which work is.
+pub(crate) struct Sizes {
+    /// TP is measured with so many bytes.
+    pub stream_bytes: u64,
+    /// What a layer is measured with.
+    pub works: Vec<Work>,
+}
+
+/// Small and large requests, in bytes: far apart, and others lie between them.
+const SMALL_BYTES: u64 = 4096;
+
+/// FUSE takes no more at once.
+const LARGE_BYTES: u64 = 128 << 10;
+
+/// Large requests cost less for a byte, so there are more of them.
+const LARGE_SHARE: u64 = 4;
+
+impl Sizes {
+    pub(crate) fn of(kind: PlaceKind, effort: &Effort) -> Self {
+        let sizes = [
+            (SMALL_BYTES, effort.bytes),
+            (LARGE_BYTES, LARGE_SHARE * effort.bytes),
+        ];
+        let mut works = Vec::new();
+        for (request_bytes, bytes) in sizes {
+            match kind {
+                // It sees what programs ask for, and memory is below it.
+                PlaceKind::GuestStackable => {
+                    works.push(Work::Write {
+                        bytes,
+                        request_bytes,
+                    });
+                    works.push(Work::ReadCold {
+                        bytes,
+                        request_bytes,
+                        is_random: request_bytes == SMALL_BYTES,
+                    });
+                }
+                _ => works.extend([0, 100].map(|read_percent| Work::Direct {
+                    bytes,
+                    request_bytes,
+                    read_percent,
+                    depth: 1,
+                })),
+            }
+        }
+        Self {
+            stream_bytes: LARGE_SHARE * effort.bytes,
+            works,
+        }
+    }
+}
+
+/// Measures a place, with these ciphers; `say` is told what comes next.
+///
+/// # Errors
+/// If it cannot be measured here.
+pub fn calibrate(
+    kind: PlaceKind,
+    place: &mut dyn Place,
+    ciphers: &[Cipher],
+    effort: &Effort,
+    say: &mut dyn FnMut(String),
+) -> Result<MeasuredPlace, MeasureError> {
+    let sizes = Sizes::of(kind, effort);
+    let ways: Vec<Option<Cipher>> = std::iter::once(None)
+        .chain(ciphers.iter().copied().map(Some))
+        .collect();
+    let mut rounds: Vec<Vec<Vec<Run>>> = vec![Vec::new(); ways.len()];
+    let mut target = None;
+    for round in 0..effort.rounds {
+        for (way, runs) in ways.iter().zip(&mut rounds) {
+            let name = way.map_or("nothing", Cipher::name);
+            let mut opened = place.open(*way)?;
+            let mut these = Vec::new();
+            for work in &sizes.works {
+                say(format!("{kind} with {name}, round {}: {work}", round + 1));
+                these.push(work.run(&mut *opened)?);
+            }
+            runs.push(these);
+            if way.is_none() && target.is_none() && round + 1 == effort.rounds {
+                say(format!("{kind}: throughput and memory"));
+                let plain = medians(&sizes.works, runs);
+                target = Some(target::measure(&mut *opened, &sizes, &plain, effort)?);
+            }
+            opened.close()?;
+        }
+    }
+    let measured: Vec<Vec<(Work, Run)>> = rounds
+        .iter()
+        .map(|runs| medians(&sizes.works, runs))
+        .collect();
+    let (plain, sealed) = measured
+        .split_first()
+        .ok_or_else(|| MeasureError::Unfit("nothing was measured".to_owned()))?;
+    let layers = ciphers
+        .iter()
+        .zip(sealed)
+        .map(|(cipher, runs)| MeasuredLayer {
+            cipher: *cipher,
+            layer: layer(kind, plain, runs),
+        });
+    Ok(MeasuredPlace {
+        place: kind,
+        memory_bytes: effort.memory_bytes,
+        target: target.ok_or_else(|| MeasureError::Unfit("no round was asked for".to_owned()))?,
+        layers: layers.collect(),
+    })
+}
+
+/// Of each work, its median over all rounds.
+fn medians(works: &[Work], rounds: &[Vec<Run>]) -> Vec<(Work, Run)> {
+    let each = works.iter().enumerate().map(|(index, work)| {
+        let runs: Vec<Run> = rounds.iter().map(|runs| runs[index]).collect();
+        (*work, Run::median(&runs))
+    });
+    each.collect()
+}
+
+/// A request's CPU time, by its size, of those runs that only read, or only write.
+pub(crate) fn per_operation(runs: &[(Work, Run)], way: fn(&Both<Flow>) -> Flow) -> Linear {
+    let of = |(_, run): &(Work, Run)| {
+        let flow = way(&run.flow);
+        (flow.operations > 0.0).then(|| {
+            let one = flow.bytes / flow.operations;
+            (one, run.cpu_s / flow.operations)
+        })
+    };
+    Linear::through(&runs.iter().filter_map(of).collect::<Vec<_>>())
+}
+
+fn layer(kind: PlaceKind, plain: &[(Work, Run)], sealed: &[(Work, Run)]) -> Layer {
+    let line = |way: fn(&Both<Flow>) -> Flow, of: fn(&Run) -> f64| {
+        let both = plain.iter().zip(sealed);
+        let points = both.filter_map(|((_, plain), (_, sealed))| {
+            let flow = way(&plain.flow);
+            let more = of(sealed) - of(plain);
+            (flow.operations > 0.0).then(|| (flow.bytes / flow.operations, more / flow.operations))
+        });
+        Linear::through(&points.collect::<Vec<_>>())
+    };
+    let both = |of: fn(&Run) -> f64| Both {
+        read: line(|flow| flow.read, of),
+        write: line(|flow| flow.write, of),
+    };
+    let is_above_memory = kind == PlaceKind::GuestStackable;
+    Layer {
+        cpu: both(|run| run.cpu_s),
+        latency: both(|run| run.run_s),
+        request_bytes_max: LARGE_BYTES as f64,
+        is_above_memory,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(bytes: f64, operations: f64, cpu_s: f64) -> Run {
+        let flow = Both {
+            read: Flow::default(),
+            write: Flow { bytes, operations },
+        };
+        Run {
+            flow,
+            returned_s: 1.0,
+            run_s: 2.0 * cpu_s,
+            cpu_s,
+            fetched_bytes: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_layer_is_what_it_adds() {
+        let work = Work::Words { bytes: 1 };
+        let pair = |cpu_s: [f64; 2]| {
+            vec![
+                (work, run(4096e3, 1e3, cpu_s[0])),
+                (work, run(131_072e3, 1e3, cpu_s[1])),
+            ]
+        };
+        // 5 µs a request and 2 ns a byte more.
+        let more = [4096.0, 131_072.0].map(|bytes| 1e3 * (5e-6 + 2e-9 * bytes));
+        let plain = pair([0.1, 0.2]);
+        let sealed = pair([0.1 + more[0], 0.2 + more[1]]);
+        let found = layer(PlaceKind::GuestBlock, &plain, &sealed);
+        assert!(
+            (found.cpu.write.operation_s - 5e-6).abs() < 1e-9,
+            "{found:?}"
+        );
+        assert!((found.cpu.write.byte_s - 2e-9).abs() < 1e-13, "{found:?}");
+        assert!((found.latency.write.operation_s - 1e-5).abs() < 1e-9);
+        assert_eq!(found.cpu.read, Linear::default());
+    }
+
+    #[test]
+    fn each_work_has_its_median() {
+        let work = Work::Words { bytes: 1 };
+        let rounds = [1.0, 9.0, 2.0].map(|cpu_s| vec![run(1.0, 1.0, cpu_s)]);
+        assert_eq!(medians(&[work], &rounds)[0].1.cpu_s, 2.0);
+    }
+}

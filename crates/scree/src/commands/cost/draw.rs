@@ -1,0 +1,127 @@
+//! `scree cost draw`: what was predicted and measured, by the size of the data.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::validate::{Case, Validated};
+use crate::args::{DrawArguments, Figure};
+use crate::commands::Failure;
+use crate::commands::offline::{failed, write_picture};
+use crate::plot::{Chart, Series};
+
+/// No result is longer, in bytes.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// Cases of one machine.
+pub trait Drawn {
+    fn cases(&self) -> &[Case];
+    fn memory_bytes(&self) -> u64;
+}
+
+/// Runs it.
+pub fn run(arguments: &DrawArguments) -> Result<(), Failure> {
+    let mut all: Vec<Validated> = Vec::new();
+    for path in &arguments.results {
+        all.push(read(path)?);
+    }
+    let chart = chart(&all, arguments.figure, arguments.only.as_deref())?;
+    write_picture(&arguments.plot, &chart)
+}
+
+fn read(path: &Path) -> Result<Validated, Failure> {
+    let bytes = world::host::read_small(&world::real::RealDisk, path, BYTES_MAX);
+    let bytes = bytes.map_err(|error| failed(path, error))?;
+    let parsed = serde_json::from_slice(&bytes);
+    parsed.map_err(|error| {
+        let why = format!("it is nothing that `scree cost validate -o json` prints: {error}");
+        failed(path, why)
+    })
+}
+
+/// What is drawn of a case: names and numbers of its lines, predicted ones first.
+fn lines(figure: Figure, case: &Case) -> [(&'static str, f64); 2] {
+    let ratio = |part: f64, all: f64| if all > 0.0 { 100.0 * part / all } else { 0.0 };
+    match figure {
+        Figure::Share => [
+            ("predicted", 100.0 * case.predicted_share),
+            ("measured", 100.0 * case.measured_share),
+        ],
+        Figure::Load => {
+            let predicted = case.predicted_cpu_s + case.plain_cpu_s;
+            let measured = case.measured_cpu_s + case.plain_cpu_s;
+            [
+                ("predicted", ratio(predicted, case.predicted_run_s)),
+                ("measured", ratio(measured, case.measured_run_s)),
+            ]
+        }
+        Figure::Overhead => [
+            ("predicted", ratio(case.predicted_cpu_s, case.plain_cpu_s)),
+            ("measured", ratio(case.measured_cpu_s, case.plain_cpu_s)),
+        ],
+        Figure::Time => [
+            ("without", case.plain_run_s),
+            ("encrypted", case.measured_run_s),
+        ],
+    }
+}
+
+fn title(figure: Figure) -> (&'static str, &'static str) {
+    match figure {
+        Figure::Share => ("CPU time in addition", "% of the time that all takes"),
+        Figure::Load => (
+            "CPU load with encryption",
+            "CPU time, % of the time that all takes",
+        ),
+        Figure::Overhead => ("CPU time in addition", "% of what it takes without"),
+        Figure::Time => ("How long it takes", "seconds"),
+    }
+}
+
+/// A line for each memory, cipher and way to know.
+pub fn chart<D: Drawn>(all: &[D], figure: Figure, only: Option<&str>) -> Result<Chart, Failure> {
+    let is_drawn = |case: &&Case| only.is_none_or(|only| case.work.starts_with(only));
+    let memories: BTreeSet<u64> = all.iter().map(Drawn::memory_bytes).collect();
+    let ciphers = all
+        .iter()
+        .flat_map(|one| one.cases().iter().filter(is_drawn));
+    let ciphers: BTreeSet<&str> = ciphers.map(|case| case.cipher.as_str()).collect();
+    let mut series = Vec::new();
+    for memory in &memories {
+        for cipher in &ciphers {
+            for line in 0..2 {
+                let of_memory = all.iter().filter(|one| one.memory_bytes() == *memory);
+                let cases = of_memory.flat_map(|one| one.cases().iter().filter(is_drawn));
+                let cases = cases.filter(|case| case.cipher == *cipher);
+                let mut name = "";
+                let mut points = Vec::new();
+                for case in cases {
+                    let (of, value) = lines(figure, case)[line];
+                    name = of;
+                    points.push((case.bytes as f64 / 1e6, value));
+                }
+                points.sort_unstable_by(|one, other| one.0.total_cmp(&other.0));
+                if points.is_empty() {
+                    continue;
+                }
+                let mut name = name.to_owned();
+                if ciphers.len() > 1 {
+                    name += &format!(", {cipher}");
+                }
+                if memories.len() > 1 {
+                    name += &format!(", {} MB of memory", memory >> 20);
+                }
+                series.push(Series { name, points });
+            }
+        }
+    }
+    if series.is_empty() {
+        return Err(Failure::new("there is no such work in these results"));
+    }
+    let (title, y) = title(figure);
+    Ok(Chart {
+        title: title.to_owned(),
+        x: "data, MB".to_owned(),
+        y: y.to_owned(),
+        series,
+    })
+}

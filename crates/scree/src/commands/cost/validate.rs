@@ -1,0 +1,213 @@
+//! `scree cost validate`.
+
+use measure::place::place;
+use measure::{Comparison, Machine, PlaceKind, Work, compare};
+use serde::{Deserialize, Serialize};
+
+use super::draw::{Drawn, chart};
+use super::scratch::Scratch;
+use super::{load, percent, refused, seconds};
+use crate::args::{Figure, ValidateArguments};
+use crate::commands::Failure;
+use crate::commands::offline::{failed, write_picture};
+use crate::output::{Format, Table, print, print_notice};
+use crate::progress::Progress;
+
+/// One work, as it was predicted and as it was.
+#[derive(Serialize, Deserialize)]
+pub struct Case {
+    pub work: String,
+    /// How much data it has.
+    pub bytes: u64,
+    pub cipher: String,
+    pub predicted_cpu_s: f64,
+    pub measured_cpu_s: f64,
+    /// Without encryption.
+    pub plain_cpu_s: f64,
+    /// Of the first, as a prediction of the second, of 1.
+    pub accuracy: f64,
+    pub predicted_run_s: f64,
+    pub measured_run_s: f64,
+    pub plain_run_s: f64,
+    pub predicted_plain_run_s: f64,
+    /// Until the last write returned, with encryption and without.
+    pub returned_s: f64,
+    pub plain_returned_s: f64,
+    /// CPU time in addition by the time that all takes.
+    pub predicted_share: f64,
+    pub measured_share: f64,
+}
+
+/// All of them.
+#[derive(Serialize, Deserialize)]
+pub struct Validated {
+    pub place: PlaceKind,
+    pub machine: Machine,
+    pub calibrated_at: String,
+    pub rounds: u32,
+    /// In the middle of all, and the least.
+    pub accuracy_median: f64,
+    pub accuracy_min: f64,
+    pub cases: Vec<Case>,
+}
+
+/// What is done if nothing is said: sizes and mixtures that are no calibration's.
+fn works(kind: PlaceKind) -> Vec<Work> {
+    let words: &[&str] = match kind {
+        PlaceKind::GuestBlock => &[
+            "write:100M:1M",
+            "cold:100M:256K",
+            "direct:32M:16K:30:1",
+            "words:50M",
+        ],
+        PlaceKind::GuestStackable => &[
+            "write:100M:64K",
+            "write:50M:16K",
+            "cold:200M:256K",
+            "words:100M",
+        ],
+        PlaceKind::Box | PlaceKind::Agent => &[
+            "direct:128M:16K:0:1",
+            "direct:128M:16K:100:1",
+            "direct:128M:64K:50:1",
+        ],
+    };
+    let parsed = words.iter().map(|word| word.parse());
+    parsed.collect::<Result<_, _>>().unwrap_or_default()
+}
+
+/// Runs it.
+pub fn run(format: Format, arguments: &ValidateArguments) -> Result<(), Failure> {
+    let path = &arguments.calibration.calibration;
+    let (calibration, differs) = load(path)?;
+    if let Some(why) = differs {
+        if !arguments.other_machine {
+            let why = format!(
+                "{why}: what it says of that is not tried here; with --other-machine it is"
+            );
+            return Err(failed(path, why));
+        }
+        print_notice(format, &format!("{}: {why}", path.display()));
+    }
+    let kind = arguments.place;
+    let Some(measured) = calibration.place(kind) else {
+        return Err(failed(path, format!("{kind} was not calibrated")));
+    };
+    let ciphers = match arguments.ciphers.is_empty() {
+        true => measured
+            .layers
+            .iter()
+            .take(1)
+            .map(|one| one.cipher)
+            .collect(),
+        false => arguments.ciphers.clone(),
+    };
+    let works = match arguments.works.is_empty() {
+        true => works(kind),
+        false => arguments.works.clone(),
+    };
+    let bytes_max = works.iter().map(Work::bytes).max().unwrap_or(0);
+    let scratch = Scratch::make(&arguments.at.folder)?;
+    let settings = scratch.settings(&arguments.at, &[kind], bytes_max)?;
+    let progress = Progress::start("validation");
+    let mut opened = place(kind, &settings).map_err(refused)?;
+    let mut cases = Vec::new();
+    for cipher in ciphers {
+        let compared = compare(
+            measured,
+            &mut *opened,
+            cipher,
+            &works,
+            arguments.rounds,
+            &mut |doing| progress.say(doing),
+        );
+        cases.extend(compared.map_err(refused)?.iter().map(case));
+    }
+    drop((opened, progress));
+    let mut accuracies: Vec<f64> = cases.iter().map(|case| case.accuracy).collect();
+    accuracies.sort_unstable_by(f64::total_cmp);
+    let validated = Validated {
+        place: kind,
+        machine: Machine::here(),
+        calibrated_at: calibration.at.to_string(),
+        rounds: arguments.rounds,
+        accuracy_median: accuracies.get(accuracies.len() / 2).copied().unwrap_or(0.0),
+        accuracy_min: accuracies.first().copied().unwrap_or(0.0),
+        cases,
+    };
+    if let Some(path) = &arguments.plot {
+        let drawn = [validated];
+        let drawing = chart(&drawn, Figure::Share, None)?;
+        write_picture(path, &drawing)?;
+        let [validated] = drawn;
+        return Ok(print(format, &validated, shown)?);
+    }
+    Ok(print(format, &validated, shown)?)
+}
+
+fn case(one: &Comparison) -> Case {
+    let measured_cpu_s = one.cpu_s();
+    Case {
+        work: one.work.to_string(),
+        bytes: one.work.bytes(),
+        cipher: one.cipher.to_string(),
+        predicted_cpu_s: one.predicted.cpu_s,
+        measured_cpu_s,
+        plain_cpu_s: one.plain.cpu_s,
+        accuracy: one.accuracy(),
+        predicted_run_s: one.predicted.run_s,
+        measured_run_s: one.sealed.run_s,
+        plain_run_s: one.plain.run_s,
+        predicted_plain_run_s: one.predicted.plain_run_s,
+        returned_s: one.sealed.returned_s,
+        plain_returned_s: one.plain.returned_s,
+        predicted_share: one.predicted.share(),
+        measured_share: measured_cpu_s / one.sealed.run_s,
+    }
+}
+
+fn shown(validated: &Validated) -> String {
+    let mut table = Table::new(&[
+        "WORK",
+        "CIPHER",
+        "PREDICTED",
+        "MEASURED",
+        "ACCURACY",
+        "WITHOUT",
+        "SHARE PREDICTED",
+        "MEASURED",
+        "TAKES PREDICTED",
+        "MEASURED",
+    ]);
+    for case in &validated.cases {
+        table.row(vec![
+            case.work.clone(),
+            case.cipher.clone(),
+            seconds(case.predicted_cpu_s),
+            seconds(case.measured_cpu_s.max(0.0)),
+            percent(case.accuracy),
+            seconds(case.plain_cpu_s),
+            percent(case.predicted_share),
+            percent(case.measured_share),
+            seconds(case.predicted_run_s),
+            seconds(case.measured_run_s),
+        ]);
+    }
+    format!(
+        "{}, {} rounds; CPU time in addition:\n\n{table}\nAccuracy: {} in the middle, {} at least\n",
+        validated.place,
+        validated.rounds,
+        percent(validated.accuracy_median),
+        percent(validated.accuracy_min),
+    )
+}
+
+impl Drawn for Validated {
+    fn cases(&self) -> &[Case] {
+        &self.cases
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.machine.memory_bytes
+    }
+}
