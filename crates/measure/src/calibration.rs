@@ -140,7 +140,7 @@ impl MeasuredPlace {
 
 #[cfg(test)]
 mod tests {
-    use model::cost::{Both, Curve, Linear};
+    use model::cost::{Both, BySize, Curve, Linear};
 
     use super::*;
 
@@ -152,6 +152,11 @@ mod tests {
         let lines = Both {
             read: line,
             write: line,
+        };
+        let by_size = || BySize::new(vec![(4096.0, 1e-6), (8192.0, 2e-6)]).expect("sizes");
+        let sized = || Both {
+            read: by_size(),
+            write: by_size(),
         };
         Calibration {
             version: VERSION,
@@ -169,12 +174,14 @@ mod tests {
                     reads: Curve::flat(),
                     writes: Curve::flat(),
                     cpu: lines,
+                    direct_cpu: lines,
+                    direct_latency: lines,
                 },
                 layers: vec![MeasuredLayer {
                     cipher: Cipher::Aes256Gcm,
                     layer: Layer {
-                        cpu: lines,
-                        latency: lines,
+                        cpu: sized(),
+                        latency: sized(),
                         request_bytes_max: 131_072.0,
                         is_above_memory: false,
                     },
@@ -207,8 +214,8 @@ mod tests {
         assert!(refused(b"").contains("no calibration"));
         let version = text(|one| one.version = 7);
         assert!(refused(&version).contains("version 7"));
-        let negative = text(|one| one.places[0].layers[0].layer.cpu.read.byte_s = -1.0);
-        assert!(refused(&negative).contains("agent with aes-256-gcm"));
+        let endless = text(|one| one.places[0].layers[0].layer.request_bytes_max = 0.0);
+        assert!(refused(&endless).contains("agent with aes-256-gcm"));
         let slow = text(|one| one.places[0].target.bytes_per_s.read = 0.0);
         assert!(refused(&slow).contains("agent"));
         let cut = text(|_| ());

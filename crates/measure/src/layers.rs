@@ -5,10 +5,10 @@
 //!            plain   cipher 1   cipher 2 …
 //!                │        │
 //!       median ──┴────────┴── median        a request's CPU time with it less that without,
-//!                                           by size of requests: a line
+//!                                           by size of requests
 //! ```
 
-use model::cost::{Both, Flow, Layer, Linear};
+use model::cost::{Both, BySize, Flow, Layer, Linear};
 
 use crate::calibration::{MeasuredLayer, MeasuredPlace};
 use crate::place::{Place, PlaceKind};
@@ -35,11 +35,13 @@ pub(crate) struct Sizes {
     pub works: Vec<Work>,
 }
 
-/// Small and large requests, in bytes: far apart, and others lie between them.
+/// Requests, in bytes: small ones, and some between these and large ones.
 const SMALL_BYTES: u64 = 4096;
 
+const MIDDLE_BYTES: u64 = 32 << 10;
+
 /// FUSE takes no more at once.
-const LARGE_BYTES: u64 = 128 << 10;
+pub(crate) const LARGE_BYTES: u64 = 128 << 10;
 
 /// Large requests cost less for a byte, so there are more of them.
 const LARGE_SHARE: u64 = 4;
@@ -48,6 +50,7 @@ impl Sizes {
     pub(crate) fn of(kind: PlaceKind, effort: &Effort) -> Self {
         let sizes = [
             (SMALL_BYTES, effort.bytes),
+            (MIDDLE_BYTES, 2 * effort.bytes),
             (LARGE_BYTES, LARGE_SHARE * effort.bytes),
         ];
         let mut works = Vec::new();
@@ -62,7 +65,7 @@ impl Sizes {
                     works.push(Work::ReadCold {
                         bytes,
                         request_bytes,
-                        is_random: request_bytes == SMALL_BYTES,
+                        is_random: request_bytes < LARGE_BYTES,
                     });
                 }
                 _ => works.extend([0, 100].map(|read_percent| Work::Direct {
@@ -146,16 +149,17 @@ fn medians(works: &[Work], rounds: &[Vec<Run>]) -> Vec<(Work, Run)> {
     each.collect()
 }
 
-/// A request's CPU time, by its size, of those runs that only read, or only write.
-pub(crate) fn per_operation(runs: &[(Work, Run)], way: fn(&Both<Flow>) -> Flow) -> Linear {
-    let of = |(_, run): &(Work, Run)| {
+/// What a request takes, by its size, of those runs that go one way only.
+pub(crate) fn per_operation(
+    runs: &[(Work, Run)],
+    way: fn(&Both<Flow>) -> Flow,
+    of: fn(&Run) -> f64,
+) -> Linear {
+    let each = |(_, run): &(Work, Run)| {
         let flow = way(&run.flow);
-        (flow.operations > 0.0).then(|| {
-            let one = flow.bytes / flow.operations;
-            (one, run.cpu_s / flow.operations)
-        })
+        (flow.operations > 0.0).then(|| (flow.bytes / flow.operations, of(run) / flow.operations))
     };
-    Linear::through(&runs.iter().filter_map(of).collect::<Vec<_>>())
+    Linear::through(&runs.iter().filter_map(each).collect::<Vec<_>>())
 }
 
 fn layer(kind: PlaceKind, plain: &[(Work, Run)], sealed: &[(Work, Run)]) -> Layer {
@@ -166,7 +170,7 @@ fn layer(kind: PlaceKind, plain: &[(Work, Run)], sealed: &[(Work, Run)]) -> Laye
             let more = of(sealed) - of(plain);
             (flow.operations > 0.0).then(|| (flow.bytes / flow.operations, more / flow.operations))
         });
-        Linear::through(&points.collect::<Vec<_>>())
+        BySize::new(points.collect()).unwrap_or_else(|_| BySize::nothing())
     };
     let both = |of: fn(&Run) -> f64| Both {
         read: line(|flow| flow.read, of),
@@ -213,13 +217,11 @@ mod tests {
         let plain = pair([0.1, 0.2]);
         let sealed = pair([0.1 + more[0], 0.2 + more[1]]);
         let found = layer(PlaceKind::GuestBlock, &plain, &sealed);
-        assert!(
-            (found.cpu.write.operation_s - 5e-6).abs() < 1e-9,
-            "{found:?}"
-        );
-        assert!((found.cpu.write.byte_s - 2e-9).abs() < 1e-13, "{found:?}");
-        assert!((found.latency.write.operation_s - 1e-5).abs() < 1e-9);
-        assert_eq!(found.cpu.read, Linear::default());
+        let line = found.cpu.write.line();
+        assert!((line.operation_s - 5e-6).abs() < 1e-9, "{found:?}");
+        assert!((line.byte_s - 2e-9).abs() < 1e-13, "{found:?}");
+        assert!((found.latency.write.line().operation_s - 1e-5).abs() < 1e-9);
+        assert_eq!(found.cpu.read, BySize::nothing());
     }
 
     #[test]

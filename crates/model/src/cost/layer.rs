@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Both, Linear};
+use super::{Both, BySize, Linear};
 
 /// A place where blocks are encrypted, with a cipher: E and D (equation 2), with a term for each
 /// request, and what a request takes longer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
     /// CPU seconds: D of reads and E of writes.
-    pub cpu: Both<Linear>,
+    pub cpu: Both<BySize>,
     /// What one request takes longer if it is alone, in seconds.
-    pub latency: Both<Linear>,
+    pub latency: Both<BySize>,
     /// No request to it is larger, in bytes: more is cut.
     pub request_bytes_max: f64,
     /// It is above what remembers writes: each goes through it as it is made, in the requests of
@@ -29,33 +29,23 @@ impl Layer {
     pub fn exchanged(&self, old: &Both<Linear>, new: &Both<Linear>, block_bytes: f64) -> Self {
         assert!(block_bytes > 0.0, "blocks have bytes");
         let byte_s = |line: &Linear| line.byte_s + line.operation_s / block_bytes;
-        let moved = |line: Linear, more: f64| Linear {
-            byte_s: (line.byte_s + more).max(0.0),
-            ..line
-        };
-        let both = |lines: Both<Linear>| Both {
-            read: moved(lines.read, byte_s(&new.read) - byte_s(&old.read)),
-            write: moved(lines.write, byte_s(&new.write) - byte_s(&old.write)),
+        let both = |lines: &Both<BySize>| Both {
+            read: lines.read.with_bytes(byte_s(&new.read) - byte_s(&old.read)),
+            write: lines
+                .write
+                .with_bytes(byte_s(&new.write) - byte_s(&old.write)),
         };
         Self {
-            cpu: both(self.cpu),
-            latency: both(self.latency),
+            cpu: both(&self.cpu),
+            latency: both(&self.latency),
             ..self.clone()
         }
     }
 
-    /// No term is below 0 or no number.
+    /// Requests have a size.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        let terms = [
-            self.cpu.read,
-            self.cpu.write,
-            self.latency.read,
-            self.latency.write,
-        ];
-        terms.iter().all(Linear::is_valid)
-            && self.request_bytes_max.is_finite()
-            && self.request_bytes_max >= 1.0
+        self.request_bytes_max.is_finite() && self.request_bytes_max >= 1.0
     }
 }
 
@@ -76,20 +66,23 @@ mod tests {
 
     #[test]
     fn another_cipher_moves_what_bytes_cost_and_nothing_else() {
+        let by_size = |seconds| {
+            let one = || BySize::new(vec![(1000.0, seconds)]).expect("a size");
+            Both {
+                read: one(),
+                write: one(),
+            }
+        };
         let layer = Layer {
-            cpu: both(3e-9, 5e-6),
-            latency: both(4e-9, 9e-6),
+            cpu: by_size(3e-6),
+            latency: by_size(4e-6),
             request_bytes_max: 131_072.0,
             is_above_memory: true,
         };
         let (old, new) = (both(1e-9, 0.0), both(2e-9, 4096.0 * 1e-9));
         let moved = layer.exchanged(&old, &new, 4096.0);
-        assert!((moved.cpu.write.byte_s - 5e-9).abs() < 1e-18);
-        assert!((moved.latency.read.byte_s - 6e-9).abs() < 1e-18);
-        assert_eq!(moved.cpu.write.operation_s, 5e-6);
-        assert!(moved.is_above_memory);
-        // Nothing costs less than nothing.
-        let free = layer.exchanged(&both(9e-9, 0.0), &both(0.0, 0.0), 4096.0);
-        assert!(free.is_valid() && free.cpu.read.byte_s == 0.0);
+        assert!((moved.cpu.write.at(1000.0) - 5e-6).abs() < 1e-15);
+        assert!((moved.latency.read.at(1000.0) - 6e-6).abs() < 1e-15);
+        assert!(moved.is_above_memory && moved.is_valid());
     }
 }

@@ -7,9 +7,10 @@
 //!  a place's layer: E, D ────────────┘
 //! ```
 //!
-//! Invariants: nothing predicted is negative or no number, if what goes in is neither; more
-//! bytes or requests never cost less.
+//! Invariants: nothing predicted is no number, and nothing is negative but what a layer saves,
+//! if what goes in is so; where a layer saves nothing, more bytes or requests never cost less.
 
+mod by_size;
 mod curve;
 mod layer;
 mod linear;
@@ -18,6 +19,7 @@ mod price;
 mod target;
 mod workload;
 
+pub use by_size::{BySize, BySizeError};
 pub use curve::{Curve, CurveError, CurvePoint};
 pub use layer::Layer;
 pub use linear::{Both, Flow, Linear};

@@ -63,21 +63,26 @@ fn missed(workload: &Workload, target: &Target) -> f64 {
     }
 }
 
-/// How long the target takes, in seconds: r/TP_r + w/TP_w, each by its F.
+/// How long the target takes, in seconds: r/TP_r + w/TP_w, each by its F. Who waits for each
+/// request past memory waits for no less than that.
 fn target_s(workload: &Workload, target: &Target) -> f64 {
     let Both { read, write } = workload.flow;
     let slow_s = read.bytes / target.bytes_per_s.read;
+    // All of it is durable in the end, so memory saves writes no time.
+    let write_s = write.bytes / target.bytes_per_s.write;
     let fast = target.reads.at(workload.data_ratio()).speedup;
-    let read_s = match workload.caching {
-        Caching::Direct { .. } => slow_s,
-        Caching::Memory { is_warm: true, .. } => slow_s / fast,
+    match workload.caching {
+        Caching::Direct { depth } => {
+            let latency = &target.direct_latency;
+            let alone_s = latency.read.of(read) + latency.write.of(write);
+            (slow_s + write_s).max(alone_s / depth.max(1.0))
+        }
+        Caching::Memory { is_warm: true, .. } => slow_s / fast + write_s,
         Caching::Memory { data_bytes, .. } => {
             let first = (data_bytes / read.bytes.max(1.0)).min(1.0);
-            slow_s * (first + (1.0 - first) / fast)
+            slow_s * (first + (1.0 - first) / fast) + write_s
         }
-    };
-    // All of it is durable in the end, so memory saves no time.
-    read_s + write.bytes / target.bytes_per_s.write
+    }
 }
 
 /// What encryption in this layer does to a workload.
@@ -100,8 +105,12 @@ pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Predictio
         },
     };
     let cpu_s = layer.cpu.read.of(passed.read) + layer.cpu.write.of(passed.write);
-    let plain_cpu_s =
-        target.cpu.read.of(asked.read) + target.cpu.write.of(asked.write) + workload.own_cpu_s;
+    let plain = if is_direct {
+        target.direct_cpu
+    } else {
+        target.cpu
+    };
+    let plain_cpu_s = plain.read.of(asked.read) + plain.write.of(asked.write) + workload.own_cpu_s;
     let cpus = workload.cpus.max(1.0);
     let plain_run_s = workload
         .run_s

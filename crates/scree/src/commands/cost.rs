@@ -45,6 +45,9 @@ fn load(path: &Path) -> Result<(Calibration, Option<String>), Failure> {
 
 /// Seconds, with as many digits as say something.
 fn seconds(seconds: f64) -> String {
+    if seconds < 0.0 {
+        return format!("-{}", self::seconds(-seconds));
+    }
     match seconds {
         0.0 => "0".to_owned(),
         s if s < 1e-6 => format!("{:.0} ns", s * 1e9),

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::cost::{Curve, CurvePoint, Linear};
+use crate::cost::{BySize, Curve, CurvePoint, Linear};
 
 const MIB: f64 = 1_048_576.0;
 
@@ -12,6 +12,12 @@ fn linear(byte_s: f64, operation_s: f64) -> Linear {
         byte_s,
         operation_s,
     }
+}
+
+/// A line, as what two sizes take.
+fn by_size(byte_s: f64, operation_s: f64) -> BySize {
+    let at = |bytes: f64| (bytes, operation_s + byte_s * bytes);
+    BySize::new(vec![at(4096.0), at(131_072.0)]).expect("sizes")
 }
 
 fn target() -> Target {
@@ -31,18 +37,23 @@ fn target() -> Target {
             read: linear(1e-9, 2e-6),
             write: linear(2e-9, 3e-6),
         },
+        direct_cpu: Both {
+            read: linear(1e-9, 4e-6),
+            write: linear(2e-9, 5e-6),
+        },
+        direct_latency: Both::default(),
     }
 }
 
 fn layer() -> Layer {
     Layer {
         cpu: Both {
-            read: linear(3e-9, 5e-6),
-            write: linear(4e-9, 6e-6),
+            read: by_size(3e-9, 5e-6),
+            write: by_size(4e-9, 6e-6),
         },
         latency: Both {
-            read: linear(3e-9, 20e-6),
-            write: linear(4e-9, 30e-6),
+            read: by_size(3e-9, 20e-6),
+            write: by_size(4e-9, 30e-6),
         },
         request_bytes_max: 131_072.0,
         is_above_memory: false,
@@ -79,13 +90,16 @@ fn it_is_the_papers_equation_if_memory_makes_no_difference() {
         operations: 1.0,
     };
     let mut plain = target();
-    plain.cpu = Both::default();
+    plain.direct_cpu = Both::default();
     let mut one = layer();
     one.request_bytes_max = f64::MAX;
-    one.latency = Both::default();
+    one.latency = Both {
+        read: BySize::nothing(),
+        write: BySize::nothing(),
+    };
     one.cpu = Both {
-        read: linear(d_s / bytes, 0.0),
-        write: linear(e_s / bytes, 0.0),
+        read: by_size(d_s / bytes, 0.0),
+        write: by_size(e_s / bytes, 0.0),
     };
     let said = predict(&direct(flow, flow, 1.0), &plain, &one);
     let time_s = bytes / plain.bytes_per_s.read + bytes / plain.bytes_per_s.write;
@@ -131,10 +145,22 @@ fn a_layer_above_memory_has_each_write_and_one_below_has_them_merged() {
 }
 
 #[test]
+fn who_waits_for_each_request_waits_for_all_of_them() {
+    let mut slow = target();
+    slow.direct_latency.read = linear(0.0, 1e-3);
+    let flow = Flow::of(4096 * 1000, 4096);
+    let at = |depth| predict(&direct(flow, Flow::default(), depth), &slow, &layer()).plain_run_s;
+    assert!((at(1.0) - 1.0).abs() < 1e-9);
+    assert!((at(4.0) - 0.25).abs() < 1e-9);
+    // As much as it can give bounds it.
+    assert!((at(1e6) - flow.bytes / slow.bytes_per_s.read).abs() < 1e-9);
+}
+
+#[test]
 fn a_cpu_that_is_busy_is_what_is_waited_for() {
     let flow = Flow::of(1 << 30, 4096);
     let mut slow = layer();
-    slow.cpu.write = linear(1e-6, 0.0);
+    slow.cpu.write = by_size(1e-6, 0.0);
     let mut work = direct(Flow::default(), flow, 1e9);
     work.cpus = 1.0;
     let said = predict(&work, &target(), &slow);
@@ -160,19 +186,20 @@ proptest! {
     ) {
         // Of whole pieces of 128 KiB or a part of one, so that cutting is exact.
         let (target, layer) = (target(), layer());
+        let (reads, writes) = ((3e-9, 5e-6, 20e-6), (4e-9, 6e-6, 30e-6));
         let mut flow = Both::<Flow>::default();
         let (mut cpu_s, mut longer_s) = (0.0, 0.0);
         for (is_read, pieces) in requests {
             let bytes = (pieces * 131_072) as f64;
-            let (way, cpu, latency) = match is_read {
-                true => (&mut flow.read, layer.cpu.read, layer.latency.read),
-                false => (&mut flow.write, layer.cpu.write, layer.latency.write),
+            let (way, (byte_s, cpu, latency)) = match is_read {
+                true => (&mut flow.read, reads),
+                false => (&mut flow.write, writes),
             };
             way.bytes += bytes;
             way.operations += 1.0;
             for _ in 0..pieces {
-                cpu_s += 131_072.0 * cpu.byte_s + cpu.operation_s;
-                longer_s += 131_072.0 * latency.byte_s + latency.operation_s;
+                cpu_s += 131_072.0 * byte_s + cpu;
+                longer_s += 131_072.0 * byte_s + latency;
             }
         }
         let work = direct(flow.read, flow.write, f64::from(depth));

@@ -140,14 +140,15 @@ fn places(places: &[MeasuredPlace]) -> String {
     let mut targets = String::new();
     for one in places {
         for layer in &one.layers {
-            let cpu = layer.layer.cpu;
+            let cpu = &layer.layer.cpu;
+            let (read, write) = (cpu.read.line(), cpu.write.line());
             table.row(vec![
                 one.place.to_string(),
                 layer.cipher.to_string(),
-                seconds(1e9 * cpu.write.byte_s),
-                seconds(cpu.write.operation_s),
-                seconds(1e9 * cpu.read.byte_s),
-                seconds(cpu.read.operation_s),
+                seconds(1e9 * write.byte_s),
+                seconds(write.operation_s),
+                seconds(1e9 * read.byte_s),
+                seconds(read.operation_s),
             ]);
         }
         let rate = one.target.bytes_per_s;

@@ -98,9 +98,9 @@ mod tests {
         let table = parse("# mine\nwhere,cpu_hour,run_hour,currency\nguest, 0.04, 0.1, EUR\n");
         let table = table.expect("prices");
         assert_eq!(table.currency, "EUR");
-        assert_eq!(table.of(PlaceKind::GuestBlock).expect("one").cpu_hour, 0.04);
-        let missing = table.of(PlaceKind::Agent).expect_err("none").to_string();
-        assert!(missing.contains("no row for host"), "{missing}");
+        let of_guest = table.of(PlaceKind::GuestBlock).ok();
+        assert_eq!(of_guest.map(|prices| prices.cpu_hour), Some(0.04));
+        assert!(table.of(PlaceKind::Agent).is_err());
         for bad in [
             "",
             "where,cpu_hour,run_hour\n",

@@ -184,7 +184,7 @@ fn shown(validated: &Validated) -> String {
             case.work.clone(),
             case.cipher.clone(),
             seconds(case.predicted_cpu_s),
-            seconds(case.measured_cpu_s.max(0.0)),
+            seconds(case.measured_cpu_s),
             percent(case.accuracy),
             seconds(case.plain_cpu_s),
             percent(case.predicted_share),
