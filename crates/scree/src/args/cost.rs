@@ -62,6 +62,10 @@ pub struct CalibrateArguments {
     #[command(flatten)]
     pub place: PlaceArguments,
 
+    /// Each cipher is measured for so long by itself, by size and direction.
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = time)]
+    pub cipher_time: Duration,
+
     /// How often each is measured; the median counts.
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=1000))]

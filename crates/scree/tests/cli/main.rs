@@ -11,6 +11,7 @@ mod buckets;
 mod caches;
 mod certificates;
 mod chains;
+mod cost;
 mod crash;
 mod database;
 mod guest;

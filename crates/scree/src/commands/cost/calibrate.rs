@@ -12,9 +12,6 @@ use crate::commands::offline::failed;
 use crate::output::{Format, Table, print};
 use crate::progress::Progress;
 
-/// Each cipher is measured for so long, by direction and size, in seconds.
-const CIPHER_S: f64 = 0.2;
-
 /// Runs it.
 pub fn run(format: Format, arguments: &CalibrateArguments) -> Result<(), Failure> {
     let path = &arguments.calibration.calibration;
@@ -47,7 +44,9 @@ pub fn run(format: Format, arguments: &CalibrateArguments) -> Result<(), Failure
     let mut ciphers = Vec::new();
     for cipher in Cipher::ALL {
         progress.say(format!("{cipher} by itself"));
-        ciphers.push(CipherSpeed::measure(cipher, CIPHER_S).map_err(refused)?);
+        ciphers.push(
+            CipherSpeed::measure(cipher, arguments.cipher_time.as_secs_f64()).map_err(refused)?,
+        );
     }
     let mut calibration = Calibration {
         version: VERSION,

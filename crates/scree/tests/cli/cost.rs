@@ -1,0 +1,321 @@
+//! What encryption costs: measured, predicted, and both beside each other.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::host::{Said, scree};
+
+/// A folder with a calibration.
+struct Rig(TempDir);
+
+impl Rig {
+    /// One of this machine, of which ciphers alone were measured, and not for long.
+    fn new() -> Self {
+        let rig = Self(TempDir::new().expect("a folder"));
+        let said = rig.cost("calibrate", &["--cipher-time", "1ms"]);
+        assert_eq!(said.code, 0, "{}", said.error);
+        rig
+    }
+
+    /// With a place that was not measured: a write takes 10 µs and 1 ns a byte more, a read half
+    /// of it; the disk does 100 MB/s.
+    fn with_place() -> Self {
+        let rig = Self::new();
+        let by_size = |scale: f64| {
+            let at = |bytes: f64| json!([bytes, scale * (1e-5 + 1e-9 * bytes)]);
+            json!([at(4096.0), at(131_072.0)])
+        };
+        let both = json!({ "read": by_size(0.5), "write": by_size(1.0) });
+        let nothing = json!({ "byte_s": 0.0, "operation_s": 0.0 });
+        let nothing = json!({ "read": nothing, "write": nothing });
+        let reads = json!([
+            { "data_ratio": 0.5, "speedup": 10.0, "missed": 0.0 },
+            { "data_ratio": 1.0, "speedup": 1.0, "missed": 1.0 },
+        ]);
+        rig.change(|calibration| {
+            calibration["places"] = json!([{
+                "place": "guest-block",
+                "memory_bytes": 1_u64 << 30,
+                "target": {
+                    "bytes_per_s": { "read": 1e8, "write": 1e8 },
+                    "reads": reads,
+                    "writes": [{ "data_ratio": 1.0, "speedup": 1.0, "missed": 1.0 }],
+                    "cpu": nothing,
+                    "direct_cpu": nothing,
+                    "direct_latency": nothing,
+                },
+                "layers": [{ "cipher": "aes-256-xts", "layer": {
+                    "cpu": both,
+                    "latency": both,
+                    "request_bytes_max": 131_072.0,
+                    "is_above_memory": false,
+                } }],
+            }]);
+        });
+        rig
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn change(&self, how: impl FnOnce(&mut Value)) {
+        let path = self.path("c.json");
+        let mut read: Value =
+            serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
+        how(&mut read);
+        fs::write(&path, read.to_string()).expect("written");
+    }
+
+    fn cost(&self, verb: &str, arguments: &[&str]) -> Said {
+        let calibration = self.path("c.json");
+        let calibration = ["--calibration", calibration.to_str().expect("text")];
+        scree(&[&["cost", verb], &calibration[..], arguments].concat())
+    }
+
+    fn told(&self, verb: &str, arguments: &[&str]) -> Value {
+        let said = self.cost(verb, &[arguments, &["-o", "json"]].concat());
+        assert_eq!(said.code, 0, "{}", said.error);
+        serde_json::from_str(&said.out).expect("JSON")
+    }
+
+    fn refused(&self, verb: &str, arguments: &[&str]) -> String {
+        let said = self.cost(verb, arguments);
+        assert_ne!(said.code, 0, "{}", said.out);
+        assert!(said.out.is_empty(), "{}", said.out);
+        said.error
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().expect("a number")
+}
+
+fn near(value: &Value, expected: f64) {
+    let off = number(value) - expected;
+    assert!(
+        off.abs() <= 1e-9 * expected.abs(),
+        "{value} and not {expected}"
+    );
+}
+
+#[test]
+fn equations_say_what_a_workload_costs() {
+    let rig = Rig::with_place();
+    // 1,000 requests of 64 KiB each way, past memory, four at once.
+    let asked = [
+        "--read",
+        "64000K",
+        "--write",
+        "64000K",
+        "--request",
+        "64K",
+        "--direct",
+        "4",
+    ];
+    let told = rig.told("predict", &asked);
+    let way = &told["ways"][0];
+    let bytes = 65_536_000.0;
+    let write_s = 1000.0 * 1e-5 + 1e-9 * bytes;
+    near(&way["cpu_s"], 1.5 * write_s);
+    near(&way["plain_run_s"], 2.0 * bytes / 1e8);
+    near(&way["run_s"], 2.0 * bytes / 1e8 + 1.5 * write_s / 4.0);
+    near(&way["cpu_share"], 1.5 * write_s / number(&way["run_s"]));
+    near(&way["latency_s"], 0.75 * write_s / 1000.0);
+    assert_eq!(told["cheapest"], 0);
+    // Half of the memory is enough for all that is read again: nothing is decrypted.
+    let warm = rig.told("predict", &["--read", "512M", "--warm"]);
+    assert_eq!(number(&warm["ways"][0]["cpu_s"]), 0.0);
+    let cold = rig.told("predict", &["--read", "512M"]);
+    assert!(number(&cold["ways"][0]["cpu_s"]) > 0.1);
+}
+
+#[test]
+fn a_bound_and_prices_say_which_is_the_cheapest() {
+    let rig = Rig::with_place();
+    let prices = rig.path("prices.csv");
+    fs::write(
+        &prices,
+        "where,cpu_hour,run_hour,currency\nguest,3600,0,EUR\n",
+    )
+    .expect("written");
+    let prices = prices.to_str().expect("text");
+    let asked = ["--write", "4096K", "--request", "4K", "--direct", "1"];
+    let told = rig.told("predict", &[&asked[..], &["--prices", prices]].concat());
+    near(&told["ways"][0]["money"], number(&told["ways"][0]["cpu_s"]));
+    assert_eq!(told["currency"], "EUR");
+    // A request takes 14 µs longer.
+    for (bound, cheapest) in [("15us", json!(0)), ("14us", Value::Null)] {
+        let told = rig.told("predict", &[&asked[..], &["--latency-max", bound]].concat());
+        assert_eq!(told["cheapest"], cheapest, "{bound}");
+    }
+    let said = rig.cost("predict", &[&asked[..], &["--prices", prices]].concat());
+    assert!(
+        said.out.contains("guest-block with aes-256-xts"),
+        "{}",
+        said.out
+    );
+    fs::write(prices, "where,cpu_hour,run_hour\nhost,1,1\n").expect("written");
+    let error = rig.refused("predict", &[&asked[..], &["--prices", prices]].concat());
+    assert!(error.contains("no row for guest"), "{error}");
+    let error = rig.refused("predict", &[&asked[..], &["--prices", "/none"]].concat());
+    assert!(error.contains("/none"), "{error}");
+}
+
+#[test]
+fn a_trace_is_a_workload_and_one_that_is_cut_or_of_something_else_is_none() {
+    let rig = Rig::with_place();
+    let path = rig.path("iolog");
+    let name = path.to_str().expect("text").to_owned();
+    let asked = ["--trace", name.as_str()];
+    let head = "fio version 3 iolog\n0 disk add\n0 disk open\n";
+    let requests = "0 disk write 0 4096\n500 disk read 0 4096\n1000 disk write 4096 4096\n";
+    fs::write(&path, format!("{head}{requests}")).expect("written");
+    let told = rig.told("predict", &asked);
+    near(&told["written_bytes"], 8192.0);
+    near(&told["read_bytes"], 4096.0);
+    // 2.5 writes' worth, in the second that was recorded.
+    let cpu_s = 2.5 * (1e-5 + 4096e-9);
+    near(&told["ways"][0]["cpu_s"], cpu_s);
+    near(&told["ways"][0]["plain_run_s"], 1.0);
+    fs::write(&path, format!("{head}0 disk write 0")).expect("written");
+    let error = rig.refused("predict", &asked);
+    assert!(error.contains("line 4"), "{error}");
+    for (text, why) in [
+        ("nothing that anybody records\n", "no trace of a box"),
+        ("", "no trace of a box"),
+        ("fio version 3 iolog\n0 disk add\n", "no request"),
+        (
+            "fio version 3 iolog\n0 disk trim 0 4096\n",
+            "nothing is read or written",
+        ),
+    ] {
+        fs::write(&path, text).expect("written");
+        let error = rig.refused("predict", &asked);
+        assert!(error.contains(why), "{text:?}: {error}");
+    }
+    fs::write(&path, [0xff; 100]).expect("written");
+    assert!(rig.refused("predict", &asked).contains("no text"));
+}
+
+#[test]
+fn a_calibration_of_another_machine_is_marked_and_not_validated() {
+    let rig = Rig::with_place();
+    rig.change(|calibration| calibration["machine"]["name"] = json!("elsewhere"));
+    let told = rig.told("predict", &["--write", "1M"]);
+    let differs = told["other_machine"].as_str().expect("it is told");
+    assert!(differs.contains("elsewhere"), "{differs}");
+    let said = rig.cost("predict", &["--write", "1M"]);
+    assert!(said.error.contains("elsewhere"), "{}", said.error);
+    let error = rig.refused("validate", &["--place", "guest-block"]);
+    assert!(error.contains("--other-machine"), "{error}");
+    // Nor is it mixed with what is measured here.
+    let error = rig.refused("calibrate", &["--cipher-time", "1ms"]);
+    assert!(error.contains("name another file"), "{error}");
+}
+
+#[test]
+fn what_is_no_calibration_is_refused() {
+    let rig = Rig::with_place();
+    let asked = ["--write", "1M"];
+    rig.change(|calibration| calibration["version"] = json!(99));
+    assert!(rig.refused("predict", &asked).contains("version 99"));
+    fs::write(rig.path("c.json"), "{\"version\": 1").expect("written");
+    assert!(rig.refused("predict", &asked).contains("no calibration"));
+    fs::remove_file(rig.path("c.json")).expect("removed");
+    assert!(
+        rig.refused("predict", &asked)
+            .contains("scree cost calibrate")
+    );
+    let rig = Rig::new();
+    assert!(rig.refused("predict", &asked).contains("calibrate --place"));
+    // What cannot be asked.
+    for bad in [
+        &[][..],
+        &["--write", "1M", "--request", "0"],
+        &["--write", "1M", "--trace", "x"],
+        &["--write", "1M", "--cpus", "0"],
+        &["--write", "1M", "--place", "moon"],
+        &["--write", "1M", "--own-cpu", "-1"],
+    ] {
+        assert_eq!(rig.cost("predict", bad).code, 2, "{bad:?}");
+    }
+}
+
+#[test]
+fn a_device_is_not_overwritten_unless_that_is_said() {
+    let rig = Rig::with_place();
+    let work = ["--place", "guest-block"];
+    assert!(rig.refused("validate", &work).contains("--device"));
+    let file = rig.path("file");
+    fs::write(&file, "content").expect("written");
+    let name = file.to_str().expect("text");
+    let error = rig.refused(
+        "validate",
+        &[&work[..], &["--device", name, "--overwrite"]].concat(),
+    );
+    assert!(error.contains("no block device"), "{error}");
+    assert_eq!(fs::read(&file).expect("there"), b"content");
+}
+
+/// Volumes of a Scree of their own are measured, and everything of that is gone afterwards.
+#[test]
+fn a_place_is_calibrated_and_validated_for_real() {
+    let rig = Rig::new();
+    let folder = rig.0.path().to_str().expect("text").to_owned();
+    let at = ["--folder", folder.as_str(), "--rounds", "1"];
+    let place = ["--place", "agent", "--bytes", "1M", "--cipher-time", "1ms"];
+    let told = rig.told("calibrate", &[&place[..], &at[..]].concat());
+    let measured = &told["places"][0];
+    assert_eq!(measured["place"], "agent");
+    assert_eq!(measured["layers"][0]["cipher"], "aes-256-gcm");
+    assert!(number(&measured["target"]["bytes_per_s"]["write"]) > 0.0);
+    let works = [
+        "--work",
+        "direct:2M:64K:50:2",
+        "--work",
+        "direct:1M:16K:0:1",
+    ];
+    let plot = rig.path("p.svg");
+    let plot = ["--plot", plot.to_str().expect("text")];
+    let told = rig.told(
+        "validate",
+        &[&["--place", "agent"], &at[..], &works, &plot].concat(),
+    );
+    let cases = told["cases"].as_array().expect("cases");
+    assert_eq!(cases.len(), 2);
+    for case in cases {
+        assert!(number(&case["plain_cpu_s"]) > 0.0, "{case}");
+        assert!(number(&case["measured_run_s"]) > 0.0, "{case}");
+    }
+    let results = rig.path("results.json");
+    fs::write(&results, told.to_string()).expect("written");
+    let results = results.to_str().expect("text");
+    for figure in ["load", "share", "overhead", "time"] {
+        let said = scree(&[&["cost", "draw", results, "--figure", figure], &plot[..]].concat());
+        assert_eq!(said.code, 0, "{}", said.error);
+        assert!(
+            fs::read_to_string(plot[1])
+                .expect("drawn")
+                .contains("polyline")
+        );
+    }
+    let said = scree(&[&["cost", "draw", results, "--only", "words"], &plot[..]].concat());
+    assert!(said.error.contains("no such work"), "{}", said.error);
+    let error = rig.refused(
+        "validate",
+        &[
+            "--place", "agent", "--work", "words:1M", "--folder", &folder,
+        ],
+    );
+    assert!(error.contains("past memory only"), "{error}");
+    let left: Vec<_> = fs::read_dir(Path::new(&folder)).expect("there").collect();
+    let is_ours = |entry: &Result<fs::DirEntry, _>| {
+        let name = entry.as_ref().expect("an entry").file_name();
+        name.to_string_lossy().starts_with(".scree-cost")
+    };
+    assert!(!left.iter().any(is_ours), "{left:?}");
+}
