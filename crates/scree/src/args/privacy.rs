@@ -10,6 +10,17 @@ use super::size;
 
 #[derive(Subcommand)]
 pub enum PrivacyCommand {
+    #[command(flatten)]
+    Model(ModelCommand),
+    /// Find out what some storage units really have of a volume, byte by byte, and which of its
+    /// files can be read from them; beside it stands what the model says of as many units. A
+    /// host that may open the volume reads it, and what lies on these units.
+    Audit(PrivacyAuditArguments),
+}
+
+/// What nobody that runs is asked.
+#[derive(Subcommand)]
+pub enum ModelCommand {
     /// Say what whoever captures some of the storage units can read of files, by equations.
     /// Nothing that runs is asked.
     Estimate(PrivacyEstimateArguments),
@@ -18,6 +29,26 @@ pub enum PrivacyCommand {
     /// List the placements that survive what may be lost and tell no more than may be told,
     /// with what they cost: those that take least room first.
     Plan(PrivacyPlanArguments),
+}
+
+#[derive(Args)]
+pub struct PrivacyAuditArguments {
+    /// The volume, by name or id.
+    #[arg(value_name = "VOLUME")]
+    pub volume: String,
+
+    /// The units that are taken for captured: ids, names of daemons, or the last part of their
+    /// URLs (u1,u3).
+    #[arg(long, value_name = "UNIT", value_delimiter = ',', required = true)]
+    pub units: Vec<String>,
+
+    /// This snapshot of the volume, in the place of its newest version.
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub snapshot: Option<String>,
+
+    /// List the files of which something is on these units, those that leak as a whole first.
+    #[arg(long)]
+    pub files: bool,
 }
 
 #[derive(Args)]
