@@ -4,10 +4,11 @@
 use api::types::{Audit, AuditFound, AuditHeld, AuditPlacement, AuditVolume, Volume};
 use api::words::{AuditState, Seal};
 use base::size::about_bytes as bytes;
-use model::leakage::{FileList, Placement, Simulation, Spread, estimate};
+use model::leakage::{Deal, FileList, Placement, Simulation, Spread, estimate};
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use serde::Serialize;
+use volume::VolumeConfig;
 
 use super::super::{Failure, Session, or_dash, segment};
 use super::{percent, refused};
@@ -149,6 +150,10 @@ fn predicted(
         return Ok(None);
     }
     let placement = Placement::on(real.units, spread(real), Some(real.scatter_width));
+    let placement = placement.dealt(Deal {
+        width: u32::try_from(VolumeConfig::default().scatter_width).ok(),
+        granularity: 1,
+    });
     let shares = placement.shares(real.captured).map_err(refused)?;
     let classes = files.classes(real.block_size);
     let all = files.bytes() as f64;
