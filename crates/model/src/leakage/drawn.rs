@@ -3,10 +3,11 @@
 use super::placement::Placement;
 use super::shares::power;
 
-/// Sets, each with its units by their places.
+/// Sets, as some captured units make them: of each the places of a row that are readable, as
+/// bits.
 pub struct Drawn<'a> {
     placement: &'a Placement,
-    sets: Vec<Vec<u32>>,
+    places: Vec<u64>,
 }
 
 /// What is readable of files that are dealt to some sets, with some captured units.
@@ -23,25 +24,30 @@ pub struct Readable {
 }
 
 impl<'a> Drawn<'a> {
-    /// These sets, on which the placement's data has the first places.
-    pub fn new(placement: &'a Placement, sets: Vec<Vec<u32>>) -> Self {
-        Self { placement, sets }
-    }
-
-    /// What is readable, if the first units are captured.
-    pub fn readable(&self, captured: u32) -> Readable {
-        let row = self.placement.spread.row_blocks();
-        let all = u64::MAX >> (u64::BITS - row);
+    /// These sets, each with its units by their places, of which the first ones have the data;
+    /// the first units are captured.
+    pub fn new(placement: &'a Placement, sets: &[Vec<u32>], captured: u32) -> Self {
+        let row = placement.spread.row_blocks() as usize;
         let of_set = |set: &Vec<u32>| {
             let are_captured = set.iter().map(|unit| *unit < captured);
-            if are_captured.clone().filter(|is| *is).count() >= row as usize {
-                return all;
+            if are_captured.clone().filter(|is| *is).count() >= row {
+                return all_places(placement);
             }
             // A copy of a row is the row.
-            let places = are_captured.take(row as usize).enumerate();
+            let places = are_captured.take(row).enumerate();
             places.fold(0, |bits, (place, is)| bits | u64::from(is) << place)
         };
-        let places: Vec<u64> = self.sets.iter().map(of_set).collect();
+        Self {
+            places: sets.iter().map(of_set).collect(),
+            placement,
+        }
+    }
+
+    /// What is readable of files on some of the sets.
+    pub fn readable(&self, sets: &[usize]) -> Readable {
+        let row = self.placement.spread.row_blocks();
+        let all = all_places(self.placement);
+        let places: Vec<u64> = sets.iter().map(|set| self.places[*set]).collect();
         let share = |bits: u64| share(&places, bits);
         let first = |count: u32| match count {
             0 => 0,
@@ -57,6 +63,11 @@ impl<'a> Drawn<'a> {
             places,
         }
     }
+}
+
+/// All places of a row.
+fn all_places(placement: &Placement) -> u64 {
+    u64::MAX >> (u64::BITS - placement.spread.row_blocks())
 }
 
 /// The share of sets on which all of these places are readable.

@@ -13,7 +13,8 @@
 //! Where what is written at once goes to few sets, files are written one after another, and
 //! those that fill the segments of such sets together ([`SEGMENT_BYTES`]) have them in common.
 
-use rand::{Rng, RngExt as _, seq::SliceRandom as _};
+use rand::seq::{SliceRandom as _, index::sample};
+use rand::{Rng, RngExt as _};
 use rand_distr::{Binomial, Distribution as _, StandardNormal};
 
 use super::drawn::{Drawn, Readable};
@@ -23,8 +24,9 @@ use super::placement::{Placement, PlacementError, Sets};
 /// How much of a segment each member has: then another set comes in its place.
 const SEGMENT_BYTES: u64 = 8 << 20;
 
-/// Files are written in so many parts at most, each to sets of its own.
-const PARTS_MAX: u64 = 256;
+/// Files are written in so many parts at most, each to sets of its own: of more, those that
+/// chance gives to one hardly differ any more.
+const PARTS_MAX: u64 = 32;
 
 /// Classes of so many files at most have each of those that leak drawn by itself.
 const DRAWN_MAX: usize = 4096;
@@ -149,27 +151,32 @@ impl Simulation {
                 sets.extend(order.chunks_exact(members).map(<[u32]>::to_vec));
             }
         }
-        let mut part = |_| {
-            let mut chosen = sets.clone();
-            match width {
-                Some(width) if sets.is_empty() => {
-                    for _ in 0..width {
-                        order.shuffle(random);
-                        chosen.push(order[..members].to_vec());
-                    }
+        let parts = 0..self.parts;
+        let chosen: Vec<Vec<usize>> = match width {
+            None => parts.map(|_| (0..sets.len()).collect()).collect(),
+            Some(width) if sets.is_empty() => {
+                let width = width as usize;
+                for _ in 0..self.parts as usize * width {
+                    order.shuffle(random);
+                    sets.push(order[..members].to_vec());
                 }
-                Some(width) => {
-                    chosen.shuffle(random);
-                    chosen.truncate(width as usize);
-                }
-                None => {}
+                parts
+                    .map(|part| (part as usize * width..).take(width).collect())
+                    .collect()
             }
-            let drawn = Drawn::new(placement, chosen);
-            (0..=self.captured_max)
-                .map(|captured| drawn.readable(captured))
-                .collect()
+            Some(width) => {
+                let width = sets.len().min(width as usize);
+                parts
+                    .map(|_| sample(random, sets.len(), width).into_vec())
+                    .collect()
+            }
         };
-        (0..self.parts).map(&mut part).collect()
+        let counts = 0..=self.captured_max;
+        let drawn: Vec<Drawn<'_>> = counts
+            .map(|captured| Drawn::new(placement, &sets, captured))
+            .collect();
+        let readable = |sets: Vec<usize>| drawn.iter().map(|drawn| drawn.readable(&sets)).collect();
+        chosen.into_iter().map(readable).collect()
     }
 }
 
