@@ -97,7 +97,14 @@ impl Simulation {
             }
         };
         let row = u64::from(placement.spread.row_blocks());
-        let parts = placement.deal.width.map_or(1, |width| {
+        // Where there are no more sets, all parts have the same ones.
+        let is_choice = |width: &u32| match placement.sets_dealt_to() {
+            Sets::Any => true,
+            Sets::Planned { sets_per_unit } => {
+                *width < placement.units / placement.spread.members() * sets_per_unit
+            }
+        };
+        let parts = placement.deal.width.filter(is_choice).map_or(1, |width| {
             let of_part = u64::from(width) * row * SEGMENT_BYTES;
             let parts = files.bytes().div_ceil(u128::from(of_part));
             u64::try_from(parts).unwrap_or(u64::MAX)

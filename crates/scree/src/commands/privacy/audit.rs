@@ -20,7 +20,7 @@ use crate::progress::Progress;
 const WAIT_SECONDS: u64 = 2;
 
 /// So many trials say between what a single one lies.
-const TRIALS: usize = 2000;
+const TRIALS: usize = 10_000;
 
 /// Of so many of a thousand trials less leaks, and of as many more, than is likely.
 const UNLIKELY_OF_1000: usize = 25;
@@ -44,6 +44,10 @@ struct Predicted {
     trials: u32,
     /// What was found lies between them.
     agrees: bool,
+    /// In which part of the trials less leaks than was found, of 1,
+    less_ratio: f64,
+    /// and in which part more does.
+    more_ratio: f64,
 }
 
 #[derive(Serialize)]
@@ -176,6 +180,10 @@ fn predicted(
     let is = found.files.whole_bytes as f64 / of_files;
     // As near as lengths are told.
     let slack = 1e-9;
+    let part = |is_it: &dyn Fn(f64) -> bool| {
+        let such = ratios.iter().filter(|ratio| is_it(**ratio));
+        such.count() as f64 / TRIALS as f64
+    };
     Ok(Some(Predicted {
         units: real.units,
         captured: real.captured,
@@ -185,6 +193,8 @@ fn predicted(
         leak_ratio_min,
         leak_ratio_max,
         trials: TRIALS as u32,
+        less_ratio: part(&|ratio| ratio < is - slack),
+        more_ratio: part(&|ratio| ratio > is + slack),
         agrees: (leak_ratio_min - slack..=leak_ratio_max + slack).contains(&is),
     }))
 }
