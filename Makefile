@@ -39,7 +39,7 @@ bench-service: ## measure the API with 10,000 volumes; writes docs/benchmarks-se
 	@tools/guest
 	@tools/bench-service --write docs/benchmarks-service.md
 
-reports: ## what the models say, beside what was tried; writes docs/reports (1 min)
+reports: ## what the models say, beside what was tried; writes docs/reports (5 min)
 	@tools/packages build
 	@$(MAKE) --no-print-directory build
 	@tools/reports

@@ -35,6 +35,7 @@ use volume::{Store, VolumeConfig};
 use world::real::ThreadPool;
 use world::{World, host};
 
+use crate::audits::Audits;
 use crate::box_targets::Network;
 use crate::caching::{CacheSettings, Caching};
 use crate::came_back::CameBack;
@@ -212,6 +213,7 @@ pub(crate) struct Inner {
     tasks: Mutex<HashSet<i64>>,
     /// Images that are being read into the cache.
     pub preloads: Mutex<Preloads>,
+    pub audits: Mutex<Audits>,
     /// A report that has seen this is waited for.
     pub look: watch::Sender<u64>,
     /// Rung when there may be something to clean.
@@ -340,6 +342,7 @@ impl Agent {
                 workers: Mutex::default(),
                 tasks: Mutex::default(),
                 preloads: Mutex::default(),
+                audits: Mutex::default(),
                 look: watch::Sender::new(0),
                 cleaning_wanted: Notify::new(),
                 clean: Mutex::default(),
@@ -463,6 +466,7 @@ impl Agent {
         }
         self.set_wishes(wanted.attachments);
         self.set_preloads(wanted.preloads);
+        self.set_audits(wanted.audits);
         self.inner.caching.want_unpinned(wanted.unpins);
         self.inner.compare.store(wanted.compare, Ordering::Relaxed);
         if std::mem::replace(&mut *lock(&self.inner.clean), wanted.clean) != wanted.clean {

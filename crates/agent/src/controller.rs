@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use api::host::{
-    Ahead, AskCapabilities, AskCleaning, Assignments, AttachmentReport, Capabilities,
+    Ahead, AskCapabilities, AskCleaning, Assignments, AttachmentReport, AuditReport, Capabilities,
     CatalogAnswer, CatalogCall, Cleaning, Cluster, Doubt, EncodedPlan, FoundedKey, HostUnit,
     MarkedUnits, MendEnd, MendProgress, MendTask, PreloadReport, Renewal, Renewed, Report,
     TaskAnswer, Want, WrappedRow, WrappingKey,
@@ -21,8 +21,8 @@ use api::host::{
 use api::types::{Certificate, Renew};
 use api::{Client, ClientError};
 use base::{
-    AttachmentId, CopysetId, JournalFolderId, KeyId, Lineage, SegmentId, SnapshotId, UnitId,
-    VolumeId,
+    AttachmentId, AuditId, CopysetId, JournalFolderId, KeyId, Lineage, SegmentId, SnapshotId,
+    UnitId, VolumeId,
 };
 use catalog::{
     Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbours, PendingFree, StoredVersion,
@@ -165,6 +165,26 @@ impl Controller {
         report: &PreloadReport,
     ) -> Result<bool, ClientError> {
         let path = format!("/v1/host/preloads/{volume}");
+        self.heard(|| self.client.put(&path, report)).await
+    }
+
+    /// Tells how far an audit has come; `false` if it is not wanted any more.
+    pub(crate) async fn report_audit(
+        &self,
+        id: AuditId,
+        report: &AuditReport,
+    ) -> Result<bool, ClientError> {
+        let path = format!("/v1/host/audits/{id}");
+        self.once(self.client.put(&path, report)).await
+    }
+
+    /// The same of its end, until that is heard.
+    pub(crate) async fn audit_ended(
+        &self,
+        id: AuditId,
+        report: &AuditReport,
+    ) -> Result<bool, ClientError> {
+        let path = format!("/v1/host/audits/{id}");
         self.heard(|| self.client.put(&path, report)).await
     }
 

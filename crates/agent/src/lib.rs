@@ -13,6 +13,7 @@
 //! * `leases`: leases in time; `journals_aside`: journals of volumes that were
 //!   taken from this host; [`journals`]: the folder of journals that hosts share
 //! * `preloads`: base images, read into the cache that [`caching`] keeps
+//! * `audits`: what some units alone have of a volume
 //! * `cleaning`, `mending`: what goes on by itself; `came_back`: what is said of units that
 //!   were away
 //! * [`serving`]: the NBD server
@@ -28,6 +29,7 @@
 
 pub mod agent;
 pub mod attached;
+mod audits;
 mod box_files;
 mod box_journals;
 mod box_keys;

@@ -163,6 +163,25 @@ words!(
 );
 
 words!(
+    /// How far an audit is.
+    ///
+    /// - `waiting`: its host has not begun yet
+    /// - `running`: it is being done
+    /// - `done`: it is known what was found
+    /// - `error`: it has come to nothing; `reason` says why
+    AuditState {
+        /// Its host has not begun yet.
+        Waiting = "waiting",
+        /// It is being done.
+        Running = "running",
+        /// It is known what was found.
+        Done = "done",
+        /// It has come to nothing: the reason says why.
+        Error = "error",
+    }
+);
+
+words!(
     /// How a volume's blocks are sealed.
     Seal {
         /// With AES-256-GCM, under the volume's own key.

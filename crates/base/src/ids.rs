@@ -106,6 +106,10 @@ id!(
     ChainId, "chain-", 17, "a chain id (`chain-` and 17 hex digits)"
 );
 id!(
+    /// What some units alone have of a volume: `audit-` and 17 hex digits.
+    AuditId, "audit-", 17, "an audit's id (`audit-` and 17 hex digits)"
+);
+id!(
     /// A wrapping key: `key-` and 17 hex digits.
     KeyId, "key-", 17, "a key id (`key-` and 17 hex digits)"
 );

@@ -24,7 +24,7 @@ pub use endpoint::Endpoint;
 pub use error::with_causes;
 pub use geometry::{BlockIndex, BlockSize, CopysetId, Location, SegmentId, Sequence, Slot};
 pub use ids::{
-    AttachmentId, ChainId, ClusterId, DatabaseId, GrantId, JournalFolderId, KeyId, Lineage,
-    ParseIdError, PartyId, ProjectId, SnapshotId, UnitId, VolumeId,
+    AttachmentId, AuditId, ChainId, ClusterId, DatabaseId, GrantId, JournalFolderId, KeyId,
+    Lineage, ParseIdError, PartyId, ProjectId, SnapshotId, UnitId, VolumeId,
 };
 pub use nbd_uri::{NbdUri, UriTls};

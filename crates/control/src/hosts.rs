@@ -90,6 +90,7 @@ impl Control {
             clean,
             compare: database.compare_count().await?,
             preloads: database.preloads_on(host).await?,
+            audits: database.audits_on(host).await?,
             unpins: database.unpins().await?,
         })
     }
@@ -103,7 +104,8 @@ impl Control {
         self.inner.database.keep_report(host, report, now).await?;
         self.replace_missing(report).await?;
         self.end_forced().await?;
-        self.end_silent_preloads().await
+        self.end_silent_preloads().await?;
+        self.end_silent_audits().await
     }
 
     /// `host` is there: it keeps the leases that it has.

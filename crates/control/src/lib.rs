@@ -42,6 +42,7 @@ pub mod report;
 pub mod snapshots;
 mod turns;
 pub mod units;
+pub mod volume_audits;
 pub mod volumes;
 
 pub use acting::Acting;

@@ -21,15 +21,36 @@ mod tls_files;
 mod up;
 mod yaml;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{ApiCommand, Arguments, Command, HostCommand, UnitArguments, UnitCommand};
+use args::{
+    ApiCommand, Arguments, Command, HostCommand, PrivacyCommand, UnitArguments, UnitCommand,
+};
+use commands::Failure;
+use output::Format;
 
 /// Whether there is a controller to ask if nothing is said.
 fn is_logged_in() -> bool {
     profiles::Profiles::of_user().is_ok_and(|profiles| profiles.is_any())
+}
+
+/// Asks whoever serves a folder, or the controller of a profile.
+fn ask(
+    (mut folder, profile): (Option<PathBuf>, Option<String>),
+    format: Format,
+    how: client::How,
+    command: ApiCommand,
+) -> Result<(), Failure> {
+    if profile.is_some() {
+        // It counts more than a folder in the environment.
+        folder = None;
+    } else if folder.is_none() && !is_logged_in() {
+        folder = Some(args::folder(None));
+    }
+    commands::run(folder.as_deref(), profile.as_deref(), format, how, command)
 }
 
 fn main() -> ExitCode {
@@ -37,6 +58,10 @@ fn main() -> ExitCode {
     arguments.refuse_meaningless();
     let format = arguments.output;
     let (folder, profile) = (arguments.folder, arguments.profile);
+    let how = client::How {
+        is_dry_run: arguments.dry_run,
+        idempotency_key: arguments.idempotency_key,
+    };
     let done = match arguments.command {
         Command::Up(up) => up::run(&args::folder(folder), *up),
         Command::Controller(controller) => up::run_controller(&args::folder(folder), *controller),
@@ -66,23 +91,17 @@ fn main() -> ExitCode {
             daemon,
         })) => up::run_unit(&args::folder(folder), &daemon),
         Command::Cache(command) => commands::run_cache(format, command),
-        Command::Privacy(command) => commands::run_privacy(format, command),
+        Command::Privacy(PrivacyCommand::Model(command)) => commands::run_privacy(format, command),
         Command::Cost(command) => commands::run_cost(format, command),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
-        Command::Api(command) => {
-            // A profile that is named counts more than a folder in the
-            // environment.
-            let mut folder = folder.filter(|_| profile.is_none());
-            if folder.is_none() && profile.is_none() && !is_logged_in() {
-                folder = Some(args::folder(None));
-            }
-            let how = client::How {
-                is_dry_run: arguments.dry_run,
-                idempotency_key: arguments.idempotency_key,
-            };
-            commands::run(folder.as_deref(), profile.as_deref(), format, how, command)
-        }
+        Command::Privacy(PrivacyCommand::Audit(audit)) => ask(
+            (folder, profile),
+            format,
+            how,
+            ApiCommand::PrivacyAudit(audit),
+        ),
+        Command::Api(command) => ask((folder, profile), format, how, command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,6 +14,7 @@
 //!     ├─ catalog ── the database, which survives everything
 //!     ├─ members ── what that says of who is whole
 //!     ├─ net ────── unit daemons, and a network that breaks
+//!     ├─ privacy ── what some units alone have of it
 //!     └─ audit ──── what lies on units, read without the engine
 //! ```
 //!
@@ -39,6 +40,7 @@ pub mod machine;
 pub mod members;
 pub mod model;
 pub mod net;
+pub mod privacy;
 pub mod setup;
 
 /// A claim that holds, or what was found instead.

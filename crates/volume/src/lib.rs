@@ -16,9 +16,11 @@
 //! * [`version`]: committed states
 //! * [`engine`]: the owner that ties them together
 //! * [`clean`]: freeing, exactly
+//! * [`audit`]: what some units alone have of a version
 //!
 //! It knows no network protocol, no user and no volume's name.
 
+pub mod audit;
 pub mod clean;
 pub mod engine;
 #[doc(hidden)]

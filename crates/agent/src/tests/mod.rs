@@ -7,6 +7,7 @@
 )]
 
 mod altered;
+mod audits;
 mod came_back;
 mod copies;
 mod daemons;

@@ -11,6 +11,7 @@
 //! POST /v1/host/snapshots/{snapshot}/cut      its moment has been taken
 //! PUT  /v1/host/tasks/{task}                  what came of one
 //! PUT  /v1/host/preloads/{volume}             how far one has come
+//! PUT  /v1/host/audits/{audit}                how far one has come, or what was found
 //! POST /v1/host/keys                          a wrapping key that it founded
 //! POST /v1/host/units                         folders that it made units
 //! POST /v1/host/cleaning                      what may go
@@ -23,6 +24,7 @@
 //! Each may be repeated: what was done already is done.
 
 mod attachments;
+mod audits;
 mod calls;
 mod capabilities;
 mod cleaning;
@@ -39,6 +41,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::words::{Access, AttachmentState, KeyState, Seal};
 pub use attachments::{Assignment, AttachmentReport, ChainKey, WantedChain};
+pub use audits::{AuditEnd, AuditReport, WantedAudit};
 pub use calls::{CatalogAnswer, CatalogCall, EncodedPlan, FREES_MAX, NOTED_MAX, ROWS_MAX};
 pub use capabilities::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
 pub use cleaning::{AskCleaning, Cleaning, Deleted};
@@ -104,6 +107,9 @@ pub struct Assignments {
     /// The images that are to be read into its cache.
     #[serde(default)]
     pub preloads: Vec<WantedPreload>,
+    /// The audits that it is to do.
+    #[serde(default)]
+    pub audits: Vec<WantedAudit>,
     /// When this is not what it was, an image does not stay any more.
     #[serde(default)]
     pub unpins: u64,

@@ -3,6 +3,7 @@
 //! Fields are only ever added. Sizes are in bytes, times in RFC 3339.
 
 mod attachments;
+mod audits;
 mod certificates;
 mod chains;
 mod cluster;
@@ -20,6 +21,10 @@ use crate::words::ProblemCode;
 
 pub use attachments::{
     Attachment, CreateAttachment, Follower, MoveAttachment, READ_ONLY_ATTACHMENTS_MAX,
+};
+pub use audits::{
+    AUDIT_FILES_MAX, AUDIT_UNITS_MAX, Audit, AuditFile, AuditFileSystem, AuditFiles, AuditFound,
+    AuditHeld, AuditPlacement, AuditVolume,
 };
 pub use certificates::{AuthorityView, Certificate, Enrol, Renew, Token};
 pub use chains::{ApplyChain, Chain, ChainBox, ChainUse, Events};

@@ -17,6 +17,7 @@
 //! ([`View::damaged`]), never believed.
 
 mod change;
+mod content;
 mod directory;
 mod event;
 mod fields;

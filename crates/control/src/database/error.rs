@@ -38,6 +38,8 @@ pub enum Thing {
     Task,
     /// A plan of what is to be freed.
     Plan,
+    /// An audit of a volume.
+    Audit,
 }
 
 impl fmt::Display for Thing {
@@ -58,6 +60,7 @@ impl fmt::Display for Thing {
             Self::Controller => "controller",
             Self::Unit => "unit daemon",
             Self::Task => "task",
+            Self::Audit => "audit",
             Self::Plan => "plan",
         })
     }

@@ -71,6 +71,7 @@ mod terms;
 mod thin;
 mod units;
 mod versions;
+mod volume_audits;
 mod volumes;
 
 pub use address::{AddressError, PostgresUrl};
@@ -107,6 +108,7 @@ pub use tags::Tags;
 pub use thin::ThinVolume;
 pub use units::{Claimed, ClusterRow, Heard, UnitRow};
 pub use versions::VersionRow;
+pub use volume_audits::{AuditOfVolume, NewAudit};
 pub use volumes::{DamagedVolume, VolumeName, Volumes};
 
 use std::sync::{Arc, OnceLock};

@@ -7,7 +7,7 @@ use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 use world::Millis;
 
-use super::{Asker, By, Database, DatabaseError, Thing, preloads, rows};
+use super::{Asker, By, Database, DatabaseError, Thing, preloads, rows, volume_audits};
 
 /// A user, a host or a unit daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -247,6 +247,7 @@ impl Database {
                 let host = party_of(&mut *change, subject).await?.id;
                 let why = preloads::IS_DISABLED;
                 preloads::end_of_host(&mut *change, host, why, asker.by.at).await?;
+                volume_audits::end_of_host(&mut *change, host, why, asker.by.at).await?;
             }
             let action = if is_disabled { "disable" } else { "enable" };
             asker.note(change, action, subject).await
@@ -348,6 +349,7 @@ impl Database {
             if subject.kind() == Kind::Host {
                 let why = "the host's keys were forgotten";
                 preloads::end_of_host(&mut *change, party.id, why, asker.by.at).await?;
+                volume_audits::end_of_host(&mut *change, party.id, why, asker.by.at).await?;
             }
             asker.note(change, "forget-keys", subject).await
         })

@@ -172,7 +172,7 @@ impl Reach {
     }
 
     /// Whether it may read a version: of a volume that it cleans, or the one
-    /// that it shows, or is to read into its cache.
+    /// that it shows, is to read into its cache, or is to audit.
     pub(super) async fn reads_version(
         &self,
         connection: &mut AnyConnection,
@@ -185,6 +185,8 @@ impl Reach {
             "SELECT 1 FROM attachments WHERE host = $1 AND version_volume = $2 \
              AND version_number = $3 AND state <> 'detached' \
              UNION ALL SELECT 1 FROM preloads WHERE host = $1 AND version_volume = $2 \
+             AND version_number = $3 AND ended_ms IS NULL \
+             UNION ALL SELECT 1 FROM volume_audits WHERE host = $1 AND version_volume = $2 \
              AND version_number = $3 AND ended_ms IS NULL",
         )
         .bind(self.host.to_string())
@@ -196,7 +198,7 @@ impl Reach {
     }
 
     /// Whether it may have the keys of a lineage: with them, or with one below
-    /// them, it opens a volume that it cleans, a version that it shows or is to read into
+    /// them, it opens a volume that it cleans, a version that it shows, is to audit or to read into
     /// its cache, or one beside those that it cleans. A volume that no host ever had is anybody's to
     /// clean, but opens nothing: there is nothing in it yet but its parents'.
     pub(super) async fn reads_keys(
@@ -219,6 +221,9 @@ impl Reach {
              OR EXISTS (SELECT 1 FROM preloads p JOIN versions s ON s.volume = p.version_volume \
                  AND s.number = p.version_number WHERE p.host = $1 AND p.ended_ms IS NULL \
                  AND s.lineage = b.lineage) \
+             OR EXISTS (SELECT 1 FROM volume_audits p JOIN versions s \
+                 ON s.volume = p.version_volume AND s.number = p.version_number \
+                 WHERE p.host = $1 AND p.ended_ms IS NULL AND s.lineage = b.lineage) \
              OR EXISTS (SELECT 1 FROM (SELECT DISTINCT volume, parent_volume FROM versions \
                  WHERE lineage = b.lineage) s WHERE ",
             cleans!("s.volume"),

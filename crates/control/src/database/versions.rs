@@ -20,6 +20,8 @@ const NEEDED: &str = "SELECT \
      + (SELECT COUNT(*) FROM attachments WHERE version_volume = $1 AND version_number = $2 \
         AND state <> 'detached') \
      + (SELECT COUNT(*) FROM preloads WHERE version_volume = $1 AND version_number = $2 \
+        AND ended_ms IS NULL) \
+     + (SELECT COUNT(*) FROM volume_audits WHERE version_volume = $1 AND version_number = $2 \
         AND ended_ms IS NULL)";
 
 /// A version in a list.
@@ -31,7 +33,7 @@ pub struct VersionRow {
     pub created: Millis,
     /// It is the head of some volume.
     pub is_head: bool,
-    /// Some host shows it read-only, or reads it into its cache.
+    /// Some host shows it read-only, reads it into its cache, or audits it.
     pub is_read: bool,
     /// The names of the snapshots that hold it.
     pub snapshots: Vec<String>,
@@ -129,7 +131,9 @@ async fn version_rows(
          (SELECT COUNT(*) FROM attachments a WHERE a.version_volume = versions.volume \
              AND a.version_number = versions.number AND a.state <> 'detached') \
          + (SELECT COUNT(*) FROM preloads p WHERE p.version_volume = versions.volume \
-             AND p.version_number = versions.number AND p.ended_ms IS NULL) AS readers, \
+             AND p.version_number = versions.number AND p.ended_ms IS NULL) \
+         + (SELECT COUNT(*) FROM volume_audits d WHERE d.version_volume = versions.volume \
+             AND d.version_number = versions.number AND d.ended_ms IS NULL) AS readers, \
          (SELECT STRING_AGG(s.name, ',') FROM snapshots s WHERE s.version_volume = versions.volume \
              AND s.version_number = versions.number) AS snapshots \
          FROM versions WHERE {condition} ORDER BY number, volume"

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::host::{
-    Ahead, AskCapabilities, AskCleaning, Assignments, AttachmentReport, Capabilities,
+    Ahead, AskCapabilities, AskCleaning, Assignments, AttachmentReport, AuditReport, Capabilities,
     CatalogAnswer, CatalogCall, Cleaning, Cluster, FoundedKey, MarkedUnits, PreloadReport, Renewal,
     Renewed, Report, TaskAnswer, WrappingKey,
 };
@@ -14,7 +14,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
+use base::{AttachmentId, AuditId, PartyId, SnapshotId, VolumeId};
 use identity::Kind;
 use serde::Deserialize;
 use serde_json::Value;
@@ -106,6 +106,7 @@ pub(super) fn router() -> Router<Control> {
         .route("/v1/host/snapshots/{snapshot}/cut", post(cut))
         .route("/v1/host/tasks/{task}", put(task))
         .route("/v1/host/preloads/{volume}", put(preload))
+        .route("/v1/host/audits/{audit}", put(audit).layer(report_max))
         .route("/v1/host/keys", post(key))
         .route("/v1/host/units", post(units))
         .route("/v1/host/cleaning", post(cleaning))
@@ -190,6 +191,16 @@ async fn preload(
 ) -> Answer<bool> {
     let volume: VolumeId = parse("volume", &volume)?;
     Ok(Json(control.preload_reported(host, volume, &report).await?))
+}
+
+async fn audit(
+    State(control): State<Control>,
+    InTurn(host, _turn): InTurn,
+    Name(id): Name,
+    Body(report): Body<AuditReport>,
+) -> Answer<bool> {
+    let id: AuditId = parse("audit", &id)?;
+    Ok(Json(control.audit_reported(host, id, &report).await?))
 }
 
 async fn key(

@@ -32,6 +32,7 @@ mod queries;
 mod snapshots;
 mod unit;
 mod units;
+mod volume_audits;
 mod volumes;
 
 use std::io;
@@ -116,6 +117,7 @@ fn users() -> OpenApiRouter<Control> {
         .merge(attachments::router())
         .merge(chains::router())
         .merge(images::router())
+        .merge(volume_audits::router())
         .merge(projects::router())
         .merge(units::router())
         .merge(mending::router())

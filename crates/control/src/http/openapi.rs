@@ -62,7 +62,7 @@ const READS_WHAT_RUNS: [&str; 1] = ["read_events"];
 const CERTIFICATE: &str = "client certificate";
 
 /// The groups of operations, in the order in which they are shown.
-const TAGS: [(&str, &str); 13] = [
+const TAGS: [(&str, &str); 14] = [
     (
         "volumes",
         "Virtual disks. Making one writes a row, whatever its size; so does cloning.",
@@ -85,6 +85,10 @@ const TAGS: [(&str, &str); 13] = [
         "images",
         "Volumes whose blocks hosts keep for all that are cloned from them, in a part of their \
          caches that is for images.",
+    ),
+    (
+        "audits",
+        "What some units alone have of a volume, byte by byte: what whoever captures them reads.",
     ),
     (
         "projects",

@@ -13,16 +13,16 @@ use crate::askers::{local, snapshot};
 use crate::fresh::{self, add_host, number, on_postgres, on_sqlite, report};
 use crate::postgres::Postgres;
 
-const NOW: Millis = Millis(1_000_000);
+pub const NOW: Millis = Millis(1_000_000);
 
 /// A volume that was written, a clone of it that was, too, and a clone of that.
-struct Rows {
-    database: Database,
-    asker: Asker,
+pub struct Rows {
+    pub database: Database,
+    pub asker: Asker,
     key: KeyId,
     /// The first has the clone, the second that one's clone, the third nothing.
-    hosts: [PartyId; 3],
-    volumes: Vec<(VolumeId, Lineage)>,
+    pub hosts: [PartyId; 3],
+    pub volumes: Vec<(VolumeId, Lineage)>,
 }
 
 impl fresh::Rows for Rows {
@@ -154,7 +154,7 @@ impl Rows {
         all
     }
 
-    async fn serial(&self, host: usize) -> u64 {
+    pub async fn serial(&self, host: usize) -> u64 {
         let wanted = self.database.wanted_of(self.hosts[host]).await;
         wanted.expect("there").0
     }

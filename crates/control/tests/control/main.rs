@@ -29,4 +29,5 @@ mod reach;
 mod requests;
 mod rights;
 mod tls;
+mod volume_audits;
 mod zones;

@@ -53,7 +53,7 @@ fn lengths((above, to, share): (u64, u64, f64)) -> impl Iterator<Item = u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Placement, Sets, Spread, estimate};
+    use super::super::{Deal, Placement, Sets, Spread, estimate};
     use super::*;
 
     #[test]
@@ -64,6 +64,7 @@ mod tests {
             units: 100,
             spread: Spread::Copies(1),
             sets: Sets::Any,
+            deal: Deal::default(),
         };
         for (captured, block_bytes, published) in [
             (1, 4096, 0.000_033),

@@ -53,7 +53,7 @@ pub fn estimate(classes: &[Class], shares: &Shares) -> Estimate {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{FileList, Placement, Sets, Spread};
+    use super::super::{Deal, FileList, Placement, Sets, Spread};
     use super::*;
 
     /// Every place of every block, and one captured set, as good as any.
@@ -65,6 +65,7 @@ mod tests {
             units,
             spread: Spread::Copies(1),
             sets: Sets::Any,
+            deal: Deal::default(),
         };
         let shares = placement.shares(captured).expect("it is one");
         let found = estimate(&files.classes(4096), &shares);

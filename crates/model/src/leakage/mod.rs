@@ -6,10 +6,16 @@
 //!                            │
 //!  lengths of files ─────────┴─▶ Estimate: files and bytes that leak, on the mean
 //! ```
+//!
+//! Where blocks that follow each other do not lie each by itself, or what is written at once lies
+//! on few sets, [`Shares`] has what is known of files in pieces (`pieces`), and a
+//! trial draws the sets (`drawn`).
 
 mod documents;
+mod drawn;
 mod estimate;
 mod files;
+mod pieces;
 mod placement;
 mod plan;
 mod shares;
@@ -17,7 +23,7 @@ mod simulate;
 
 pub use estimate::{Estimate, estimate};
 pub use files::{Class, FileList};
-pub use placement::{Placement, PlacementError, Sets, Spread};
+pub use placement::{Deal, Placement, PlacementError, Sets, Spread};
 pub use plan::{Choice, Site, plan};
 pub use shares::Shares;
 pub use simulate::{Mean, Simulation};

@@ -1,5 +1,6 @@
 //! [`Placement`]: how blocks come to lie on units.
 
+use super::pieces::Pieces;
 use super::shares::Shares;
 
 /// How the blocks of a segment lie on the members of a set of units.
@@ -24,6 +25,28 @@ impl Spread {
             Self::Copies(copies) => copies,
             Self::Erasure { data, parity } => data + parity,
         }
+    }
+
+    /// How many blocks that follow each other make a row, and so lie on one set.
+    #[must_use]
+    pub fn row_blocks(self) -> u32 {
+        match self {
+            Self::Copies(_) => 1,
+            Self::Erasure { data, .. } => data,
+        }
+    }
+
+    /// How likely it is that `blocks` of one row, each at a place of its own, are all readable,
+    /// if `captured` members of its set are captured, any of which are as likely.
+    pub(super) fn readable(self, captured: u32, blocks: u32) -> f64 {
+        if captured >= self.row_blocks() {
+            return 1.0;
+        }
+        let members = f64::from(self.members());
+        let each = |before: u32| {
+            f64::from(captured.saturating_sub(before)) / (members - f64::from(before))
+        };
+        (0..blocks).map(each).product()
     }
 
     /// How many units may be lost, whichever these are.
@@ -83,6 +106,26 @@ pub enum Sets {
     },
 }
 
+/// How blocks that follow each other are dealt to sets. Rows are dealt as one: with copies each
+/// block is one by itself, with k+m k that follow each other are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deal {
+    /// What is written at once goes to so many sets, chosen at random; to any, if nothing is
+    /// said.
+    pub width: Option<u32>,
+    /// So many rows that follow each other go to one set, 1 at least.
+    pub granularity: u32,
+}
+
+impl Default for Deal {
+    fn default() -> Self {
+        Self {
+            width: None,
+            granularity: 1,
+        }
+    }
+}
+
 /// How blocks come to lie on units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
@@ -92,6 +135,8 @@ pub struct Placement {
     pub spread: Spread,
     /// Which sets there are.
     pub sets: Sets,
+    /// How blocks are dealt to them.
+    pub deal: Deal,
 }
 
 /// Why something is no placement, or nothing can be captured of it so.
@@ -117,7 +162,10 @@ pub enum PlacementError {
         members: u32,
     },
     /// No copy, no data, no parity, or no set.
-    #[error("there is at least one copy, two members with data, one with parity, and one set")]
+    #[error(
+        "there is at least one copy, two members with data, one with parity, one set, and one row \
+         that is dealt to it"
+    )]
     Nothing,
     /// More than there are.
     #[error("{captured} units cannot be captured of {units}")]
@@ -148,7 +196,14 @@ impl Placement {
             units,
             spread,
             sets,
+            deal: Deal::default(),
         }
+    }
+
+    /// The same, dealt so.
+    #[must_use]
+    pub fn dealt(self, deal: Deal) -> Self {
+        Self { deal, ..self }
     }
 
     /// Which share of all blocks is readable with `captured` units, any of which are as likely,
@@ -160,20 +215,33 @@ impl Placement {
         self.check(captured)?;
         let members = self.spread.members();
         let one_set = hypergeometric(self.units, captured, members);
-        match self.sets {
+        let of_blocks = match self.sets {
             // Each block has a set of its own: of so many the mean is certain.
             Sets::Any => {
                 let parts = |count| f64::from(self.spread.readable_parts(count));
                 let mean: f64 = (0..).zip(&one_set).map(|(count, p)| p * parts(count)).sum();
-                Ok(Shares::certain(mean / f64::from(members)))
+                Shares::certain(mean / f64::from(members))
             }
             Sets::Planned { sets_per_unit } => {
                 let one = self.one_permutation(captured);
                 let all = convolved(&one, sets_per_unit);
                 let most = (all.len() - 1) as f64;
                 let share = |(parts, p)| (f64::from(parts) / most, p);
-                Ok(Shares::new((0..).zip(all).map(share)))
+                Shares::new((0..).zip(all).map(share))
             }
+        };
+        let is_plain = self.deal == Deal::default() && self.spread.row_blocks() == 1;
+        Ok(match is_plain {
+            true => of_blocks,
+            false => of_blocks.in_pieces(Pieces::of(self, captured)),
+        })
+    }
+
+    /// As [`Placement::sets`]; one copy is on units, and it is those that are dealt to.
+    pub(super) fn sets_dealt_to(&self) -> Sets {
+        match (self.sets, self.spread.members(), self.deal.width) {
+            (Sets::Any, 1, Some(_)) => Sets::Planned { sets_per_unit: 1 },
+            (sets, ..) => sets,
         }
     }
 
@@ -183,7 +251,9 @@ impl Placement {
             Spread::Copies(copies) => copies == 0,
             Spread::Erasure { data, parity } => data < 2 || parity == 0,
         };
-        let no_sets = matches!(self.sets, Sets::Planned { sets_per_unit: 0 });
+        let no_sets = matches!(self.sets, Sets::Planned { sets_per_unit: 0 })
+            || self.deal.width == Some(0)
+            || self.deal.granularity == 0;
         if units == 0 {
             Err(PlacementError::NoUnits)
         } else if is_nothing || no_sets {
@@ -205,7 +275,7 @@ impl Placement {
     ///
     /// Set by set: of the units that are left so many are captured, and the next set has some
     /// of them, as a draw without replacement has.
-    fn one_permutation(&self, captured: u32) -> Vec<f64> {
+    pub(super) fn one_permutation(&self, captured: u32) -> Vec<f64> {
         let members = self.spread.members();
         let sets = self.units / members;
         let most = (sets * members) as usize;
@@ -242,7 +312,7 @@ impl Placement {
 }
 
 /// Of `units`, `captured` are; how likely it is that 0, 1 … of `members` of them are.
-fn hypergeometric(units: u32, captured: u32, members: u32) -> Vec<f64> {
+pub(super) fn hypergeometric(units: u32, captured: u32, members: u32) -> Vec<f64> {
     let members = members.min(units);
     let probability = |count: u32| {
         if count > captured || members - count > units - captured {
@@ -265,7 +335,7 @@ fn hypergeometric(units: u32, captured: u32, members: u32) -> Vec<f64> {
 }
 
 /// How likely each sum of `count` such draws is.
-fn convolved(one: &[f64], count: u32) -> Vec<f64> {
+pub(super) fn convolved(one: &[f64], count: u32) -> Vec<f64> {
     let mut all = vec![1.0];
     for _ in 0..count {
         let mut next = vec![0.0; all.len() + one.len() - 1];
@@ -301,6 +371,7 @@ mod tests {
                 units: 100,
                 spread: Spread::Copies(1),
                 sets: Sets::Any,
+                deal: Deal::default(),
             };
             let shares = placement.shares(captured).expect("it is one");
             let q = f64::from(captured) / 100.0;
@@ -335,6 +406,7 @@ mod tests {
                     units,
                     spread,
                     sets: Sets::Any,
+                    deal: Deal::default(),
                 };
                 let found = placement.shares(captured).expect("it is one").leaks(1);
                 assert!(close(found, expected), "{placement:?} {captured}");
@@ -368,12 +440,7 @@ mod tests {
     /// Every pair of permutations of six units.
     #[test]
     fn files_on_a_plan_leak_as_often_as_in_all_cases_counted() {
-        for spread in [
-            Spread::Copies(2),
-            Spread::Copies(3),
-            Spread::Erasure { data: 2, parity: 1 },
-            Spread::Copies(4),
-        ] {
+        for spread in [Spread::Copies(2), Spread::Copies(3), Spread::Copies(4)] {
             let members = spread.members() as usize;
             for captured in 0..=6 {
                 let sums: Vec<u32> = permutations((0..6).collect())
@@ -403,6 +470,7 @@ mod tests {
                         units: 6,
                         spread,
                         sets: Sets::Planned { sets_per_unit: 2 },
+                        deal: Deal::default(),
                     };
                     let shares = placement.shares(captured).expect("it is one");
                     let found = shares.leaks(blocks as u64);
@@ -418,6 +486,7 @@ mod tests {
             units: 100,
             spread: Spread::Copies(3),
             sets,
+            deal: Deal::default(),
         };
         let any = placement(Sets::Any).shares(5).expect("it is one");
         let mut before = f64::INFINITY;
@@ -437,6 +506,7 @@ mod tests {
             units: 4,
             spread: Spread::Copies(2),
             sets: Sets::Any,
+            deal: Deal::default(),
         };
         let refused = |placement: Placement, captured| {
             placement.shares(captured).expect_err("refused").to_string()

@@ -1,41 +1,67 @@
 //! [`Shares`]: which share of all blocks is readable, and how likely each share is.
 
+use super::pieces::Pieces;
+
 /// A distribution of shares, each from 0 to 1; their probabilities make up 1.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shares(Vec<(f64, f64)>);
+pub struct Shares {
+    shares: Vec<(f64, f64)>,
+    /// How files lie in pieces, if blocks that follow each other do not lie each by itself.
+    pieces: Option<Pieces>,
+}
 
 impl Shares {
     /// One share, for certain.
     #[must_use]
     pub fn certain(share: f64) -> Self {
-        Self(vec![(share, 1.0)])
+        Self {
+            shares: vec![(share, 1.0)],
+            pieces: None,
+        }
     }
 
     /// Shares with their probabilities; those that cannot be are left out.
     pub(super) fn new(shares: impl Iterator<Item = (f64, f64)>) -> Self {
-        Self(shares.filter(|(_, p)| *p > 0.0).collect())
+        Self {
+            shares: shares.filter(|(_, p)| *p > 0.0).collect(),
+            pieces: None,
+        }
     }
 
-    /// How likely it is that so many blocks are all readable: each is, by itself, with a
-    /// probability that is the share. The expected share itself for one block.
+    /// The same of blocks, of which those that follow each other lie so.
+    pub(super) fn in_pieces(self, pieces: Pieces) -> Self {
+        Self {
+            pieces: Some(pieces),
+            ..self
+        }
+    }
+
+    /// How likely it is that so many blocks that follow each other are all readable. By itself,
+    /// each is with a probability that is the share: the expected share for one block.
     #[must_use]
     pub fn leaks(&self, blocks: u64) -> f64 {
-        self.mean_of(|share| power(share, blocks))
+        match &self.pieces {
+            Some(pieces) => pieces.leaks(blocks),
+            None => self.mean_of(|share| power(share, blocks)),
+        }
     }
 
-    /// How likely it is that some of so many blocks are.
+    /// How likely it is that some of so many blocks are. With k+m as if each lay by itself.
     #[must_use]
     pub fn leaks_some(&self, blocks: u64) -> f64 {
-        1.0 - self.mean_of(|share| power(1.0 - share, blocks))
+        match &self.pieces {
+            Some(pieces) if pieces.are_read_as_one() => pieces.leaks_some(blocks),
+            _ => 1.0 - self.mean_of(|share| power(1.0 - share, blocks)),
+        }
     }
 
     fn mean_of(&self, of: impl Fn(f64) -> f64) -> f64 {
-        self.0.iter().map(|(share, p)| p * of(*share)).sum()
+        self.shares.iter().map(|(share, p)| p * of(*share)).sum()
     }
 }
 
 /// A share to a power that may be large.
-fn power(share: f64, exponent: u64) -> f64 {
+pub(super) fn power(share: f64, exponent: u64) -> f64 {
     match i32::try_from(exponent) {
         Ok(exponent) => share.powi(exponent),
         Err(_) if share >= 1.0 => 1.0,

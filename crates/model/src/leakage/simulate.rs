@@ -2,19 +2,31 @@
 //! after each which files have leaked.
 //!
 //! Where a file's blocks lie is not drawn block by block: with the captured units and the sets
-//! given, each block is readable by itself with the same probability, so the number of files of
-//! a class that leak with the next unit is binomial. Which of them they are is drawn as well:
+//! given, each file of a class is readable by itself with the same probability, so the number of
+//! those that leak with the next unit is binomial. Which of them they are is drawn as well:
 //!
 //! ```text
-//!  units captured   1        2        3 …      share of blocks that is readable: f1 ≤ f2 ≤ f3
-//!  leaked so far    L1   ≤   L2   ≤   L3       L2 − L1 ~ B(files − L1, (f2^b − f1^b) / (1 − f1^b))
+//!  units captured   1        2        3 …      a file is readable with probability P1 ≤ P2 ≤ P3
+//!  leaked so far    L1   ≤   L2   ≤   L3       L2 − L1 ~ B(files − L1, (P2 − P1) / (1 − P1))
 //! ```
+//!
+//! Where what is written at once goes to few sets, files are written one after another, and
+//! those that fill the segments of such sets together ([`SEGMENT_BYTES`]) have them in common.
 
-use rand::{Rng, RngExt as _, seq::SliceRandom as _};
+use rand::seq::{SliceRandom as _, index::sample};
+use rand::{Rng, RngExt as _};
 use rand_distr::{Binomial, Distribution as _, StandardNormal};
 
+use super::drawn::{Drawn, Readable};
 use super::files::FileList;
 use super::placement::{Placement, PlacementError, Sets};
+
+/// How much of a segment each member has: then another set comes in its place.
+const SEGMENT_BYTES: u64 = 8 << 20;
+
+/// Files are written in so many parts at most, each to sets of its own: of more, those that
+/// chance gives to one hardly differ any more.
+const PARTS_MAX: u64 = 32;
 
 /// Classes of so many files at most have each of those that leak drawn by itself.
 const DRAWN_MAX: usize = 4096;
@@ -42,6 +54,11 @@ pub struct Simulation {
     placement: Placement,
     captured_max: u32,
     classes: Vec<Files>,
+    /// In how many parts files are written.
+    parts: u64,
+    /// How likely a file of each class is readable with 0, 1 … captured units, if that is
+    /// certain: each piece has a set of its own.
+    certain: Option<Vec<Vec<f64>>>,
 }
 
 impl Simulation {
@@ -65,49 +82,108 @@ impl Simulation {
                 classes.push(Files::new(class.blocks, lengths));
             }
         }
+        let is_certain = (placement.sets_dealt_to(), placement.deal.width) == (Sets::Any, None);
+        let certain = match is_certain {
+            false => None,
+            true => {
+                let counts = 0..=captured_max;
+                let shares = counts.map(|count| placement.shares(count));
+                let shares = shares.collect::<Result<Vec<_>, _>>()?;
+                let of_class = |class: &Files| {
+                    let leaks = shares.iter().map(|shares| shares.leaks(class.blocks));
+                    leaks.collect()
+                };
+                Some(classes.iter().map(of_class).collect())
+            }
+        };
+        let row = u64::from(placement.spread.row_blocks());
+        // Where there are no more sets, all parts have the same ones.
+        let is_choice = |width: &u32| match placement.sets_dealt_to() {
+            Sets::Any => true,
+            Sets::Planned { sets_per_unit } => {
+                *width < placement.units / placement.spread.members() * sets_per_unit
+            }
+        };
+        let parts = placement.deal.width.filter(is_choice).map_or(1, |width| {
+            let of_part = u64::from(width) * row * SEGMENT_BYTES;
+            let parts = files.bytes().div_ceil(u128::from(of_part));
+            u64::try_from(parts).unwrap_or(u64::MAX)
+        });
         Ok(Self {
             placement,
             captured_max,
             classes,
+            parts: parts.clamp(1, PARTS_MAX),
+            certain,
         })
     }
 
     /// One trial: how many bytes of whole files leak with 0, 1 … captured units.
     pub fn trial(&self, random: &mut impl Rng) -> Vec<f64> {
-        let shares = self.readable_shares(random);
-        let mut leaked = vec![0.0; shares.len()];
+        let mut leaked = vec![0.0; self.captured_max as usize + 1];
+        if let Some(certain) = &self.certain {
+            for (class, readable) in self.classes.iter().zip(certain) {
+                let files = class.lengths.len() as u64;
+                class.leak(&[(files, readable.clone())], &mut leaked, random);
+            }
+            return leaked;
+        }
+        let parts = self.readable(random);
         for class in &self.classes {
-            class.leak(&shares, &mut leaked, random);
+            let (files, first) = (
+                class.lengths.len() as u64,
+                random.random_range(0..self.parts),
+            );
+            let group = |(number, readable): (u64, &Vec<Readable>)| {
+                let is_longer = (number + first) % self.parts < files % self.parts;
+                let each = readable.iter().map(|readable| readable.leaks(class.blocks));
+                (files / self.parts + u64::from(is_longer), each.collect())
+            };
+            let groups: Vec<(u64, Vec<f64>)> = (0..).zip(&parts).map(group).collect();
+            class.leak(&groups, &mut leaked, random);
         }
         leaked
     }
 
-    /// Which share of all blocks is readable with 0, 1 … captured units.
-    fn readable_shares(&self, random: &mut impl Rng) -> Vec<f64> {
-        let counts = 0..=self.captured_max;
-        let Sets::Planned { sets_per_unit } = self.placement.sets else {
-            let shares = counts.map(|count| self.placement.shares(count));
-            let certain = shares.map(|shares| shares.map_or(0.0, |shares| shares.leaks(1)));
-            return certain.collect();
-        };
-        let members = self.placement.spread.members() as usize;
-        let mut order: Vec<u32> = (0..self.placement.units).collect();
+    /// What is readable of files of each part, with 0, 1 … captured units.
+    fn readable(&self, random: &mut impl Rng) -> Vec<Vec<Readable>> {
+        let (placement, width) = (&self.placement, self.placement.deal.width);
+        let members = placement.spread.members() as usize;
+        let mut order: Vec<u32> = (0..placement.units).collect();
         // Units are captured in the order of their numbers; the sets are any.
-        let (mut parts, mut most) = (vec![0; counts.count()], 0);
-        for _ in 0..sets_per_unit {
-            order.shuffle(random);
-            for set in order.chunks_exact(members) {
-                most += members;
-                let mut set = set.to_vec();
-                set.sort_unstable();
-                for (captured, sum) in (0..).zip(&mut parts) {
-                    let of_set = set.partition_point(|unit| *unit < captured);
-                    *sum += self.placement.spread.readable_parts(of_set as u32);
-                }
+        let mut sets = Vec::new();
+        if let Sets::Planned { sets_per_unit } = placement.sets_dealt_to() {
+            for _ in 0..sets_per_unit {
+                order.shuffle(random);
+                sets.extend(order.chunks_exact(members).map(<[u32]>::to_vec));
             }
         }
-        let share = |parts: u32| f64::from(parts) / most as f64;
-        parts.into_iter().map(share).collect()
+        let parts = 0..self.parts;
+        let chosen: Vec<Vec<usize>> = match width {
+            None => parts.map(|_| (0..sets.len()).collect()).collect(),
+            Some(width) if sets.is_empty() => {
+                let width = width as usize;
+                for _ in 0..self.parts as usize * width {
+                    order.shuffle(random);
+                    sets.push(order[..members].to_vec());
+                }
+                parts
+                    .map(|part| (part as usize * width..).take(width).collect())
+                    .collect()
+            }
+            Some(width) => {
+                let width = sets.len().min(width as usize);
+                parts
+                    .map(|_| sample(random, sets.len(), width).into_vec())
+                    .collect()
+            }
+        };
+        let counts = 0..=self.captured_max;
+        let drawn: Vec<Drawn<'_>> = counts
+            .map(|captured| Drawn::new(placement, &sets, captured))
+            .collect();
+        let readable = |sets: Vec<usize>| drawn.iter().map(|drawn| drawn.readable(&sets)).collect();
+        chosen.into_iter().map(readable).collect()
     }
 }
 
@@ -124,19 +200,24 @@ impl Files {
         }
     }
 
-    /// Adds what leaks of these to `leaked`, by captured units.
-    fn leak(&self, shares: &[f64], leaked: &mut [f64], random: &mut impl Rng) {
-        let power = |share: f64| share.powf(self.blocks as f64);
-        let (mut before, mut left, mut bytes) = (0.0, self.lengths.len() as u64, 0.0);
+    /// Adds what leaks of these to `leaked`, by captured units: of groups of so many files, each
+    /// of which is readable so.
+    fn leak(&self, groups: &[(u64, Vec<f64>)], leaked: &mut [f64], random: &mut impl Rng) {
         let mut unread = Unread::of(self);
-        for (share, leaked) in shares.iter().zip(leaked) {
-            let now = power(*share).max(before);
-            if left > 0 && now > before {
-                let p = ((now - before) / (1.0 - before)).clamp(0.0, 1.0);
-                let drawn = Binomial::new(left, p).map_or(0, |files| files.sample(random));
-                bytes += unread.take(drawn, left, random);
-                left -= drawn;
-                before = now;
+        // How likely they were readable, and how many were not.
+        let mut states: Vec<(f64, u64)> = groups.iter().map(|(files, _)| (0.0, *files)).collect();
+        let (mut left_of_all, mut bytes) = (self.lengths.len() as u64, 0.0);
+        for (captured, leaked) in leaked.iter_mut().enumerate() {
+            for ((_, readable), (before, left)) in groups.iter().zip(&mut states) {
+                let now = readable[captured].max(*before);
+                if *left > 0 && now > *before {
+                    let p = ((now - *before) / (1.0 - *before)).clamp(0.0, 1.0);
+                    let drawn = Binomial::new(*left, p).map_or(0, |files| files.sample(random));
+                    bytes += unread.take(drawn, left_of_all, random);
+                    *left -= drawn;
+                    left_of_all -= drawn;
+                    *before = now;
+                }
             }
             *leaked += bytes;
         }
@@ -246,8 +327,17 @@ mod tests {
     use rand::SeedableRng as _;
     use rand::rngs::SmallRng;
 
-    use super::super::{Spread, estimate};
+    use super::super::{Deal, Spread, estimate};
     use super::*;
+
+    const FEW: Deal = Deal {
+        width: Some(2),
+        granularity: 1,
+    };
+    const LONG: Deal = Deal {
+        width: Some(3),
+        granularity: 2,
+    };
 
     const PLACEMENTS: [(u32, Spread, Sets); 6] = [
         (10, Spread::Copies(1), Sets::Any),
@@ -262,12 +352,19 @@ mod tests {
         ),
     ];
 
-    fn placement((units, spread, sets): (u32, Spread, Sets)) -> Placement {
-        Placement {
-            units,
-            spread,
-            sets,
-        }
+    /// Each dealt in all ways.
+    fn placements() -> Vec<Placement> {
+        let ways = [Deal::default(), FEW, LONG];
+        let all = PLACEMENTS
+            .iter()
+            .flat_map(|one| ways.map(|deal| (one, deal)));
+        all.map(|((units, spread, sets), deal)| Placement {
+            units: *units,
+            spread: *spread,
+            sets: *sets,
+            deal,
+        })
+        .collect()
     }
 
     fn files() -> FileList {
@@ -277,7 +374,7 @@ mod tests {
     #[test]
     fn trials_and_equations_agree() {
         let mut random = SmallRng::seed_from_u64(7);
-        for placement in PLACEMENTS.map(placement) {
+        for placement in placements() {
             let simulation = Simulation::new(placement, 6, &files(), 4096).expect("it is one");
             let mut means = [Mean::default(); 7];
             for _ in 0..4000 {
@@ -300,51 +397,64 @@ mod tests {
         }
     }
 
+    /// What trials draw, drawn block by block.
+    fn slow_trial(placement: &Placement, captured: u32, random: &mut SmallRng) -> f64 {
+        let members = placement.spread.members() as usize;
+        let any = |random: &mut SmallRng| {
+            let mut order: Vec<u32> = (0..placement.units).collect();
+            order.shuffle(random);
+            order.truncate(members);
+            order
+        };
+        let mut sets: Vec<Vec<u32>> = Vec::new();
+        if let Sets::Planned { sets_per_unit } = placement.sets_dealt_to() {
+            for _ in 0..sets_per_unit {
+                let mut order: Vec<u32> = (0..placement.units).collect();
+                order.shuffle(random);
+                sets.extend(order.chunks_exact(members).map(<[u32]>::to_vec));
+            }
+        }
+        match placement.deal.width {
+            Some(width) if sets.is_empty() => sets.extend((0..width).map(|_| any(random))),
+            Some(width) => {
+                sets.shuffle(random);
+                sets.truncate(width as usize);
+            }
+            None => {}
+        }
+        let row = u64::from(placement.spread.row_blocks());
+        let piece = row * u64::from(placement.deal.granularity);
+        let mut bytes = 0.0;
+        for length in files().lengths() {
+            let begin = random.random_range(0..piece);
+            let (mut is_read, mut set, mut of) = (true, Vec::new(), None);
+            for block in begin..begin + length.div_ceil(4096) {
+                if of.replace(block / piece) != Some(block / piece) {
+                    set = match sets.is_empty() {
+                        true => any(random),
+                        false => sets[random.random_range(0..sets.len())].clone(),
+                    };
+                }
+                let of_set = set.iter().filter(|unit| **unit < captured).count() as u64;
+                let place = (block % row) as usize;
+                is_read &= of_set >= row || (row > 1 && set[place] < captured);
+            }
+            bytes += f64::from(u8::from(is_read)) * *length as f64;
+        }
+        bytes
+    }
+
     /// Every block at a place of its own, looked for one by one.
     #[test]
     fn trials_are_like_those_that_place_every_block() {
         let mut random = SmallRng::seed_from_u64(8);
         let (captured, trials) = (4, 4000);
-        for placement in PLACEMENTS.map(placement) {
-            let members = placement.spread.members() as usize;
+        for placement in placements() {
             let (mut slow, mut fast) = (Mean::default(), Mean::default());
             let simulation = Simulation::new(placement, captured, &files(), 4096);
             let simulation = simulation.expect("it is one");
             for _ in 0..trials {
-                let mut sets: Vec<Vec<u32>> = Vec::new();
-                if let Sets::Planned { sets_per_unit } = placement.sets {
-                    for _ in 0..sets_per_unit {
-                        let mut order: Vec<u32> = (0..placement.units).collect();
-                        order.shuffle(&mut random);
-                        sets.extend(order.chunks_exact(members).map(<[u32]>::to_vec));
-                    }
-                }
-                let mut is_read = || {
-                    let set = match placement.sets {
-                        Sets::Any => {
-                            let mut order: Vec<u32> = (0..placement.units).collect();
-                            order.shuffle(&mut random);
-                            order.truncate(members);
-                            order
-                        }
-                        Sets::Planned { .. } => sets[random.random_range(0..sets.len())].clone(),
-                    };
-                    let of_set = set.iter().filter(|unit| **unit < captured).count();
-                    match placement.spread {
-                        Spread::Copies(_) => of_set > 0,
-                        Spread::Erasure { data, .. } => {
-                            of_set >= data as usize
-                                || set[random.random_range(0..members)] < captured
-                        }
-                    }
-                };
-                let mut bytes = 0.0;
-                for length in files().lengths() {
-                    if (0..length.div_ceil(4096)).all(|_| is_read()) {
-                        bytes += *length as f64;
-                    }
-                }
-                slow.add(bytes);
+                slow.add(slow_trial(&placement, captured, &mut random));
                 fast.add(simulation.trial(&mut random)[captured as usize]);
             }
             let off = (slow.mean() - fast.mean()).abs();
@@ -360,7 +470,7 @@ mod tests {
     #[test]
     fn large_classes_leak_as_much_as_small_ones() {
         let mut random = SmallRng::seed_from_u64(9);
-        let placement = placement(PLACEMENTS[0]);
+        let placement = placements()[0];
         let files: FileList = (0..100_000_u64).map(|number| number % 4096 + 1).collect();
         let simulation = Simulation::new(placement, 5, &files, 4096).expect("it is one");
         let mut means = [Mean::default(); 6];

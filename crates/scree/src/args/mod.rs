@@ -44,8 +44,8 @@ pub use image::ImageCommand;
 pub use key::KeyCommand;
 pub use party::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
 pub use privacy::{
-    CaseArguments, FilesArguments, Made, PrivacyCommand, PrivacyPlanArguments,
-    PrivacySimulateArguments,
+    CaseArguments, FilesArguments, Made, ModelCommand, PrivacyAuditArguments, PrivacyCommand,
+    PrivacyPlanArguments, PrivacySimulateArguments,
 };
 pub use process::{
     AgentArguments, ControllerArguments, KeepArguments, ServeArguments, TlsArguments, UpArguments,
@@ -112,6 +112,7 @@ impl Arguments {
                 Some(_) => (true, true),
             },
             Command::Api(_) => (true, true),
+            Command::Privacy(PrivacyCommand::Audit(_)) => (true, false),
             _ => (false, false),
         };
         let (option, has_option) = match (self.dry_run, &self.idempotency_key) {
@@ -161,7 +162,7 @@ pub enum Command {
     #[command(subcommand)]
     Cache(CacheCommand),
 
-    /// What whoever captures storage units can read, known beforehand.
+    /// What whoever captures storage units can read: known beforehand, and found out.
     #[command(subcommand)]
     Privacy(PrivacyCommand),
 
@@ -255,6 +256,10 @@ pub enum ApiCommand {
 
     /// How the whole is doing, and what needs attention.
     Status,
+
+    /// It is said as `scree privacy audit`.
+    #[command(skip)]
+    PrivacyAudit(PrivacyAuditArguments),
 
     /// What hosts have to do, and what their caches spare them: again and again, until it is
     /// stopped. For administrators.

@@ -4,12 +4,23 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
-use model::leakage::{Placement, Spread};
+use model::leakage::{Deal, Placement, Spread};
 
 use super::size;
 
 #[derive(Subcommand)]
 pub enum PrivacyCommand {
+    #[command(flatten)]
+    Model(ModelCommand),
+    /// Find out what some storage units really have of a volume, byte by byte, and which of its
+    /// files can be read from them; beside it stands what the model says of as many units. A
+    /// host that may open the volume reads it, and what lies on these units.
+    Audit(PrivacyAuditArguments),
+}
+
+/// What nobody that runs is asked.
+#[derive(Subcommand)]
+pub enum ModelCommand {
     /// Say what whoever captures some of the storage units can read of files, by equations.
     /// Nothing that runs is asked.
     Estimate(PrivacyEstimateArguments),
@@ -18,6 +29,26 @@ pub enum PrivacyCommand {
     /// List the placements that survive what may be lost and tell no more than may be told,
     /// with what they cost: those that take least room first.
     Plan(PrivacyPlanArguments),
+}
+
+#[derive(Args)]
+pub struct PrivacyAuditArguments {
+    /// The volume, by name or id.
+    #[arg(value_name = "VOLUME")]
+    pub volume: String,
+
+    /// The units that are taken for captured: ids, names of daemons, or the last part of their
+    /// URLs (u1,u3).
+    #[arg(long, value_name = "UNIT", value_delimiter = ',', required = true)]
+    pub units: Vec<String>,
+
+    /// This snapshot of the volume, in the place of its newest version.
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub snapshot: Option<String>,
+
+    /// List the files of which something is on these units, those that leak as a whole first.
+    #[arg(long)]
+    pub files: bool,
 }
 
 #[derive(Args)]
@@ -95,10 +126,21 @@ pub struct CaseArguments {
           value_parser = clap::value_parser!(u32).range(1..=16))]
     pub replicas: u32,
 
-    /// In the place of copies: K units with data and M with parity. A block is on one of them,
-    /// and any K make up what the others have.
+    /// In the place of copies: K units with data and M with parity. K blocks that follow each
+    /// other are a row, each on one unit of a set, and any K make up what the others have.
     #[arg(long, value_name = "K+M", value_parser = erasure)]
     pub erasure: Option<Spread>,
+
+    /// On how many sets lies what is written at once (Scree's engine has 16).
+    /// [default: any number]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub destage_width: Option<u32>,
+
+    /// So many blocks that follow each other lie on one set; with k+m, so many rows of k blocks
+    /// (1 is Scree's).
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub granularity: u32,
 
     /// Blocks are sealed, and the attacker has no keys: nothing that they say leaks.
     #[arg(long)]
@@ -198,7 +240,11 @@ impl CaseArguments {
     /// How blocks lie on units.
     pub fn placement(&self) -> Placement {
         let spread = self.erasure.unwrap_or(Spread::Copies(self.replicas));
-        Placement::on(self.site.units, spread, self.site.scatter_width)
+        let placement = Placement::on(self.site.units, spread, self.site.scatter_width);
+        placement.dealt(Deal {
+            width: self.destage_width,
+            granularity: self.granularity,
+        })
     }
 }
 

@@ -1,5 +1,6 @@
-//! `scree privacy`: what a break-in leaks, by equations and by trial (docs/models.md).
+//! `scree privacy`: what a break-in leaks, by equations, by trial and in truth (docs/models.md).
 
+mod audit;
 mod files;
 mod planned;
 
@@ -14,7 +15,7 @@ use world::{World, parallel};
 
 use super::Failure;
 use super::offline::{cores, write_picture};
-use crate::args::{CaseArguments, PrivacyCommand, PrivacySimulateArguments};
+use crate::args::{CaseArguments, ModelCommand, PrivacySimulateArguments};
 use crate::output::{Format, Table, print};
 use crate::plot::{Chart, Series};
 use crate::progress::Progress;
@@ -52,12 +53,12 @@ struct Leaks {
     results: Vec<Leak>,
 }
 
-/// Runs `scree privacy`.
-pub fn run_privacy(format: Format, command: PrivacyCommand) -> Result<(), Failure> {
+/// Runs what of `scree privacy` asks nobody.
+pub fn run_privacy(format: Format, command: ModelCommand) -> Result<(), Failure> {
     let (case, trials) = match &command {
-        PrivacyCommand::Estimate(arguments) => (&arguments.case, None),
-        PrivacyCommand::Simulate(arguments) => (&arguments.case, Some(arguments)),
-        PrivacyCommand::Plan(arguments) => return planned::run(format, arguments),
+        ModelCommand::Estimate(arguments) => (&arguments.case, None),
+        ModelCommand::Simulate(arguments) => (&arguments.case, Some(arguments)),
+        ModelCommand::Plan(arguments) => return planned::run(format, arguments),
     };
     let placement = case.placement();
     // Before files are looked for, which may take its time.

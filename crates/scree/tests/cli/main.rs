@@ -6,6 +6,7 @@
     reason = "these tests are users of a real machine"
 )]
 
+mod audits;
 mod bad_input;
 mod buckets;
 mod caches;

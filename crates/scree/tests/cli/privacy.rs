@@ -25,6 +25,43 @@ fn ratio(told: &Value, captured: u64) -> f64 {
 
 const PAPER: [&str; 4] = ["--units", "100", "--captured", "1..25"];
 
+/// Of 16 sets more whole files leak than of any, and of long pieces; and blocks as before.
+#[test]
+fn few_sets_and_long_pieces_leak_more_by_equations_and_by_trial() {
+    let case = |more: &[&'static str]| {
+        let site = ["--units", "60", "--captured", "6", "--replicas", "2"];
+        let plan = ["--scatter-width", "8"];
+        [&site[..], &plan[..], more].concat()
+    };
+    let mut before = 0.0;
+    for more in [
+        &[][..],
+        &["--destage-width", "16"],
+        &["--destage-width", "16", "--granularity", "2"],
+    ] {
+        let case = case(more);
+        let estimated = told(&[&["estimate"], &case[..]].concat());
+        let trials = ["--trials", "300", "--seed", "3"];
+        let simulated = told(&[&["simulate"], &case[..], &trials[..]].concat());
+        let leaks = ratio(&estimated, 6);
+        assert!(leaks > before, "{more:?} {leaks}");
+        let within = simulated["results"][0]["leak_ratio_within"]
+            .as_f64()
+            .expect("a number");
+        let off = (ratio(&simulated, 6) - leaks).abs();
+        assert!(off < within * 4.7 / 1.96, "{more:?}: {off} {within}");
+        before = leaks;
+    }
+    for (more, why) in [
+        (["--destage-width", "0"], "not in 1..=1024"),
+        (["--granularity", "0"], "not in 1.."),
+    ] {
+        let said = privacy(&[&["estimate"], &case(&more)[..]].concat());
+        assert_eq!(said.code, 2, "{}", said.error);
+        assert!(said.error.contains(why), "{}", said.error);
+    }
+}
+
 /// HVSTO's Fig. 4, by its equations and by trial.
 #[test]
 fn the_papers_four_figures_come_back_by_equations_and_by_trial() {
@@ -102,7 +139,8 @@ fn files_are_those_of_a_folder_or_of_a_list() {
         "2+1",
     ];
     let told = told(&[&erasure[..], &["--list", &list]].concat());
-    let expected = (100.0 / 3.0 + 5000.0 / 9.0) / 5100.0;
+    // Two blocks are a row, which one unit does not have, or lie in two of them.
+    let expected = (100.0 / 3.0 + 5000.0 / 9.0 / 2.0) / 5100.0;
     assert!((ratio(&told, 1) - expected).abs() < 1e-12);
     assert_eq!(ratio(&told, 2), 1.0);
 }

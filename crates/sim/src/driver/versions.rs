@@ -5,7 +5,7 @@ use world::Millis;
 
 use super::{Run, trace};
 use crate::model::{Blocks, Pinned};
-use crate::{Check, audit};
+use crate::{Check, audit, privacy};
 
 /// Why a version does not hold what it should.
 pub(super) enum Trouble {
@@ -199,6 +199,10 @@ impl Run {
         }
         if self.rotten {
             return Ok(());
+        }
+        let versions = self.machine.catalog.memory.versions();
+        if let (Some(version), Some(walk)) = (versions.last(), walked.last()) {
+            privacy::check(&self.machine, version, walk)?;
         }
         audit::compare(&self.machine, &walked, &mut self.nonces, &self.ghosts)
     }

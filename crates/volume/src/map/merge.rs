@@ -292,6 +292,7 @@ mod tests {
 
     use super::super::page_cache::PageCache;
     use super::super::tree::Lookup;
+    use super::super::walk::Leaves;
     use super::*;
 
     /// Keeps pages in memory; location `n` is the `n`th page put.
@@ -382,6 +383,8 @@ mod tests {
             let mut memory = Memory::default();
             let mut overlay = Overlay::default();
             let mut roots = vec![(Root::default(), plain.clone())];
+            // What was written over each.
+            let mut tails = Vec::new();
             for step in steps.into_iter().chain([Step::Merge]) {
                 match step {
                     Step::Write(block) => {
@@ -396,11 +399,13 @@ mod tests {
                     Step::Merge => {
                         let (root, _) = roots.last().expect("never empty");
                         let root = merge(&mut memory, root, &overlay).expect("infallible");
+                        tails.push((overlay, plain.clone()));
                         overlay = Overlay::default();
                         roots.push((root, plain.clone()));
                     }
                 }
             }
+            tails.push((overlay, plain.clone()));
             // Every version, not only the last: pages are never changed.
             for (root, plain) in &roots {
                 for (block, entry) in plain {
@@ -409,6 +414,16 @@ mod tests {
                 for block in [0, 1, 255, 256, 65_536, 1 << 24, 3 << 24] {
                     prop_assert_eq!(memory.lookup(root, block), plain.get(&block).copied());
                 }
+            }
+            // And walked through, under what was not merged into them.
+            for (at, (root, _)) in roots.iter().enumerate() {
+                let (tail, plain) = &tails[at];
+                let mut leaves = Leaves::new(&mut memory, root.clone(), tail);
+                let mut walked = Vec::new();
+                while let Ok(Some(leaf)) = leaves.next_leaf() {
+                    walked.extend(leaf.blocks);
+                }
+                prop_assert_eq!(walked, plain.clone().into_iter().collect::<Vec<_>>());
             }
         }
     }

@@ -24,6 +24,7 @@ mod overlay;
 mod page;
 mod page_cache;
 mod tree;
+mod walk;
 
 pub use entry::Entry;
 pub use merge::{MergeError, PageSink, merge};
@@ -31,3 +32,4 @@ pub use overlay::{Found, Overlay};
 pub use page::{PAGE_BYTES, PAGE_ENTRIES, Page};
 pub use page_cache::{PageBudget, PageCache};
 pub use tree::{FetchPages, Level, Lookup, Position, Root};
+pub use walk::{Leaf, Leaves};

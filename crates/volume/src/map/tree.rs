@@ -125,6 +125,14 @@ pub trait FetchPages {
     fn fetch(&mut self, pages: &[(Position, Entry)]) -> Result<Vec<Arc<Page>>, Self::Error>;
 }
 
+impl<F: FetchPages> FetchPages for &mut F {
+    type Error = F::Error;
+
+    fn fetch(&mut self, pages: &[(Position, Entry)]) -> Result<Vec<Arc<Page>>, Self::Error> {
+        (**self).fetch(pages)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

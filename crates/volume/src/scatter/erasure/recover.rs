@@ -81,22 +81,25 @@ pub struct RowReader<'a> {
     masks: BTreeMap<u8, Option<Masks>>,
     reason: String,
     may_pass: bool,
+    /// Who gave nothing for a reason that may pass, or can give nothing at all, and why.
+    unanswered: Option<(UnitId, String)>,
     /// Whoever is among these is asked last.
     avoid: &'a [UnitId],
+    supposes_padding: bool,
 }
 
 impl<'a> RowReader<'a> {
-    /// The rows of a segment on these members.
+    /// The rows of a segment on these members, and no others.
     pub fn new(
         pool: &'a dyn Pool,
-        members: &'a [Member],
+        members: impl IntoIterator<Item = &'a Member>,
         erasure: Erasure,
         segment: SegmentId,
         slot_bytes: u32,
     ) -> Self {
         Self {
             pool,
-            members: members.iter().collect(),
+            members: members.into_iter().collect(),
             erasure,
             segment,
             slot_bytes,
@@ -106,7 +109,9 @@ impl<'a> RowReader<'a> {
             masks: BTreeMap::new(),
             reason: "too few units of its copyset are known".to_owned(),
             may_pass: false,
+            unanswered: None,
             avoid: &[],
+            supposes_padding: false,
         }
     }
 
@@ -114,6 +119,19 @@ impl<'a> RowReader<'a> {
     pub fn avoiding(mut self, avoid: &'a [UnitId]) -> Self {
         self.avoid = avoid;
         self
+    }
+
+    /// Slots whose members are not among these are taken for padding, too. Whoever has no
+    /// others can but try; and of a row that is mostly padding it is so.
+    pub fn supposing_padding(mut self) -> Self {
+        self.supposes_padding = true;
+        self
+    }
+
+    /// A member that could not be asked, and what it said last, if there was one.
+    pub fn unanswered(&self) -> Option<(UnitId, &str)> {
+        let away = self.unanswered.as_ref();
+        away.map(|(unit, reason)| (*unit, reason.as_str()))
     }
 
     /// Works a slot of the segment out of others; `open` says whether it is right.
@@ -124,6 +142,7 @@ impl<'a> RowReader<'a> {
     ) -> Recovered<T> {
         let home = Layout::new(Some(self.erasure)).home(slot);
         let (row, wanted) = (home.slot.0, home.place.unwrap_or(0));
+        self.suppose_padding(row);
         let mut others: Vec<&Member> = self
             .members
             .iter()
@@ -178,6 +197,17 @@ impl<'a> RowReader<'a> {
                 reason: self.reason.clone(),
                 may_pass: self.may_pass,
             },
+        }
+    }
+
+    fn suppose_padding(&mut self, row: u16) {
+        if !self.supposes_padding {
+            return;
+        }
+        for place in 0..self.erasure.data() {
+            if !self.members.iter().any(|member| member.place == place) {
+                self.answers.insert((row, place), Answer::NoSlot);
+            }
         }
     }
 
@@ -289,6 +319,9 @@ impl<'a> RowReader<'a> {
     fn gave_nothing(&mut self, member: &Member, error: &UnitError) {
         self.reason = base::with_causes(error);
         self.may_pass |= error.may_pass();
+        if error.may_pass() || error.is_of_unit() {
+            self.unanswered = Some((member.id, self.reason.clone()));
+        }
         if error.is_of_unit() {
             self.away.insert(member.id);
         }

@@ -1,0 +1,157 @@
+//! What some units alone have of a volume, as its host finds it out.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use api::host::Seal;
+use api::types::AuditHeld;
+use api::words::AuditState;
+use control::ControlError;
+use control::volume_audits::AuditView;
+use control::volumes::VolumeRequest;
+
+use super::rig::{Rig, Scree, small};
+use super::{end, writes};
+
+const WAIT: Duration = Duration::from_secs(60);
+
+async fn begin(scree: &Scree, units: &[&str]) -> Result<AuditView, ControlError> {
+    let units: Vec<String> = units.iter().map(|unit| (*unit).to_owned()).collect();
+    scree.control.begin_audit("disk", &units, None, true).await
+}
+
+async fn audited(scree: &Scree, units: &[&str]) -> AuditView {
+    let begun = begin(scree, units).await.expect("begun");
+    assert_eq!(begun.row.state, AuditState::Waiting);
+    let ended = scree
+        .control
+        .audit_of_volume("disk", begun.row.id, WAIT)
+        .await
+        .expect("there");
+    assert!(ended.row.ended.is_some());
+    ended
+}
+
+/// How many blocks of nothing but `byte` lie in a unit's files.
+fn blocks_of(unit: &Path, byte: u8) -> u64 {
+    let mut count = 0;
+    let mut folders = vec![unit.join("segments")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("read") {
+            let path = entry.expect("read").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let bytes = fs::read(path).expect("read");
+            let is_it = |block: &&[u8]| **block == [byte; 4096];
+            count += bytes.chunks_exact(4096).filter(is_it).count() as u64;
+        }
+    }
+    count
+}
+
+async fn ids(scree: &Scree, rig: &Rig) -> Vec<String> {
+    let units = scree.control.units().await.expect("read");
+    let of = |number: usize| {
+        let folder = rig.unit(number).display().to_string();
+        let mut units = units.iter();
+        let unit = units.find(|unit| unit.row.url.ends_with(&folder));
+        unit.expect("it was made").row.id.to_string()
+    };
+    vec![of(1), of(2)]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_unit_has_of_a_volume_is_what_its_files_say() {
+    for seal in [Seal::None, Seal::Aes256Gcm] {
+        let rig = Rig::new();
+        let scree = rig.start().await;
+        let new = VolumeRequest {
+            replicas: Some(1),
+            seal: Some(seal),
+            ..small("disk")
+        };
+        scree.control.create_volume(new).await.expect("made");
+        let units = ids(&scree, &rig).await;
+        let refused = begin(&scree, &[&units[0]])
+            .await
+            .expect_err("nothing there");
+        assert!(
+            matches!(refused, ControlError::Conflict { .. }),
+            "{refused}"
+        );
+        for block in 0..40 {
+            writes(&scree, block, 7).await;
+        }
+        let on_first = blocks_of(&rig.unit(1), 7);
+        assert_eq!(
+            on_first + blocks_of(&rig.unit(2), 7),
+            if seal == Seal::None { 40 } else { 0 }
+        );
+        let both = audited(&scree, &[&units[0], &units[1]]).await;
+        let one = audited(&scree, &[&units[0]]).await;
+        assert_eq!((one.placement.units, one.placement.captured), (2, 1));
+        let [both, one] = [both, one].map(|view| view.row.found.expect("found"));
+        let all = 40 * 4096;
+        match seal {
+            Seal::None => {
+                let held = |readable| AuditHeld {
+                    all,
+                    readable,
+                    ..AuditHeld::default()
+                };
+                assert_eq!(both.blocks, held(all));
+                assert_eq!(one.blocks, held(on_first * 4096));
+            }
+            Seal::Aes256Gcm => {
+                assert_eq!((both.blocks.sealed, both.blocks.readable), (all, 0));
+                assert_eq!((one.blocks.readable, one.map.readable), (0, 0));
+                assert!(one.blocks.sealed < all);
+            }
+        }
+        assert!(both.map.all > 0 && both.map.other == 0);
+        // There is no file system.
+        assert_eq!(both.file_systems.len(), 1);
+        assert!(both.file_systems[0].problem.is_some());
+        end(scree).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_makes_no_sense_is_refused_and_a_unit_that_is_away_is_named() {
+    let rig = Rig::new();
+    let scree = rig.start().await;
+    let new = VolumeRequest {
+        replicas: Some(1),
+        ..small("disk")
+    };
+    scree.control.create_volume(new).await.expect("made");
+    for block in 0..40 {
+        writes(&scree, block, 7).await;
+    }
+    let units = ids(&scree, &rig).await;
+    let none = begin(&scree, &[]).await.expect_err("no unit");
+    assert!(matches!(none, ControlError::Invalid { field: "units", .. }));
+    let unknown = begin(&scree, &["u9"]).await.expect_err("no such unit");
+    assert!(unknown.to_string().contains("unit u9"), "{unknown}");
+    // Files that are open stay so.
+    end(scree).await;
+    let gone = rig.folder.path().join("gone");
+    fs::rename(rig.unit(1), &gone).expect("moved");
+    let scree = rig.start().await;
+    let failed = audited(&scree, &[&units[0]]).await.row;
+    assert_eq!(failed.state, AuditState::Error);
+    let reason = failed.reason.expect("it says why");
+    assert!(
+        reason.contains("u1") || reason.contains(&units[0]),
+        "{reason}"
+    );
+    end(scree).await;
+    fs::rename(&gone, rig.unit(1)).expect("moved");
+    let scree = rig.start().await;
+    let found = audited(&scree, &[&units[0], &units[1]]).await.row.found;
+    assert_eq!(found.expect("it is back").blocks.sealed, 40 * 4096);
+    end(scree).await;
+}

@@ -1,0 +1,179 @@
+//! Audits: what some units alone have of a volume (docs/models.md, "Audit").
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::words::AuditState;
+
+/// So many units are named at once at most.
+pub const AUDIT_UNITS_MAX: usize = 1000;
+
+/// So many files are listed at most, those first of which most is readable.
+pub const AUDIT_FILES_MAX: usize = 10_000;
+
+/// What is to be audited.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AuditVolume {
+    /// The units that are taken for captured: ids, names of their daemons, or the last part of
+    /// their URLs, where only one ends so.
+    #[schema(min_items = 1, max_items = 1000)]
+    pub units: Vec<String>,
+    /// This snapshot of the volume (name or id), in the place of its newest version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// List the files of which something is on these units.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub files: bool,
+}
+
+/// An audit of a volume. Who it is for, and how far it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Audit {
+    /// `audit-…`.
+    #[schema(pattern = "^audit-[0-9a-f]{17}$")]
+    pub id: String,
+    /// The volume's id.
+    #[schema(pattern = "^vol-[0-9a-f]{17}$", example = "vol-0f3c5b7d9e1a2b4c6")]
+    pub volume: String,
+    /// The snapshot's id, if one was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// The number of the version that is audited. What was written since, and what is in a
+    /// journal, is not in it.
+    pub version: u64,
+    /// How much the journal of the volume's host had that is in no version, when it was last
+    /// heard of, in bytes: it is on no unit. None of a snapshot, or if the volume is not in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal_bytes: Option<u64>,
+    /// The ids of the units that are taken for captured.
+    pub units: Vec<String>,
+    /// How the volume's blocks come to lie on units, for who wants to compare it with the model.
+    pub placement: AuditPlacement,
+    /// The name of the host that does it.
+    pub host: String,
+    /// How far it is.
+    #[schema(value_type = AuditState)]
+    pub state: String,
+    /// Up to where it has gone through the volume, in bytes.
+    pub done_bytes: u64,
+    /// To where it goes, in bytes.
+    pub all_bytes: u64,
+    /// Why it has come to nothing, in state `error`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When it was asked for.
+    #[schema(format = DateTime)]
+    pub created: String,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    pub ended: Option<String>,
+    /// What was found, in state `done`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<AuditFound>,
+}
+
+/// How a volume's blocks come to lie on units.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuditPlacement {
+    /// On how many units segments like this volume's lie.
+    pub units: u32,
+    /// How many of those are taken for captured.
+    pub captured: u32,
+    /// Copies of each segment.
+    pub replicas: u8,
+    /// What is in their place: `k+m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erasure: Option<String>,
+    /// With how many others each unit shares segments, by the plan.
+    pub scatter_width: u32,
+    /// How many sets of units there are that hold segments like these.
+    pub sets: u32,
+    /// Block size in bytes.
+    pub block_size: u64,
+}
+
+/// What some units alone have, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct AuditHeld {
+    /// Of so much.
+    pub all: u64,
+    /// Can be read there.
+    pub readable: u64,
+    /// Lies there, sealed.
+    pub sealed: u64,
+    /// In its place lies something else: it was damaged, or is not what the unit was given.
+    pub other: u64,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct AuditFound {
+    /// All blocks of the volume that were written and lie on units.
+    pub blocks: AuditHeld,
+    /// The pages that say where blocks lie: leaves of the map, and the tail's.
+    pub map: AuditHeld,
+    /// The file systems that were looked for, one for each partition; nothing is known of files
+    /// where there is none.
+    pub file_systems: Vec<AuditFileSystem>,
+    /// Regular files that have some content on units.
+    pub files: AuditFiles,
+    /// Those of which something is on these units, if they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub listed: Vec<AuditFile>,
+    /// How many more there are than are listed.
+    #[serde(default)]
+    pub unlisted: u64,
+    /// How much content each file has, in bytes, and how many have so much: of all files.
+    #[serde(default)]
+    pub lengths: Vec<(u64, u64)>,
+}
+
+/// A place for a file system, and what is there.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct AuditFileSystem {
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// How long it is, in bytes.
+    pub length: u64,
+    /// Why nothing is known of its files: it is none, or damaged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// How many things in it made no sense, and were left out.
+    #[serde(default)]
+    pub damaged: u64,
+    /// How many regular files it has with content on units.
+    #[serde(default)]
+    pub files: u64,
+}
+
+/// Files, by how much of their content can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct AuditFiles {
+    /// Of all of which it can.
+    pub whole: u64,
+    /// How long those are together, in bytes.
+    pub whole_bytes: u64,
+    /// Of a part of which it can.
+    pub part: u64,
+    /// Of nothing of which it can.
+    pub none: u64,
+    /// The content of all of them.
+    pub content: AuditHeld,
+}
+
+/// A file of which something is on the units.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct AuditFile {
+    /// One of its names; none, if no directory has one. Bytes that are no text are told as such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Its number.
+    pub inode: u32,
+    /// Which of the file systems it is in, from 0.
+    #[serde(default)]
+    pub file_system: u32,
+    /// Its content.
+    pub content: AuditHeld,
+}

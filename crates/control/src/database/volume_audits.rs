@@ -1,0 +1,400 @@
+//! Audits of volumes: what some units alone have of one, as a host finds it out
+//! (docs/models.md, "Audit").
+//!
+//! One that has not ended holds the version that it is of, and lets its host read that; so it
+//! ends, as a preload does, when nobody does it any more. What was found is kept for a day.
+//! Whoever may read the volume may have it audited, and read what was found: it has names and
+//! lengths of files.
+
+use api::host::{AuditReport, WantedAudit};
+use api::types::AuditFound;
+use api::words::AuditState;
+use base::{AuditId, PartyId, SnapshotId, UnitId, VolumeId};
+use catalog::VersionKey;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use super::rows::{self, SnapshotState, VolumeRow};
+use super::{Asker, Database, DatabaseError, Need, Right, Thing, rights};
+
+/// What was found is kept for so long.
+const KEPT_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// So many of a volume's may be under way at a time: each has a host read all of it.
+const UNDER_WAY_MAX: i64 = 4;
+
+/// An audit that is asked for.
+#[derive(Debug, Clone)]
+pub struct NewAudit {
+    /// Its id.
+    pub id: AuditId,
+    /// The units that are taken for captured.
+    pub units: Vec<UnitId>,
+    /// The snapshot that was named, if one was.
+    pub snapshot: Option<SnapshotId>,
+    /// Files are to be listed.
+    pub files: bool,
+    /// Who is to do it, and whether it has the volume: then it needs not be for the asker.
+    pub host: (PartyId, bool),
+}
+
+/// An audit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AuditOfVolume {
+    /// Its id.
+    pub id: AuditId,
+    /// Of which volume.
+    pub volume: VolumeId,
+    /// The snapshot that was named, if one was.
+    pub snapshot: Option<SnapshotId>,
+    /// What of it.
+    pub version: VersionKey,
+    /// Who does it, by name.
+    pub host_name: String,
+    /// The units that are taken for captured.
+    pub units: Vec<UnitId>,
+    /// How far it is.
+    pub state: AuditState,
+    /// Up to where it has gone through the volume, in bytes.
+    pub done_bytes: u64,
+    /// How large the volume is, in bytes.
+    pub size_bytes: u64,
+    /// Why it has come to nothing.
+    pub reason: Option<String>,
+    /// What was found.
+    pub found: Option<AuditFound>,
+    /// When it was asked for.
+    pub created: Millis,
+    /// When it ended.
+    pub ended: Option<Millis>,
+}
+
+/// What is audited: the snapshot that is named, or the newest version.
+async fn version_of(
+    change: &mut AnyConnection,
+    asker: &Asker,
+    row: &VolumeRow,
+    snapshot: Option<SnapshotId>,
+) -> Result<(VersionKey, u64), DatabaseError> {
+    let nothing = |what: String| DatabaseError::Refused {
+        reason: format!("nothing of {what} is on the units yet"),
+    };
+    let Some(snapshot) = snapshot else {
+        let head = row
+            .head
+            .ok_or_else(|| nothing(format!("volume {:?}", row.name)))?;
+        return Ok((head, row.size_bytes));
+    };
+    let need = Need::Have(Right::Read);
+    let taken = rights::check_snapshot(change, asker, snapshot, need).await?;
+    if taken.volume != row.id {
+        return Err(DatabaseError::Refused {
+            reason: format!("snapshot {:?} is not of volume {:?}", taken.name, row.name),
+        });
+    }
+    let name = format!("snapshot {:?}", taken.name);
+    match taken.state {
+        SnapshotState::Completed(version) => {
+            Ok((version.ok_or_else(|| nothing(name))?, taken.size_bytes))
+        }
+        SnapshotState::Pending => Err(DatabaseError::Refused {
+            reason: format!("{name} is not completed yet"),
+        }),
+        SnapshotState::Error { reason } => Err(DatabaseError::Refused {
+            reason: format!("{name} has come to nothing: {reason}"),
+        }),
+    }
+}
+
+impl Database {
+    /// Has a host audit a volume.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the asker may read the
+    /// volume, and the host is for them or has it; [`DatabaseError::Refused`] if nothing was
+    /// written to it yet, it is being deleted, the snapshot is not of it or not completed, or
+    /// enough of it are under way.
+    pub async fn begin_audit(
+        &self,
+        asker: &Asker,
+        volume: &str,
+        new: &NewAudit,
+        now: Millis,
+    ) -> Result<AuditOfVolume, DatabaseError> {
+        let units = json(&new.units)?;
+        act!(self, asker, change, {
+            let need = Need::Have(Right::Read);
+            let row = rights::volume_for(&mut *change, asker, volume, need).await?;
+            rights::refuse_if_deleting(&row)?;
+            let (version, size_bytes) = version_of(&mut *change, asker, &row, new.snapshot).await?;
+            let (host, has_it) = new.host;
+            if !has_it {
+                rights::check_host(&mut *change, asker, host, None).await?;
+            }
+            sqlx::query("DELETE FROM volume_audits WHERE ended_ms < $1")
+                .bind(now.0.saturating_sub(KEPT_MS))
+                .execute(&mut *change)
+                .await?;
+            let under_way: i64 = sqlx::query_scalar(
+                "SELECT COUNT(*) FROM volume_audits WHERE volume = $1 AND ended_ms IS NULL",
+            )
+            .bind(row.id.to_string())
+            .fetch_one(&mut *change)
+            .await?;
+            if under_way >= UNDER_WAY_MAX {
+                return Err(DatabaseError::Refused {
+                    reason: format!(
+                        "{under_way} audits of volume {:?} are under way; wait for one of them",
+                        row.name
+                    ),
+                });
+            }
+            sqlx::query(
+                "INSERT INTO volume_audits (id, volume, snapshot, host, version_volume, \
+                 version_number, units, files, size_bytes, state, created_ms) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+            )
+            .bind(new.id.to_string())
+            .bind(row.id.to_string())
+            .bind(new.snapshot.map(|snapshot| snapshot.to_string()))
+            .bind(host.to_string())
+            .bind(version.volume.to_string())
+            .bind(version.number.cast_signed())
+            .bind(&units)
+            .bind(i64::from(new.files))
+            .bind(size_bytes.cast_signed())
+            .bind(AuditState::Waiting.as_str())
+            .bind(now.0)
+            .execute(&mut *change)
+            .await?;
+            super::hosts::assign(&mut *change, host).await?;
+            let place = super::audit::place(&mut *change, host, None).await?;
+            let target = format!("{} {} on {place}", row.id, row.name);
+            asker.note(&mut *change, "audit-volume", target).await?;
+            one(change, row.id, new.id).await
+        })
+    }
+
+    /// An audit of a volume that the asker may read.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`], also if it was kept for long enough;
+    /// [`DatabaseError::Forbidden`].
+    pub async fn audit_for(
+        &self,
+        asker: &Asker,
+        volume: &str,
+        id: AuditId,
+    ) -> Result<(VolumeRow, AuditOfVolume), DatabaseError> {
+        let mut moment = self.moment().await?;
+        let need = Need::Have(Right::Read);
+        let row = rights::volume_for(&mut moment, asker, volume, need).await?;
+        let audit = one(&mut moment, row.id, id).await?;
+        Ok((row, audit))
+    }
+
+    /// What a host is to audit.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn audits_on(&self, host: PartyId) -> Result<Vec<WantedAudit>, DatabaseError> {
+        sqlx::query(
+            "SELECT a.*, v.block_bytes FROM volume_audits a JOIN volumes v ON v.id = a.volume \
+             WHERE a.host = $1 AND a.ended_ms IS NULL ORDER BY a.created_ms, a.id",
+        )
+        .bind(host.to_string())
+        .fetch_all(&self.reader)
+        .await?
+        .iter()
+        .filter_map(|row| wanted(row).transpose())
+        .collect()
+    }
+
+    /// Keeps how far a host is; `false` if that is not wanted any more.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn keep_audit_report(
+        &self,
+        host: PartyId,
+        id: AuditId,
+        report: &AuditReport,
+        now: Millis,
+    ) -> Result<bool, DatabaseError> {
+        let (state, reason, found) = match &report.end {
+            None => (AuditState::Running, None, None),
+            Some(Ok(found)) => (AuditState::Done, None, Some(json(found)?)),
+            Some(Err(why)) => (AuditState::Error, Some(why.as_str()), None),
+        };
+        let ended = report.end.as_ref().map(|_| now.0);
+        change_and_tell!(self, change, {
+            let kept = sqlx::query(
+                "UPDATE volume_audits SET state = $1, reason = $2, found = $3, ended_ms = $4, \
+                 done_bytes = $5 WHERE id = $6 AND host = $7 AND ended_ms IS NULL",
+            )
+            .bind(state.as_str())
+            .bind(reason)
+            .bind(found.as_deref())
+            .bind(ended)
+            .bind(report.done_bytes.cast_signed())
+            .bind(id.to_string())
+            .bind(host.to_string())
+            .execute(&mut *change)
+            .await?;
+            if kept.rows_affected() > 0 && ended.is_some() {
+                super::hosts::assign(change, host).await?;
+            }
+            Ok(kept.rows_affected() > 0)
+        })
+    }
+
+    /// Ends the audits of hosts that were not heard of since, and not asked since either;
+    /// returns how many they are.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn end_silent_audits(
+        &self,
+        since: Millis,
+        reason: &str,
+        now: Millis,
+    ) -> Result<u64, DatabaseError> {
+        // It is asked often, and seldom there is any: a change takes its turn.
+        let silent = "ended_ms IS NULL AND created_ms <= $1 AND NOT EXISTS (SELECT 1 FROM \
+                      host_reports r WHERE r.party = volume_audits.host AND r.heard_ms > $1)";
+        let any = sqlx::query(&format!("SELECT 1 FROM volume_audits WHERE {silent}"))
+            .bind(since.0)
+            .fetch_optional(&self.reader)
+            .await?;
+        if any.is_none() {
+            return Ok(0);
+        }
+        let statement = format!(
+            "UPDATE volume_audits SET state = $2, reason = $3, ended_ms = $4 WHERE {silent} \
+             RETURNING host"
+        );
+        change_and_tell!(self, change, {
+            let ended = sqlx::query(&statement)
+                .bind(since.0)
+                .bind(AuditState::Error.as_str())
+                .bind(reason)
+                .bind(now.0)
+                .fetch_all(&mut *change)
+                .await?;
+            for row in &ended {
+                super::hosts::assign(&mut *change, rows::spelt(row, "host")?).await?;
+            }
+            Ok(ended.len() as u64)
+        })
+    }
+}
+
+/// Whatever a host audits ends, for this reason.
+pub(super) async fn end_of_host(
+    change: &mut AnyConnection,
+    host: PartyId,
+    reason: &str,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    let ended = sqlx::query(
+        "UPDATE volume_audits SET state = $1, reason = $2, ended_ms = $3 \
+         WHERE host = $4 AND ended_ms IS NULL",
+    )
+    .bind(AuditState::Error.as_str())
+    .bind(reason)
+    .bind(now.0)
+    .bind(host.to_string())
+    .execute(&mut *change)
+    .await?;
+    match ended.rows_affected() {
+        0 => Ok(()),
+        _ => super::hosts::assign(change, host).await,
+    }
+}
+
+/// Forgets all of a volume that is on its way out, and tells hosts.
+pub(super) async fn forget(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<(), DatabaseError> {
+    let gone = sqlx::query("DELETE FROM volume_audits WHERE volume = $1 RETURNING host")
+        .bind(volume.to_string())
+        .fetch_all(&mut *change)
+        .await?;
+    for row in &gone {
+        super::hosts::assign(&mut *change, rows::spelt(row, "host")?).await?;
+    }
+    Ok(())
+}
+
+async fn one(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+    id: AuditId,
+) -> Result<AuditOfVolume, DatabaseError> {
+    let row = sqlx::query(
+        "SELECT a.*, h.name AS host_name FROM volume_audits a JOIN parties h ON h.id = a.host \
+         WHERE a.id = $1 AND a.volume = $2",
+    )
+    .bind(id.to_string())
+    .bind(volume.to_string())
+    .fetch_optional(connection)
+    .await?
+    .ok_or_else(|| DatabaseError::not_found(Thing::Audit, id))?;
+    audit_of_volume(&row)
+}
+
+fn audit_of_volume(row: &AnyRow) -> Result<AuditOfVolume, DatabaseError> {
+    let found: Option<&str> = row.try_get("found")?;
+    Ok(AuditOfVolume {
+        id: rows::spelt(row, "id")?,
+        volume: rows::spelt(row, "volume")?,
+        snapshot: rows::spelt_if_any(row, "snapshot")?,
+        version: version(row)?,
+        host_name: row.try_get("host_name")?,
+        units: read(row.try_get("units")?)?,
+        state: rows::spelt(row, "state")?,
+        done_bytes: rows::number(row, "done_bytes")?,
+        size_bytes: rows::number(row, "size_bytes")?,
+        reason: row.try_get("reason")?,
+        found: found.map(read).transpose()?,
+        created: Millis(row.try_get("created_ms")?),
+        ended: row.try_get::<Option<i64>, _>("ended_ms")?.map(Millis),
+    })
+}
+
+fn version(row: &AnyRow) -> Result<VersionKey, DatabaseError> {
+    Ok(VersionKey {
+        volume: rows::spelt(row, "version_volume")?,
+        number: rows::number(row, "version_number")?,
+    })
+}
+
+/// None, if the volume's row is damaged: its own list says so.
+fn wanted(row: &AnyRow) -> Result<Option<WantedAudit>, DatabaseError> {
+    let Ok(block_size) = rows::block_size(row) else {
+        return Ok(None);
+    };
+    Ok(Some(WantedAudit {
+        id: rows::spelt(row, "id")?,
+        volume: rows::spelt(row, "volume")?,
+        version: version(row)?,
+        size_bytes: rows::number(row, "size_bytes")?,
+        block_size,
+        units: read(row.try_get("units")?)?,
+        files: rows::flag(row, "files")?,
+    }))
+}
+
+fn json(of: &impl serde::Serialize) -> Result<String, DatabaseError> {
+    serde_json::to_string(of).map_err(|error| DatabaseError::Refused {
+        reason: format!("what is said of an audit cannot be kept: {error}"),
+    })
+}
+
+fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, DatabaseError> {
+    serde_json::from_str(text).map_err(|error| DatabaseError::Damaged {
+        what: format!("an audit of a volume: {error}"),
+    })
+}

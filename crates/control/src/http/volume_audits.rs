@@ -1,0 +1,98 @@
+//! `/v1/volumes/{volume}/audits`.
+
+use api::types::{Audit, AuditVolume};
+use axum::Json;
+use axum::extract::{FromRequestParts, Path};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{ApiError, Body, Name, Query, Wait};
+use crate::acting::Acting;
+use crate::control::Control;
+use crate::error::ControlError;
+use crate::volume_audits::AuditView;
+use crate::volumes::spell_time;
+
+pub(super) fn router() -> OpenApiRouter<Control> {
+    OpenApiRouter::new()
+        .routes(routes!(begin))
+        .routes(routes!(show))
+}
+
+/// Find out what some units alone have of a volume
+///
+/// A host reads all of the volume's newest version, or of a snapshot, and what lies on these
+/// units. What it finds, the audit says when it is shown, for a day.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/audits", operation_id = "audit_volume",
+    tag = "audits", params(("volume" = String, Path, description = "Name or id")),
+    request_body = AuditVolume, responses((status = 202, body = Audit)))]
+async fn begin(
+    acting: Acting,
+    Name(volume): Name,
+    Body(what): Body<AuditVolume>,
+) -> Result<(StatusCode, Json<Audit>), ApiError> {
+    let snapshot = what.snapshot.as_deref();
+    let begun = acting.begin_audit(&volume, &what.units, snapshot, what.files);
+    Ok((StatusCode::ACCEPTED, Json(shown(begun.await?))))
+}
+
+/// A volume and an audit of it.
+struct Which {
+    volume: String,
+    audit: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Which {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match Path::<(String, String)>::from_request_parts(parts, state).await {
+            Ok(Path((volume, audit))) => Ok(Self { volume, audit }),
+            Err(error) => Err(ApiError::mistake(error.status(), error.body_text())),
+        }
+    }
+}
+
+/// Show an audit of a volume
+///
+/// With `wait`, the answer is held back until it has ended.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/audits/{audit}", operation_id = "show_audit",
+    tag = "audits", params(("volume" = String, Path, description = "Name or id"),
+        ("audit" = String, Path, description = "Its id"), Wait),
+    responses((status = 200, body = Audit)))]
+async fn show(
+    acting: Acting,
+    which: Which,
+    Query(wait): Query<Wait>,
+) -> Result<Json<Audit>, ApiError> {
+    let Which { volume, audit } = which;
+    let id = audit.parse().map_err(|_| ControlError::NotFound {
+        what: format!("audit {audit:?}"),
+        hint: "what was found is kept for a day".into(),
+    });
+    let found = acting.audit_of_volume(&volume, id?, wait.duration());
+    Ok(Json(shown(found.await?)))
+}
+
+fn shown(view: AuditView) -> Audit {
+    let row = view.row;
+    Audit {
+        id: row.id.to_string(),
+        volume: row.volume.to_string(),
+        snapshot: row.snapshot.map(|snapshot| snapshot.to_string()),
+        version: row.version.number,
+        journal_bytes: view.journal_bytes,
+        units: row.units.iter().map(ToString::to_string).collect(),
+        placement: view.placement,
+        host: row.host_name,
+        state: row.state.as_str().to_owned(),
+        done_bytes: row.done_bytes,
+        all_bytes: row.size_bytes,
+        reason: row.reason,
+        created: spell_time(row.created),
+        ended: row.ended.map(spell_time),
+        found: row.found,
+    }
+}

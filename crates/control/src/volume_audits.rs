@@ -1,0 +1,255 @@
+//! What owners have found out of their volumes: what some units alone have of one
+//! (docs/models.md, "Audit").
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use api::host::AuditReport;
+use api::types::{AUDIT_UNITS_MAX, AuditPlacement};
+use base::{AuditId, PartyId, UnitId, VolumeId};
+use catalog::{Copyset, Erasure};
+use world::Millis;
+
+use crate::acting::Acting;
+use crate::control::Control;
+use crate::database::{
+    AuditOfVolume, DatabaseError, Need, NewAudit, Right, SnapshotRow, UnitRow, VolumeRow,
+};
+use crate::error::ControlError;
+use crate::units::{is_called, no_unit};
+
+/// A host that is to audit a volume and was not heard of for so long does not do it any more.
+const SILENT_FOR: Duration = Duration::from_secs(300);
+
+/// An audit as it is shown.
+#[derive(Debug, Clone)]
+pub struct AuditView {
+    /// Its row.
+    pub row: AuditOfVolume,
+    /// How blocks come to lie on units.
+    pub placement: AuditPlacement,
+    /// What is in the journal of the volume's host, in bytes, if that was said and matters.
+    pub journal_bytes: Option<u64>,
+}
+
+impl Acting {
+    /// Has a host find out what some units alone have of a volume, or of a snapshot of it.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`] (the volume, the snapshot, a unit);
+    /// [`ControlError::Forbidden`] unless the asker may read the volume, and a host has it or
+    /// is for them; [`ControlError::Conflict`] if nothing was written to it yet, it is being
+    /// deleted, the snapshot is not of it or not completed, or enough of it are under way;
+    /// [`ControlError::Invalid`] if no unit is named, or one that holds nothing of any volume;
+    /// [`ControlError::Unavailable`] if no host is heard of that could do it.
+    pub async fn begin_audit(
+        &self,
+        volume: &str,
+        units: &[String],
+        snapshot: Option<&str>,
+        files: bool,
+    ) -> Result<AuditView, ControlError> {
+        let row = self.living(volume, Right::Read).await?;
+        let snapshot = match snapshot {
+            Some(name) => Some(self.snapshot_to_audit(name).await?.id),
+            None if row.head.is_none() => {
+                let reason = format!("nothing of volume {:?} is on the units yet", row.name);
+                return Err(ControlError::conflict(reason));
+            }
+            None => None,
+        };
+        let units = self.captured(units).await?;
+        let new = NewAudit {
+            id: AuditId::from_random(self.inner.world.random.u128()),
+            units,
+            snapshot,
+            files,
+            host: self.auditor_of(&row).await?,
+        };
+        let now = self.now().await?;
+        let database = &self.inner.database;
+        let volume = row.id.to_string();
+        let begun = database.begin_audit(self.asker(), &volume, &new, now);
+        self.view_audit(&row, begun.await?).await
+    }
+
+    /// An audit, once it has ended, or `wait` has passed.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`], also a day after it has ended; [`ControlError::Forbidden`]
+    /// unless the asker may read the volume.
+    pub async fn audit_of_volume(
+        &self,
+        volume: &str,
+        id: AuditId,
+        wait: Duration,
+    ) -> Result<AuditView, ControlError> {
+        self.end_silent_audits().await?;
+        let database = &self.inner.database;
+        let look = || database.audit_for(self.asker(), volume, id);
+        let ended = self.until(wait, || async {
+            let (row, audit) = look().await?;
+            Ok(audit.ended.is_some().then_some((row, audit)))
+        });
+        let (row, audit) = match ended.await? {
+            Some(ended) => ended,
+            None => look().await?,
+        };
+        self.view_audit(&row, audit).await
+    }
+
+    async fn snapshot_to_audit(&self, name: &str) -> Result<SnapshotRow, ControlError> {
+        let need = Need::Have(Right::Read);
+        let database = &self.inner.database;
+        Ok(database.snapshot_for(self.asker(), name, need).await?)
+    }
+
+    /// The units that are named, each once.
+    async fn captured(&self, names: &[String]) -> Result<Vec<UnitId>, ControlError> {
+        if !(1..=AUDIT_UNITS_MAX).contains(&names.len()) {
+            let reason = format!("name 1 to {AUDIT_UNITS_MAX} units that are taken for captured");
+            return Err(ControlError::invalid("units", reason));
+        }
+        let database = &self.inner.database;
+        let (known, sets) = (database.units().await?, database.copysets().await?);
+        let mut captured = BTreeSet::new();
+        for name in names {
+            let is_it = |unit: &&UnitRow| is_called(unit, name);
+            let unit = known.iter().find(is_it).or_else(|| ending_so(&known, name));
+            let unit = unit.ok_or_else(|| no_unit(name))?;
+            let has_it = |set: &Copyset| {
+                let leaving = set.leaving.iter().map(|leaving| leaving.unit);
+                set.members
+                    .iter()
+                    .copied()
+                    .chain(leaving)
+                    .any(|member| member == unit.id)
+            };
+            if !sets.iter().any(has_it) {
+                let reason = format!("unit {name} is in no copyset: it holds nothing of a volume");
+                return Err(ControlError::invalid("units", reason));
+            }
+            captured.insert(unit.id);
+        }
+        Ok(captured.into_iter().collect())
+    }
+
+    /// Who audits a volume, and whether it has that: a host that has it, or had it last, or any
+    /// that is for the asker.
+    async fn auditor_of(&self, row: &VolumeRow) -> Result<(PartyId, bool), ControlError> {
+        let database = &self.inner.database;
+        let since = self.silent_before().await?;
+        let hosts = database.hosts().await?;
+        let is_there = |host: PartyId| {
+            let mut hosts = hosts.iter().filter(|one| one.host == host);
+            hosts.any(|one| one.heard.is_some_and(|heard| heard > since))
+        };
+        let attachments = database.attachments_of(row.id).await?;
+        let has_it = attachments.iter().find(|one| is_there(one.host));
+        if let Some(attachment) = has_it {
+            return Ok((attachment.host, true));
+        }
+        let there = self.hosts_there().await?;
+        let last = row.last_host.filter(|host| there.contains(host));
+        Ok((last.unwrap_or(there[0]), false))
+    }
+
+    async fn view_audit(
+        &self,
+        row: &VolumeRow,
+        audit: AuditOfVolume,
+    ) -> Result<AuditView, ControlError> {
+        let journal_bytes = match audit.snapshot {
+            Some(_) => None,
+            None => self.journal_bytes(row.id).await?,
+        };
+        Ok(AuditView {
+            placement: self.placement(row, &audit.units).await?,
+            journal_bytes,
+            row: audit,
+        })
+    }
+
+    /// What the journal of the volume's host has, in bytes, as it said last.
+    async fn journal_bytes(&self, volume: VolumeId) -> Result<Option<u64>, ControlError> {
+        let database = &self.inner.database;
+        let mut bytes = None;
+        for attachment in database.attachments_of(volume).await? {
+            let Some(said) = database.host_report(attachment.host).await? else {
+                continue;
+            };
+            let mut open = said.report.volumes.into_iter();
+            let its = open.find(|open| open.attachment == attachment.id);
+            bytes = bytes.max(its.map(|open| open.engine.journal_used_bytes));
+        }
+        Ok(bytes)
+    }
+
+    async fn placement(
+        &self,
+        row: &VolumeRow,
+        captured: &[UnitId],
+    ) -> Result<AuditPlacement, ControlError> {
+        let size = row.erasure.map_or(row.replicas, Erasure::members);
+        let data = row.erasure.map_or(1, Erasure::data);
+        let (mut units, mut sets) = (BTreeSet::new(), 0);
+        for set in self.inner.database.copysets().await? {
+            if set.members.len() == usize::from(size) && set.data == data {
+                units.extend(set.members);
+                sets += 1;
+            }
+        }
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        Ok(AuditPlacement {
+            units: count(units.len()),
+            captured: count(captured.iter().filter(|unit| units.contains(unit)).count()),
+            replicas: row.replicas,
+            erasure: row.erasure.map(|erasure| erasure.to_string()),
+            scatter_width: count(self.inner.scatter_width),
+            sets,
+            block_size: row.block_size.bytes() as u64,
+        })
+    }
+}
+
+/// The only unit whose URL ends with this part.
+fn ending_so<'a>(units: &'a [UnitRow], name: &str) -> Option<&'a UnitRow> {
+    let is_it = |unit: &&UnitRow| unit.url.rsplit('/').next() == Some(name);
+    let mut found = units.iter().filter(is_it);
+    found.next().filter(|_| found.next().is_none())
+}
+
+impl Control {
+    /// Hosts that are not heard of audit nothing. Where a database can be read only, as one on
+    /// a full disk, they do so on.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub(crate) async fn end_silent_audits(&self) -> Result<(), ControlError> {
+        let now = self.now().await?;
+        let silent_ms = i64::try_from(SILENT_FOR.as_millis()).unwrap_or(i64::MAX);
+        let since = Millis(now.0.saturating_sub(silent_ms));
+        let minutes = SILENT_FOR.as_secs() / 60;
+        let reason = format!("the host was not heard of for {minutes} minutes");
+        let database = &self.inner.database;
+        match database.end_silent_audits(since, &reason, now).await {
+            Ok(_) | Err(DatabaseError::Full(_) | DatabaseError::ReadOnly(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Keeps how far `host` is with an audit; `false` if that is not wanted any more.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn audit_reported(
+        &self,
+        host: PartyId,
+        id: AuditId,
+        report: &AuditReport,
+    ) -> Result<bool, ControlError> {
+        let now = self.now().await?;
+        let database = &self.inner.database;
+        Ok(database.keep_audit_report(host, id, report, now).await?)
+    }
+}

@@ -1,0 +1,162 @@
+//! What is claimed of audits of volumes, on both databases.
+
+use api::host::{AuditReport, CatalogCall};
+use api::types::AuditFound;
+use api::words::AuditState;
+use base::{AuditId, UnitId};
+use catalog::VersionKey;
+use control::database::{DatabaseError, NewAudit, Reach};
+use world::Millis;
+
+use crate::fresh::{number, on_postgres, on_sqlite};
+use crate::images::{NOW, Rows};
+use crate::postgres::Postgres;
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+fn new(host: base::PartyId) -> NewAudit {
+    NewAudit {
+        id: AuditId::from_random(number()),
+        units: vec![UnitId::from_random(7)],
+        snapshot: None,
+        files: true,
+        host: (host, true),
+    }
+}
+
+#[test]
+fn a_host_reads_what_it_audits_until_it_has_said_what_it_found() {
+    on_sqlite(claims::a_host_reads_what_it_audits_until_it_has_said_what_it_found);
+}
+
+#[test]
+fn an_audit_that_nobody_does_any_more_ends() {
+    on_sqlite(claims::an_audit_that_nobody_does_any_more_ends);
+}
+
+#[test]
+fn all_of_it_is_so_on_postgresql() {
+    let server = Postgres::start();
+    on_postgres(
+        &server,
+        claims::a_host_reads_what_it_audits_until_it_has_said_what_it_found,
+    );
+    on_postgres(&server, claims::an_audit_that_nobody_does_any_more_ends);
+}
+
+/// What is claimed of both.
+mod claims {
+    use super::*;
+
+    pub async fn a_host_reads_what_it_audits_until_it_has_said_what_it_found(rows: Rows) {
+        let (database, host) = (&rows.database, rows.hosts[1]);
+        let (volume, lineage) = rows.volumes[0];
+        let key = VersionKey { volume, number: 1 };
+        // The one that had it last is heard of still, so others do not clean it.
+        let report = api::host::Report::default();
+        let kept = database.keep_report(rows.hosts[2], &report, NOW);
+        kept.await.expect("kept");
+        let reads = async || {
+            let reach = Reach::new(host, NOW);
+            let version = database.answer(&reach, CatalogCall::Version { key }).await;
+            let keys = database.answer(&reach, CatalogCall::Keys { lineage }).await;
+            (version.is_ok(), keys.is_ok())
+        };
+        let before = reads().await;
+        assert!(!before.0);
+        let serial = rows.serial(1).await;
+        let asked = new(host);
+        let begun = database.begin_audit(&rows.asker, "base", &asked, NOW);
+        let begun = begun.await.expect("begun");
+        assert_eq!((begun.state, begun.version), (AuditState::Waiting, key));
+        assert!(rows.serial(1).await > serial, "the host is told");
+        assert_eq!(reads().await, (true, true));
+        let wanted = database.audits_on(host).await.expect("read");
+        assert_eq!((wanted[0].id, &wanted[0].units), (asked.id, &asked.units));
+        assert!(wanted[0].files);
+        let versions = database.versions_of(volume).await.expect("read");
+        assert!(versions[0].is_read, "it is not removed meanwhile");
+
+        let say = async |host, end, now| {
+            let report = AuditReport {
+                done_bytes: 4096,
+                end,
+            };
+            let kept = database.keep_audit_report(host, asked.id, &report, now);
+            kept.await.expect("heard")
+        };
+        assert!(!say(rows.hosts[0], None, NOW).await, "it is another's");
+        assert!(say(host, None, NOW).await);
+        let show = async || {
+            let shown = database.audit_for(&rows.asker, "base", asked.id).await;
+            shown.map(|(_, audit)| audit)
+        };
+        let shown = show().await.expect("there");
+        assert_eq!((shown.state, shown.done_bytes), (AuditState::Running, 4096));
+        let mut found = AuditFound::default();
+        found.blocks.all = 4096;
+        assert!(say(host, Some(Ok(found.clone())), NOW).await);
+        let shown = show().await.expect("there");
+        assert_eq!((shown.state, shown.found), (AuditState::Done, Some(found)));
+        assert_eq!(reads().await, before);
+        assert!(database.audits_on(host).await.expect("read").is_empty());
+        assert!(!say(host, Some(Err("late".to_owned())), NOW).await);
+        // Of another volume it is none.
+        let other = database.audit_for(&rows.asker, "clone", asked.id).await;
+        assert!(matches!(other, Err(DatabaseError::NotFound { .. })));
+
+        // A day later it is forgotten, when the next one begins.
+        let later = Millis(NOW.0 + DAY_MS + 1);
+        let asked_next = new(host);
+        let next = database.begin_audit(&rows.asker, "base", &asked_next, later);
+        next.await.expect("begun");
+        assert!(matches!(show().await, Err(DatabaseError::NotFound { .. })));
+        let asked = new(host);
+        let nothing = database.begin_audit(&rows.asker, "second", &asked, NOW);
+        let nothing = nothing.await.map(drop);
+        assert!(
+            nothing.is_ok(),
+            "its parent's version is its own: {nothing:?}"
+        );
+    }
+
+    pub async fn an_audit_that_nobody_does_any_more_ends(rows: Rows) {
+        let (database, asker) = (&rows.database, &rows.asker);
+        let [first, second, _] = rows.hosts;
+        let mut ids = Vec::new();
+        for host in [first, second, first, second] {
+            let asked = new(host);
+            ids.push(asked.id);
+            let begun = database.begin_audit(asker, "base", &asked, NOW).await;
+            begun.expect("begun");
+        }
+        let more = database.begin_audit(asker, "base", &new(first), NOW).await;
+        assert!(
+            matches!(more, Err(DatabaseError::Refused { .. })),
+            "{more:?}"
+        );
+        let state = async |id| {
+            let (_, audit) = database.audit_for(asker, "base", id).await.expect("there");
+            (audit.state, audit.reason)
+        };
+        let later = Millis(NOW.0 + 1000);
+        let heard = database.note_heard(second, later).await;
+        heard.expect("kept");
+        let silent = database.end_silent_audits(NOW, "silent", later).await;
+        assert_eq!(silent.expect("ended"), 2);
+        let ended = (AuditState::Error, Some("silent".to_owned()));
+        assert_eq!(state(ids[0]).await, ended);
+        assert_eq!(state(ids[1]).await.0, AuditState::Waiting);
+        let subject = identity::Subject::new(identity::Kind::Host, "h2").expect("a name");
+        let disabled = database.set_disabled(asker, &subject, true).await;
+        disabled.expect("disabled");
+        assert_eq!(state(ids[1]).await.0, AuditState::Error);
+        assert!(database.audits_on(second).await.expect("read").is_empty());
+        // With a volume its audits go.
+        let (volume, _) = rows.volumes[0];
+        let deleted = database.begin_delete(asker, volume, later).await;
+        deleted.expect("on its way out");
+        let gone = database.audit_for(asker, &volume.to_string(), ids[0]).await;
+        assert!(matches!(gone, Err(DatabaseError::NotFound { .. })));
+    }
+}

@@ -1,0 +1,102 @@
+//! [`Drawn`]: sets that a trial has drawn, and what of files on them is readable.
+
+use super::placement::Placement;
+use super::shares::power;
+
+/// Sets, as some captured units make them: of each the places of a row that are readable, as
+/// bits.
+pub struct Drawn<'a> {
+    placement: &'a Placement,
+    places: Vec<u64>,
+}
+
+/// What is readable of files that are dealt to some sets, with some captured units.
+#[derive(Debug, Clone)]
+pub struct Readable {
+    /// How many blocks a piece has, and a row.
+    piece: u64,
+    row: u64,
+    /// Of each set the places of a row that are readable, as bits.
+    places: Vec<u64>,
+    /// The share of sets on which the first 0, 1 … k places are readable, and the last.
+    beginnings: Vec<f64>,
+    ends: Vec<f64>,
+}
+
+impl<'a> Drawn<'a> {
+    /// These sets, each with its units by their places, of which the first ones have the data;
+    /// the first units are captured.
+    pub fn new(placement: &'a Placement, sets: &[Vec<u32>], captured: u32) -> Self {
+        let row = placement.spread.row_blocks() as usize;
+        let of_set = |set: &Vec<u32>| {
+            let are_captured = set.iter().map(|unit| *unit < captured);
+            if are_captured.clone().filter(|is| *is).count() >= row {
+                return all_places(placement);
+            }
+            // A copy of a row is the row.
+            let places = are_captured.take(row).enumerate();
+            places.fold(0, |bits, (place, is)| bits | u64::from(is) << place)
+        };
+        Self {
+            places: sets.iter().map(of_set).collect(),
+            placement,
+        }
+    }
+
+    /// What is readable of files on some of the sets.
+    pub fn readable(&self, sets: &[usize]) -> Readable {
+        let row = self.placement.spread.row_blocks();
+        let all = all_places(self.placement);
+        let places: Vec<u64> = sets.iter().map(|set| self.places[*set]).collect();
+        let share = |bits: u64| share(&places, bits);
+        let first = |count: u32| match count {
+            0 => 0,
+            count => all >> (row - count),
+        };
+        Readable {
+            piece: u64::from(row) * u64::from(self.placement.deal.granularity),
+            row: row.into(),
+            beginnings: (0..=row).map(|count| share(first(count))).collect(),
+            ends: (0..=row)
+                .map(|count| share(all & !first(row - count)))
+                .collect(),
+            places,
+        }
+    }
+}
+
+/// All places of a row.
+fn all_places(placement: &Placement) -> u64 {
+    u64::MAX >> (u64::BITS - placement.spread.row_blocks())
+}
+
+/// The share of sets on which all of these places are readable.
+fn share(places: &[u64], bits: u64) -> f64 {
+    let has_all = places.iter().filter(|of_set| *of_set & bits == bits);
+    has_all.count() as f64 / places.len() as f64
+}
+
+impl Readable {
+    /// How likely a file of so many blocks is readable as a whole: the mean over where in a
+    /// piece it begins, each piece on any of the sets.
+    pub fn leaks(&self, blocks: u64) -> f64 {
+        let of_row = |blocks: u64| blocks.min(self.row) as usize;
+        let each = |begin: u64| {
+            if begin + blocks <= self.piece {
+                return share(&self.places, self.window(begin, blocks));
+            }
+            let left = blocks - (self.piece - begin);
+            let (whole, last) = (left / self.piece, left % self.piece);
+            self.ends[of_row(self.piece - begin)]
+                * power(self.ends[self.row as usize], whole)
+                * self.beginnings[of_row(last)]
+        };
+        (0..self.piece).map(each).sum::<f64>() / self.piece as f64
+    }
+
+    /// The places of some blocks of a piece.
+    fn window(&self, begin: u64, blocks: u64) -> u64 {
+        let places = (begin..begin + blocks.min(self.row)).map(|block| block % self.row);
+        places.fold(0, |bits, place| bits | 1 << place)
+    }
+}

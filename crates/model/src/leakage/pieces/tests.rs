@@ -1,0 +1,242 @@
+//! The sums beside all cases counted.
+
+use std::collections::BTreeMap;
+
+use super::super::Deal;
+use super::*;
+
+/// A set as its captured units make it: which places of a row are readable.
+type Set = Vec<bool>;
+
+fn close(one: f64, other: f64) -> bool {
+    (one - other).abs() <= 1e-10 * one.abs().max(other.abs()).max(1e-6)
+}
+
+/// What of a row is readable on these units, the first of which have its data.
+fn set(spread: Spread, units: &[u32], captured: u32) -> Set {
+    let row = spread.row_blocks() as usize;
+    let is_captured = |unit: &u32| *unit < captured;
+    let is_whole = units.iter().filter(|unit| is_captured(unit)).count() >= row;
+    units[..row]
+        .iter()
+        .map(|unit| is_whole || is_captured(unit))
+        .collect()
+}
+
+fn permutations(of: Vec<u32>) -> Vec<Vec<u32>> {
+    if of.len() <= 1 {
+        return vec![of];
+    }
+    let mut all = Vec::new();
+    for at in 0..of.len() {
+        let mut rest = of.clone();
+        let first = rest.remove(at);
+        all.extend(permutations(rest).into_iter().map(|mut rest| {
+            rest.insert(0, first);
+            rest
+        }));
+    }
+    all
+}
+
+/// How likely a file of so many blocks is readable, if its pieces lie on these sets alone: each
+/// beginning, and each set for each piece.
+fn leaks_on(sets: &[Set], granularity: u32, blocks: u64) -> f64 {
+    let row = sets[0].len() as u64;
+    let piece = row * u64::from(granularity);
+    let of_beginning = |begin: u64| {
+        let mut p = 1.0;
+        let (mut at, end) = (begin, begin + blocks);
+        while at < end {
+            let next = (at / piece + 1) * piece;
+            let part = at..next.min(end);
+            let is_readable = |set: &&Set| part.clone().all(|block| set[(block % row) as usize]);
+            p *= sets.iter().filter(is_readable).count() as f64 / sets.len() as f64;
+            at = next;
+        }
+        p
+    };
+    (0..piece).map(of_beginning).sum::<f64>() / piece as f64
+}
+
+/// All choices of so many.
+fn choices(sets: &[Set], count: usize) -> Vec<Vec<Set>> {
+    if count == 0 {
+        return vec![Vec::new()];
+    }
+    let mut all = Vec::new();
+    for (at, first) in sets.iter().enumerate() {
+        for mut rest in choices(&sets[at + 1..], count - 1) {
+            rest.push(first.clone());
+            all.push(rest);
+        }
+    }
+    all
+}
+
+const SPREADS: [Spread; 4] = [
+    Spread::Copies(2),
+    Spread::Copies(3),
+    Spread::Erasure { data: 2, parity: 1 },
+    Spread::Erasure { data: 2, parity: 2 },
+];
+
+/// Every pair of permutations of six units, every choice of sets, every beginning.
+#[test]
+fn files_on_a_plan_leak_as_often_as_in_all_cases_counted() {
+    for spread in SPREADS {
+        for captured in 0..=6 {
+            let mut often = BTreeMap::<Vec<Set>, u32>::new();
+            for order in permutations((0..6).collect()) {
+                let sets = order.chunks_exact(spread.members() as usize);
+                let sets = sets.map(|units| set(spread, units, captured)).collect();
+                *often.entry(sets).or_default() += 1;
+            }
+            for (width, granularity) in [(None, 1), (None, 2), (Some(1), 1), (Some(2), 1)] {
+                let placement = Placement {
+                    units: 6,
+                    spread,
+                    sets: Sets::Planned { sets_per_unit: 2 },
+                    deal: Deal { width, granularity },
+                };
+                let shares = placement.shares(captured).expect("it is one");
+                for blocks in [1, 2, 3, 5, 8] {
+                    let (mut expected, mut cases) = (0.0, 0.0);
+                    for (first, times) in &often {
+                        for (second, more_times) in &often {
+                            let sets = [&first[..], second].concat();
+                            let count = width.map_or(sets.len(), |width| width as usize);
+                            let choices = choices(&sets, count);
+                            let leaks = |sets: &Vec<Set>| leaks_on(sets, granularity, blocks);
+                            let mean = choices.iter().map(leaks).sum::<f64>();
+                            let weight = f64::from(times * more_times);
+                            expected += weight * mean / choices.len() as f64;
+                            cases += weight;
+                        }
+                    }
+                    let found = shares.leaks(blocks);
+                    let expected = expected / cases;
+                    assert!(
+                        close(found, expected),
+                        "{placement:?} {captured} {blocks}: {found} {expected}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Every set of five units, in every order, for each piece; and every pair of sets.
+#[test]
+fn files_on_any_sets_leak_as_often_as_in_all_cases_counted() {
+    for spread in SPREADS {
+        for captured in 0..=5 {
+            let members = spread.members() as usize;
+            let orders = permutations((0..5).collect());
+            let sets: Vec<Set> = orders
+                .iter()
+                .map(|order| set(spread, &order[..members], captured))
+                .collect();
+            let mut often = BTreeMap::<&Set, f64>::new();
+            sets.iter()
+                .for_each(|set| *often.entry(set).or_default() += 1.0 / sets.len() as f64);
+            for (width, granularity) in [(None, 1), (None, 3), (Some(2), 1), (Some(2), 2)] {
+                let placement = Placement {
+                    units: 5,
+                    spread,
+                    sets: Sets::Any,
+                    deal: Deal { width, granularity },
+                };
+                let shares = placement.shares(captured).expect("it is one");
+                for blocks in [1, 2, 3, 5, 7] {
+                    let expected = match width {
+                        // Of so many sets hardly any is drawn twice.
+                        None => leaks_on(&sets, granularity, blocks),
+                        Some(_) => {
+                            let mut mean = 0.0;
+                            for (one, p) in &often {
+                                for (other, q) in &often {
+                                    let two = [(*one).clone(), (*other).clone()];
+                                    mean += p * q * leaks_on(&two, granularity, blocks);
+                                }
+                            }
+                            mean
+                        }
+                    };
+                    let found = shares.leaks(blocks);
+                    assert!(
+                        close(found, expected),
+                        "{placement:?} {captured} {blocks}: {found} {expected}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Every choice of two of five units.
+#[test]
+fn one_copy_is_dealt_to_units() {
+    let placement = Placement::on(5, Spread::Copies(1), None).dealt(Deal {
+        width: Some(2),
+        granularity: 1,
+    });
+    for captured in 0..=5_u32 {
+        let sets: Vec<Set> = (0..5).map(|unit| vec![unit < captured]).collect();
+        let choices = choices(&sets, 2);
+        let shares = placement.shares(captured).expect("it is one");
+        for blocks in [1, 2, 4] {
+            let expected = choices
+                .iter()
+                .map(|sets| leaks_on(sets, 1, blocks))
+                .sum::<f64>();
+            let expected = expected / choices.len() as f64;
+            assert!(close(shares.leaks(blocks), expected), "{captured} {blocks}");
+            let none = choices.iter().map(|sets| {
+                let free = sets.iter().filter(|set| !set[0]).count() as f64 / 2.0;
+                free.powi(blocks as i32)
+            });
+            let some = 1.0 - none.sum::<f64>() / choices.len() as f64;
+            assert!(
+                close(shares.leaks_some(blocks), some),
+                "{captured} {blocks}"
+            );
+        }
+    }
+}
+
+/// As many blocks leak, and more whole files; of rows less, as long as fewer than k are captured.
+#[test]
+fn few_sets_and_long_pieces_leak_more_files_and_rows_fewer() {
+    let one = Placement::on(100, Spread::Copies(1), None);
+    let leaks = |placement: Placement, blocks| {
+        let shares = placement.shares(10).expect("it is one");
+        shares.leaks(blocks)
+    };
+    let dealt = |width, granularity| one.dealt(Deal { width, granularity });
+    assert!(close(leaks(dealt(Some(16), 1), 1), leaks(one, 1)));
+    assert!(leaks(dealt(Some(16), 1), 10) > 2.0 * leaks(one, 10));
+    assert!(close(leaks(dealt(Some(100), 1), 10), leaks(one, 10)));
+    assert!(close(leaks(dealt(None, 4), 1), leaks(one, 1)));
+    assert!(leaks(dealt(None, 4), 4) > 10.0 * leaks(one, 4));
+    let rows = Placement::on(20, Spread::Erasure { data: 4, parity: 2 }, Some(8));
+    let shares = rows.shares(3).expect("it is one");
+    assert!(close(shares.leaks(1), 3.0 / 20.0));
+    assert!(shares.leaks(2) < (3.0_f64 / 20.0).powi(2) * 1.5);
+}
+
+/// It takes a while only where there are very many units.
+#[test]
+fn all_that_the_engine_can_do_is_summed_up() {
+    for (data, parity) in [(2, 1), (4, 2), (8, 3)] {
+        let spread = Spread::Erasure { data, parity };
+        let placement = Placement::on(60, spread, Some(8)).dealt(Deal {
+            width: Some(16),
+            granularity: 1,
+        });
+        let shares = placement.shares(12).expect("it is one");
+        let one = shares.leaks(1);
+        assert!(one > 12.0 / 60.0 * 0.999, "{one}");
+        assert!(shares.leaks(1000) < one);
+    }
+}

@@ -1,0 +1,253 @@
+//! What units really have of a volume's files: what is said of that, and what lies there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::host::{Host, Said};
+
+const BLOCK: usize = 4096;
+
+/// No two blocks of any two files have 16 bytes in common.
+fn content(file: u64, length: usize) -> Vec<u8> {
+    let word = |at: u64| (file << 32 | at).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let words = (1..).flat_map(|at| word(at).to_le_bytes());
+    words.take(length).collect()
+}
+
+/// Files of one to eight blocks, and where they end; the first one is empty.
+fn files() -> BTreeMap<String, Vec<u8>> {
+    let length = |number: u64| number as usize * 997 % (8 * BLOCK);
+    let file = |number| (format!("/many/f{number}"), content(number, length(number)));
+    (0..120).map(file).collect()
+}
+
+fn run(command: &mut Command) {
+    let said = Said::of(command.output().expect("it can be run"));
+    assert_eq!(said.code, 0, "{command:?}: {}{}", said.out, said.error);
+}
+
+/// An ext4 file system with all of that.
+fn image(folder: &Path) -> PathBuf {
+    fs::create_dir_all(folder.join("tree/many")).expect("made");
+    for (path, content) in files() {
+        fs::write(folder.join(format!("tree{path}")), content).expect("written");
+    }
+    let image = folder.join("image");
+    run(Command::new("/usr/sbin/mkfs.ext4")
+        .args(["-q", "-b", "4096", "-d"])
+        .arg(folder.join("tree"))
+        .arg(&image)
+        .arg("32M"));
+    image
+}
+
+/// Makes a volume, and writes the image to it: all of it is on the units then.
+fn written(host: &Host, name: &str, image: &Path, options: &[&str]) {
+    let new = [&["volume", "create", name, "--size", "32M"], options].concat();
+    assert_eq!(host.run(&new).code, 0);
+    let uri = host.json(&["volume", "export", name])["uri"].clone();
+    run(Command::new("qemu-img")
+        .args(["convert", "-n", "-f", "raw", "-O", "raw"])
+        .arg(image)
+        .arg(uri.as_str().expect("text")));
+    assert_eq!(host.run(&["volume", "unexport", name]).code, 0);
+}
+
+/// What lies in the segments of some units, in blocks.
+fn blocks_on(host: &Host, units: &[u32]) -> BTreeSet<Vec<u8>> {
+    let mut folders: Vec<PathBuf> = units.iter().map(|unit| host.unit(*unit)).collect();
+    let mut found = BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("read") {
+            let path = entry.expect("read").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let bytes = fs::read(path).expect("read");
+            found.extend(bytes.chunks_exact(BLOCK).map(<[u8]>::to_vec));
+        }
+    }
+    found
+}
+
+/// How many bytes of each file lie there, of those of which any do.
+fn readable(found: &BTreeSet<Vec<u8>>) -> BTreeMap<String, u64> {
+    let is_there = |part: &&[u8]| {
+        let mut block = part.to_vec();
+        block.resize(BLOCK, 0);
+        found.contains(&block)
+    };
+    let bytes = |content: &Vec<u8>| {
+        let parts = content.chunks(BLOCK).filter(is_there);
+        parts.map(|part| part.len() as u64).sum::<u64>()
+    };
+    let files = files().into_iter();
+    let readable = files.map(|(path, content)| (path, bytes(&content)));
+    readable.filter(|(_, bytes)| *bytes > 0).collect()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().expect("a number")
+}
+
+/// What is said of each file.
+fn listed(audit: &Value, of: &str) -> BTreeMap<String, u64> {
+    let listed = audit["found"]["listed"].as_array();
+    let listed = listed.map_or(&[][..], |listed| listed).iter();
+    let told = listed.map(|file| {
+        let path = file["path"].as_str().expect("it has a name").to_owned();
+        (path, number(&file["content"][of]))
+    });
+    told.filter(|(_, bytes)| *bytes > 0).collect()
+}
+
+fn audit(host: &Host, name: &str, units: &str) -> Value {
+    host.json(&["privacy", "audit", name, "--units", units, "--files"])
+}
+
+#[test]
+fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
+    let mut host = Host::with(&["--units", "4"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = image(folder.path());
+    let all = files();
+    let bytes_all: u64 = all.values().map(|content| content.len() as u64).sum();
+    written(
+        &host,
+        "open",
+        &image,
+        &["--seal", "none", "--replicas", "1"],
+    );
+    let (mut whole, mut part) = (0, 0);
+    for (names, units) in [
+        ("u1,u3", &[1, 3][..]),
+        ("u2", &[2]),
+        ("u1,u2,u3,u4", &[1, 2, 3, 4]),
+    ] {
+        let told = audit(&host, "open", names);
+        let expected = readable(&blocks_on(&host, units));
+        assert_eq!(listed(&told, "readable"), expected, "{names}");
+        let files = &told["found"]["files"];
+        let is_whole = |(path, bytes): &(&String, &u64)| all[*path].len() as u64 == **bytes;
+        let (whole_now, part_now): (Vec<_>, Vec<_>) = expected.iter().partition(is_whole);
+        assert_eq!(number(&files["whole"]), whole_now.len() as u64);
+        assert_eq!(number(&files["part"]), part_now.len() as u64);
+        let bytes: u64 = whole_now.iter().map(|(_, bytes)| **bytes).sum();
+        assert_eq!(number(&files["whole_bytes"]), bytes);
+        assert_eq!(number(&files["content"]["all"]), bytes_all);
+        assert_eq!(
+            number(&files["content"]["readable"]),
+            expected.values().sum::<u64>()
+        );
+        assert_eq!(number(&told["placement"]["captured"]), units.len() as u64);
+        assert_eq!(told["predicted"]["agrees"], true, "{told:#}");
+        (whole, part) = (whole.max(whole_now.len()), part.max(part_now.len()));
+    }
+    assert_eq!((whole, part > 30), (119, true), "one is empty");
+
+    // Nobody reads what is sealed, though it lies there.
+    written(&host, "sealed", &image, &["--replicas", "2"]);
+    let before = blocks_on(&host, &[1, 2, 3, 4]);
+    let told = audit(&host, "sealed", "u1,u3");
+    assert_eq!(listed(&told, "readable"), BTreeMap::new());
+    assert!(listed(&told, "sealed").len() > 60);
+    assert_eq!(number(&told["found"]["map"]["readable"]), 0);
+    assert_eq!(
+        (
+            &told["predicted"]["leak_ratio"],
+            &told["predicted"]["agrees"]
+        ),
+        (&0.0.into(), &true.into())
+    );
+    assert_eq!(
+        blocks_on(&host, &[1, 2, 3, 4]),
+        before,
+        "an audit changes nothing"
+    );
+
+    // Of a snapshot it is that moment.
+    assert_eq!(
+        host.run(&["snapshot", "create", "open", "--name", "early"])
+            .code,
+        0
+    );
+    host.qemu_io("open", &["write -P 0x55 0 32M"]);
+    assert_eq!(host.run(&["volume", "unexport", "open"]).code, 0);
+    let early = [
+        "privacy",
+        "audit",
+        "open",
+        "--units",
+        "u1,u3",
+        "--snapshot",
+        "early",
+        "--files",
+    ];
+    let told = host.json(&early);
+    let expected = readable(&blocks_on(&host, &[1, 3]));
+    assert_eq!(listed(&told, "readable"), expected);
+    // What there is now is no file system.
+    let said = host.run(&["privacy", "audit", "open", "--units", "u1"]);
+    assert_eq!(said.code, 0, "{}", said.error);
+    assert!(
+        said.error.contains("its blocks alone are judged"),
+        "{}",
+        said.error
+    );
+    assert!(said.out.contains("blocks   32M"), "{}", said.out);
+    host.stop();
+}
+
+#[test]
+fn an_audit_of_what_makes_no_sense_is_refused() {
+    let host = Host::with(&["--units", "2"]);
+    let new = ["volume", "create", "empty", "--size", "8M"];
+    assert_eq!(host.run(&new).code, 0);
+    let audit = |more: &[&'static str]| [&["privacy", "audit"], more].concat();
+    host.refuses(
+        1,
+        &audit(&["none", "--units", "u1"]),
+        &["volume \"none\" does not exist"],
+    );
+    host.refuses(
+        1,
+        &audit(&["empty", "--units", "u1"]),
+        &["nothing of volume \"empty\" is on the units yet"],
+    );
+    host.refuses(2, &audit(&["empty"]), &["--units"]);
+    host.qemu_io("empty", &["write -P 1 0 64k", "flush"]);
+    // In use, and destaged at its end only.
+    assert_eq!(host.run(&["volume", "unexport", "empty"]).code, 0);
+    host.refuses(
+        1,
+        &audit(&["empty", "--units", "u9"]),
+        &["unit u9 does not exist"],
+    );
+    host.refuses(
+        1,
+        &audit(&["empty", "--units", "u1", "--snapshot", "s"]),
+        &["snapshot \"s\" does not exist"],
+    );
+    // What is only tried is not done.
+    let tried = host.run(&["--dry-run", "privacy", "audit", "empty", "--units", "u1"]);
+    assert_eq!(tried.code, 0, "{}", tried.error);
+    assert!(
+        tried.error.contains("nothing was changed"),
+        "{}",
+        tried.error
+    );
+    // While it is in use, what is in its journal is said to be judged by nobody.
+    host.qemu_io("empty", &["write -P 2 0 64k", "flush"]);
+    let said = host.run(&["privacy", "audit", "empty", "--units", "u1,u2"]);
+    assert_eq!(said.code, 0, "{}", said.error);
+    assert!(
+        said.error.contains("in its host's journal"),
+        "{}",
+        said.error
+    );
+}
