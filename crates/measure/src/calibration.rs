@@ -183,6 +183,8 @@ mod tests {
                         cpu: sized(),
                         latency: sized(),
                         request_bytes_max: 131_072.0,
+                        merged_bytes: 131_072.0,
+                        apart_s: Both::default(),
                         is_above_memory: false,
                     },
                 }],

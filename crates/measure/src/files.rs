@@ -16,6 +16,12 @@ use crate::error::At as _;
 use crate::work::Stopwatch;
 use crate::{MeasureError, Work};
 
+/// Who works between requests reads so much at once, in bytes, and sums it up so often: what
+/// counting words takes, about.
+const APART_BYTES: usize = 64 << 10;
+
+const APART_SUMS: usize = 4;
+
 /// Work is the same each time.
 const SEED: u64 = 41;
 
@@ -49,6 +55,7 @@ pub(crate) fn prepare(work: &Work, folder: &Path) -> Result<(), MeasureError> {
         Work::Write { .. } | Work::Words { .. } => return clear(folder),
         Work::ReadCold { bytes, .. }
         | Work::ReadWarm { bytes, .. }
+        | Work::Apart { bytes }
         | Work::Direct { bytes, .. } => bytes,
     };
     let path = path(folder);
@@ -184,6 +191,23 @@ pub(crate) fn run(
             }
             watch.returned();
             file.sync_all().at(&path)?;
+        }
+        Work::Apart { bytes } => {
+            let mut file = File::open(&path).at(&path)?;
+            let mut buffer = vec![0; APART_BYTES];
+            let mut left = bytes;
+            while left > 0 {
+                let now = left.min(APART_BYTES as u64) as usize;
+                file.read_exact(&mut buffer[..now]).at(&path)?;
+                left -= now as u64;
+                for _ in 0..APART_SUMS {
+                    let sum = buffer.iter().fold(0_u64, |sum, byte| {
+                        std::hint::black_box(sum.wrapping_mul(31) + u64::from(*byte))
+                    });
+                    std::hint::black_box(sum);
+                }
+            }
+            flow.read = Flow::of(bytes, APART_BYTES as u64);
         }
         Work::Words { .. } => unreachable!("words are counted elsewhere"),
     }

@@ -31,8 +31,10 @@ pub struct Effort {
 pub(crate) struct Sizes {
     /// TP is measured with so many bytes.
     pub stream_bytes: u64,
-    /// What a layer is measured with.
+    /// What a layer is measured with: requests of several sizes.
     pub works: Vec<Work>,
+    /// The same reads, where memory reads ahead: one right after the other, and apart.
+    pub apart: Option<[Work; 2]>,
 }
 
 /// Requests, in bytes: small ones, and some between these and large ones.
@@ -40,8 +42,11 @@ const SMALL_BYTES: u64 = 4096;
 
 const MIDDLE_BYTES: u64 = 32 << 10;
 
-/// FUSE takes no more at once.
+/// As much as memory reads ahead, or FUSE takes, at once.
 pub(crate) const LARGE_BYTES: u64 = 128 << 10;
+
+/// What a program may write at once, and FUSE takes in parts.
+const HUGE_BYTES: u64 = 1 << 20;
 
 /// Large requests cost less for a byte, so there are more of them.
 const LARGE_SHARE: u64 = 4;
@@ -67,6 +72,12 @@ impl Sizes {
                         request_bytes,
                         is_random: request_bytes < LARGE_BYTES,
                     });
+                    if request_bytes == LARGE_BYTES {
+                        works.push(Work::Write {
+                            bytes: 2 * bytes,
+                            request_bytes: HUGE_BYTES,
+                        });
+                    }
                 }
                 _ => works.extend([0, 100].map(|read_percent| Work::Direct {
                     bytes,
@@ -76,9 +87,18 @@ impl Sizes {
                 })),
             }
         }
+        let bytes = 2 * effort.bytes;
+        let together = Work::ReadCold {
+            bytes,
+            request_bytes: LARGE_BYTES,
+            is_random: false,
+        };
         Self {
             stream_bytes: LARGE_SHARE * effort.bytes,
             works,
+            apart: kind
+                .is_in_guest()
+                .then_some([together, Work::Apart { bytes }]),
         }
     }
 }
@@ -98,6 +118,12 @@ pub fn calibrate(
     let ways: Vec<Option<Cipher>> = std::iter::once(None)
         .chain(ciphers.iter().copied().map(Some))
         .collect();
+    let works: Vec<Work> = sizes
+        .works
+        .iter()
+        .copied()
+        .chain(sizes.apart.into_iter().flatten())
+        .collect();
     let mut rounds: Vec<Vec<Vec<Run>>> = vec![Vec::new(); ways.len()];
     let mut target = None;
     for round in 0..effort.rounds {
@@ -105,23 +131,21 @@ pub fn calibrate(
             let name = way.map_or("nothing", Cipher::name);
             let mut opened = place.open(*way)?;
             let mut these = Vec::new();
-            for work in &sizes.works {
+            for work in &works {
                 say(format!("{kind} with {name}, round {}: {work}", round + 1));
                 these.push(work.run(&mut *opened)?);
             }
             runs.push(these);
             if way.is_none() && target.is_none() && round + 1 == effort.rounds {
                 say(format!("{kind}: throughput and memory"));
-                let plain = medians(&sizes.works, runs);
+                let mut plain = medians(&works, runs);
+                plain.truncate(sizes.works.len());
                 target = Some(target::measure(&mut *opened, &sizes, &plain, effort)?);
             }
             opened.close()?;
         }
     }
-    let measured: Vec<Vec<(Work, Run)>> = rounds
-        .iter()
-        .map(|runs| medians(&sizes.works, runs))
-        .collect();
+    let measured: Vec<Vec<(Work, Run)>> = rounds.iter().map(|runs| medians(&works, runs)).collect();
     let (plain, sealed) = measured
         .split_first()
         .ok_or_else(|| MeasureError::Unfit("nothing was measured".to_owned()))?;
@@ -130,7 +154,7 @@ pub fn calibrate(
         .zip(sealed)
         .map(|(cipher, runs)| MeasuredLayer {
             cipher: *cipher,
-            layer: layer(kind, plain, runs),
+            layer: layer(kind, &sizes, plain, runs),
         });
     Ok(MeasuredPlace {
         place: kind,
@@ -162,7 +186,22 @@ pub(crate) fn per_operation(
     Linear::through(&runs.iter().filter_map(each).collect::<Vec<_>>())
 }
 
-fn layer(kind: PlaceKind, plain: &[(Work, Run)], sealed: &[(Work, Run)]) -> Layer {
+/// What encryption adds to each work, in CPU seconds.
+fn added(plain: &[(Work, Run)], sealed: &[(Work, Run)], work: &Work) -> Option<f64> {
+    let both = plain.iter().zip(sealed);
+    let mut of_work = both.filter(|((one, _), _)| one == work);
+    of_work
+        .next()
+        .map(|((_, plain), (_, sealed))| sealed.cpu_s - plain.cpu_s)
+}
+
+fn layer(kind: PlaceKind, sizes: &Sizes, plain: &[(Work, Run)], sealed: &[(Work, Run)]) -> Layer {
+    let count = sizes.works.len();
+    let apart = sizes.apart.and_then(|[together, apart]| {
+        let more = added(plain, sealed, &apart)? - added(plain, sealed, &together)?;
+        Some(more / Flow::of(apart.bytes(), LARGE_BYTES).operations)
+    });
+    let (plain, sealed) = (&plain[..count], &sealed[..count]);
     let line = |way: fn(&Both<Flow>) -> Flow, of: fn(&Run) -> f64| {
         let both = plain.iter().zip(sealed);
         let points = both.filter_map(|((_, plain), (_, sealed))| {
@@ -180,7 +219,12 @@ fn layer(kind: PlaceKind, plain: &[(Work, Run)], sealed: &[(Work, Run)]) -> Laye
     Layer {
         cpu: both(|run| run.cpu_s),
         latency: both(|run| run.run_s),
-        request_bytes_max: LARGE_BYTES as f64,
+        request_bytes_max: HUGE_BYTES as f64,
+        merged_bytes: LARGE_BYTES as f64,
+        apart_s: Both {
+            read: apart.unwrap_or(0.0),
+            write: 0.0,
+        },
         is_above_memory,
     }
 }
@@ -216,7 +260,12 @@ mod tests {
         let more = [4096.0, 131_072.0].map(|bytes| 1e3 * (5e-6 + 2e-9 * bytes));
         let plain = pair([0.1, 0.2]);
         let sealed = pair([0.1 + more[0], 0.2 + more[1]]);
-        let found = layer(PlaceKind::GuestBlock, &plain, &sealed);
+        let sizes = Sizes {
+            stream_bytes: 1,
+            works: vec![work; 2],
+            apart: None,
+        };
+        let found = layer(PlaceKind::GuestBlock, &sizes, &plain, &sealed);
         let line = found.cpu.write.line();
         assert!((line.operation_s - 5e-6).abs() < 1e-9, "{found:?}");
         assert!((line.byte_s - 2e-9).abs() < 1e-13, "{found:?}");

@@ -61,6 +61,11 @@ pub enum Work {
         /// So many are under way together. Files have 1.
         depth: u32,
     },
+    /// A file is read that no memory has, by somebody who works in between.
+    Apart {
+        /// How long it is.
+        bytes: u64,
+    },
     /// Words are counted, as a map-reduce has it (the paper's §V-C): what maps hand to reduces
     /// lies in files, too.
     Words {
@@ -144,6 +149,7 @@ impl Work {
             | Self::ReadCold { bytes, .. }
             | Self::ReadWarm { bytes, .. }
             | Self::Direct { bytes, .. }
+            | Self::Apart { bytes }
             | Self::Words { bytes } => bytes,
         }
     }
@@ -195,9 +201,10 @@ impl Work {
     /// Lets memory forget what was prepared, if it is to be read from the target.
     fn forget(&self, surface: &Surface) -> Result<(), MeasureError> {
         match (surface, self) {
-            (Surface::Folder(folder), Self::ReadCold { .. } | Self::Words { .. }) => {
-                files::forget(folder)
-            }
+            (
+                Surface::Folder(folder),
+                Self::ReadCold { .. } | Self::Apart { .. } | Self::Words { .. },
+            ) => files::forget(folder),
             _ => Ok(()),
         }
     }
@@ -219,7 +226,9 @@ impl Work {
                 is_random: true, ..
             } => Caching::Direct { depth: 1.0 },
             Self::Write { bytes, .. } | Self::ReadWarm { bytes, .. } => memory(bytes, true),
-            Self::ReadCold { bytes, .. } | Self::Words { bytes } => memory(bytes, false),
+            Self::ReadCold { bytes, .. } | Self::Apart { bytes } | Self::Words { bytes } => {
+                memory(bytes, false)
+            }
         };
         Workload {
             flow,
@@ -274,6 +283,9 @@ impl std::fmt::Display for Work {
                     "{read_percent} % reads of {bytes} by {request}, {depth} at once"
                 )
             }
+            Self::Apart { bytes } => {
+                write!(formatter, "read {} with work in between, cold", size(bytes))
+            }
             Self::Words { bytes } => write!(formatter, "count the words in {}", size(bytes)),
         }
     }
@@ -281,7 +293,7 @@ impl std::fmt::Display for Work {
 
 /// How works are written.
 const FORMS: &str = "write:SIZE:REQUEST, cold:SIZE:REQUEST, random:SIZE:REQUEST, \
-    warm:SIZE:REQUEST, direct:SIZE:REQUEST:READ_PERCENT:DEPTH or words:SIZE";
+    warm:SIZE:REQUEST, apart:SIZE, direct:SIZE:REQUEST:READ_PERCENT:DEPTH or words:SIZE";
 
 /// No request is larger, in bytes.
 const REQUEST_BYTES_MAX: u64 = 16 << 20;
@@ -345,6 +357,9 @@ impl std::str::FromStr for Work {
                     depth: number(depth, DEPTH_MAX)?.max(1),
                 })
             }
+            ["apart", bytes] => Ok(Self::Apart {
+                bytes: bytes_of(bytes)?,
+            }),
             ["words", bytes] => Ok(Self::Words {
                 bytes: bytes_of(bytes)?,
             }),

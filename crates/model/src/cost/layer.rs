@@ -14,6 +14,11 @@ pub struct Layer {
     pub latency: Both<BySize>,
     /// No request to it is larger, in bytes: more is cut.
     pub request_bytes_max: f64,
+    /// Requests that memory reads ahead or writes back are so large, in bytes.
+    pub merged_bytes: f64,
+    /// What a request to it takes of CPU in addition, in seconds, if it comes apart from others:
+    /// what encrypts has gone to sleep, and wakes up for it.
+    pub apart_s: Both<f64>,
     /// It is above what remembers writes: each goes through it as it is made, in the requests of
     /// whoever makes it. If not, writes through memory reach it late, and merged.
     pub is_above_memory: bool,
@@ -42,10 +47,14 @@ impl Layer {
         }
     }
 
-    /// Requests have a size.
+    /// Requests have a size, and what they take is a number.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.request_bytes_max.is_finite() && self.request_bytes_max >= 1.0
+        let is_size = |bytes: f64| bytes.is_finite() && bytes >= 1.0;
+        is_size(self.request_bytes_max)
+            && is_size(self.merged_bytes)
+            && self.apart_s.read.is_finite()
+            && self.apart_s.write.is_finite()
     }
 }
 
@@ -77,6 +86,8 @@ mod tests {
             cpu: by_size(3e-6),
             latency: by_size(4e-6),
             request_bytes_max: 131_072.0,
+            merged_bytes: 131_072.0,
+            apart_s: Both::default(),
             is_above_memory: true,
         };
         let (old, new) = (both(1e-9, 0.0), both(2e-9, 4096.0 * 1e-9));

@@ -85,11 +85,20 @@ fn target_s(workload: &Workload, target: &Target) -> f64 {
     }
 }
 
+/// Which part of requests, of 1, comes apart from others: who works as long as reading and
+/// writing take has all of them apart.
+fn apart(workload: &Workload, target: &Target) -> f64 {
+    if workload.own_cpu_s == 0.0 {
+        return 0.0;
+    }
+    (workload.own_cpu_s / target_s(workload, target)).min(1.0)
+}
+
 /// What encryption in this layer does to a workload.
 #[must_use]
 pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Prediction {
     let asked = workload.flow;
-    let most = layer.request_bytes_max;
+    let (most, merged) = (layer.request_bytes_max, layer.merged_bytes);
     let is_direct = matches!(workload.caching, Caching::Direct { .. });
     let reads = asked.read.part(missed(workload, target));
     let passed = Both {
@@ -97,14 +106,18 @@ pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Predictio
         read: if is_direct {
             reads.cut(most)
         } else {
-            reads.merged(most)
+            reads.merged(merged)
         },
         write: match is_direct || layer.is_above_memory {
             true => asked.write.cut(most),
-            false => asked.write.merged(most),
+            false => asked.write.merged(merged),
         },
     };
-    let cpu_s = layer.cpu.read.of(passed.read) + layer.cpu.write.of(passed.write);
+    let apart = apart(workload, target);
+    let cpu_s = layer.cpu.read.of(passed.read)
+        + layer.cpu.write.of(passed.write)
+        + apart * layer.apart_s.read * passed.read.operations
+        + apart * layer.apart_s.write * passed.write.operations;
     let plain = if is_direct {
         target.direct_cpu
     } else {

@@ -182,7 +182,7 @@ pub struct ValidateArguments {
     pub at: PlaceArguments,
 
     /// What is done; may be given again: write:SIZE:REQUEST, cold:SIZE:REQUEST,
-    /// random:SIZE:REQUEST, warm:SIZE:REQUEST, direct:SIZE:REQUEST:READ_PERCENT:DEPTH, or
+    /// random:SIZE:REQUEST, warm:SIZE:REQUEST, apart:SIZE, direct:SIZE:REQUEST:READ_PERCENT:DEPTH, or
     /// words:SIZE. [default: a few of what the place can do]
     #[arg(long = "work", value_name = "WORK")]
     pub works: Vec<Work>,

@@ -51,6 +51,8 @@ impl Rig {
                     "cpu": both,
                     "latency": both,
                     "request_bytes_max": 131_072.0,
+                    "merged_bytes": 131_072.0,
+                    "apart_s": { "read": 0.0, "write": 0.0 },
                     "is_above_memory": false,
                 } }],
             }]);

@@ -56,6 +56,8 @@ fn layer() -> Layer {
             write: by_size(4e-9, 30e-6),
         },
         request_bytes_max: 131_072.0,
+        merged_bytes: 131_072.0,
+        apart_s: Both::default(),
         is_above_memory: false,
     }
 }
@@ -93,6 +95,7 @@ fn it_is_the_papers_equation_if_memory_makes_no_difference() {
     plain.direct_cpu = Both::default();
     let mut one = layer();
     one.request_bytes_max = f64::MAX;
+    one.merged_bytes = f64::MAX;
     one.latency = Both {
         read: BySize::nothing(),
         write: BySize::nothing(),
@@ -154,6 +157,21 @@ fn who_waits_for_each_request_waits_for_all_of_them() {
     assert!((at(4.0) - 0.25).abs() < 1e-9);
     // As much as it can give bounds it.
     assert!((at(1e6) - flow.bytes / slow.bytes_per_s.read).abs() < 1e-9);
+}
+
+#[test]
+fn requests_of_who_works_in_between_come_apart() {
+    let mut sleepy = layer();
+    sleepy.apart_s.read = 1e-3;
+    let mut work = direct(Flow::of(131_072 * 100, 131_072), Flow::default(), 1.0);
+    let together = predict(&work, &target(), &sleepy).cpu_s;
+    // Reading takes 125 ms of the disk.
+    work.own_cpu_s = 0.0625;
+    let half = predict(&work, &target(), &sleepy).cpu_s;
+    assert!((half - together - 0.05).abs() < 1e-9, "{half} {together}");
+    work.own_cpu_s = 100.0;
+    let all = predict(&work, &target(), &sleepy).cpu_s;
+    assert!((all - together - 0.1).abs() < 1e-9, "{all} {together}");
 }
 
 #[test]
