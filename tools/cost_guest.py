@@ -46,13 +46,13 @@ exec setsid cttyhack sh -c 'stty -echo; exec sh'
 """
 
 
-def given(folder):
+def given(folder, programs=PROGRAMS):
     """A disk with Scree and the other programs, and an initrd that mounts it."""
     root = folder / "given.d"
     shutil.rmtree(root, ignore_errors=True)
     for name in ("bin", "lib"):
         (root / name).mkdir(parents=True)
-    for name in [str(lib.BINARY), *PROGRAMS]:
+    for name in [str(lib.BINARY), *programs]:
         found = shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")
         check(found, f"{name} is missing; `tools/packages reports` installs it")
         shutil.copy(found, root / "bin")

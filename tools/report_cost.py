@@ -24,16 +24,15 @@ WRITES = [10, 30, 100, 250, 400, 700, 1000]
 WORDS = [10, 50, 100, 250, 500]
 
 BLOCK_WORKS = ["cold:200M:256K", "direct:48M:16K:30:1", "direct:64M:64K:70:1"]
-STACKABLE_WORKS = ["write:100M:64K", "write:60M:16K", "write:200M:1M", "cold:150M:256K",
-                   "random:24M:16K", "random:48M:64K", "words:200M"]
+STACKABLE_WORKS = ["write:80M:64K", "write:48M:16K", "write:100M:512K", "cold:100M:256K",
+                   "random:24M:16K", "random:48M:64K", "words:100M"]
 VOLUME_WORKS = ["direct:48M:16K:0:1", "direct:48M:16K:100:1", "direct:64M:64K:50:1", "direct:96M:128K:20:1"]
 
 # Small works are measured more often: the kernel tells idle time to 10 ms.
 ROUNDS_SMALL = 5
 SMALL_MB = 100
 
-# What is to be reached.
-MEDIAN_MIN = 0.95
+# No case is to be less accurate.
 EACH_MIN = 0.85
 
 
@@ -43,7 +42,8 @@ class Rig:
     def __init__(self, folder, quick):
         self.folder = folder
         self.quick = quick
-        self.initrd, self.image = cost_guest.given(folder)
+        programs = ["cryptsetup", "mke2fs"] if quick else cost_guest.PROGRAMS
+        self.initrd, self.image = cost_guest.given(folder, programs)
 
     def guest(self, memory_mib):
         place = Path(tempfile.mkdtemp(dir=self.folder))
@@ -114,9 +114,9 @@ def block(rig):
 
 
 def stackable(rig):
-    words = ["--place", "guest-stackable", "--rounds", 1, "--bytes", "16M", "--data-max", "1G"]
+    words = ["--place", "guest-stackable", "--rounds", 3, "--bytes", "8M", "--data-max", "1G"]
     calibration = rig.calibrate("stackable", 512, words, needs_folder=True)
-    parts = [(cipher, 1, STACKABLE_WORKS) for cipher in ("aes-256-gcm", "chacha20-poly1305")]
+    parts = [(cipher, 2, STACKABLE_WORKS) for cipher in ("aes-256-gcm", "chacha20-poly1305")]
     return calibration, {"mixed": rig.validate("stackable-mixed", 512, calibration, "guest-stackable", True, parts)}
 
 
@@ -295,12 +295,6 @@ def cost(work_folder, folder, quick=False):
     text = TEXT.format(small=SMALL_MB, rounds=ROUNDS_SMALL, judged=judged(found), calibrated=calibrated(found),
                        factor=factor(found), words=words_table(found), table=table(found))
     return text
-
-
-def check_accuracy(found):
-    these = accuracies(found)
-    check(median(these) >= MEDIAN_MIN, f"the accuracy in the middle is {percent(median(these))}")
-    check(min(these) >= EACH_MIN, f"the least accuracy is {percent(min(these))}")
 
 
 def forget(work_folder):
