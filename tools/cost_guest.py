@@ -117,7 +117,8 @@ class CostGuest:
     def cost(self, *words, timeout_s=1800):
         """What `scree cost` says."""
         command = " ".join(str(word) for word in words)
-        self.guest.sh(f"scree cost {command} -o json >/tmp/said", timeout_s)
+        # A terminal would have it tell how far it is, which costs.
+        self.guest.sh(f"scree cost {command} -o json >/tmp/said 2>/tmp/why || {{ cat /tmp/why; false; }}", timeout_s)
         return json.loads(self.guest.sh("cat /tmp/said"))
 
     def end(self):

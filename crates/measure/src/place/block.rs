@@ -67,16 +67,23 @@ impl Place for BlockPlace {
     }
 }
 
+/// What dm-crypt calls a cipher, and the length of its key in bytes.
+fn named(cipher: Cipher) -> Option<(&'static str, usize)> {
+    match cipher {
+        // Two keys.
+        Cipher::Aes256Xts => Some(("aes-xts-plain64", 64)),
+        Cipher::Aes128Xts => Some(("aes-xts-plain64", 32)),
+        Cipher::Aes256Cbc => Some(("aes-cbc-essiv:sha256", 32)),
+        Cipher::Aes128Cbc => Some(("aes-cbc-essiv:sha256", 16)),
+        // Without a place for tags.
+        Cipher::Aes128Gcm | Cipher::Aes256Gcm | Cipher::ChaCha20Poly1305 => None,
+    }
+}
+
 fn map(cipher: Cipher, device: &Path) -> Result<(), MeasureError> {
-    let (mode, bytes) = match cipher {
-        Cipher::Aes256Xts => ("aes-xts-plain64", 64),
-        Cipher::Aes128Xts => ("aes-xts-plain64", 32),
-        Cipher::Aes256Cbc => ("aes-cbc-essiv:sha256", 32),
-        Cipher::Aes128Cbc => ("aes-cbc-essiv:sha256", 16),
-        _ => {
-            let why = format!("dm-crypt has no {cipher} by itself");
-            return Err(MeasureError::Unfit(why));
-        }
+    let Some((mode, bytes)) = named(cipher) else {
+        let why = format!("dm-crypt has no {cipher} by itself");
+        return Err(MeasureError::Unfit(why));
     };
     let bits = (bytes * 8).to_string();
     let device = device.to_string_lossy();
@@ -97,7 +104,7 @@ fn map(cipher: Cipher, device: &Path) -> Result<(), MeasureError> {
         NAME,
     ];
     // XTS wants two keys that differ.
-    let key: Vec<u8> = (1..=bytes).collect();
+    let key: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
     run(command(&words), &key).map(|_| ())
 }
 
