@@ -5,7 +5,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use api::types::{AUDIT_FILES_MAX, AuditFile, AuditFileSystem, AuditFiles, AuditFound, AuditHeld};
+use api::types::{
+    AUDIT_FILES_MAX, AuditFile, AuditFileSystem, AuditFiles, AuditFound, AuditHeld, AuditLength,
+};
 use base::{BlockSize, IoError};
 use chain::extfs::{ScanError, Source, View};
 use chain::partition::{Partition, partitions};
@@ -125,7 +127,10 @@ impl FileSystems {
             listed: listed.into_iter().map(|one| self.listed(one)).collect(),
             unlisted,
             files,
-            lengths: shortened(lengths, block).into_iter().collect(),
+            lengths: shortened(lengths, block)
+                .into_iter()
+                .map(|(bytes, files)| AuditLength { bytes, files })
+                .collect(),
             file_systems: self.0.iter().map(FileSystem::shown).collect(),
             ..found
         }

@@ -127,7 +127,16 @@ pub struct AuditFound {
     pub unlisted: u64,
     /// How much content each file has, in bytes, and how many have so much: of all files.
     #[serde(default)]
-    pub lengths: Vec<(u64, u64)>,
+    pub lengths: Vec<AuditLength>,
+}
+
+/// Files that have as much content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuditLength {
+    /// How much, each, in bytes.
+    pub bytes: u64,
+    /// How many they are.
+    pub files: u64,
 }
 
 /// A place for a file system, and what is there.

@@ -145,9 +145,9 @@ fn predicted(
     let files: FileList = found
         .lengths
         .iter()
-        .flat_map(|(length, count)| {
-            let count = usize::try_from(*count).unwrap_or(usize::MAX);
-            std::iter::repeat_n(*length, count)
+        .flat_map(|alike| {
+            let count = usize::try_from(alike.files).unwrap_or(usize::MAX);
+            std::iter::repeat_n(alike.bytes, count)
         })
         .collect();
     if files.lengths().is_empty() {
