@@ -39,8 +39,8 @@ impl Acting {
     /// [`ControlError::NotFound`] (the volume, the snapshot, a unit);
     /// [`ControlError::Forbidden`] unless the asker may read the volume, and a host has it or
     /// is for them; [`ControlError::Conflict`] if nothing was written to it yet, it is being
-    /// deleted, the snapshot is not of it or not completed, or enough of it are under way;
-    /// [`ControlError::Invalid`] if no unit is named, or one that holds nothing of any volume;
+    /// deleted, the snapshot is not of it or not completed, a unit holds nothing of any volume,
+    /// or enough of it are under way; [`ControlError::Invalid`] if no unit is named;
     /// [`ControlError::Unavailable`] if no host is heard of that could do it.
     pub async fn begin_audit(
         &self,
@@ -127,7 +127,7 @@ impl Acting {
             };
             if !sets.iter().any(has_it) {
                 let reason = format!("unit {name} is in no copyset: it holds nothing of a volume");
-                return Err(ControlError::invalid("units", reason));
+                return Err(ControlError::conflict(reason));
             }
             captured.insert(unit.id);
         }

@@ -17,9 +17,10 @@ pub const AUDIT_FILES_MAX: usize = 10_000;
 pub struct AuditVolume {
     /// The units that are taken for captured: ids, names of their daemons, or the last part of
     /// their URLs, where only one ends so.
-    #[schema(min_items = 1, max_items = 1000)]
+    #[schema(min_items = 1, max_items = 1000, pattern = r"^[^\u0000]*$")]
     pub units: Vec<String>,
     /// This snapshot of the volume (name or id), in the place of its newest version.
+    #[schema(pattern = r"^[^\u0000]*$")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
     /// List the files of which something is on these units.
