@@ -180,7 +180,8 @@ impl Work {
             flow,
             returned_s: watch.returned.map_or(run_s, |time| time.as_secs_f64()),
             run_s,
-            cpu_s: (meter.read()? - cpu).as_secs_f64(),
+            // A machine's account is told in ticks: of nothing it may be less than nothing.
+            cpu_s: meter.read()?.as_secs_f64() - cpu.as_secs_f64(),
             fetched_bytes,
         };
         if let Surface::Folder(folder) = &surface {

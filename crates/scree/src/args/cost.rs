@@ -63,7 +63,7 @@ pub struct CalibrateArguments {
     pub place: PlaceArguments,
 
     /// Each cipher is measured for so long by itself, by size and direction.
-    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = some_time)]
     pub cipher_time: Duration,
 
     /// How often each is measured; the median counts.
@@ -272,6 +272,14 @@ fn time(text: &str) -> Result<Duration, String> {
     let (number, each_s) = parts.ok_or_else(invalid)?;
     let number = seconds(number.trim()).map_err(|_| invalid())?;
     Duration::try_from_secs_f64(number * each_s).map_err(|_| invalid())
+}
+
+/// The same, and not none.
+fn some_time(text: &str) -> Result<Duration, String> {
+    match time(text)? {
+        Duration::ZERO => Err("it takes some time".to_owned()),
+        time => Ok(time),
+    }
 }
 
 #[cfg(test)]

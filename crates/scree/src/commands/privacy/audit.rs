@@ -313,12 +313,20 @@ fn listed(found: &AuditFound) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use api::types::AuditLength;
+
     use super::*;
 
     fn found(lengths: &[(u64, u64)], whole_bytes: u64) -> AuditFound {
         let all = lengths.iter().map(|(length, count)| length * count).sum();
         let mut found = AuditFound {
-            lengths: lengths.to_vec(),
+            lengths: lengths
+                .iter()
+                .map(|(bytes, files)| AuditLength {
+                    bytes: *bytes,
+                    files: *files,
+                })
+                .collect(),
             ..AuditFound::default()
         };
         found.files.whole_bytes = whole_bytes;
