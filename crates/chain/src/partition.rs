@@ -29,6 +29,24 @@ pub struct Partition {
     pub length: u64,
 }
 
+impl Partition {
+    /// Where on the disk something of it lies, in bytes.
+    ///
+    /// # Errors
+    /// [`IoError::OutOfRange`] if it ends beyond it.
+    pub fn on_disk(&self, offset: u64, length: u64) -> Result<u64, IoError> {
+        let size = self.length;
+        match offset.checked_add(length) {
+            Some(end) if end <= size => Ok(self.offset + offset),
+            _ => Err(IoError::OutOfRange {
+                offset,
+                length,
+                size,
+            }),
+        }
+    }
+}
+
 /// The partitions of a disk of `disk_bytes`, in the order of their table; none, if it has
 /// no table: then all of it may be a file system.
 ///

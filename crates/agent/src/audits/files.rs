@@ -28,15 +28,8 @@ struct Part<'a> {
 
 impl Source for Part<'_> {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
-        let (length, size) = (out.len() as u64, self.place.length);
-        if offset.checked_add(length).is_none_or(|end| end > size) {
-            return Err(IoError::OutOfRange {
-                offset,
-                length,
-                size,
-            });
-        }
-        self.disk.read(self.place.offset + offset, out)
+        let offset = self.place.on_disk(offset, out.len() as u64)?;
+        self.disk.read(offset, out)
     }
 }
 

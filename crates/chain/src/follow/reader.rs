@@ -54,18 +54,11 @@ struct Asking {
 
 impl Source for Asking {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
-        let (length, size) = (out.len() as u64, self.place.length);
-        if offset.checked_add(length).is_none_or(|end| end > size) {
-            return Err(IoError::OutOfRange {
-                offset,
-                length,
-                size,
-            });
-        }
+        let offset = self.place.on_disk(offset, out.len() as u64)?;
         let gone = || IoError::Stopped("nobody waits for this any more".to_owned());
         let (answer, answered) = mpsc::channel();
         let ask = Ask {
-            offset: self.place.offset + offset,
+            offset,
             length: out.len(),
             answer,
         };

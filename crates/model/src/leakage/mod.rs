@@ -11,6 +11,8 @@
 //! on few sets, [`Shares`] has what is known of files in pieces (`pieces`), and a
 //! trial draws the sets (`drawn`).
 
+#[cfg(test)]
+mod cases;
 mod documents;
 mod drawn;
 mod estimate;

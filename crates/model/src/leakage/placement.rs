@@ -352,6 +352,7 @@ pub(super) fn convolved(one: &[f64], count: u32) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::leakage::cases::permutations;
 
     fn close(one: f64, other: f64) -> bool {
         (one - other).abs() <= 1e-12 * one.abs().max(other.abs()).max(1e-3)
@@ -419,22 +420,6 @@ mod tests {
                 assert!(close(found, expected), "{planned:?} {captured}");
             }
         }
-    }
-
-    fn permutations(of: Vec<u32>) -> Vec<Vec<u32>> {
-        if of.len() <= 1 {
-            return vec![of];
-        }
-        let mut all = Vec::new();
-        for at in 0..of.len() {
-            let mut rest = of.clone();
-            let first = rest.remove(at);
-            all.extend(permutations(rest).into_iter().map(|mut rest| {
-                rest.insert(0, first);
-                rest
-            }));
-        }
-        all
     }
 
     /// Every pair of permutations of six units.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::Deal;
 use super::*;
+use crate::leakage::cases::permutations;
 
 /// A set as its captured units make it: which places of a row are readable.
 type Set = Vec<bool>;
@@ -21,22 +22,6 @@ fn set(spread: Spread, units: &[u32], captured: u32) -> Set {
         .iter()
         .map(|unit| is_whole || is_captured(unit))
         .collect()
-}
-
-fn permutations(of: Vec<u32>) -> Vec<Vec<u32>> {
-    if of.len() <= 1 {
-        return vec![of];
-    }
-    let mut all = Vec::new();
-    for at in 0..of.len() {
-        let mut rest = of.clone();
-        let first = rest.remove(at);
-        all.extend(permutations(rest).into_iter().map(|mut rest| {
-            rest.insert(0, first);
-            rest
-        }));
-    }
-    all
 }
 
 /// How likely a file of so many blocks is readable, if its pieces lie on these sets alone: each

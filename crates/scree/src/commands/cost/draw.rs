@@ -12,12 +12,6 @@ use crate::plot::{Chart, Series};
 /// No result is longer, in bytes.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Cases of one machine.
-pub trait Drawn {
-    fn cases(&self) -> &[Case];
-    fn memory_bytes(&self) -> u64;
-}
-
 /// Runs it.
 pub fn run(arguments: &DrawArguments) -> Result<(), Failure> {
     let mut all: Vec<Validated> = Vec::new();
@@ -78,19 +72,17 @@ fn title(figure: Figure) -> (&'static str, &'static str) {
 }
 
 /// A line for each memory, cipher and way to know.
-pub fn chart<D: Drawn>(all: &[D], figure: Figure, only: Option<&str>) -> Result<Chart, Failure> {
+pub fn chart(all: &[Validated], figure: Figure, only: Option<&str>) -> Result<Chart, Failure> {
     let is_drawn = |case: &&Case| only.is_none_or(|only| case.work.starts_with(only));
-    let memories: BTreeSet<u64> = all.iter().map(Drawn::memory_bytes).collect();
-    let ciphers = all
-        .iter()
-        .flat_map(|one| one.cases().iter().filter(is_drawn));
+    let memories: BTreeSet<u64> = all.iter().map(|one| one.machine.memory_bytes).collect();
+    let ciphers = all.iter().flat_map(|one| one.cases.iter().filter(is_drawn));
     let ciphers: BTreeSet<&str> = ciphers.map(|case| case.cipher.as_str()).collect();
     let mut series = Vec::new();
     for memory in &memories {
         for cipher in &ciphers {
             for line in 0..2 {
-                let of_memory = all.iter().filter(|one| one.memory_bytes() == *memory);
-                let cases = of_memory.flat_map(|one| one.cases().iter().filter(is_drawn));
+                let of_memory = all.iter().filter(|one| one.machine.memory_bytes == *memory);
+                let cases = of_memory.flat_map(|one| one.cases.iter().filter(is_drawn));
                 let cases = cases.filter(|case| case.cipher == *cipher);
                 let mut name = "";
                 let mut points = Vec::new();

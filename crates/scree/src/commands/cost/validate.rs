@@ -4,7 +4,7 @@ use measure::place::place;
 use measure::{Comparison, Machine, PlaceKind, Work, compare};
 use serde::{Deserialize, Serialize};
 
-use super::draw::{Drawn, chart};
+use super::draw::chart;
 use super::scratch::Scratch;
 use super::{load, percent, refused, seconds};
 use crate::args::{Figure, ValidateArguments};
@@ -136,11 +136,8 @@ pub fn run(format: Format, arguments: &ValidateArguments) -> Result<(), Failure>
         cases,
     };
     if let Some(path) = &arguments.plot {
-        let drawn = [validated];
-        let drawing = chart(&drawn, Figure::Share, None)?;
-        write_picture(path, &drawing)?;
-        let [validated] = drawn;
-        return Ok(print(format, &validated, shown)?);
+        let drawn = std::slice::from_ref(&validated);
+        write_picture(path, &chart(drawn, Figure::Share, None)?)?;
     }
     Ok(print(format, &validated, shown)?)
 }
@@ -200,14 +197,4 @@ fn shown(validated: &Validated) -> String {
         percent(validated.accuracy_median),
         percent(validated.accuracy_min),
     )
-}
-
-impl Drawn for Validated {
-    fn cases(&self) -> &[Case] {
-        &self.cases
-    }
-
-    fn memory_bytes(&self) -> u64 {
-        self.machine.memory_bytes
-    }
 }
