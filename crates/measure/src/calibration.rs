@@ -19,6 +19,8 @@ const BYTES_MAX: u64 = 16 << 20;
 pub struct MeasuredLayer {
     /// With what it encrypts.
     pub cipher: Cipher,
+    /// When it was measured.
+    pub at: Timestamp,
     /// What it costs.
     pub layer: Layer,
 }
@@ -28,6 +30,8 @@ pub struct MeasuredLayer {
 pub struct MeasuredPlace {
     /// Which.
     pub place: PlaceKind,
+    /// When it was measured without encryption.
+    pub at: Timestamp,
     /// The memory that its F is of, in bytes.
     pub memory_bytes: u64,
     /// Without encryption.
@@ -43,7 +47,7 @@ pub struct Calibration {
     pub version: u32,
     /// Where.
     pub machine: Machine,
-    /// When it ended.
+    /// When ciphers were measured by themselves; places have times of their own.
     pub at: Timestamp,
     /// Ciphers by themselves.
     pub ciphers: Vec<CipherSpeed>,
@@ -120,9 +124,16 @@ impl Calibration {
         self.places.iter().find(|one| one.place == kind)
     }
 
-    /// Puts what was measured in the place of what was known of the same.
-    pub fn put(&mut self, place: MeasuredPlace) {
-        self.places.retain(|one| one.place != place.place);
+    /// Puts what was measured in the place of what was known of the same. What other ciphers
+    /// cost there stays: it is in addition to what the place does in any case.
+    pub fn put(&mut self, mut place: MeasuredPlace) {
+        let known = self.places.extract_if(.., |one| one.place == place.place);
+        for layer in known.flat_map(|one| one.layers) {
+            if place.layer(layer.cipher).is_none() {
+                place.layers.push(layer);
+            }
+        }
+        place.layers.sort_by_key(|one| one.cipher);
         self.places.push(place);
         self.places.sort_by_key(|one| one.place);
     }
@@ -165,6 +176,7 @@ mod tests {
             ciphers: Vec::new(),
             places: vec![MeasuredPlace {
                 place: PlaceKind::Agent,
+                at: Timestamp::UNIX_EPOCH,
                 memory_bytes: 1 << 30,
                 target: Target {
                     bytes_per_s: Both {
@@ -179,6 +191,7 @@ mod tests {
                 },
                 layers: vec![MeasuredLayer {
                     cipher: Cipher::Aes256Gcm,
+                    at: Timestamp::UNIX_EPOCH,
                     layer: Layer {
                         cpu: sized(),
                         latency: sized(),
@@ -201,7 +214,16 @@ mod tests {
         assert_eq!(Calibration::load(&path).expect("loaded"), saved);
         // Once more, of the same place.
         saved.put(saved.places[0].clone());
-        assert_eq!(saved.places.len(), 1);
+        assert_eq!((saved.places.len(), saved.places[0].layers.len()), (1, 1));
+        // With another cipher: of the first, what was known is known.
+        let mut other = saved.places[0].clone();
+        other.layers[0].cipher = Cipher::Aes128Gcm;
+        saved.put(other);
+        let ciphers = saved.places[0].layers.iter().map(|one| one.cipher);
+        assert_eq!(
+            ciphers.collect::<Vec<_>>(),
+            [Cipher::Aes128Gcm, Cipher::Aes256Gcm]
+        );
     }
 
     #[test]

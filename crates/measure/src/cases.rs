@@ -4,7 +4,7 @@ use model::cost::{Prediction, accuracy, predict};
 
 use crate::calibration::MeasuredPlace;
 use crate::place::Place;
-use crate::{Cipher, Machine, MeasureError, Run, Work};
+use crate::{Cipher, Machine, MeasureError, Run, Waiting, Work};
 
 /// One work, with a cipher: as it was predicted, and as it was.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,8 +36,9 @@ impl Comparison {
 }
 
 /// Does each work without encryption and with it, so many times, and says what was predicted
-/// and what was measured; `say` is told what comes next. What was predicted is made of what the
-/// work asks for, as the run without encryption counted it.
+/// and what was measured. What was predicted is made of what the work asks for, as the run
+/// without encryption counted it; of a program that does more than that it is known, too, how
+/// long it takes without encryption, and how much of a CPU.
 ///
 /// # Errors
 /// If something cannot be done here, or was not calibrated.
@@ -47,13 +48,16 @@ pub fn compare(
     cipher: Cipher,
     works: &[Work],
     rounds: u32,
-    say: &mut dyn FnMut(String),
+    waiting: &mut Waiting<'_>,
 ) -> Result<Vec<Comparison>, MeasureError> {
     let kind = measured.place;
     let Some(layer) = measured.layer(cipher) else {
         let why = format!("{kind} with {cipher} was not calibrated");
         return Err(MeasureError::Unfit(why));
     };
+    if let Some(why) = works.iter().find_map(|work| work.unfit(kind)) {
+        return Err(MeasureError::Unfit(why));
+    }
     let machine = Machine::here();
     let mut runs = vec![[Vec::new(), Vec::new()]; works.len()];
     for round in 0..rounds {
@@ -61,8 +65,8 @@ pub fn compare(
             let name = with.map_or("nothing", Cipher::name);
             let mut opened = place.open(with)?;
             for (work, runs) in works.iter().zip(&mut runs) {
-                say(format!("{kind} with {name}, round {}: {work}", round + 1));
-                runs[way].push(work.run(&mut *opened)?);
+                (waiting.say)(format!("{kind} with {name}, round {}: {work}", round + 1));
+                runs[way].push(work.run(&mut *opened, waiting.stop)?);
             }
             opened.close()?;
         }

@@ -65,6 +65,20 @@ impl Cipher {
             Self::ChaCha20Poly1305 => "chacha20-poly1305",
         }
     }
+
+    /// They differ in the length of their keys only: what one costs more than the other by
+    /// itself is what it costs more elsewhere, too. Of others that is not so, since each place
+    /// has programs of its own for them.
+    #[must_use]
+    pub fn is_of_one_mode(self, other: Self) -> bool {
+        let mode = |name: &'static str| {
+            let keys = ["aes-128-", "aes-256-"];
+            keys.iter()
+                .find_map(|key| name.strip_prefix(key))
+                .unwrap_or(name)
+        };
+        mode(self.name()) == mode(other.name())
+    }
 }
 
 impl std::fmt::Display for Cipher {
@@ -261,6 +275,18 @@ mod tests {
                 "{speed:?}"
             );
         }
+    }
+
+    #[test]
+    fn one_mode_has_keys_of_both_lengths() {
+        let alike = |one: Cipher| {
+            Cipher::ALL
+                .iter()
+                .filter(move |other| one.is_of_one_mode(**other))
+        };
+        assert_eq!(alike(Cipher::Aes128Xts).count(), 2);
+        assert_eq!(alike(Cipher::ChaCha20Poly1305).count(), 1);
+        assert!(!Cipher::Aes256Cbc.is_of_one_mode(Cipher::Aes256Gcm));
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub enum MeasureError {
         /// Which.
         path: PathBuf,
         /// What the operating system says.
+        #[source]
         error: io::Error,
     },
     /// A program cannot be started.
@@ -22,6 +23,7 @@ pub enum MeasureError {
         /// Its name.
         program: String,
         /// What the operating system says.
+        #[source]
         error: io::Error,
         /// What to do about it.
         hint: &'static str,
@@ -54,8 +56,12 @@ pub enum MeasureError {
         /// Whose.
         whose: String,
         /// What the operating system says.
+        #[source]
         error: io::Error,
     },
+    /// Somebody wanted it to end.
+    #[error("ended before its end")]
+    Stopped,
     /// What is asked for does not go together.
     #[error("{0}")]
     Unfit(String),

@@ -12,7 +12,7 @@ use world::{Endpoint, real::RealClock};
 
 use crate::files::{content, places};
 use crate::work::Stopwatch;
-use crate::{MeasureError, Work};
+use crate::{MeasureError, Stop, Work};
 
 /// Nothing is waited for longer: a full disk or a dead server is an error by then.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -20,14 +20,23 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// The token of flushes; requests have lower ones.
 const FLUSH: Token = 1 << 40;
 
-struct Export {
+/// One request: where, how much, and whether it is read there.
+#[derive(Clone, Copy)]
+struct Request {
+    offset: u64,
+    bytes: u64,
+    is_read: bool,
+}
+
+struct Export<'a> {
+    stop: &'a Stop,
     client: NbdClient,
     watcher: Watcher,
     completions: Vec<Completion>,
 }
 
-impl Export {
-    fn open(socket: &Path, name: &str) -> Result<Self, MeasureError> {
+impl<'a> Export<'a> {
+    fn open(socket: &Path, name: &str, stop: &'a Stop) -> Result<Self, MeasureError> {
         let broken = |why: &dyn std::fmt::Display| MeasureError::Connection(why.to_string());
         let watcher = Watcher::new().map_err(|error| broken(&error))?;
         let mut options = ClientOptions::new(name, Arc::new(RealClock::new()));
@@ -35,6 +44,7 @@ impl Export {
         let target = Target::Endpoint(Endpoint::Unix(socket.to_owned()));
         let client = NbdClient::new(target, options, watcher.clone()).opened();
         Ok(Self {
+            stop,
             client: client.map_err(|error| broken(&error))?,
             watcher,
             completions: Vec::new(),
@@ -58,24 +68,25 @@ impl Export {
         }
     }
 
-    fn requests(
-        &mut self,
-        places: &[(u64, bool)],
-        request_bytes: u64,
-        depth: usize,
-    ) -> Result<Both<Flow>, MeasureError> {
-        let mut buffer = content(request_bytes as usize);
+    fn requests(&mut self, requests: &[Request], depth: usize) -> Result<Both<Flow>, MeasureError> {
+        let largest = requests.iter().map(|request| request.bytes).max();
+        let mut buffer = content(largest.unwrap_or(0) as usize);
         let mut flow: Both<Flow> = Both::default();
         let (mut next, mut under_way) = (0, 0);
-        while next < places.len() || under_way > 0 {
-            while next < places.len() && under_way < depth {
-                let (offset, is_read) = places[next];
-                let token = next as Token;
+        while next < requests.len() || under_way > 0 {
+            self.stop.check()?;
+            while next < requests.len() && under_way < depth {
+                let Request {
+                    offset,
+                    bytes,
+                    is_read,
+                } = requests[next];
+                let (token, buffer) = (next as Token, &mut buffer[..bytes as usize]);
                 let started = match is_read {
-                    true => self.client.read(token, offset, &mut buffer),
+                    true => self.client.read(token, offset, buffer),
                     false => self
                         .client
-                        .write(token, offset, &buffer, Durability::Volatile),
+                        .write(token, offset, buffer, Durability::Volatile),
                 };
                 match started {
                     Started::Busy => break,
@@ -88,7 +99,7 @@ impl Export {
                 } else {
                     &mut flow.write
                 };
-                way.bytes += request_bytes as f64;
+                way.bytes += bytes as f64;
                 way.operations += 1.0;
                 next += 1;
             }
@@ -110,7 +121,11 @@ impl Export {
 }
 
 /// Writes what is to be read.
-pub(crate) fn prepare(work: &Work, socket: &Path, name: &str) -> Result<(), MeasureError> {
+pub(crate) fn prepare(
+    work: &Work,
+    (socket, name): (&Path, &str),
+    stop: &Stop,
+) -> Result<(), MeasureError> {
     let Work::Direct {
         bytes,
         read_percent: 1..,
@@ -119,19 +134,28 @@ pub(crate) fn prepare(work: &Work, socket: &Path, name: &str) -> Result<(), Meas
     else {
         return Ok(());
     };
-    let mut export = Export::open(socket, name)?;
-    let every = 1 << 20;
-    let all: Vec<(u64, bool)> = (0..bytes / every).map(|at| (at * every, false)).collect();
-    export.requests(&all, every, 4)?;
+    let mut export = Export::open(socket, name, stop)?;
+    export.requests(&whole(bytes), 4)?;
     export.flush()
+}
+
+/// Writes everything up to there, from the beginning.
+fn whole(bytes: u64) -> Vec<Request> {
+    let every = 1 << 20;
+    let offsets = (0..bytes.div_ceil(every)).map(|at| at * every);
+    let write = |offset| Request {
+        offset,
+        bytes: every.min(bytes - offset),
+        is_read: false,
+    };
+    offsets.map(write).collect()
 }
 
 /// Does it, and says what was asked for.
 pub(crate) fn run(
     work: &Work,
-    socket: &Path,
-    name: &str,
-    watch: &mut Stopwatch,
+    (socket, name): (&Path, &str),
+    watch: &mut Stopwatch<'_>,
 ) -> Result<Both<Flow>, MeasureError> {
     let Work::Direct {
         bytes,
@@ -143,10 +167,33 @@ pub(crate) fn run(
         let why = format!("{work}: a volume is measured by requests past memory only");
         return Err(MeasureError::Unfit(why));
     };
-    let mut export = Export::open(socket, name)?;
+    let mut export = Export::open(socket, name, watch.stop)?;
+    let request = |(offset, is_read)| Request {
+        offset,
+        bytes: request_bytes,
+        is_read,
+    };
     let places = places(bytes, request_bytes, read_percent);
-    let flow = export.requests(&places, request_bytes, depth as usize)?;
+    let requests: Vec<Request> = places.into_iter().map(request).collect();
+    let flow = export.requests(&requests, depth as usize)?;
     watch.returned();
     export.flush()?;
     Ok(flow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_read_was_written() {
+        for bytes in [4096, 1 << 20, (3 << 20) + 8192] {
+            let mut end = 0;
+            for request in whole(bytes) {
+                assert_eq!(request.offset, end);
+                end += request.bytes;
+            }
+            assert_eq!(end, bytes);
+        }
+    }
 }

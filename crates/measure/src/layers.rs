@@ -8,11 +8,12 @@
 //!                                           by size of requests
 //! ```
 
+use jiff::Timestamp;
 use model::cost::{Both, BySize, Flow, Layer, Linear};
 
 use crate::calibration::{MeasuredLayer, MeasuredPlace};
 use crate::place::{Place, PlaceKind};
-use crate::{Cipher, MeasureError, Run, Work, target};
+use crate::{Cipher, MeasureError, Run, Waiting, Work, target};
 
 /// How much is done.
 #[derive(Debug, Clone)]
@@ -38,14 +39,14 @@ pub(crate) struct Sizes {
 }
 
 /// Requests, in bytes: small ones, and some between these and large ones.
-const SMALL_BYTES: u64 = 4096;
+pub(crate) const SMALL_BYTES: u64 = 4096;
 
 const MIDDLE_BYTES: u64 = 32 << 10;
 
 /// As much as memory reads ahead, or FUSE takes, at once.
 pub(crate) const LARGE_BYTES: u64 = 128 << 10;
 
-/// What a program may write at once, and FUSE takes in parts.
+/// As much as requests that no memory merges have, or what a program may write at once.
 const HUGE_BYTES: u64 = 1 << 20;
 
 /// Large requests cost less for a byte, so there are more of them.
@@ -53,10 +54,12 @@ const LARGE_SHARE: u64 = 4;
 
 impl Sizes {
     pub(crate) fn of(kind: PlaceKind, effort: &Effort) -> Self {
+        let large = LARGE_SHARE * effort.bytes;
         let sizes = [
             (SMALL_BYTES, effort.bytes),
             (MIDDLE_BYTES, 2 * effort.bytes),
-            (LARGE_BYTES, LARGE_SHARE * effort.bytes),
+            (LARGE_BYTES, large),
+            (HUGE_BYTES, 2 * large),
         ];
         let mut works = Vec::new();
         for (request_bytes, bytes) in sizes {
@@ -67,20 +70,17 @@ impl Sizes {
                         bytes,
                         request_bytes,
                     });
-                    works.push(Work::ReadCold {
-                        bytes,
-                        request_bytes,
-                        is_random: request_bytes < LARGE_BYTES,
-                    });
-                    if request_bytes == LARGE_BYTES {
-                        works.push(Work::Write {
-                            bytes: 2 * bytes,
-                            request_bytes: HUGE_BYTES,
+                    // Memory above it reads no more at once than it reads ahead.
+                    if request_bytes <= LARGE_BYTES {
+                        works.push(Work::ReadCold {
+                            bytes,
+                            request_bytes,
+                            is_random: request_bytes < LARGE_BYTES,
                         });
                     }
                 }
                 _ => works.extend([0, 100].map(|read_percent| Work::Direct {
-                    bytes,
+                    bytes: bytes.min(large),
                     request_bytes,
                     read_percent,
                     depth: 1,
@@ -103,7 +103,7 @@ impl Sizes {
     }
 }
 
-/// Measures a place, with these ciphers; `say` is told what comes next.
+/// Measures a place, with these ciphers.
 ///
 /// # Errors
 /// If it cannot be measured here.
@@ -112,7 +112,7 @@ pub fn calibrate(
     place: &mut dyn Place,
     ciphers: &[Cipher],
     effort: &Effort,
-    say: &mut dyn FnMut(String),
+    waiting: &mut Waiting<'_>,
 ) -> Result<MeasuredPlace, MeasureError> {
     let sizes = Sizes::of(kind, effort);
     let ways: Vec<Option<Cipher>> = std::iter::once(None)
@@ -132,15 +132,21 @@ pub fn calibrate(
             let mut opened = place.open(*way)?;
             let mut these = Vec::new();
             for work in &works {
-                say(format!("{kind} with {name}, round {}: {work}", round + 1));
-                these.push(work.run(&mut *opened)?);
+                (waiting.say)(format!("{kind} with {name}, round {}: {work}", round + 1));
+                these.push(work.run(&mut *opened, waiting.stop)?);
             }
             runs.push(these);
             if way.is_none() && target.is_none() && round + 1 == effort.rounds {
-                say(format!("{kind}: throughput and memory"));
+                (waiting.say)(format!("{kind}: throughput and memory"));
                 let mut plain = medians(&works, runs);
                 plain.truncate(sizes.works.len());
-                target = Some(target::measure(&mut *opened, &sizes, &plain, effort)?);
+                target = Some(target::measure(
+                    &mut *opened,
+                    &sizes,
+                    &plain,
+                    effort,
+                    waiting.stop,
+                )?);
             }
             opened.close()?;
         }
@@ -149,19 +155,29 @@ pub fn calibrate(
     let (plain, sealed) = measured
         .split_first()
         .ok_or_else(|| MeasureError::Unfit("nothing was measured".to_owned()))?;
+    let at = now();
     let layers = ciphers
         .iter()
         .zip(sealed)
         .map(|(cipher, runs)| MeasuredLayer {
             cipher: *cipher,
+            at,
             layer: layer(kind, &sizes, plain, runs),
         });
     Ok(MeasuredPlace {
         place: kind,
+        at,
         memory_bytes: effort.memory_bytes,
         target: target.ok_or_else(|| MeasureError::Unfit("no round was asked for".to_owned()))?,
         layers: layers.collect(),
     })
+}
+
+/// The time by this machine's clock.
+#[must_use]
+pub fn now() -> Timestamp {
+    let wall = world::World::real(1).clock.wall();
+    Timestamp::from_millisecond(wall.0).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 /// Of each work, its median over all rounds.

@@ -1,6 +1,11 @@
 //! Which machine it is, and what it has.
 
+use std::time::{Duration, Instant};
+
 use serde::{Deserialize, Serialize};
+
+/// By then a CPU runs as fast as it does under load.
+const BUSY: Duration = Duration::from_millis(50);
 
 /// What makes a measurement one of this machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -11,7 +16,7 @@ pub struct Machine {
     pub processor: String,
     /// How many there are.
     pub cpus: usize,
-    /// Their rate in Hz, where the kernel tells it: of seconds it makes cycles.
+    /// Their rate in Hz while they work, where the kernel tells it: of seconds it makes cycles.
     pub cycles_per_s: Option<f64>,
     /// Memory in bytes, as the kernel has it.
     pub memory_bytes: u64,
@@ -30,12 +35,21 @@ impl Machine {
             name: world::host::name(),
             processor: of_cpu("model name").unwrap_or_else(|| "unknown".to_owned()),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
-            cycles_per_s: of_cpu("cpu MHz")
-                .and_then(|rate| rate.parse::<f64>().ok())
-                .map(|rate| rate * 1e6),
+            cycles_per_s: fastest(&read("/proc/cpuinfo")),
             memory_bytes: memory_bytes(&read("/proc/meminfo")).unwrap_or(0),
             kernel: names.release().to_string_lossy().into_owned(),
         }
+    }
+
+    /// The same, of which this program keeps a CPU busy first: one that idles may be slower.
+    #[must_use]
+    pub fn busy() -> Self {
+        let begun = Instant::now();
+        let mut count = 0_u64;
+        while begun.elapsed() < BUSY {
+            count = std::hint::black_box(count.wrapping_add(1));
+        }
+        Self::here()
     }
 
     /// In what it differs from another one that measurements would not be the same on; none, if
@@ -56,6 +70,16 @@ impl Machine {
             )
         })
     }
+}
+
+/// The rate of the CPU that has the highest, in Hz.
+fn fastest(cpuinfo: &str) -> Option<f64> {
+    let rates = cpuinfo.lines().filter_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        let rate = value.trim().parse::<f64>().ok()?;
+        (key.trim() == "cpu MHz" && rate.is_finite() && rate > 0.0).then_some(rate * 1e6)
+    });
+    rates.max_by(f64::total_cmp)
 }
 
 /// `NAME : VALUE`, the first one.
@@ -99,5 +123,8 @@ mod tests {
             Some(2_097_152)
         );
         assert_eq!(memory_bytes("MemTotal: much\n"), None);
+        let rates = "cpu MHz\t: 800.0\ncpu MHz\t: 3000.5\ncpu MHz\t: x\n";
+        assert_eq!(fastest(rates), Some(3000.5e6));
+        assert_eq!(fastest("model name: x\n"), None);
     }
 }

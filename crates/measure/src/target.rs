@@ -2,18 +2,15 @@
 
 use model::cost::{Both, Curve, CurveError, CurvePoint, Flow, Linear, Target};
 
-use crate::layers::{Effort, LARGE_BYTES, Sizes, per_operation};
-use crate::place::Opened;
-use crate::{MeasureError, Run, Surface, Work};
+use crate::layers::{Effort, LARGE_BYTES, SMALL_BYTES, Sizes, per_operation};
+use crate::place::{FolderOpened, Opened};
+use crate::{MeasureError, Run, Stop, Surface, Work};
 
 /// Data of these sizes, of the memory.
 const RATIOS: [f64; 7] = [0.1, 0.25, 0.5, 0.65, 0.8, 1.0, 1.5];
 
 /// Requests of those who read and write from one end to the other, in bytes.
 const STREAM_BYTES: u64 = 1 << 20;
-
-/// Small ones, for what each request takes by itself.
-const SMALL_BYTES: u64 = 4096;
 
 /// So many requests are under way where it is to do as much as it can.
 const DEPTH: u32 = 16;
@@ -25,34 +22,62 @@ pub(crate) fn measure(
     sizes: &Sizes,
     direct: &[(Work, Run)],
     effort: &Effort,
+    stop: &Stop,
 ) -> Result<Target, MeasureError> {
-    let cpu = |run: &Run| run.cpu_s;
-    let alone = |run: &Run| run.run_s;
-    let direct_cpu = both(direct, cpu);
-    let direct_latency = both(direct, alone);
-    if let Surface::Export { .. } = opened.surface() {
-        let mut rate = |read_percent| {
-            let work = Work::Direct {
-                bytes: sizes.stream_bytes,
-                request_bytes: LARGE_BYTES,
-                read_percent,
-                depth: DEPTH,
-            };
-            let run = work.run(opened)?;
-            Ok::<_, MeasureError>(sizes.stream_bytes as f64 / run.run_s)
-        };
-        return Ok(Target {
-            bytes_per_s: Both {
-                write: rate(0)?,
-                read: rate(100)?,
-            },
-            reads: Curve::flat(),
-            writes: Curve::flat(),
-            cpu: direct_cpu,
-            direct_cpu,
-            direct_latency,
-        });
+    match opened.surface() {
+        Surface::Export { .. } => of_export(opened, sizes, direct, effort, stop),
+        Surface::Folder(_) => of_folder(opened, sizes, direct, effort, stop),
     }
+}
+
+/// A volume, and the memory of whoever uses it.
+fn of_export(
+    opened: &mut dyn Opened,
+    sizes: &Sizes,
+    direct: &[(Work, Run)],
+    effort: &Effort,
+    stop: &Stop,
+) -> Result<Target, MeasureError> {
+    let mut rate = |read_percent| {
+        let work = Work::Direct {
+            bytes: sizes.stream_bytes,
+            request_bytes: LARGE_BYTES,
+            read_percent,
+            depth: DEPTH,
+        };
+        let run = work.run(opened, stop)?;
+        Ok::<_, MeasureError>(sizes.stream_bytes as f64 / run.run_s)
+    };
+    let bytes_per_s = Both {
+        write: rate(0)?,
+        read: rate(100)?,
+    };
+    let folder = opened
+        .plain_folder()
+        .map(|folder| FolderOpened::new(folder.to_owned()))
+        .transpose()?;
+    let reads = match folder {
+        Some(mut folder) => above(&seen(&mut folder, effort, stop)?, bytes_per_s.read)?,
+        None => Curve::flat(),
+    };
+    let direct_cpu = both(direct, |run| run.cpu_s);
+    Ok(Target {
+        bytes_per_s,
+        reads,
+        writes: Curve::flat(),
+        cpu: direct_cpu,
+        direct_cpu,
+        direct_latency: both(direct, |run| run.run_s),
+    })
+}
+
+fn of_folder(
+    opened: &mut dyn Opened,
+    sizes: &Sizes,
+    direct: &[(Work, Run)],
+    effort: &Effort,
+    stop: &Stop,
+) -> Result<Target, MeasureError> {
     let mut streams = Vec::new();
     for request_bytes in [SMALL_BYTES, STREAM_BYTES] {
         let bytes = sizes.stream_bytes;
@@ -66,7 +91,7 @@ pub(crate) fn measure(
             is_random: false,
         };
         for work in [write, read] {
-            streams.push((work, work.run(opened)?));
+            streams.push((work, work.run(opened, stop)?));
         }
     }
     // Through memory the CPU may be what bounds it; that is counted by itself.
@@ -78,14 +103,22 @@ pub(crate) fn measure(
         read: rate(|flow| flow.read),
         write: rate(|flow| flow.write),
     };
-    let (reads, writes) = curves(opened, &bytes_per_s, effort)?;
+    let seen = seen(opened, effort, stop)?;
     Ok(Target {
         bytes_per_s,
-        reads,
-        writes,
-        cpu: both(&streams, cpu),
-        direct_cpu,
-        direct_latency,
+        reads: curve(seen.iter().map(|one| CurvePoint {
+            data_ratio: one.data_ratio,
+            speedup: one.read_bytes_per_s / bytes_per_s.read,
+            missed: one.missed,
+        }))?,
+        writes: curve(seen.iter().map(|one| CurvePoint {
+            data_ratio: one.data_ratio,
+            speedup: one.written_bytes_per_s / bytes_per_s.write,
+            missed: 1.0,
+        }))?,
+        cpu: both(&streams, |run| run.cpu_s),
+        direct_cpu: both(direct, |run| run.cpu_s),
+        direct_latency: both(direct, |run| run.run_s),
     })
 }
 
@@ -96,13 +129,18 @@ fn both(runs: &[(Work, Run)], of: fn(&Run) -> f64) -> Both<Linear> {
     }
 }
 
-/// F, of reads and of writes.
-fn curves(
-    opened: &mut dyn Opened,
-    bytes_per_s: &Both<f64>,
-    effort: &Effort,
-) -> Result<(Curve, Curve), MeasureError> {
-    let (mut reads, mut writes) = (Vec::new(), Vec::new());
+/// What memory did with data of one size.
+struct Seen {
+    data_ratio: f64,
+    /// Until the last write returned.
+    written_bytes_per_s: f64,
+    /// Warm.
+    read_bytes_per_s: f64,
+    missed: f64,
+}
+
+fn seen(opened: &mut dyn Opened, effort: &Effort, stop: &Stop) -> Result<Vec<Seen>, MeasureError> {
+    let mut all = Vec::new();
     for data_ratio in RATIOS {
         let bytes = (data_ratio * effort.memory_bytes as f64) as u64 / STREAM_BYTES * STREAM_BYTES;
         if bytes == 0 || bytes > effort.curve_bytes_max {
@@ -112,34 +150,70 @@ fn curves(
             bytes,
             request_bytes: STREAM_BYTES,
         };
-        let written = write.run(opened)?;
-        writes.push(CurvePoint {
-            data_ratio,
-            speedup: bytes as f64 / written.returned_s / bytes_per_s.write,
-            missed: 1.0,
-        });
+        let written = write.run(opened, stop)?;
         let warm = Work::ReadWarm {
             bytes,
             request_bytes: STREAM_BYTES,
         };
-        let read = warm.run(opened)?;
-        reads.push(CurvePoint {
+        let read = warm.run(opened, stop)?;
+        let bytes = bytes as f64;
+        all.push(Seen {
             data_ratio,
-            speedup: bytes as f64 / read.run_s / bytes_per_s.read,
-            missed: (read.fetched_bytes / bytes as f64).min(1.0),
+            written_bytes_per_s: bytes / written.returned_s,
+            read_bytes_per_s: bytes / read.run_s,
+            missed: (read.fetched_bytes / bytes).min(1.0),
         });
     }
-    // What was too much to be tried is taken to be as if there were no memory.
-    let curve = |mut points: Vec<CurvePoint>| {
-        if points.last().is_none_or(|last| last.data_ratio < 1.0) {
-            points.push(CurvePoint {
-                data_ratio: 1.0,
-                speedup: 1.0,
-                missed: 1.0,
-            });
+    Ok(all)
+}
+
+/// F of a target that memory is above of, by what memory missed before another one: that takes
+/// as long as this target does, and the rest as long as memory.
+fn above(seen: &[Seen], target_bytes_per_s: f64) -> Result<Curve, MeasureError> {
+    let rates = seen.iter().map(|one| one.read_bytes_per_s);
+    let memory_bytes_per_s = rates.fold(target_bytes_per_s, f64::max);
+    curve(seen.iter().map(|one| {
+        let hit = 1.0 - one.missed;
+        CurvePoint {
+            data_ratio: one.data_ratio,
+            speedup: 1.0 / (one.missed + hit * target_bytes_per_s / memory_bytes_per_s),
+            missed: one.missed,
         }
-        Curve::new(points)
-    };
-    let unfit = |error: CurveError| MeasureError::Unfit(error.to_string());
-    Ok((curve(reads).map_err(unfit)?, curve(writes).map_err(unfit)?))
+    }))
+}
+
+/// What was too much to be tried is taken to be as if there were no memory.
+fn curve(points: impl Iterator<Item = CurvePoint>) -> Result<Curve, MeasureError> {
+    let mut points: Vec<CurvePoint> = points.collect();
+    if points.last().is_none_or(|last| last.data_ratio < 1.0) {
+        points.push(CurvePoint {
+            data_ratio: 1.0,
+            speedup: 1.0,
+            missed: 1.0,
+        });
+    }
+    Curve::new(points).map_err(|error: CurveError| MeasureError::Unfit(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_above_a_target_is_as_fast_as_what_it_misses_lets_it() {
+        let one = |data_ratio, read_bytes_per_s, missed| Seen {
+            data_ratio,
+            written_bytes_per_s: 1.0,
+            read_bytes_per_s,
+            missed,
+        };
+        let seen = [one(0.5, 1e9, 0.0), one(0.9, 1e8, 0.5)];
+        let curve = above(&seen, 1e8).expect("a curve");
+        let factor = |data_ratio| curve.at(data_ratio).speedup;
+        assert!((factor(0.5) - 10.0).abs() < 1e-9);
+        assert!((factor(0.9) - 1.0 / 0.55).abs() < 1e-9);
+        assert_eq!((factor(1.0), curve.at(2.0).missed), (1.0, 1.0));
+        // A target that is faster than memory is not slowed down by it.
+        assert_eq!(above(&seen, 1e10).expect("a curve").at(0.5).speedup, 1.0);
+    }
 }

@@ -18,11 +18,10 @@ use std::path::{Path, PathBuf};
 use model::cost::{Both, Flow};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
-use rustix::fs::syncfs;
 
-use crate::MeasureError;
 use crate::error::At as _;
 use crate::work::Stopwatch;
+use crate::{MeasureError, Stop};
 
 /// One map reads so much.
 const SPLIT_BYTES: u64 = 64 << 20;
@@ -41,7 +40,7 @@ fn input(folder: &Path) -> PathBuf {
 }
 
 /// Makes the file with the words.
-pub(crate) fn prepare(folder: &Path, bytes: u64) -> Result<(), MeasureError> {
+pub(crate) fn prepare(folder: &Path, bytes: u64, stop: &Stop) -> Result<(), MeasureError> {
     clear(folder)?;
     let mut random = SmallRng::seed_from_u64(43);
     let mut text = String::new();
@@ -57,6 +56,7 @@ pub(crate) fn prepare(folder: &Path, bytes: u64) -> Result<(), MeasureError> {
     let mut file = File::create(&path).at(&path)?;
     let mut left = bytes;
     while left > 0 {
+        stop.check()?;
         let now = left.min(TEXT_BYTES as u64) as usize;
         file.write_all(&text.as_bytes()[..now]).at(&path)?;
         left -= now as u64;
@@ -112,11 +112,12 @@ impl<W: Write> Write for Counted<W> {
 pub(crate) fn count(
     folder: &Path,
     bytes: u64,
-    watch: &mut Stopwatch,
+    watch: &mut Stopwatch<'_>,
 ) -> Result<Both<Flow>, MeasureError> {
     let mut flow = Both::default();
     let splits = bytes.div_ceil(SPLIT_BYTES);
     for split in 0..splits {
+        watch.stop.check()?;
         let from = split * SPLIT_BYTES;
         map(
             folder,
@@ -127,14 +128,24 @@ pub(crate) fn count(
     }
     reduce(folder, splits, &mut flow)?;
     watch.returned();
-    let file = File::open(folder).at(folder)?;
-    syncfs(&file).map_err(Into::into).at(folder)?;
-    clear(folder)?;
+    // File by file: a file system of a program knows no other way to make all of it durable.
+    for path in (0..splits)
+        .map(|split| handed(folder, split))
+        .chain([counted(folder)])
+    {
+        File::open(&path)
+            .and_then(|file| file.sync_all())
+            .at(&path)?;
+    }
     Ok(flow)
 }
 
 fn handed(folder: &Path, split: u64) -> PathBuf {
     folder.join(format!("map-{split}"))
+}
+
+fn counted(folder: &Path) -> PathBuf {
+    folder.join("counts")
 }
 
 fn map(
@@ -181,7 +192,7 @@ fn reduce(folder: &Path, splits: u64, flow: &mut Both<Flow>) -> Result<(), Measu
         }
         lines.get_ref().add_to(&mut flow.read);
     }
-    write(&folder.join("counts"), counts, flow)
+    write(&counted(folder), counts, flow)
 }
 
 /// By word, a line each.
@@ -203,7 +214,7 @@ fn write(
 }
 
 /// Removes all files of it.
-fn clear(folder: &Path) -> Result<(), MeasureError> {
+pub(crate) fn clear(folder: &Path) -> Result<(), MeasureError> {
     for entry in std::fs::read_dir(folder).at(folder)? {
         let entry = entry.at(folder)?;
         let name = entry.file_name();
@@ -243,8 +254,9 @@ mod tests {
     #[test]
     fn a_count_says_what_it_asked_for() {
         let folder = tempfile::tempdir().expect("a folder");
-        prepare(folder.path(), 3 << 20).expect("prepared");
-        let mut watch = Stopwatch::start();
+        prepare(folder.path(), 3 << 20, &Stop::default()).expect("prepared");
+        let stop = Stop::default();
+        let mut watch = Stopwatch::start(&stop);
         let flow = count(folder.path(), 3 << 20, &mut watch).expect("counted");
         assert!(flow.read.bytes >= f64::from(3 << 20), "{flow:?}");
         assert!(flow.write.bytes > 0.0);

@@ -7,7 +7,7 @@ use model::cost::{Both, Caching, Flow, Workload};
 use serde::{Deserialize, Serialize};
 
 use crate::place::Opened;
-use crate::{MeasureError, exports, files, words};
+use crate::{MeasureError, PlaceKind, Stop, exports, files, words};
 
 /// Where it is done.
 #[derive(Debug, Clone)]
@@ -107,11 +107,12 @@ impl Run {
     }
 }
 
-/// The one in the middle, or between the two that are.
+/// The one in the middle, or between the two that are; they are sorted then.
 ///
 /// # Panics
 /// If there is none.
-fn median(all: &mut [f64]) -> f64 {
+#[must_use]
+pub fn median(all: &mut [f64]) -> f64 {
     all.sort_unstable_by(f64::total_cmp);
     let middle = all.len() / 2;
     match all.len() % 2 {
@@ -120,15 +121,17 @@ fn median(all: &mut [f64]) -> f64 {
     }
 }
 
-/// How long it takes, while it is done.
-pub(crate) struct Stopwatch {
+/// How long it takes, while it is done, and whether it is to go on.
+pub(crate) struct Stopwatch<'a> {
+    pub(crate) stop: &'a Stop,
     begun: Instant,
     returned: Option<Duration>,
 }
 
-impl Stopwatch {
-    pub(crate) fn start() -> Self {
+impl<'a> Stopwatch<'a> {
+    pub(crate) fn start(stop: &'a Stop) -> Self {
         Self {
+            stop,
             begun: Instant::now(),
             returned: None,
         }
@@ -158,23 +161,26 @@ impl Work {
     ///
     /// # Errors
     /// If it cannot be done here, or fails.
-    pub fn run(&self, opened: &mut dyn Opened) -> Result<Run, MeasureError> {
+    pub fn run(&self, opened: &mut dyn Opened, stop: &Stop) -> Result<Run, MeasureError> {
+        stop.check()?;
         let surface = opened.surface().clone();
         let meter = opened.meter();
-        self.prepare(&surface)?;
+        self.prepare(&surface, stop)?;
         opened.settle()?;
-        self.forget(&surface)?;
-        let (cpu, fetched) = (meter.read()?, files::fetched());
-        let mut watch = Stopwatch::start();
+        if self.is_cold() {
+            files::forget(&opened.folders())?;
+        }
+        let (cpu, fetched) = (meter.read()?, files::fetched()?);
+        let mut watch = Stopwatch::start(stop);
         let flow = match &surface {
             Surface::Folder(folder) => match self {
                 Self::Words { bytes } => words::count(folder, *bytes, &mut watch)?,
                 _ => files::run(self, folder, &mut watch)?,
             },
-            Surface::Export { socket, name } => exports::run(self, socket, name, &mut watch)?,
+            Surface::Export { socket, name } => exports::run(self, (socket, name), &mut watch)?,
         };
         let run_s = watch.begun.elapsed().as_secs_f64();
-        let fetched_bytes = files::fetched().saturating_sub(fetched) as f64;
+        let fetched_bytes = files::fetched()?.saturating_sub(fetched) as f64;
         opened.settle()?;
         let run = Run {
             flow,
@@ -185,29 +191,48 @@ impl Work {
             fetched_bytes,
         };
         if let Surface::Folder(folder) = &surface {
+            words::clear(folder)?;
             files::clear(folder)?;
         }
         Ok(run)
     }
 
+    /// Why it cannot be done in such a place, if it cannot.
+    #[must_use]
+    pub fn unfit(&self, kind: PlaceKind) -> Option<String> {
+        let is_direct = matches!(self, Self::Direct { .. });
+        let why = match kind {
+            PlaceKind::Box | PlaceKind::Agent if !is_direct => {
+                "a volume is measured by requests past memory only"
+            }
+            PlaceKind::GuestStackable if is_direct => {
+                "files above memory are not read and written past it"
+            }
+            PlaceKind::GuestBlock if matches!(self, Self::Direct { depth: 2.., .. }) => {
+                "a file is asked for one request at a time"
+            }
+            _ => return None,
+        };
+        Some(format!("{self} in {kind}: {why}"))
+    }
+
     /// Makes what is read.
-    fn prepare(&self, surface: &Surface) -> Result<(), MeasureError> {
+    fn prepare(&self, surface: &Surface, stop: &Stop) -> Result<(), MeasureError> {
         match (surface, self) {
-            (Surface::Folder(folder), Self::Words { bytes }) => words::prepare(folder, *bytes),
-            (Surface::Folder(folder), _) => files::prepare(self, folder),
-            (Surface::Export { socket, name }, _) => exports::prepare(self, socket, name),
+            (Surface::Folder(folder), Self::Words { bytes }) => {
+                words::prepare(folder, *bytes, stop)
+            }
+            (Surface::Folder(folder), _) => files::prepare(self, folder, stop),
+            (Surface::Export { socket, name }, _) => exports::prepare(self, (socket, name), stop),
         }
     }
 
-    /// Lets memory forget what was prepared, if it is to be read from the target.
-    fn forget(&self, surface: &Surface) -> Result<(), MeasureError> {
-        match (surface, self) {
-            (
-                Surface::Folder(folder),
-                Self::ReadCold { .. } | Self::Apart { .. } | Self::Words { .. },
-            ) => files::forget(folder),
-            _ => Ok(()),
-        }
+    /// Memory is to forget what was prepared: it is to be read from the target.
+    const fn is_cold(&self) -> bool {
+        matches!(
+            self,
+            Self::ReadCold { .. } | Self::Apart { .. } | Self::Words { .. }
+        )
     }
 
     /// The same for the model: what was asked for, on a machine with so much memory.
@@ -231,8 +256,12 @@ impl Work {
                 memory(bytes, false)
             }
         };
+        let one = |flow: Flow| Vec::from_iter((flow.operations > 0.0).then_some(flow));
         Workload {
-            flow,
+            flow: Both {
+                read: one(flow.read),
+                write: one(flow.write),
+            },
             caching,
             own_cpu_s: 0.0,
             cpus,

@@ -37,12 +37,14 @@ impl Chart {
         if last <= 0.0 {
             return Err("there is nothing to draw".to_owned());
         }
-        let highest = points().fold(0.0_f64, |highest, (_, y)| highest.max(y));
+        let (lowest, highest) = points().fold((0.0_f64, 0.0_f64), |(low, high), (_, y)| {
+            (low.min(y), high.max(y))
+        });
         let mut svg = String::new();
         self.draw(
             &mut svg,
             first..last.max(first * 1.01),
-            highest * 1.05 + 0.01,
+            lowest * 1.05..highest * 1.05 + 0.01,
         )
         .map_err(|error| error.to_string())?;
         Ok(svg)
@@ -52,7 +54,7 @@ impl Chart {
         &self,
         into: &mut String,
         x: std::ops::Range<f64>,
-        highest: f64,
+        y: std::ops::Range<f64>,
     ) -> Result<(), Box<dyn std::error::Error>> {
         let area = SVGBackend::with_string(into, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
@@ -61,7 +63,7 @@ impl Chart {
             .margin(10)
             .x_label_area_size(40)
             .y_label_area_size(50)
-            .build_cartesian_2d(x.log_scale(), 0.0..highest)?;
+            .build_cartesian_2d(x.log_scale(), y)?;
         chart
             .configure_mesh()
             .x_desc(&self.x)
@@ -116,6 +118,18 @@ mod tests {
         assert!(svg.contains("a &lt;title&gt; &amp; more"), "{svg}");
         // One point is a picture, too.
         chart(vec![(4.0, 0.0)]).svg().expect("drawn");
+        // So is what is less than nothing, all within it.
+        let svg = chart(vec![(1.0, -3.0), (10.0, -1.0)]).svg().expect("drawn");
+        let line = svg.lines().find_map(|line| line.split("points=\"").nth(1));
+        let line = line
+            .and_then(|line| line.split('"').next())
+            .expect("a line");
+        let heights = line
+            .split_whitespace()
+            .filter_map(|point| point.split(',').nth(1));
+        let heights: Vec<i32> = heights.map(|y| y.parse().expect("a number")).collect();
+        assert!(heights.iter().all(|y| (0..500).contains(y)), "{heights:?}");
+        assert!(heights[0] > heights[1], "{heights:?}");
         assert!(chart(Vec::new()).svg().is_err());
     }
 }

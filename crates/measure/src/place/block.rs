@@ -2,13 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use super::folder::sync;
 use super::programs::{command, run};
 use super::{Opened, Place, Settings};
 use crate::error::At as _;
 use crate::{Account, Cipher, MeasureError, Meter, Surface};
-
-/// The mapped device's name.
-const NAME: &str = "scree-measured";
 
 /// dm-crypt en- and decrypts so much at once, in bytes: as LUKS2 has it on new disks.
 const SECTOR_BYTES: &str = "4096";
@@ -16,6 +14,8 @@ const SECTOR_BYTES: &str = "4096";
 pub struct BlockPlace {
     device: PathBuf,
     mount: PathBuf,
+    /// Of the mapped device.
+    name: String,
 }
 
 impl BlockPlace {
@@ -27,7 +27,11 @@ impl BlockPlace {
         };
         let mount = settings.folder.join("mount");
         std::fs::create_dir_all(&mount).at(&mount)?;
-        Ok(Self { device, mount })
+        Ok(Self {
+            device,
+            mount,
+            name: format!("scree-measured-{}", std::process::id()),
+        })
     }
 }
 
@@ -36,15 +40,15 @@ impl Place for BlockPlace {
         let mut opened = BlockOpened {
             surface: Surface::Folder(self.mount.clone()),
             mount: self.mount.clone(),
-            is_mapped: false,
+            mapped: None,
             is_mounted: false,
         };
         let device = match cipher {
             None => self.device.clone(),
             Some(cipher) => {
-                map(cipher, &self.device)?;
-                opened.is_mapped = true;
-                Path::new("/dev/mapper").join(NAME)
+                map(cipher, &self.device, &self.name)?;
+                opened.mapped = Some(self.name.clone());
+                Path::new("/dev/mapper").join(&self.name)
             }
         };
         let device = device.to_string_lossy();
@@ -80,7 +84,7 @@ fn named(cipher: Cipher) -> Option<(&'static str, usize)> {
     }
 }
 
-fn map(cipher: Cipher, device: &Path) -> Result<(), MeasureError> {
+fn map(cipher: Cipher, device: &Path, name: &str) -> Result<(), MeasureError> {
     let Some((mode, bytes)) = named(cipher) else {
         let why = format!("dm-crypt has no {cipher} by itself");
         return Err(MeasureError::Unfit(why));
@@ -101,7 +105,7 @@ fn map(cipher: Cipher, device: &Path) -> Result<(), MeasureError> {
         "--key-file",
         "-",
         &device,
-        NAME,
+        name,
     ];
     // XTS wants two keys that differ.
     let key: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
@@ -111,20 +115,8 @@ fn map(cipher: Cipher, device: &Path) -> Result<(), MeasureError> {
 struct BlockOpened {
     surface: Surface,
     mount: PathBuf,
-    is_mapped: bool,
+    mapped: Option<String>,
     is_mounted: bool,
-}
-
-impl BlockOpened {
-    fn take_down(&mut self) -> Result<(), MeasureError> {
-        if std::mem::take(&mut self.is_mounted) {
-            run(command(&["umount", &self.mount.to_string_lossy()]), &[])?;
-        }
-        if std::mem::take(&mut self.is_mapped) {
-            run(command(&["cryptsetup", "close", NAME]), &[])?;
-        }
-        Ok(())
-    }
 }
 
 impl Opened for BlockOpened {
@@ -138,20 +130,31 @@ impl Opened for BlockOpened {
     }
 
     fn settle(&mut self) -> Result<(), MeasureError> {
-        let folder = std::fs::File::open(&self.mount).at(&self.mount)?;
-        rustix::fs::syncfs(&folder)
-            .map_err(Into::into)
-            .at(&self.mount)
+        sync(&self.mount)
     }
 
     fn close(mut self: Box<Self>) -> Result<(), MeasureError> {
-        self.take_down()
+        if self.is_mounted {
+            run(command(&["umount", &self.mount.to_string_lossy()]), &[])?;
+            self.is_mounted = false;
+        }
+        if let Some(name) = &self.mapped {
+            run(command(&["cryptsetup", "close", name]), &[])?;
+            self.mapped = None;
+        }
+        Ok(())
     }
 }
 
 impl Drop for BlockOpened {
     fn drop(&mut self) {
-        // What went wrong before is what is told.
-        let _ = self.take_down();
+        // What went wrong before is what is told. Whoever still uses it keeps it until they end.
+        if self.is_mounted {
+            let mount = self.mount.to_string_lossy();
+            let _ = run(command(&["umount", "-l", &mount]), &[]);
+        }
+        if let Some(name) = &self.mapped {
+            let _ = run(command(&["cryptsetup", "close", "--deferred", name]), &[]);
+        }
     }
 }

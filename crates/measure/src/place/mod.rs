@@ -7,14 +7,19 @@
 //! | `box` | a volume, not sealed | the same behind an `encrypt` box | the agent's |
 //! | `agent` | a volume, not sealed | a sealed one | the agent's |
 //!
-//! What is opened is closed when it is dropped, as well as can be.
+//! What is opened is closed when it is dropped, as well as can be: what is still in use then goes
+//! when that ends. Names that all of a machine shares have this process's number, so two of it
+//! do not meet.
 
 mod block;
+mod folder;
 mod programs;
 mod stackable;
 mod volumes;
 
-use std::path::PathBuf;
+pub(crate) use folder::FolderOpened;
+
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -103,6 +108,20 @@ pub trait Opened {
 
     /// Whose CPU time counts.
     fn meter(&self) -> Meter;
+
+    /// The folders whose files memory may have, of all layers.
+    fn folders(&self) -> Vec<&Path> {
+        match self.surface() {
+            Surface::Folder(folder) => vec![folder],
+            Surface::Export { .. } => Vec::new(),
+        }
+    }
+
+    /// A folder of plain files of this machine, where the surface has none: what memory does for
+    /// whoever uses the disk is found by that.
+    fn plain_folder(&self) -> Option<&Path> {
+        None
+    }
 
     /// Waits until nothing that was asked for is still to be done.
     ///

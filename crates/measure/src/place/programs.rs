@@ -1,10 +1,14 @@
 //! Other programs, and what they say.
 
+use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::MeasureError;
+use crate::error::At as _;
 
 /// How often it is looked whether something has come true.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -27,6 +31,14 @@ pub fn command(words: &[&str]) -> Command {
     command
 }
 
+/// Of what it has said so many bytes are told, the last ones.
+const SAID_BYTES: usize = 2000;
+
+fn last(said: &[u8]) -> String {
+    let from = said.len().saturating_sub(SAID_BYTES);
+    String::from_utf8_lossy(&said[from..]).trim().to_owned()
+}
+
 fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
@@ -47,7 +59,9 @@ fn unstarted(command: &Command, error: std::io::Error) -> MeasureError {
 /// # Errors
 /// If it cannot be started, or fails.
 pub fn run(mut command: Command, input: &[u8]) -> Result<String, MeasureError> {
+    // A signal for all that a terminal has started is for this process alone: it ends the rest.
     command
+        .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -63,31 +77,36 @@ pub fn run(mut command: Command, input: &[u8]) -> Result<String, MeasureError> {
     if ended.status.success() {
         return Ok(String::from_utf8_lossy(&ended.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&ended.stderr);
-    let said = match said.trim() {
-        "" => ended.status.to_string(),
-        said => said.to_owned(),
-    };
     Err(MeasureError::Failed {
         command: shown(&command),
-        said,
+        said: told(&ended.stderr, &ended.status),
     })
 }
 
-/// Starts it; its end is that of what is returned.
+fn told(said: &[u8], status: &std::process::ExitStatus) -> String {
+    match &last(said)[..] {
+        "" => status.to_string(),
+        said => format!("{status}: {said}"),
+    }
+}
+
+/// Starts it; its end is that of what is returned. What it says goes to this file.
 ///
 /// # Errors
 /// If it cannot be started.
-pub fn start(mut command: Command) -> Result<Running, MeasureError> {
+pub fn start(mut command: Command, says: PathBuf) -> Result<Running, MeasureError> {
+    let file = File::create(&says).at(&says)?;
     let child = command
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(file)
         .spawn()
         .map_err(|error| unstarted(&command, error))?;
     Ok(Running {
         child,
         what: shown(&command),
+        says,
     })
 }
 
@@ -95,9 +114,18 @@ pub fn start(mut command: Command) -> Result<Running, MeasureError> {
 pub struct Running {
     child: Child,
     what: String,
+    says: PathBuf,
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, MeasureError> {
+    std::fs::read(path).at(path)
 }
 
 impl Running {
+    fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// Its number.
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -106,7 +134,7 @@ impl Running {
     /// Waits until something is true while it runs.
     ///
     /// # Errors
-    /// If it ends, or that takes too long.
+    /// If it ends, or that takes too long; with what it has said.
     pub fn until(
         &mut self,
         what: &str,
@@ -118,12 +146,12 @@ impl Running {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(MeasureError::Failed {
                     command: self.what.clone(),
-                    said: format!("it has ended: {status}"),
+                    said: told(&read(&self.says)?, &status),
                 });
             }
             if begun.elapsed() > within {
                 return Err(MeasureError::Late {
-                    what: what.to_owned(),
+                    what: format!("{what} ({})", last(&read(&self.says)?)),
                     seconds: within.as_secs(),
                 });
             }
@@ -138,7 +166,7 @@ impl Running {
     /// If that takes too long; it is killed then.
     pub fn ended(mut self, within: Duration) -> Result<(), MeasureError> {
         let begun = Instant::now();
-        while let Ok(None) = self.child.try_wait() {
+        while self.is_running() {
             if begun.elapsed() > within {
                 return Err(MeasureError::Late {
                     what: format!("`{}` has not ended", self.what),
@@ -156,5 +184,42 @@ impl Drop for Running {
         // It has ended, or is to.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_ends_is_told_with_its_last_words() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let words = ["sh", "-c", "echo why >&2; exit 3"];
+        let failed = run(command(&words), b"").expect_err("it fails").to_string();
+        assert!(failed.contains("3: why"), "{failed}");
+        let mut running = start(command(&words), folder.path().join("says")).expect("started");
+        let never = running.until("nothing", Duration::from_secs(60), || false);
+        let failed = never.expect_err("it ends").to_string();
+        assert!(failed.contains("3: why"), "{failed}");
+        let missing = run(command(&["scree-has-no-such"]), b"").expect_err("it is not there");
+        assert!(missing.to_string().contains("search path"), "{missing}");
+    }
+
+    #[test]
+    fn a_program_that_runs_on_is_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cat = || {
+            start(
+                command(&["tail", "-f", "/dev/null"]),
+                folder.path().join("says"),
+            )
+        };
+        let mut one = cat().expect("started");
+        one.until("nothing", Duration::ZERO, || true).expect("true");
+        let late = one.ended(Duration::ZERO).expect_err("it does not end");
+        assert!(late.to_string().contains("has not ended"), "{late}");
+        let (id, one) = cat().map(|one| (one.id(), one)).expect("started");
+        drop(one);
+        assert!(!Path::new("/proc").join(id.to_string()).exists());
     }
 }

@@ -1,9 +1,10 @@
 //! gocryptfs above a folder. The paper had EncFS, which nobody looks after any more.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::folder::{FolderOpened, sync};
 use super::programs::{Running, command, run, start};
 use super::{Opened, Place, Settings};
 use crate::error::At as _;
@@ -34,12 +35,7 @@ impl Place for StackablePlace {
             std::fs::create_dir_all(folder).at(folder)?;
         }
         let Some(cipher) = cipher else {
-            return Ok(Box::new(StackableOpened {
-                surface: Surface::Folder(kept.clone()),
-                kept,
-                seen: None,
-                daemon: None,
-            }));
+            return Ok(Box::new(FolderOpened::new(kept)?));
         };
         let passphrase = self.folder.join("passphrase");
         std::fs::write(&passphrase, "measured\n").at(&passphrase)?;
@@ -68,18 +64,22 @@ impl Place for StackablePlace {
             &kept_name,
             &seen_name,
         ];
-        let mut daemon = start(command(&words))?;
+        let mut daemon = start(command(&words), self.folder.join("gocryptfs.said"))?;
         let device = |path: &PathBuf| std::fs::metadata(path).map(|data| data.dev()).ok();
         let outside = device(&self.folder);
-        daemon.until("gocryptfs has not mounted", WAIT_MAX, || {
-            device(&seen).is_some_and(|inside| Some(inside) != outside)
-        })?;
-        Ok(Box::new(StackableOpened {
+        // It is unmounted when this is dropped, however far it got.
+        let mut opened = StackableOpened {
             surface: Surface::Folder(seen.clone()),
             kept,
-            seen: Some(seen),
-            daemon: Some(daemon),
-        }))
+            seen: Some(seen.clone()),
+            daemon: None,
+        };
+        let mounted = daemon.until("gocryptfs has not mounted", WAIT_MAX, || {
+            device(&seen).is_some_and(|inside| Some(inside) != outside)
+        });
+        opened.daemon = Some(daemon);
+        mounted?;
+        Ok(Box::new(opened))
     }
 }
 
@@ -88,18 +88,6 @@ struct StackableOpened {
     kept: PathBuf,
     seen: Option<PathBuf>,
     daemon: Option<Running>,
-}
-
-impl StackableOpened {
-    fn take_down(&mut self) -> Result<(), MeasureError> {
-        if let Some(seen) = self.seen.take() {
-            run(command(&["umount", &seen.to_string_lossy()]), &[])?;
-        }
-        match self.daemon.take() {
-            Some(daemon) => daemon.ended(WAIT_MAX),
-            None => Ok(()),
-        }
-    }
 }
 
 impl Opened for StackableOpened {
@@ -113,21 +101,46 @@ impl Opened for StackableOpened {
         Meter::new(std::iter::once(Account::Own).chain(daemon).collect())
     }
 
+    fn folders(&self) -> Vec<&Path> {
+        let seen = self.seen.iter().map(PathBuf::as_path);
+        seen.chain([self.kept.as_path()]).collect()
+    }
+
     fn settle(&mut self) -> Result<(), MeasureError> {
-        let folder = std::fs::File::open(&self.kept).at(&self.kept)?;
-        rustix::fs::syncfs(&folder)
-            .map_err(Into::into)
-            .at(&self.kept)
+        sync(&self.kept)
     }
 
     fn close(mut self: Box<Self>) -> Result<(), MeasureError> {
-        self.take_down()
+        if let Some(seen) = &self.seen {
+            unmount(seen, &[])?;
+            self.seen = None;
+        }
+        match self.daemon.take() {
+            Some(daemon) => daemon.ended(WAIT_MAX),
+            None => Ok(()),
+        }
     }
+}
+
+/// Who is not root may not use `umount`, and fuse's own program is named by its version.
+fn unmount(seen: &Path, flags: &[&str]) -> Result<(), MeasureError> {
+    let seen = seen.to_string_lossy();
+    let with = |words: &[&str]| run(command(&[words, flags, &[&*seen]].concat()), &[]);
+    let mut done = Ok(String::new());
+    for program in ["fusermount3", "fusermount"] {
+        done = with(&[program, "-u"]);
+        if !matches!(done, Err(MeasureError::Program { .. })) {
+            break;
+        }
+    }
+    done.map(|_| ())
 }
 
 impl Drop for StackableOpened {
     fn drop(&mut self) {
-        // What went wrong before is what is told.
-        let _ = self.take_down();
+        // What went wrong before is what is told. Whoever still uses it keeps it until they end.
+        if let Some(seen) = &self.seen {
+            let _ = unmount(seen, &["-z"]);
+        }
     }
 }

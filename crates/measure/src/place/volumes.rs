@@ -21,6 +21,7 @@ pub struct VolumePlace {
     process: Running,
     bytes: u64,
     opened: u32,
+    plain: PathBuf,
 }
 
 /// How its commands are given.
@@ -59,7 +60,8 @@ impl VolumePlace {
             "--overcommit",
             "100000",
         ];
-        let mut process = start(scree.command(&words))?;
+        let says = settings.folder.join("up.said");
+        let mut process = start(scree.command(&words), says)?;
         process.until("`scree up` does not answer", START_MAX, || {
             scree.run(&["status"]).is_ok()
         })?;
@@ -72,6 +74,7 @@ impl VolumePlace {
             process,
             bytes: settings.bytes_max,
             opened: 0,
+            plain: settings.folder.join("plain"),
         })
     }
 }
@@ -127,6 +130,7 @@ impl Place for VolumePlace {
             process: self.process.id(),
             name,
             snapshots: 0,
+            plain: self.plain.clone(),
         }))
     }
 }
@@ -137,6 +141,7 @@ struct VolumeOpened {
     process: u32,
     name: String,
     snapshots: u32,
+    plain: PathBuf,
 }
 
 impl Opened for VolumeOpened {
@@ -146,6 +151,10 @@ impl Opened for VolumeOpened {
 
     fn meter(&self) -> Meter {
         Meter::new(vec![Account::Process(self.process)])
+    }
+
+    fn plain_folder(&self) -> Option<&Path> {
+        Some(&self.plain)
     }
 
     /// A snapshot is completed when all before it lies on the units.

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{Flow, Linear};
 
 /// What one operation takes in seconds, by its bytes: measured for some sizes, and between two
-/// of them, and beyond the last ones, a straight line. It is less than nothing where one thing
+/// of them, and beyond the largest, a straight line. A smaller one than the smallest takes as
+/// long as that, since what encrypts has whole blocks. It is less than nothing where one thing
 /// does the work of another that takes longer, as a cipher with a tag does that of a checksum.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(f64, f64)>", into = "Vec<(f64, f64)>")]
@@ -54,7 +55,8 @@ impl BySize {
             let next = self.0.partition_point(|point| point.0 < bytes);
             let next = next.clamp(1, self.0.len() - 1);
             let (one, other) = (self.0[next - 1], self.0[next]);
-            return one.1 + (bytes - one.0) * (other.1 - one.1) / (other.0 - one.0);
+            let more = (bytes - one.0).max(0.0);
+            return one.1 + more * (other.1 - one.1) / (other.0 - one.0);
         };
         seconds * bytes / first
     }
@@ -107,14 +109,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn between_sizes_and_beyond_them_it_is_straight() {
+    fn between_sizes_and_beyond_the_largest_it_is_straight() {
         let by_size = BySize::new(vec![(30.0, 5.0), (10.0, 1.0), (20.0, 2.0)]).expect("sizes");
         for (bytes, seconds) in [
             (10.0, 1.0),
             (15.0, 1.5),
             (25.0, 3.5),
             (40.0, 8.0),
-            (5.0, 0.5),
+            (5.0, 1.0),
         ] {
             assert_eq!(by_size.at(bytes), seconds, "{bytes}");
         }

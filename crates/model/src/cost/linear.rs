@@ -51,13 +51,23 @@ impl Flow {
         }
     }
 
-    /// As few requests as there can be of so many bytes.
+    /// As few requests as there can be of so many bytes: of few bytes, one.
     #[must_use]
     pub fn merged(self, request_bytes_max: f64) -> Self {
+        let fewest = (self.bytes / request_bytes_max).max(1.0);
         Self {
             bytes: self.bytes,
-            operations: self.operations.min(self.bytes / request_bytes_max),
+            operations: self.operations.min(fewest),
         }
+    }
+}
+
+impl std::iter::Sum for Flow {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            bytes: sum.bytes + one.bytes,
+            operations: sum.operations + one.operations,
+        })
     }
 }
 
@@ -141,6 +151,12 @@ mod tests {
         assert_eq!(flow.cut(1000.0).operations, 10.0);
         assert_eq!(flow.merged(5000.0).operations, 2.0);
         assert_eq!(flow.merged(100.0).operations, 3.0);
+        // There is no part of a request, but of a part of a flow.
+        assert_eq!(flow.merged(1e9).operations, 1.0);
+        assert_eq!(
+            flow.part(0.1).merged(1e9).operations,
+            flow.part(0.1).operations
+        );
         assert_eq!(Flow::of(0, 4096).operations, 0.0);
     }
 

@@ -1,6 +1,6 @@
 //! Equations 1 to 4, as docs/models.md has them.
 
-use super::{Both, Caching, Flow, Layer, Target, Workload};
+use super::{Both, BySize, Caching, Flow, Layer, Target, Workload};
 
 /// What a layer does to a workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,7 +15,9 @@ pub struct Prediction {
     pub plain_run_s: f64,
     /// And with it.
     pub run_s: f64,
-    /// What one request of it takes longer on the mean if it is alone, in seconds.
+    /// What a request of the workload takes longer on the mean, in seconds, if nobody asks for
+    /// anything else meanwhile and it is not read ahead. What is written to memory takes no
+    /// longer, if the layer is below that.
     pub latency_s: f64,
 }
 
@@ -51,7 +53,7 @@ impl Prediction {
 
 /// What the target is asked for to read this.
 fn missed(workload: &Workload, target: &Target) -> f64 {
-    let read = workload.flow.read.bytes;
+    let read = workload.asked().read.bytes;
     match workload.caching {
         Caching::Direct { .. } => 1.0,
         Caching::Memory { is_warm: true, .. } => target.reads.at(workload.data_ratio()).missed,
@@ -66,7 +68,7 @@ fn missed(workload: &Workload, target: &Target) -> f64 {
 /// How long the target takes, in seconds: r/TP_r + w/TP_w, each by its F. Who waits for each
 /// request past memory waits for no less than that.
 fn target_s(workload: &Workload, target: &Target) -> f64 {
-    let Both { read, write } = workload.flow;
+    let Both { read, write } = workload.asked();
     let slow_s = read.bytes / target.bytes_per_s.read;
     // All of it is durable in the end, so memory saves writes no time.
     let write_s = write.bytes / target.bytes_per_s.write;
@@ -94,28 +96,43 @@ fn apart(workload: &Workload, target: &Target) -> f64 {
     (workload.own_cpu_s / target_s(workload, target)).min(1.0)
 }
 
+/// What gets to the layer, in the requests in which it does.
+fn passed(workload: &Workload, target: &Target, layer: &Layer) -> Both<Vec<Flow>> {
+    let (most, merged) = (layer.request_bytes_max, layer.merged_bytes);
+    let is_direct = matches!(workload.caching, Caching::Direct { .. });
+    let cut = |flows: &[Flow]| flows.iter().map(|flow| flow.cut(most)).collect();
+    let asked = workload.asked();
+    Both {
+        // What is read through memory is read ahead, in requests as large as there can be.
+        read: match is_direct {
+            true => cut(&workload.flow.read),
+            false => vec![asked.read.part(missed(workload, target)).merged(merged)],
+        },
+        write: match is_direct || layer.is_above_memory {
+            true => cut(&workload.flow.write),
+            false => vec![asked.write.merged(merged)],
+        },
+    }
+}
+
+/// What operations take, in seconds, those of each flow by their own size.
+fn taken_s(by_size: &BySize, flows: &[Flow]) -> f64 {
+    flows.iter().map(|flow| by_size.of(*flow)).sum()
+}
+
 /// What encryption in this layer does to a workload.
 #[must_use]
 pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Prediction {
-    let asked = workload.flow;
-    let (most, merged) = (layer.request_bytes_max, layer.merged_bytes);
+    let asked = workload.asked();
     let is_direct = matches!(workload.caching, Caching::Direct { .. });
-    let reads = asked.read.part(missed(workload, target));
+    let each = passed(workload, target, layer);
     let passed = Both {
-        // What is read through memory is read ahead, in requests as large as there can be.
-        read: if is_direct {
-            reads.cut(most)
-        } else {
-            reads.merged(merged)
-        },
-        write: match is_direct || layer.is_above_memory {
-            true => asked.write.cut(most),
-            false => asked.write.merged(merged),
-        },
+        read: each.read.iter().copied().sum::<Flow>(),
+        write: each.write.iter().copied().sum::<Flow>(),
     };
     let apart = apart(workload, target);
-    let cpu_s = layer.cpu.read.of(passed.read)
-        + layer.cpu.write.of(passed.write)
+    let cpu_s = taken_s(&layer.cpu.read, &each.read)
+        + taken_s(&layer.cpu.write, &each.write)
         + apart * layer.apart_s.read * passed.read.operations
         + apart * layer.apart_s.write * passed.write.operations;
     let plain = if is_direct {
@@ -128,14 +145,16 @@ pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Predictio
     let plain_run_s = workload
         .run_s
         .unwrap_or_else(|| target_s(workload, target).max(plain_cpu_s / cpus));
-    let read_s = layer.latency.read.of(passed.read);
-    let write_s = layer.latency.write.of(passed.write);
-    let operations = passed.read.operations + passed.write.operations;
+    let read_s = taken_s(&layer.latency.read, &each.read);
+    let write_s = taken_s(&layer.latency.write, &each.write);
+    let is_written_past_memory = is_direct || layer.is_above_memory;
+    let late_s = read_s + if is_written_past_memory { write_s } else { 0.0 };
+    let operations = asked.read.operations + asked.write.operations;
     // Who waits for each request waits longer for each. What is read ahead or written back is
     // waited for by nobody, and has the CPU as its bound.
     let waited_s = match workload.caching {
-        Caching::Direct { depth } => (read_s + write_s) / depth.max(1.0),
-        Caching::Memory { .. } if layer.is_above_memory => read_s + write_s,
+        Caching::Direct { depth } => late_s / depth.max(1.0),
+        Caching::Memory { .. } if layer.is_above_memory => late_s,
         Caching::Memory { .. } => 0.0,
     };
     Prediction {
@@ -145,7 +164,7 @@ pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Predictio
         plain_run_s,
         run_s: (plain_run_s + waited_s).max((plain_cpu_s + cpu_s) / cpus),
         latency_s: if operations > 0.0 {
-            (read_s + write_s) / operations
+            late_s / operations
         } else {
             0.0
         },

@@ -23,10 +23,10 @@ pub enum Caching {
 }
 
 /// What a program asks for until all of it is durable.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
-    /// What it asks for.
-    pub flow: Both<Flow>,
+    /// What it asks for. The requests of one flow are alike.
+    pub flow: Both<Vec<Flow>>,
     /// How.
     pub caching: Caching,
     /// CPU seconds of its own, besides reading and writing.
@@ -38,6 +38,15 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// All that it asks for, together.
+    #[must_use]
+    pub fn asked(&self) -> Both<Flow> {
+        Both {
+            read: self.flow.read.iter().copied().sum(),
+            write: self.flow.write.iter().copied().sum(),
+        }
+    }
+
     /// Which part of the memory its data is; 0 where there is none between.
     #[must_use]
     pub fn data_ratio(&self) -> f64 {

@@ -10,7 +10,7 @@ use world::{World, parallel};
 
 use super::Failure;
 use super::offline::{cores, write_picture};
-use super::traces::read_traces;
+use super::traces::{Traces, read_traces};
 use crate::args::{CacheCommand, SimulateArguments};
 use crate::output::{Format, Table, print, print_notice};
 use crate::plot::{Chart, Series};
@@ -46,7 +46,8 @@ struct Outcome {
 pub fn run_cache(format: Format, command: CacheCommand) -> Result<(), Failure> {
     let CacheCommand::Simulate(arguments) = command;
     let progress = Progress::start("reading the trace");
-    let (records, notices) = read_traces(&arguments.traces)?;
+    let Traces { parts, notices } = read_traces(&arguments.traces)?;
+    let records = parts.concat();
     drop(progress);
     for notice in notices {
         print_notice(format, &notice);

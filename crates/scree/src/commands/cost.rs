@@ -9,7 +9,8 @@ mod validate;
 
 use std::path::Path;
 
-use measure::{Calibration, Machine};
+use measure::{Calibration, Machine, Stop};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::Failure;
 use super::offline::failed;
@@ -28,6 +29,44 @@ pub fn run_cost(format: Format, command: CostCommand) -> Result<(), Failure> {
 
 fn refused(error: impl std::fmt::Display) -> Failure {
     Failure::new(error.to_string())
+}
+
+/// What a signal stops: what was mounted and started is taken down then. A second one ends this
+/// at once, and leaves that where it is.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "signals are those of this machine, and something has to wait for them meanwhile"
+)]
+fn until_signalled() -> Result<Stop, Failure> {
+    let cannot = |error: std::io::Error| Failure::new(format!("signals: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .map_err(cannot)?;
+    let listen = |kind| runtime.block_on(async { signal(kind) }).map_err(cannot);
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut hangup = listen(SignalKind::hangup())?;
+    let stop = Stop::default();
+    let told = stop.clone();
+    let waits = move || {
+        let mut one = || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => (),
+                    _ = terminate.recv() => (),
+                    _ = hangup.recv() => (),
+                }
+            });
+        };
+        one();
+        told.stop();
+        one();
+        std::process::exit(1);
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    // It ends with the process.
+    thread.spawn(waits).map(|_| stop).map_err(cannot)
 }
 
 /// A calibration, and in what its machine is another one than this, if it is.

@@ -12,8 +12,16 @@ use super::offline::failed;
 /// No file of a trace is longer, in bytes.
 const FILE_BYTES_MAX: u64 = 8 << 30;
 
-/// The requests in these files, and what is to be known of them.
-pub fn read_traces(paths: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
+/// What was recorded.
+pub struct Traces {
+    /// Requests; each part has times of its own, from when it began.
+    pub parts: Vec<Vec<Record>>,
+    /// What is to be known of them.
+    pub notices: Vec<String>,
+}
+
+/// The requests in these files.
+pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
     let mut files = Vec::new();
     for path in paths {
         let read = host::read_small(&RealDisk, path, FILE_BYTES_MAX);
@@ -30,8 +38,11 @@ pub fn read_traces(paths: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Fail
         if missing > 0 {
             notices.push(format!("{missing} requests are missing in the trace"));
         }
-        let records = traces.into_iter().flat_map(|one| one.records);
-        return Ok((records.collect(), notices));
+        let parts = traces.into_iter().map(|one| one.records);
+        return Ok(Traces {
+            parts: parts.collect(),
+            notices,
+        });
     }
     let ([path], [bytes]) = (paths, &files[..]) else {
         return Err(Failure::new(
@@ -41,5 +52,8 @@ pub fn read_traces(paths: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Fail
     let text = std::str::from_utf8(bytes)
         .map_err(|_| failed(path, "it is no trace of a box, and no text"))?;
     let records = read_foreign(text).map_err(|error| failed(path, error))?;
-    Ok((records, Vec::new()))
+    Ok(Traces {
+        parts: vec![records],
+        notices: Vec::new(),
+    })
 }

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::host::{Said, scree};
+use crate::host::{SCREE, Said, scree, wait_until};
 
 /// A folder with a calibration.
 struct Rig(TempDir);
@@ -38,6 +39,7 @@ impl Rig {
         rig.change(|calibration| {
             calibration["places"] = json!([{
                 "place": "guest-block",
+                "at": "2026-01-02T03:04:05Z",
                 "memory_bytes": 1_u64 << 30,
                 "target": {
                     "bytes_per_s": { "read": 1e8, "write": 1e8 },
@@ -47,7 +49,7 @@ impl Rig {
                     "direct_cpu": nothing,
                     "direct_latency": nothing,
                 },
-                "layers": [{ "cipher": "aes-256-xts", "layer": {
+                "layers": [{ "cipher": "aes-256-xts", "at": "2026-01-02T03:04:05Z", "layer": {
                     "cpu": both,
                     "latency": both,
                     "request_bytes_max": 131_072.0,
@@ -133,6 +135,50 @@ fn equations_say_what_a_workload_costs() {
     assert_eq!(number(&warm["ways"][0]["cpu_s"]), 0.0);
     let cold = rig.told("predict", &["--read", "512M"]);
     assert!(number(&cold["ways"][0]["cpu_s"]) > 0.1);
+    // Who asks memory waits for none of what is below it to write.
+    let late = rig.told("predict", &["--write", "64M"]);
+    assert_eq!(number(&late["ways"][0]["latency_s"]), 0.0);
+    assert_eq!(late["ways"][0]["calibrated_at"], "2026-01-02T03:04:05Z");
+}
+
+#[test]
+fn each_place_is_compared_with_itself_and_files_only_with_files() {
+    let rig = Rig::with_place();
+    // The same above memory, and in a box that is half as fast.
+    rig.change(|calibration| {
+        let mut other = calibration["places"][0].clone();
+        let places = calibration["places"].as_array_mut().expect("places");
+        other["place"] = json!("guest-stackable");
+        places.push(other.clone());
+        other["place"] = json!("box");
+        other["target"]["bytes_per_s"]["write"] = json!(5e7);
+        places.push(other);
+    });
+    let all = rig.told("predict", &["--write", "100M"]);
+    assert_eq!(all["ways"].as_array().map(Vec::len), Some(3));
+    let said = rig.cost("predict", &["--write", "100M"]);
+    assert!(said.out.contains("none, at box"), "{}", said.out);
+    let direct = ["--write", "100M", "--direct", "1"];
+    let said = rig.cost("predict", &[&direct[..], &["-o", "json"]].concat());
+    assert!(said.error.contains("it is left out"), "{}", said.error);
+    assert!(!said.out.contains("stackable"), "{}", said.out);
+    let named = [&direct[..], &["--place", "guest-stackable"]].concat();
+    assert!(rig.refused("predict", &named).contains("past memory"));
+    // What takes as long everywhere is told once.
+    let same = [&["--write", "100M"][..], &["--place", "guest-block"]].concat();
+    let said = rig.cost("predict", &same);
+    assert!(said.out.contains("\nnone  "), "{}", said.out);
+}
+
+#[test]
+fn a_cipher_that_was_not_tried_is_told_by_one_of_its_mode_only() {
+    let rig = Rig::with_place();
+    let asked = |cipher| ["--write", "100M", "--cipher", cipher];
+    let told = rig.told("predict", &asked("aes-128-xts"));
+    assert_eq!(told["ways"][0]["is_by_cipher"], true);
+    assert!(number(&told["ways"][0]["cpu_s"]).is_finite());
+    let error = rig.refused("predict", &asked("aes-256-cbc"));
+    assert!(error.contains("calibrate --place"), "{error}");
 }
 
 #[test]
@@ -183,6 +229,11 @@ fn a_trace_is_a_workload_and_one_that_is_cut_or_of_something_else_is_none() {
     let cpu_s = 2.5 * (1e-5 + 4096e-9);
     near(&told["ways"][0]["cpu_s"], cpu_s);
     near(&told["ways"][0]["plain_run_s"], 1.0);
+    // Each counts by its own size.
+    let sizes = "0 disk write 0 4096\n1000 disk write 4096 131072\n";
+    fs::write(&path, format!("{head}{sizes}")).expect("written");
+    let told = rig.told("predict", &asked);
+    near(&told["ways"][0]["cpu_s"], 2e-5 + 135_168e-9);
     fs::write(&path, format!("{head}0 disk write 0")).expect("written");
     let error = rig.refused("predict", &asked);
     assert!(error.contains("line 4"), "{error}");
@@ -314,10 +365,69 @@ fn a_place_is_calibrated_and_validated_for_real() {
         ],
     );
     assert!(error.contains("past memory only"), "{error}");
+    // One more place is measured, and this one stays as it was.
+    let before = told["calibrated_at"].clone();
+    let other = ["--place", "box", "--bytes", "1M", "--cipher-time", "1ms"];
+    let told = rig.told("calibrate", &[&other[..], &at[..]].concat());
+    let places: Vec<_> = told["places"].as_array().expect("places").iter().collect();
+    let of = |name: &str| places.iter().find(|one| one["place"] == name);
+    assert_eq!(of("agent").expect("agent")["at"], before);
+    assert_ne!(of("box").expect("box")["at"], before);
+    // Memory is above a volume, whoever encrypts that.
+    let reads = of("box").expect("box")["target"]["reads"].as_array();
+    assert!(
+        number(&reads.expect("a curve")[0]["speedup"]) > 1.0,
+        "{reads:?}"
+    );
     let left: Vec<_> = fs::read_dir(Path::new(&folder)).expect("there").collect();
     let is_ours = |entry: &Result<fs::DirEntry, _>| {
         let name = entry.as_ref().expect("an entry").file_name();
         name.to_string_lossy().starts_with(".scree-cost")
     };
     assert!(!left.iter().any(is_ours), "{left:?}");
+}
+
+/// Whoever ends it by a signal finds nothing of it left, and no process.
+#[test]
+fn a_signal_ends_it_and_all_that_it_has_started() {
+    let rig = Rig::new();
+    let folder = TempDir::new().expect("a folder");
+    let arguments = [
+        "cost",
+        "calibrate",
+        "--place",
+        "agent",
+        "--cipher-time",
+        "1ms",
+    ];
+    let mut started = Command::new(SCREE)
+        .args(arguments)
+        .args(["--rounds", "1000", "--folder"])
+        .arg(folder.path())
+        .arg("--calibration")
+        .arg(rig.path("c.json"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("scree runs");
+    let scratch = folder.path().join(format!(".scree-cost-{}", started.id()));
+    // It has started a Scree of its own, and made a volume there.
+    let socket = scratch.join("up").join("nbd.sock");
+    wait_until("a volume is measured", || socket.exists());
+    let mut kill = Command::new("kill");
+    let killed = kill.args(["-INT", &started.id().to_string()]).status();
+    assert!(killed.expect("kill runs").success());
+    let ended = started.wait().expect("it ends");
+    assert_eq!(ended.code(), Some(1));
+    let mut said = String::new();
+    let mut error = started.stderr.take().expect("piped");
+    std::io::Read::read_to_string(&mut error, &mut said).expect("read");
+    assert!(said.contains("ended before its end"), "{said}");
+    assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 0);
+    let processes = fs::read_dir("/proc").expect("Linux").flatten();
+    for process in processes {
+        let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).into_owned();
+        assert!(!words.contains(scratch.to_str().expect("text")), "{words}");
+    }
 }

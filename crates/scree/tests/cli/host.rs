@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-const SCREE: &str = env!("CARGO_BIN_EXE_scree");
+pub const SCREE: &str = env!("CARGO_BIN_EXE_scree");
 
 /// How often a condition is looked at that is waited for.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);

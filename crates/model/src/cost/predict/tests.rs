@@ -64,7 +64,10 @@ fn layer() -> Layer {
 
 fn direct(read: Flow, write: Flow, depth: f64) -> Workload {
     Workload {
-        flow: Both { read, write },
+        flow: Both {
+            read: vec![read],
+            write: vec![write],
+        },
         caching: Caching::Direct { depth },
         own_cpu_s: 0.0,
         cpus: 2.0,
@@ -138,7 +141,7 @@ fn what_is_cold_is_read_once_from_the_target() {
 #[test]
 fn a_layer_above_memory_has_each_write_and_one_below_has_them_merged() {
     let mut small = warm(0, 400.0 * MIB);
-    small.flow.write = Flow::of(1 << 20, 4096);
+    small.flow.write = vec![Flow::of(1 << 20, 4096)];
     let below = predict(&small, &target(), &layer());
     assert_eq!(below.passed.write.operations, 8.0);
     let mut above = layer();
@@ -184,6 +187,39 @@ fn a_cpu_that_is_busy_is_what_is_waited_for() {
     let said = predict(&work, &target(), &slow);
     assert!((said.run_s - said.cpu_s - said.plain_cpu_s).abs() < 1e-9);
     assert!((said.load() - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn each_request_counts_by_its_own_size() {
+    // What is not straight: 4 KiB and 128 KiB cost more than two of 66 KiB.
+    let mut bent = layer();
+    let points = vec![(4096.0, 1e-6), (67_584.0, 2e-6), (131_072.0, 9e-6)];
+    bent.cpu.write = BySize::new(points).expect("sizes");
+    let mut work = direct(Flow::default(), Flow::default(), 1.0);
+    work.flow.write = vec![Flow::of(4096, 4096), Flow::of(131_072, 131_072)];
+    assert!((predict(&work, &target(), &bent).cpu_s - 10e-6).abs() < 1e-12);
+    work.flow.write = vec![Flow::of(135_168, 67_584)];
+    assert!((predict(&work, &target(), &bent).cpu_s - 4e-6).abs() < 1e-12);
+}
+
+#[test]
+fn a_request_waits_for_what_it_cannot_be_spared() {
+    let one = |work: &Workload, layer: &Layer| predict(work, &target(), layer).latency_s;
+    // One that is cut waits for all of its parts.
+    let write = Flow::of(1 << 20, 1 << 20);
+    let huge = direct(Flow::default(), write, 4.0);
+    let expected_s = 8.0 * (131_072.0 * 4e-9 + 30e-6);
+    assert!((one(&huge, &layer()) - expected_s).abs() < 1e-9);
+    // Memory takes it, and what is below writes it back later.
+    let mut through = warm(0, 400.0 * MIB);
+    through.flow.write = vec![write];
+    assert_eq!(one(&through, &layer()), 0.0);
+    let mut above = layer();
+    above.is_above_memory = true;
+    assert!((one(&through, &above) - expected_s).abs() < 1e-9);
+    // What memory lacks is waited for, if it is not read ahead.
+    let cold = warm(400 << 20, 400.0 * MIB);
+    assert!(one(&cold, &layer()) > 0.0);
 }
 
 #[test]
@@ -234,7 +270,7 @@ proptest! {
     ) {
         let work = |bytes: u64| {
             let mut work = warm(bytes, memory * MIB);
-            work.flow.write = Flow::of(bytes / 2, 65_536);
+            work.flow.write = vec![Flow::of(bytes / 2, 65_536)];
             if let Caching::Memory { is_warm: warm, .. } = &mut work.caching {
                 *warm = is_warm;
             }

@@ -1,11 +1,14 @@
 //! `scree cost calibrate`.
 
-use jiff::Timestamp;
+use std::path::Path;
+
 use measure::place::place;
-use measure::{Calibration, Cipher, CipherSpeed, Effort, Machine, MeasuredPlace, VERSION};
+use measure::{
+    Calibration, Cipher, CipherSpeed, Effort, Machine, MeasuredPlace, VERSION, Waiting, now,
+};
 
 use super::scratch::Scratch;
-use super::{load, refused, seconds};
+use super::{load, refused, seconds, until_signalled};
 use crate::args::CalibrateArguments;
 use crate::commands::Failure;
 use crate::commands::offline::failed;
@@ -30,13 +33,13 @@ pub fn run(format: Format, arguments: &CalibrateArguments) -> Result<(), Failure
             return Err(Failure::new(format!("{kind} has none of these ciphers")));
         }
     }
-    let machine = Machine::here();
     let effort = Effort {
         rounds: arguments.rounds,
         bytes: arguments.bytes.max(1 << 20) / (1 << 20) * (1 << 20),
-        memory_bytes: arguments.memory.unwrap_or(machine.memory_bytes),
+        memory_bytes: arguments.memory.unwrap_or(Machine::here().memory_bytes),
         curve_bytes_max: arguments.data_max,
     };
+    let stop = until_signalled()?;
     let scratch = Scratch::make(&arguments.place.folder)?;
     // Large requests have four times as much.
     let settings = scratch.settings(&arguments.place, &arguments.places, 4 * effort.bytes)?;
@@ -50,11 +53,13 @@ pub fn run(format: Format, arguments: &CalibrateArguments) -> Result<(), Failure
     }
     let mut calibration = Calibration {
         version: VERSION,
-        machine,
-        at: Timestamp::UNIX_EPOCH,
+        // A CPU that has just worked is as fast as it gets.
+        machine: Machine::busy(),
+        at: now(),
         ciphers,
         places: known.map(|known| known.places).unwrap_or_default(),
     };
+    save(&calibration, path)?;
     for kind in &arguments.places {
         let ciphers = kind.ciphers().iter().copied();
         let wanted =
@@ -62,22 +67,22 @@ pub fn run(format: Format, arguments: &CalibrateArguments) -> Result<(), Failure
         let wanted: Vec<Cipher> = wanted.collect();
         progress.say(format!("{kind} begins"));
         let mut opened = place(*kind, &settings).map_err(refused)?;
-        let measured = measure::calibrate(*kind, &mut *opened, &wanted, &effort, &mut |doing| {
-            progress.say(doing);
-        });
+        let mut waiting = Waiting {
+            say: &mut |doing| progress.say(doing),
+            stop: &stop,
+        };
+        let measured = measure::calibrate(*kind, &mut *opened, &wanted, &effort, &mut waiting);
         calibration.put(measured.map_err(refused)?);
+        // The next place may fail, and this one has taken its time.
+        save(&calibration, path)?;
     }
-    calibration.at = now();
     drop(progress);
-    calibration
-        .save(path)
-        .map_err(|error| failed(path, error))?;
+    scratch.remove()?;
     Ok(print(format, &calibration, shown)?)
 }
 
-fn now() -> Timestamp {
-    let wall = world::World::real(1).clock.wall();
-    Timestamp::from_millisecond(wall.0).unwrap_or(Timestamp::UNIX_EPOCH)
+fn save(calibration: &Calibration, path: &Path) -> Result<(), Failure> {
+    calibration.save(path).map_err(|error| failed(path, error))
 }
 
 /// What is in the file: places that are not measured again stay.

@@ -41,7 +41,7 @@ fn lines(figure: Figure, case: &Case) -> [(&'static str, f64); 2] {
             ("measured", 100.0 * case.measured_share),
         ],
         Figure::Load => {
-            let predicted = case.predicted_cpu_s + case.plain_cpu_s;
+            let predicted = case.predicted_cpu_s + case.predicted_plain_cpu_s;
             let measured = case.measured_cpu_s + case.plain_cpu_s;
             [
                 ("predicted", ratio(predicted, case.predicted_run_s)),

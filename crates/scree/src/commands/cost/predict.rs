@@ -1,18 +1,20 @@
 //! `scree cost predict`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use jiff::Timestamp;
 use measure::{Calibration, Cipher, MeasuredPlace, PlaceKind};
 use model::cost::{Both, Caching, Flow, Layer, Offer, Prediction, Workload, cheapest, predict};
 use serde::Serialize;
-use trace::{Record, Verb};
+use trace::{Outcome, Record, Verb};
 
 use super::prices::PriceTable;
 use super::{load, percent, seconds};
 use crate::args::{PredictArguments, WorkloadArguments};
 use crate::commands::Failure;
 use crate::commands::offline::write_picture;
-use crate::commands::traces::read_traces;
+use crate::commands::traces::{Traces, read_traces};
 use crate::output::{Format, Table, print, print_notice};
 use crate::plot::{Chart, Series};
 
@@ -24,6 +26,7 @@ const BLOCK_BYTES: f64 = 4096.0;
 struct Way {
     place: &'static str,
     cipher: &'static str,
+    calibrated_at: String,
     /// It was calibrated with another cipher, and this one by itself only.
     is_by_cipher: bool,
     /// CPU seconds in addition.
@@ -42,7 +45,6 @@ struct Way {
 #[derive(Serialize)]
 struct Predicted {
     machine: String,
-    calibrated_at: String,
     /// In what the machine is not this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     other_machine: Option<String>,
@@ -71,23 +73,31 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
     let asked = &arguments.workload;
     let traced = match asked.traces.is_empty() {
         true => None,
-        false => Some(of_traces(format, asked)?),
+        false => Some(of_traces(format, asked, &calibration)?),
     };
-    let places = chosen(&calibration, arguments)?;
+    let places = chosen(format, &calibration, arguments)?;
     let mut ways = Vec::new();
     let mut flow = Both::<Flow>::default();
-    for (place, cipher, layer, is_by_cipher) in &places {
+    for one in &places {
+        let place = one.place;
         let workload = match &traced {
-            Some(traced) => *traced,
+            Some(traced) => traced.clone(),
             None => of_arguments(asked, &calibration, place),
         };
-        flow = workload.flow;
-        let said = predict(&workload, &place.target, layer);
+        flow = workload.asked();
+        let said = predict(&workload, &place.target, &one.layer);
+        if ![said.cpu_s, said.run_s, said.latency_s]
+            .iter()
+            .all(|time| time.is_finite())
+        {
+            return Err(Failure::new("this is more than can be worked out"));
+        }
         let paid = prices.as_ref().map(|prices| prices.of(place.place));
         ways.push(Way {
             place: place.place.name(),
-            cipher: cipher.name(),
-            is_by_cipher: *is_by_cipher,
+            cipher: one.cipher.name(),
+            calibrated_at: one.at.to_string(),
+            is_by_cipher: one.is_by_cipher,
             cpu_s: said.cpu_s,
             cpu_share: said.share(),
             plain_run_s: said.plain_run_s,
@@ -106,7 +116,6 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
     let latency_s_max = arguments.latency_max.map(|time| time.as_secs_f64());
     let predicted = Predicted {
         machine: calibration.machine.name.clone(),
-        calibrated_at: calibration.at.to_string(),
         other_machine: differs,
         read_bytes: flow.read.bytes,
         written_bytes: flow.write.bytes,
@@ -121,19 +130,24 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
     Ok(print(format, &predicted, shown)?)
 }
 
-type Chosen<'a> = (&'a MeasuredPlace, Cipher, Layer, bool);
-
 /// Where encryption could run, and with what.
+struct Chosen<'a> {
+    place: &'a MeasuredPlace,
+    cipher: Cipher,
+    layer: Layer,
+    /// When that was measured.
+    at: Timestamp,
+    /// It was measured with another cipher.
+    is_by_cipher: bool,
+}
+
 fn chosen<'a>(
+    format: Format,
     calibration: &'a Calibration,
     arguments: &PredictArguments,
 ) -> Result<Vec<Chosen<'a>>, Failure> {
     let mut found = Vec::new();
-    let kinds: Vec<PlaceKind> = match arguments.places.is_empty() {
-        true => calibration.places.iter().map(|one| one.place).collect(),
-        false => arguments.places.clone(),
-    };
-    for kind in kinds {
+    for kind in kinds(format, calibration, arguments)? {
         let Some(place) = calibration.place(kind) else {
             return Err(Failure::new(format!(
                 "{kind} was not calibrated: `scree cost calibrate --place {kind}`"
@@ -141,7 +155,13 @@ fn chosen<'a>(
         };
         for one in &place.layers {
             if arguments.ciphers.is_empty() || arguments.ciphers.contains(&one.cipher) {
-                found.push((place, one.cipher, one.layer.clone(), false));
+                found.push(Chosen {
+                    place,
+                    cipher: one.cipher,
+                    layer: one.layer.clone(),
+                    at: one.at,
+                    is_by_cipher: false,
+                });
             }
         }
         let missing = arguments
@@ -149,11 +169,7 @@ fn chosen<'a>(
             .iter()
             .copied()
             .filter(|cipher| kind.ciphers().contains(cipher) && place.layer(*cipher).is_none());
-        for cipher in missing {
-            if let Some(layer) = by_cipher(calibration, place, cipher) {
-                found.push((place, cipher, layer, true));
-            }
-        }
+        found.extend(missing.filter_map(|cipher| by_cipher(calibration, place, cipher)));
     }
     match found.is_empty() {
         true => Err(Failure::new(
@@ -163,15 +179,53 @@ fn chosen<'a>(
     }
 }
 
-/// A layer with a cipher that was not tried there.
-fn by_cipher(calibration: &Calibration, place: &MeasuredPlace, cipher: Cipher) -> Option<Layer> {
+/// The places that are asked for, or else all. What is above memory is asked for files, and not
+/// for what reaches a disk.
+fn kinds(
+    format: Format,
+    calibration: &Calibration,
+    arguments: &PredictArguments,
+) -> Result<Vec<PlaceKind>, Failure> {
+    let asked = &arguments.workload;
+    let is_of_disk = asked.direct.is_some() || !asked.traces.is_empty();
+    let is_unfit = |kind: &PlaceKind| is_of_disk && *kind == PlaceKind::GuestStackable;
+    let why = format!(
+        "{} encrypts files, and requests past memory do not tell what files are asked for",
+        PlaceKind::GuestStackable
+    );
+    if !arguments.places.is_empty() {
+        return match arguments.places.iter().any(is_unfit) {
+            true => Err(Failure::new(why)),
+            false => Ok(arguments.places.clone()),
+        };
+    }
+    let mut kinds: Vec<PlaceKind> = calibration.places.iter().map(|one| one.place).collect();
+    if kinds.extract_if(.., |kind| is_unfit(kind)).count() > 0 {
+        print_notice(format, &format!("{why}; it is left out"));
+    }
+    Ok(kinds)
+}
+
+/// A layer with a cipher that was not tried there, but with a key of another length.
+fn by_cipher<'a>(
+    calibration: &Calibration,
+    place: &'a MeasuredPlace,
+    cipher: Cipher,
+) -> Option<Chosen<'a>> {
     let speed = |cipher: Cipher| {
         let mut all = calibration.ciphers.iter();
         all.find(|one| one.cipher == cipher).map(|one| one.cpu)
     };
-    let tried = place.layers.first()?;
+    let mut alike = place.layers.iter();
+    let tried = alike.find(|one| one.cipher.is_of_one_mode(cipher))?;
     let (old, new) = (speed(tried.cipher)?, speed(cipher)?);
-    Some(tried.layer.exchanged(&old, &new, BLOCK_BYTES))
+    Some(Chosen {
+        place,
+        cipher,
+        layer: tried.layer.exchanged(&old, &new, BLOCK_BYTES),
+        at: tried.at,
+        is_by_cipher: true,
+    })
 }
 
 fn of_arguments(
@@ -193,40 +247,48 @@ fn of_arguments(
     };
     Workload {
         flow: Both {
-            read: Flow::of(read, asked.request),
-            write: Flow::of(write, asked.request),
+            read: vec![Flow::of(read, asked.request)],
+            write: vec![Flow::of(write, asked.request)],
         },
         caching,
         own_cpu_s: asked.own_cpu,
-        cpus: asked
-            .cpus
-            .map_or(calibration.machine.cpus as f64, f64::from),
+        cpus: cpus(asked, calibration),
         run_s: None,
     }
 }
 
-/// All that reached a disk, as it was recorded.
-fn of_traces(format: Format, asked: &WorkloadArguments) -> Result<Workload, Failure> {
-    let (records, notices) = read_traces(&asked.traces)?;
+/// All that reached a disk, as it was recorded. What failed there is not encrypted any more than
+/// it was done.
+fn of_traces(
+    format: Format,
+    asked: &WorkloadArguments,
+    calibration: &Calibration,
+) -> Result<Workload, Failure> {
+    let Traces { parts, notices } = read_traces(&asked.traces)?;
     for notice in notices {
         print_notice(format, &notice);
     }
-    let mut flow: Both<Flow> = Both::default();
-    for record in &records {
-        let way = match record.verb {
-            Verb::Read => &mut flow.read,
-            Verb::Write => &mut flow.write,
-            Verb::Flush | Verb::Trim | Verb::WriteZeroes | Verb::Prefetch => continue,
+    let mut counts: Both<BTreeMap<u64, u64>> = Both::default();
+    for record in parts.iter().flatten() {
+        let way = match (record.verb, record.outcome) {
+            (Verb::Read, Outcome::Done) => &mut counts.read,
+            (Verb::Write, Outcome::Done) => &mut counts.write,
+            _ => continue,
         };
-        way.bytes += record.length as f64;
-        way.operations += 1.0;
+        if record.length > 0 {
+            *way.entry(record.length).or_default() += 1;
+        }
     }
-    if flow.read.bytes + flow.write.bytes == 0.0 {
+    let flow = Both {
+        read: by_length(&counts.read),
+        write: by_length(&counts.write),
+    };
+    if flow.read.is_empty() && flow.write.is_empty() {
         return Err(Failure::new(
             "nothing is read or written in this trace: there is nothing to encrypt",
         ));
     }
-    let run_s = duration_s(&records);
+    let run_s: f64 = parts.iter().map(|part| duration_s(part)).sum();
     if run_s == 0.0 {
         let notice = "the trace has no times: how long it takes is worked out by what the target \
                       can do";
@@ -238,16 +300,32 @@ fn of_traces(format: Format, asked: &WorkloadArguments) -> Result<Workload, Fail
             depth: f64::from(asked.direct.unwrap_or(1)),
         },
         own_cpu_s: asked.own_cpu,
-        cpus: asked.cpus.map_or(1.0, f64::from),
+        cpus: cpus(asked, calibration),
         run_s: (run_s > 0.0).then_some(run_s),
     })
 }
 
-fn duration_s(records: &[Record]) -> f64 {
-    let times = records.iter().map(|record| record.time_ns);
-    let (first, last) = times.fold((u64::MAX, 0), |(first, last), time| {
-        (first.min(time), last.max(time))
+/// Requests of the same length are alike.
+fn by_length(counts: &BTreeMap<u64, u64>) -> Vec<Flow> {
+    let each = counts.iter().map(|(length, count)| Flow {
+        bytes: *length as f64 * *count as f64,
+        operations: *count as f64,
     });
+    each.collect()
+}
+
+fn cpus(asked: &WorkloadArguments, calibration: &Calibration) -> f64 {
+    let calibrated = calibration.machine.cpus as f64;
+    asked.cpus.map_or(calibrated, f64::from)
+}
+
+/// From when its first request was begun until its last one ended, in seconds.
+fn duration_s(records: &[Record]) -> f64 {
+    let (mut first, mut last) = (u64::MAX, 0);
+    for record in records {
+        first = first.min(record.time_ns);
+        last = last.max(record.time_ns.saturating_add(record.latency_ns));
+    }
     last.saturating_sub(first) as f64 / 1e9
 }
 
@@ -265,13 +343,14 @@ fn shown(predicted: &Predicted) -> String {
         heads.push("COSTS");
     }
     let mut table = Table::new(&heads);
-    let plain_s = predicted.ways.first().map_or(0.0, |way| way.plain_run_s);
-    let mut none: Vec<String> = ["none", "-", "0", "0.0 %"].map(str::to_owned).to_vec();
-    none.extend([seconds(plain_s), "0".to_owned(), "0".to_owned()]);
-    if predicted.currency.is_some() {
-        none.push("0".to_owned());
+    for none in nothing(&predicted.ways) {
+        let mut row = none;
+        row.extend(["0".to_owned(), "0".to_owned()]);
+        if predicted.currency.is_some() {
+            row.push("0".to_owned());
+        }
+        table.row(row);
     }
-    table.row(none);
     for way in &predicted.ways {
         let mark = if way.is_by_cipher {
             " (by the cipher alone)"
@@ -305,8 +384,43 @@ fn shown(predicted: &Predicted) -> String {
         base::size::about_bytes(predicted.written_bytes as u64),
         predicted.requests,
         predicted.machine,
-        predicted.calibrated_at,
+        calibrated(&predicted.ways),
     )
+}
+
+/// When that was: one time, or from which to which.
+fn calibrated(ways: &[Way]) -> String {
+    let times = || ways.iter().map(|way| &way.calibrated_at[..]);
+    let (first, last) = (times().min().unwrap_or(""), times().max().unwrap_or(""));
+    match first == last {
+        true => first.to_owned(),
+        false => format!("{first} to {last}"),
+    }
+}
+
+/// The beginning of rows without encryption: one, if that takes as long everywhere, else one for
+/// each place.
+fn nothing(ways: &[Way]) -> Vec<Vec<String>> {
+    let row = |name: String, plain_run_s: f64| {
+        let rest = ["-".to_owned(), "0".to_owned(), "0.0 %".to_owned()];
+        [vec![name], rest.to_vec(), vec![seconds(plain_run_s)]].concat()
+    };
+    let mut places: Vec<&Way> = ways.iter().collect();
+    places.dedup_by_key(|way| way.place);
+    match places[..] {
+        [first, ..]
+            if places
+                .iter()
+                .all(|way| way.plain_run_s == first.plain_run_s) =>
+        {
+            vec![row("none".to_owned(), first.plain_run_s)]
+        }
+        _ => {
+            let each = places.iter();
+            each.map(|way| row(format!("none, at {}", way.place), way.plain_run_s))
+                .collect()
+        }
+    }
 }
 
 /// So many sizes are drawn, each twice as large as the one before.
@@ -319,21 +433,23 @@ fn draw(
     asked: &WorkloadArguments,
     places: &[Chosen<'_>],
 ) -> Result<(), Failure> {
-    let series = places.iter().map(|(place, cipher, layer, _)| {
+    let series = places.iter().map(|one| {
         let at = |step: u32| {
             let ratio = 2_f64.powi(step as i32 + 2 - SIZES as i32);
-            let mut workload = of_arguments(asked, calibration, place);
-            workload.flow.read = workload.flow.read.part(ratio);
-            workload.flow.write = workload.flow.write.part(ratio);
+            let mut workload = of_arguments(asked, calibration, one.place);
+            for way in [&mut workload.flow.read, &mut workload.flow.write] {
+                way.iter_mut().for_each(|flow| *flow = flow.part(ratio));
+            }
             if let Caching::Memory { data_bytes, .. } = &mut workload.caching {
                 *data_bytes *= ratio;
             }
-            let said: Prediction = predict(&workload, &place.target, layer);
-            let bytes = workload.flow.read.bytes + workload.flow.write.bytes;
+            let said: Prediction = predict(&workload, &one.place.target, &one.layer);
+            let asked = workload.asked();
+            let bytes = asked.read.bytes + asked.write.bytes;
             (bytes / 1e6, 100.0 * said.share())
         };
         Series {
-            name: format!("{}, {cipher}", place.place),
+            name: format!("{}, {}", one.place.place, one.cipher),
             points: (0..SIZES).map(at).collect(),
         }
     });

@@ -45,11 +45,26 @@ impl Scratch {
     }
 }
 
+impl Scratch {
+    /// Removes it, when nothing is mounted there any more.
+    pub fn remove(self) -> Result<(), Failure> {
+        remove(&self.0).map_err(|error| failed(&self.0, error))
+    }
+}
+
+/// That it is not there is what is wanted.
+#[expect(clippy::disallowed_methods, reason = "as it was made")]
+fn remove(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 impl Drop for Scratch {
-    #[expect(clippy::disallowed_methods, reason = "as it was made")]
     fn drop(&mut self) {
-        // What is mounted there still is not removed, and has been told of.
-        let _ = std::fs::remove_dir_all(&self.0);
+        // Something has failed before, and that is what is told.
+        let _ = remove(&self.0);
     }
 }
 

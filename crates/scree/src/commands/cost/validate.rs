@@ -1,12 +1,12 @@
 //! `scree cost validate`.
 
 use measure::place::place;
-use measure::{Comparison, Machine, PlaceKind, Work, compare};
+use measure::{Comparison, Machine, PlaceKind, Waiting, Work, compare, median};
 use serde::{Deserialize, Serialize};
 
 use super::draw::chart;
 use super::scratch::Scratch;
-use super::{load, percent, refused, seconds};
+use super::{load, percent, refused, seconds, until_signalled};
 use crate::args::{Figure, ValidateArguments};
 use crate::commands::Failure;
 use crate::commands::offline::{failed, write_picture};
@@ -24,6 +24,7 @@ pub struct Case {
     pub measured_cpu_s: f64,
     /// Without encryption.
     pub plain_cpu_s: f64,
+    pub predicted_plain_cpu_s: f64,
     /// Of the first, as a prediction of the second, of 1.
     pub accuracy: f64,
     pub predicted_run_s: f64,
@@ -106,6 +107,10 @@ pub fn run(format: Format, arguments: &ValidateArguments) -> Result<(), Failure>
         true => works(kind),
         false => arguments.works.clone(),
     };
+    if let Some(why) = works.iter().find_map(|work| work.unfit(kind)) {
+        return Err(Failure::new(why));
+    }
+    let stop = until_signalled()?;
     let bytes_max = works.iter().map(Work::bytes).max().unwrap_or(0);
     let scratch = Scratch::make(&arguments.at.folder)?;
     let settings = scratch.settings(&arguments.at, &[kind], bytes_max)?;
@@ -119,19 +124,23 @@ pub fn run(format: Format, arguments: &ValidateArguments) -> Result<(), Failure>
             cipher,
             &works,
             arguments.rounds,
-            &mut |doing| progress.say(doing),
+            &mut Waiting {
+                say: &mut |doing| progress.say(doing),
+                stop: &stop,
+            },
         );
         cases.extend(compared.map_err(refused)?.iter().map(case));
     }
     drop((opened, progress));
+    scratch.remove()?;
     let mut accuracies: Vec<f64> = cases.iter().map(|case| case.accuracy).collect();
-    accuracies.sort_unstable_by(f64::total_cmp);
+    let accuracy_median = median(&mut accuracies);
     let validated = Validated {
         place: kind,
         machine: Machine::here(),
-        calibrated_at: calibration.at.to_string(),
+        calibrated_at: measured.at.to_string(),
         rounds: arguments.rounds,
-        accuracy_median: accuracies.get(accuracies.len() / 2).copied().unwrap_or(0.0),
+        accuracy_median,
         accuracy_min: accuracies.first().copied().unwrap_or(0.0),
         cases,
     };
@@ -151,6 +160,7 @@ fn case(one: &Comparison) -> Case {
         predicted_cpu_s: one.predicted.cpu_s,
         measured_cpu_s,
         plain_cpu_s: one.plain.cpu_s,
+        predicted_plain_cpu_s: one.predicted.plain_cpu_s,
         accuracy: one.accuracy(),
         predicted_run_s: one.predicted.run_s,
         measured_run_s: one.sealed.run_s,
