@@ -4,6 +4,7 @@ Everything is measured by `scree cost` in machines of cost_guest.py: calibrated 
 and predicted for others, and for other work than the calibration's.
 """
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -36,11 +37,19 @@ SMALL_MB = 100
 EACH_MIN = 0.85
 
 
+def version():
+    """Of what measures: of another program, or done in another way, nothing that was kept counts."""
+    files = [BINARY, Path(__file__), Path(cost_guest.__file__)]
+    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()[:16]
+
+
 class Rig:
     """Where it is measured, and what comes of it, which is kept: a run that was cut goes on."""
 
     def __init__(self, folder, quick):
-        self.folder = folder
+        self.folder = folder / version()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        folder = self.folder
         self.quick = quick
         programs = ["cryptsetup", "mke2fs"] if quick else cost_guest.PROGRAMS
         self.initrd, self.image = cost_guest.given(folder, programs)
@@ -53,7 +62,9 @@ class Rig:
         kept = self.folder / f"{name}.json"
         if not kept.exists():
             told = measure()
-            kept.write_text(json.dumps(told))
+            part = kept.with_suffix(".part")
+            part.write_text(json.dumps(told))
+            part.rename(kept)
         return json.loads(kept.read_text())
 
     def calibrate(self, name, memory_mib, words, needs_folder):
@@ -80,7 +91,7 @@ class Rig:
                     each = [word for work in works for word in ("--work", work)]
                     told.append(guest.cost("validate", "--calibration", "/tmp/c.json", "--place", place,
                                            "--cipher", cipher, "--rounds", rounds, *at, *each))
-                return {**told[0], "cases": [case for one in told for case in one["cases"]]}
+                return {**told[0], "cases": [{**case, "rounds": one["rounds"]} for one in told for case in one["cases"]]}
             finally:
                 guest.end()
         return self.once(name, measure)
@@ -157,12 +168,12 @@ def all_cases(found):
 
 
 def table(found):
-    rows = [[place, f"{memory} MiB", case["work"], case["cipher"], seconds(case["predicted_cpu_s"]),
+    rows = [[place, f"{memory} MiB", case["work"], case["cipher"], str(case["rounds"]), seconds(case["predicted_cpu_s"]),
              seconds(case["measured_cpu_s"]), percent(case["accuracy"]), seconds(case["plain_cpu_s"]),
              percent(case["predicted_share"]), percent(case["measured_share"]),
              seconds(case["predicted_run_s"]), seconds(case["measured_run_s"])]
             for place, memory, case in all_cases(found)]
-    head = ["place", "memory", "work", "cipher", "predicted", "measured", "accuracy", "CPU without",
+    head = ["place", "memory", "work", "cipher", "rounds", "predicted", "measured", "accuracy", "CPU without",
             "share predicted", "measured", "takes predicted", "measured"]
     return markdown(head, rows)
 
@@ -285,7 +296,6 @@ The authors say that they were 90 to 92 % right.
 
 def cost(work_folder, folder, quick=False):
     """Measures everything below that folder, and returns the report; pictures go to the other."""
-    work_folder.mkdir(parents=True, exist_ok=True)
     rig = Rig(work_folder, quick)
     found = measure(rig)
     if quick:

@@ -19,6 +19,9 @@ pub struct Comparison {
     pub plain: Run,
     /// With it.
     pub sealed: Run,
+    /// How far the mean of what came in addition, in CPU seconds, may be off by chance, in 95 of
+    /// 100 times: from how much rounds differ. None of less than three rounds.
+    pub within_s: Option<f64>,
 }
 
 impl Comparison {
@@ -72,6 +75,7 @@ pub fn compare(
         }
     }
     let each = works.iter().zip(&runs).map(|(work, [plain, sealed])| {
+        let within_s = within(plain, sealed);
         let (plain, sealed) = (Run::median(plain), Run::median(sealed));
         let memory_bytes = machine.memory_bytes as f64;
         let mut workload = work.workload(plain.flow, memory_bytes, machine.cpus as f64);
@@ -87,7 +91,71 @@ pub fn compare(
             predicted: predict(&workload, &measured.target, layer),
             plain,
             sealed,
+            within_s,
         }
     });
     Ok(each.collect())
+}
+
+/// Half of the interval that holds the mean difference with 95 %, if differences are normal.
+fn within(plain: &[Run], sealed: &[Run]) -> Option<f64> {
+    let more: Vec<f64> = plain
+        .iter()
+        .zip(sealed)
+        .map(|(plain, sealed)| sealed.cpu_s - plain.cpu_s)
+        .collect();
+    let count = more.len() as f64;
+    if count < 3.0 {
+        return None;
+    }
+    let mean = more.iter().sum::<f64>() / count;
+    let squares: f64 = more.iter().map(|one| (one - mean).powi(2)).sum();
+    let deviation = (squares / (count - 1.0) / count).sqrt();
+    Some(student(more.len() - 1) * deviation)
+}
+
+/// As many deviations as hold 95 % of Student's distribution of so many degrees of freedom.
+fn student(degrees: usize) -> f64 {
+    const OF_FEW: [f64; 9] = [
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262,
+    ];
+    // Beyond these it is as near to the normal distribution's 1.96 as this, within a hundredth.
+    let of_many = 1.96 + 2.4 / degrees as f64 + 3.0 / (degrees * degrees) as f64;
+    OF_FEW.get(degrees - 1).copied().unwrap_or(of_many)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_that_differ_tell_less() {
+        let run = |cpu_s| Run {
+            flow: model::cost::Both::default(),
+            returned_s: 1.0,
+            run_s: 1.0,
+            cpu_s,
+            fetched_bytes: 0.0,
+        };
+        let plain = [1.0, 1.0, 1.0].map(run);
+        assert_eq!(within(&plain[..2], &plain[..2]), None);
+        assert_eq!(within(&plain, &[1.5, 1.5, 1.5].map(run)), Some(0.0));
+        // Differences of 1, 2 and 3: their mean has a deviation of 1 by the root of 3.
+        let found = within(&plain, &[2.0, 3.0, 4.0].map(run)).expect("three");
+        assert!((found - 4.303 / 3_f64.sqrt()).abs() < 1e-9, "{found}");
+    }
+
+    #[test]
+    fn few_rounds_have_wide_intervals() {
+        // Of the usual tables.
+        for (degrees, expected) in [
+            (1, 12.706),
+            (9, 2.262),
+            (10, 2.228),
+            (30, 2.042),
+            (120, 1.980),
+        ] {
+            assert!((student(degrees) - expected).abs() < 0.01, "{degrees}");
+        }
+    }
 }

@@ -8,6 +8,8 @@
 //!                                           by size of requests
 //! ```
 
+use std::ops::Range;
+
 use jiff::Timestamp;
 use model::cost::{Both, BySize, Flow, Layer, Linear};
 
@@ -32,8 +34,11 @@ pub struct Effort {
 pub(crate) struct Sizes {
     /// TP is measured with so many bytes.
     pub stream_bytes: u64,
-    /// What a layer is measured with: requests of several sizes.
+    /// What a layer's CPU time is measured with: requests of several sizes.
     pub works: Vec<Work>,
+    /// What its latency is measured with, where that is something else: the same requests, one
+    /// at a time. None: by the same works.
+    pub alone: Vec<Work>,
     /// The same reads, where memory reads ahead: one right after the other, and apart.
     pub apart: Option<[Work; 2]>,
 }
@@ -52,6 +57,19 @@ const HUGE_BYTES: u64 = 1 << 20;
 /// Large requests cost less for a byte, so there are more of them.
 const LARGE_SHARE: u64 = 4;
 
+/// So many requests to a volume are under way while its CPU time is measured.
+const DEEP: u64 = 8;
+
+/// Writes, and reads.
+fn direct(bytes: u64, request_bytes: u64, depth: u64) -> [Work; 2] {
+    [0, 100].map(|read_percent| Work::Direct {
+        bytes: bytes.max(request_bytes),
+        request_bytes,
+        read_percent,
+        depth: depth as u32,
+    })
+}
+
 impl Sizes {
     pub(crate) fn of(kind: PlaceKind, effort: &Effort) -> Self {
         let large = LARGE_SHARE * effort.bytes;
@@ -61,7 +79,7 @@ impl Sizes {
             (LARGE_BYTES, large),
             (HUGE_BYTES, 2 * large),
         ];
-        let mut works = Vec::new();
+        let (mut works, mut alone) = (Vec::new(), Vec::new());
         for (request_bytes, bytes) in sizes {
             match kind {
                 // It sees what programs ask for, and memory is below it.
@@ -79,12 +97,12 @@ impl Sizes {
                         });
                     }
                 }
-                _ => works.extend([0, 100].map(|read_percent| Work::Direct {
-                    bytes: bytes.min(large),
-                    request_bytes,
-                    read_percent,
-                    depth: 1,
-                })),
+                PlaceKind::GuestBlock => works.extend(direct(bytes.min(large), request_bytes, 1)),
+                // One request at a time is mostly woken up for, which hides what it costs.
+                PlaceKind::Box | PlaceKind::Agent => {
+                    works.extend(direct(bytes.min(large), request_bytes, DEEP));
+                    alone.extend(direct(bytes.min(large) / DEEP, request_bytes, 1));
+                }
             }
         }
         let bytes = 2 * effort.bytes;
@@ -96,9 +114,24 @@ impl Sizes {
         Self {
             stream_bytes: LARGE_SHARE * effort.bytes,
             works,
+            alone,
             apart: kind
                 .is_in_guest()
                 .then_some([together, Work::Apart { bytes }]),
+        }
+    }
+
+    /// Of all works, those that CPU time is measured with.
+    pub(crate) fn deep(&self) -> Range<usize> {
+        0..self.works.len()
+    }
+
+    /// Of all works, those that latency is measured with.
+    pub(crate) fn single(&self) -> Range<usize> {
+        let deep = self.works.len();
+        match self.alone.len() {
+            0 => self.deep(),
+            alone => deep..deep + alone,
         }
     }
 }
@@ -122,6 +155,7 @@ pub fn calibrate(
         .works
         .iter()
         .copied()
+        .chain(sizes.alone.iter().copied())
         .chain(sizes.apart.into_iter().flatten())
         .collect();
     let mut rounds: Vec<Vec<Vec<Run>>> = vec![Vec::new(); ways.len()];
@@ -138,8 +172,7 @@ pub fn calibrate(
             runs.push(these);
             if way.is_none() && target.is_none() && round + 1 == effort.rounds {
                 (waiting.say)(format!("{kind}: throughput and memory"));
-                let mut plain = medians(&works, runs);
-                plain.truncate(sizes.works.len());
+                let plain = medians(&works, runs);
                 target = Some(target::measure(
                     &mut *opened,
                     &sizes,
@@ -212,14 +245,12 @@ fn added(plain: &[(Work, Run)], sealed: &[(Work, Run)], work: &Work) -> Option<f
 }
 
 fn layer(kind: PlaceKind, sizes: &Sizes, plain: &[(Work, Run)], sealed: &[(Work, Run)]) -> Layer {
-    let count = sizes.works.len();
     let apart = sizes.apart.and_then(|[together, apart]| {
         let more = added(plain, sealed, &apart)? - added(plain, sealed, &together)?;
         Some(more / Flow::of(apart.bytes(), LARGE_BYTES).operations)
     });
-    let (plain, sealed) = (&plain[..count], &sealed[..count]);
-    let line = |way: fn(&Both<Flow>) -> Flow, of: fn(&Run) -> f64| {
-        let both = plain.iter().zip(sealed);
+    let line = |range: Range<usize>, way: fn(&Both<Flow>) -> Flow, of: fn(&Run) -> f64| {
+        let both = plain[range.clone()].iter().zip(&sealed[range]);
         let points = both.filter_map(|((_, plain), (_, sealed))| {
             let flow = way(&plain.flow);
             let more = of(sealed) - of(plain);
@@ -227,14 +258,14 @@ fn layer(kind: PlaceKind, sizes: &Sizes, plain: &[(Work, Run)], sealed: &[(Work,
         });
         BySize::new(points.collect()).unwrap_or_else(|_| BySize::nothing())
     };
-    let both = |of: fn(&Run) -> f64| Both {
-        read: line(|flow| flow.read, of),
-        write: line(|flow| flow.write, of),
+    let both = |range: Range<usize>, of: fn(&Run) -> f64| Both {
+        read: line(range.clone(), |flow| flow.read, of),
+        write: line(range, |flow| flow.write, of),
     };
     let is_above_memory = kind == PlaceKind::GuestStackable;
     Layer {
-        cpu: both(|run| run.cpu_s),
-        latency: both(|run| run.run_s),
+        cpu: both(sizes.deep(), |run| run.cpu_s),
+        latency: both(sizes.single(), |run| run.run_s),
         request_bytes_max: HUGE_BYTES as f64,
         merged_bytes: LARGE_BYTES as f64,
         apart_s: Both {
@@ -279,6 +310,7 @@ mod tests {
         let sizes = Sizes {
             stream_bytes: 1,
             works: vec![work; 2],
+            alone: Vec::new(),
             apart: None,
         };
         let found = layer(PlaceKind::GuestBlock, &sizes, &plain, &sealed);

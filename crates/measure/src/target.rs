@@ -15,18 +15,17 @@ const STREAM_BYTES: u64 = 1 << 20;
 /// So many requests are under way where it is to do as much as it can.
 const DEPTH: u32 = 16;
 
-/// Measures a place that is open without encryption; `direct` are runs of it past memory, one
-/// request at a time.
+/// Measures a place that is open without encryption; `plain` are its runs of these works.
 pub(crate) fn measure(
     opened: &mut dyn Opened,
     sizes: &Sizes,
-    direct: &[(Work, Run)],
+    plain: &[(Work, Run)],
     effort: &Effort,
     stop: &Stop,
 ) -> Result<Target, MeasureError> {
     match opened.surface() {
-        Surface::Export { .. } => of_export(opened, sizes, direct, effort, stop),
-        Surface::Folder(_) => of_folder(opened, sizes, direct, effort, stop),
+        Surface::Export { .. } => of_export(opened, sizes, plain, effort, stop),
+        Surface::Folder(_) => of_folder(opened, sizes, plain, effort, stop),
     }
 }
 
@@ -34,7 +33,7 @@ pub(crate) fn measure(
 fn of_export(
     opened: &mut dyn Opened,
     sizes: &Sizes,
-    direct: &[(Work, Run)],
+    plain: &[(Work, Run)],
     effort: &Effort,
     stop: &Stop,
 ) -> Result<Target, MeasureError> {
@@ -60,21 +59,21 @@ fn of_export(
         Some(mut folder) => above(&seen(&mut folder, effort, stop)?, bytes_per_s.read)?,
         None => Curve::flat(),
     };
-    let direct_cpu = both(direct, |run| run.cpu_s);
+    let direct_cpu = both(&plain[sizes.deep()], |run| run.cpu_s);
     Ok(Target {
         bytes_per_s,
         reads,
         writes: Curve::flat(),
         cpu: direct_cpu,
         direct_cpu,
-        direct_latency: both(direct, |run| run.run_s),
+        direct_latency: both(&plain[sizes.single()], |run| run.run_s),
     })
 }
 
 fn of_folder(
     opened: &mut dyn Opened,
     sizes: &Sizes,
-    direct: &[(Work, Run)],
+    plain: &[(Work, Run)],
     effort: &Effort,
     stop: &Stop,
 ) -> Result<Target, MeasureError> {
@@ -97,7 +96,11 @@ fn of_folder(
     // Through memory the CPU may be what bounds it; that is counted by itself.
     let rate = |way: fn(&Both<Flow>) -> Flow| {
         let of = |(_, run): &(Work, Run)| way(&run.flow).bytes / run.run_s;
-        streams.iter().chain(direct).map(of).fold(1.0, f64::max)
+        streams
+            .iter()
+            .chain(&plain[sizes.deep()])
+            .map(of)
+            .fold(1.0, f64::max)
     };
     let bytes_per_s = Both {
         read: rate(|flow| flow.read),
@@ -117,8 +120,8 @@ fn of_folder(
             missed: 1.0,
         }))?,
         cpu: both(&streams, |run| run.cpu_s),
-        direct_cpu: both(direct, |run| run.cpu_s),
-        direct_latency: both(direct, |run| run.run_s),
+        direct_cpu: both(&plain[sizes.deep()], |run| run.cpu_s),
+        direct_latency: both(&plain[sizes.single()], |run| run.run_s),
     })
 }
 

@@ -181,7 +181,9 @@ impl Work {
         };
         let run_s = watch.begun.elapsed().as_secs_f64();
         let fetched_bytes = files::fetched()?.saturating_sub(fetched) as f64;
-        opened.settle()?;
+        if self.leaves_work() {
+            opened.settle()?;
+        }
         let run = Run {
             flow,
             returned_s: watch.returned.map_or(run_s, |time| time.as_secs_f64()),
@@ -225,6 +227,20 @@ impl Work {
             (Surface::Folder(folder), _) => files::prepare(self, folder, stop),
             (Surface::Export { socket, name }, _) => exports::prepare(self, (socket, name), stop),
         }
+    }
+
+    /// Something of it may still be to be done when all is durable: what it costs counts, too.
+    const fn leaves_work(&self) -> bool {
+        !matches!(
+            self,
+            Self::ReadCold { .. }
+                | Self::ReadWarm { .. }
+                | Self::Apart { .. }
+                | Self::Direct {
+                    read_percent: 100..,
+                    ..
+                }
+        )
     }
 
     /// Memory is to forget what was prepared: it is to be read from the target.

@@ -22,6 +22,10 @@ pub struct Case {
     pub cipher: String,
     pub predicted_cpu_s: f64,
     pub measured_cpu_s: f64,
+    /// By so much that may be off by chance, in 95 of 100 times; not known of less than three
+    /// rounds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub measured_within_s: Option<f64>,
     /// Without encryption.
     pub plain_cpu_s: f64,
     pub predicted_plain_cpu_s: f64,
@@ -159,6 +163,7 @@ fn case(one: &Comparison) -> Case {
         cipher: one.cipher.to_string(),
         predicted_cpu_s: one.predicted.cpu_s,
         measured_cpu_s,
+        measured_within_s: one.within_s,
         plain_cpu_s: one.plain.cpu_s,
         predicted_plain_cpu_s: one.predicted.plain_cpu_s,
         accuracy: one.accuracy(),
@@ -191,7 +196,12 @@ fn shown(validated: &Validated) -> String {
             case.work.clone(),
             case.cipher.clone(),
             seconds(case.predicted_cpu_s),
-            seconds(case.measured_cpu_s),
+            match case.measured_within_s {
+                Some(within_s) => {
+                    format!("{} ± {}", seconds(case.measured_cpu_s), seconds(within_s))
+                }
+                None => seconds(case.measured_cpu_s),
+            },
             percent(case.accuracy),
             seconds(case.plain_cpu_s),
             percent(case.predicted_share),
