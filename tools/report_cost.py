@@ -169,7 +169,7 @@ def all_cases(found):
 
 def table(found):
     rows = [[place, f"{memory} MiB", case["work"], case["cipher"], str(case["rounds"]), seconds(case["predicted_cpu_s"]),
-             seconds(case["measured_cpu_s"]), percent(case["accuracy"]), seconds(case["plain_cpu_s"]),
+             measured(case), "-" if case["is_nothing"] else percent(case["accuracy"]), seconds(case["plain_cpu_s"]),
              percent(case["predicted_share"]), percent(case["measured_share"]),
              seconds(case["predicted_run_s"]), seconds(case["measured_run_s"])]
             for place, memory, case in all_cases(found)]
@@ -179,16 +179,25 @@ def table(found):
 
 
 def accuracies(found):
-    return [case["accuracy"] for _, _, case in all_cases(found)]
+    """Of the cases in which more was measured, or predicted, than chance explains."""
+    return [case["accuracy"] for _, _, case in all_cases(found) if not case["is_nothing"]]
 
 
 def judged(found):
     rows = []
     for name, of in [*((place, {place: found[place]}) for place in found), ("all", found)]:
         these = accuracies(of)
-        rows.append([name, str(len(these)), percent(median(these)), percent(min(these)),
+        count = sum(1 for _ in all_cases(of))
+        rows.append([name, str(count), str(count - len(these)),
+                     *((percent(median(these)), percent(min(these))) if these else ("-", "-")),
                      str(sum(one < EACH_MIN for one in these))])
-    return markdown(["place", "cases", "accuracy in the middle", "least", f"below {percent(EACH_MIN)}"], rows)
+    head = ["place", "cases", "of which nothing", "accuracy in the middle", "least", f"below {percent(EACH_MIN)}"]
+    return markdown(head, rows)
+
+
+def measured(case):
+    within = case.get("measured_within_s")
+    return seconds(case["measured_cpu_s"]) + (f" ± {seconds(within)}" if within is not None else "")
 
 
 def calibrated(found):

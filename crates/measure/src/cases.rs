@@ -19,6 +19,8 @@ pub struct Comparison {
     pub plain: Run,
     /// With it.
     pub sealed: Run,
+    /// What came in addition: the median over all rounds of how much more each was.
+    pub added: Run,
     /// How far the mean of what came in addition, in CPU seconds, may be off by chance, in 95 of
     /// 100 times: from how much rounds differ. None of less than three rounds.
     pub within_s: Option<f64>,
@@ -28,7 +30,17 @@ impl Comparison {
     /// CPU seconds that came in addition.
     #[must_use]
     pub fn cpu_s(&self) -> f64 {
-        self.sealed.cpu_s - self.plain.cpu_s
+        self.added.cpu_s
+    }
+
+    /// What came in addition may be nothing at all, and the prediction is right within chance:
+    /// how near it is says nothing then.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.within_s.is_some_and(|within_s| {
+            let off_s = (self.predicted.cpu_s - self.cpu_s()).abs();
+            self.cpu_s().abs() <= within_s && off_s <= within_s
+        })
     }
 
     /// How near the prediction of these is, of 1.
@@ -75,7 +87,9 @@ pub fn compare(
         }
     }
     let each = works.iter().zip(&runs).map(|(work, [plain, sealed])| {
-        let within_s = within(plain, sealed);
+        let rounds = sealed.iter().zip(plain);
+        let added: Vec<Run> = rounds.map(|(sealed, plain)| sealed.less(plain)).collect();
+        let within_s = within(&added);
         let (plain, sealed) = (Run::median(plain), Run::median(sealed));
         let memory_bytes = machine.memory_bytes as f64;
         let mut workload = work.workload(plain.flow, memory_bytes, machine.cpus as f64);
@@ -91,6 +105,7 @@ pub fn compare(
             predicted: predict(&workload, &measured.target, layer),
             plain,
             sealed,
+            added: Run::median(&added),
             within_s,
         }
     });
@@ -98,20 +113,16 @@ pub fn compare(
 }
 
 /// Half of the interval that holds the mean difference with 95 %, if differences are normal.
-fn within(plain: &[Run], sealed: &[Run]) -> Option<f64> {
-    let more: Vec<f64> = plain
-        .iter()
-        .zip(sealed)
-        .map(|(plain, sealed)| sealed.cpu_s - plain.cpu_s)
-        .collect();
-    let count = more.len() as f64;
+fn within(added: &[Run]) -> Option<f64> {
+    let more = || added.iter().map(|run| run.cpu_s);
+    let count = added.len() as f64;
     if count < 3.0 {
         return None;
     }
-    let mean = more.iter().sum::<f64>() / count;
-    let squares: f64 = more.iter().map(|one| (one - mean).powi(2)).sum();
+    let mean = more().sum::<f64>() / count;
+    let squares: f64 = more().map(|one| (one - mean).powi(2)).sum();
     let deviation = (squares / (count - 1.0) / count).sqrt();
-    Some(student(more.len() - 1) * deviation)
+    Some(student(added.len() - 1) * deviation)
 }
 
 /// As many deviations as hold 95 % of Student's distribution of so many degrees of freedom.
@@ -137,11 +148,10 @@ mod tests {
             cpu_s,
             fetched_bytes: 0.0,
         };
-        let plain = [1.0, 1.0, 1.0].map(run);
-        assert_eq!(within(&plain[..2], &plain[..2]), None);
-        assert_eq!(within(&plain, &[1.5, 1.5, 1.5].map(run)), Some(0.0));
-        // Differences of 1, 2 and 3: their mean has a deviation of 1 by the root of 3.
-        let found = within(&plain, &[2.0, 3.0, 4.0].map(run)).expect("three");
+        assert_eq!(within(&[0.5, 0.5].map(run)), None);
+        assert_eq!(within(&[0.5, 0.5, 0.5].map(run)), Some(0.0));
+        // Of 1, 2 and 3 the mean has a deviation of 1 by the root of 3.
+        let found = within(&[1.0, 2.0, 3.0].map(run)).expect("three");
         assert!((found - 4.303 / 3_f64.sqrt()).abs() < 1e-9, "{found}");
     }
 

@@ -3,10 +3,12 @@
 //! ```text
 //!  rounds:   plain   cipher 1   cipher 2 …        each opens the place, does all work, closes it
 //!            plain   cipher 1   cipher 2 …
-//!                │        │
-//!       median ──┴────────┴── median        a request's CPU time with it less that without,
-//!                                           by size of requests
+//!                └── less ──┘
+//!                    median               a request's CPU time with it less that without in the
+//!                                         same round, by size of requests
 //! ```
+//!
+//! What else a machine does comes and goes, and meets both of a round alike.
 
 use std::ops::Range;
 
@@ -184,8 +186,7 @@ pub fn calibrate(
             opened.close()?;
         }
     }
-    let measured: Vec<Vec<(Work, Run)>> = rounds.iter().map(|runs| medians(&works, runs)).collect();
-    let (plain, sealed) = measured
+    let (plain, sealed) = rounds
         .split_first()
         .ok_or_else(|| MeasureError::Unfit("nothing was measured".to_owned()))?;
     let at = now();
@@ -195,7 +196,7 @@ pub fn calibrate(
         .map(|(cipher, runs)| MeasuredLayer {
             cipher: *cipher,
             at,
-            layer: layer(kind, &sizes, plain, runs),
+            layer: layer(kind, &sizes, &added(&works, plain, runs)),
         });
     Ok(MeasuredPlace {
         place: kind,
@@ -235,26 +236,29 @@ pub(crate) fn per_operation(
     Linear::through(&runs.iter().filter_map(each).collect::<Vec<_>>())
 }
 
-/// What encryption adds to each work, in CPU seconds.
-fn added(plain: &[(Work, Run)], sealed: &[(Work, Run)], work: &Work) -> Option<f64> {
-    let both = plain.iter().zip(sealed);
-    let mut of_work = both.filter(|((one, _), _)| one == work);
-    of_work
-        .next()
-        .map(|((_, plain), (_, sealed))| sealed.cpu_s - plain.cpu_s)
+/// What encryption adds to each work: the median over all rounds of how much more it was.
+fn added(works: &[Work], plain: &[Vec<Run>], sealed: &[Vec<Run>]) -> Vec<(Work, Run)> {
+    let each = works.iter().enumerate().map(|(index, work)| {
+        let both = plain.iter().zip(sealed);
+        let more: Vec<Run> = both
+            .map(|(plain, sealed)| sealed[index].less(&plain[index]))
+            .collect();
+        (*work, Run::median(&more))
+    });
+    each.collect()
 }
 
-fn layer(kind: PlaceKind, sizes: &Sizes, plain: &[(Work, Run)], sealed: &[(Work, Run)]) -> Layer {
+fn layer(kind: PlaceKind, sizes: &Sizes, added: &[(Work, Run)]) -> Layer {
+    let of_work = |wanted: &Work| added.iter().find(|(work, _)| work == wanted);
     let apart = sizes.apart.and_then(|[together, apart]| {
-        let more = added(plain, sealed, &apart)? - added(plain, sealed, &together)?;
+        let more = of_work(&apart)?.1.cpu_s - of_work(&together)?.1.cpu_s;
         Some(more / Flow::of(apart.bytes(), LARGE_BYTES).operations)
     });
     let line = |range: Range<usize>, way: fn(&Both<Flow>) -> Flow, of: fn(&Run) -> f64| {
-        let both = plain[range.clone()].iter().zip(&sealed[range]);
-        let points = both.filter_map(|((_, plain), (_, sealed))| {
-            let flow = way(&plain.flow);
-            let more = of(sealed) - of(plain);
-            (flow.operations > 0.0).then(|| (flow.bytes / flow.operations, more / flow.operations))
+        let points = added[range].iter().filter_map(|(_, run)| {
+            let flow = way(&run.flow);
+            let each = (flow.bytes / flow.operations, of(run) / flow.operations);
+            (flow.operations > 0.0).then_some(each)
         });
         BySize::new(points.collect()).unwrap_or_else(|_| BySize::nothing())
     };
@@ -305,15 +309,21 @@ mod tests {
         };
         // 5 µs a request and 2 ns a byte more.
         let more = [4096.0, 131_072.0].map(|bytes| 1e3 * (5e-6 + 2e-9 * bytes));
-        let plain = pair([0.1, 0.2]);
-        let sealed = pair([0.1 + more[0], 0.2 + more[1]]);
+        let runs = |cpu_s| pair(cpu_s).into_iter().map(|(_, run)| run).collect();
+        let plain: Vec<Run> = runs([0.1, 0.2]);
+        let sealed = runs([0.1 + more[0], 0.2 + more[1]]);
+        // A round that was slow in both ways tells the same.
+        let slow = [runs([7.1, 7.2]), runs([7.1 + more[0], 7.2 + more[1]])];
+        let plain = [plain, slow[0].clone()];
+        let sealed = [sealed, slow[1].clone()];
+        let added = added(&[work, work], &plain, &sealed);
         let sizes = Sizes {
             stream_bytes: 1,
             works: vec![work; 2],
             alone: Vec::new(),
             apart: None,
         };
-        let found = layer(PlaceKind::GuestBlock, &sizes, &plain, &sealed);
+        let found = layer(PlaceKind::GuestBlock, &sizes, &added);
         let line = found.cpu.write.line();
         assert!((line.operation_s - 5e-6).abs() < 1e-9, "{found:?}");
         assert!((line.byte_s - 2e-9).abs() < 1e-13, "{found:?}");

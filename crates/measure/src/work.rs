@@ -90,6 +90,18 @@ pub struct Run {
 }
 
 impl Run {
+    /// By how much it was more than another one of the same work.
+    #[must_use]
+    pub fn less(&self, other: &Self) -> Self {
+        Self {
+            flow: other.flow,
+            returned_s: self.returned_s - other.returned_s,
+            run_s: self.run_s - other.run_s,
+            cpu_s: self.cpu_s - other.cpu_s,
+            fetched_bytes: self.fetched_bytes - other.fetched_bytes,
+        }
+    }
+
     /// Of several of the same work, number by number.
     ///
     /// # Panics

@@ -31,6 +31,9 @@ pub struct Case {
     pub predicted_plain_cpu_s: f64,
     /// Of the first, as a prediction of the second, of 1.
     pub accuracy: f64,
+    /// That may be nothing but chance, and so may what was predicted: it counts neither way.
+    #[serde(default)]
+    pub is_nothing: bool,
     pub predicted_run_s: f64,
     pub measured_run_s: f64,
     pub plain_run_s: f64,
@@ -50,9 +53,9 @@ pub struct Validated {
     pub machine: Machine,
     pub calibrated_at: String,
     pub rounds: u32,
-    /// In the middle of all, and the least.
-    pub accuracy_median: f64,
-    pub accuracy_min: f64,
+    /// In the middle of all that count, and the least.
+    pub accuracy_median: Option<f64>,
+    pub accuracy_min: Option<f64>,
     pub cases: Vec<Case>,
 }
 
@@ -137,15 +140,16 @@ pub fn run(format: Format, arguments: &ValidateArguments) -> Result<(), Failure>
     }
     drop((opened, progress));
     scratch.remove()?;
-    let mut accuracies: Vec<f64> = cases.iter().map(|case| case.accuracy).collect();
-    let accuracy_median = median(&mut accuracies);
+    let counted = cases.iter().filter(|case| !case.is_nothing);
+    let mut accuracies: Vec<f64> = counted.map(|case| case.accuracy).collect();
+    let accuracy_median = (!accuracies.is_empty()).then(|| median(&mut accuracies));
     let validated = Validated {
         place: kind,
         machine: Machine::here(),
         calibrated_at: measured.at.to_string(),
         rounds: arguments.rounds,
         accuracy_median,
-        accuracy_min: accuracies.first().copied().unwrap_or(0.0),
+        accuracy_min: accuracies.first().copied(),
         cases,
     };
     if let Some(path) = &arguments.plot {
@@ -167,6 +171,7 @@ fn case(one: &Comparison) -> Case {
         plain_cpu_s: one.plain.cpu_s,
         predicted_plain_cpu_s: one.predicted.plain_cpu_s,
         accuracy: one.accuracy(),
+        is_nothing: one.is_nothing(),
         predicted_run_s: one.predicted.run_s,
         measured_run_s: one.sealed.run_s,
         plain_run_s: one.plain.run_s,
@@ -202,7 +207,10 @@ fn shown(validated: &Validated) -> String {
                 }
                 None => seconds(case.measured_cpu_s),
             },
-            percent(case.accuracy),
+            match case.is_nothing {
+                true => "-".to_owned(),
+                false => percent(case.accuracy),
+            },
             seconds(case.plain_cpu_s),
             percent(case.predicted_share),
             percent(case.measured_share),
@@ -210,11 +218,26 @@ fn shown(validated: &Validated) -> String {
             seconds(case.measured_run_s),
         ]);
     }
-    format!(
-        "{}, {} rounds; CPU time in addition:\n\n{table}\nAccuracy: {} in the middle, {} at least\n",
-        validated.place,
-        validated.rounds,
-        percent(validated.accuracy_median),
-        percent(validated.accuracy_min),
-    )
+    let mut text = format!(
+        "{}, {} rounds; CPU time in addition:\n\n{table}\n",
+        validated.place, validated.rounds,
+    );
+    if let (Some(median), Some(least)) = (validated.accuracy_median, validated.accuracy_min) {
+        text += &format!(
+            "Accuracy: {} in the middle, {} at least\n",
+            percent(median),
+            percent(least)
+        );
+    }
+    let nothing = validated.cases.iter().filter(|case| case.is_nothing);
+    match nothing.count() {
+        0 => {}
+        count => {
+            text += &format!(
+                "{count} of {} are within what chance does without any: these do not count\n",
+                validated.cases.len()
+            );
+        }
+    }
+    text
 }
