@@ -1,6 +1,8 @@
 //! `scree cost`: what encryption costs (docs/models.md, "Cost").
 
+mod asked;
 mod calibrate;
+mod chosen;
 mod draw;
 mod predict;
 mod prices;

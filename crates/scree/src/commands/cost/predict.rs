@@ -1,25 +1,20 @@
 //! `scree cost predict`.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use jiff::Timestamp;
-use measure::{Calibration, Cipher, MeasuredPlace, PlaceKind};
-use model::cost::{Both, Caching, Flow, Layer, Offer, Prediction, Workload, cheapest, predict};
+use measure::Calibration;
+use model::cost::{Both, Caching, Flow, Offer, Prediction, cheapest, predict};
 use serde::Serialize;
-use trace::{Outcome, Record, Verb};
 
+use super::asked::{of_arguments, of_traces};
+use super::chosen::{Chosen, chosen};
 use super::prices::PriceTable;
 use super::{load, percent, seconds};
 use crate::args::{PredictArguments, WorkloadArguments};
 use crate::commands::Failure;
 use crate::commands::offline::write_picture;
-use crate::commands::traces::{Traces, read_traces};
 use crate::output::{Format, Table, print, print_notice};
 use crate::plot::{Chart, Series};
-
-/// What a file system and a cipher below it have at once, in bytes.
-const BLOCK_BYTES: f64 = 4096.0;
 
 /// One way to encrypt, and what it would cost.
 #[derive(Serialize)]
@@ -128,205 +123,6 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
         draw(path, &calibration, asked, &places)?;
     }
     Ok(print(format, &predicted, shown)?)
-}
-
-/// Where encryption could run, and with what.
-struct Chosen<'a> {
-    place: &'a MeasuredPlace,
-    cipher: Cipher,
-    layer: Layer,
-    /// When that was measured.
-    at: Timestamp,
-    /// It was measured with another cipher.
-    is_by_cipher: bool,
-}
-
-fn chosen<'a>(
-    format: Format,
-    calibration: &'a Calibration,
-    arguments: &PredictArguments,
-) -> Result<Vec<Chosen<'a>>, Failure> {
-    let mut found = Vec::new();
-    for kind in kinds(format, calibration, arguments)? {
-        let Some(place) = calibration.place(kind) else {
-            return Err(Failure::new(format!(
-                "{kind} was not calibrated: `scree cost calibrate --place {kind}`"
-            )));
-        };
-        for one in &place.layers {
-            if arguments.ciphers.is_empty() || arguments.ciphers.contains(&one.cipher) {
-                found.push(Chosen {
-                    place,
-                    cipher: one.cipher,
-                    layer: one.layer.clone(),
-                    at: one.at,
-                    is_by_cipher: false,
-                });
-            }
-        }
-        let missing = arguments
-            .ciphers
-            .iter()
-            .copied()
-            .filter(|cipher| kind.ciphers().contains(cipher) && place.layer(*cipher).is_none());
-        found.extend(missing.filter_map(|cipher| by_cipher(calibration, place, cipher)));
-    }
-    match found.is_empty() {
-        true => Err(Failure::new(
-            "no such place and cipher was calibrated: `scree cost calibrate --place PLACE`",
-        )),
-        false => Ok(found),
-    }
-}
-
-/// The places that are asked for, or else all. What is above memory is asked for files, and not
-/// for what reaches a disk.
-fn kinds(
-    format: Format,
-    calibration: &Calibration,
-    arguments: &PredictArguments,
-) -> Result<Vec<PlaceKind>, Failure> {
-    let asked = &arguments.workload;
-    let is_of_disk = asked.direct.is_some() || !asked.traces.is_empty();
-    let is_unfit = |kind: &PlaceKind| is_of_disk && *kind == PlaceKind::GuestStackable;
-    let why = format!(
-        "{} encrypts files, and requests past memory do not tell what files are asked for",
-        PlaceKind::GuestStackable
-    );
-    if !arguments.places.is_empty() {
-        return match arguments.places.iter().any(is_unfit) {
-            true => Err(Failure::new(why)),
-            false => Ok(arguments.places.clone()),
-        };
-    }
-    let mut kinds: Vec<PlaceKind> = calibration.places.iter().map(|one| one.place).collect();
-    if kinds.extract_if(.., |kind| is_unfit(kind)).count() > 0 {
-        print_notice(format, &format!("{why}; it is left out"));
-    }
-    Ok(kinds)
-}
-
-/// A layer with a cipher that was not tried there, but with a key of another length.
-fn by_cipher<'a>(
-    calibration: &Calibration,
-    place: &'a MeasuredPlace,
-    cipher: Cipher,
-) -> Option<Chosen<'a>> {
-    let speed = |cipher: Cipher| {
-        let mut all = calibration.ciphers.iter();
-        all.find(|one| one.cipher == cipher).map(|one| one.cpu)
-    };
-    let mut alike = place.layers.iter();
-    let tried = alike.find(|one| one.cipher.is_of_one_mode(cipher))?;
-    let (old, new) = (speed(tried.cipher)?, speed(cipher)?);
-    Some(Chosen {
-        place,
-        cipher,
-        layer: tried.layer.exchanged(&old, &new, BLOCK_BYTES),
-        at: tried.at,
-        is_by_cipher: true,
-    })
-}
-
-fn of_arguments(
-    asked: &WorkloadArguments,
-    calibration: &Calibration,
-    place: &MeasuredPlace,
-) -> Workload {
-    let (read, write) = (asked.read.unwrap_or(0), asked.write.unwrap_or(0));
-    let memory = asked.memory.unwrap_or(place.memory_bytes);
-    let caching = match asked.direct {
-        Some(depth) => Caching::Direct {
-            depth: f64::from(depth),
-        },
-        None => Caching::Memory {
-            data_bytes: asked.data.unwrap_or(read.max(write)) as f64,
-            memory_bytes: memory as f64,
-            is_warm: asked.warm,
-        },
-    };
-    Workload {
-        flow: Both {
-            read: vec![Flow::of(read, asked.request)],
-            write: vec![Flow::of(write, asked.request)],
-        },
-        caching,
-        own_cpu_s: asked.own_cpu,
-        cpus: cpus(asked, calibration),
-        run_s: None,
-    }
-}
-
-/// All that reached a disk, as it was recorded. What failed there is not encrypted any more than
-/// it was done.
-fn of_traces(
-    format: Format,
-    asked: &WorkloadArguments,
-    calibration: &Calibration,
-) -> Result<Workload, Failure> {
-    let Traces { parts, notices } = read_traces(&asked.traces)?;
-    for notice in notices {
-        print_notice(format, &notice);
-    }
-    let mut counts: Both<BTreeMap<u64, u64>> = Both::default();
-    for record in parts.iter().flatten() {
-        let way = match (record.verb, record.outcome) {
-            (Verb::Read, Outcome::Done) => &mut counts.read,
-            (Verb::Write, Outcome::Done) => &mut counts.write,
-            _ => continue,
-        };
-        if record.length > 0 {
-            *way.entry(record.length).or_default() += 1;
-        }
-    }
-    let flow = Both {
-        read: by_length(&counts.read),
-        write: by_length(&counts.write),
-    };
-    if flow.read.is_empty() && flow.write.is_empty() {
-        return Err(Failure::new(
-            "nothing is read or written in this trace: there is nothing to encrypt",
-        ));
-    }
-    let run_s: f64 = parts.iter().map(|part| duration_s(part)).sum();
-    if run_s == 0.0 {
-        let notice = "the trace has no times: how long it takes is worked out by what the target \
-                      can do";
-        print_notice(format, notice);
-    }
-    Ok(Workload {
-        flow,
-        caching: Caching::Direct {
-            depth: f64::from(asked.direct.unwrap_or(1)),
-        },
-        own_cpu_s: asked.own_cpu,
-        cpus: cpus(asked, calibration),
-        run_s: (run_s > 0.0).then_some(run_s),
-    })
-}
-
-/// Requests of the same length are alike.
-fn by_length(counts: &BTreeMap<u64, u64>) -> Vec<Flow> {
-    let each = counts.iter().map(|(length, count)| Flow {
-        bytes: *length as f64 * *count as f64,
-        operations: *count as f64,
-    });
-    each.collect()
-}
-
-fn cpus(asked: &WorkloadArguments, calibration: &Calibration) -> f64 {
-    let calibrated = calibration.machine.cpus as f64;
-    asked.cpus.map_or(calibrated, f64::from)
-}
-
-/// From when its first request was begun until its last one ended, in seconds.
-fn duration_s(records: &[Record]) -> f64 {
-    let (mut first, mut last) = (u64::MAX, 0);
-    for record in records {
-        first = first.min(record.time_ns);
-        last = last.max(record.time_ns.saturating_add(record.latency_ns));
-    }
-    last.saturating_sub(first) as f64 / 1e9
 }
 
 fn shown(predicted: &Predicted) -> String {
