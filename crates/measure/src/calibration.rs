@@ -23,6 +23,10 @@ pub struct MeasuredLayer {
     pub at: Timestamp,
     /// What it costs.
     pub layer: Layer,
+    /// So many of the measurements of its CPU time may be nothing but chance.
+    pub unsure: usize,
+    /// Of so many.
+    pub measured: usize,
 }
 
 /// A place on a machine.
@@ -139,6 +143,19 @@ impl Calibration {
     }
 }
 
+impl MeasuredLayer {
+    /// What is to be known of it, if much of it may be chance.
+    #[must_use]
+    pub fn doubt(&self) -> Option<String> {
+        (self.unsure > 0).then(|| {
+            format!(
+                "of {} measurements {} may be nothing but chance",
+                self.measured, self.unsure
+            )
+        })
+    }
+}
+
 impl MeasuredPlace {
     /// What encryption with a cipher costs there.
     #[must_use]
@@ -200,6 +217,8 @@ mod tests {
                         apart_s: Both::default(),
                         is_above_memory: false,
                     },
+                    unsure: 0,
+                    measured: 4,
                 }],
             }],
         }

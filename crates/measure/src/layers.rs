@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use model::cost::{Both, BySize, Flow, Layer, Linear};
 
 use crate::calibration::{MeasuredLayer, MeasuredPlace};
+use crate::chance::within;
 use crate::place::{Place, PlaceKind};
 use crate::{Cipher, MeasureError, Run, Waiting, Work, target};
 
@@ -197,6 +198,8 @@ pub fn calibrate(
             cipher: *cipher,
             at,
             layer: layer(kind, &sizes, &added(&works, plain, runs)),
+            unsure: unsure(sizes.deep(), plain, runs),
+            measured: sizes.works.len(),
         });
     Ok(MeasuredPlace {
         place: kind,
@@ -238,14 +241,25 @@ pub(crate) fn per_operation(
 
 /// What encryption adds to each work: the median over all rounds of how much more it was.
 fn added(works: &[Work], plain: &[Vec<Run>], sealed: &[Vec<Run>]) -> Vec<(Work, Run)> {
-    let each = works.iter().enumerate().map(|(index, work)| {
-        let both = plain.iter().zip(sealed);
-        let more: Vec<Run> = both
-            .map(|(plain, sealed)| sealed[index].less(&plain[index]))
-            .collect();
-        (*work, Run::median(&more))
-    });
-    each.collect()
+    let each = works.iter().enumerate();
+    each.map(|(index, work)| (*work, Run::median(&differences(index, plain, sealed))))
+        .collect()
+}
+
+/// Of one work, how much more each round was with encryption.
+fn differences(index: usize, plain: &[Vec<Run>], sealed: &[Vec<Run>]) -> Vec<Run> {
+    let both = plain.iter().zip(sealed);
+    both.map(|(plain, sealed)| sealed[index].less(&plain[index]))
+        .collect()
+}
+
+/// How many of these works may have nothing added to them, for all that rounds tell.
+fn unsure(works: Range<usize>, plain: &[Vec<Run>], sealed: &[Vec<Run>]) -> usize {
+    let is_unsure = |index: &usize| {
+        let more = differences(*index, plain, sealed);
+        within(&more).is_some_and(|within_s| Run::median(&more).cpu_s.abs() <= within_s)
+    };
+    works.filter(is_unsure).count()
 }
 
 fn layer(kind: PlaceKind, sizes: &Sizes, added: &[(Work, Run)]) -> Layer {
@@ -329,6 +343,16 @@ mod tests {
         assert!((line.byte_s - 2e-9).abs() < 1e-13, "{found:?}");
         assert!((found.latency.write.line().operation_s - 1e-5).abs() < 1e-9);
         assert_eq!(found.cpu.read, BySize::nothing());
+    }
+
+    #[test]
+    fn what_rounds_do_not_agree_on_is_told() {
+        let runs = |all: [f64; 3]| all.map(|cpu_s| vec![run(1.0, 1.0, cpu_s)]);
+        let plain = runs([1.0, 1.0, 1.0]);
+        assert_eq!(unsure(0..1, &plain, &runs([2.0, 0.5, 1.1])), 1);
+        assert_eq!(unsure(0..1, &plain, &runs([2.0, 2.1, 1.9])), 0);
+        // Less than three say nothing of each other.
+        assert_eq!(unsure(0..1, &plain[..2], &runs([2.0, 0.5, 0.0])[..2]), 0);
     }
 
     #[test]

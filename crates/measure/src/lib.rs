@@ -21,6 +21,7 @@
 mod accounts;
 mod calibration;
 mod cases;
+mod chance;
 mod cipher;
 mod error;
 mod exports;

@@ -11,7 +11,7 @@ mod validate;
 
 use std::path::Path;
 
-use measure::{Calibration, Machine, Stop};
+use measure::{Calibration, Cipher, Machine, PlaceKind, Stop};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Failure;
@@ -82,6 +82,14 @@ fn load(path: &Path) -> Result<(Calibration, Option<String>), Failure> {
     })?;
     let differs = loaded.machine.differs(&Machine::here());
     Ok((loaded, differs))
+}
+
+/// That a calibration tells little.
+fn doubtful(place: PlaceKind, cipher: Cipher, doubt: &str) -> String {
+    format!(
+        "{place} with {cipher}: {doubt}; calibrate when nothing else runs, with more --rounds or \
+         --bytes"
+    )
 }
 
 /// Seconds, with as many digits as say something.

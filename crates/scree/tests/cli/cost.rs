@@ -56,7 +56,7 @@ impl Rig {
                     "merged_bytes": 131_072.0,
                     "apart_s": { "read": 0.0, "write": 0.0 },
                     "is_above_memory": false,
-                } }],
+                }, "unsure": 0, "measured": 4 }],
             }]);
         });
         rig
@@ -139,6 +139,14 @@ fn equations_say_what_a_workload_costs() {
     let late = rig.told("predict", &["--write", "64M"]);
     assert_eq!(number(&late["ways"][0]["latency_s"]), 0.0);
     assert_eq!(late["ways"][0]["calibrated_at"], "2026-01-02T03:04:05Z");
+    // What rounds did not agree on is no secret.
+    rig.change(|calibration| calibration["places"][0]["layers"][0]["unsure"] = json!(3));
+    let said = rig.cost("predict", &["--write", "64M"]);
+    assert!(
+        said.error.contains("of 4 measurements 3 may be"),
+        "{}",
+        said.error
+    );
 }
 
 #[test]

@@ -8,11 +8,11 @@ use measure::{
 };
 
 use super::scratch::Scratch;
-use super::{load, refused, seconds, until_signalled};
+use super::{doubtful, load, refused, seconds, until_signalled};
 use crate::args::CalibrateArguments;
 use crate::commands::Failure;
 use crate::commands::offline::failed;
-use crate::output::{Format, Table, print};
+use crate::output::{Format, Table, print, print_notice};
 use crate::progress::Progress;
 
 /// Runs it.
@@ -78,6 +78,13 @@ pub fn run(format: Format, arguments: &CalibrateArguments) -> Result<(), Failure
     }
     drop(progress);
     scratch.remove()?;
+    for place in &calibration.places {
+        for layer in &place.layers {
+            if let Some(doubt) = layer.doubt() {
+                print_notice(format, &doubtful(place.place, layer.cipher, &doubt));
+            }
+        }
+    }
     Ok(print(format, &calibration, shown)?)
 }
 

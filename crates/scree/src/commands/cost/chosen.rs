@@ -19,6 +19,8 @@ pub struct Chosen<'a> {
     pub at: Timestamp,
     /// It was measured with another cipher.
     pub is_by_cipher: bool,
+    /// How much of it may be chance.
+    pub doubt: Option<String>,
 }
 
 /// All that are asked for.
@@ -42,6 +44,7 @@ pub fn chosen<'a>(
                     layer: one.layer.clone(),
                     at: one.at,
                     is_by_cipher: false,
+                    doubt: one.doubt(),
                 });
             }
         }
@@ -106,5 +109,6 @@ fn by_cipher<'a>(
         layer: tried.layer.exchanged(&old, &new, BLOCK_BYTES),
         at: tried.at,
         is_by_cipher: true,
+        doubt: tried.doubt(),
     })
 }

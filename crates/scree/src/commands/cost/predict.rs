@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::asked::{of_arguments, of_traces};
 use super::chosen::{Chosen, chosen};
 use super::prices::PriceTable;
-use super::{load, percent, seconds};
+use super::{doubtful, load, percent, seconds};
 use crate::args::{PredictArguments, WorkloadArguments};
 use crate::commands::Failure;
 use crate::commands::offline::write_picture;
@@ -24,6 +24,9 @@ struct Way {
     calibrated_at: String,
     /// It was calibrated with another cipher, and this one by itself only.
     is_by_cipher: bool,
+    /// How much of its calibration may be chance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    doubt: Option<String>,
     /// CPU seconds in addition.
     cpu_s: f64,
     /// Those by the time that all takes.
@@ -75,6 +78,9 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
     let mut flow = Both::<Flow>::default();
     for one in &places {
         let place = one.place;
+        if let Some(doubt) = &one.doubt {
+            print_notice(format, &doubtful(place.place, one.cipher, doubt));
+        }
         let workload = match &traced {
             Some(traced) => traced.clone(),
             None => of_arguments(asked, &calibration, place),
@@ -93,6 +99,7 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
             cipher: one.cipher.name(),
             calibrated_at: one.at.to_string(),
             is_by_cipher: one.is_by_cipher,
+            doubt: one.doubt.clone(),
             cpu_s: said.cpu_s,
             cpu_share: said.share(),
             plain_run_s: said.plain_run_s,
