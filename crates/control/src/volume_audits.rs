@@ -18,7 +18,7 @@ use crate::database::{
 use crate::error::ControlError;
 use crate::units::{is_called, no_unit};
 
-/// A host that is to audit a volume and was not heard of for so long does not do it any more.
+/// A host that is to audit a volume and says nothing of that for so long does not do it any more.
 const SILENT_FOR: Duration = Duration::from_secs(300);
 
 /// An audit as it is shown.
@@ -86,7 +86,8 @@ impl Acting {
     ) -> Result<AuditView, ControlError> {
         self.end_silent_audits().await?;
         let database = &self.inner.database;
-        let look = || database.audit_for(self.asker(), volume, id);
+        let now = self.now().await?;
+        let look = || database.audit_for(self.asker(), volume, id, now);
         let ended = self.until(wait, || async {
             let (row, audit) = look().await?;
             Ok(audit.ended.is_some().then_some((row, audit)))
@@ -95,6 +96,18 @@ impl Acting {
             Some(ended) => ended,
             None => look().await?,
         };
+        self.view_audit(&row, audit).await
+    }
+
+    /// Calls an audit off, if it has not ended, and forgets what it has found; as it was.
+    ///
+    /// # Errors
+    /// As [`Self::audit_of_volume`].
+    pub async fn delete_audit(&self, volume: &str, id: AuditId) -> Result<AuditView, ControlError> {
+        let now = self.now().await?;
+        let database = &self.inner.database;
+        let deleted = database.delete_audit(self.asker(), volume, id, now);
+        let (row, audit) = deleted.await?;
         self.view_audit(&row, audit).await
     }
 
@@ -220,8 +233,8 @@ fn ending_so<'a>(units: &'a [UnitRow], name: &str) -> Option<&'a UnitRow> {
 }
 
 impl Control {
-    /// Hosts that are not heard of audit nothing. Where a database can be read only, as one on
-    /// a full disk, they do so on.
+    /// Hosts that say nothing of an audit do none, and what was found long ago is forgotten.
+    /// Where a database can be read only, as one on a full disk, both go on.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -230,9 +243,16 @@ impl Control {
         let silent_ms = i64::try_from(SILENT_FOR.as_millis()).unwrap_or(i64::MAX);
         let since = Millis(now.0.saturating_sub(silent_ms));
         let minutes = SILENT_FOR.as_secs() / 60;
-        let reason = format!("the host was not heard of for {minutes} minutes");
+        let reason = format!(
+            "the host said nothing of it for {minutes} minutes: it is away, or its agent knows no \
+             audits"
+        );
         let database = &self.inner.database;
-        match database.end_silent_audits(since, &reason, now).await {
+        let tended = async {
+            database.end_silent_audits(since, &reason, now).await?;
+            database.forget_old_audits(now).await
+        };
+        match tended.await {
             Ok(_) | Err(DatabaseError::Full(_) | DatabaseError::ReadOnly(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }

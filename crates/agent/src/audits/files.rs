@@ -16,6 +16,10 @@ use volume::scatter::Held;
 /// What one file system may take of memory, in bytes: some millions of files.
 const VIEW_BYTES_MAX: u64 = 1 << 30;
 
+/// What is listed of files is no longer than this as JSON, in bytes: names may be long, and what
+/// is told as a whole may have twice as much.
+const LISTED_BYTES_MAX: usize = 8 << 20;
+
 /// So many different lengths are told as they are; of more, those that have as many blocks
 /// are told as their mean.
 const LENGTHS_MAX: usize = 1 << 16;
@@ -38,6 +42,15 @@ struct FileSystem {
     place: Partition,
     found: Result<View, ScanError>,
     files: HashMap<u32, AuditHeld>,
+}
+
+/// What is told of files, besides counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Telling {
+    /// Those of which something is there are listed.
+    pub is_listed: bool,
+    /// Blocks are sealed, so names and lengths of files are nothing that controllers know.
+    pub is_sealed: bool,
 }
 
 /// All of a disk.
@@ -91,8 +104,8 @@ impl FileSystems {
         }
     }
 
-    /// What was found of files, added to `found`. Files are listed if that is asked for.
-    pub fn into_found(self, found: AuditFound, block: BlockSize, is_listed: bool) -> AuditFound {
+    /// What was found of files, added to `found`.
+    pub fn into_found(self, found: AuditFound, block: BlockSize, telling: Telling) -> AuditFound {
         let mut files = AuditFiles::default();
         let mut lengths = BTreeMap::<u64, u64>::new();
         let mut listed = Vec::new();
@@ -109,16 +122,22 @@ impl FileSystems {
             let AuditHeld { readable, all, .. } = *content;
             (readable < all, Reverse(readable), *system, *inode)
         });
-        let mut unlisted = 0;
-        if is_listed {
-            unlisted = listed.len().saturating_sub(AUDIT_FILES_MAX) as u64;
-            listed.truncate(AUDIT_FILES_MAX);
-        } else {
+        if !telling.is_listed {
             listed.clear();
         }
+        let count = listed.len();
+        let each = listed.into_iter().take(AUDIT_FILES_MAX);
+        let mut room = LISTED_BYTES_MAX;
+        let listed: Vec<AuditFile> = each
+            .map(|one| self.listed(one, telling.is_sealed))
+            .take_while(|file| fits(file, &mut room))
+            .collect();
+        if telling.is_sealed {
+            lengths.clear();
+        }
         AuditFound {
-            listed: listed.into_iter().map(|one| self.listed(one)).collect(),
-            unlisted,
+            unlisted: (count - listed.len()) as u64,
+            listed,
             files,
             lengths: shortened(lengths, block)
                 .into_iter()
@@ -129,10 +148,14 @@ impl FileSystems {
         }
     }
 
-    fn listed(&self, (number, inode, content): (u32, u32, AuditHeld)) -> AuditFile {
+    fn listed(
+        &self,
+        (number, inode, content): (u32, u32, AuditHeld),
+        is_sealed: bool,
+    ) -> AuditFile {
         let system = &self.0[number as usize];
-        let paths = system.found.as_ref().map(|view| view.paths(inode));
-        let path = paths.ok().and_then(|paths| paths.into_iter().next());
+        let view = system.found.as_ref().ok().filter(|_| !is_sealed);
+        let path = view.and_then(|view| view.paths(inode).into_iter().next());
         AuditFile {
             path: path.map(|path| String::from_utf8_lossy(&path).into_owned()),
             inode,
@@ -140,6 +163,14 @@ impl FileSystems {
             content,
         }
     }
+}
+
+/// Whether there is room for it as JSON; then there is as much less.
+fn fits(file: &AuditFile, room: &mut usize) -> bool {
+    let json = serde_json::to_string(file).map_or(usize::MAX, |json| json.len() + 1);
+    let fits = json <= *room;
+    *room = room.saturating_sub(json);
+    fits
 }
 
 impl FileSystem {
@@ -226,7 +257,11 @@ mod tests {
     fn a_disk_without_a_file_system_is_told_so() {
         let mut files = FileSystems::read(&Zeroes, 1 << 20).expect("read");
         files.add(0..4096, Held::Content);
-        let found = files.into_found(AuditFound::default(), BlockSize::DEFAULT, true);
+        let telling = Telling {
+            is_listed: true,
+            is_sealed: false,
+        };
+        let found = files.into_found(AuditFound::default(), BlockSize::DEFAULT, telling);
         let [system] = &*found.file_systems else {
             panic!("{found:?}");
         };
@@ -237,6 +272,22 @@ mod tests {
         let problem = system.problem.as_deref().expect("there is none");
         assert!(problem.contains("ext"), "{problem}");
         assert_eq!(found.files, AuditFiles::default());
+    }
+
+    #[test]
+    fn there_is_room_for_so_much_and_no_more() {
+        let file = |bytes: usize| AuditFile {
+            // Each is six bytes of JSON.
+            path: Some("\u{1}".repeat(bytes)),
+            ..AuditFile::default()
+        };
+        let mut room = 1000;
+        assert!(fits(&file(100), &mut room) && room < 400, "{room}");
+        assert!(!fits(&file(100), &mut room));
+        assert!(
+            !fits(&file(0), &mut room),
+            "nothing is listed after what was left out"
+        );
     }
 
     #[test]

@@ -7,8 +7,9 @@
 //!  4. tell    now and then how far it is; and what was found
 //! ```
 //!
-//! One that is not wanted any more ends with its next blocks, and tells nothing. What is told
-//! are names and lengths of files, and counts: no content.
+//! One that is not wanted any more ends with its next blocks, and tells nothing. What is told are
+//! counts: no content. Names and lengths of files are told of volumes that are not sealed, and of
+//! sealed ones the lengths of those files that are to be listed (docs/threat-model.md).
 
 mod disk;
 mod files;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use api::client::ClientError;
 use api::host::{AuditEnd, AuditReport, Want, WantedAudit};
 use api::types::{AuditFound, AuditHeld};
 use base::{AuditId, IoError, with_causes};
@@ -31,7 +33,7 @@ use world::{Wake, host};
 
 use crate::agent::{Agent, blocking, lock};
 use disk::Disk;
-use files::FileSystems;
+use files::{FileSystems, Telling};
 
 /// How far it is, is told so often.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -128,7 +130,15 @@ impl Agent {
                 tracing::warn!(%id, why, "a volume was not audited");
             }
             let report = audit.report(Some(end));
-            if let Err(error) = controller.audit_ended(id, &report).await {
+            let mut heard = controller.audit_ended(id, &report).await;
+            if let Err(ClientError::Refused(problem)) = &heard {
+                // It would be wanted on, and begun anew.
+                let why = format!("what was found was refused: {}", problem.detail);
+                heard = controller
+                    .audit_ended(id, &audit.report(Some(Err(why))))
+                    .await;
+            }
+            if let Err(error) = heard {
                 tracing::error!(%id, %error, "what an audit has found was not heard");
             }
         }
@@ -148,6 +158,7 @@ impl Agent {
         let _kept = capabilities.keep(vec![Want::Read { lineage }]);
         let keys = inner.catalog.keys(lineage)?;
         let keyring = Arc::new(inner.keys.keyring(&keys)?);
+        let is_sealed = !keyring.own().is_plaintext();
         let opened = Audit::open(&inner.store, &version, &keyring, &wish.units);
         let reading = std::thread::current();
         let disk = Disk::new(
@@ -186,7 +197,11 @@ impl Agent {
             map: in_bytes(opened.map(), PAGE_BYTES as u64),
             ..AuditFound::default()
         };
-        Ok(files.into_found(found, wish.block_size, wish.files))
+        let telling = Telling {
+            is_listed: wish.files,
+            is_sealed,
+        };
+        Ok(files.into_found(found, wish.block_size, telling))
     }
 }
 

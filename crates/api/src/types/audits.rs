@@ -126,7 +126,8 @@ pub struct AuditFound {
     /// How many more there are than are listed.
     #[serde(default)]
     pub unlisted: u64,
-    /// How much content each file has, in bytes, and how many have so much: of all files.
+    /// How much content each file has, in bytes, and how many have so much: of all files. None
+    /// of a volume that is sealed.
     #[serde(default)]
     pub lengths: Vec<AuditLength>,
 }
@@ -176,7 +177,8 @@ pub struct AuditFiles {
 /// A file of which something is on the units.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AuditFile {
-    /// One of its names; none, if no directory has one. Bytes that are no text are told as such.
+    /// One of its names; none, if no directory has one, or the volume is sealed. Bytes that are no
+    /// text are told as such.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Its number.

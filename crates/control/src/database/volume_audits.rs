@@ -2,9 +2,10 @@
 //! (docs/models.md, "Audit").
 //!
 //! One that has not ended holds the version that it is of, and lets its host read that; so it
-//! ends, as a preload does, when nobody does it any more. What was found is kept for a day.
-//! Whoever may read the volume may have it audited, and read what was found: it has names and
-//! lengths of files.
+//! ends when its host says nothing of it any more. What was found is kept for a day, or until
+//! it is deleted, and so much of a volume. Whoever may read the volume may have it audited, read
+//! what was found, and delete it: of a volume that is not sealed it has names and lengths of
+//! files.
 
 use api::host::{AuditReport, WantedAudit};
 use api::types::AuditFound;
@@ -23,6 +24,9 @@ const KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// So many of a volume's may be under way at a time: each has a host read all of it.
 const UNDER_WAY_MAX: i64 = 4;
+
+/// Of so many of a volume's what was found is kept; of more, those are gone that ended first.
+const KEPT_MAX: i64 = 16;
 
 /// An audit that is asked for.
 #[derive(Debug, Clone)]
@@ -132,10 +136,15 @@ impl Database {
             if !has_it {
                 rights::check_host(&mut *change, asker, host, None).await?;
             }
-            sqlx::query("DELETE FROM volume_audits WHERE ended_ms < $1")
-                .bind(now.0.saturating_sub(KEPT_MS))
-                .execute(&mut *change)
-                .await?;
+            sqlx::query(
+                "DELETE FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL AND id NOT \
+                 IN (SELECT id FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL \
+                 ORDER BY ended_ms DESC, id LIMIT $2)",
+            )
+            .bind(row.id.to_string())
+            .bind(KEPT_MAX - 1)
+            .execute(&mut *change)
+            .await?;
             let under_way: i64 = sqlx::query_scalar(
                 "SELECT COUNT(*) FROM volume_audits WHERE volume = $1 AND ended_ms IS NULL",
             )
@@ -152,8 +161,8 @@ impl Database {
             }
             sqlx::query(
                 "INSERT INTO volume_audits (id, volume, snapshot, host, version_volume, \
-                 version_number, units, files, size_bytes, state, created_ms) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+                 version_number, units, files, size_bytes, state, created_ms, told_ms) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11)",
             )
             .bind(new.id.to_string())
             .bind(row.id.to_string())
@@ -172,7 +181,7 @@ impl Database {
             let place = super::audit::place(&mut *change, host, None).await?;
             let target = format!("{} {} on {place}", row.id, row.name);
             asker.note(&mut *change, "audit-volume", target).await?;
-            one(change, row.id, new.id).await
+            one(change, row.id, new.id, now).await
         })
     }
 
@@ -186,12 +195,40 @@ impl Database {
         asker: &Asker,
         volume: &str,
         id: AuditId,
+        now: Millis,
     ) -> Result<(VolumeRow, AuditOfVolume), DatabaseError> {
         let mut moment = self.moment().await?;
         let need = Need::Have(Right::Read);
         let row = rights::volume_for(&mut moment, asker, volume, need).await?;
-        let audit = one(&mut moment, row.id, id).await?;
+        let audit = one(&mut moment, row.id, id, now).await?;
         Ok((row, audit))
+    }
+
+    /// Calls an audit off, if it has not ended, and forgets what it has found. Returns it as it
+    /// was.
+    ///
+    /// # Errors
+    /// As [`Self::audit_for`].
+    pub async fn delete_audit(
+        &self,
+        asker: &Asker,
+        volume: &str,
+        id: AuditId,
+        now: Millis,
+    ) -> Result<(VolumeRow, AuditOfVolume), DatabaseError> {
+        act!(self, asker, change, {
+            let need = Need::Have(Right::Read);
+            let row = rights::volume_for(&mut *change, asker, volume, need).await?;
+            let audit = one(&mut *change, row.id, id, now).await?;
+            let gone = sqlx::query("DELETE FROM volume_audits WHERE id = $1 RETURNING host")
+                .bind(id.to_string())
+                .fetch_all(&mut *change)
+                .await?;
+            assign(&mut *change, &gone).await?;
+            let target = format!("{id} of {} {}", row.id, row.name);
+            asker.note(change, "delete-audit", target).await?;
+            Ok((row, audit))
+        })
     }
 
     /// What a host is to audit.
@@ -231,7 +268,7 @@ impl Database {
         change_and_tell!(self, change, {
             let kept = sqlx::query(
                 "UPDATE volume_audits SET state = $1, reason = $2, found = $3, ended_ms = $4, \
-                 done_bytes = $5 WHERE id = $6 AND host = $7 AND ended_ms IS NULL",
+                 done_bytes = $5, told_ms = $8 WHERE id = $6 AND host = $7 AND ended_ms IS NULL",
             )
             .bind(state.as_str())
             .bind(reason)
@@ -240,6 +277,7 @@ impl Database {
             .bind(report.done_bytes.cast_signed())
             .bind(id.to_string())
             .bind(host.to_string())
+            .bind(now.0)
             .execute(&mut *change)
             .await?;
             if kept.rows_affected() > 0 && ended.is_some() {
@@ -249,8 +287,9 @@ impl Database {
         })
     }
 
-    /// Ends the audits of hosts that were not heard of since, and not asked since either;
-    /// returns how many they are.
+    /// Ends the audits of which their hosts have said nothing since, and were not asked since
+    /// either; returns how many they are. A host that knows no audits says nothing of them,
+    /// however much else it does.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -261,8 +300,7 @@ impl Database {
         now: Millis,
     ) -> Result<u64, DatabaseError> {
         // It is asked often, and seldom there is any: a change takes its turn.
-        let silent = "ended_ms IS NULL AND created_ms <= $1 AND NOT EXISTS (SELECT 1 FROM \
-                      host_reports r WHERE r.party = volume_audits.host AND r.heard_ms > $1)";
+        let silent = "ended_ms IS NULL AND told_ms <= $1";
         let any = sqlx::query(&format!("SELECT 1 FROM volume_audits WHERE {silent}"))
             .bind(since.0)
             .fetch_optional(&self.reader)
@@ -282,12 +320,40 @@ impl Database {
                 .bind(now.0)
                 .fetch_all(&mut *change)
                 .await?;
-            for row in &ended {
-                super::hosts::assign(&mut *change, rows::spelt(row, "host")?).await?;
-            }
+            assign(change, &ended).await?;
             Ok(ended.len() as u64)
         })
     }
+
+    /// Forgets what was found long enough ago; returns of how many audits.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn forget_old_audits(&self, now: Millis) -> Result<u64, DatabaseError> {
+        let before = now.0.saturating_sub(KEPT_MS);
+        let any = sqlx::query("SELECT 1 FROM volume_audits WHERE ended_ms < $1 LIMIT 1")
+            .bind(before)
+            .fetch_optional(&self.reader)
+            .await?;
+        if any.is_none() {
+            return Ok(0);
+        }
+        change_and_tell!(self, change, {
+            let gone = sqlx::query("DELETE FROM volume_audits WHERE ended_ms < $1")
+                .bind(before)
+                .execute(change)
+                .await?;
+            Ok(gone.rows_affected())
+        })
+    }
+}
+
+/// Tells the hosts of these rows that something else is wanted of them.
+async fn assign(change: &mut AnyConnection, audits: &[AnyRow]) -> Result<(), DatabaseError> {
+    for row in audits {
+        super::hosts::assign(&mut *change, rows::spelt(row, "host")?).await?;
+    }
+    Ok(())
 }
 
 /// Whatever a host audits ends, for this reason.
@@ -322,23 +388,23 @@ pub(super) async fn forget(
         .bind(volume.to_string())
         .fetch_all(&mut *change)
         .await?;
-    for row in &gone {
-        super::hosts::assign(&mut *change, rows::spelt(row, "host")?).await?;
-    }
-    Ok(())
+    assign(change, &gone).await
 }
 
+/// One that has not ended, or not long ago.
 async fn one(
     connection: &mut AnyConnection,
     volume: VolumeId,
     id: AuditId,
+    now: Millis,
 ) -> Result<AuditOfVolume, DatabaseError> {
     let row = sqlx::query(
         "SELECT a.*, h.name AS host_name FROM volume_audits a JOIN parties h ON h.id = a.host \
-         WHERE a.id = $1 AND a.volume = $2",
+         WHERE a.id = $1 AND a.volume = $2 AND COALESCE(a.ended_ms, $3) >= $3",
     )
     .bind(id.to_string())
     .bind(volume.to_string())
+    .bind(now.0.saturating_sub(KEPT_MS))
     .fetch_optional(connection)
     .await?
     .ok_or_else(|| DatabaseError::not_found(Thing::Audit, id))?;

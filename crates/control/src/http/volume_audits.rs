@@ -5,6 +5,7 @@ use axum::Json;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use base::AuditId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -18,13 +19,14 @@ use crate::volumes::spell_time;
 pub(super) fn router() -> OpenApiRouter<Control> {
     OpenApiRouter::new()
         .routes(routes!(begin))
-        .routes(routes!(show))
+        .routes(routes!(show, delete))
 }
 
 /// Find out what some units alone have of a volume
 ///
 /// A host reads all of the volume's newest version, or of a snapshot, and what lies on these
-/// units. What it finds, the audit says when it is shown, for a day.
+/// units. What it finds, the audit says when it is shown, for a day. Of a volume that is sealed
+/// it tells no names, and no lengths of files but of those that are to be listed.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/audits", operation_id = "audit_volume",
     tag = "audits", params(("volume" = String, Path, description = "Name or id")),
     request_body = AuditVolume, responses((status = 202, body = Audit)))]
@@ -42,6 +44,15 @@ async fn begin(
 struct Which {
     volume: String,
     audit: String,
+}
+
+impl Which {
+    fn id(&self) -> Result<AuditId, ControlError> {
+        self.audit.parse().map_err(|_| ControlError::NotFound {
+            what: format!("audit {:?}", self.audit),
+            hint: "what was found is kept for a day".into(),
+        })
+    }
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Which {
@@ -67,13 +78,21 @@ async fn show(
     which: Which,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Audit>, ApiError> {
-    let Which { volume, audit } = which;
-    let id = audit.parse().map_err(|_| ControlError::NotFound {
-        what: format!("audit {audit:?}"),
-        hint: "what was found is kept for a day".into(),
-    });
-    let found = acting.audit_of_volume(&volume, id?, wait.duration());
+    let found = acting.audit_of_volume(&which.volume, which.id()?, wait.duration());
     Ok(Json(shown(found.await?)))
+}
+
+/// Call an audit of a volume off, or forget what it has found
+///
+/// It is shown as it was.
+#[utoipa::path(delete, path = "/v1/volumes/{volume}/audits/{audit}",
+    operation_id = "delete_audit", tag = "audits",
+    params(("volume" = String, Path, description = "Name or id"),
+        ("audit" = String, Path, description = "Its id")),
+    responses((status = 200, body = Audit)))]
+async fn delete(acting: Acting, which: Which) -> Result<Json<Audit>, ApiError> {
+    let deleted = acting.delete_audit(&which.volume, which.id()?);
+    Ok(Json(shown(deleted.await?)))
 }
 
 fn shown(view: AuditView) -> Audit {

@@ -204,6 +204,11 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
             none.clone(),
             [401, 403, 404, 404, 404, 403, 404, 404, 403],
         ),
+        (
+            "DELETE /v1/volumes/{v}/audits/audit-00000000000000000",
+            none.clone(),
+            [401, 403, 404, 404, 404, 403, 404, 404, 403],
+        ),
         ("GET /v1/grants", none.clone(), ANY),
         ("GET /v1/grants?volume={v}", none.clone(), SEE),
         ("POST /v1/grants", add_right, with(MANAGE, 201)),

@@ -88,7 +88,7 @@ mod claims {
         assert!(!say(rows.hosts[0], None, NOW).await, "it is another's");
         assert!(say(host, None, NOW).await);
         let show = async || {
-            let shown = database.audit_for(&rows.asker, "base", asked.id).await;
+            let shown = database.audit_for(&rows.asker, "base", asked.id, NOW).await;
             shown.map(|(_, audit)| audit)
         };
         let shown = show().await.expect("there");
@@ -102,15 +102,58 @@ mod claims {
         assert!(database.audits_on(host).await.expect("read").is_empty());
         assert!(!say(host, Some(Err("late".to_owned())), NOW).await);
         // Of another volume it is none.
-        let other = database.audit_for(&rows.asker, "clone", asked.id).await;
+        let other = database
+            .audit_for(&rows.asker, "clone", asked.id, NOW)
+            .await;
         assert!(matches!(other, Err(DatabaseError::NotFound { .. })));
 
-        // A day later it is forgotten, when the next one begins.
+        // A day later it is not shown, and soon forgotten.
+        assert_eq!(
+            database
+                .forget_old_audits(Millis(NOW.0 + DAY_MS))
+                .await
+                .expect("none"),
+            0
+        );
         let later = Millis(NOW.0 + DAY_MS + 1);
+        let shown = database
+            .audit_for(&rows.asker, "base", asked.id, later)
+            .await;
+        assert!(matches!(shown, Err(DatabaseError::NotFound { .. })));
+        assert_eq!(database.forget_old_audits(later).await.expect("gone"), 1);
+        assert!(matches!(show().await, Err(DatabaseError::NotFound { .. })));
+        // One that is under way can be called off, and its host hears of it.
         let asked_next = new(host);
         let next = database.begin_audit(&rows.asker, "base", &asked_next, later);
         next.await.expect("begun");
-        assert!(matches!(show().await, Err(DatabaseError::NotFound { .. })));
+        let serial = rows.serial(1).await;
+        let gone = database.delete_audit(&rows.asker, "base", asked_next.id, later);
+        assert_eq!(gone.await.expect("called off").1.state, AuditState::Waiting);
+        assert!(rows.serial(1).await > serial, "the host is told");
+        let report = AuditReport {
+            done_bytes: 0,
+            end: None,
+        };
+        let kept = database.keep_audit_report(host, asked_next.id, &report, later);
+        assert!(!kept.await.expect("heard"), "it is not wanted any more");
+        // No more are kept of a volume than so many.
+        for number in 0..20 {
+            let asked = new(host);
+            let at = Millis(later.0 + number);
+            let begun = database.begin_audit(&rows.asker, "base", &asked, at);
+            begun.await.expect("begun");
+            let report = AuditReport {
+                done_bytes: 0,
+                end: Some(Err(String::new())),
+            };
+            let kept = database.keep_audit_report(host, asked.id, &report, at);
+            assert!(kept.await.expect("heard"));
+        }
+        let much_later = Millis(later.0 + 2 * DAY_MS);
+        assert_eq!(
+            database.forget_old_audits(much_later).await.expect("gone"),
+            16
+        );
         let asked = new(host);
         let nothing = database.begin_audit(&rows.asker, "second", &asked, NOW);
         let nothing = nothing.await.map(drop);
@@ -136,17 +179,27 @@ mod claims {
             "{more:?}"
         );
         let state = async |id| {
-            let (_, audit) = database.audit_for(asker, "base", id).await.expect("there");
+            let audit = database.audit_for(asker, "base", id, NOW).await;
+            let (_, audit) = audit.expect("there");
             (audit.state, audit.reason)
         };
         let later = Millis(NOW.0 + 1000);
-        let heard = database.note_heard(second, later).await;
+        // One host is heard of and says nothing of what it was asked for.
+        let heard = database.note_heard(first, later).await;
         heard.expect("kept");
+        for id in [ids[1], ids[3]] {
+            let report = AuditReport {
+                done_bytes: 0,
+                end: None,
+            };
+            let kept = database.keep_audit_report(second, id, &report, later);
+            assert!(kept.await.expect("heard"));
+        }
         let silent = database.end_silent_audits(NOW, "silent", later).await;
         assert_eq!(silent.expect("ended"), 2);
         let ended = (AuditState::Error, Some("silent".to_owned()));
         assert_eq!(state(ids[0]).await, ended);
-        assert_eq!(state(ids[1]).await.0, AuditState::Waiting);
+        assert_eq!(state(ids[1]).await.0, AuditState::Running);
         let subject = identity::Subject::new(identity::Kind::Host, "h2").expect("a name");
         let disabled = database.set_disabled(asker, &subject, true).await;
         disabled.expect("disabled");
@@ -156,7 +209,9 @@ mod claims {
         let (volume, _) = rows.volumes[0];
         let deleted = database.begin_delete(asker, volume, later).await;
         deleted.expect("on its way out");
-        let gone = database.audit_for(asker, &volume.to_string(), ids[0]).await;
+        let gone = database
+            .audit_for(asker, &volume.to_string(), ids[0], NOW)
+            .await;
         assert!(matches!(gone, Err(DatabaseError::NotFound { .. })));
     }
 }

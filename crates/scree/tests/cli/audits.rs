@@ -155,7 +155,20 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
     let before = blocks_on(&host, &[1, 2, 3, 4]);
     let told = audit(&host, "sealed", "u1,u3");
     assert_eq!(listed(&told, "readable"), BTreeMap::new());
-    assert!(listed(&told, "sealed").len() > 60);
+    // Names are content, and lengths of files say much: controllers are told neither.
+    let files = told["found"]["listed"].as_array().expect("a list");
+    assert!(files.len() > 60, "{files:?}");
+    for file in files {
+        assert!(
+            file.get("path").is_none() && number(&file["inode"]) > 10,
+            "{file}"
+        );
+        assert!(number(&file["content"]["sealed"]) > 0, "{file}");
+    }
+    assert_eq!(told["found"]["lengths"], serde_json::json!([]));
+    assert_eq!(number(&told["found"]["files"]["none"]), 119);
+    let brief = host.json(&["privacy", "audit", "sealed", "--units", "u1"]);
+    assert!(brief["found"].get("listed").is_none(), "{brief}");
     assert_eq!(number(&told["found"]["map"]["readable"]), 0);
     assert_eq!(
         (

@@ -1,6 +1,8 @@
 //! `scree privacy audit`: what some units really have of a volume, beside what the model says
 //! of as many.
 
+use std::pin::pin;
+
 use api::types::{Audit, AuditFound, AuditHeld, AuditPlacement, AuditVolume, Volume};
 use api::words::{AuditState, Seal};
 use base::size::about_bytes as bytes;
@@ -8,6 +10,7 @@ use model::leakage::{Deal, FileList, Placement, Simulation, Spread, estimate};
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
 use volume::VolumeConfig;
 
 use super::super::{Failure, Session, or_dash, segment};
@@ -76,9 +79,17 @@ impl Session {
         if !self.is_dry_run {
             let name = &arguments.volume;
             let progress = Progress::start(format!("waiting for host {} to begin", audit.host));
+            let path = format!("{path}/{}", audit.id);
+            let mut stopped = pin!(stopped()?);
             while audit.ended.is_none() {
-                let path = format!("{path}/{}?wait={WAIT_SECONDS}", audit.id);
-                audit = self.client.get(&path).await?;
+                let look = format!("{path}?wait={WAIT_SECONDS}");
+                audit = tokio::select! {
+                    audit = self.client.get(&look) => audit?,
+                    () = &mut stopped => {
+                        let _: Audit = self.client.delete(&path).await?;
+                        return Err(Failure::new("the audit was called off"));
+                    }
+                };
                 let (done, all) = (bytes(audit.done_bytes), bytes(audit.all_bytes));
                 progress.say(format!("{} reads {name}: {done} of {all}", audit.host));
             }
@@ -90,13 +101,19 @@ impl Session {
                 audit.host
             )));
         }
-        for notice in notices(&audit) {
+        let is_sealed = volume.seal != Seal::None.as_str();
+        for notice in notices(&audit, is_sealed) {
             print_notice(self.format, &notice);
         }
-        let predicted = match &audit.found {
-            Some(found) => predicted(&audit.placement, found, volume.seal != Seal::None.as_str())?,
-            None => None,
-        };
+        let predicted = audit.found.as_ref().map_or(Ok(None), |found| {
+            check(found)?;
+            predicted(&audit.placement, found, is_sealed)
+        });
+        // What was found stands, whatever the model makes of it.
+        let predicted = predicted.unwrap_or_else(|failure| {
+            print_notice(self.format, &format!("nothing is predicted: {failure}"));
+            None
+        });
         let audited = Audited { audit, predicted };
         Ok(print(self.format, &audited, |audited| {
             shown(audited, &arguments.volume)
@@ -104,8 +121,21 @@ impl Session {
     }
 }
 
+/// Comes true with a signal that ends it.
+fn stopped() -> Result<impl Future<Output = ()>, Failure> {
+    let cannot = |error: std::io::Error| Failure::new(format!("signals: {error}"));
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => (),
+            _ = terminate.recv() => (),
+        }
+    })
+}
+
 /// What is not judged, or not known.
-fn notices(audit: &Audit) -> Vec<String> {
+fn notices(audit: &Audit, is_sealed: bool) -> Vec<String> {
     let mut notices = Vec::new();
     if let Some(journal) = audit.journal_bytes.filter(|bytes| *bytes > 0) {
         notices.push(format!(
@@ -117,6 +147,13 @@ fn notices(audit: &Audit) -> Vec<String> {
     let Some(found) = &audit.found else {
         return notices;
     };
+    if is_sealed && !found.listed.is_empty() {
+        notices.push(
+            "names of files of a sealed volume are told to nobody: `find / -xdev -inum INODE` in \
+             the machine that has it finds them"
+                .to_owned(),
+        );
+    }
     for system in &found.file_systems {
         let place = match (system.offset, found.file_systems.len()) {
             (0, 1) => "the volume".to_owned(),
@@ -136,6 +173,31 @@ fn notices(audit: &Audit) -> Vec<String> {
     notices
 }
 
+/// So many files a model can tell something of.
+const FILES_MAX: u64 = 1 << 28;
+
+/// What is told fits together: it comes from a host, by a controller.
+fn check(found: &AuditFound) -> Result<(), Failure> {
+    let sum = |held: &AuditHeld| {
+        let parts = held.readable.checked_add(held.sealed)?;
+        let parts = parts.checked_add(held.other)?;
+        (parts <= held.all).then_some(())
+    };
+    let lengths = || {
+        let mut all = (0_u64, 0_u64);
+        for alike in &found.lengths {
+            let bytes = alike.bytes.checked_mul(alike.files)?;
+            all = (all.0.checked_add(bytes)?, all.1.checked_add(alike.files)?);
+        }
+        let files = &found.files;
+        let is_whole = files.whole_bytes <= files.content.readable;
+        (all.1 <= FILES_MAX && is_whole).then_some(())
+    };
+    let held = [&found.blocks, &found.map, &found.files.content];
+    let fits = held.into_iter().try_for_each(sum).and_then(|()| lengths());
+    fits.ok_or_else(|| Failure::new("what the host has told does not fit together"))
+}
+
 /// What the model says of the volume's files; nothing, if none are known or nothing is captured.
 fn predicted(
     real: &AuditPlacement,
@@ -150,7 +212,13 @@ fn predicted(
             std::iter::repeat_n(alike.bytes, count)
         })
         .collect();
-    if files.lengths().is_empty() {
+    let counts = &found.files;
+    let count = counts
+        .whole
+        .saturating_add(counts.part)
+        .saturating_add(counts.none);
+    // Of sealed volumes lengths are not told, and nothing depends on them.
+    if count == 0 || (files.lengths().is_empty() && !is_sealed) {
         return Ok(None);
     }
     let placement = Placement::on(real.units, spread(real), Some(real.scatter_width));
@@ -329,6 +397,7 @@ mod tests {
                 .collect(),
             ..AuditFound::default()
         };
+        found.files.none = lengths.iter().map(|(_, count)| count).sum();
         found.files.whole_bytes = whole_bytes;
         found.files.content.all = all;
         found
@@ -363,6 +432,27 @@ mod tests {
         }
         let nothing = predicted(&real, &found(&[], 0), false).ok().expect("one");
         assert!(nothing.is_none());
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_not_reckoned_with() {
+        let fits = |found: &AuditFound| check(found).is_ok();
+        assert!(fits(&found(&[(4096, 100)], 0)));
+        // More can be read than there is.
+        let mut odd = found(&[(4096, 100)], 0);
+        odd.blocks.readable = 1;
+        assert!(!fits(&odd));
+        let mut odd = found(&[(4096, 100)], 0);
+        odd.files.content.readable = u64::MAX;
+        odd.files.content.sealed = 1;
+        assert!(!fits(&odd));
+        // Nor is there memory for so many files.
+        let mut odd = AuditFound::default();
+        odd.lengths.push(AuditLength {
+            bytes: 0,
+            files: u64::MAX,
+        });
+        assert!(!fits(&odd));
     }
 
     #[test]
