@@ -11,6 +11,7 @@
 //! on few sets, [`Shares`] has what is known of files in pieces (`pieces`), and a
 //! trial draws the sets (`drawn`).
 
+mod beginnings;
 #[cfg(test)]
 mod cases;
 mod documents;

@@ -314,39 +314,61 @@ impl Placement {
 /// Of `units`, `captured` are; how likely it is that 0, 1 … of `members` of them are.
 pub(super) fn hypergeometric(units: u32, captured: u32, members: u32) -> Vec<f64> {
     let members = members.min(units);
-    let probability = |count: u32| {
-        if count > captured || members - count > units - captured {
-            return 0.0;
-        }
-        let mut p = 1.0;
-        for index in 0..count {
-            p *= f64::from(captured - index) / f64::from(units - index);
-        }
-        for index in 0..members - count {
-            p *= f64::from(units - captured - index) / f64::from(units - count - index);
-        }
-        // In which order does not matter.
-        for index in 0..count {
-            p *= f64::from(members - index) / f64::from(index + 1);
-        }
-        p
+    let first = (members + captured).saturating_sub(units);
+    let [n, k, w] = [units, captured, members].map(f64::from);
+    let ratio =
+        |count: f64| (k - count) * (w - count) / ((count + 1.0) * (n - k - w + count + 1.0));
+    by_ratios(members, (first, members.min(captured)), ratio)
+}
+
+/// How likely it is that 0, 1 … of so many things are, each with probability `p`.
+pub(super) fn binomial(things: u32, p: f64) -> Vec<f64> {
+    let range = match p {
+        0.0 => (0, 0),
+        1.0.. => (things, things),
+        _ => (0, things),
     };
-    (0..=members).map(probability).collect()
+    let all = f64::from(things);
+    by_ratios(things, range, |count| {
+        (all - count) / (count + 1.0) * p / (1.0 - p)
+    })
+}
+
+/// A distribution over 0 to `last` that has a single peak, in a range outside of which it is 0,
+/// and of which it is known how much more likely each number is than the one before. It is made from the peak
+/// on, where nothing is too small to count.
+fn by_ratios(last: u32, (from, to): (u32, u32), ratio: impl Fn(f64) -> f64) -> Vec<f64> {
+    let mut all = vec![0.0; last as usize + 1];
+    let peak = (from..to).find(|count| ratio(f64::from(*count)) < 1.0);
+    let peak = peak.unwrap_or(to);
+    all[peak as usize] = 1.0;
+    for count in peak..to {
+        all[count as usize + 1] = all[count as usize] * ratio(f64::from(count));
+    }
+    for count in (from..peak).rev() {
+        all[count as usize] = all[count as usize + 1] / ratio(f64::from(count));
+    }
+    let sum: f64 = all.iter().sum();
+    all.iter_mut().for_each(|p| *p /= sum);
+    all
 }
 
 /// How likely each sum of `count` such draws is.
 pub(super) fn convolved(one: &[f64], count: u32) -> Vec<f64> {
-    let mut all = vec![1.0];
-    for _ in 0..count {
-        let mut next = vec![0.0; all.len() + one.len() - 1];
-        for (sum, p) in all.iter().enumerate().filter(|(_, p)| **p > 0.0) {
-            for (more, q) in one.iter().enumerate() {
-                next[sum + more] += p * q;
-            }
+    (0..count).fold(vec![1.0], |all, _| folded(&all, one))
+}
+
+/// How likely each sum of one such draw and one such is.
+pub(super) fn folded(all: &[f64], one: &[f64]) -> Vec<f64> {
+    let mut next = vec![0.0; all.len() + one.len() - 1];
+    let one = one.iter().copied().enumerate();
+    let one: Vec<(usize, f64)> = one.filter(|(_, q)| *q > 0.0).collect();
+    for (sum, p) in all.iter().enumerate().filter(|(_, p)| **p > 0.0) {
+        for (more, q) in &one {
+            next[sum + more] += p * q;
         }
-        all = next;
     }
-    all
+    next
 }
 
 #[cfg(test)]
