@@ -18,6 +18,7 @@ mod documents;
 mod drawn;
 mod estimate;
 mod files;
+mod grown;
 mod pieces;
 mod placement;
 mod plan;

@@ -22,6 +22,7 @@ use rand_distr::{Binomial, Distribution as _, StandardNormal};
 
 use super::drawn::{Drawn, Readable};
 use super::files::FileList;
+use super::grown::grown;
 use super::placement::{Placement, PlacementError, Sets};
 
 /// How much of a segment each member has: then another set comes in its place.
@@ -70,6 +71,8 @@ pub struct Simulation {
     classes: Vec<Files>,
     /// In how many parts files are written.
     parts: u64,
+    /// A plan is drawn as Scree does it, until each unit shares blocks with so many others.
+    scatter_width: Option<u32>,
     /// How likely a file of each class is readable with 0, 1 … captured units, if that is
     /// certain: each piece has a set of its own.
     certain: Option<Vec<Vec<f64>>>,
@@ -131,8 +134,20 @@ impl Simulation {
             captured_max,
             classes,
             parts: parts.max(1),
+            scatter_width: None,
             certain,
         })
+    }
+
+    /// The same with a plan, if there is one, as Scree makes it: so that each unit shares blocks
+    /// with so many others, or all. The equations have permutations, which it nearly is; that some
+    /// units are in more sets than others counts where there are few.
+    #[must_use]
+    pub fn as_scree_plans(self, scatter_width: u32) -> Self {
+        Self {
+            scatter_width: (self.placement.spread.members() > 1).then_some(scatter_width),
+            ..self
+        }
     }
 
     /// One trial: how many bytes of whole files leak with 0, 1 … captured units.
@@ -210,12 +225,15 @@ impl Simulation {
         let Sets::Planned { sets_per_unit } = self.placement.sets_dealt_to() else {
             return None;
         };
-        let members = self.placement.spread.members() as usize;
-        let mut order: Vec<u32> = (0..self.placement.units).collect();
+        let (units, members) = (self.placement.units, self.placement.spread.members());
+        if let Some(scatter_width) = self.scatter_width {
+            return Some(grown(units, members, scatter_width, random));
+        }
+        let mut order: Vec<u32> = (0..units).collect();
         let mut sets = Vec::new();
         for _ in 0..sets_per_unit {
             order.shuffle(random);
-            sets.extend(order.chunks_exact(members).map(<[u32]>::to_vec));
+            sets.extend(order.chunks_exact(members as usize).map(<[u32]>::to_vec));
         }
         Some(sets)
     }
