@@ -23,7 +23,7 @@ impl Spread {
     pub fn members(self) -> u32 {
         match self {
             Self::Copies(copies) => copies,
-            Self::Erasure { data, parity } => data + parity,
+            Self::Erasure { data, parity } => data.saturating_add(parity),
         }
     }
 
@@ -63,7 +63,7 @@ impl Spread {
     pub fn space(self) -> f64 {
         match self {
             Self::Copies(copies) => f64::from(copies),
-            Self::Erasure { data, parity } => f64::from(data + parity) / f64::from(data),
+            Self::Erasure { data, .. } => f64::from(self.members()) / f64::from(data),
         }
     }
 
@@ -161,6 +161,14 @@ pub enum PlacementError {
         /// How many a set has.
         members: u32,
     },
+    /// More of a row than there is reckoned with.
+    #[error("rows of {data} blocks are more than the {max} that are reckoned with")]
+    LongRow {
+        /// How many blocks.
+        data: u32,
+        /// How many are.
+        max: u32,
+    },
     /// No copy, no data, no parity, or no set.
     #[error(
         "there is at least one copy, two members with data, one with parity, one set, and one row \
@@ -180,6 +188,9 @@ pub enum PlacementError {
 impl Placement {
     /// No more units are reckoned with.
     pub const UNITS_MAX: u32 = 1000;
+
+    /// No longer rows are, in blocks: the places of one are bits of a word.
+    pub const ROW_MAX: u32 = u64::BITS;
 
     /// On so many units, each of which shares blocks with `scatter_width` others, or with any.
     /// One copy shares its unit with none: it lies on any.
@@ -261,6 +272,9 @@ impl Placement {
         } else if units > Self::UNITS_MAX {
             let max = Self::UNITS_MAX;
             Err(PlacementError::ManyUnits { units, max })
+        } else if self.spread.row_blocks() > Self::ROW_MAX {
+            let (data, max) = (self.spread.row_blocks(), Self::ROW_MAX);
+            Err(PlacementError::LongRow { data, max })
         } else if members > units {
             Err(PlacementError::FewUnits { units, members })
         } else if captured > units {
@@ -385,6 +399,41 @@ mod tests {
         (0..1_u32 << units)
             .filter(|set| set.count_ones() == count)
             .collect()
+    }
+
+    /// By products of fractions, one for each that is drawn.
+    #[test]
+    fn draws_are_as_likely_as_their_formula_says() {
+        for (units, captured, members) in [(10, 3, 4), (7, 7, 3), (9, 0, 2), (12, 6, 12), (5, 4, 3)]
+        {
+            let found = hypergeometric(units, captured, members);
+            let ways = |of: u32, count: u32| -> f64 {
+                let factors = (0..count)
+                    .map(|at| (f64::from(of) - f64::from(at)).max(0.0) / f64::from(at + 1));
+                factors.product()
+            };
+            assert_eq!(found.len() as u32, members + 1);
+            for (count, found) in (0..).zip(found) {
+                let both = ways(captured, count) * ways(units - captured, members - count);
+                assert!(close(found, both / ways(units, members)), "{units} {count}");
+            }
+        }
+        let found = binomial(4, 0.25);
+        for (count, expected) in [81.0, 108.0, 54.0, 12.0, 1.0].into_iter().enumerate() {
+            assert!(close(found[count], expected / 256.0));
+        }
+        assert_eq!(binomial(2, 0.0), [1.0, 0.0, 0.0]);
+        assert_eq!(binomial(2, 1.0), [0.0, 0.0, 1.0]);
+        // Of many the ends are too unlikely to count, and nothing else suffers from it.
+        let many = hypergeometric(32_000, 16_000, 1024);
+        let mean: f64 = (0..)
+            .zip(&many)
+            .map(|(count, p)| f64::from(count) * p)
+            .sum();
+        assert!(
+            close(mean, 512.0) && close(many.iter().sum(), 1.0),
+            "{mean}"
+        );
     }
 
     #[test]
@@ -525,8 +574,10 @@ mod tests {
         };
         assert!(refused(with(Spread::Copies(5)), 1).contains("need as many units"));
         assert!(refused(with(Spread::Copies(0)), 1).contains("at least one copy"));
-        let erasure = Spread::Erasure { data: 1, parity: 1 };
-        assert!(refused(with(erasure), 1).contains("two members with data"));
+        let erasure = |data, parity| with(Spread::Erasure { data, parity });
+        assert!(refused(erasure(1, 1), 1).contains("two members with data"));
+        assert!(refused(erasure(65, 1), 1).contains("more than the 64"));
+        assert!(refused(erasure(2, u32::MAX), 1).contains("need as many units"));
         for (units, why) in [(0, "no unit"), (100_000, "more than the 1000")] {
             assert!(refused(Placement { units, ..placement }, 0).contains(why));
         }

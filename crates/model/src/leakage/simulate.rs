@@ -625,6 +625,30 @@ mod tests {
         );
     }
 
+    /// The longest files that there can be, a byte a block.
+    #[test]
+    fn files_as_long_as_can_be_do_not_overflow() {
+        let files: FileList = [u64::MAX, u64::MAX, u64::MAX - 1, 1].into_iter().collect();
+        for placement in placements() {
+            for captured in [3, placement.units] {
+                let simulation = Simulation::new(placement, captured, &files, 1);
+                let simulation = simulation.expect("it is one");
+                let leaked = simulation.trial(&mut SmallRng::seed_from_u64(1));
+                let shares = placement.shares(captured).expect("it is one");
+                let found = estimate(&files.classes(1), &shares);
+                assert!(found.bytes_in_part <= found.bytes_all as f64 * 1.000_1);
+                assert!(leaked.iter().all(|bytes| bytes.is_finite()));
+                let is_all = captured == placement.units;
+                let all = files.bytes() as f64;
+                assert_eq!(
+                    leaked[captured as usize] > all * 0.99,
+                    is_all,
+                    "{placement:?}"
+                );
+            }
+        }
+    }
+
     /// Bytes that leak in trials of files in so many parts.
     fn of_parts(placement: Placement, files: &FileList, parts: Option<u64>) -> Mean {
         let simulation = Simulation::new(placement, 3, files, 65_536).expect("it is one");
