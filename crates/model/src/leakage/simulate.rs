@@ -31,11 +31,11 @@ const SEGMENT_BYTES: u64 = 8 << 20;
 /// Files are dealt to so many parts at most, each with sets of its own. How much leaks on the
 /// mean does not depend on it. How far trials differ from each other does: where there are more
 /// parts, it is said too high.
-const PARTS_MAX: u64 = 4096;
+const PARTS_MAX: u64 = 1024;
 
 /// And to so many for each set that a part has: the fewer there are, the more often all of a part
 /// leaks, and the longer a trial takes.
-const PARTS_OF_SET_MAX: u64 = 256;
+const PARTS_OF_SET_MAX: u64 = 64;
 
 /// Of so many files at most each has the unit with which it leaks drawn by itself.
 const EACH_MAX: u64 = 16;
@@ -284,10 +284,6 @@ fn leak(
     newly: &mut Vec<u64>,
     random: &mut impl Rng,
 ) {
-    let draw = |files: u64, p: f64, random: &mut _| match p {
-        1.0.. => files,
-        _ => Binomial::new(files, p.max(0.0)).map_or(0, |count| count.sample(random)),
-    };
     let mut left = draw(files, likely, random);
     if left == 0 {
         return;
@@ -320,6 +316,33 @@ fn leak(
             before = now;
         }
     }
+}
+
+/// How many of so many things are, each with probability `p`.
+fn draw(things: u64, p: f64, random: &mut impl Rng) -> u64 {
+    let mean = things as f64 * p;
+    if p >= 1.0 {
+        things
+    } else if mean < 1.0 {
+        few(things, p, random.random())
+    } else {
+        Binomial::new(things, p.max(0.0)).map_or(0, |count| count.sample(random))
+    }
+}
+
+/// The same where it is less than one on the mean, by what is drawn from 0 to 1.
+fn few(things: u64, p: f64, mut at: f64) -> u64 {
+    // None is no less likely than that; as a rule, that is all there is to find out.
+    if at < 1.0 - things as f64 * p {
+        return 0;
+    }
+    let (mut count, mut likely) = (0, (things as f64 * (-p).ln_1p()).exp());
+    while at >= likely && count < things && likely > 0.0 {
+        at -= likely;
+        likely *= (things - count) as f64 / (count + 1) as f64 * p / (1.0 - p);
+        count += 1;
+    }
+    count
 }
 
 impl Files {
@@ -358,6 +381,8 @@ struct Unread<'a> {
     class: &'a Files,
     /// Those of a class that is small, from the first that leaks on.
     lengths: Vec<u64>,
+    /// How long all are together, in bytes: of a large class as far as sums were drawn.
+    bytes: f64,
 }
 
 impl<'a> Unread<'a> {
@@ -365,6 +390,7 @@ impl<'a> Unread<'a> {
         Self {
             class,
             lengths: Vec::new(),
+            bytes: class.mean * class.lengths.len() as f64,
         }
     }
 
@@ -384,15 +410,22 @@ impl<'a> Unread<'a> {
             };
             return (0..count).map(&mut draw).sum();
         }
-        if count < SUMMED_MIN {
+        // Of all there are the sum is certain.
+        let sum = if count == left {
+            self.bytes
+        } else if count < SUMMED_MIN {
             let draw = |_| class.lengths[random.random_range(0..class.lengths.len())] as f64;
-            return (0..count).map(draw).sum();
-        }
-        // Without replacement: of all there are the sum is certain.
-        let (files, rest) = (count as f64, (left - count) as f64);
-        let variance = files * class.variance * rest / (left as f64 - 1.0).max(1.0);
-        let noise: f64 = StandardNormal.sample(random);
-        files * class.mean + variance.sqrt() * noise
+            (0..count).map(draw).sum()
+        } else {
+            // Without replacement.
+            let (files, rest) = (count as f64, (left - count) as f64);
+            let variance = files * class.variance * rest / (left as f64 - 1.0).max(1.0);
+            let noise: f64 = StandardNormal.sample(random);
+            files * self.bytes / left as f64 + variance.sqrt() * noise
+        };
+        let sum = sum.clamp(0.0, self.bytes.max(0.0));
+        self.bytes -= sum;
+        sum
     }
 }
 
@@ -458,6 +491,7 @@ mod tests {
     use rand::SeedableRng as _;
     use rand::rngs::SmallRng;
 
+    use super::super::placement::binomial;
     use super::super::{Deal, Spread, estimate};
     use super::*;
 
@@ -616,11 +650,11 @@ mod tests {
             let off = (mean.mean() - expected).abs();
             assert!(off <= mean.within_deviations(4.0), "{captured} {mean:?}");
         }
-        // All of them, if all are captured.
+        // All of them, if all are captured, whichever were first.
         let all = Simulation::new(placement, 10, &files, 4096).expect("it is one");
         let leaked = all.trial(&mut random)[10];
         assert!(
-            (leaked / files.bytes() as f64 - 1.0).abs() < 0.01,
+            (leaked / files.bytes() as f64 - 1.0).abs() < 1e-12,
             "{leaked}"
         );
     }
@@ -668,7 +702,7 @@ mod tests {
     /// some classes. Trials of more than 32 parts were those of 32.
     #[test]
     fn the_more_parts_files_are_in_the_less_trials_differ() {
-        let lengths = (0..7_000_u64).map(|number| 1 + number % 200 * 6_000);
+        let lengths = (0..3_400_u64).map(|number| 1 + number % 200 * 6_000);
         let files: FileList = lengths.collect();
         for spread in [Spread::Copies(2), Spread::Erasure { data: 2, parity: 1 }] {
             let deal = Deal {
@@ -678,7 +712,7 @@ mod tests {
             let placement = Placement::on(12, spread, None).dealt(deal);
             let (all, few) = (
                 of_parts(placement, &files, None),
-                of_parts(placement, &files, Some(32)),
+                of_parts(placement, &files, Some(16)),
             );
             for mean in [all, few] {
                 let shares = placement.shares(3).expect("it is one");
@@ -691,11 +725,32 @@ mod tests {
             }
             let parts = files.bytes() / u128::from(2 * spread.row_blocks()) / (8 << 20);
             let ratio = few.squares / all.squares;
-            let expected = parts as f64 / 32.0;
+            let expected = parts as f64 / 16.0;
             assert!(
                 (0.6..1.5).contains(&(ratio / expected)),
                 "{spread:?} {ratio} {expected}"
             );
+        }
+    }
+
+    /// Of evenly many draws each number has as many as the formula says.
+    #[test]
+    fn few_are_drawn_as_often_as_is_likely() {
+        const DRAWS: u32 = 1_000_000;
+        for (things, p) in [(1, 0.3), (4, 0.2), (1000, 0.0009), (3, 0.0)] {
+            let mut counts = [0.0; 16];
+            for number in 0..DRAWS {
+                let at = (f64::from(number) + 0.5) / f64::from(DRAWS);
+                counts[few(things, p, at) as usize] += 1.0 / f64::from(DRAWS);
+            }
+            let expected = binomial(things as u32, p);
+            for (count, found) in counts.iter().enumerate() {
+                let expected = expected.get(count).copied().unwrap_or(0.0);
+                assert!(
+                    (found - expected).abs() < 3e-6,
+                    "{things} {p} {count}: {found}"
+                );
+            }
         }
     }
 

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::size::exact_bytes;
-use model::leakage::{Estimate, FileList, Mean, Placement, Shares, Simulation, Spread, estimate};
+use model::leakage::{
+    Estimate, FileList, Mean, Placement, PlacementError, Shares, Simulation, Spread, estimate,
+};
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use serde::Serialize;
@@ -21,8 +23,11 @@ use crate::output::{Format, Table, print};
 use crate::plot::{Chart, Series};
 use crate::progress::Progress;
 
-/// So many trials are made by one task.
+/// So many trials are made by one task at least.
 const TRIALS_AT_ONCE: u32 = 16;
+
+/// There are so many tasks at most, each of which has its own means.
+const TASKS_MAX: u32 = 1024;
 
 /// What leaks with some units captured, of blocks of one size. Bytes and files are means.
 #[derive(Serialize)]
@@ -173,10 +178,11 @@ fn simulate(
     let simulation = Simulation::new(placement, most, files, block_bytes);
     let simulation = Arc::new(simulation.map_err(refused)?);
     let progress = Arc::new(Progress::bar("trials", u64::from(arguments.trials)));
-    let firsts = (0..arguments.trials).step_by(TRIALS_AT_ONCE as usize);
+    let at_once = TRIALS_AT_ONCE.max(arguments.trials.div_ceil(TASKS_MAX));
+    let firsts = (0..arguments.trials).step_by(at_once as usize);
     let tasks = firsts.map(|first| {
         let (simulation, progress) = (Arc::clone(&simulation), Arc::clone(&progress));
-        let count = TRIALS_AT_ONCE.min(arguments.trials - first);
+        let count = at_once.min(arguments.trials - first);
         // Each task has its own numbers, whichever thread it runs on.
         let mut random = SmallRng::seed_from_u64(arguments.seed ^ (u64::from(first) << 32));
         let task = move || {
@@ -285,6 +291,14 @@ fn check_picture(path: &Path, case: &CaseArguments) -> Result<(), Failure> {
             path,
             "with no captured unit there is nothing to draw",
         ));
+    }
+    let units = case.site.units;
+    let points = case.marks.iter().flat_map(|mark| &mark.points);
+    if let Some((captured, _)) = points.max_by_key(|(captured, _)| *captured)
+        && *captured > units
+    {
+        let captured = *captured;
+        return Err(refused(PlacementError::ManyCaptured { captured, units }));
     }
     check_place(path)
 }

@@ -206,6 +206,14 @@ fn a_picture_that_cannot_be_is_refused_before_or_after_all_else_is_done() {
     assert_eq!(said.code, 1, "{}", said.out);
     assert!(said.error.contains("/dev/full"), "{}", said.error);
     assert!(said.out.contains("CAPTURED"), "{}", said.out);
+    let marked = ["1", "--plot", "/dev/null", "--mark", "a=1:2,5:3"];
+    let said = privacy(&[&case[..], &marked].concat());
+    assert_eq!((said.code, &*said.out), (1, ""), "{}", said.error);
+    assert!(
+        said.error.contains("5 units cannot be captured of 4"),
+        "{}",
+        said.error
+    );
     let said = privacy(&[&case[..], &["1", "--mark", "a=1:2"]].concat());
     assert_eq!(said.code, 2, "{}", said.error);
     assert!(said.error.contains("--plot"), "{}", said.error);
