@@ -12,6 +12,8 @@ pub struct Chart {
     pub x: String,
     pub y: String,
     pub series: Vec<Series>,
+    /// Points that are marked, in no line.
+    pub marks: Vec<Series>,
 }
 
 /// One line; the x of each point is above 0, and they grow.
@@ -27,9 +29,8 @@ impl Chart {
     /// That there is nothing to draw, or what the drawing says.
     pub fn svg(&self) -> Result<String, String> {
         let points = || {
-            self.series
-                .iter()
-                .flat_map(|one| one.points.iter().copied())
+            let all = self.series.iter().chain(&self.marks);
+            all.flat_map(|one| one.points.iter().copied())
         };
         let (first, last) = points().fold((f64::MAX, 0.0_f64), |(first, last), (x, _)| {
             (first.min(x), last.max(x))
@@ -83,6 +84,14 @@ impl Chart {
                     PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2))
                 });
         }
+        for (number, one) in self.marks.iter().enumerate() {
+            let color = Palette99::pick(self.series.len() + number).to_rgba();
+            let cross = move |at| Cross::new(at, 5, color.stroke_width(2));
+            chart
+                .draw_series(one.points.iter().copied().map(cross))?
+                .label(&one.name)
+                .legend(move |(x, y)| Cross::new((x + 10, y), 5, color.stroke_width(2)));
+        }
         chart
             .configure_series_labels()
             .position(SeriesLabelPosition::LowerRight)
@@ -107,6 +116,7 @@ mod tests {
                 name: "lirs".to_owned(),
                 points,
             }],
+            marks: Vec::new(),
         }
     }
 
@@ -120,7 +130,9 @@ mod tests {
         chart(vec![(4.0, 0.0)]).svg().expect("drawn");
         // So is what is less than nothing, all within it.
         let svg = chart(vec![(1.0, -3.0), (10.0, -1.0)]).svg().expect("drawn");
-        let line = svg.lines().find_map(|line| line.split("points=\"").nth(1));
+        // By its colour: axes are lines as well.
+        let mut lines = svg.lines().filter(|line| line.contains("#E6194B"));
+        let line = lines.find_map(|line| line.split("points=\"").nth(1));
         let line = line
             .and_then(|line| line.split('"').next())
             .expect("a line");
@@ -131,5 +143,23 @@ mod tests {
         assert!(heights.iter().all(|y| (0..500).contains(y)), "{heights:?}");
         assert!(heights[0] > heights[1], "{heights:?}");
         assert!(chart(Vec::new()).svg().is_err());
+    }
+
+    #[test]
+    fn marks_are_in_the_picture_with_their_name() {
+        let plain = chart(vec![(1.0, 2.0), (10.0, 50.0)]);
+        let before = plain.svg().expect("drawn");
+        let marked = Chart {
+            marks: vec![Series {
+                name: "found <there>".to_owned(),
+                points: vec![(1.0, 3.0), (20.0, 90.0)],
+            }],
+            ..plain
+        };
+        let svg = marked.svg().expect("drawn");
+        assert!(svg.contains("found &lt;there&gt;"), "{svg}");
+        // A cross is two lines in a colour of its own; there is one beside the name as well.
+        let crosses = |svg: &str| svg.matches("#3CB44B").count();
+        assert_eq!((crosses(&before), crosses(&svg)), (0, 6), "{svg}");
     }
 }

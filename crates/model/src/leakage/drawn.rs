@@ -1,5 +1,6 @@
 //! [`Drawn`]: sets that a trial has drawn, and what of files on them is readable.
 
+use super::beginnings::beginnings;
 use super::placement::Placement;
 use super::shares::power;
 
@@ -43,6 +44,17 @@ impl<'a> Drawn<'a> {
         }
     }
 
+    /// How many they are.
+    pub fn sets(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether no more is readable of files on some of the sets.
+    pub fn is_as(&self, readable: &Readable, sets: &[usize]) -> bool {
+        let places = sets.iter().map(|set| &self.places[*set]);
+        places.eq(&readable.places)
+    }
+
     /// What is readable of files on some of the sets.
     pub fn readable(&self, sets: &[usize]) -> Readable {
         let row = self.placement.spread.row_blocks();
@@ -80,23 +92,31 @@ impl Readable {
     /// How likely a file of so many blocks is readable as a whole: the mean over where in a
     /// piece it begins, each piece on any of the sets.
     pub fn leaks(&self, blocks: u64) -> f64 {
-        let of_row = |blocks: u64| blocks.min(self.row) as usize;
-        let each = |begin: u64| {
-            if begin + blocks <= self.piece {
-                return share(&self.places, self.window(begin, blocks));
+        let whole = self.ends[self.row as usize];
+        let each = beginnings(blocks, self.piece, self.row).map(|one| {
+            let count = one.count as f64;
+            if one.is_in_one() && one.first < self.row {
+                return self.in_one(one.first, one.count);
             }
-            let left = blocks - (self.piece - begin);
-            let (whole, last) = (left / self.piece, left % self.piece);
-            self.ends[of_row(self.piece - begin)]
-                * power(self.ends[self.row as usize], whole)
-                * self.beginnings[of_row(last)]
-        };
-        (0..self.piece).map(each).sum::<f64>() / self.piece as f64
+            let of_first = self.ends[one.first as usize];
+            let of_last = self.beginnings[one.last as usize];
+            count * of_first * power(whole, one.whole) * of_last
+        });
+        each.sum::<f64>() / self.piece as f64
+    }
+
+    /// So many blocks, less than a row has, at each of the first places of a piece: the sum.
+    fn in_one(&self, blocks: u64, begin_count: u64) -> f64 {
+        let each = (0..self.row.min(begin_count)).map(|begin| {
+            let alike = (begin_count - begin).div_ceil(self.row);
+            alike as f64 * share(&self.places, self.window(begin, blocks))
+        });
+        each.sum()
     }
 
     /// The places of some blocks of a piece.
     fn window(&self, begin: u64, blocks: u64) -> u64 {
-        let places = (begin..begin + blocks.min(self.row)).map(|block| block % self.row);
+        let places = (begin..begin + blocks).map(|block| block % self.row);
         places.fold(0, |bits, place| bits | 1 << place)
     }
 }

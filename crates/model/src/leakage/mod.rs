@@ -11,12 +11,14 @@
 //! on few sets, [`Shares`] has what is known of files in pieces (`pieces`), and a
 //! trial draws the sets (`drawn`).
 
+mod beginnings;
 #[cfg(test)]
 mod cases;
 mod documents;
 mod drawn;
 mod estimate;
 mod files;
+mod grown;
 mod pieces;
 mod placement;
 mod plan;

@@ -23,7 +23,7 @@ impl Spread {
     pub fn members(self) -> u32 {
         match self {
             Self::Copies(copies) => copies,
-            Self::Erasure { data, parity } => data + parity,
+            Self::Erasure { data, parity } => data.saturating_add(parity),
         }
     }
 
@@ -63,7 +63,7 @@ impl Spread {
     pub fn space(self) -> f64 {
         match self {
             Self::Copies(copies) => f64::from(copies),
-            Self::Erasure { data, parity } => f64::from(data + parity) / f64::from(data),
+            Self::Erasure { data, .. } => f64::from(self.members()) / f64::from(data),
         }
     }
 
@@ -161,6 +161,14 @@ pub enum PlacementError {
         /// How many a set has.
         members: u32,
     },
+    /// More of a row than there is reckoned with.
+    #[error("rows of {data} blocks are more than the {max} that are reckoned with")]
+    LongRow {
+        /// How many blocks.
+        data: u32,
+        /// How many are.
+        max: u32,
+    },
     /// No copy, no data, no parity, or no set.
     #[error(
         "there is at least one copy, two members with data, one with parity, one set, and one row \
@@ -180,6 +188,9 @@ pub enum PlacementError {
 impl Placement {
     /// No more units are reckoned with.
     pub const UNITS_MAX: u32 = 1000;
+
+    /// No longer rows are, in blocks: the places of one are bits of a word.
+    pub const ROW_MAX: u32 = u64::BITS;
 
     /// On so many units, each of which shares blocks with `scatter_width` others, or with any.
     /// One copy shares its unit with none: it lies on any.
@@ -261,6 +272,9 @@ impl Placement {
         } else if units > Self::UNITS_MAX {
             let max = Self::UNITS_MAX;
             Err(PlacementError::ManyUnits { units, max })
+        } else if self.spread.row_blocks() > Self::ROW_MAX {
+            let (data, max) = (self.spread.row_blocks(), Self::ROW_MAX);
+            Err(PlacementError::LongRow { data, max })
         } else if members > units {
             Err(PlacementError::FewUnits { units, members })
         } else if captured > units {
@@ -314,39 +328,61 @@ impl Placement {
 /// Of `units`, `captured` are; how likely it is that 0, 1 … of `members` of them are.
 pub(super) fn hypergeometric(units: u32, captured: u32, members: u32) -> Vec<f64> {
     let members = members.min(units);
-    let probability = |count: u32| {
-        if count > captured || members - count > units - captured {
-            return 0.0;
-        }
-        let mut p = 1.0;
-        for index in 0..count {
-            p *= f64::from(captured - index) / f64::from(units - index);
-        }
-        for index in 0..members - count {
-            p *= f64::from(units - captured - index) / f64::from(units - count - index);
-        }
-        // In which order does not matter.
-        for index in 0..count {
-            p *= f64::from(members - index) / f64::from(index + 1);
-        }
-        p
+    let first = (members + captured).saturating_sub(units);
+    let [n, k, w] = [units, captured, members].map(f64::from);
+    let ratio =
+        |count: f64| (k - count) * (w - count) / ((count + 1.0) * (n - k - w + count + 1.0));
+    by_ratios(members, (first, members.min(captured)), ratio)
+}
+
+/// How likely it is that 0, 1 … of so many things are, each with probability `p`.
+pub(super) fn binomial(things: u32, p: f64) -> Vec<f64> {
+    let range = match p {
+        0.0 => (0, 0),
+        1.0.. => (things, things),
+        _ => (0, things),
     };
-    (0..=members).map(probability).collect()
+    let all = f64::from(things);
+    by_ratios(things, range, |count| {
+        (all - count) / (count + 1.0) * p / (1.0 - p)
+    })
+}
+
+/// A distribution over 0 to `last` that has a single peak, in a range outside of which it is 0,
+/// and of which it is known how much more likely each number is than the one before. It is made from the peak
+/// on, where nothing is too small to count.
+fn by_ratios(last: u32, (from, to): (u32, u32), ratio: impl Fn(f64) -> f64) -> Vec<f64> {
+    let mut all = vec![0.0; last as usize + 1];
+    let peak = (from..to).find(|count| ratio(f64::from(*count)) < 1.0);
+    let peak = peak.unwrap_or(to);
+    all[peak as usize] = 1.0;
+    for count in peak..to {
+        all[count as usize + 1] = all[count as usize] * ratio(f64::from(count));
+    }
+    for count in (from..peak).rev() {
+        all[count as usize] = all[count as usize + 1] / ratio(f64::from(count));
+    }
+    let sum: f64 = all.iter().sum();
+    all.iter_mut().for_each(|p| *p /= sum);
+    all
 }
 
 /// How likely each sum of `count` such draws is.
 pub(super) fn convolved(one: &[f64], count: u32) -> Vec<f64> {
-    let mut all = vec![1.0];
-    for _ in 0..count {
-        let mut next = vec![0.0; all.len() + one.len() - 1];
-        for (sum, p) in all.iter().enumerate().filter(|(_, p)| **p > 0.0) {
-            for (more, q) in one.iter().enumerate() {
-                next[sum + more] += p * q;
-            }
+    (0..count).fold(vec![1.0], |all, _| folded(&all, one))
+}
+
+/// How likely each sum of one such draw and one such is.
+pub(super) fn folded(all: &[f64], one: &[f64]) -> Vec<f64> {
+    let mut next = vec![0.0; all.len() + one.len() - 1];
+    let one = one.iter().copied().enumerate();
+    let one: Vec<(usize, f64)> = one.filter(|(_, q)| *q > 0.0).collect();
+    for (sum, p) in all.iter().enumerate().filter(|(_, p)| **p > 0.0) {
+        for (more, q) in &one {
+            next[sum + more] += p * q;
         }
-        all = next;
     }
-    all
+    next
 }
 
 #[cfg(test)]
@@ -363,6 +399,41 @@ mod tests {
         (0..1_u32 << units)
             .filter(|set| set.count_ones() == count)
             .collect()
+    }
+
+    /// By products of fractions, one for each that is drawn.
+    #[test]
+    fn draws_are_as_likely_as_their_formula_says() {
+        for (units, captured, members) in [(10, 3, 4), (7, 7, 3), (9, 0, 2), (12, 6, 12), (5, 4, 3)]
+        {
+            let found = hypergeometric(units, captured, members);
+            let ways = |of: u32, count: u32| -> f64 {
+                let factors = (0..count)
+                    .map(|at| (f64::from(of) - f64::from(at)).max(0.0) / f64::from(at + 1));
+                factors.product()
+            };
+            assert_eq!(found.len() as u32, members + 1);
+            for (count, found) in (0..).zip(found) {
+                let both = ways(captured, count) * ways(units - captured, members - count);
+                assert!(close(found, both / ways(units, members)), "{units} {count}");
+            }
+        }
+        let found = binomial(4, 0.25);
+        for (count, expected) in [81.0, 108.0, 54.0, 12.0, 1.0].into_iter().enumerate() {
+            assert!(close(found[count], expected / 256.0));
+        }
+        assert_eq!(binomial(2, 0.0), [1.0, 0.0, 0.0]);
+        assert_eq!(binomial(2, 1.0), [0.0, 0.0, 1.0]);
+        // Of many the ends are too unlikely to count, and nothing else suffers from it.
+        let many = hypergeometric(32_000, 16_000, 1024);
+        let mean: f64 = (0..)
+            .zip(&many)
+            .map(|(count, p)| f64::from(count) * p)
+            .sum();
+        assert!(
+            close(mean, 512.0) && close(many.iter().sum(), 1.0),
+            "{mean}"
+        );
     }
 
     #[test]
@@ -503,8 +574,10 @@ mod tests {
         };
         assert!(refused(with(Spread::Copies(5)), 1).contains("need as many units"));
         assert!(refused(with(Spread::Copies(0)), 1).contains("at least one copy"));
-        let erasure = Spread::Erasure { data: 1, parity: 1 };
-        assert!(refused(with(erasure), 1).contains("two members with data"));
+        let erasure = |data, parity| with(Spread::Erasure { data, parity });
+        assert!(refused(erasure(1, 1), 1).contains("two members with data"));
+        assert!(refused(erasure(65, 1), 1).contains("more than the 64"));
+        assert!(refused(erasure(2, u32::MAX), 1).contains("need as many units"));
         for (units, why) in [(0, "no unit"), (100_000, "more than the 1000")] {
             assert!(refused(Placement { units, ..placement }, 0).contains(why));
         }

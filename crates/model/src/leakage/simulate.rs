@@ -3,15 +3,18 @@
 //!
 //! Where a file's blocks lie is not drawn block by block: with the captured units and the sets
 //! given, each file of a class is readable by itself with the same probability, so the number of
-//! those that leak with the next unit is binomial. Which of them they are is drawn as well:
+//! those that leak is binomial. It is drawn for all units that a trial captures first, as it is none for
+//! most classes; then with which unit each of them leaks, and which they are:
 //!
 //! ```text
-//!  units captured   1        2        3 …      a file is readable with probability P1 ≤ P2 ≤ P3
-//!  leaked so far    L1   ≤   L2   ≤   L3       L2 − L1 ~ B(files − L1, (P2 − P1) / (1 − P1))
+//!  units captured   1        2        3        a file is readable with probability P1 ≤ P2 ≤ P3
+//!  leaked so far    L1   ≤   L2   ≤   L3       L3 ~ B(files, P3), and of these
+//!                                              L1 ~ B(L3, P1 / P3), L2 − L1 ~ B(L3 − L1, (P2 − P1) / (P3 − P1))
 //! ```
 //!
 //! Where what is written at once goes to few sets, files are written one after another, and
-//! those that fill the segments of such sets together ([`SEGMENT_BYTES`]) have them in common.
+//! those that fill the segments of such sets together ([`SEGMENT_BYTES`]) have them in common: a
+//! *part* of all files.
 
 use rand::seq::{SliceRandom as _, index::sample};
 use rand::{Rng, RngExt as _};
@@ -19,14 +22,23 @@ use rand_distr::{Binomial, Distribution as _, StandardNormal};
 
 use super::drawn::{Drawn, Readable};
 use super::files::FileList;
+use super::grown::grown;
 use super::placement::{Placement, PlacementError, Sets};
 
 /// How much of a segment each member has: then another set comes in its place.
 const SEGMENT_BYTES: u64 = 8 << 20;
 
-/// Files are written in so many parts at most, each to sets of its own: of more, those that
-/// chance gives to one hardly differ any more.
-const PARTS_MAX: u64 = 32;
+/// Files are dealt to so many parts at most, each with sets of its own. How much leaks on the
+/// mean does not depend on it. How far trials differ from each other does: where there are more
+/// parts, it is said too high.
+const PARTS_MAX: u64 = 1024;
+
+/// And to so many for each set that a part has: the fewer there are, the more often all of a part
+/// leaks, and the longer a trial takes.
+const PARTS_OF_SET_MAX: u64 = 64;
+
+/// Of so many files at most each has the unit with which it leaks drawn by itself.
+const EACH_MAX: u64 = 16;
 
 /// Classes of so many files at most have each of those that leak drawn by itself.
 const DRAWN_MAX: usize = 4096;
@@ -35,7 +47,8 @@ const DRAWN_MAX: usize = 4096;
 /// then to a part in a thousand.
 const SUMMED_MIN: u64 = 256;
 
-/// A class of which less than so many files leak in a trial on the mean is left out.
+/// Classes of which, with all that have more blocks, less than so many files leak in a trial on
+/// the mean are left out.
 const FILES_MIN: f64 = 1e-12;
 
 /// Files of one class.
@@ -46,6 +59,8 @@ struct Files {
     lengths: Vec<u64>,
     mean: f64,
     variance: f64,
+    /// How many files have as many blocks, or more.
+    and_longer: u64,
 }
 
 /// See the module's head.
@@ -56,6 +71,8 @@ pub struct Simulation {
     classes: Vec<Files>,
     /// In how many parts files are written.
     parts: u64,
+    /// A plan is drawn as Scree does it, until each unit shares blocks with so many others.
+    scatter_width: Option<u32>,
     /// How likely a file of each class is readable with 0, 1 … captured units, if that is
     /// certain: each piece has a set of its own.
     certain: Option<Vec<Vec<f64>>>,
@@ -73,14 +90,16 @@ impl Simulation {
         block_bytes: u64,
     ) -> Result<Self, PlacementError> {
         let shares = placement.shares(captured_max)?;
-        let mut rest = files.lengths();
-        let mut classes = Vec::new();
+        let (mut rest, mut classes) = (files.lengths(), Vec::new());
         for class in files.classes(block_bytes) {
+            let and_longer = rest.len() as u64;
+            // Of longer ones no more leak.
+            if shares.leaks(class.blocks) * (and_longer as f64) < FILES_MIN {
+                break;
+            }
             let (lengths, later) = rest.split_at(class.files as usize);
             rest = later;
-            if shares.leaks(class.blocks) * class.files as f64 >= FILES_MIN {
-                classes.push(Files::new(class.blocks, lengths));
-            }
+            classes.push(Files::new(class.blocks, lengths, and_longer));
         }
         let is_certain = (placement.sets_dealt_to(), placement.deal.width) == (Sets::Any, None);
         let certain = match is_certain {
@@ -107,88 +126,227 @@ impl Simulation {
         let parts = placement.deal.width.filter(is_choice).map_or(1, |width| {
             let of_part = u64::from(width) * row * SEGMENT_BYTES;
             let parts = files.bytes().div_ceil(u128::from(of_part));
-            u64::try_from(parts).unwrap_or(u64::MAX)
+            let most = PARTS_MAX.min(PARTS_OF_SET_MAX * u64::from(width));
+            u64::try_from(parts).unwrap_or(u64::MAX).min(most)
         });
         Ok(Self {
             placement,
             captured_max,
             classes,
-            parts: parts.clamp(1, PARTS_MAX),
+            parts: parts.max(1),
+            scatter_width: None,
             certain,
         })
     }
 
+    /// The same with a plan, if there is one, as Scree makes it: so that each unit shares blocks
+    /// with so many others, or all. The equations have permutations, which it nearly is; that some
+    /// units are in more sets than others counts where there are few.
+    #[must_use]
+    pub fn as_scree_plans(self, scatter_width: u32) -> Self {
+        Self {
+            scatter_width: (self.placement.spread.members() > 1).then_some(scatter_width),
+            ..self
+        }
+    }
+
     /// One trial: how many bytes of whole files leak with 0, 1 … captured units.
     pub fn trial(&self, random: &mut impl Rng) -> Vec<f64> {
-        let mut leaked = vec![0.0; self.captured_max as usize + 1];
-        if let Some(certain) = &self.certain {
-            for (class, readable) in self.classes.iter().zip(certain) {
-                let files = class.lengths.len() as u64;
-                class.leak(&[(files, readable.clone())], &mut leaked, random);
+        // By class, with which unit how many files leak; nothing, if none does.
+        let mut newly = vec![Vec::new(); self.classes.len()];
+        match &self.certain {
+            Some(certain) => {
+                let classes = self.classes.iter().zip(certain).zip(&mut newly);
+                for ((class, readable), newly) in classes {
+                    let files = class.lengths.len() as u64;
+                    let likely = readable.last().copied().unwrap_or(0.0);
+                    let by_count = || readable.iter().copied().enumerate().collect();
+                    leak(files, likely, by_count, newly, random);
+                }
             }
-            return leaked;
+            None => self.leak_in_parts(&mut newly, random),
         }
-        let parts = self.readable(random);
-        for class in &self.classes {
-            let (files, first) = (
-                class.lengths.len() as u64,
-                random.random_range(0..self.parts),
-            );
-            let group = |(number, readable): (u64, &Vec<Readable>)| {
-                let is_longer = (number + first) % self.parts < files % self.parts;
-                let each = readable.iter().map(|readable| readable.leaks(class.blocks));
-                (files / self.parts + u64::from(is_longer), each.collect())
-            };
-            let groups: Vec<(u64, Vec<f64>)> = (0..).zip(&parts).map(group).collect();
-            class.leak(&groups, &mut leaked, random);
+        let mut leaked = vec![0.0; self.captured_max as usize + 1];
+        for (class, newly) in self.classes.iter().zip(newly) {
+            class.add_lengths(&newly, &mut leaked, random);
         }
         leaked
     }
 
-    /// What is readable of files of each part, with 0, 1 … captured units.
-    fn readable(&self, random: &mut impl Rng) -> Vec<Vec<Readable>> {
-        let (placement, width) = (&self.placement, self.placement.deal.width);
-        let members = placement.spread.members() as usize;
-        let mut order: Vec<u32> = (0..placement.units).collect();
-        // Units are captured in the order of their numbers; the sets are any.
-        let mut sets = Vec::new();
-        if let Sets::Planned { sets_per_unit } = placement.sets_dealt_to() {
-            for _ in 0..sets_per_unit {
-                order.shuffle(random);
-                sets.extend(order.chunks_exact(members).map(<[u32]>::to_vec));
+    /// Files of each part on sets of its own.
+    fn leak_in_parts(&self, newly: &mut [Vec<u64>], random: &mut impl Rng) {
+        let plan = self.plan(random).map(|sets| self.drawn(&sets));
+        // What does not divide goes to as many parts as it takes, from any one on.
+        let firsts = self.classes.iter();
+        let firsts = firsts.map(|_| random.random_range(0..self.parts));
+        let firsts: Vec<u64> = firsts.collect();
+        for part in 0..self.parts {
+            let own;
+            let (drawn, chosen) = match &plan {
+                Some(drawn) => (drawn, self.chosen(drawn[0].sets(), random)),
+                None => {
+                    let sets = self.any_sets(random);
+                    own = self.drawn(&sets);
+                    (&own, (0..sets.len()).collect())
+                }
+            };
+            let with_all = drawn[drawn.len() - 1].readable(&chosen);
+            let mut steps = None;
+            for ((class, first), newly) in self.classes.iter().zip(&firsts).zip(&mut *newly) {
+                let likely = with_all.leaks(class.blocks);
+                if likely * (class.and_longer as f64) < FILES_MIN {
+                    break;
+                }
+                let files = class.lengths.len() as u64;
+                let is_longer = (part + first) % self.parts < files % self.parts;
+                let files = files / self.parts + u64::from(is_longer);
+                let by_count = || {
+                    let steps = steps.get_or_insert_with(|| readable_steps(drawn, &chosen));
+                    let leaks = |(captured, readable): &(usize, Readable)| {
+                        (*captured, readable.leaks(class.blocks))
+                    };
+                    steps.iter().map(leaks).collect()
+                };
+                leak(files, likely, by_count, newly, random);
             }
         }
-        let parts = 0..self.parts;
-        let chosen: Vec<Vec<usize>> = match width {
-            None => parts.map(|_| (0..sets.len()).collect()).collect(),
-            Some(width) if sets.is_empty() => {
-                let width = width as usize;
-                for _ in 0..self.parts as usize * width {
-                    order.shuffle(random);
-                    sets.push(order[..members].to_vec());
-                }
-                parts
-                    .map(|part| (part as usize * width..).take(width).collect())
-                    .collect()
-            }
-            Some(width) => {
-                let width = sets.len().min(width as usize);
-                parts
-                    .map(|_| sample(random, sets.len(), width).into_vec())
-                    .collect()
-            }
-        };
+    }
+
+    /// These sets, with 0, 1 … captured units: those are captured in the order of their numbers.
+    fn drawn(&self, sets: &[Vec<u32>]) -> Vec<Drawn<'_>> {
         let counts = 0..=self.captured_max;
-        let drawn: Vec<Drawn<'_>> = counts
-            .map(|captured| Drawn::new(placement, &sets, captured))
-            .collect();
-        let readable = |sets: Vec<usize>| drawn.iter().map(|drawn| drawn.readable(&sets)).collect();
-        chosen.into_iter().map(readable).collect()
+        counts
+            .map(|captured| Drawn::new(&self.placement, sets, captured))
+            .collect()
+    }
+
+    /// The sets of a plan, if there is one.
+    fn plan(&self, random: &mut impl Rng) -> Option<Vec<Vec<u32>>> {
+        let Sets::Planned { sets_per_unit } = self.placement.sets_dealt_to() else {
+            return None;
+        };
+        let (units, members) = (self.placement.units, self.placement.spread.members());
+        if let Some(scatter_width) = self.scatter_width {
+            return Some(grown(units, members, scatter_width, random));
+        }
+        let mut order: Vec<u32> = (0..units).collect();
+        let mut sets = Vec::new();
+        for _ in 0..sets_per_unit {
+            order.shuffle(random);
+            sets.extend(order.chunks_exact(members as usize).map(<[u32]>::to_vec));
+        }
+        Some(sets)
+    }
+
+    /// Which sets of a plan a part has.
+    fn chosen(&self, sets: usize, random: &mut impl Rng) -> Vec<usize> {
+        match self.placement.deal.width {
+            Some(width) => sample(random, sets, sets.min(width as usize)).into_vec(),
+            None => (0..sets).collect(),
+        }
+    }
+
+    /// The sets of a part, where any units are one.
+    fn any_sets(&self, random: &mut impl Rng) -> Vec<Vec<u32>> {
+        let (units, members) = (self.placement.units, self.placement.spread.members());
+        let mut any = |_| {
+            let of_set = sample(random, units as usize, members as usize);
+            of_set.into_iter().map(|unit| unit as u32).collect()
+        };
+        (0..self.placement.deal.width.unwrap_or(0))
+            .map(&mut any)
+            .collect()
     }
 }
 
+/// What is readable of files on these sets, with as many captured units as more is with than
+/// with one less.
+fn readable_steps(drawn: &[Drawn<'_>], chosen: &[usize]) -> Vec<(usize, Readable)> {
+    let mut steps: Vec<(usize, Readable)> = Vec::new();
+    for (captured, drawn) in drawn.iter().enumerate() {
+        if steps
+            .last()
+            .is_none_or(|(_, before)| !drawn.is_as(before, chosen))
+        {
+            steps.push((captured, drawn.readable(chosen)));
+        }
+    }
+    steps
+}
+
+/// Adds to `newly` how many of so many files leak with which unit, each of which is `likely` to
+/// leak with any, and as likely with the first ones as `by_count` says, which has the counts with
+/// which it changes: that is asked for if some do.
+fn leak(
+    files: u64,
+    likely: f64,
+    by_count: impl FnOnce() -> Vec<(usize, f64)>,
+    newly: &mut Vec<u64>,
+    random: &mut impl Rng,
+) {
+    let mut left = draw(files, likely, random);
+    if left == 0 {
+        return;
+    }
+    let mut steps = by_count();
+    let Some((last, _)) = steps.last() else {
+        return;
+    };
+    newly.resize(newly.len().max(last + 1), 0);
+    // Rounding aside it does so.
+    let mut most = 0.0_f64;
+    for (_, p) in &mut steps {
+        most = most.max(*p);
+        *p = most;
+    }
+    if left <= EACH_MAX {
+        for _ in 0..left {
+            let at = random.random::<f64>() * most;
+            let step = steps.partition_point(|(_, p)| *p <= at);
+            newly[steps[step.min(steps.len() - 1)].0] += 1;
+        }
+        return;
+    }
+    let mut before = 0.0;
+    for (captured, now) in steps {
+        if now > before {
+            let count = draw(left, (now - before) / (most - before), random);
+            newly[captured] += count;
+            left -= count;
+            before = now;
+        }
+    }
+}
+
+/// How many of so many things are, each with probability `p`.
+fn draw(things: u64, p: f64, random: &mut impl Rng) -> u64 {
+    let mean = things as f64 * p;
+    if p >= 1.0 {
+        things
+    } else if mean < 1.0 {
+        few(things, p, random.random())
+    } else {
+        Binomial::new(things, p.max(0.0)).map_or(0, |count| count.sample(random))
+    }
+}
+
+/// The same where it is less than one on the mean, by what is drawn from 0 to 1.
+fn few(things: u64, p: f64, mut at: f64) -> u64 {
+    // None is no less likely than that; as a rule, that is all there is to find out.
+    if at < 1.0 - things as f64 * p {
+        return 0;
+    }
+    let (mut count, mut likely) = (0, (things as f64 * (-p).ln_1p()).exp());
+    while at >= likely && count < things && likely > 0.0 {
+        at -= likely;
+        likely *= (things - count) as f64 / (count + 1) as f64 * p / (1.0 - p);
+        count += 1;
+    }
+    count
+}
+
 impl Files {
-    fn new(blocks: u64, lengths: &[u64]) -> Self {
+    fn new(blocks: u64, lengths: &[u64], and_longer: u64) -> Self {
         let count = lengths.len() as f64;
         let mean = lengths.iter().map(|length| *length as f64).sum::<f64>() / count;
         let square = |length: &u64| (*length as f64 - mean).powi(2);
@@ -197,28 +355,22 @@ impl Files {
             mean,
             variance: lengths.iter().map(square).sum::<f64>() / count,
             lengths: lengths.to_vec(),
+            and_longer,
         }
     }
 
-    /// Adds what leaks of these to `leaked`, by captured units: of groups of so many files, each
-    /// of which is readable so.
-    fn leak(&self, groups: &[(u64, Vec<f64>)], leaked: &mut [f64], random: &mut impl Rng) {
+    /// Adds how long those are to `leaked`, by captured units, of which so many leak with each.
+    fn add_lengths(&self, newly: &[u64], leaked: &mut [f64], random: &mut impl Rng) {
+        if newly.is_empty() {
+            return;
+        }
         let mut unread = Unread::of(self);
-        // How likely they were readable, and how many were not.
-        let mut states: Vec<(f64, u64)> = groups.iter().map(|(files, _)| (0.0, *files)).collect();
-        let (mut left_of_all, mut bytes) = (self.lengths.len() as u64, 0.0);
-        for (captured, leaked) in leaked.iter_mut().enumerate() {
-            for ((_, readable), (before, left)) in groups.iter().zip(&mut states) {
-                let now = readable[captured].max(*before);
-                if *left > 0 && now > *before {
-                    let p = ((now - *before) / (1.0 - *before)).clamp(0.0, 1.0);
-                    let drawn = Binomial::new(*left, p).map_or(0, |files| files.sample(random));
-                    bytes += unread.take(drawn, left_of_all, random);
-                    *left -= drawn;
-                    left_of_all -= drawn;
-                    *before = now;
-                }
-            }
+        let (mut left, mut bytes) = (self.lengths.len() as u64, 0.0);
+        // With more units than it says no more files leak.
+        let newly = newly.iter().copied().chain(std::iter::repeat(0));
+        for (count, leaked) in newly.zip(leaked) {
+            bytes += unread.take(count, left, random);
+            left -= count;
             *leaked += bytes;
         }
     }
@@ -227,41 +379,53 @@ impl Files {
 /// Files of a class that have not leaked so far in a trial.
 struct Unread<'a> {
     class: &'a Files,
-    /// Those of a class that is small; none of another one.
+    /// Those of a class that is small, from the first that leaks on.
     lengths: Vec<u64>,
+    /// How long all are together, in bytes: of a large class as far as sums were drawn.
+    bytes: f64,
 }
 
 impl<'a> Unread<'a> {
     fn of(class: &'a Files) -> Self {
-        let is_small = class.lengths.len() <= DRAWN_MAX;
         Self {
             class,
-            lengths: match is_small {
-                true => class.lengths.clone(),
-                false => Vec::new(),
-            },
+            lengths: Vec::new(),
+            bytes: class.mean * class.lengths.len() as f64,
         }
     }
 
     /// How long `count` of those `left` are together, any of which are as likely.
     fn take(&mut self, count: u64, left: u64, random: &mut impl Rng) -> f64 {
         let class = self.class;
+        if count == 0 {
+            return 0.0;
+        }
         if class.lengths.len() <= DRAWN_MAX {
+            if self.lengths.is_empty() {
+                self.lengths.clone_from(&class.lengths);
+            }
             let mut draw = |_| {
                 let at = random.random_range(0..self.lengths.len());
                 self.lengths.swap_remove(at) as f64
             };
             return (0..count).map(&mut draw).sum();
         }
-        if count < SUMMED_MIN {
+        // Of all there are the sum is certain.
+        let sum = if count == left {
+            self.bytes
+        } else if count < SUMMED_MIN {
             let draw = |_| class.lengths[random.random_range(0..class.lengths.len())] as f64;
-            return (0..count).map(draw).sum();
-        }
-        // Without replacement: of all there are the sum is certain.
-        let (files, rest) = (count as f64, (left - count) as f64);
-        let variance = files * class.variance * rest / (left as f64 - 1.0).max(1.0);
-        let noise: f64 = StandardNormal.sample(random);
-        files * class.mean + variance.sqrt() * noise
+            (0..count).map(draw).sum()
+        } else {
+            // Without replacement.
+            let (files, rest) = (count as f64, (left - count) as f64);
+            let variance = files * class.variance * rest / (left as f64 - 1.0).max(1.0);
+            let noise: f64 = StandardNormal.sample(random);
+            files * self.bytes / left as f64 + variance.sqrt() * noise
+        };
+        let sum = sum.clamp(0.0, self.bytes.max(0.0));
+        self.bytes -= sum;
+        sum
     }
 }
 
@@ -327,6 +491,7 @@ mod tests {
     use rand::SeedableRng as _;
     use rand::rngs::SmallRng;
 
+    use super::super::placement::binomial;
     use super::super::{Deal, Spread, estimate};
     use super::*;
 
@@ -485,13 +650,108 @@ mod tests {
             let off = (mean.mean() - expected).abs();
             assert!(off <= mean.within_deviations(4.0), "{captured} {mean:?}");
         }
-        // All of them, if all are captured.
+        // All of them, if all are captured, whichever were first.
         let all = Simulation::new(placement, 10, &files, 4096).expect("it is one");
         let leaked = all.trial(&mut random)[10];
         assert!(
-            (leaked / files.bytes() as f64 - 1.0).abs() < 0.01,
+            (leaked / files.bytes() as f64 - 1.0).abs() < 1e-12,
             "{leaked}"
         );
+    }
+
+    /// The longest files that there can be, a byte a block.
+    #[test]
+    fn files_as_long_as_can_be_do_not_overflow() {
+        let files: FileList = [u64::MAX, u64::MAX, u64::MAX - 1, 1].into_iter().collect();
+        for placement in placements() {
+            for captured in [3, placement.units] {
+                let simulation = Simulation::new(placement, captured, &files, 1);
+                let simulation = simulation.expect("it is one");
+                let leaked = simulation.trial(&mut SmallRng::seed_from_u64(1));
+                let shares = placement.shares(captured).expect("it is one");
+                let found = estimate(&files.classes(1), &shares);
+                assert!(found.bytes_in_part <= found.bytes_all as f64 * 1.000_1);
+                assert!(leaked.iter().all(|bytes| bytes.is_finite()));
+                let is_all = captured == placement.units;
+                let all = files.bytes() as f64;
+                assert_eq!(
+                    leaked[captured as usize] > all * 0.99,
+                    is_all,
+                    "{placement:?}"
+                );
+            }
+        }
+    }
+
+    /// Bytes that leak in trials of files in so many parts.
+    fn of_parts(placement: Placement, files: &FileList, parts: Option<u64>) -> Mean {
+        let simulation = Simulation::new(placement, 3, files, 65_536).expect("it is one");
+        let parts = parts.unwrap_or(simulation.parts);
+        let simulation = Simulation {
+            parts,
+            ..simulation
+        };
+        let (mut random, mut mean) = (SmallRng::seed_from_u64(10), Mean::default());
+        for _ in 0..400 {
+            mean.add(simulation.trial(&mut random)[3]);
+        }
+        mean
+    }
+
+    /// So many parts that their number does not divide that of files, and most parts have none of
+    /// some classes. Trials of more than 32 parts were those of 32.
+    #[test]
+    fn the_more_parts_files_are_in_the_less_trials_differ() {
+        let lengths = (0..3_400_u64).map(|number| 1 + number % 200 * 6_000);
+        let files: FileList = lengths.collect();
+        for spread in [Spread::Copies(2), Spread::Erasure { data: 2, parity: 1 }] {
+            let deal = Deal {
+                width: Some(2),
+                granularity: 2,
+            };
+            let placement = Placement::on(12, spread, None).dealt(deal);
+            let (all, few) = (
+                of_parts(placement, &files, None),
+                of_parts(placement, &files, Some(16)),
+            );
+            for mean in [all, few] {
+                let shares = placement.shares(3).expect("it is one");
+                let expected = estimate(&files.classes(65_536), &shares).bytes;
+                let off = (mean.mean() - expected).abs();
+                assert!(
+                    off <= mean.within_deviations(4.0),
+                    "{spread:?} {expected} {mean:?}"
+                );
+            }
+            let parts = files.bytes() / u128::from(2 * spread.row_blocks()) / (8 << 20);
+            let ratio = few.squares / all.squares;
+            let expected = parts as f64 / 16.0;
+            assert!(
+                (0.6..1.5).contains(&(ratio / expected)),
+                "{spread:?} {ratio} {expected}"
+            );
+        }
+    }
+
+    /// Of evenly many draws each number has as many as the formula says.
+    #[test]
+    fn few_are_drawn_as_often_as_is_likely() {
+        const DRAWS: u32 = 1_000_000;
+        for (things, p) in [(1, 0.3), (4, 0.2), (1000, 0.0009), (3, 0.0)] {
+            let mut counts = [0.0; 16];
+            for number in 0..DRAWS {
+                let at = (f64::from(number) + 0.5) / f64::from(DRAWS);
+                counts[few(things, p, at) as usize] += 1.0 / f64::from(DRAWS);
+            }
+            let expected = binomial(things as u32, p);
+            for (count, found) in counts.iter().enumerate() {
+                let expected = expected.get(count).copied().unwrap_or(0.0);
+                assert!(
+                    (found - expected).abs() < 3e-6,
+                    "{things} {p} {count}: {found}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub use image::ImageCommand;
 pub use key::KeyCommand;
 pub use party::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
 pub use privacy::{
-    CaseArguments, FilesArguments, Made, ModelCommand, PrivacyAuditArguments, PrivacyCommand,
+    CaseArguments, FilesArguments, Made, Mark, ModelCommand, PrivacyAuditArguments, PrivacyCommand,
     PrivacyPlanArguments, PrivacySimulateArguments,
 };
 pub use process::{

@@ -77,6 +77,10 @@ pub struct PrivacyPlanArguments {
     #[command(flatten)]
     pub site: SiteArguments,
 
+    /// The size of a block.
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = block)]
+    pub block_size: u64,
+
     /// How many of them may be captured.
     #[arg(long, value_name = "N")]
     pub captured: u32,
@@ -97,10 +101,6 @@ pub struct SiteArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub units: u32,
 
-    /// The size of a block.
-    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = block)]
-    pub block_size: u64,
-
     /// With how many others each unit shares blocks, as planned sets have it (Scree's are 8).
     /// [default: any units, for each block anew]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -120,6 +120,11 @@ pub struct CaseArguments {
     /// (1..25).
     #[arg(long, value_name = "N")]
     pub captured: Counts,
+
+    /// The size of a block; or several, to compare them (4K,8K): each is a line in the picture.
+    #[arg(long = "block-size", value_name = "SIZE", default_value = "4K",
+          value_delimiter = ',', value_parser = block)]
+    pub block_sizes: Vec<u64>,
 
     /// Copies of each block: whoever captures one reads it.
     #[arg(long, value_name = "R", default_value_t = 1, conflicts_with = "erasure",
@@ -149,6 +154,49 @@ pub struct CaseArguments {
     /// Draw which part leaks by captured units into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
+
+    /// Mark points in the picture, as what others have published or an audit has found: captured
+    /// units, and percent of the bytes (HVSTO=1:0.0033,25:0.11).
+    #[arg(long = "mark", value_name = "NAME=N:PERCENT,…", requires = "plot")]
+    pub marks: Vec<Mark>,
+}
+
+/// Points with a name: captured units, and percent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mark {
+    /// What they are of.
+    pub name: String,
+    /// One at least.
+    pub points: Vec<(u32, f64)>,
+}
+
+impl FromStr for Mark {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let point = |text: &str| {
+            let (units, percent) = text.split_once(':')?;
+            let units = units
+                .trim()
+                .parse::<u32>()
+                .ok()
+                .filter(|units| *units > 0)?;
+            let percent = percent.trim().parse::<f64>().ok();
+            Some((units, percent.filter(|of| (0.0..=100.0).contains(of))?))
+        };
+        let parsed = text.rsplit_once('=').and_then(|(name, points)| {
+            let points = points.split(',').map(point).collect::<Option<Vec<_>>>()?;
+            Some(Self {
+                name: name.to_owned(),
+                points,
+            })
+        });
+        parsed.ok_or_else(|| {
+            "a name and points, each a number of units and percent from 0 to 100, as \
+             HVSTO=1:0.0033,25:0.11"
+                .to_owned()
+        })
+    }
 }
 
 /// Which files; if nothing is said, those of `--distribution documents`.
@@ -260,6 +308,21 @@ mod tests {
         assert_eq!(counts("1..=2"), Ok(vec![1, 2]));
         for bad in ["", "x", "5..3", "1..5000", "-1", "1,,2"] {
             assert!(counts(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_mark_has_a_name_and_points() {
+        let mark = "found = x=1:0.5, 25:100".parse::<Mark>();
+        let expected = Mark {
+            name: "found = x".to_owned(),
+            points: vec![(1, 0.5), (25, 100.0)],
+        };
+        assert_eq!(mark, Ok(expected));
+        for bad in [
+            "", "a", "a=", "a=1", "a=0:1", "a=1:nan", "a=1:101", "a=1:-1", "a=1:2,",
+        ] {
+            assert!(bad.parse::<Mark>().is_err(), "{bad:?}");
         }
     }
 

@@ -172,6 +172,7 @@ fn draw(path: &Path, simulated: &Simulated) -> Result<(), Failure> {
         x: "size of the cache, MiB".to_owned(),
         y: "hit ratio, %".to_owned(),
         series: series.collect(),
+        marks: Vec::new(),
     };
     write_picture(path, &chart)
 }

@@ -21,6 +21,27 @@ pub fn write_picture(path: &Path, chart: &Chart) -> Result<(), Failure> {
     write(path, &svg).map_err(|error| failed(path, error))
 }
 
+/// Whether a file could be made there, for what takes long before it is written.
+///
+/// # Errors
+/// If there is no such folder, or the file is one.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "of what its user's shell would make"
+)]
+pub fn check_place(path: &Path) -> Result<(), Failure> {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    if path.is_dir() {
+        return Err(failed(path, "it is a folder"));
+    }
+    match folder {
+        Some(folder) if !folder.is_dir() => Err(failed(path, "its folder is not there")),
+        _ => Ok(()),
+    }
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "a picture is its user's, as its shell would make it"

@@ -7,25 +7,32 @@ mod planned;
 use std::path::Path;
 use std::sync::Arc;
 
-use model::leakage::{Estimate, FileList, Mean, Placement, Simulation, Spread, estimate};
+use base::size::exact_bytes;
+use model::leakage::{
+    Estimate, FileList, Mean, Placement, PlacementError, Shares, Simulation, Spread, estimate,
+};
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use serde::Serialize;
 use world::{World, parallel};
 
 use super::Failure;
-use super::offline::{cores, write_picture};
-use crate::args::{CaseArguments, ModelCommand, PrivacySimulateArguments};
+use super::offline::{check_place, cores, failed, write_picture};
+use crate::args::{CaseArguments, Mark, ModelCommand, PrivacySimulateArguments};
 use crate::output::{Format, Table, print};
 use crate::plot::{Chart, Series};
 use crate::progress::Progress;
 
-/// So many trials are made by one task.
+/// So many trials are made by one task at least.
 const TRIALS_AT_ONCE: u32 = 16;
 
-/// What leaks with some units captured. Bytes and files are means.
+/// There are so many tasks at most, each of which has its own means.
+const TASKS_MAX: u32 = 1024;
+
+/// What leaks with some units captured, of blocks of one size. Bytes and files are means.
 #[derive(Serialize)]
 struct Leak {
+    block_bytes: u64,
     captured: u32,
     /// Which part of all bytes is in files that leak as a whole, of 1.
     leak_ratio: f64,
@@ -44,7 +51,6 @@ struct Leak {
 #[derive(Serialize)]
 struct Leaks {
     units: u32,
-    block_bytes: u64,
     sealed: bool,
     files: u64,
     bytes: u64,
@@ -61,48 +67,70 @@ pub fn run_privacy(format: Format, command: ModelCommand) -> Result<(), Failure>
         ModelCommand::Plan(arguments) => return planned::run(format, arguments),
     };
     let placement = case.placement();
-    // Before files are looked for, which may take its time.
-    for captured in &case.captured.0 {
-        placement.shares(*captured).map_err(refused)?;
+    // Before files are looked for, which may take its time, as what is drawn at last may.
+    let shares = shares(&case.captured.0, placement)?;
+    if let Some(path) = &case.plot {
+        check_picture(path, case)?;
     }
     let files = files::read(format, &case.site.files)?;
-    let simulated = match trials {
-        Some(arguments) => simulate(arguments, placement, &files)?,
-        None => Vec::new(),
-    };
-    let classes = files.classes(case.site.block_size);
     let mut results = Vec::new();
-    for captured in &case.captured.0 {
-        let shares = placement.shares(*captured).map_err(refused)?;
-        let found = match case.sealed {
-            true => Estimate {
-                files_all: files.lengths().len() as u64,
-                bytes_all: files.bytes(),
-                ..Estimate::default()
-            },
-            false => estimate(&classes, &shares),
+    for block_bytes in block_sizes(case) {
+        let simulated = match trials {
+            Some(arguments) => simulate(arguments, placement, &files, block_bytes)?,
+            None => Vec::new(),
         };
-        let map_ratio = if case.sealed { 0.0 } else { shares.leaks(1) };
-        results.push(Leak::of(
-            *captured,
-            &found,
-            map_ratio,
-            simulated.get(*captured as usize),
-        ));
+        let classes = files.classes(block_bytes);
+        for (captured, shares) in case.captured.0.iter().zip(&shares) {
+            let found = match case.sealed {
+                true => Estimate {
+                    files_all: files.lengths().len() as u64,
+                    bytes_all: files.bytes(),
+                    ..Estimate::default()
+                },
+                false => estimate(&classes, shares),
+            };
+            let map_ratio = if case.sealed { 0.0 } else { shares.leaks(1) };
+            let simulated = simulated.get(*captured as usize);
+            let case = (block_bytes, *captured);
+            results.push(Leak::of(case, &found, map_ratio, simulated));
+        }
     }
     let leaks = Leaks {
         units: case.site.units,
-        block_bytes: case.site.block_size,
         sealed: case.sealed,
         files: files.lengths().len() as u64,
         bytes: u64::try_from(files.bytes()).unwrap_or(u64::MAX),
         trials: trials.map(|arguments| arguments.trials),
         results,
     };
-    if let Some(path) = &case.plot {
-        draw(path, case, &leaks)?;
+    // Whatever becomes of the picture, what was found is said.
+    print(format, &leaks, shown)?;
+    match &case.plot {
+        Some(path) => draw(path, case, &leaks),
+        None => Ok(()),
     }
-    Ok(print(format, &leaks, shown)?)
+}
+
+/// For each count of captured units.
+fn shares(counts: &[u32], placement: Placement) -> Result<Vec<Shares>, Failure> {
+    let progress = Progress::bar("equations", counts.len() as u64);
+    let of_count = |captured: &u32| {
+        let shares = placement.shares(*captured).map_err(refused);
+        progress.more(1);
+        shares
+    };
+    counts.iter().map(of_count).collect()
+}
+
+/// Each once, in their order.
+fn block_sizes(case: &CaseArguments) -> Vec<u64> {
+    let mut sizes = Vec::new();
+    for size in &case.block_sizes {
+        if !sizes.contains(size) {
+            sizes.push(*size);
+        }
+    }
+    sizes
 }
 
 fn refused(error: impl std::fmt::Display) -> Failure {
@@ -111,10 +139,16 @@ fn refused(error: impl std::fmt::Display) -> Failure {
 
 impl Leak {
     /// As the equations have it, but for what trials have found.
-    fn of(captured: u32, found: &Estimate, map_ratio: f64, trials: Option<&Mean>) -> Self {
+    fn of(
+        (block_bytes, captured): (u64, u32),
+        found: &Estimate,
+        map_ratio: f64,
+        trials: Option<&Mean>,
+    ) -> Self {
         let all = found.bytes_all.max(1) as f64;
         let bytes = trials.map_or(found.bytes, Mean::mean);
         Self {
+            block_bytes,
             captured,
             leak_ratio: bytes / all,
             leak_ratio_within: trials.map(|mean| mean.within() / all),
@@ -132,6 +166,7 @@ fn simulate(
     arguments: &PrivacySimulateArguments,
     placement: Placement,
     files: &FileList,
+    block_bytes: u64,
 ) -> Result<Vec<Mean>, Failure> {
     let case = &arguments.case;
     let most = case.captured.0.last().copied().unwrap_or(0);
@@ -140,13 +175,14 @@ fn simulate(
         (0..arguments.trials).for_each(|_| none.add(0.0));
         return Ok(vec![none; most as usize + 1]);
     }
-    let simulation = Simulation::new(placement, most, files, case.site.block_size);
+    let simulation = Simulation::new(placement, most, files, block_bytes);
     let simulation = Arc::new(simulation.map_err(refused)?);
     let progress = Arc::new(Progress::bar("trials", u64::from(arguments.trials)));
-    let firsts = (0..arguments.trials).step_by(TRIALS_AT_ONCE as usize);
+    let at_once = TRIALS_AT_ONCE.max(arguments.trials.div_ceil(TASKS_MAX));
+    let firsts = (0..arguments.trials).step_by(at_once as usize);
     let tasks = firsts.map(|first| {
         let (simulation, progress) = (Arc::clone(&simulation), Arc::clone(&progress));
-        let count = TRIALS_AT_ONCE.min(arguments.trials - first);
+        let count = at_once.min(arguments.trials - first);
         // Each task has its own numbers, whichever thread it runs on.
         let mut random = SmallRng::seed_from_u64(arguments.seed ^ (u64::from(first) << 32));
         let task = move || {
@@ -199,14 +235,25 @@ fn count(files: f64) -> String {
 }
 
 fn shown(leaks: &Leaks) -> String {
-    let mut heads = vec!["CAPTURED", "LEAKS"];
+    let mut sizes: Vec<u64> = leaks.results.iter().map(|leak| leak.block_bytes).collect();
+    sizes.dedup();
+    let sizes: Vec<String> = sizes.into_iter().map(exact_bytes).collect();
+    let mut heads = Vec::new();
+    if sizes.len() > 1 {
+        heads.push("BLOCKS");
+    }
+    heads.extend(["CAPTURED", "LEAKS"]);
     if leaks.trials.is_some() {
         heads.push("WITHIN");
     }
     heads.extend(["BYTES", "FILES", "IN PART", "BYTES IN PART", "OF THE MAP"]);
     let mut table = Table::new(&heads);
     for leak in &leaks.results {
-        let mut row = vec![leak.captured.to_string(), percent(leak.leak_ratio)];
+        let mut row = Vec::new();
+        if sizes.len() > 1 {
+            row.push(exact_bytes(leak.block_bytes));
+        }
+        row.extend([leak.captured.to_string(), percent(leak.leak_ratio)]);
         row.extend(
             leak.leak_ratio_within
                 .map(|within| format!("± {}", percent(within))),
@@ -232,27 +279,60 @@ fn shown(leaks: &Leaks) -> String {
         "{} files, {}, in blocks of {} on {} units; {how}\n\n{table}{sealed}",
         leaks.files,
         base::size::about_bytes(leaks.bytes),
-        base::size::exact_bytes(leaks.block_bytes),
+        sizes.join(" or "),
         leaks.units,
     )
 }
 
+/// What can be known of a picture before it is drawn.
+fn check_picture(path: &Path, case: &CaseArguments) -> Result<(), Failure> {
+    if case.captured.0.iter().all(|captured| *captured == 0) {
+        return Err(failed(
+            path,
+            "with no captured unit there is nothing to draw",
+        ));
+    }
+    let units = case.site.units;
+    let points = case.marks.iter().flat_map(|mark| &mark.points);
+    if let Some((captured, _)) = points.max_by_key(|(captured, _)| *captured)
+        && *captured > units
+    {
+        let captured = *captured;
+        return Err(refused(PlacementError::ManyCaptured { captured, units }));
+    }
+    check_place(path)
+}
+
 fn draw(path: &Path, case: &CaseArguments, leaks: &Leaks) -> Result<(), Failure> {
-    let points = leaks.results.iter().filter(|leak| leak.captured > 0);
-    let points = points.map(|leak| (f64::from(leak.captured), 100.0 * leak.leak_ratio));
     let spread = match case.placement().spread {
-        Spread::Copies(1) => "one copy",
-        Spread::Copies(_) => "copies",
-        Spread::Erasure { .. } => "k+m",
+        Spread::Copies(1) => "one copy".to_owned(),
+        Spread::Copies(copies) => format!("{copies} copies"),
+        Spread::Erasure { data, parity } => format!("{data}+{parity}"),
+    };
+    let line = |block_bytes: u64| {
+        let is_here = |leak: &&Leak| leak.block_bytes == block_bytes && leak.captured > 0;
+        let points = leaks.results.iter().filter(is_here);
+        let points = points.map(|leak| (f64::from(leak.captured), 100.0 * leak.leak_ratio));
+        Series {
+            name: format!("{spread}, blocks of {}", exact_bytes(block_bytes)),
+            points: points.collect(),
+        }
+    };
+    let marked = |mark: &Mark| {
+        let points = mark.points.iter();
+        Series {
+            name: mark.name.clone(),
+            points: points
+                .map(|(units, percent)| (f64::from(*units), *percent))
+                .collect(),
+        }
     };
     let chart = Chart {
         title: "What leaks of files when units are captured".to_owned(),
         x: format!("captured units of {}", leaks.units),
         y: "bytes in files that leak, %".to_owned(),
-        series: vec![Series {
-            name: spread.to_owned(),
-            points: points.collect(),
-        }],
+        series: block_sizes(case).into_iter().map(line).collect(),
+        marks: case.marks.iter().map(marked).collect(),
     };
     write_picture(path, &chart)
 }

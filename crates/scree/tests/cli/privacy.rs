@@ -145,6 +145,97 @@ fn files_are_those_of_a_folder_or_of_a_list() {
     assert_eq!(ratio(&told, 2), 1.0);
 }
 
+/// As Fig. 4 has them, with what its text says.
+#[test]
+fn sizes_of_blocks_are_lines_of_one_picture_and_rows_of_one_table() {
+    let folder = TempDir::new().expect("a folder");
+    let picture = folder.path().join("leaks.svg");
+    let picture = picture.to_str().expect("text");
+    let sizes = ["--block-size", "4K,8K,4K"];
+    let mark = [
+        "--plot",
+        picture,
+        "--mark",
+        "HVSTO=1:0.0033,25:0.11,25:0.25",
+    ];
+    for verb in ["estimate", "simulate"] {
+        let case = [&[verb][..], &PAPER, &sizes].concat();
+        let both = told(&case);
+        let results = both["results"].as_array().expect("a list");
+        assert_eq!(results.len(), 50, "each size once");
+        for (number, block) in ["4K", "8K"].into_iter().enumerate() {
+            let alone = told(&[&[verb][..], &PAPER, &["--block-size", block]].concat());
+            let alone = alone["results"].as_array().expect("a list");
+            assert_eq!(&results[25 * number..][..25], alone);
+            assert_eq!(alone[0]["block_bytes"], 4096 << number);
+        }
+        let said = privacy(&[&case[..], &mark].concat());
+        assert_eq!(said.code, 0, "{}", said.error);
+        assert!(said.out.contains("in blocks of 4K or 8K"), "{}", said.out);
+        let rows = |block: &str| {
+            let rows = said.out.lines().filter(|line| line.starts_with(block));
+            rows.count()
+        };
+        assert_eq!((rows("BLOCKS"), rows("4K "), rows("8K ")), (1, 25, 25));
+        let drawn = std::fs::read_to_string(picture).expect("drawn");
+        for name in ["one copy, blocks of 4K", "one copy, blocks of 8K", "HVSTO"] {
+            assert!(drawn.contains(name), "{name}");
+        }
+    }
+    // One size has no column of its own.
+    let said = privacy(&[&["estimate"][..], &PAPER].concat());
+    assert!(!said.out.contains("BLOCKS"), "{}", said.out);
+}
+
+/// What a long simulation has found is said, whatever becomes of the picture.
+#[test]
+fn a_picture_that_cannot_be_is_refused_before_or_after_all_else_is_done() {
+    let folder = TempDir::new().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let case = ["estimate", "--units", "4", "--captured"];
+    for (captured, place, why) in [
+        ("1", path(""), "it is a folder"),
+        ("1", path("none/leaks.svg"), "its folder is not there"),
+        ("0", path("leaks.svg"), "nothing to draw"),
+    ] {
+        let said = privacy(&[&case[..], &[captured, "--plot", &place]].concat());
+        assert_eq!((said.code, &*said.out), (1, ""), "{place}");
+        assert!(said.error.contains(why), "{}", said.error);
+    }
+    let said = privacy(&[&case[..], &["1", "--plot", "/dev/full"]].concat());
+    assert_eq!(said.code, 1, "{}", said.out);
+    assert!(said.error.contains("/dev/full"), "{}", said.error);
+    assert!(said.out.contains("CAPTURED"), "{}", said.out);
+    let marked = ["1", "--plot", "/dev/null", "--mark", "a=1:2,5:3"];
+    let said = privacy(&[&case[..], &marked].concat());
+    assert_eq!((said.code, &*said.out), (1, ""), "{}", said.error);
+    assert!(
+        said.error.contains("5 units cannot be captured of 4"),
+        "{}",
+        said.error
+    );
+    let said = privacy(&[&case[..], &["1", "--mark", "a=1:2"]].concat());
+    assert_eq!(said.code, 2, "{}", said.error);
+    assert!(said.error.contains("--plot"), "{}", said.error);
+}
+
+/// A thousand units took hours.
+#[test]
+fn a_thousand_units_with_parity_are_reckoned_at_once() {
+    let case = ["estimate", "--units", "1000", "--captured", "10,250"];
+    let spread = ["--erasure", "4+2", "--scatter-width", "64"];
+    for deal in [
+        &[][..],
+        &["--destage-width", "16"],
+        &["--granularity", "4096"],
+    ] {
+        let told = told(&[&case[..], &spread, deal].concat());
+        let map = |number: usize| told["results"][number]["map_ratio"].as_f64();
+        assert!((map(0).expect("a number") - 0.01).abs() < 1e-6, "{told}");
+        assert!(ratio(&told, 250) > ratio(&told, 10), "{told}");
+    }
+}
+
 #[test]
 fn a_plan_has_what_survives_and_tells_little() {
     fn plan<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -207,6 +298,8 @@ fn what_makes_no_sense_is_refused() {
     let (empty, words, none) = (path("empty"), path("words"), path("none"));
     std::fs::create_dir(&empty).expect("made");
     std::fs::write(&words, "name,age\nbob,7\n").expect("written");
+    let huge = path("huge");
+    std::fs::write(&huge, format!("{}\n1\n", u64::MAX)).expect("written");
     let units = ["estimate", "--units", "3", "--captured", "1"];
     for (arguments, code, why) in [
         (
@@ -250,6 +343,22 @@ fn what_makes_no_sense_is_refused() {
             "no list of lengths",
         ),
         (&[&units[..], &["--list", &none]].concat(), 1, &none),
+        (
+            &[&units[..], &["--list", &huge]].concat(),
+            1,
+            "longer than 16 EiB together",
+        ),
+        (
+            &[&units[..], &["--list", "/dev/zero"]].concat(),
+            1,
+            "more than 1 MiB",
+        ),
+        (&[&units[..], &["--list", &empty]].concat(), 1, "directory"),
+        (
+            &[&units[..], &["--block-size", "4K,0"]].concat(),
+            2,
+            "at least one byte",
+        ),
         (&[&units[..], &["--tree", &none]].concat(), 1, &none),
     ] {
         let said = privacy(arguments);

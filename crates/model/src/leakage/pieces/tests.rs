@@ -66,47 +66,61 @@ const SPREADS: [Spread; 4] = [
     Spread::Erasure { data: 2, parity: 2 },
 ];
 
-/// Every pair of permutations of six units, every choice of sets, every beginning.
+/// Every pair of permutations of the units, every choice of sets, every beginning.
+fn check_plan(units: u32, spread: Spread, captured: u32) {
+    let mut often = BTreeMap::<Vec<Set>, u32>::new();
+    for order in permutations((0..units).collect()) {
+        let sets = order.chunks_exact(spread.members() as usize);
+        let sets = sets.map(|units| set(spread, units, captured)).collect();
+        *often.entry(sets).or_default() += 1;
+    }
+    for (width, granularity) in [(None, 1), (None, 2), (Some(1), 1), (Some(2), 1)] {
+        let placement = Placement {
+            units,
+            spread,
+            sets: Sets::Planned { sets_per_unit: 2 },
+            deal: Deal { width, granularity },
+        };
+        let shares = placement.shares(captured).expect("it is one");
+        for blocks in [1, 2, 3, 5, 8] {
+            let (mut expected, mut cases) = (0.0, 0.0);
+            for (first, times) in &often {
+                for (second, more_times) in &often {
+                    let sets = [&first[..], second].concat();
+                    let count = width.map_or(sets.len(), |width| width as usize);
+                    let choices = choices(&sets, count);
+                    let leaks = |sets: &Vec<Set>| leaks_on(sets, granularity, blocks);
+                    let mean = choices.iter().map(leaks).sum::<f64>();
+                    let weight = f64::from(*times) * f64::from(*more_times);
+                    expected += weight * mean / choices.len() as f64;
+                    cases += weight;
+                }
+            }
+            let found = shares.leaks(blocks);
+            let expected = expected / cases;
+            assert!(
+                close(found, expected),
+                "{placement:?} {captured} {blocks}: {found} {expected}"
+            );
+        }
+    }
+}
+
 #[test]
 fn files_on_a_plan_leak_as_often_as_in_all_cases_counted() {
     for spread in SPREADS {
         for captured in 0..=6 {
-            let mut often = BTreeMap::<Vec<Set>, u32>::new();
-            for order in permutations((0..6).collect()) {
-                let sets = order.chunks_exact(spread.members() as usize);
-                let sets = sets.map(|units| set(spread, units, captured)).collect();
-                *often.entry(sets).or_default() += 1;
-            }
-            for (width, granularity) in [(None, 1), (None, 2), (Some(1), 1), (Some(2), 1)] {
-                let placement = Placement {
-                    units: 6,
-                    spread,
-                    sets: Sets::Planned { sets_per_unit: 2 },
-                    deal: Deal { width, granularity },
-                };
-                let shares = placement.shares(captured).expect("it is one");
-                for blocks in [1, 2, 3, 5, 8] {
-                    let (mut expected, mut cases) = (0.0, 0.0);
-                    for (first, times) in &often {
-                        for (second, more_times) in &often {
-                            let sets = [&first[..], second].concat();
-                            let count = width.map_or(sets.len(), |width| width as usize);
-                            let choices = choices(&sets, count);
-                            let leaks = |sets: &Vec<Set>| leaks_on(sets, granularity, blocks);
-                            let mean = choices.iter().map(leaks).sum::<f64>();
-                            let weight = f64::from(times * more_times);
-                            expected += weight * mean / choices.len() as f64;
-                            cases += weight;
-                        }
-                    }
-                    let found = shares.leaks(blocks);
-                    let expected = expected / cases;
-                    assert!(
-                        close(found, expected),
-                        "{placement:?} {captured} {blocks}: {found} {expected}"
-                    );
-                }
-            }
+            check_plan(6, spread, captured);
+        }
+    }
+}
+
+/// Ends of files of which one is longer than the other.
+#[test]
+fn long_rows_on_a_plan_leak_as_often_as_in_all_cases_counted() {
+    for (units, data) in [(8, 3), (5, 4), (6, 4)] {
+        for captured in 0..=units {
+            check_plan(units, Spread::Erasure { data, parity: 1 }, captured);
         }
     }
 }
@@ -210,18 +224,34 @@ fn few_sets_and_long_pieces_leak_more_files_and_rows_fewer() {
     assert!(shares.leaks(2) < (3.0_f64 / 20.0).powi(2) * 1.5);
 }
 
-/// It takes a while only where there are very many units.
+/// Sums of all sets that were chosen one by one took hours and gigabytes.
 #[test]
-fn all_that_the_engine_can_do_is_summed_up() {
-    for (data, parity) in [(2, 1), (4, 2), (8, 3)] {
-        let spread = Spread::Erasure { data, parity };
-        let placement = Placement::on(60, spread, Some(8)).dealt(Deal {
-            width: Some(16),
-            granularity: 1,
-        });
-        let shares = placement.shares(12).expect("it is one");
-        let one = shares.leaks(1);
-        assert!(one > 12.0 / 60.0 * 0.999, "{one}");
-        assert!(shares.leaks(1000) < one);
+fn a_thousand_units_are_summed_up_at_once() {
+    for (data, parity) in [(2, 1), (4, 2), (8, 3), (64, 64)] {
+        let widths = [None, Some(16), Some(1024)];
+        let scatter = [None, Some(8), Some(64)];
+        let cases = widths
+            .iter()
+            .flat_map(|width| scatter.map(|scatter| (*width, scatter)));
+        for (width, scatter) in cases {
+            let spread = Spread::Erasure { data, parity };
+            let deal = Deal {
+                width,
+                granularity: 4096,
+            };
+            let placement = Placement::on(1000, spread, scatter).dealt(deal);
+            let shares = placement.shares(250).expect("it is one");
+            // As many of all blocks are readable as of one set.
+            let of_set = hypergeometric(1000, 250, spread.members());
+            let readable = |count| f64::from(spread.readable_parts(count));
+            let of_set = (0..).zip(of_set).map(|(count, p)| p * readable(count));
+            let of_block = of_set.sum::<f64>() / f64::from(spread.members());
+            assert!(close(shares.leaks(1), of_block), "{placement:?}");
+            let (short, long) = (shares.leaks(10), shares.leaks(u64::MAX));
+            assert!(
+                short < of_block && long < short,
+                "{placement:?} {short} {long}"
+            );
+        }
     }
 }

@@ -115,5 +115,6 @@ pub fn chart(all: &[Validated], figure: Figure, only: Option<&str>) -> Result<Ch
         x: "data, MB".to_owned(),
         y: y.to_owned(),
         series,
+        marks: Vec::new(),
     })
 }

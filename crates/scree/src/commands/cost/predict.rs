@@ -261,6 +261,7 @@ fn draw(
         x: "bytes read and written, MB".to_owned(),
         y: "CPU time in addition, % of the time it takes".to_owned(),
         series: series.collect(),
+        marks: Vec::new(),
     };
     write_picture(path, &chart)
 }

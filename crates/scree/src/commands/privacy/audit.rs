@@ -234,7 +234,9 @@ fn predicted(
     if !is_sealed {
         leak_ratio = estimate(&classes, &shares).bytes / all;
         let simulation = Simulation::new(placement, real.captured, &files, real.block_size);
-        let simulation = simulation.map_err(refused)?;
+        let simulation = simulation
+            .map_err(refused)?
+            .as_scree_plans(real.scatter_width);
         let mut random = SmallRng::seed_from_u64(1);
         for ratio in &mut ratios {
             let leaked = simulation.trial(&mut random);

@@ -1,11 +1,11 @@
 //! Lengths of files: of a folder's, of a list, or made up.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use model::leakage::FileList;
 use walkdir::WalkDir;
-use world::host;
-use world::real::RealDisk;
 
 use super::super::Failure;
 use super::super::offline::failed;
@@ -13,8 +13,11 @@ use crate::args::{FilesArguments, Made};
 use crate::output::{Format, print_notice};
 use crate::progress::Progress;
 
-/// No list is longer, in bytes.
-const LIST_BYTES_MAX: u64 = 4 << 30;
+/// No list has more files: their lengths take some gigabytes then.
+const FILES_MAX: usize = 1 << 28;
+
+/// No line of a list is longer, in bytes: what has longer ones is something else.
+const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Columns that lengths are looked for in.
 const COLUMNS: [&str; 3] = ["bytes", "size", "length"];
@@ -29,12 +32,17 @@ pub fn read(format: Format, arguments: &FilesArguments) -> Result<FileList, Fail
     for notice in notices {
         print_notice(format, &notice);
     }
-    match files.lengths().is_empty() {
-        true => Err(Failure::new(
+    if files.lengths().is_empty() {
+        return Err(Failure::new(
             "there is no file that has anything in it: nothing can leak",
-        )),
-        false => Ok(files),
+        ));
     }
+    if u64::try_from(files.bytes()).is_err() {
+        return Err(Failure::new(
+            "the files are longer than 16 EiB together; are these lengths in bytes?",
+        ));
+    }
+    Ok(files)
 }
 
 fn walk(folder: &Path) -> Result<(FileList, Vec<String>), Failure> {
@@ -58,14 +66,47 @@ fn walk(folder: &Path) -> Result<(FileList, Vec<String>), Failure> {
     Ok((lengths.into_iter().collect(), notices))
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a list may be a pipe, which world::Disk does not have"
+)]
 fn list(path: &Path) -> Result<FileList, Failure> {
-    let text = host::read_small(&RealDisk, path, LIST_BYTES_MAX);
-    let text = text.map_err(|error| failed(path, error))?;
-    lengths(&text).map_err(|why| failed(path, why))
+    let _progress = Progress::start(format!("reading {}", path.display()));
+    let file = File::open(path).map_err(|error| failed(path, error))?;
+    lengths(file, FILES_MAX).map_err(|why| failed(path, why))
 }
 
-/// The lengths in a list.
-fn lengths(text: &[u8]) -> Result<FileList, String> {
+/// Lines that end: of an endless one not all is read.
+struct Lines<R> {
+    inner: R,
+    /// How long the line is so far.
+    line: usize,
+}
+
+impl<R: Read> Read for Lines<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(into)?;
+        let read = &into[..count];
+        self.line = match read.iter().rposition(|byte| *byte == b'\n') {
+            Some(end) => count - end - 1,
+            None => self.line + count,
+        };
+        match self.line > LINE_BYTES_MAX {
+            true => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a line has more than 1 MiB; is it the right file?",
+            )),
+            false => Ok(count),
+        }
+    }
+}
+
+/// The lengths in a list of no more than `files_max`.
+fn lengths(text: impl Read, files_max: usize) -> Result<FileList, String> {
+    let text = Lines {
+        inner: text,
+        line: 0,
+    };
     let mut reader = csv::ReaderBuilder::new();
     let mut reader = reader
         .has_headers(false)
@@ -73,8 +114,14 @@ fn lengths(text: &[u8]) -> Result<FileList, String> {
         .trim(csv::Trim::All)
         .from_reader(text);
     let (mut column, mut lengths) = (None, Vec::new());
-    for record in reader.byte_records() {
-        let record = record.map_err(|error| error.to_string())?;
+    let mut record = csv::ByteRecord::new();
+    while reader
+        .read_byte_record(&mut record)
+        .map_err(|error| error.to_string())?
+    {
+        if lengths.len() >= files_max {
+            return Err(format!("there are more than {files_max} files in it"));
+        }
         let line = record.position().map_or(0, csv::Position::line);
         let cell = |at: usize| std::str::from_utf8(record.get(at).unwrap_or_default());
         let number = |at: usize| cell(at).ok().and_then(|text| text.parse::<u64>().ok());
@@ -115,7 +162,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Vec<u64>, String> {
-        lengths(text.as_bytes()).map(|files| files.lengths().to_vec())
+        lengths(text.as_bytes(), 4).map(|files| files.lengths().to_vec())
     }
 
     #[test]
@@ -123,15 +170,32 @@ mod tests {
         assert_eq!(read("10\n7\n0\n"), Ok(vec![7, 10]));
         assert_eq!(read("name,Size\n\"a,b\",5\nc, 6\n"), Ok(vec![5, 6]));
         assert_eq!(read(""), Ok(Vec::new()));
+        // As spreadsheets of other systems write it.
+        assert_eq!(read("\u{feff}Bytes\r\n5\r\n\"6\"\r\n"), Ok(vec![5, 6]));
         for (bad, why) in [
             ("name,age\na,1\n", "no list of lengths"),
             ("size\n1\nx\n", "line 3"),
             ("1\n-2\n", "line 2"),
             ("name,size\na\n", "line 2"),
             ("99999999999999999999999\n", "no list of lengths"),
+            ("\u{0}\u{1}\n", "no list of lengths"),
+            ("100,200\n", "no list of lengths"),
+            ("bytes\n1.5\n", "line 2"),
+            ("bytes\nNaN\n", "line 2"),
+            ("1\n2\n3\n4\n5\n", "more than 4 files"),
         ] {
             let error = read(bad).expect_err(bad);
             assert!(error.contains(why), "{error}");
         }
+    }
+
+    /// What has no lines was read until memory was full.
+    #[test]
+    fn of_an_endless_line_little_is_read() {
+        let error = lengths(io::repeat(b'1'), 4).expect_err("it is none");
+        assert!(error.contains("more than 1 MiB"), "{error}");
+        let lines = [b"1\n".repeat(LINE_BYTES_MAX), b"2\n".to_vec()].concat();
+        let files = lengths(&*lines, usize::MAX).expect("short lines are a list");
+        assert_eq!(files.lengths().len(), LINE_BYTES_MAX + 1);
     }
 }

@@ -40,7 +40,7 @@ pub fn run(format: Format, arguments: &PrivacyPlanArguments) -> Result<(), Failu
         lost: arguments.survive,
     };
     let files = files::read(format, &arguments.site.files)?;
-    let choices = plan(&files.classes(arguments.site.block_size), &site).map_err(refused)?;
+    let choices = plan(&files.classes(arguments.block_size), &site).map_err(refused)?;
     let least = choices
         .iter()
         .min_by(|one, other| one.leak_ratio.total_cmp(&other.leak_ratio));
@@ -64,7 +64,7 @@ pub fn run(format: Format, arguments: &PrivacyPlanArguments) -> Result<(), Failu
         captured: site.captured,
         survive: site.lost,
         max_leak: arguments.max_leak,
-        block_bytes: arguments.site.block_size,
+        block_bytes: arguments.block_size,
         placements,
     };
     Ok(print(format, &plan, shown)?)

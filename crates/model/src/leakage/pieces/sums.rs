@@ -1,0 +1,341 @@
+//! [`Sums`]: what a file's ends find on the sets that are dealt to, by how many of these are
+//! whole.
+//!
+//! Of D sets, R are whole: all of a row is readable there. Beside the probability of each R stand
+//! its products with Σ_s ρ_a(c_s), and with Σ_s Σ_t, where for s = t the places of both ends count
+//! together. No set differs from another before it is drawn, and no pair of sets from another
+//! pair, so of one and of two of them it is enough to know what they are like together with
+//! the number of whole ones among the others:
+//!
+//! ```text
+//!   Σ_s   = D · (one set) × (D − 1 others)
+//!   Σ_s≠t = D(D − 1) · (two sets) × (D − 2 others)
+//! ```
+//!
+//! The two are of one permutation, or of two. For how many are whole of the sets that the rest
+//! of a permutation is cut into see [`Cuts`].
+
+use super::super::placement::{Placement, Spread, binomial, convolved, folded, hypergeometric};
+
+/// See the module's head. A file's first or last piece has 1 to k − 1 blocks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sums {
+    none: Vec<f64>,
+    /// By blocks less one.
+    one: Vec<Vec<f64>>,
+    /// By blocks of the one end and of the other, no more than of the one, each less one.
+    both: Vec<Vec<Vec<f64>>>,
+}
+
+/// Probabilities by how many of some sets are whole, together with what one or two others are
+/// like.
+struct Others {
+    /// The one has j of a row's blocks readable and is not whole: by j less one.
+    part: Vec<Vec<f64>>,
+    /// It is whole.
+    whole: Vec<f64>,
+}
+
+/// The same with two others.
+struct Pairs {
+    /// On neither all is readable: by blocks on both, as [`Sums::both`].
+    parts: Vec<Vec<Vec<f64>>>,
+    /// The second is whole.
+    part: Vec<Vec<f64>>,
+    whole: Vec<f64>,
+}
+
+impl Sums {
+    /// How many sets there are.
+    fn sets(&self) -> f64 {
+        (self.none.len() - 1) as f64
+    }
+
+    /// The mean over how many of the sets are whole.
+    pub fn mean(&self, of: impl Fn(f64) -> f64) -> f64 {
+        weighted(&self.none, of)
+    }
+
+    /// The same, with how likely ends of so many blocks, 0 to k − 1, are readable on any of them.
+    pub fn with_ends(&self, first: u64, last: u64, of: impl Fn(f64) -> f64) -> f64 {
+        let sets = self.sets();
+        match (first.max(last) as usize, first.min(last) as usize) {
+            (0, 0) => self.mean(of),
+            (blocks, 0) => weighted(&self.one[blocks - 1], of) / sets,
+            (more, fewer) => weighted(&self.both[more - 1][fewer - 1], of) / (sets * sets),
+        }
+    }
+
+    /// Of so many sets that are read as one, or not at all.
+    pub fn of_copies(none: Vec<f64>) -> Self {
+        Self {
+            none,
+            one: Vec::new(),
+            both: Vec::new(),
+        }
+    }
+
+    /// Of so many sets of any units, each drawn by itself.
+    pub fn of_any(placement: &Placement, captured: u32, width: u32) -> Self {
+        let spread = placement.spread;
+        let of_set = hypergeometric(placement.units, captured, spread.members());
+        let (mut part, mut whole) = (vec![0.0; spread.row_blocks() as usize], 0.0);
+        for (count, p) in (0..).zip(of_set) {
+            match count >= spread.row_blocks() {
+                true => whole += p,
+                false => add_scaled(&mut part, &on_set(spread, count), p),
+            }
+        }
+        let none = binomial(width, whole);
+        let scaled = |numbers: &[f64], by: f64| numbers.iter().map(|p| p * by).collect();
+        let rest = binomial(width - 1, whole);
+        let one = Others {
+            part: part.iter().map(|p| scaled(&rest, *p)).collect(),
+            whole: scaled(&rest, whole),
+        };
+        let two = (width > 1).then(|| {
+            let rest = binomial(width - 2, whole);
+            let ends = &part[..part.len() - 1];
+            let with = |p: f64| move |q: &f64| p * q;
+            Pairs {
+                parts: (1..=ends.len())
+                    .map(|to| ends[..to].iter().map(with(ends[to - 1])))
+                    .map(|products| products.map(|p| scaled(&rest, p)).collect())
+                    .collect(),
+                part: ends.iter().map(|p| scaled(&rest, p * whole)).collect(),
+                whole: scaled(&rest, whole * whole),
+            }
+        });
+        Self::of(none, &one, two.as_ref())
+    }
+
+    /// Of `chosen` of the sets of a plan with rows.
+    pub fn of_plan(placement: &Placement, captured: u32, sets_per_unit: u32, chosen: u32) -> Self {
+        let cuts = Cuts::of(placement, captured);
+        let in_cut = placement.units / placement.spread.members();
+        let sets = in_cut * sets_per_unit;
+        let of_one_less = convolved(&cuts.all, sets_per_unit - 1);
+        let none = thinned(folded(&of_one_less, &cuts.all), sets, chosen);
+        let one = cuts.one.each(|alone| {
+            let with_others = folded(&of_one_less, alone);
+            thinned(with_others, sets - 1, chosen - 1)
+        });
+        let two = (chosen > 1).then(|| {
+            // Of one permutation, or of two.
+            let of_pairs = f64::from(sets - 1);
+            let alike = f64::from(in_cut - 1) / of_pairs;
+            let apart = f64::from(sets - in_cut) / of_pairs;
+            let of_two_less = (sets_per_unit > 1).then(|| convolved(&cuts.all, sets_per_unit - 2));
+            let joined = |same: Option<&Vec<f64>>, one: &[f64], other: &[f64]| {
+                let mut both = vec![0.0; sets as usize - 1];
+                if let Some(same) = same {
+                    add_scaled(&mut both, &folded(&of_one_less, same), alike);
+                }
+                if let Some(others) = &of_two_less {
+                    add_scaled(&mut both, &folded(&folded(others, one), other), apart);
+                }
+                thinned(both, sets - 2, chosen - 2)
+            };
+            let (same, one) = (cuts.two.as_ref(), &cuts.one);
+            let ends = 0..one.part.len() - 1;
+            let parts_of = |first: usize| {
+                let second = 0..=first;
+                let pair = |second: usize| {
+                    let same = same.map(|same| &same.parts[first][second]);
+                    joined(same, &one.part[first], &one.part[second])
+                };
+                second.map(pair).collect()
+            };
+            let part_of = |end: usize| {
+                let same = same.map(|same| &same.part[end]);
+                joined(same, &one.part[end], &one.whole)
+            };
+            Pairs {
+                parts: ends.clone().map(parts_of).collect(),
+                part: ends.map(part_of).collect(),
+                whole: joined(same.map(|same| &same.whole), &one.whole, &one.whole),
+            }
+        });
+        Self::of(none, &one, two.as_ref())
+    }
+
+    /// Of what one and two sets are like, and how many of the others are whole.
+    fn of(none: Vec<f64>, one: &Others, two: Option<&Pairs>) -> Self {
+        let len = none.len();
+        let (sets, row_blocks) = ((len - 1) as f64, one.part.len());
+        let of_one = |blocks: usize| {
+            let mut sum = vec![0.0; len];
+            add_scaled(&mut sum, &one.part[blocks - 1], sets);
+            add_scaled(&mut sum[1..], &one.whole, sets);
+            sum
+        };
+        let of_both = |first: usize, second: usize| {
+            let mut sum = of_one((first + second).min(row_blocks));
+            if let Some(two) = two {
+                let pairs = sets * (sets - 1.0);
+                add_scaled(&mut sum, &two.parts[first - 1][second - 1], pairs);
+                add_scaled(&mut sum[1..], &two.part[first - 1], pairs);
+                add_scaled(&mut sum[1..], &two.part[second - 1], pairs);
+                add_scaled(&mut sum[2..], &two.whole, pairs);
+            }
+            sum
+        };
+        Self {
+            one: (1..row_blocks).map(of_one).collect(),
+            both: (1..row_blocks)
+                .map(|first| (1..=first).map(|second| of_both(first, second)).collect())
+                .collect(),
+            none,
+        }
+    }
+}
+
+/// Of the sets that one permutation of the units is cut into, how likely it is that so many are
+/// whole: of all, and of all but one and but two.
+struct Cuts {
+    all: Vec<f64>,
+    one: Others,
+    /// None, if there is one set only.
+    two: Option<Pairs>,
+}
+
+impl Cuts {
+    fn of(placement: &Placement, captured: u32) -> Self {
+        let (spread, members) = (placement.spread, placement.spread.members());
+        let (units, row_blocks) = (placement.units, spread.row_blocks());
+        let sets = units / members;
+        let one_less = rest(placement, captured, sets - 1);
+        let mut one = Others {
+            part: vec![vec![0.0; sets as usize]; row_blocks as usize],
+            whole: vec![0.0; sets as usize],
+        };
+        let mut all = vec![0.0; sets as usize + 1];
+        let first_set = hypergeometric(units, captured, members);
+        let firsts = || (0..).zip(&first_set).filter(|(_, p)| **p > 0.0);
+        for (count, p) in firsts() {
+            let others = &one_less[(captured - count) as usize];
+            if count >= row_blocks {
+                add_scaled(&mut one.whole, others, *p);
+                add_scaled(&mut all[1..], others, *p);
+                continue;
+            }
+            add_scaled(&mut all, others, *p);
+            for (part, readable) in one.part.iter_mut().zip(on_set(spread, count)) {
+                add_scaled(part, others, p * readable);
+            }
+        }
+        let two = (sets > 1).then(|| {
+            let two_less = rest(placement, captured, sets - 2);
+            let ends = row_blocks as usize - 1;
+            let zero = || vec![0.0; sets as usize - 1];
+            let mut two = Pairs {
+                parts: (1..=ends).map(|to| vec![zero(); to]).collect(),
+                part: vec![zero(); ends],
+                whole: zero(),
+            };
+            for (first, p) in firsts() {
+                let second_set = hypergeometric(units - members, captured - first, members);
+                for (second, q) in (0..).zip(second_set).filter(|(_, q)| *q > 0.0) {
+                    let others = &two_less[(captured - first - second) as usize];
+                    two.add(spread, (first, second), others, p * q);
+                }
+            }
+            two
+        });
+        Self { all, one, two }
+    }
+}
+
+/// How many of so many sets are whole, that are the last ones of a permutation; units are left
+/// over after them. By how many of all these are captured.
+fn rest(placement: &Placement, captured: u32, sets: u32) -> Vec<Vec<f64>> {
+    let members = placement.spread.members();
+    let row_blocks = placement.spread.row_blocks();
+    let mut now = vec![vec![1.0]; captured as usize + 1];
+    for set in 1..=sets {
+        let units = placement.units % members + set * members;
+        let of_captured = |left: u32| {
+            let mut sum = vec![0.0; set as usize + 1];
+            if left <= units {
+                let of_set = hypergeometric(units, left, members);
+                for (count, p) in (0..=left).zip(of_set).filter(|(_, p)| *p > 0.0) {
+                    let is_whole = usize::from(count >= row_blocks);
+                    add_scaled(&mut sum[is_whole..], &now[(left - count) as usize], p);
+                }
+            }
+            sum
+        };
+        now = (0..=captured).map(of_captured).collect();
+    }
+    now
+}
+
+impl Others {
+    fn each(&self, of: impl Fn(&Vec<f64>) -> Vec<f64>) -> Self {
+        Self {
+            part: self.part.iter().map(&of).collect(),
+            whole: of(&self.whole),
+        }
+    }
+}
+
+impl Pairs {
+    /// A pair of sets with so many captured members.
+    fn add(&mut self, spread: Spread, (first, second): (u32, u32), others: &[f64], p: f64) {
+        let row_blocks = spread.row_blocks();
+        let (on_first, on_second) = (on_set(spread, first), on_set(spread, second));
+        match (first >= row_blocks, second >= row_blocks) {
+            (true, true) => add_scaled(&mut self.whole, others, p),
+            (false, true) => {
+                for (part, readable) in self.part.iter_mut().zip(on_first) {
+                    add_scaled(part, others, p * readable);
+                }
+            }
+            // As often as the other way round, which is counted.
+            (true, false) => {}
+            (false, false) => {
+                for (parts, readable) in self.parts.iter_mut().zip(on_first) {
+                    for (part, more) in parts.iter_mut().zip(&on_second) {
+                        let p = p * readable * more;
+                        if p > 0.0 {
+                            add_scaled(part, others, p);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How likely 1, 2 … k blocks of a row are readable on a set.
+fn on_set(spread: Spread, captured: u32) -> Vec<f64> {
+    (1..=spread.row_blocks())
+        .map(|blocks| spread.readable(captured, blocks))
+        .collect()
+}
+
+/// Of so many sets of which some are whole, so many are chosen: how many of these are.
+pub fn thinned(of_all: Vec<f64>, sets: u32, chosen: u32) -> Vec<f64> {
+    if chosen == sets {
+        return of_all;
+    }
+    let mut of_chosen = vec![0.0; chosen as usize + 1];
+    for (count, p) in (0..).zip(of_all).filter(|(_, p)| *p > 0.0) {
+        add_scaled(&mut of_chosen, &hypergeometric(sets, count, chosen), p);
+    }
+    of_chosen
+}
+
+/// Adds to the first ones.
+fn add_scaled(into: &mut [f64], from: &[f64], p: f64) {
+    for (sum, more) in into.iter_mut().zip(from) {
+        *sum += p * more;
+    }
+}
+
+/// Those that come to nothing are passed over.
+fn weighted(weights: &[f64], of: impl Fn(f64) -> f64) -> f64 {
+    let sets = (weights.len() - 1) as f64;
+    let each = weights.iter().enumerate().filter(|(_, p)| **p > 0.0);
+    each.map(|(count, p)| p * of(count as f64 / sets)).sum()
+}
