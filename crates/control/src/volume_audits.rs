@@ -5,21 +5,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::host::AuditReport;
-use api::types::{AUDIT_UNITS_MAX, AuditPlacement};
+use api::types::{AUDIT_UNITS_MAX, AuditKey, AuditPlacement};
 use base::{AuditId, PartyId, UnitId, VolumeId};
 use catalog::{Copyset, Erasure};
-use world::Millis;
 
 use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{
-    AuditOfVolume, DatabaseError, Need, NewAudit, Right, SnapshotRow, UnitRow, VolumeRow,
-};
+use crate::database::{AuditOfVolume, Need, NewAudit, Right, SnapshotRow, UnitRow, VolumeRow};
 use crate::error::ControlError;
 use crate::units::{is_called, no_unit};
-
-/// A host that is to audit a volume and says nothing of that for so long does not do it any more.
-const SILENT_FOR: Duration = Duration::from_secs(300);
 
 /// An audit as it is shown.
 #[derive(Debug, Clone)]
@@ -28,6 +22,8 @@ pub struct AuditView {
     pub row: AuditOfVolume,
     /// How blocks come to lie on units.
     pub placement: AuditPlacement,
+    /// What opens what is sealed of what was found, for whoever has the wrapping key.
+    pub key: Option<AuditKey>,
     /// What is in the journal of the volume's host, in bytes, if that was said and matters.
     pub journal_bytes: Option<u64>,
 }
@@ -84,7 +80,7 @@ impl Acting {
         id: AuditId,
         wait: Duration,
     ) -> Result<AuditView, ControlError> {
-        self.end_silent_audits().await?;
+        self.tend_errands().await?;
         let database = &self.inner.database;
         let now = self.now().await?;
         let look = || database.audit_for(self.asker(), volume, id, now);
@@ -176,11 +172,43 @@ impl Acting {
             Some(_) => None,
             None => self.journal_bytes(row.id).await?,
         };
+        let found = audit.found.as_ref();
+        let key = match found.and_then(|found| found.sealed.as_ref()) {
+            Some(sealed) => self.audit_key(row, &sealed.lineage).await?,
+            None => None,
+        };
         Ok(AuditView {
+            key,
             placement: self.placement(row, &audit.units).await?,
             journal_bytes,
             row: audit,
         })
+    }
+
+    /// The wrapped data key of a lineage that a host has named, if it is the volume's, or one
+    /// that the volume was cloned from.
+    async fn audit_key(
+        &self,
+        row: &VolumeRow,
+        lineage: &str,
+    ) -> Result<Option<AuditKey>, ControlError> {
+        let keys = self.inner.database.wrapped_keys_of(row.lineage).await?;
+        let mut keys = keys.into_iter();
+        let Some(key) = keys.find(|key| key.lineage.to_string() == lineage) else {
+            return Ok(None);
+        };
+        let wrapping = self.wrapping_keys().await?;
+        let by = wrapping
+            .into_iter()
+            .find(|by| Some(by.id) == key.wrapped_by);
+        let both = by.zip(key.wrapped);
+        Ok(both.map(|(by, wrapped)| AuditKey {
+            lineage: lineage.to_owned(),
+            wrapped: wrapped.0,
+            key: by.id.to_string(),
+            name: by.name,
+            parameters: by.parameters,
+        }))
     }
 
     /// What the journal of the volume's host has, in bytes, as it said last.
@@ -233,31 +261,6 @@ fn ending_so<'a>(units: &'a [UnitRow], name: &str) -> Option<&'a UnitRow> {
 }
 
 impl Control {
-    /// Hosts that say nothing of an audit do none, and what was found long ago is forgotten.
-    /// Where a database can be read only, as one on a full disk, both go on.
-    ///
-    /// # Errors
-    /// [`ControlError`].
-    pub(crate) async fn end_silent_audits(&self) -> Result<(), ControlError> {
-        let now = self.now().await?;
-        let silent_ms = i64::try_from(SILENT_FOR.as_millis()).unwrap_or(i64::MAX);
-        let since = Millis(now.0.saturating_sub(silent_ms));
-        let minutes = SILENT_FOR.as_secs() / 60;
-        let reason = format!(
-            "the host said nothing of it for {minutes} minutes: it is away, or its agent knows no \
-             audits"
-        );
-        let database = &self.inner.database;
-        let tended = async {
-            database.end_silent_audits(since, &reason, now).await?;
-            database.forget_old_audits(now).await
-        };
-        match tended.await {
-            Ok(_) | Err(DatabaseError::Full(_) | DatabaseError::ReadOnly(_)) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     /// Keeps how far `host` is with an audit; `false` if that is not wanted any more.
     ///
     /// # Errors

@@ -28,12 +28,8 @@ pub fn check(machine: &Machine, version: &StoredVersion, walked: &Walked) -> Che
     for captured in [&all, &some] {
         let mut audit = Audit::open(&machine.audited, version, &keyring, captured).map_err(text)?;
         let mut blocks = walked.blocks.iter();
-        loop {
-            let judged = audit.next_blocks().map_err(text)?;
-            if judged.is_empty() {
-                break;
-            }
-            for one in judged {
+        while let Some(batch) = audit.next_batch().map_err(text)? {
+            for one in batch.blocks {
                 let Some((block, entry)) = blocks.next().filter(|(block, _)| **block == one.block)
                 else {
                     return Err(format!("an audit has come across block {}", one.block));

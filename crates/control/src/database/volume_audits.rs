@@ -17,7 +17,7 @@ use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use super::rows::{self, SnapshotState, VolumeRow};
-use super::{Asker, Database, DatabaseError, Need, Right, Thing, rights};
+use super::{Asker, Database, DatabaseError, Need, Right, Thing, errands, rights};
 
 /// What was found is kept for so long.
 const KEPT_MS: i64 = 24 * 60 * 60 * 1000;
@@ -25,8 +25,14 @@ const KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 /// So many of a volume's may be under way at a time: each has a host read all of it.
 const UNDER_WAY_MAX: i64 = 4;
 
+/// And so many of all volumes of an owner: a host does one at a time, and others wait for it.
+const UNDER_WAY_OF_OWNER_MAX: i64 = 8;
+
 /// Of so many of a volume's what was found is kept; of more, those are gone that ended first.
 const KEPT_MAX: i64 = 16;
+
+/// And of so many of all volumes of an owner: each may be as long as a report.
+const KEPT_OF_OWNER_MAX: i64 = 64;
 
 /// An audit that is asked for.
 #[derive(Debug, Clone)]
@@ -111,6 +117,63 @@ async fn version_of(
     }
 }
 
+/// Of a volume, and of all volumes of its owner, so many are kept that there is room for one
+/// more.
+async fn make_room(change: &mut AnyConnection, row: &VolumeRow) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "DELETE FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL AND id NOT \
+         IN (SELECT id FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL \
+         ORDER BY ended_ms DESC, id LIMIT $2)",
+    )
+    .bind(row.id.to_string())
+    .bind(KEPT_MAX - 1)
+    .execute(&mut *change)
+    .await?;
+    let Some(owner) = row.owner else {
+        return Ok(());
+    };
+    sqlx::query(
+        "DELETE FROM volume_audits WHERE ended_ms IS NOT NULL \
+         AND volume IN (SELECT id FROM volumes WHERE owner = $1) \
+         AND id NOT IN (SELECT a.id FROM volume_audits a JOIN volumes v ON v.id = a.volume \
+         WHERE v.owner = $1 AND a.ended_ms IS NOT NULL ORDER BY a.ended_ms DESC, a.id LIMIT $2)",
+    )
+    .bind(owner.to_string())
+    .bind(KEPT_OF_OWNER_MAX - 1)
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+/// Refuses one more of a volume, or of a volume of its owner's, if enough are under way.
+async fn check_room(change: &mut AnyConnection, row: &VolumeRow) -> Result<(), DatabaseError> {
+    let of_volume = format!("volume {:?}", row.name);
+    let of_volumes = "volumes of its owner's".to_owned();
+    let owner = row.owner.map(|owner| owner.to_string());
+    for (whose, what, id, count_max) in [
+        ("= $1", of_volume, Some(row.id.to_string()), UNDER_WAY_MAX),
+        (
+            "IN (SELECT id FROM volumes WHERE owner = $1)",
+            of_volumes,
+            owner,
+            UNDER_WAY_OF_OWNER_MAX,
+        ),
+    ] {
+        let statement =
+            format!("SELECT COUNT(*) FROM volume_audits WHERE ended_ms IS NULL AND volume {whose}");
+        let under_way: i64 = sqlx::query_scalar(&statement)
+            .bind(id)
+            .fetch_one(&mut *change)
+            .await?;
+        if under_way >= count_max {
+            return Err(DatabaseError::Refused {
+                reason: format!("{under_way} audits of {what} are under way; wait for one of them"),
+            });
+        }
+    }
+    Ok(())
+}
+
 impl Database {
     /// Has a host audit a volume.
     ///
@@ -136,29 +199,8 @@ impl Database {
             if !has_it {
                 rights::check_host(&mut *change, asker, host, None).await?;
             }
-            sqlx::query(
-                "DELETE FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL AND id NOT \
-                 IN (SELECT id FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL \
-                 ORDER BY ended_ms DESC, id LIMIT $2)",
-            )
-            .bind(row.id.to_string())
-            .bind(KEPT_MAX - 1)
-            .execute(&mut *change)
-            .await?;
-            let under_way: i64 = sqlx::query_scalar(
-                "SELECT COUNT(*) FROM volume_audits WHERE volume = $1 AND ended_ms IS NULL",
-            )
-            .bind(row.id.to_string())
-            .fetch_one(&mut *change)
-            .await?;
-            if under_way >= UNDER_WAY_MAX {
-                return Err(DatabaseError::Refused {
-                    reason: format!(
-                        "{under_way} audits of volume {:?} are under way; wait for one of them",
-                        row.name
-                    ),
-                });
-            }
+            make_room(&mut *change, &row).await?;
+            check_room(&mut *change, &row).await?;
             sqlx::query(
                 "INSERT INTO volume_audits (id, volume, snapshot, host, version_volume, \
                  version_number, units, files, size_bytes, state, created_ms, told_ms) \
@@ -224,7 +266,7 @@ impl Database {
                 .bind(id.to_string())
                 .fetch_all(&mut *change)
                 .await?;
-            assign(&mut *change, &gone).await?;
+            errands::assign(&mut *change, &gone).await?;
             let target = format!("{id} of {} {}", row.id, row.name);
             asker.note(change, "delete-audit", target).await?;
             Ok((row, audit))
@@ -287,44 +329,6 @@ impl Database {
         })
     }
 
-    /// Ends the audits of which their hosts have said nothing since, and were not asked since
-    /// either; returns how many they are. A host that knows no audits says nothing of them,
-    /// however much else it does.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn end_silent_audits(
-        &self,
-        since: Millis,
-        reason: &str,
-        now: Millis,
-    ) -> Result<u64, DatabaseError> {
-        // It is asked often, and seldom there is any: a change takes its turn.
-        let silent = "ended_ms IS NULL AND told_ms <= $1";
-        let any = sqlx::query(&format!("SELECT 1 FROM volume_audits WHERE {silent}"))
-            .bind(since.0)
-            .fetch_optional(&self.reader)
-            .await?;
-        if any.is_none() {
-            return Ok(0);
-        }
-        let statement = format!(
-            "UPDATE volume_audits SET state = $2, reason = $3, ended_ms = $4 WHERE {silent} \
-             RETURNING host"
-        );
-        change_and_tell!(self, change, {
-            let ended = sqlx::query(&statement)
-                .bind(since.0)
-                .bind(AuditState::Error.as_str())
-                .bind(reason)
-                .bind(now.0)
-                .fetch_all(&mut *change)
-                .await?;
-            assign(change, &ended).await?;
-            Ok(ended.len() as u64)
-        })
-    }
-
     /// Forgets what was found long enough ago; returns of how many audits.
     ///
     /// # Errors
@@ -346,49 +350,6 @@ impl Database {
             Ok(gone.rows_affected())
         })
     }
-}
-
-/// Tells the hosts of these rows that something else is wanted of them.
-async fn assign(change: &mut AnyConnection, audits: &[AnyRow]) -> Result<(), DatabaseError> {
-    for row in audits {
-        super::hosts::assign(&mut *change, rows::spelt(row, "host")?).await?;
-    }
-    Ok(())
-}
-
-/// Whatever a host audits ends, for this reason.
-pub(super) async fn end_of_host(
-    change: &mut AnyConnection,
-    host: PartyId,
-    reason: &str,
-    now: Millis,
-) -> Result<(), DatabaseError> {
-    let ended = sqlx::query(
-        "UPDATE volume_audits SET state = $1, reason = $2, ended_ms = $3 \
-         WHERE host = $4 AND ended_ms IS NULL",
-    )
-    .bind(AuditState::Error.as_str())
-    .bind(reason)
-    .bind(now.0)
-    .bind(host.to_string())
-    .execute(&mut *change)
-    .await?;
-    match ended.rows_affected() {
-        0 => Ok(()),
-        _ => super::hosts::assign(change, host).await,
-    }
-}
-
-/// Forgets all of a volume that is on its way out, and tells hosts.
-pub(super) async fn forget(
-    change: &mut AnyConnection,
-    volume: VolumeId,
-) -> Result<(), DatabaseError> {
-    let gone = sqlx::query("DELETE FROM volume_audits WHERE volume = $1 RETURNING host")
-        .bind(volume.to_string())
-        .fetch_all(&mut *change)
-        .await?;
-    assign(change, &gone).await
 }
 
 /// One that has not ended, or not long ago.

@@ -4,7 +4,7 @@ use api::host::{Access, AttachmentState, CatalogCall, ImageOf, PreloadReport};
 use api::words::{ImageMark, PreloadState};
 use base::{KeyId, Lineage, PartyId, SnapshotId, VolumeId};
 use catalog::{Lease, LeaseSalt, StoredVersion, VersionCommit, VersionKey, WrappedKey};
-use control::database::{Asker, Database, DatabaseError, NewVolume, Reach};
+use control::database::{Asker, Database, DatabaseError, Errand, NewVolume, Reach};
 use identity::{Kind, Subject};
 use serde_json::json;
 use world::Millis;
@@ -23,6 +23,8 @@ pub struct Rows {
     /// The first has the clone, the second that one's clone, the third nothing.
     pub hosts: [PartyId; 3],
     pub volumes: Vec<(VolumeId, Lineage)>,
+    /// Of the first one.
+    pub snapshot: Option<SnapshotId>,
 }
 
 impl fresh::Rows for Rows {
@@ -44,8 +46,10 @@ impl fresh::Rows for Rows {
             key,
             hosts: hosts.try_into().expect("three"),
             volumes: Vec::new(),
+            snapshot: None,
         };
         let base = rows.write("base", None, rows.hosts[2]).await;
+        rows.snapshot = Some(base);
         let clone = rows.write("clone", Some(base), rows.hosts[2]).await;
         rows.insert("second", Some(clone)).await;
         for (volume, host) in [(1, 0), (2, 1)] {
@@ -56,7 +60,7 @@ impl fresh::Rows for Rows {
 }
 
 impl Rows {
-    async fn insert(&mut self, name: &str, origin: Option<SnapshotId>) -> (VolumeId, Lineage) {
+    pub async fn insert(&mut self, name: &str, origin: Option<SnapshotId>) -> (VolumeId, Lineage) {
         let lineage = Lineage::from_random(number());
         let new = NewVolume {
             lineage,
@@ -364,7 +368,7 @@ mod claims {
             kept.await.expect("kept");
         };
         let silent = async |since, now| {
-            let ended = database.end_silent_preloads(Millis(since), "silent", Millis(now));
+            let ended = database.end_silent(Errand::Preload, Millis(since), "silent", Millis(now));
             ended.await.expect("ended")
         };
         hear(0, 2_001_000).await;
