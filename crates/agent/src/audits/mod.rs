@@ -179,16 +179,14 @@ impl Agent {
         let mut files = files?;
         let mut opened = opened?;
         let (mut blocks, block_bytes) = (Tally::default(), opened.block_bytes());
-        loop {
-            let judged = opened.next_blocks()?;
+        while let Some(batch) = opened.next_batch()? {
             audit.check(self)?;
-            let Some(last) = judged.last() else { break };
-            let done = (last.block + 1) * block_bytes;
-            for one in &judged {
+            for one in &batch.blocks {
                 blocks.add(one.held);
                 let begin = one.block * block_bytes;
                 files.add(begin..begin + block_bytes, one.held);
             }
+            let done = batch.end.saturating_mul(block_bytes).min(wish.size_bytes);
             audit.done_bytes.store(done, Ordering::Relaxed);
         }
         audit.done_bytes.store(wish.size_bytes, Ordering::Relaxed);

@@ -27,8 +27,8 @@ use crate::scatter::{
 };
 use crate::seal::{Address, Keyring};
 
-/// So much is read at once, in bytes.
-const BATCH_BYTES: u32 = 4 << 20;
+/// So much is read at once, in bytes: blocks, and pages that say where they lie.
+const BATCH_BYTES: usize = 4 << 20;
 
 /// Map pages that are kept: the walk looks at none twice.
 const PAGES_KEPT: usize = 3;
@@ -54,6 +54,16 @@ pub struct Judged {
     pub block: u64,
     /// What they have.
     pub held: Held,
+}
+
+/// What was judged in one go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// The next blocks, in order. A volume whose blocks were discarded has stretches with a map,
+    /// and no blocks.
+    pub blocks: Vec<Judged>,
+    /// All blocks before this one are judged.
+    pub end: u64,
 }
 
 /// How many pieces are how much in the hands of whoever captured the units.
@@ -90,10 +100,10 @@ pub struct Audit {
     slot_bytes: u32,
     leaves: Leaves<StoredPages>,
     has_ended: bool,
-    /// Blocks that were come across, and not judged yet.
+    /// Blocks that were come across, and not judged yet; fewer than a batch and a leaf have.
     blocks: VecDeque<(u64, Entry)>,
-    /// And pages of the map.
-    pages: Vec<Piece>,
+    /// Where the last leaf that was come across ends, in blocks.
+    end: u64,
     map: Tally,
 }
 
@@ -119,15 +129,18 @@ impl Audit {
             leaves: Leaves::new(pages, record.root, &tail),
             has_ended: false,
             blocks: VecDeque::new(),
-            pages: Vec::new(),
+            end: 0,
             map: Tally::default(),
         };
-        let tail = record.tail.iter().map(|entry| Piece {
-            entry: *entry,
-            address: Address::TAIL,
-        });
-        for page in audit.judge(tail.collect(), slot_bytes)? {
-            audit.map.add(page);
+        // Some thousands at most, which are as long as blocks.
+        for entries in record.tail.chunks(BATCH_BYTES / slot_bytes as usize) {
+            let tail = entries.iter().map(|entry| Piece {
+                entry: *entry,
+                address: Address::TAIL,
+            });
+            for page in audit.judge(tail.collect(), slot_bytes)? {
+                audit.map.add(page);
+            }
         }
         Ok(audit)
     }
@@ -138,26 +151,31 @@ impl Audit {
         self.slot_bytes.into()
     }
 
-    /// The next blocks, in order; none after the last one. May wait.
+    /// The next blocks; `None` after the last ones. May wait.
     ///
     /// # Errors
     /// [`AuditError`]. What was judged so far stays right; there is no going on.
-    pub fn next_blocks(&mut self) -> Result<Vec<Judged>, AuditError> {
-        let count_max = (BATCH_BYTES / self.slot_bytes) as usize;
-        while self.blocks.len() < count_max && !self.has_ended {
+    pub fn next_batch(&mut self) -> Result<Option<Batch>, AuditError> {
+        let slot_bytes = self.slot_bytes as usize;
+        let count_max = BATCH_BYTES / slot_bytes;
+        let mut pages = Vec::new();
+        let bytes = |blocks: usize, pages: usize| blocks * slot_bytes + pages * PAGE_BYTES;
+        while bytes(self.blocks.len(), pages.len()) < BATCH_BYTES && !self.has_ended {
             match self.leaves.next_leaf()? {
                 None => self.has_ended = true,
                 Some(leaf) => {
-                    let piece = |(position, entry): (crate::map::Position, Entry)| Piece {
+                    pages.extend(leaf.page.map(|(position, entry)| Piece {
                         entry,
                         address: position.address(),
-                    };
-                    self.pages.extend(leaf.page.map(piece));
+                    }));
                     self.blocks.extend(leaf.blocks);
+                    self.end = leaf.end;
                 }
             }
         }
-        let pages = std::mem::take(&mut self.pages);
+        if self.has_ended && pages.is_empty() && self.blocks.is_empty() {
+            return Ok(None);
+        }
         for page in self.judge(pages, PAGE_BYTES as u32)? {
             self.map.add(page);
         }
@@ -167,12 +185,18 @@ impl Audit {
         let pieces = pieces.map(|(block, entry)| data_piece(BlockIndex(*block), *entry));
         let held = self.judge(pieces.collect(), self.slot_bytes)?;
         let judged = blocks.iter().zip(held);
-        Ok(judged
-            .map(|((block, _), held)| Judged {
-                block: *block,
-                held,
-            })
-            .collect())
+        Ok(Some(Batch {
+            blocks: judged
+                .map(|((block, _), held)| Judged {
+                    block: *block,
+                    held,
+                })
+                .collect(),
+            end: match self.blocks.front() {
+                Some((next, _)) => *next,
+                None => self.end,
+            },
+        }))
     }
 
     /// Pages that say where blocks lie, as far as they were come across: leaves, and those of

@@ -13,7 +13,7 @@ use super::*;
 use crate::catalog::{
     Catalog as _, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume, VersionKey,
 };
-use crate::map::{Overlay, Root};
+use crate::map::{Level, Overlay, PAGE_ENTRIES, Page, Position, Root};
 use crate::scatter::{Dealer, DealerConfig, Layout, Ledger, Progress, Serials, Source, place};
 use crate::seal::{KeyEncryptionKey, LeaseSalt, SequenceSource};
 use crate::term::LeaseTerm;
@@ -73,6 +73,18 @@ impl Rig {
         erasure: Option<Erasure>,
         is_sealed: bool,
         blocks: &[u64],
+    ) -> Self {
+        Self::discarded(units, sets, erasure, is_sealed, blocks, 0)
+    }
+
+    /// The same, with so many leaves of a map, all of whose blocks were zeroed since.
+    fn discarded(
+        units: u8,
+        sets: &[&[u8]],
+        erasure: Option<Erasure>,
+        is_sealed: bool,
+        blocks: &[u64],
+        leaves: u64,
     ) -> Self {
         let simulation = Simulation::new(5);
         let world = simulation.world();
@@ -156,7 +168,12 @@ impl Rig {
             blocks.iter().map(content).collect(),
         );
         rig.entries = blocks.iter().copied().zip(entries).collect();
+        let root = match leaves {
+            0 => Root::default(),
+            leaves => rig.map(&mut dealer, &sequences, leaves),
+        };
         let mut overlay = Overlay::default();
+        overlay.zero(0..leaves * PAGE_ENTRIES as u64);
         let entries = rig.entries.iter();
         entries.for_each(|(block, entry)| overlay.insert(*block, *entry));
         let pages = encode_tail(&overlay, BlockSize::DEFAULT).into_iter();
@@ -166,12 +183,31 @@ impl Rig {
             block_size: BlockSize::DEFAULT,
             size_bytes: 1 << 40,
             cut: Sequence::new(epoch, 0).expect("small"),
-            root: Root::default(),
+            root,
             tail: rig.put(&mut dealer, &sequences, pages),
         };
         let sequence = sequences.take().expect("few");
         rig.version.record = record.seal(rig.keyring.own(), sequence);
         rig
+    }
+
+    /// A map of so many leaves, which all name the same block.
+    fn map(&self, dealer: &mut Dealer, sequences: &SequenceSource, leaves: u64) -> Root {
+        let named = self.entries[0].1;
+        let mut below = vec![Some(named); leaves as usize * PAGE_ENTRIES];
+        for level in [Level::Leaf, Level::Index, Level::Root] {
+            let page = |(index, entries): (u64, &[Option<Entry>])| {
+                let mut page = Page::default();
+                let entries = entries.iter().enumerate();
+                entries.for_each(|(at, entry)| page.set(at, *entry));
+                let address = Position { level, index }.address();
+                (address, page.bytes().to_vec())
+            };
+            let pages = (0..).zip(below.chunks(PAGE_ENTRIES)).map(page).collect();
+            let put = self.put(dealer, sequences, pages);
+            below = put.into_iter().map(Some).collect();
+        }
+        Root::new(below)
     }
 
     fn put(
@@ -203,13 +239,16 @@ impl Rig {
         let captured: Vec<UnitId> = captured.iter().map(|unit| unit_id(*unit)).collect();
         let mut audit = Audit::open(&self.store, &self.version, &self.keyring, &captured)?;
         let mut all = Vec::new();
-        loop {
-            let judged = audit.next_blocks()?;
-            if judged.is_empty() {
-                return Ok((all, audit.map()));
-            }
-            all.extend(judged);
+        let mut end = 0;
+        while let Some(batch) = audit.next_batch()? {
+            let own = end..batch.end;
+            assert!(batch.blocks.iter().all(|one| own.contains(&one.block)));
+            assert!(batch.blocks.len() * SLOT_BYTES as usize <= BATCH_BYTES);
+            end = batch.end;
+            all.extend(batch.blocks);
         }
+        assert_eq!(audit.next_batch()?, None, "the end stays the end");
+        Ok((all, audit.map()))
     }
 
     /// All bytes in the files of some units.
@@ -371,6 +410,33 @@ fn a_unit_that_does_not_answer_is_named_and_not_taken_for_empty() {
         assert_eq!(unit, unit_id(2));
         rig.audit(&[0, 1]).expect("the others answer");
     }
+}
+
+/// So the walk once came across all of a map before it judged any of it.
+#[test]
+fn what_was_discarded_is_judged_bit_by_bit_as_well() {
+    let leaves = 2 * (BATCH_BYTES / PAGE_BYTES) as u64 + 10;
+    let rig = Rig::discarded(2, &[&[0], &[1]], None, false, &[1 << 26], leaves);
+    let mut audit = Audit::open(&rig.store, &rig.version, &rig.keyring, &[unit_id(0)]);
+    let audit = audit.as_mut().expect("opened");
+    let tail = audit.map().all;
+    let mut seen = Vec::new();
+    while let Some(batch) = audit.next_batch().expect("judged") {
+        seen.push((audit.map().all - tail, batch.end / PAGE_ENTRIES as u64));
+        let judged = batch.blocks.iter().map(|one| one.block);
+        assert!(judged.eq((seen.len() == 3).then_some(1 << 26)));
+    }
+    let in_batch = (BATCH_BYTES / PAGE_BYTES) as u64;
+    let end = (1 << 26) / PAGE_ENTRIES as u64 + 1;
+    let expected = [
+        (in_batch, in_batch),
+        (2 * in_batch, 2 * in_batch),
+        (leaves, end),
+    ];
+    assert_eq!(
+        seen, expected,
+        "pages of the map, and where each batch ends"
+    );
 }
 
 #[test]

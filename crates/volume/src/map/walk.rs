@@ -14,6 +14,8 @@ pub struct Leaf {
     pub page: Option<(Position, Entry)>,
     /// Blocks that are no holes, in order, and where each lies.
     pub blocks: Vec<(u64, Entry)>,
+    /// The first block after those that it covers.
+    pub end: u64,
 }
 
 /// A walk through a tree and the tail over it. It has no more pages in memory than there are
@@ -72,6 +74,7 @@ impl<F: FetchPages> Leaves<F> {
                 let below = |block: u64| entry_at((block - first) as usize);
                 return Ok(Some(Leaf {
                     page: entry.map(|entry| (position, entry)),
+                    end: blocks.end,
                     blocks: self.laid_over(blocks, below),
                 }));
             }
