@@ -214,6 +214,8 @@ pub(crate) struct Inner {
     /// Images that are being read into the cache.
     pub preloads: Mutex<Preloads>,
     pub audits: Mutex<Audits>,
+    /// Whoever has this audits.
+    pub audit_turn: tokio::sync::Mutex<()>,
     /// A report that has seen this is waited for.
     pub look: watch::Sender<u64>,
     /// Rung when there may be something to clean.
@@ -343,6 +345,7 @@ impl Agent {
                 tasks: Mutex::default(),
                 preloads: Mutex::default(),
                 audits: Mutex::default(),
+                audit_turn: tokio::sync::Mutex::default(),
                 look: watch::Sender::new(0),
                 cleaning_wanted: Notify::new(),
                 clean: Mutex::default(),

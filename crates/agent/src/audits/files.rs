@@ -13,8 +13,13 @@ use chain::extfs::{ScanError, Source, View};
 use chain::partition::{Partition, partitions};
 use volume::scatter::Held;
 
-/// What one file system may take of memory, in bytes: some millions of files.
-const VIEW_BYTES_MAX: u64 = 1 << 30;
+/// What all file systems of an audit may take of memory together, in bytes: some millions of
+/// files. A host does one audit at a time.
+const VIEWS_BYTES_MAX: u64 = 1 << 30;
+
+/// What is noted of a file takes so much of that, in bytes: also where a table has just been
+/// doubled.
+const NOTED_BYTES: u64 = 3 * size_of::<(u32, AuditHeld)>() as u64;
 
 /// What is listed of files is no longer than this as JSON, in bytes: names may be long, and what
 /// is told as a whole may have twice as much.
@@ -37,10 +42,27 @@ impl Source for Part<'_> {
     }
 }
 
+/// Why nothing is known of files in a place.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Unread {
+    #[error(transparent)]
+    Scan(ScanError),
+    /// Some of its bytes would count twice.
+    #[error("it was not looked at: it overlaps with the partition that begins at byte {0}")]
+    Overlaps(u64),
+    /// It has too many files, or partitions before it have.
+    #[error(
+        "there is no memory for it: what has files may take {0} bytes, all partitions together"
+    )]
+    Room(u64),
+}
+
 /// A file system, and what was found of its files so far, by inode.
 struct FileSystem {
     place: Partition,
-    found: Result<View, ScanError>,
+    found: Result<View, Unread>,
+    /// How many blocks outside of it, that say where it is, were damaged.
+    damaged_around: u64,
     files: HashMap<u32, AuditHeld>,
 }
 
@@ -58,27 +80,59 @@ pub struct FileSystems(Vec<FileSystem>);
 
 impl FileSystems {
     /// Reads what is on a disk of `disk_bytes`: what it has no partitions for may be one file
-    /// system.
+    /// system, and so may one whose table of partitions is damaged. Of partitions that overlap,
+    /// the first one of the table counts.
     ///
     /// # Errors
-    /// If the disk cannot be read for now. A file system that is none, or damaged, is found to be so.
+    /// If the disk cannot be read for now. A file system that is none, or damaged, is found to
+    /// be so.
     pub fn read(disk: &dyn Source, disk_bytes: u64) -> Result<Self, IoError> {
-        let mut places = partitions(disk, disk_bytes)?;
+        Self::read_within(disk, disk_bytes, VIEWS_BYTES_MAX)
+    }
+
+    fn read_within(disk: &dyn Source, disk_bytes: u64, bytes_max: u64) -> Result<Self, IoError> {
+        let mut damaged_around = 0;
+        let mut places = match partitions(disk, disk_bytes) {
+            Ok(found) => found,
+            Err(error @ IoError::Unavailable(_)) => return Err(error),
+            Err(_) => {
+                damaged_around = 1;
+                Vec::new()
+            }
+        };
         if places.is_empty() {
             places.push(Partition {
                 offset: 0,
                 length: disk_bytes,
             });
         }
-        let mut all = Vec::new();
+        let mut left = bytes_max;
+        let mut all = Vec::<FileSystem>::new();
         for place in places {
-            let found = View::read(&Part { disk, place }, place.length, VIEW_BYTES_MAX);
-            if let Err(ScanError::Io(error @ IoError::Unavailable(_))) = found {
-                return Err(error);
-            }
+            let mut others = all.iter().filter(|other| !other.is_left_out());
+            let found = match others.find(|other| overlap(&other.place, &place)) {
+                Some(other) => Err(Unread::Overlaps(other.place.offset)),
+                None => {
+                    let read = View::read(&Part { disk, place }, place.length, left);
+                    if let Err(ScanError::Io(error @ IoError::Unavailable(_))) = read {
+                        return Err(error);
+                    }
+                    read.and_then(|view| {
+                        let noted = view.inodes().count() as u64 * NOTED_BYTES;
+                        let taken = view.bytes() + noted;
+                        left = left.checked_sub(taken).ok_or(ScanError::Large(left))?;
+                        Ok(view)
+                    })
+                    .map_err(|error| match error {
+                        ScanError::Large(_) => Unread::Room(bytes_max),
+                        error => Unread::Scan(error),
+                    })
+                }
+            };
             all.push(FileSystem {
                 place,
                 found,
+                damaged_around,
                 files: HashMap::new(),
             });
         }
@@ -91,6 +145,7 @@ impl FileSystems {
             place,
             found,
             files,
+            ..
         } in &mut self.0
         {
             let Ok(view) = found else { continue };
@@ -174,11 +229,16 @@ fn fits(file: &AuditFile, room: &mut usize) -> bool {
 }
 
 impl FileSystem {
+    fn is_left_out(&self) -> bool {
+        matches!(self.found, Err(Unread::Overlaps(_)))
+    }
+
     fn shown(&self) -> AuditFileSystem {
         let (problem, damaged) = match &self.found {
             Ok(view) => (None, view.damaged()),
             Err(error) => (Some(base::with_causes(error)), 0),
         };
+        let damaged = damaged + self.damaged_around;
         AuditFileSystem {
             offset: self.place.offset,
             length: self.place.length,
@@ -187,6 +247,10 @@ impl FileSystem {
             files: self.files.len() as u64,
         }
     }
+}
+
+fn overlap(one: &Partition, other: &Partition) -> bool {
+    one.offset < other.offset + other.length && other.offset < one.offset + one.length
 }
 
 fn add(content: &mut AuditHeld, bytes: u64, held: Held) {
@@ -233,6 +297,8 @@ fn shortened(lengths: BTreeMap<u64, u64>, block: BlockSize) -> BTreeMap<u64, u64
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::disallowed_methods, reason = "e2fsprogs makes file systems")]
+
     use super::*;
 
     fn held(all: u64, readable: u64, sealed: u64) -> AuditHeld {
@@ -272,6 +338,121 @@ mod tests {
         let problem = system.problem.as_deref().expect("there is none");
         assert!(problem.contains("ext"), "{problem}");
         assert_eq!(found.files, AuditFiles::default());
+    }
+
+    /// A disk whose first sector is damaged, or has a table of these partitions, in sectors; in
+    /// each of them begins the same file system.
+    struct Table {
+        partitions: Option<Vec<(u32, u32)>>,
+        image: Vec<u8>,
+    }
+
+    impl Source for Table {
+        fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
+            out.fill(0);
+            let Some(partitions) = &self.partitions else {
+                let error = || Err(IoError::Damaged("in every copy".to_owned()));
+                return if offset < 512 { error() } else { Ok(()) };
+            };
+            if offset == 0 && out.len() == 512 {
+                for (entry, (first, sectors)) in out[446..].chunks_exact_mut(16).zip(partitions) {
+                    entry[4] = 0x83;
+                    entry[8..12].copy_from_slice(&first.to_le_bytes());
+                    entry[12..].copy_from_slice(&sectors.to_le_bytes());
+                }
+                out[510..].copy_from_slice(&[0x55, 0xAA]);
+                return Ok(());
+            }
+            let is_in = |first: &u32| (u64::from(*first) * 512..).contains(&offset);
+            let firsts = partitions.iter().map(|(first, _)| *first).filter(is_in);
+            if let Some(first) = firsts.max() {
+                let at = (offset - u64::from(first) * 512) as usize;
+                let there = self.image.get(at..).unwrap_or_default();
+                let length = out.len().min(there.len());
+                out[..length].copy_from_slice(&there[..length]);
+            }
+            Ok(())
+        }
+    }
+
+    /// An ext4 file system of 4 MiB that has one file.
+    fn image() -> Vec<u8> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (tree, image) = (folder.path().join("tree"), folder.path().join("image"));
+        std::fs::create_dir(&tree).expect("made");
+        std::fs::write(tree.join("file"), [7; 100]).expect("written");
+        let made = std::process::Command::new("/usr/sbin/mkfs.ext4")
+            .args(["-q", "-b", "4096", "-d"])
+            .args([&tree, &image])
+            .arg("4M")
+            .output();
+        assert!(made.expect("run").status.success());
+        std::fs::read(image).expect("read")
+    }
+
+    const SECTORS: u32 = (4 << 20) / 512;
+
+    fn found(table: &Table, bytes_max: u64) -> Vec<AuditFileSystem> {
+        let files = FileSystems::read_within(table, 64 << 20, bytes_max);
+        let files = files.expect("it answers");
+        files.0.iter().map(FileSystem::shown).collect()
+    }
+
+    #[test]
+    fn a_damaged_table_of_partitions_is_none_and_counted() {
+        let table = Table {
+            partitions: None,
+            image: Vec::new(),
+        };
+        let [system] = &*found(&table, 1 << 20) else {
+            panic!("not one");
+        };
+        assert_eq!((system.offset, system.length), (0, 64 << 20));
+        assert_eq!(system.damaged, 1);
+        assert!(system.problem.is_some());
+    }
+
+    #[test]
+    fn of_partitions_that_overlap_the_first_one_counts() {
+        let table = Table {
+            partitions: Some(vec![
+                (2048, SECTORS),
+                (2048, SECTORS),
+                (2048 + SECTORS - 1, SECTORS),
+                (2048 + SECTORS, SECTORS),
+            ]),
+            image: image(),
+        };
+        let found = found(&table, 1 << 30);
+        let problem = |system: &AuditFileSystem| system.problem.clone();
+        let problems: Vec<_> = found.iter().map(problem).collect();
+        let overlaps = Some(Unread::Overlaps(2048 * 512).to_string());
+        assert_eq!(problems, [None, overlaps.clone(), overlaps, None]);
+    }
+
+    #[test]
+    fn all_partitions_together_take_no_more_memory_than_one_may() {
+        let partitions = [1, 2, 3].map(|at| (at * SECTORS, SECTORS)).to_vec();
+        let table = Table {
+            partitions: Some(partitions),
+            image: image(),
+        };
+        let read = |bytes_max| {
+            let found = found(&table, bytes_max);
+            found.iter().filter(|one| one.problem.is_none()).count()
+        };
+        assert_eq!(read(1 << 30), 3);
+        let (mut too_few, mut one) = (0, 1 << 30);
+        while one - too_few > 1 {
+            let middle = u64::midpoint(one, too_few);
+            match read(middle) {
+                0 => too_few = middle,
+                _ => one = middle,
+            }
+        }
+        assert_eq!((read(one), read(3 * one)), (1, 3), "{one}");
+        let room = Some(Unread::Room(one).to_string());
+        assert_eq!(found(&table, one)[1].problem, room);
     }
 
     #[test]

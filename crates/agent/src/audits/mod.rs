@@ -7,7 +7,8 @@
 //!  4. tell    now and then how far it is; and what was found
 //! ```
 //!
-//! One that is not wanted any more ends with its next blocks, and tells nothing. What is told are
+//! A host does one at a time, and the others wait for their turn: first come, first served. One
+//! that is not wanted any more ends with its next blocks, and tells nothing. What is told are
 //! counts: no content. Names and lengths of files are told of volumes that are not sealed, and of
 //! sealed ones the lengths of those files that are to be listed (docs/threat-model.md).
 
@@ -107,7 +108,13 @@ impl Agent {
     async fn audit(self, wish: WantedAudit, audit: Arc<UnderWay>) {
         let (id, controller) = (wish.id, &self.inner.controller);
         let (agent, progress) = (self.clone(), Arc::clone(&audit));
-        let mut found = pin!(blocking(move || agent.find_out(&wish, &progress)));
+        let mut found = pin!(async {
+            // Each takes memory, and reads all of a volume. It is told of while it waits, too.
+            let turn = self.inner.audit_turn.lock().await;
+            let found = blocking(move || agent.find_out(&wish, &progress)).await;
+            drop(turn);
+            found
+        });
         let end = loop {
             let Some(found) = host::within(TELL_EVERY, &mut found).await else {
                 // Whether this one is heard is of no account: the next one says more.

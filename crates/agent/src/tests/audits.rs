@@ -155,3 +155,33 @@ async fn what_makes_no_sense_is_refused_and_a_unit_that_is_away_is_named() {
     assert_eq!(found.expect("it is back").blocks.sealed, 40 * 4096);
     end(scree).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_audit_waits_for_its_turn_and_is_told_of_meanwhile() {
+    let rig = Rig::new();
+    let scree = rig.start().await;
+    let new = VolumeRequest {
+        replicas: Some(1),
+        ..small("disk")
+    };
+    scree.control.create_volume(new).await.expect("made");
+    writes(&scree, 0, 7).await;
+    let units = ids(&scree, &rig).await;
+    let turn = scree.agent.inner.audit_turn.lock().await;
+    let begun = begin(&scree, &[&units[0], &units[1]]).await.expect("begun");
+    let look = async |wait| {
+        let look = scree.control.audit_of_volume("disk", begun.row.id, wait);
+        look.await.expect("there").row
+    };
+    let mut seen = begun.row.clone();
+    while seen.state == AuditState::Waiting {
+        tokio::task::yield_now().await;
+        seen = look(Duration::ZERO).await;
+    }
+    assert_eq!((seen.state, seen.done_bytes), (AuditState::Running, 0));
+    assert_eq!(seen.ended, None, "another one has its turn");
+    drop(turn);
+    let ended = look(WAIT).await;
+    assert_eq!(ended.state, AuditState::Done, "{ended:?}");
+    end(scree).await;
+}
