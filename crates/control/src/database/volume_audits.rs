@@ -25,8 +25,14 @@ const KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 /// So many of a volume's may be under way at a time: each has a host read all of it.
 const UNDER_WAY_MAX: i64 = 4;
 
+/// And so many of all volumes of an owner: a host does one at a time, and others wait for it.
+const UNDER_WAY_OF_OWNER_MAX: i64 = 8;
+
 /// Of so many of a volume's what was found is kept; of more, those are gone that ended first.
 const KEPT_MAX: i64 = 16;
+
+/// And of so many of all volumes of an owner: each may be as long as a report.
+const KEPT_OF_OWNER_MAX: i64 = 64;
 
 /// An audit that is asked for.
 #[derive(Debug, Clone)]
@@ -111,6 +117,63 @@ async fn version_of(
     }
 }
 
+/// Of a volume, and of all volumes of its owner, so many are kept that there is room for one
+/// more.
+async fn make_room(change: &mut AnyConnection, row: &VolumeRow) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "DELETE FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL AND id NOT \
+         IN (SELECT id FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL \
+         ORDER BY ended_ms DESC, id LIMIT $2)",
+    )
+    .bind(row.id.to_string())
+    .bind(KEPT_MAX - 1)
+    .execute(&mut *change)
+    .await?;
+    let Some(owner) = row.owner else {
+        return Ok(());
+    };
+    sqlx::query(
+        "DELETE FROM volume_audits WHERE ended_ms IS NOT NULL \
+         AND volume IN (SELECT id FROM volumes WHERE owner = $1) \
+         AND id NOT IN (SELECT a.id FROM volume_audits a JOIN volumes v ON v.id = a.volume \
+         WHERE v.owner = $1 AND a.ended_ms IS NOT NULL ORDER BY a.ended_ms DESC, a.id LIMIT $2)",
+    )
+    .bind(owner.to_string())
+    .bind(KEPT_OF_OWNER_MAX - 1)
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+/// Refuses one more of a volume, or of a volume of its owner's, if enough are under way.
+async fn check_room(change: &mut AnyConnection, row: &VolumeRow) -> Result<(), DatabaseError> {
+    let of_volume = format!("volume {:?}", row.name);
+    let of_volumes = "volumes of its owner's".to_owned();
+    let owner = row.owner.map(|owner| owner.to_string());
+    for (whose, what, id, count_max) in [
+        ("= $1", of_volume, Some(row.id.to_string()), UNDER_WAY_MAX),
+        (
+            "IN (SELECT id FROM volumes WHERE owner = $1)",
+            of_volumes,
+            owner,
+            UNDER_WAY_OF_OWNER_MAX,
+        ),
+    ] {
+        let statement =
+            format!("SELECT COUNT(*) FROM volume_audits WHERE ended_ms IS NULL AND volume {whose}");
+        let under_way: i64 = sqlx::query_scalar(&statement)
+            .bind(id)
+            .fetch_one(&mut *change)
+            .await?;
+        if under_way >= count_max {
+            return Err(DatabaseError::Refused {
+                reason: format!("{under_way} audits of {what} are under way; wait for one of them"),
+            });
+        }
+    }
+    Ok(())
+}
+
 impl Database {
     /// Has a host audit a volume.
     ///
@@ -136,29 +199,8 @@ impl Database {
             if !has_it {
                 rights::check_host(&mut *change, asker, host, None).await?;
             }
-            sqlx::query(
-                "DELETE FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL AND id NOT \
-                 IN (SELECT id FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL \
-                 ORDER BY ended_ms DESC, id LIMIT $2)",
-            )
-            .bind(row.id.to_string())
-            .bind(KEPT_MAX - 1)
-            .execute(&mut *change)
-            .await?;
-            let under_way: i64 = sqlx::query_scalar(
-                "SELECT COUNT(*) FROM volume_audits WHERE volume = $1 AND ended_ms IS NULL",
-            )
-            .bind(row.id.to_string())
-            .fetch_one(&mut *change)
-            .await?;
-            if under_way >= UNDER_WAY_MAX {
-                return Err(DatabaseError::Refused {
-                    reason: format!(
-                        "{under_way} audits of volume {:?} are under way; wait for one of them",
-                        row.name
-                    ),
-                });
-            }
+            make_room(&mut *change, &row).await?;
+            check_room(&mut *change, &row).await?;
             sqlx::query(
                 "INSERT INTO volume_audits (id, volume, snapshot, host, version_volume, \
                  version_number, units, files, size_bytes, state, created_ms, told_ms) \

@@ -23,6 +23,8 @@ pub struct Rows {
     /// The first has the clone, the second that one's clone, the third nothing.
     pub hosts: [PartyId; 3],
     pub volumes: Vec<(VolumeId, Lineage)>,
+    /// Of the first one.
+    pub snapshot: Option<SnapshotId>,
 }
 
 impl fresh::Rows for Rows {
@@ -44,8 +46,10 @@ impl fresh::Rows for Rows {
             key,
             hosts: hosts.try_into().expect("three"),
             volumes: Vec::new(),
+            snapshot: None,
         };
         let base = rows.write("base", None, rows.hosts[2]).await;
+        rows.snapshot = Some(base);
         let clone = rows.write("clone", Some(base), rows.hosts[2]).await;
         rows.insert("second", Some(clone)).await;
         for (volume, host) in [(1, 0), (2, 1)] {
@@ -56,7 +60,7 @@ impl fresh::Rows for Rows {
 }
 
 impl Rows {
-    async fn insert(&mut self, name: &str, origin: Option<SnapshotId>) -> (VolumeId, Lineage) {
+    pub async fn insert(&mut self, name: &str, origin: Option<SnapshotId>) -> (VolumeId, Lineage) {
         let lineage = Lineage::from_random(number());
         let new = NewVolume {
             lineage,

@@ -35,6 +35,11 @@ fn an_audit_that_nobody_does_any_more_ends() {
 }
 
 #[test]
+fn an_owner_has_so_many_under_way_and_so_many_kept() {
+    on_sqlite(claims::an_owner_has_so_many_under_way_and_so_many_kept);
+}
+
+#[test]
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
     on_postgres(
@@ -42,11 +47,59 @@ fn all_of_it_is_so_on_postgresql() {
         claims::a_host_reads_what_it_audits_until_it_has_said_what_it_found,
     );
     on_postgres(&server, claims::an_audit_that_nobody_does_any_more_ends);
+    on_postgres(
+        &server,
+        claims::an_owner_has_so_many_under_way_and_so_many_kept,
+    );
 }
 
 /// What is claimed of both.
 mod claims {
     use super::*;
+
+    pub async fn an_owner_has_so_many_under_way_and_so_many_kept(mut rows: Rows) {
+        for name in ["third", "fourth"] {
+            rows.insert(name, rows.snapshot).await;
+        }
+        let (database, asker, host) = (&rows.database, &rows.asker, rows.hosts[0]);
+        let begin = async |volume, at| {
+            let asked = new(host);
+            let begun = database.begin_audit(asker, volume, &asked, Millis(at));
+            begun.await.map(|audit| audit.id)
+        };
+        let end = async |id, at| {
+            let report = AuditReport {
+                done_bytes: 0,
+                end: Some(Err(String::new())),
+            };
+            let kept = database.keep_audit_report(host, id, &report, Millis(at));
+            assert!(kept.await.expect("heard"));
+        };
+        let mut under_way = Vec::new();
+        for volume in ["base", "clone"] {
+            for _ in 0..4 {
+                under_way.push(begin(volume, NOW.0).await.expect("begun"));
+            }
+        }
+        let Err(DatabaseError::Refused { reason }) = begin("second", NOW.0).await else {
+            panic!("a ninth one has begun");
+        };
+        assert!(reason.contains("8 audits of volumes of its"), "{reason}");
+        for id in under_way {
+            end(id, NOW.0).await;
+        }
+        let mut at = NOW.0;
+        for volume in ["base", "clone", "second", "third", "fourth"] {
+            for _ in 0..16 {
+                at += 1;
+                end(begin(volume, at).await.expect("begun"), at).await;
+            }
+        }
+        begin("fourth", at + 1).await.expect("begun");
+        let much_later = Millis(at + 2 * DAY_MS);
+        let gone = database.forget_old_audits(much_later).await;
+        assert_eq!(gone.expect("gone"), 63, "with the one that is under way");
+    }
 
     pub async fn a_host_reads_what_it_audits_until_it_has_said_what_it_found(rows: Rows) {
         let (database, host) = (&rows.database, rows.hosts[1]);
