@@ -104,8 +104,7 @@ impl Control {
         self.inner.database.keep_report(host, report, now).await?;
         self.replace_missing(report).await?;
         self.end_forced().await?;
-        self.end_silent_preloads().await?;
-        self.end_silent_audits().await
+        self.tend_errands().await
     }
 
     /// `host` is there: it keeps the leases that it has.

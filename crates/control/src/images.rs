@@ -1,20 +1,14 @@
 //! What owners do with base images, and operators: marking, pinning, and having hosts read
 //! them into their caches (docs/cache.md, "Images").
 
-use std::time::Duration;
-
 use api::host::PreloadReport;
 use api::words::ImageMark;
 use base::{PartyId, VolumeId};
-use world::Millis;
 
 use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{DatabaseError, Filter, Need, Page, PreloadRow, VolumeRow};
+use crate::database::{Filter, Need, Page, PreloadRow, VolumeRow};
 use crate::error::ControlError;
-
-/// A host that is to read an image and was not heard of for so long does not read it any more.
-const SILENT_FOR: Duration = Duration::from_secs(300);
 
 /// A base image as it is shown.
 #[derive(Debug, Clone)]
@@ -69,7 +63,7 @@ impl Acting {
     /// # Errors
     /// [`ControlError::NotFound`], also if the volume is no image.
     pub async fn image(&self, name: &str) -> Result<ImageView, ControlError> {
-        self.end_silent_preloads().await?;
+        self.tend_errands().await?;
         let database = &self.inner.database;
         let row = database.volume_for(self.asker(), name, Need::See).await?;
         if row.image.is_none() {
@@ -90,7 +84,7 @@ impl Acting {
         &self,
         page: &Page,
     ) -> Result<(Vec<ImageView>, Option<String>), ControlError> {
-        self.end_silent_preloads().await?;
+        self.tend_errands().await?;
         let filter = Filter {
             is_image: true,
             ..Filter::default()
@@ -164,26 +158,6 @@ impl Acting {
 }
 
 impl Control {
-    /// Hosts that are not heard of read no images. Where a database can be read only, as one on
-    /// a full disk, they do so on.
-    ///
-    /// # Errors
-    /// [`ControlError`].
-    pub(crate) async fn end_silent_preloads(&self) -> Result<(), ControlError> {
-        let now = self.now().await?;
-        let silent_ms = i64::try_from(SILENT_FOR.as_millis()).unwrap_or(i64::MAX);
-        let since = Millis(now.0.saturating_sub(silent_ms));
-        let minutes = SILENT_FOR.as_secs() / 60;
-        let reason = format!("the host was not heard of for {minutes} minutes");
-        let database = &self.inner.database;
-        match database.end_silent_preloads(since, &reason, now).await {
-            Ok(0) | Err(DatabaseError::Full(_) | DatabaseError::ReadOnly(_)) => {}
-            Ok(ended) => tracing::warn!(ended, reason, "images are not read into caches"),
-            Err(error) => return Err(error.into()),
-        }
-        Ok(())
-    }
-
     /// Keeps how far `host` is with an image; `false` if something else is wanted by now.
     ///
     /// # Errors

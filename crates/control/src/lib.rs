@@ -26,6 +26,7 @@ pub mod chains;
 pub mod control;
 pub mod daemons;
 pub mod database;
+mod errands;
 pub mod error;
 pub mod folder;
 mod health;

@@ -8,18 +8,12 @@ use api::host::AuditReport;
 use api::types::{AUDIT_UNITS_MAX, AuditPlacement};
 use base::{AuditId, PartyId, UnitId, VolumeId};
 use catalog::{Copyset, Erasure};
-use world::Millis;
 
 use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{
-    AuditOfVolume, DatabaseError, Need, NewAudit, Right, SnapshotRow, UnitRow, VolumeRow,
-};
+use crate::database::{AuditOfVolume, Need, NewAudit, Right, SnapshotRow, UnitRow, VolumeRow};
 use crate::error::ControlError;
 use crate::units::{is_called, no_unit};
-
-/// A host that is to audit a volume and says nothing of that for so long does not do it any more.
-const SILENT_FOR: Duration = Duration::from_secs(300);
 
 /// An audit as it is shown.
 #[derive(Debug, Clone)]
@@ -84,7 +78,7 @@ impl Acting {
         id: AuditId,
         wait: Duration,
     ) -> Result<AuditView, ControlError> {
-        self.end_silent_audits().await?;
+        self.tend_errands().await?;
         let database = &self.inner.database;
         let now = self.now().await?;
         let look = || database.audit_for(self.asker(), volume, id, now);
@@ -233,31 +227,6 @@ fn ending_so<'a>(units: &'a [UnitRow], name: &str) -> Option<&'a UnitRow> {
 }
 
 impl Control {
-    /// Hosts that say nothing of an audit do none, and what was found long ago is forgotten.
-    /// Where a database can be read only, as one on a full disk, both go on.
-    ///
-    /// # Errors
-    /// [`ControlError`].
-    pub(crate) async fn end_silent_audits(&self) -> Result<(), ControlError> {
-        let now = self.now().await?;
-        let silent_ms = i64::try_from(SILENT_FOR.as_millis()).unwrap_or(i64::MAX);
-        let since = Millis(now.0.saturating_sub(silent_ms));
-        let minutes = SILENT_FOR.as_secs() / 60;
-        let reason = format!(
-            "the host said nothing of it for {minutes} minutes: it is away, or its agent knows no \
-             audits"
-        );
-        let database = &self.inner.database;
-        let tended = async {
-            database.end_silent_audits(since, &reason, now).await?;
-            database.forget_old_audits(now).await
-        };
-        match tended.await {
-            Ok(_) | Err(DatabaseError::Full(_) | DatabaseError::ReadOnly(_)) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     /// Keeps how far `host` is with an audit; `false` if that is not wanted any more.
     ///
     /// # Errors

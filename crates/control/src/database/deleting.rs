@@ -66,7 +66,7 @@ impl Database {
             super::tags::forget(&mut *change, &volume.to_string()).await?;
             super::chains::forget(&mut *change, volume).await?;
             super::images::forget(&mut *change, &row).await?;
-            super::volume_audits::forget(&mut *change, volume).await?;
+            super::Errand::Audit.forget(&mut *change, volume).await?;
             let target = format!("{volume} {}", row.name);
             asker.note(change, "delete", target).await
         })

@@ -13,7 +13,7 @@ use base::{PartyId, VolumeId};
 use sqlx::AnyConnection;
 
 use super::rows::{self, VolumeRow};
-use super::{Asker, Database, DatabaseError, Need, Right, preloads, rights};
+use super::{Asker, Database, DatabaseError, Errand, Need, Right, rights};
 
 impl Database {
     /// Makes a volume a base image, or says of one whether it stays; `None`: as before.
@@ -68,7 +68,7 @@ impl Database {
                 return Err(no_image(&row));
             }
             set(&mut *change, &row, None).await?;
-            preloads::forget(&mut *change, row.id).await?;
+            Errand::Preload.forget(&mut *change, row.id).await?;
             let target = format!("{} {}", row.id, row.name);
             asker.note(change, "unmark-image", target).await?;
             Ok(row)
@@ -191,7 +191,7 @@ pub(super) async fn forget(
     change: &mut AnyConnection,
     row: &VolumeRow,
 ) -> Result<(), DatabaseError> {
-    preloads::forget(&mut *change, row.id).await?;
+    Errand::Preload.forget(&mut *change, row.id).await?;
     match row.image {
         Some(_) => set(change, row, None).await,
         None => Ok(()),

@@ -7,7 +7,7 @@ use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 use world::Millis;
 
-use super::{Asker, By, Database, DatabaseError, Thing, preloads, rows, volume_audits};
+use super::{Asker, By, Database, DatabaseError, Thing, errands, rows};
 
 /// A user, a host or a unit daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -245,9 +245,8 @@ impl Database {
             }
             if subject.kind() == Kind::Host && is_disabled {
                 let host = party_of(&mut *change, subject).await?.id;
-                let why = preloads::IS_DISABLED;
-                preloads::end_of_host(&mut *change, host, why, asker.by.at).await?;
-                volume_audits::end_of_host(&mut *change, host, why, asker.by.at).await?;
+                let why = errands::IS_DISABLED;
+                errands::end_all_of_host(&mut *change, host, why, asker.by.at).await?;
             }
             let action = if is_disabled { "disable" } else { "enable" };
             asker.note(change, action, subject).await
@@ -348,8 +347,7 @@ impl Database {
             }
             if subject.kind() == Kind::Host {
                 let why = "the host's keys were forgotten";
-                preloads::end_of_host(&mut *change, party.id, why, asker.by.at).await?;
-                volume_audits::end_of_host(&mut *change, party.id, why, asker.by.at).await?;
+                errands::end_all_of_host(&mut *change, party.id, why, asker.by.at).await?;
             }
             asker.note(change, "forget-keys", subject).await
         })

@@ -1,9 +1,7 @@
 //! Preloads: images that hosts are to read into their caches, and how far they are.
 //!
-//! One that has not ended holds the version that is read, and lets its host read that. So it
-//! ends when its host does not read it any more: when that is disabled, or its keys are
-//! forgotten, and when it has been silent for long. Of each image and host the last one is
-//! kept, until the image is none any more.
+//! They are errands (`errands`). Of each image and host the last one is kept, until the image is
+//! none any more.
 
 use std::collections::BTreeMap;
 
@@ -16,25 +14,7 @@ use world::Millis;
 
 use super::images::{administered, no_image};
 use super::rows::{self, VolumeRow};
-use super::{Asker, Database, DatabaseError, Need, Right, rights};
-
-/// Which have not ended, though their hosts were not heard of since a moment, which is before
-/// they were asked.
-macro_rules! silent {
-    ($since:literal) => {
-        concat!(
-            "ended_ms IS NULL AND created_ms <= ",
-            $since,
-            " AND NOT EXISTS (SELECT 1 FROM host_reports r WHERE r.party = preloads.host \
-             AND r.heard_ms > ",
-            $since,
-            ")"
-        )
-    };
-}
-
-/// Why a preload of a host that is disabled ends.
-pub(super) const IS_DISABLED: &str = "the host is disabled";
+use super::{Asker, Database, DatabaseError, Errand, Need, Right, errands, rights};
 
 /// Refuses a host that was never heard of: nobody would read anything.
 async fn check_heard(change: &mut AnyConnection, host: PartyId) -> Result<(), DatabaseError> {
@@ -138,7 +118,10 @@ impl Database {
             .fetch_all(&mut *change)
             .await?;
             for host in &disabled {
-                end_of_host(&mut *change, rows::spelt(host, "id")?, IS_DISABLED, now).await?;
+                let host = rows::spelt(host, "id")?;
+                Errand::Preload
+                    .end_of_host(&mut *change, host, errands::IS_DISABLED, now)
+                    .await?;
             }
             Ok(row)
         })
@@ -169,46 +152,10 @@ impl Database {
             .bind(row.id.to_string())
             .fetch_all(&mut *change)
             .await?;
-            assign(&mut *change, &ended).await?;
+            errands::assign(&mut *change, &ended).await?;
             let target = format!("{} {}", row.id, row.name);
             asker.note(change, "end-preloads", target).await?;
             Ok(row)
-        })
-    }
-
-    /// Ends the preloads of hosts that were not heard of since, and not asked since either;
-    /// returns how many they are.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn end_silent_preloads(
-        &self,
-        since: Millis,
-        reason: &str,
-        now: Millis,
-    ) -> Result<u64, DatabaseError> {
-        // It is asked often, and seldom there is any: a change takes its turn.
-        let any = sqlx::query(concat!("SELECT 1 FROM preloads WHERE ", silent!("$1")))
-            .bind(since.0)
-            .fetch_optional(&self.reader)
-            .await?;
-        if any.is_none() {
-            return Ok(0);
-        }
-        change_and_tell!(self, change, {
-            let ended = sqlx::query(concat!(
-                "UPDATE preloads SET state = $1, reason = $2, ended_ms = $3 WHERE ",
-                silent!("$4"),
-                " RETURNING host"
-            ))
-            .bind(PreloadState::Error.as_str())
-            .bind(reason)
-            .bind(now.0)
-            .bind(since.0)
-            .fetch_all(&mut *change)
-            .await?;
-            assign(change, &ended).await?;
-            Ok(ended.len() as u64)
         })
     }
 
@@ -295,48 +242,6 @@ impl Database {
         }
         Ok(all)
     }
-}
-
-/// Forgets all of an image, and tells hosts that read it.
-pub(super) async fn forget(
-    change: &mut AnyConnection,
-    volume: VolumeId,
-) -> Result<(), DatabaseError> {
-    let gone = sqlx::query("DELETE FROM preloads WHERE volume = $1 RETURNING host")
-        .bind(volume.to_string())
-        .fetch_all(&mut *change)
-        .await?;
-    assign(change, &gone).await
-}
-
-/// Whatever a host reads ends, for this reason.
-pub(super) async fn end_of_host(
-    change: &mut AnyConnection,
-    host: PartyId,
-    reason: &str,
-    now: Millis,
-) -> Result<(), DatabaseError> {
-    let ended = sqlx::query(
-        "UPDATE preloads SET state = $1, reason = $2, ended_ms = $3 \
-         WHERE host = $4 AND ended_ms IS NULL",
-    )
-    .bind(PreloadState::Error.as_str())
-    .bind(reason)
-    .bind(now.0)
-    .bind(host.to_string())
-    .execute(&mut *change)
-    .await?;
-    match ended.rows_affected() {
-        0 => Ok(()),
-        _ => super::hosts::assign(change, host).await,
-    }
-}
-
-async fn assign(change: &mut AnyConnection, rows: &[AnyRow]) -> Result<(), DatabaseError> {
-    for row in rows {
-        super::hosts::assign(&mut *change, rows::spelt(row, "host")?).await?;
-    }
-    Ok(())
 }
 
 /// None, if the volume's row is damaged: its own list says so.

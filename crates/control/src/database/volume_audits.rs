@@ -17,7 +17,7 @@ use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use super::rows::{self, SnapshotState, VolumeRow};
-use super::{Asker, Database, DatabaseError, Need, Right, Thing, rights};
+use super::{Asker, Database, DatabaseError, Need, Right, Thing, errands, rights};
 
 /// What was found is kept for so long.
 const KEPT_MS: i64 = 24 * 60 * 60 * 1000;
@@ -266,7 +266,7 @@ impl Database {
                 .bind(id.to_string())
                 .fetch_all(&mut *change)
                 .await?;
-            assign(&mut *change, &gone).await?;
+            errands::assign(&mut *change, &gone).await?;
             let target = format!("{id} of {} {}", row.id, row.name);
             asker.note(change, "delete-audit", target).await?;
             Ok((row, audit))
@@ -329,44 +329,6 @@ impl Database {
         })
     }
 
-    /// Ends the audits of which their hosts have said nothing since, and were not asked since
-    /// either; returns how many they are. A host that knows no audits says nothing of them,
-    /// however much else it does.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn end_silent_audits(
-        &self,
-        since: Millis,
-        reason: &str,
-        now: Millis,
-    ) -> Result<u64, DatabaseError> {
-        // It is asked often, and seldom there is any: a change takes its turn.
-        let silent = "ended_ms IS NULL AND told_ms <= $1";
-        let any = sqlx::query(&format!("SELECT 1 FROM volume_audits WHERE {silent}"))
-            .bind(since.0)
-            .fetch_optional(&self.reader)
-            .await?;
-        if any.is_none() {
-            return Ok(0);
-        }
-        let statement = format!(
-            "UPDATE volume_audits SET state = $2, reason = $3, ended_ms = $4 WHERE {silent} \
-             RETURNING host"
-        );
-        change_and_tell!(self, change, {
-            let ended = sqlx::query(&statement)
-                .bind(since.0)
-                .bind(AuditState::Error.as_str())
-                .bind(reason)
-                .bind(now.0)
-                .fetch_all(&mut *change)
-                .await?;
-            assign(change, &ended).await?;
-            Ok(ended.len() as u64)
-        })
-    }
-
     /// Forgets what was found long enough ago; returns of how many audits.
     ///
     /// # Errors
@@ -388,49 +350,6 @@ impl Database {
             Ok(gone.rows_affected())
         })
     }
-}
-
-/// Tells the hosts of these rows that something else is wanted of them.
-async fn assign(change: &mut AnyConnection, audits: &[AnyRow]) -> Result<(), DatabaseError> {
-    for row in audits {
-        super::hosts::assign(&mut *change, rows::spelt(row, "host")?).await?;
-    }
-    Ok(())
-}
-
-/// Whatever a host audits ends, for this reason.
-pub(super) async fn end_of_host(
-    change: &mut AnyConnection,
-    host: PartyId,
-    reason: &str,
-    now: Millis,
-) -> Result<(), DatabaseError> {
-    let ended = sqlx::query(
-        "UPDATE volume_audits SET state = $1, reason = $2, ended_ms = $3 \
-         WHERE host = $4 AND ended_ms IS NULL",
-    )
-    .bind(AuditState::Error.as_str())
-    .bind(reason)
-    .bind(now.0)
-    .bind(host.to_string())
-    .execute(&mut *change)
-    .await?;
-    match ended.rows_affected() {
-        0 => Ok(()),
-        _ => super::hosts::assign(change, host).await,
-    }
-}
-
-/// Forgets all of a volume that is on its way out, and tells hosts.
-pub(super) async fn forget(
-    change: &mut AnyConnection,
-    volume: VolumeId,
-) -> Result<(), DatabaseError> {
-    let gone = sqlx::query("DELETE FROM volume_audits WHERE volume = $1 RETURNING host")
-        .bind(volume.to_string())
-        .fetch_all(&mut *change)
-        .await?;
-    assign(change, &gone).await
 }
 
 /// One that has not ended, or not long ago.

@@ -4,7 +4,7 @@ use api::host::{Access, AttachmentState, CatalogCall, ImageOf, PreloadReport};
 use api::words::{ImageMark, PreloadState};
 use base::{KeyId, Lineage, PartyId, SnapshotId, VolumeId};
 use catalog::{Lease, LeaseSalt, StoredVersion, VersionCommit, VersionKey, WrappedKey};
-use control::database::{Asker, Database, DatabaseError, NewVolume, Reach};
+use control::database::{Asker, Database, DatabaseError, Errand, NewVolume, Reach};
 use identity::{Kind, Subject};
 use serde_json::json;
 use world::Millis;
@@ -368,7 +368,7 @@ mod claims {
             kept.await.expect("kept");
         };
         let silent = async |since, now| {
-            let ended = database.end_silent_preloads(Millis(since), "silent", Millis(now));
+            let ended = database.end_silent(Errand::Preload, Millis(since), "silent", Millis(now));
             ended.await.expect("ended")
         };
         hear(0, 2_001_000).await;

@@ -5,7 +5,7 @@ use api::types::AuditFound;
 use api::words::AuditState;
 use base::{AuditId, UnitId};
 use catalog::VersionKey;
-use control::database::{DatabaseError, NewAudit, Reach};
+use control::database::{DatabaseError, Errand, NewAudit, Reach};
 use world::Millis;
 
 use crate::fresh::{number, on_postgres, on_sqlite};
@@ -248,7 +248,9 @@ mod claims {
             let kept = database.keep_audit_report(second, id, &report, later);
             assert!(kept.await.expect("heard"));
         }
-        let silent = database.end_silent_audits(NOW, "silent", later).await;
+        let silent = database
+            .end_silent(Errand::Audit, NOW, "silent", later)
+            .await;
         assert_eq!(silent.expect("ended"), 2);
         let ended = (AuditState::Error, Some("silent".to_owned()));
         assert_eq!(state(ids[0]).await, ended);
