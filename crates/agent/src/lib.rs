@@ -13,7 +13,7 @@
 //! * `leases`: leases in time; `journals_aside`: journals of volumes that were
 //!   taken from this host; [`journals`]: the folder of journals that hosts share
 //! * `preloads`: base images, read into the cache that [`caching`] keeps
-//! * `audits`: what some units alone have of a volume
+//! * `audits`: what some units alone have of a volume; `errands`: what both have in common
 //! * `cleaning`, `mending`: what goes on by itself; `came_back`: what is said of units that
 //!   were away
 //! * [`serving`]: the NBD server
@@ -45,6 +45,7 @@ mod cleaning;
 mod closer;
 pub mod controller;
 mod database_age;
+mod errands;
 mod events;
 pub mod folder;
 mod health;

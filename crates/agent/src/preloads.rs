@@ -13,26 +13,21 @@
 //! file, and whoever reads now has more of it.
 
 use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use api::host::{ImageOf, PreloadEnd, PreloadReport, Want, WantedPreload};
+use api::host::{ImageOf, PreloadEnd, PreloadReport, WantedPreload};
 use base::size::exact_bytes;
-use base::{BlockDevice, Completion, ExtentKind, IoError, Lineage, Outcome, Started, Token};
-use base::{VolumeId, with_causes};
+use base::{BlockDevice, Completion, ExtentKind, IoError, Outcome, Started, Token, VolumeId};
 use cache::host::HostCache;
 use cache::store::{AreaKind, Cache, SLOT_BYTES, Statistics};
-use catalog::CatalogError;
+use volume::ReadOnlyVolume;
 use volume::scatter::CacheView;
-use volume::seal::KeyError;
-use volume::{OpenError, ReadOnlyParams, ReadOnlyVolume};
-use world::{Wake, host};
 
 use crate::agent::{Agent, blocking, lock};
 use crate::attached::VolumeCache;
+use crate::errands::{self, CalledOff, TICK, VersionError, Wanted, rest};
 
 /// So much is read at once, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -40,14 +35,8 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// And so many times: as much as a cache takes before it has written some of it.
 const PIECES: usize = 4;
 
-/// How far it is, is told so often.
-const TELL_EVERY: Duration = Duration::from_secs(1);
-
 /// While the cache writes what it has been given, it is looked at so often.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-
-/// Where nothing else happens, whether it is wanted still is looked at so often.
-const TICK: Duration = Duration::from_millis(200);
 
 /// A file that takes nothing since it does not answer is waited for so many times: 10 s.
 const ILL_TICKS_MAX: u32 = 50;
@@ -70,12 +59,8 @@ enum PreloadError {
          larger (--cache-size), or give images more of it (--cache-division)"
     )]
     TooLarge { written: String, room: String },
-    #[error("it cannot be found: {0}")]
-    Catalog(#[from] CatalogError),
-    #[error("its keys do not open: {}", with_causes(.0))]
-    Key(#[from] KeyError),
-    #[error("it cannot be opened: {}", with_causes(.0))]
-    Open(#[from] OpenError),
+    #[error(transparent)]
+    Version(#[from] VersionError),
     #[error("it cannot be read: {0}")]
     Read(#[from] IoError),
     #[error("the cache's file has failed")]
@@ -86,17 +71,15 @@ enum PreloadError {
         PASSES_MAX - 1
     )]
     NotKept { missing: String },
-    /// Nobody wants it any more.
-    #[error("it was called off")]
-    CalledOff,
+    #[error(transparent)]
+    CalledOff(#[from] CalledOff),
 }
 
 /// One that is under way.
 pub struct Preload {
     generation: u64,
-    is_wanted: AtomicBool,
+    wanted: Wanted,
     is_pinned: AtomicBool,
-    done_bytes: AtomicU64,
     all_bytes: AtomicU64,
 }
 
@@ -104,21 +87,16 @@ impl Preload {
     fn new(wish: &WantedPreload) -> Self {
         Self {
             generation: wish.generation,
-            is_wanted: AtomicBool::new(true),
+            wanted: Wanted::new(),
             is_pinned: AtomicBool::new(wish.is_pinned),
-            done_bytes: AtomicU64::new(0),
             all_bytes: AtomicU64::new(0),
         }
-    }
-
-    fn call_off(&self) {
-        self.is_wanted.store(false, Ordering::Relaxed);
     }
 
     fn report(&self, end: Option<PreloadEnd>, has_no_cache: bool) -> PreloadReport {
         PreloadReport {
             generation: self.generation,
-            done_bytes: self.done_bytes.load(Ordering::Relaxed),
+            done_bytes: self.wanted.done_bytes(),
             all_bytes: self.all_bytes.load(Ordering::Relaxed),
             end,
             has_no_cache,
@@ -140,7 +118,7 @@ impl Agent {
             let wish = wanted.iter().find(|wish| is_it(wish));
             match wish {
                 Some(wish) => preload.is_pinned.store(wish.is_pinned, Ordering::Relaxed),
-                None => preload.call_off(),
+                None => preload.wanted.call_off(),
             }
             wish.is_some()
         });
@@ -158,27 +136,20 @@ impl Agent {
     async fn preload(self, wish: WantedPreload, preload: Arc<Preload>) {
         let (volume, controller) = (wish.volume, &self.inner.controller);
         let (agent, progress) = (self.clone(), Arc::clone(&preload));
-        let mut read = pin!(blocking(move || agent.read_image(&wish, &progress)));
+        let read = blocking(move || agent.read_image(&wish, &progress));
+        let tell = || async {
+            let report = preload.report(None, false);
+            controller.report_preload(volume, &report).await
+        };
         let mut has_no_cache = false;
-        let end = loop {
-            let Some(read) = host::within(TELL_EVERY, &mut read).await else {
-                // Whether this one is heard is of no account: the next one says more.
-                let report = preload.report(None, false);
-                let told = controller.report_preload(volume, &report);
-                if matches!(host::within(TELL_EVERY, told).await, Some(Ok(false))) {
-                    preload.call_off();
-                }
-                continue;
-            };
-            break match read {
-                Ok(Ok(())) => Some(Ok(())),
-                Ok(Err(PreloadError::CalledOff)) => None,
-                Ok(Err(error)) => {
-                    has_no_cache = matches!(error, PreloadError::NoCache);
-                    Some(Err(error.to_string()))
-                }
-                Err(error) => Some(Err(error.to_string())),
-            };
+        let end = match preload.wanted.follow(read, tell).await {
+            Ok(Ok(())) => Some(Ok(())),
+            Ok(Err(PreloadError::CalledOff(_))) => None,
+            Ok(Err(error)) => {
+                has_no_cache = matches!(error, PreloadError::NoCache);
+                Some(Err(error.to_string()))
+            }
+            Err(error) => Some(Err(error.to_string())),
         };
         if let Some(end) = end {
             if let Err(why) = &end {
@@ -189,11 +160,7 @@ impl Agent {
                 tracing::error!(%volume, %error, "how a preload ended was not heard");
             }
         }
-        let mut preloads = lock(&self.inner.preloads);
-        let is_it = |now: &Arc<Preload>| Arc::ptr_eq(now, &preload);
-        if preloads.get(&volume).is_some_and(is_it) {
-            preloads.remove(&volume);
-        }
+        errands::forget(&self.inner.preloads, &volume, &preload);
     }
 
     /// Steps 1 to 3. Waits.
@@ -205,12 +172,8 @@ impl Agent {
                 None => PreloadError::NoCache,
             });
         };
-        let version = inner.catalog.version(wish.version)?;
-        let lineage: Lineage = version.lineage;
-        let capabilities = inner.controller.capability_cache();
-        let _kept = capabilities.keep(vec![Want::Read { lineage }]);
-        let keys = inner.catalog.keys(lineage)?;
-        let keyring = Arc::new(inner.keys.keyring(&keys)?);
+        let version = self.version(wish.version)?;
+        let lineage = version.version.lineage;
         let is_pinned = || preload.is_pinned.load(Ordering::Relaxed);
         let image = |is_pinned| {
             let image = ImageOf { lineage, is_pinned };
@@ -219,24 +182,11 @@ impl Agent {
         let cache = HostCache::new(0);
         cache.use_file(Arc::clone(&file));
         let view = CacheView::new(cache, wish.volume);
-        let of_image = VolumeCache::new(view.clone(), &keys, image(is_pinned()));
-        let reading = thread::current();
-        let mut volume = ReadOnlyVolume::open(ReadOnlyParams {
-            wake: Wake::new(move || reading.unpark()),
-            clock: Arc::clone(&inner.world.clock),
-            store: Arc::clone(&inner.store),
-            version: Some((version, keyring)),
-            size_bytes: wish.size_bytes,
-            block_size: wish.block_size,
-            pages: Arc::clone(&inner.pages),
-            cache: Some(view),
-        })?;
+        let of_image = VolumeCache::new(view.clone(), &version.keys, image(is_pinned()));
+        let mut volume = self.read_only(&version, wish.size_bytes, wish.block_size, Some(view))?;
         let check = || {
             of_image.follow(image(is_pinned()));
-            match preload.is_wanted.load(Ordering::Relaxed) && !self.is_ending() {
-                true => Ok(()),
-                false => Err(PreloadError::CalledOff),
-            }
+            Ok(preload.wanted.check(self)?)
         };
         let pieces = pieces(&mut volume, wish.size_bytes, &check)?;
         let all: u64 = pieces.iter().map(|(_, length)| length).sum();
@@ -257,7 +207,7 @@ impl Agent {
             read_pieces(&mut volume, &file, &pieces, &check, |bytes| {
                 // What is read again was counted before.
                 if pass == 0 {
-                    preload.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+                    preload.wanted.goes_on(bytes);
                 }
             })?;
             let statistics = file.statistics();
@@ -386,11 +336,4 @@ fn read_pieces(
         }
     }
     Ok(())
-}
-
-/// Waits until something happens, but no longer than so.
-fn rest(volume: &ReadOnlyVolume, time: Duration) {
-    let timer = volume.next_timer().unwrap_or(time);
-    #[expect(clippy::disallowed_methods, reason = "a job that ends wakes it before")]
-    thread::park_timeout(timer.min(time));
 }

@@ -1,15 +1,12 @@
 //! [`Disk`]: a version as whoever reads file systems asks for it, one reading at a time.
 
 use std::cell::RefCell;
-use std::thread;
-use std::time::Duration;
 
 use base::{BlockDevice as _, Completion, IoError, Outcome, Started};
 use chain::extfs::Source;
 use volume::ReadOnlyVolume;
 
-/// Whether it is wanted still is looked at so often.
-const TICK: Duration = Duration::from_millis(200);
+use crate::errands::{TICK, rest};
 
 /// Where nothing was written lie zeroes. It is read by one thread, which waits.
 pub struct Disk<W> {
@@ -27,13 +24,6 @@ impl<W: Fn() -> bool> Disk<W> {
     }
 }
 
-/// Waits until something happens, but no longer than so.
-fn rest(volume: &ReadOnlyVolume) {
-    let timer = volume.next_timer().unwrap_or(TICK);
-    #[expect(clippy::disallowed_methods, reason = "a job that ends wakes it before")]
-    thread::park_timeout(timer.min(TICK));
-}
-
 impl<W: Fn() -> bool> Source for Disk<W> {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
         let volume = &mut *self.volume.borrow_mut();
@@ -44,7 +34,7 @@ impl<W: Fn() -> bool> Source for Disk<W> {
                 Started::Failed(error) => return Err(error),
                 Started::Pending => break,
                 Started::Busy => {
-                    rest(volume);
+                    rest(volume, TICK);
                     volume.poll(&mut completions);
                 }
             }
@@ -60,7 +50,7 @@ impl<W: Fn() -> bool> Source for Disk<W> {
             if !(self.is_wanted)() {
                 return Err(IoError::Unavailable("it is not wanted any more".to_owned()));
             }
-            rest(volume);
+            rest(volume, TICK);
         }
     }
 }
