@@ -24,6 +24,8 @@ use base::{AttachmentId, VolumeId};
 use unit::FolderUnit;
 use world::{OpenMode, World, host};
 
+use crate::host_keys::KeyPlaces;
+
 /// A locked D. The lock ends with the process, however that ends.
 #[derive(Debug)]
 pub struct Folder {
@@ -98,7 +100,7 @@ impl Folder {
     /// Where wrapping keys are, unless the operator says where.
     #[must_use]
     pub fn keys_file(&self) -> PathBuf {
-        self.path.join("keys").join("keys.toml")
+        keys_file(&self.path)
     }
 
     /// Unit folder `number`, from 1.
@@ -178,6 +180,21 @@ impl Folder {
     pub fn vm_socket(&self, attachment: AttachmentId) -> PathBuf {
         self.path.join("vm").join(format!("{attachment}.sock"))
     }
+}
+
+/// Where an agent that has this folder looks for wrapping keys, if nothing else is said.
+#[must_use]
+pub fn key_places(folder: &Path) -> KeyPlaces {
+    KeyPlaces {
+        first: None,
+        keys_file: None,
+        default_keys_file: keys_file(folder),
+        default_key_file: key_file(folder),
+    }
+}
+
+fn keys_file(folder: &Path) -> PathBuf {
+    folder.join("keys").join("keys.toml")
 }
 
 fn key_file(folder: &Path) -> PathBuf {

@@ -20,10 +20,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use api::host::{FIRST_KEY, KeyState, WrappingKey as Listed};
-use base::{KeyId, with_causes};
+use base::{KeyId, Lineage, with_causes};
 use catalog::LineageKey;
 use tokio::sync::watch;
-use volume::seal::{KeyError, Keyring};
+use volume::seal::{DataKey, KeyError, Keyring, UnwrapKeys as _, Unwrapped};
 use world::{OpenMode, World};
 
 use crate::agent::lock;
@@ -366,6 +366,21 @@ impl HostKeys {
             key.and_then(|key| key.wrapped_by)
         };
         Keyring::unwrap(keys, &self.open.unwrapping(wrapped_by))
+    }
+
+    /// The first data key of one volume that seals, and whose it is; none, if nothing of it is
+    /// sealed.
+    pub fn sealing_key(&self, keys: &[LineageKey]) -> Result<Option<(Lineage, DataKey)>, KeyError> {
+        self.check(keys)?;
+        for key in keys {
+            let lineage = key.lineage;
+            let wrapped = key.wrapped.as_ref().ok_or(KeyError::Unwrap { lineage })?;
+            let with = self.open.unwrapping(|_| key.wrapped_by);
+            if let Unwrapped::Key(data_key) = with.unwrap_key(lineage, wrapped)? {
+                return Ok(Some((lineage, data_key)));
+            }
+        }
+        Ok(None)
     }
 
     /// Founds the key that this host calls `name`. The key itself is made, if

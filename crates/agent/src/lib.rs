@@ -29,7 +29,7 @@
 
 pub mod agent;
 pub mod attached;
-mod audits;
+pub mod audits;
 mod box_files;
 mod box_journals;
 mod box_keys;

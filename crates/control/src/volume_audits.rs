@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::host::AuditReport;
-use api::types::{AUDIT_UNITS_MAX, AuditPlacement};
+use api::types::{AUDIT_UNITS_MAX, AuditKey, AuditPlacement};
 use base::{AuditId, PartyId, UnitId, VolumeId};
 use catalog::{Copyset, Erasure};
 
@@ -22,6 +22,8 @@ pub struct AuditView {
     pub row: AuditOfVolume,
     /// How blocks come to lie on units.
     pub placement: AuditPlacement,
+    /// What opens what is sealed of what was found, for whoever has the wrapping key.
+    pub key: Option<AuditKey>,
     /// What is in the journal of the volume's host, in bytes, if that was said and matters.
     pub journal_bytes: Option<u64>,
 }
@@ -170,11 +172,43 @@ impl Acting {
             Some(_) => None,
             None => self.journal_bytes(row.id).await?,
         };
+        let found = audit.found.as_ref();
+        let key = match found.and_then(|found| found.sealed.as_ref()) {
+            Some(sealed) => self.audit_key(row, &sealed.lineage).await?,
+            None => None,
+        };
         Ok(AuditView {
+            key,
             placement: self.placement(row, &audit.units).await?,
             journal_bytes,
             row: audit,
         })
+    }
+
+    /// The wrapped data key of a lineage that a host has named, if it is the volume's, or one
+    /// that the volume was cloned from.
+    async fn audit_key(
+        &self,
+        row: &VolumeRow,
+        lineage: &str,
+    ) -> Result<Option<AuditKey>, ControlError> {
+        let keys = self.inner.database.wrapped_keys_of(row.lineage).await?;
+        let mut keys = keys.into_iter();
+        let Some(key) = keys.find(|key| key.lineage.to_string() == lineage) else {
+            return Ok(None);
+        };
+        let wrapping = self.wrapping_keys().await?;
+        let by = wrapping
+            .into_iter()
+            .find(|by| Some(by.id) == key.wrapped_by);
+        let both = by.zip(key.wrapped);
+        Ok(both.map(|(by, wrapped)| AuditKey {
+            lineage: lineage.to_owned(),
+            wrapped: wrapped.0,
+            key: by.id.to_string(),
+            name: by.name,
+            parameters: by.parameters,
+        }))
     }
 
     /// What the journal of the volume's host has, in bytes, as it said last.

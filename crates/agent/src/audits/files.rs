@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use api::types::{
     AUDIT_FILES_MAX, AuditFile, AuditFileSystem, AuditFiles, AuditFound, AuditHeld, AuditLength,
+    AuditListing,
 };
 use base::{BlockSize, IoError};
 use chain::extfs::{ScanError, Source, View};
@@ -21,8 +22,8 @@ const VIEWS_BYTES_MAX: u64 = 1 << 30;
 /// doubled.
 const NOTED_BYTES: u64 = 3 * size_of::<(u32, AuditHeld)>() as u64;
 
-/// What is listed of files is no longer than this as JSON, in bytes: names may be long, and what
-/// is told as a whole may have twice as much.
+/// What is listed of files is no longer than this as JSON, in bytes: names may be long. What is
+/// told as a whole may have twice as much, lengths included, and with what sealing adds.
 const LISTED_BYTES_MAX: usize = 8 << 20;
 
 /// So many different lengths are told as they are; of more, those that have as many blocks
@@ -64,15 +65,6 @@ struct FileSystem {
     /// How many blocks outside of it, that say where it is, were damaged.
     damaged_around: u64,
     files: HashMap<u32, AuditHeld>,
-}
-
-/// What is told of files, besides counts.
-#[derive(Debug, Clone, Copy)]
-pub struct Telling {
-    /// Those of which something is there are listed.
-    pub is_listed: bool,
-    /// Blocks are sealed, so names and lengths of files are nothing that controllers know.
-    pub is_sealed: bool,
 }
 
 /// All of a disk.
@@ -160,7 +152,7 @@ impl FileSystems {
     }
 
     /// What was found of files, added to `found`.
-    pub fn into_found(self, found: AuditFound, block: BlockSize, telling: Telling) -> AuditFound {
+    pub fn into_found(self, found: AuditFound, block: BlockSize, is_listed: bool) -> AuditFound {
         let mut files = AuditFiles::default();
         let mut lengths = BTreeMap::<u64, u64>::new();
         let mut listed = Vec::new();
@@ -177,39 +169,33 @@ impl FileSystems {
             let AuditHeld { readable, all, .. } = *content;
             (readable < all, Reverse(readable), *system, *inode)
         });
-        if !telling.is_listed {
+        if !is_listed {
             listed.clear();
         }
         let count = listed.len();
         let each = listed.into_iter().take(AUDIT_FILES_MAX);
         let mut room = LISTED_BYTES_MAX;
         let listed: Vec<AuditFile> = each
-            .map(|one| self.listed(one, telling.is_sealed))
+            .map(|one| self.listed(one))
             .take_while(|file| fits(file, &mut room))
             .collect();
-        if telling.is_sealed {
-            lengths.clear();
-        }
+        let lengths = shortened(lengths, block).into_iter();
+        let lengths = lengths.map(|(bytes, files)| AuditLength { bytes, files });
         AuditFound {
-            unlisted: (count - listed.len()) as u64,
-            listed,
             files,
-            lengths: shortened(lengths, block)
-                .into_iter()
-                .map(|(bytes, files)| AuditLength { bytes, files })
-                .collect(),
-            file_systems: self.0.iter().map(FileSystem::shown).collect(),
+            listing: AuditListing {
+                file_systems: self.0.iter().map(FileSystem::shown).collect(),
+                unlisted: (count - listed.len()) as u64,
+                listed,
+                lengths: lengths.collect(),
+            },
             ..found
         }
     }
 
-    fn listed(
-        &self,
-        (number, inode, content): (u32, u32, AuditHeld),
-        is_sealed: bool,
-    ) -> AuditFile {
+    fn listed(&self, (number, inode, content): (u32, u32, AuditHeld)) -> AuditFile {
         let system = &self.0[number as usize];
-        let view = system.found.as_ref().ok().filter(|_| !is_sealed);
+        let view = system.found.as_ref().ok();
         let path = view.and_then(|view| view.paths(inode).into_iter().next());
         AuditFile {
             path: path.map(|path| String::from_utf8_lossy(&path).into_owned()),
@@ -323,12 +309,8 @@ mod tests {
     fn a_disk_without_a_file_system_is_told_so() {
         let mut files = FileSystems::read(&Zeroes, 1 << 20).expect("read");
         files.add(0..4096, Held::Content);
-        let telling = Telling {
-            is_listed: true,
-            is_sealed: false,
-        };
-        let found = files.into_found(AuditFound::default(), BlockSize::DEFAULT, telling);
-        let [system] = &*found.file_systems else {
+        let found = files.into_found(AuditFound::default(), BlockSize::DEFAULT, true);
+        let [system] = &*found.listing.file_systems else {
             panic!("{found:?}");
         };
         assert_eq!(

@@ -9,11 +9,14 @@
 //!
 //! A host does one at a time, and the others wait for their turn: first come, first served. One
 //! that is not wanted any more ends with its next blocks, and tells nothing. What is told are
-//! counts: no content. Names and lengths of files are told of volumes that are not sealed, and of
-//! sealed ones the lengths of those files that are to be listed (docs/threat-model.md).
+//! counts: no content. Names and lengths of files are told as they are of volumes that are not
+//! sealed, and `sealed` of others.
 
 mod disk;
 mod files;
+mod sealed;
+
+pub use sealed::{SealedError, open_listing};
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +31,7 @@ use volume::map::PAGE_BYTES;
 use crate::agent::{Agent, blocking, lock};
 use crate::errands::{self, CalledOff, VersionError, Wanted};
 use disk::Disk;
-use files::{FileSystems, Telling};
+use files::FileSystems;
 
 /// Why nothing was found out.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +119,8 @@ impl Agent {
     fn find_out(&self, wish: &WantedAudit, audit: &Wanted) -> Result<AuditFound, FailedAudit> {
         let version = self.version(wish.version)?;
         let keyring = &version.keyring;
-        let is_sealed = !keyring.own().is_plaintext();
+        let sealing = self.inner.keys.sealing_key(&version.keys);
+        let sealing = sealing.map_err(VersionError::Key)?;
         let store = &self.inner.store;
         let opened = Audit::open(store, &version.version, keyring, &wish.units);
         let disk = Disk::new(
@@ -144,11 +148,14 @@ impl Agent {
             map: in_bytes(opened.map(), PAGE_BYTES as u64),
             ..AuditFound::default()
         };
-        let telling = Telling {
-            is_listed: wish.files,
-            is_sealed,
-        };
-        Ok(files.into_found(found, wish.block_size, telling))
+        let found = files.into_found(found, wish.block_size, wish.files);
+        Ok(match sealing {
+            None => found,
+            Some((lineage, key)) => {
+                let random = &*self.inner.world.random;
+                sealed::sealed(found, wish.id, (lineage, &key), random)
+            }
+        })
     }
 }
 

@@ -113,8 +113,11 @@ async fn what_a_unit_has_of_a_volume_is_what_its_files_say() {
         }
         assert!(both.map.all > 0 && both.map.other == 0);
         // There is no file system.
-        assert_eq!(both.file_systems.len(), 1);
-        assert!(both.file_systems[0].problem.is_some());
+        let systems = both.listing.file_systems;
+        match seal {
+            Seal::None => assert!(systems[0].problem.is_some() && both.sealed.is_none()),
+            Seal::Aes256Gcm => assert!(systems.is_empty() && both.sealed.is_some()),
+        }
         end(scree).await;
     }
 }

@@ -73,6 +73,9 @@ pub struct Audit {
     /// What was found, in state `done`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<AuditFound>,
+    /// What opens what is sealed of that, for whoever has the wrapping key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<AuditKey>,
 }
 
 /// How a volume's blocks come to lie on units.
@@ -115,21 +118,66 @@ pub struct AuditFound {
     pub blocks: AuditHeld,
     /// The pages that say where blocks lie: leaves of the map, and the tail's.
     pub map: AuditHeld,
-    /// The file systems that were looked for, one for each partition; nothing is known of files
-    /// where there is none.
-    pub file_systems: Vec<AuditFileSystem>,
     /// Regular files that have some content on units.
     pub files: AuditFiles,
-    /// Those of which something is on these units, if they were asked for.
+    /// What else is known of files; nothing, of a volume that is sealed.
+    #[serde(flatten)]
+    pub listing: AuditListing,
+    /// The same of a volume that is sealed, for whoever has its wrapping key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed: Option<AuditSealed>,
+}
+
+/// What is known of files, besides counts: what is of a volume's content.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct AuditListing {
+    /// The file systems that were looked for, one for each partition; nothing is known of files
+    /// where there is none.
+    #[serde(default)]
+    pub file_systems: Vec<AuditFileSystem>,
+    /// Those files of which something is on these units, if they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listed: Vec<AuditFile>,
     /// How many more there are than are listed.
     #[serde(default)]
     pub unlisted: u64,
-    /// How much content each file has, in bytes, and how many have so much: of all files. None
-    /// of a volume that is sealed.
+    /// How much content each file has, in bytes, and how many have so much: of all files.
     #[serde(default)]
     pub lengths: Vec<AuditLength>,
+}
+
+/// What is known of files of a sealed volume. It is sealed with a key that is made of the
+/// volume's (docs/keys.md, "What audits find").
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct AuditSealed {
+    /// Of whose key: `lineage-…`.
+    pub lineage: String,
+    /// What its key is made of, besides the volume's: base64.
+    #[serde(with = "catalog::bytes")]
+    #[schema(value_type = String)]
+    pub salt: [u8; 32],
+    /// The JSON of what is known, sealed: base64.
+    #[serde(with = "catalog::bytes")]
+    #[schema(value_type = String)]
+    pub letter: Vec<u8>,
+}
+
+/// A wrapped data key, and what opens it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AuditKey {
+    /// Whose: `lineage-…`.
+    pub lineage: String,
+    /// The data key, wrapped: base64.
+    #[serde(with = "catalog::bytes")]
+    #[schema(value_type = String)]
+    pub wrapped: Vec<u8>,
+    /// The wrapping key's id: `key-…`.
+    pub key: String,
+    /// Its name.
+    pub name: String,
+    /// How it is had, and known again; not secret.
+    #[schema(value_type = Object)]
+    pub parameters: serde_json::Value,
 }
 
 /// Files that have as much content.
@@ -177,8 +225,7 @@ pub struct AuditFiles {
 /// A file of which something is on the units.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AuditFile {
-    /// One of its names; none, if no directory has one, or the volume is sealed. Bytes that are no
-    /// text are told as such.
+    /// One of its names; none, if no directory has one. Bytes that are no text are told as such.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Its number.

@@ -24,7 +24,7 @@ pub use attachments::{
 };
 pub use audits::{
     AUDIT_FILES_MAX, AUDIT_UNITS_MAX, Audit, AuditFile, AuditFileSystem, AuditFiles, AuditFound,
-    AuditHeld, AuditLength, AuditPlacement, AuditVolume,
+    AuditHeld, AuditKey, AuditLength, AuditListing, AuditPlacement, AuditSealed, AuditVolume,
 };
 pub use certificates::{AuthorityView, Certificate, Enrol, Renew, Token};
 pub use chains::{ApplyChain, Chain, ChainBox, ChainUse, Events};

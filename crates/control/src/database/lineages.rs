@@ -67,6 +67,18 @@ impl Database {
         })
     }
 
+    /// The keys of a lineage and of those it descends from, wrapped: of use to nobody who has
+    /// not what wraps them.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn wrapped_keys_of(
+        &self,
+        lineage: Lineage,
+    ) -> Result<Vec<LineageKey>, DatabaseError> {
+        keys_of(&mut *self.moment().await?, lineage).await
+    }
+
     /// The lineage that version `key` was sealed under.
     ///
     /// # Errors

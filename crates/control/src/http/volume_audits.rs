@@ -26,7 +26,7 @@ pub(super) fn router() -> OpenApiRouter<Control> {
 ///
 /// A host reads all of the volume's newest version, or of a snapshot, and what lies on these
 /// units. What it finds, the audit says when it is shown, for a day. Of a volume that is sealed
-/// it tells no names, and no lengths of files but of those that are to be listed.
+/// it tells counts, and the rest to whoever has the volume's wrapping key.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/audits", operation_id = "audit_volume",
     tag = "audits", params(("volume" = String, Path, description = "Name or id")),
     request_body = AuditVolume, responses((status = 202, body = Audit)))]
@@ -113,5 +113,6 @@ fn shown(view: AuditView) -> Audit {
         created: spell_time(row.created),
         ended: row.ended.map(spell_time),
         found: row.found,
+        key: view.key,
     }
 }

@@ -49,6 +49,12 @@ pub struct PrivacyAuditArguments {
     /// List the files of which something is on these units, those that leak as a whole first.
     #[arg(long)]
     pub files: bool,
+
+    /// Says where the wrapping key of a sealed volume is, as agents are told: what is found of its
+    /// files opens with that key only. SCREE_PASSPHRASE does as well, where `main` is a passphrase.
+    /// [default: with --dir or SCREE_DIR, that folder's keys]
+    #[arg(long, value_name = "FILE")]
+    pub keys_file: Option<PathBuf>,
 }
 
 #[derive(Args)]

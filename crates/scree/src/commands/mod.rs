@@ -144,7 +144,7 @@ pub fn run(
             ApiCommand::Whoami => session.whoami().await,
             ApiCommand::Audit { limit } => session.audit(limit).await,
             ApiCommand::Status => session.status().await,
-            ApiCommand::PrivacyAudit(arguments) => session.privacy_audit(&arguments).await,
+            ApiCommand::PrivacyAudit(arguments) => session.privacy_audit(folder, &arguments).await,
             ApiCommand::Top(arguments) => session.top(&arguments).await,
         }?;
         if is_dry_run {

@@ -49,7 +49,7 @@ use settings::{Identity, Settings, UNITS_DEFAULT, agent_settings, control_settin
 pub use box_process::run_box_process;
 pub use box_server::run_box_server;
 pub use relay::run_relay;
-pub use settings::{check_private, identity_of};
+pub use settings::{check_private, given_passphrase, identity_of};
 pub use unit::run_unit;
 
 /// Threads for work that waits: destages, reads that miss, syncs.

@@ -33,6 +33,13 @@ const DATABASE: &str = "SCREE_DATABASE";
 /// The environment variable with a passphrase.
 const PASSPHRASE: &str = "SCREE_PASSPHRASE";
 
+/// The passphrase in the environment, if there is one.
+pub fn given_passphrase() -> Option<Passphrase> {
+    let given = std::env::var(PASSPHRASE).ok();
+    let given = given.filter(|passphrase| !passphrase.is_empty());
+    given.map(Passphrase::new)
+}
+
 /// Folder units of a new D, if nothing is said.
 pub(super) const UNITS_DEFAULT: usize = 8;
 
@@ -164,10 +171,7 @@ pub(super) fn agent_settings(
     let key = match (&arguments.key_file, &arguments.passphrase_file) {
         (Some(path), _) => Some(KeyEntry::File { path: path.clone() }),
         (None, Some(path)) => Some(KeyEntry::Passphrase { path: path.clone() }),
-        (None, None) => std::env::var(PASSPHRASE)
-            .ok()
-            .filter(|passphrase| !passphrase.is_empty())
-            .map(|passphrase| KeyEntry::Given(Passphrase::new(passphrase))),
+        (None, None) => given_passphrase().map(KeyEntry::Given),
     };
     Ok(agent::Settings {
         folder: folder.to_owned(),

@@ -154,18 +154,11 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
     written(&host, "sealed", &image, &["--replicas", "2"]);
     let before = blocks_on(&host, &[1, 2, 3, 4]);
     let told = audit(&host, "sealed", "u1,u3");
-    // Names are content, and lengths of files say much: controllers are told neither.
-    let files = told["found"]["listed"].as_array().expect("a list");
-    assert!(files.len() > 60, "{files:?}");
-    for file in files {
-        assert!(
-            file.get("path").is_none() && number(&file["inode"]) > 10,
-            "{file}"
-        );
-        assert!(number(&file["content"]["sealed"]) > 0, "{file}");
-        assert_eq!(number(&file["content"]["readable"]), 0, "{file}");
-    }
-    assert_eq!(told["found"]["lengths"], serde_json::json!([]));
+    assert_eq!(listed(&told, "readable"), BTreeMap::new());
+    let sealed = listed(&told, "sealed");
+    assert!(sealed.len() > 60, "{sealed:?}");
+    let is_part = |(path, bytes): (&String, &u64)| *bytes <= all[path].len() as u64;
+    assert!(sealed.iter().all(is_part), "its wrapping key is here");
     assert_eq!(number(&told["found"]["files"]["none"]), 119);
     let brief = host.json(&["privacy", "audit", "sealed", "--units", "u1"]);
     assert!(brief["found"].get("listed").is_none(), "{brief}");
@@ -213,6 +206,87 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
         said.error
     );
     assert!(said.out.contains("blocks   32M"), "{}", said.out);
+    host.stop();
+}
+
+/// How often this is in what the controller's database has on its disk.
+fn in_database(host: &Host, text: &str) -> usize {
+    let files = fs::read_dir(host.path())
+        .expect("read")
+        .map(|entry| entry.expect("read").path());
+    let of_database = files.filter(|path| {
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        name.starts_with("scree.db")
+    });
+    let count = |path: PathBuf| {
+        let bytes = fs::read(path).expect("read");
+        let parts = bytes.windows(text.len());
+        parts.filter(|part| *part == text.as_bytes()).count()
+    };
+    of_database.map(count).sum()
+}
+
+#[test]
+fn what_an_audit_finds_of_files_of_a_sealed_volume_opens_with_its_key_only() {
+    let mut host = Host::with(&["--units", "2"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = image(folder.path());
+    written(&host, "sealed", &image, &["--replicas", "1"]);
+    let told = audit(&host, "sealed", "u1,u2");
+    assert_eq!(listed(&told, "sealed").len(), 119, "{told:#}");
+    assert_eq!(told["found"]["sealed"], Value::Null);
+    assert!(
+        !told["found"]["lengths"]
+            .as_array()
+            .expect("a list")
+            .is_empty()
+    );
+    for text in ["/many/", "\"listed\"", "\"lengths\":[{"] {
+        assert_eq!(in_database(&host, text), 0, "{text}");
+    }
+
+    // Where the wrapping key is not, it stays sealed, and counts are told.
+    let keys = folder.path().join("keys.toml");
+    let name = |key: &Path| format!("[keys.main]\nkind = \"file\"\npath = {key:?}\n");
+    let key = host.path().join("keys/master.key");
+    let other = folder.path().join("other.key");
+    fs::write(&other, "7".repeat(64)).expect("written");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(&other, private).expect("changed");
+    fs::write(&keys, name(&other)).expect("written");
+    let keys_file = keys.to_str().expect("text");
+    let asked = ["privacy", "audit", "sealed", "--units", "u1,u2", "--files"];
+    let elsewhere = [&asked[..], &["--keys-file", keys_file]].concat();
+    let said = host.run(&elsewhere);
+    assert_eq!(said.code, 0, "{}", said.error);
+    assert!(
+        said.error.contains("sealed with the volume's key"),
+        "{}",
+        said.error
+    );
+    assert!(!said.out.contains("/many/"), "{}", said.out);
+    let told = host.json(&elsewhere);
+    assert!(told["found"]["sealed"]["letter"].is_string(), "{told:#}");
+    assert_eq!(number(&told["found"]["files"]["none"]), 119);
+    fs::write(&keys, name(&key)).expect("written");
+    assert_eq!(listed(&host.json(&elsewhere), "sealed").len(), 119);
+
+    // Of one that is not sealed it is there for whoever has the database.
+    written(
+        &host,
+        "open",
+        &image,
+        &["--seal", "none", "--replicas", "1"],
+    );
+    assert_eq!(
+        listed(&audit(&host, "open", "u1,u2"), "readable").len(),
+        119
+    );
+    assert!(in_database(&host, "/many/") > 0);
     host.stop();
 }
 

@@ -84,6 +84,17 @@ impl DataKey {
             .expect("SHA-256 yields 32 bytes");
         Self(bytes)
     }
+
+    /// The key of one letter.
+    pub(super) fn of_letter(&self, salt: &[u8; 32]) -> Self {
+        let mut bytes = Zeroizing::new([0; 32]);
+        Salt::new(HKDF_SHA256, salt)
+            .extract(self.bytes())
+            .expand(&[b"scree letter key"], HKDF_SHA256)
+            .and_then(|key| key.fill(&mut *bytes))
+            .expect("SHA-256 yields 32 bytes");
+        Self(bytes)
+    }
 }
 
 impl fmt::Debug for DataKey {

@@ -1,8 +1,13 @@
 //! `scree privacy audit`: what some units really have of a volume, beside what the model says
 //! of as many.
 
+use std::path::Path;
 use std::pin::pin;
 
+use agent::audits::open_listing;
+use agent::folder::key_places;
+use agent::host_keys::KeyPlaces;
+use agent::keys::KeyEntry;
 use api::types::{Audit, AuditFound, AuditHeld, AuditPlacement, AuditVolume, Volume};
 use api::words::{AuditState, Seal};
 use base::size::about_bytes as bytes;
@@ -12,12 +17,14 @@ use rand::rngs::SmallRng;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use volume::VolumeConfig;
+use world::World;
 
 use super::super::{Failure, Session, or_dash, segment};
 use super::{percent, refused};
 use crate::args::PrivacyAuditArguments;
 use crate::output::{Table, print, print_notice};
 use crate::progress::Progress;
+use crate::up::given_passphrase;
 
 /// One answer is held back for so long, in seconds.
 const WAIT_SECONDS: u64 = 2;
@@ -65,6 +72,7 @@ struct Audited {
 impl Session {
     pub(in super::super) async fn privacy_audit(
         &self,
+        folder: Option<&Path>,
         arguments: &PrivacyAuditArguments,
     ) -> Result<(), Failure> {
         let path = format!("/v1/volumes/{}", segment(&arguments.volume)?);
@@ -102,7 +110,13 @@ impl Session {
             )));
         }
         let is_sealed = volume.seal != Seal::None.as_str();
-        for notice in notices(&audit, is_sealed) {
+        if let Err(why) = open(&mut audit, folder, arguments) {
+            print_notice(
+                self.format,
+                &format!("what was found of files is sealed with the volume's key: {why}"),
+            );
+        }
+        for notice in notices(&audit) {
             print_notice(self.format, &notice);
         }
         let predicted = audit.found.as_ref().map_or(Ok(None), |found| {
@@ -134,8 +148,46 @@ fn stopped() -> Result<impl Future<Output = ()>, Failure> {
     })
 }
 
+/// Opens what is sealed of what was found, if the volume's wrapping key is here.
+fn open(
+    audit: &mut Audit,
+    folder: Option<&Path>,
+    arguments: &PrivacyAuditArguments,
+) -> Result<(), String> {
+    let places = match (&arguments.keys_file, folder) {
+        (Some(path), _) => Some(KeyPlaces {
+            keys_file: Some(path.clone()),
+            ..key_places(path.parent().unwrap_or(Path::new("")))
+        }),
+        (None, Some(folder)) => Some(key_places(folder)),
+        (None, None) => None,
+    };
+    let opened = match places {
+        None if audit
+            .found
+            .as_ref()
+            .is_none_or(|found| found.sealed.is_none()) =>
+        {
+            Ok(None)
+        }
+        None => Err("say where that is (--keys-file), on a machine that has it".to_owned()),
+        Some(places) => {
+            let first = given_passphrase().map(KeyEntry::Given);
+            let places = KeyPlaces { first, ..places };
+            let opened = open_listing(&World::real(1), places, audit);
+            opened.map_err(|error| error.to_string())
+        }
+    };
+    audit.key = None;
+    if let (Some(found), Some(listing)) = (&mut audit.found, opened?) {
+        found.listing = listing;
+        found.sealed = None;
+    }
+    Ok(())
+}
+
 /// What is not judged, or not known.
-fn notices(audit: &Audit, is_sealed: bool) -> Vec<String> {
+fn notices(audit: &Audit) -> Vec<String> {
     let mut notices = Vec::new();
     if let Some(journal) = audit.journal_bytes.filter(|bytes| *bytes > 0) {
         notices.push(format!(
@@ -147,15 +199,8 @@ fn notices(audit: &Audit, is_sealed: bool) -> Vec<String> {
     let Some(found) = &audit.found else {
         return notices;
     };
-    if is_sealed && !found.listed.is_empty() {
-        notices.push(
-            "names of files of a sealed volume are told to nobody: `find / -xdev -inum INODE` in \
-             the machine that has it finds them"
-                .to_owned(),
-        );
-    }
-    for system in &found.file_systems {
-        let place = match (system.offset, found.file_systems.len()) {
+    for system in &found.listing.file_systems {
+        let place = match (system.offset, found.listing.file_systems.len()) {
             (0, 1) => "the volume".to_owned(),
             (offset, _) => format!("what begins at byte {offset}"),
         };
@@ -185,7 +230,7 @@ fn check(found: &AuditFound) -> Result<(), Failure> {
     };
     let lengths = || {
         let mut all = (0_u64, 0_u64);
-        for alike in &found.lengths {
+        for alike in &found.listing.lengths {
             let bytes = alike.bytes.checked_mul(alike.files)?;
             all = (all.0.checked_add(bytes)?, all.1.checked_add(alike.files)?);
         }
@@ -205,6 +250,7 @@ fn predicted(
     is_sealed: bool,
 ) -> Result<Option<Predicted>, Failure> {
     let files: FileList = found
+        .listing
         .lengths
         .iter()
         .flat_map(|alike| {
@@ -326,11 +372,11 @@ fn shown(audited: &Audited, volume: &str) -> String {
         );
         text += &compared(predicted, found);
     }
-    if !found.listed.is_empty() {
+    if !found.listing.listed.is_empty() {
         text += &format!("\n{}", listed(found));
     }
-    if found.unlisted > 0 {
-        text += &format!("{} more files are not listed\n", found.unlisted);
+    if found.listing.unlisted > 0 {
+        text += &format!("{} more files are not listed\n", found.listing.unlisted);
     }
     text
 }
@@ -367,7 +413,7 @@ fn compared(predicted: &Predicted, found: &AuditFound) -> String {
 
 fn listed(found: &AuditFound) -> Table {
     let mut table = Table::new(&["READABLE", "SEALED", "OF", "FILE"]);
-    for file in &found.listed {
+    for file in &found.listing.listed {
         table.row(vec![
             file.content.readable.to_string(),
             file.content.sealed.to_string(),
@@ -383,20 +429,23 @@ fn listed(found: &AuditFound) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use api::types::AuditLength;
+    use api::types::{AuditLength, AuditListing};
 
     use super::*;
 
     fn found(lengths: &[(u64, u64)], whole_bytes: u64) -> AuditFound {
         let all = lengths.iter().map(|(length, count)| length * count).sum();
         let mut found = AuditFound {
-            lengths: lengths
-                .iter()
-                .map(|(bytes, files)| AuditLength {
-                    bytes: *bytes,
-                    files: *files,
-                })
-                .collect(),
+            listing: AuditListing {
+                lengths: lengths
+                    .iter()
+                    .map(|(bytes, files)| AuditLength {
+                        bytes: *bytes,
+                        files: *files,
+                    })
+                    .collect(),
+                ..AuditListing::default()
+            },
             ..AuditFound::default()
         };
         found.files.none = lengths.iter().map(|(_, count)| count).sum();
@@ -450,7 +499,7 @@ mod tests {
         assert!(!fits(&odd));
         // Nor is there memory for so many files.
         let mut odd = AuditFound::default();
-        odd.lengths.push(AuditLength {
+        odd.listing.lengths.push(AuditLength {
             bytes: 0,
             files: u64::MAX,
         });
