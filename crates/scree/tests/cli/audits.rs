@@ -145,7 +145,11 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
             expected.values().sum::<u64>()
         );
         assert_eq!(number(&told["placement"]["captured"]), units.len() as u64);
-        assert_eq!(told["predicted"]["agrees"], true, "{told:#}");
+        // Of twenty audits one does not agree, by chance; of twenty thousand one is this far out.
+        for ratio in ["less_ratio", "more_ratio"] {
+            let ratio = told["predicted"][ratio].as_f64().expect("a number");
+            assert!(ratio < 0.99995, "{told:#}");
+        }
         (whole, part) = (whole.max(whole_now.len()), part.max(part_now.len()));
     }
     assert_eq!((whole, part > 30), (119, true), "one is empty");
