@@ -263,7 +263,7 @@ fn predicted(
         .whole
         .saturating_add(counts.part)
         .saturating_add(counts.none);
-    // Of sealed volumes lengths are not told, and nothing depends on them.
+    // Of sealed volumes lengths are known where their keys are, and nothing depends on them.
     if count == 0 || (files.lengths().is_empty() && !is_sealed) {
         return Ok(None);
     }
