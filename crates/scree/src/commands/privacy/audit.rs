@@ -20,6 +20,7 @@ use volume::VolumeConfig;
 use world::World;
 
 use super::super::{Failure, Session, or_dash, segment};
+use super::files::FILES_MAX;
 use super::{percent, refused};
 use crate::args::PrivacyAuditArguments;
 use crate::output::{Table, print, print_notice};
@@ -218,9 +219,6 @@ fn notices(audit: &Audit) -> Vec<String> {
     notices
 }
 
-/// So many files a model can tell something of.
-const FILES_MAX: u64 = 1 << 28;
-
 /// What is told fits together: it comes from a host, by a controller.
 fn check(found: &AuditFound) -> Result<(), Failure> {
     let sum = |held: &AuditHeld| {
@@ -236,7 +234,7 @@ fn check(found: &AuditFound) -> Result<(), Failure> {
         }
         let files = &found.files;
         let is_whole = files.whole_bytes <= files.content.readable;
-        (all.1 <= FILES_MAX && is_whole).then_some(())
+        (all.1 <= FILES_MAX as u64 && is_whole).then_some(())
     };
     let held = [&found.blocks, &found.map, &found.files.content];
     let fits = held.into_iter().try_for_each(sum).and_then(|()| lengths());

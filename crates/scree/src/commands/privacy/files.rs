@@ -14,7 +14,7 @@ use crate::output::{Format, print_notice};
 use crate::progress::Progress;
 
 /// No list has more files: their lengths take some gigabytes then.
-const FILES_MAX: usize = 1 << 28;
+pub const FILES_MAX: usize = 1 << 28;
 
 /// No line of a list is longer, in bytes: what has longer ones is something else.
 const LINE_BYTES_MAX: usize = 1 << 20;
