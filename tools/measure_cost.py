@@ -6,12 +6,13 @@ encrypts in guests in machines of cost_guest.py, calibrated in one of 512 MiB; v
 
 import hashlib
 import json
+import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cost_guest
-from lib import BINARY, run
+from lib import BINARY, Failed
 
 CIPHERS = ["aes-256-xts", "aes-128-xts", "aes-256-cbc", "aes-128-cbc"]
 
@@ -24,11 +25,11 @@ WORDS = [10, 50, 100, 250, 500]
 BLOCK_WORKS = ["cold:200M:256K", "direct:48M:16K:30:1", "direct:64M:64K:70:1"]
 STACKABLE_WORKS = ["write:80M:64K", "write:48M:16K", "write:100M:512K", "cold:100M:256K",
                    "random:24M:16K", "random:48M:64K", "words:100M"]
-VOLUME_WORKS = ["direct:192M:64K:100:8", "direct:256M:64K:50:8", "direct:192M:16K:70:4", "direct:256M:256K:30:4",
-                "direct:384M:128K:80:16", "direct:96M:16K:0:8"]
+VOLUME_WORKS = ["direct:96M:64K:100:8", "direct:128M:64K:50:8", "direct:96M:16K:70:4", "direct:128M:256K:30:4",
+                "direct:192M:128K:80:16", "direct:48M:16K:0:8"]
 
-# What encryption adds to a volume is less than what all else of it takes, and a machine is never quiet.
-VOLUME_ROUNDS = 9
+# What encryption adds to a volume is less than what all else of it takes, and a machine is never quiet: many rounds.
+VOLUME_ROUNDS = 24
 
 # Small works are measured more often: the kernel tells idle time to 10 ms.
 ROUNDS_SMALL = 5
@@ -133,7 +134,7 @@ def volumes(rig, place, cipher):
     kept = rig.folder / f"{place}.calibration"
     at = ["--calibration", kept, "--place", place, "--folder", rig.folder]
     # Memory is above volumes, and none of these works asks it.
-    words = ["--rounds", VOLUME_ROUNDS, "--bytes", "32M", "--data-max", "1M"]
+    words = ["--rounds", VOLUME_ROUNDS, "--bytes", "16M", "--data-max", "1M"]
 
     def calibrate():
         kept.unlink(missing_ok=True)
@@ -151,7 +152,12 @@ def volumes(rig, place, cipher):
 
 def cost(*words):
     """What `scree cost` says on this machine."""
-    return json.loads(run(BINARY, "cost", *words, "-o", "json"))
+    # What it notes beside is for people.
+    said = subprocess.run([str(word) for word in (BINARY, "cost", *words, "-o", "json")], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, text=True)
+    if said.returncode != 0:
+        raise Failed(f"`scree cost {words[0]}` ended with {said.returncode}")
+    return json.loads(said.stdout)
 
 
 def measure(rig):

@@ -125,7 +125,7 @@ prediction is, of what was measured.
 (`-icount`), Debian's kernel, and a disk of 60 MB/s: so CPU time is what programs do, and not what else the host does. An
 AES instruction takes as long there as any other. Scree, gocryptfs and dm-crypt are those that run anywhere. `guest-block`
 is dm-crypt below ext4 (sectors of 4 KiB), and all of the machine's CPU time; `guest-stackable` is gocryptfs above ext4,
-and the time of the program and of gocryptfs. `box` and `agent` are volumes of a `scree up` over NBD, two units in folders
+and the time of the program and of gocryptfs. `box` and `agent` are volumes of a `scree up` over NBD, with two units in folders
 of one disk, and its CPU time, on {host}: there an AES instruction takes what it takes. Each
 work is done as often as the table below says, by turns with encryption and without; the median counts. All works end when
 all is durable. Where three rounds or more differ by as much as what came in addition, and the prediction is within that,

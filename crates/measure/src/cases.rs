@@ -5,6 +5,7 @@ use model::cost::{Prediction, accuracy, predict};
 use crate::calibration::MeasuredPlace;
 use crate::chance::within;
 use crate::place::Place;
+use crate::rounds::{Rounds, differences, median_of};
 use crate::{Cipher, Machine, MeasureError, Run, Waiting, Work};
 
 /// One work, with a cipher: as it was predicted, and as it was.
@@ -75,23 +76,18 @@ pub fn compare(
         return Err(MeasureError::Unfit(why));
     }
     let machine = Machine::here();
-    let mut runs = vec![[Vec::new(), Vec::new()]; works.len()];
-    for round in 0..rounds {
-        for (way, with) in [None, Some(cipher)].into_iter().enumerate() {
-            let name = with.map_or("nothing", Cipher::name);
-            let mut opened = place.open(with)?;
-            for (work, runs) in works.iter().zip(&mut runs) {
-                (waiting.say)(format!("{kind} with {name}, round {}: {work}", round + 1));
-                runs[way].push(work.run(&mut *opened, waiting.stop)?);
-            }
-            opened.close()?;
-        }
-    }
-    let each = works.iter().zip(&runs).map(|(work, [plain, sealed])| {
-        let rounds = sealed.iter().zip(plain);
-        let added: Vec<Run> = rounds.map(|(sealed, plain)| sealed.less(plain)).collect();
+    let rounds = Rounds {
+        kind,
+        ways: &[None, Some(cipher)],
+        works,
+        count: rounds,
+    };
+    let runs = rounds.run(place, waiting, |_, _, _| Ok(()))?;
+    let (all_plain, all_sealed) = (&runs[0], &runs[1]);
+    let each = works.iter().enumerate().map(|(index, work)| {
+        let added = differences(index, all_plain, all_sealed);
         let within_s = within(&added);
-        let (plain, sealed) = (Run::median(plain), Run::median(sealed));
+        let (plain, sealed) = (median_of(index, all_plain), median_of(index, all_sealed));
         let memory_bytes = machine.memory_bytes as f64;
         let mut workload = work.workload(plain.flow, memory_bytes, machine.cpus as f64);
         if let Work::Words { .. } = work {

@@ -139,6 +139,14 @@ pub(crate) fn prepare(
     export.flush()
 }
 
+/// Writes all of it once, so that no later write is the first one to its place.
+pub(crate) fn fill((socket, name): (&Path, &str), bytes: u64) -> Result<(), MeasureError> {
+    let stop = Stop::default();
+    let mut export = Export::open(socket, name, &stop)?;
+    export.requests(&whole(bytes), 4)?;
+    export.flush()
+}
+
 /// Writes everything up to there, from the beginning.
 fn whole(bytes: u64) -> Vec<Request> {
     let every = 1 << 20;

@@ -1,14 +1,7 @@
 //! E and D where encryption runs: the same work with it and without.
 //!
-//! ```text
-//!  rounds:   plain   cipher 1   cipher 2 …        each opens the place, does all work, closes it
-//!            plain   cipher 1   cipher 2 …
-//!                └── less ──┘
-//!                    median               a request's CPU time with it less that without in the
-//!                                         same round, by size of requests
-//! ```
-//!
-//! What else a machine does comes and goes, and meets both of a round alike.
+//! A request's CPU time with it less that without in the same round (see `rounds`), and of these
+//! the median, by size of requests.
 
 use std::ops::Range;
 
@@ -18,7 +11,9 @@ use model::cost::{Both, BySize, Flow, Layer, Linear};
 use crate::calibration::{MeasuredLayer, MeasuredPlace};
 use crate::chance::within;
 use crate::place::{Place, PlaceKind};
-use crate::{Cipher, MeasureError, Run, Waiting, Work, target};
+use crate::rounds::{Round, Rounds, differences, median_of};
+use crate::target::Plain;
+use crate::{Cipher, MeasureError, Run, Waiting, Work};
 
 /// How much is done.
 #[derive(Debug, Clone)]
@@ -161,33 +156,26 @@ pub fn calibrate(
         .chain(sizes.alone.iter().copied())
         .chain(sizes.apart.into_iter().flatten())
         .collect();
-    let mut rounds: Vec<Vec<Vec<Run>>> = vec![Vec::new(); ways.len()];
     let mut target = None;
-    for round in 0..effort.rounds {
-        for (way, runs) in ways.iter().zip(&mut rounds) {
-            let name = way.map_or("nothing", Cipher::name);
-            let mut opened = place.open(*way)?;
-            let mut these = Vec::new();
-            for work in &works {
-                (waiting.say)(format!("{kind} with {name}, round {}: {work}", round + 1));
-                these.push(work.run(&mut *opened, waiting.stop)?);
-            }
-            runs.push(these);
-            if way.is_none() && target.is_none() && round + 1 == effort.rounds {
-                (waiting.say)(format!("{kind}: throughput and memory"));
-                let plain = medians(&works, runs);
-                target = Some(target::measure(
-                    &mut *opened,
-                    &sizes,
-                    &plain,
-                    effort,
-                    waiting.stop,
-                )?);
-            }
-            opened.close()?;
-        }
-    }
-    let (plain, sealed) = rounds
+    let rounds = Rounds {
+        kind,
+        ways: &ways,
+        works: &works,
+        count: effort.rounds,
+    };
+    let runs = rounds.run(place, waiting, |opened, runs, waiting| {
+        (waiting.say)(format!("{kind}: throughput and memory"));
+        let mut plain = Plain {
+            opened,
+            sizes: &sizes,
+            runs: &medians(&works, runs),
+            effort,
+            stop: waiting.stop,
+        };
+        target = Some(plain.measure()?);
+        Ok(())
+    })?;
+    let (plain, sealed) = runs
         .split_first()
         .ok_or_else(|| MeasureError::Unfit("nothing was measured".to_owned()))?;
     let at = now();
@@ -218,12 +206,10 @@ pub fn now() -> Timestamp {
 }
 
 /// Of each work, its median over all rounds.
-fn medians(works: &[Work], rounds: &[Vec<Run>]) -> Vec<(Work, Run)> {
-    let each = works.iter().enumerate().map(|(index, work)| {
-        let runs: Vec<Run> = rounds.iter().map(|runs| runs[index]).collect();
-        (*work, Run::median(&runs))
-    });
-    each.collect()
+fn medians(works: &[Work], rounds: &[Round]) -> Vec<(Work, Run)> {
+    let each = works.iter().enumerate();
+    each.map(|(index, work)| (*work, median_of(index, rounds)))
+        .collect()
 }
 
 /// What a request takes, by its size, of those runs that go one way only.
@@ -240,21 +226,14 @@ pub(crate) fn per_operation(
 }
 
 /// What encryption adds to each work: the median over all rounds of how much more it was.
-fn added(works: &[Work], plain: &[Vec<Run>], sealed: &[Vec<Run>]) -> Vec<(Work, Run)> {
+fn added(works: &[Work], plain: &[Round], sealed: &[Round]) -> Vec<(Work, Run)> {
     let each = works.iter().enumerate();
     each.map(|(index, work)| (*work, Run::median(&differences(index, plain, sealed))))
         .collect()
 }
 
-/// Of one work, how much more each round was with encryption.
-fn differences(index: usize, plain: &[Vec<Run>], sealed: &[Vec<Run>]) -> Vec<Run> {
-    let both = plain.iter().zip(sealed);
-    both.map(|(plain, sealed)| sealed[index].less(&plain[index]))
-        .collect()
-}
-
 /// How many of these works may have nothing added to them, for all that rounds tell.
-fn unsure(works: Range<usize>, plain: &[Vec<Run>], sealed: &[Vec<Run>]) -> usize {
+fn unsure(works: Range<usize>, plain: &[Round], sealed: &[Round]) -> usize {
     let is_unsure = |index: &usize| {
         let more = differences(*index, plain, sealed);
         within(&more).is_some_and(|within_s| Run::median(&more).cpu_s.abs() <= within_s)

@@ -29,6 +29,7 @@ mod files;
 mod layers;
 mod machine;
 pub mod place;
+mod rounds;
 mod stop;
 mod target;
 mod words;

@@ -15,114 +15,118 @@ const STREAM_BYTES: u64 = 1 << 20;
 /// So many requests are under way where it is to do as much as it can.
 const DEPTH: u32 = 16;
 
-/// Measures a place that is open without encryption; `plain` are its runs of these works.
-pub(crate) fn measure(
-    opened: &mut dyn Opened,
-    sizes: &Sizes,
-    plain: &[(Work, Run)],
-    effort: &Effort,
-    stop: &Stop,
-) -> Result<Target, MeasureError> {
-    match opened.surface() {
-        Surface::Export { .. } => of_export(opened, sizes, plain, effort, stop),
-        Surface::Folder(_) => of_folder(opened, sizes, plain, effort, stop),
-    }
+/// A place that is open without encryption, and what is known of it.
+pub(crate) struct Plain<'a> {
+    pub(crate) opened: &'a mut dyn Opened,
+    pub(crate) sizes: &'a Sizes,
+    /// Its runs of these works.
+    pub(crate) runs: &'a [(Work, Run)],
+    pub(crate) effort: &'a Effort,
+    pub(crate) stop: &'a Stop,
 }
 
-/// A volume, and the memory of whoever uses it.
-fn of_export(
-    opened: &mut dyn Opened,
-    sizes: &Sizes,
-    plain: &[(Work, Run)],
-    effort: &Effort,
-    stop: &Stop,
-) -> Result<Target, MeasureError> {
-    let mut rate = |read_percent| {
-        let work = Work::Direct {
-            bytes: sizes.stream_bytes,
-            request_bytes: LARGE_BYTES,
-            read_percent,
-            depth: DEPTH,
-        };
-        let run = work.run(opened, stop)?;
-        Ok::<_, MeasureError>(sizes.stream_bytes as f64 / run.run_s)
-    };
-    let bytes_per_s = Both {
-        write: rate(0)?,
-        read: rate(100)?,
-    };
-    let folder = opened
-        .plain_folder()
-        .map(|folder| FolderOpened::new(folder.to_owned()))
-        .transpose()?;
-    let reads = match folder {
-        Some(mut folder) => above(&seen(&mut folder, effort, stop)?, bytes_per_s.read)?,
-        None => Curve::flat(),
-    };
-    let direct_cpu = both(&plain[sizes.deep()], |run| run.cpu_s);
-    Ok(Target {
-        bytes_per_s,
-        reads,
-        writes: Curve::flat(),
-        cpu: direct_cpu,
-        direct_cpu,
-        direct_latency: both(&plain[sizes.single()], |run| run.run_s),
-    })
-}
-
-fn of_folder(
-    opened: &mut dyn Opened,
-    sizes: &Sizes,
-    plain: &[(Work, Run)],
-    effort: &Effort,
-    stop: &Stop,
-) -> Result<Target, MeasureError> {
-    let mut streams = Vec::new();
-    for request_bytes in [SMALL_BYTES, STREAM_BYTES] {
-        let bytes = sizes.stream_bytes;
-        let write = Work::Write {
-            bytes,
-            request_bytes,
-        };
-        let read = Work::ReadCold {
-            bytes,
-            request_bytes,
-            is_random: false,
-        };
-        for work in [write, read] {
-            streams.push((work, work.run(opened, stop)?));
+impl Plain<'_> {
+    /// Measures it.
+    pub(crate) fn measure(&mut self) -> Result<Target, MeasureError> {
+        match self.opened.surface() {
+            Surface::Export { .. } => self.of_export(),
+            Surface::Folder(_) => self.of_folder(),
         }
     }
-    // Through memory the CPU may be what bounds it; that is counted by itself.
-    let rate = |way: fn(&Both<Flow>) -> Flow| {
-        let of = |(_, run): &(Work, Run)| way(&run.flow).bytes / run.run_s;
-        streams
-            .iter()
-            .chain(&plain[sizes.deep()])
-            .map(of)
-            .fold(1.0, f64::max)
-    };
-    let bytes_per_s = Both {
-        read: rate(|flow| flow.read),
-        write: rate(|flow| flow.write),
-    };
-    let seen = seen(opened, effort, stop)?;
-    Ok(Target {
-        bytes_per_s,
-        reads: curve(seen.iter().map(|one| CurvePoint {
-            data_ratio: one.data_ratio,
-            speedup: one.read_bytes_per_s / bytes_per_s.read,
-            missed: one.missed,
-        }))?,
-        writes: curve(seen.iter().map(|one| CurvePoint {
-            data_ratio: one.data_ratio,
-            speedup: one.written_bytes_per_s / bytes_per_s.write,
-            missed: 1.0,
-        }))?,
-        cpu: both(&streams, |run| run.cpu_s),
-        direct_cpu: both(&plain[sizes.deep()], |run| run.cpu_s),
-        direct_latency: both(&plain[sizes.single()], |run| run.run_s),
-    })
+
+    fn run(&mut self, work: &Work) -> Result<Run, MeasureError> {
+        work.run(self.opened, self.stop)
+    }
+
+    /// A volume, and the memory of whoever uses it.
+    fn of_export(&mut self) -> Result<Target, MeasureError> {
+        let bytes = self.sizes.stream_bytes;
+        let mut rate = |read_percent| {
+            let work = Work::Direct {
+                bytes,
+                request_bytes: LARGE_BYTES,
+                read_percent,
+                depth: DEPTH,
+            };
+            let run = self.run(&work)?;
+            Ok::<_, MeasureError>(bytes as f64 / run.run_s)
+        };
+        let bytes_per_s = Both {
+            write: rate(0)?,
+            read: rate(100)?,
+        };
+        let folder = self.opened.plain_folder();
+        let folder = folder.map(|folder| FolderOpened::new(folder.to_owned()));
+        let reads = match folder.transpose()? {
+            Some(mut folder) => above(
+                &seen(&mut folder, self.effort, self.stop)?,
+                bytes_per_s.read,
+            )?,
+            None => Curve::flat(),
+        };
+        Ok(Target {
+            bytes_per_s,
+            reads,
+            writes: Curve::flat(),
+            cpu: self.direct_cpu(),
+            direct_cpu: self.direct_cpu(),
+            direct_latency: self.direct_latency(),
+        })
+    }
+
+    fn of_folder(&mut self) -> Result<Target, MeasureError> {
+        let mut streams = Vec::new();
+        for request_bytes in [SMALL_BYTES, STREAM_BYTES] {
+            let bytes = self.sizes.stream_bytes;
+            let write = Work::Write {
+                bytes,
+                request_bytes,
+            };
+            let read = Work::ReadCold {
+                bytes,
+                request_bytes,
+                is_random: false,
+            };
+            for work in [write, read] {
+                streams.push((work, self.run(&work)?));
+            }
+        }
+        // Through memory the CPU may be what bounds it; that is counted by itself.
+        let rate = |way: fn(&Both<Flow>) -> Flow| {
+            let of = |(_, run): &(Work, Run)| way(&run.flow).bytes / run.run_s;
+            let all = streams.iter().chain(&self.runs[self.sizes.deep()]);
+            all.map(of).fold(1.0, f64::max)
+        };
+        let bytes_per_s = Both {
+            read: rate(|flow| flow.read),
+            write: rate(|flow| flow.write),
+        };
+        let seen = seen(self.opened, self.effort, self.stop)?;
+        Ok(Target {
+            bytes_per_s,
+            reads: curve(seen.iter().map(|one| CurvePoint {
+                data_ratio: one.data_ratio,
+                speedup: one.read_bytes_per_s / bytes_per_s.read,
+                missed: one.missed,
+            }))?,
+            writes: curve(seen.iter().map(|one| CurvePoint {
+                data_ratio: one.data_ratio,
+                speedup: one.written_bytes_per_s / bytes_per_s.write,
+                missed: 1.0,
+            }))?,
+            cpu: both(&streams, |run| run.cpu_s),
+            direct_cpu: self.direct_cpu(),
+            direct_latency: self.direct_latency(),
+        })
+    }
+
+    fn direct_cpu(&self) -> Both<Linear> {
+        both(&self.runs[self.sizes.deep()], |run| run.cpu_s)
+    }
+
+    fn direct_latency(&self) -> Both<Linear> {
+        both(&self.runs[self.sizes.single()], |run| run.run_s)
+    }
 }
 
 fn both(runs: &[(Work, Run)], of: fn(&Run) -> f64) -> Both<Linear> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::programs::{Running, run, start};
 use super::{Opened, Place, PlaceKind, Settings};
 use crate::error::At as _;
-use crate::{Account, Cipher, MeasureError, Meter, Surface};
+use crate::{Account, Cipher, MeasureError, Meter, Surface, exports};
 
 /// It answers by then, or never.
 const START_MAX: Duration = Duration::from_secs(120);
@@ -121,17 +121,23 @@ impl Place for VolumePlace {
                 .run(&["chain", "apply", &policy.to_string_lossy()])?;
         }
         self.scree.run(&["volume", "export", &name])?;
-        Ok(Box::new(VolumeOpened {
+        let socket = self.scree.folder.join("nbd.sock");
+        let mut opened = Box::new(VolumeOpened {
             surface: Surface::Export {
-                socket: self.scree.folder.join("nbd.sock"),
+                socket: socket.clone(),
                 name: name.clone(),
             },
             scree: self.scree.clone(),
             process: self.process.id(),
-            name,
+            name: name.clone(),
             snapshots: 0,
             plain: self.plain.clone(),
-        }))
+        });
+        // A box has written its head by now, and the map of a volume without one is still empty:
+        // what is done for the first time costs more, and would seem to be what a box saves.
+        exports::fill((&socket, &name), self.bytes)?;
+        opened.settle()?;
+        Ok(opened)
     }
 }
 
