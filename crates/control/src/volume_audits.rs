@@ -98,7 +98,8 @@ impl Acting {
     /// Calls an audit off, if it has not ended, and forgets what it has found; as it was.
     ///
     /// # Errors
-    /// As [`Self::audit_of_volume`].
+    /// As [`Self::audit_of_volume`], and if it is another's on a volume that the asker does not
+    /// administer.
     pub async fn delete_audit(&self, volume: &str, id: AuditId) -> Result<AuditView, ControlError> {
         let now = self.now().await?;
         let database = &self.inner.database;

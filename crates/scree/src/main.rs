@@ -17,6 +17,7 @@ mod plot;
 mod profiles;
 mod progress;
 mod shell;
+mod signals;
 mod tls_files;
 mod up;
 mod yaml;

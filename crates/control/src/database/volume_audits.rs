@@ -3,9 +3,9 @@
 //!
 //! One that has not ended holds the version that it is of, and lets its host read that; so it
 //! ends when its host says nothing of it any more. What was found is kept for a day, or until
-//! it is deleted, and so much of a volume. Whoever may read the volume may have it audited, read
-//! what was found, and delete it: of a volume that is not sealed it has names and lengths of
-//! files.
+//! it is deleted, and so much of a volume. Whoever may read the volume may have it audited, and read
+//! what was found: of a volume that is not sealed it has names and lengths of files. Who has asked
+//! for one, and whoever administers the volume, may delete it.
 
 use api::host::{AuditReport, WantedAudit};
 use api::types::AuditFound;
@@ -58,6 +58,8 @@ pub struct AuditOfVolume {
     pub volume: VolumeId,
     /// The snapshot that was named, if one was.
     pub snapshot: Option<SnapshotId>,
+    /// Who has asked for it; nobody knows of those that older controllers took.
+    pub asker: Option<PartyId>,
     /// What of it.
     pub version: VersionKey,
     /// Who does it, by name.
@@ -203,8 +205,8 @@ impl Database {
             check_room(&mut *change, &row).await?;
             sqlx::query(
                 "INSERT INTO volume_audits (id, volume, snapshot, host, version_volume, \
-                 version_number, units, files, size_bytes, state, created_ms, told_ms) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11)",
+                 version_number, units, files, size_bytes, state, created_ms, told_ms, asker) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12)",
             )
             .bind(new.id.to_string())
             .bind(row.id.to_string())
@@ -217,6 +219,7 @@ impl Database {
             .bind(size_bytes.cast_signed())
             .bind(AuditState::Waiting.as_str())
             .bind(now.0)
+            .bind(asker.party.id.to_string())
             .execute(&mut *change)
             .await?;
             super::hosts::assign(&mut *change, host).await?;
@@ -240,17 +243,15 @@ impl Database {
         now: Millis,
     ) -> Result<(VolumeRow, AuditOfVolume), DatabaseError> {
         let mut moment = self.moment().await?;
-        let need = Need::Have(Right::Read);
-        let row = rights::volume_for(&mut moment, asker, volume, need).await?;
-        let audit = one(&mut moment, row.id, id, now).await?;
-        Ok((row, audit))
+        readable(&mut moment, asker, volume, id, now).await
     }
 
     /// Calls an audit off, if it has not ended, and forgets what it has found. Returns it as it
     /// was.
     ///
     /// # Errors
-    /// As [`Self::audit_for`].
+    /// As [`Self::audit_for`]; [`DatabaseError::Forbidden`] also for somebody who neither has asked
+    /// for it nor administers the volume.
     pub async fn delete_audit(
         &self,
         asker: &Asker,
@@ -259,9 +260,11 @@ impl Database {
         now: Millis,
     ) -> Result<(VolumeRow, AuditOfVolume), DatabaseError> {
         act!(self, asker, change, {
-            let need = Need::Have(Right::Read);
-            let row = rights::volume_for(&mut *change, asker, volume, need).await?;
-            let audit = one(&mut *change, row.id, id, now).await?;
+            let (row, audit) = readable(&mut *change, asker, volume, id, now).await?;
+            if audit.asker != Some(asker.party.id) {
+                let need = Need::Have(Right::Administer);
+                rights::volume_for(&mut *change, asker, volume, need).await?;
+            }
             let gone = sqlx::query("DELETE FROM volume_audits WHERE id = $1 RETURNING host")
                 .bind(id.to_string())
                 .fetch_all(&mut *change)
@@ -352,6 +355,20 @@ impl Database {
     }
 }
 
+/// One of a volume that the asker may read.
+async fn readable(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    volume: &str,
+    id: AuditId,
+    now: Millis,
+) -> Result<(VolumeRow, AuditOfVolume), DatabaseError> {
+    let need = Need::Have(Right::Read);
+    let row = rights::volume_for(connection, asker, volume, need).await?;
+    let audit = one(connection, row.id, id, now).await?;
+    Ok((row, audit))
+}
+
 /// One that has not ended, or not long ago.
 async fn one(
     connection: &mut AnyConnection,
@@ -378,6 +395,7 @@ fn audit_of_volume(row: &AnyRow) -> Result<AuditOfVolume, DatabaseError> {
         id: rows::spelt(row, "id")?,
         volume: rows::spelt(row, "volume")?,
         snapshot: rows::spelt_if_any(row, "snapshot")?,
+        asker: rows::spelt_if_any(row, "asker")?,
         version: version(row)?,
         host_name: row.try_get("host_name")?,
         units: read(row.try_get("units")?)?,

@@ -84,7 +84,7 @@ async fn show(
 
 /// Call an audit of a volume off, or forget what it has found
 ///
-/// It is shown as it was.
+/// For who has asked for it, or administers the volume. It is shown as it was.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/audits/{audit}",
     operation_id = "delete_audit", tag = "audits",
     params(("volume" = String, Path, description = "Name or id"),

@@ -56,18 +56,33 @@ pub fn on_postgres<R: Rows, F: Future<Output = ()>>(server: &Postgres, claim: im
 
 /// Adds a host that is heard of at `now`.
 pub async fn add_host(database: &Database, asker: &Asker, name: &str, now: Millis) -> PartyId {
+    let party = add_party(database, asker, (Kind::Host, name), now).await;
+    let heard = database.note_heard(party.id, now);
+    heard.await.expect("kept");
+    party.id
+}
+
+/// Adds a user.
+pub async fn add_user(database: &Database, asker: &Asker, name: &str, now: Millis) -> PartyRow {
+    add_party(database, asker, (Kind::User, name), now).await
+}
+
+async fn add_party(
+    database: &Database,
+    asker: &Asker,
+    (kind, name): (Kind, &str),
+    now: Millis,
+) -> PartyRow {
     let party = PartyRow {
         id: PartyId::from_random(number()),
-        subject: Subject::new(Kind::Host, name).expect("a name"),
+        subject: Subject::new(kind, name).expect("a name"),
         is_administrator: false,
         is_disabled: false,
         created: now,
     };
     let made = database.insert_party(asker, &party, &Membership::None);
     made.await.expect("made");
-    let heard = database.note_heard(party.id, now);
-    heard.await.expect("kept");
-    party.id
+    party
 }
 
 /// An empty volume of 1 MiB to be made.

@@ -2,13 +2,14 @@
 
 use api::host::{AuditReport, CatalogCall};
 use api::types::AuditFound;
-use api::words::AuditState;
-use base::{AuditId, UnitId};
+use api::words::{AuditState, Right};
+use base::{AuditId, GrantId, UnitId};
 use catalog::VersionKey;
-use control::database::{DatabaseError, Errand, NewAudit, Reach};
+use control::database::{DatabaseError, Errand, NewAudit, NewGrant, Object, Reach};
 use world::Millis;
 
-use crate::fresh::{number, on_postgres, on_sqlite};
+use crate::askers;
+use crate::fresh::{add_user, number, on_postgres, on_sqlite};
 use crate::images::{NOW, Rows};
 use crate::postgres::Postgres;
 
@@ -40,6 +41,11 @@ fn an_owner_has_so_many_under_way_and_so_many_kept() {
 }
 
 #[test]
+fn a_reader_deletes_what_they_asked_for_and_an_owner_all() {
+    on_sqlite(claims::a_reader_deletes_what_they_asked_for_and_an_owner_all);
+}
+
+#[test]
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
     on_postgres(
@@ -50,6 +56,10 @@ fn all_of_it_is_so_on_postgresql() {
     on_postgres(
         &server,
         claims::an_owner_has_so_many_under_way_and_so_many_kept,
+    );
+    on_postgres(
+        &server,
+        claims::a_reader_deletes_what_they_asked_for_and_an_owner_all,
     );
 }
 
@@ -214,6 +224,43 @@ mod claims {
             nothing.is_ok(),
             "its parent's version is its own: {nothing:?}"
         );
+    }
+
+    pub async fn a_reader_deletes_what_they_asked_for_and_an_owner_all(rows: Rows) {
+        let (database, owner, host) = (&rows.database, &rows.asker, rows.hosts[0]);
+        let (id, _) = rows.volumes[0];
+        let reader = askers::of(add_user(database, owner, "reader", NOW).await);
+        let grant = NewGrant {
+            id: GrantId::from_random(number()),
+            object: Object::Volume(id),
+            user: reader.party.subject.clone(),
+            right: Right::Read,
+            vm: String::new(),
+        };
+        database.insert_grant(owner, &grant).await.expect("given");
+        let volume = id.to_string();
+        let begin = async |asker| {
+            let asked = new(host);
+            let begun = database.begin_audit(asker, &volume, &asked, NOW).await;
+            begun.expect("begun").id
+        };
+        let delete = async |asker, audit| {
+            let deleted = database.delete_audit(asker, &volume, audit, NOW).await;
+            deleted.map(drop)
+        };
+        let (of_owner, of_reader) = (begin(owner).await, begin(&reader).await);
+        let refused = delete(&reader, of_owner).await;
+        assert!(
+            matches!(refused, Err(DatabaseError::Forbidden { .. })),
+            "{refused:?}"
+        );
+        let shown = database.audit_for(&reader, &volume, of_owner, NOW).await;
+        assert_eq!(shown.expect("still there").1.asker, Some(owner.party.id));
+        delete(&reader, of_reader).await.expect("their own");
+        let another = begin(&reader).await;
+        for audit in [of_owner, another] {
+            delete(owner, audit).await.expect("the owner's");
+        }
     }
 
     pub async fn an_audit_that_nobody_does_any_more_ends(rows: Rows) {

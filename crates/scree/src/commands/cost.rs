@@ -12,12 +12,12 @@ mod validate;
 use std::path::Path;
 
 use measure::{Calibration, Cipher, Machine, PlaceKind, Stop};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::Failure;
 use super::offline::failed;
 use crate::args::CostCommand;
 use crate::output::Format;
+use crate::signals::Ends;
 
 /// Runs `scree cost`.
 pub fn run_cost(format: Format, command: CostCommand) -> Result<(), Failure> {
@@ -45,25 +45,13 @@ fn until_signalled() -> Result<Stop, Failure> {
         .enable_io()
         .build()
         .map_err(cannot)?;
-    let listen = |kind| runtime.block_on(async { signal(kind) }).map_err(cannot);
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut hangup = listen(SignalKind::hangup())?;
+    let mut ends = runtime.block_on(async { Ends::of_command() })?;
     let stop = Stop::default();
     let told = stop.clone();
     let waits = move || {
-        let mut one = || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = interrupt.recv() => (),
-                    _ = terminate.recv() => (),
-                    _ = hangup.recv() => (),
-                }
-            });
-        };
-        one();
+        runtime.block_on(ends.come());
         told.stop();
-        one();
+        runtime.block_on(ends.come());
         std::process::exit(1);
     };
     let thread = std::thread::Builder::new().name("signals".to_owned());

@@ -22,15 +22,14 @@ use frontend::nbd::{
     ExportOptions, ExportTable, ExportThread, ListenOptions, Server, ServerOptions, Watcher,
 };
 use policy::{BoxKind, BoxPolicy, Policy};
-use tokio::signal::unix::{SignalKind, signal};
 use world::{Wake, World, host};
 
 use super::prepare;
 use super::readiness::{announce, tell_init};
 use super::relay_boxes::{Boxes, policy_of};
-use super::unit::Ends;
 use crate::args::{Flush, RelayArguments, RelayTarget};
 use crate::commands::Failure;
+use crate::signals::Ends;
 
 /// Pauses before a connection is made again.
 const AGAIN: Reconnect = Reconnect::Again {
@@ -180,9 +179,7 @@ fn open(
 }
 
 async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure> {
-    let mut ends = Ends::new()?;
-    // Taken, so that it does nothing.
-    let _hangup = signal(SignalKind::hangup())?;
+    let mut ends = Ends::of_daemon()?;
     let RelayTarget::Nbd(NbdUri { at, export, tls }) = &arguments.to;
     let policy = policy(world, arguments, export)?;
     let is_active = arguments.journal.is_some() || policy.as_ref().is_some_and(has_journal);
@@ -258,7 +255,10 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
     let mut looks = host::ticks(LOOK_AT_DEVICE_EVERY);
     let failure = loop {
         tokio::select! {
-            () = ends.come() => break None,
+            name = ends.come() => {
+                tracing::info!("{name}");
+                break None;
+            }
             // Whoever starts it anew has a journal carried out.
             _ = looks.tick() => if let Some(why) = served.failure() {
                 break Some(why);

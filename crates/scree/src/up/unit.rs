@@ -10,7 +10,6 @@ use std::time::Duration;
 use api::Profile;
 use daemon::{BEGIN_EVERY, Keeping, Service};
 use identity::Kind;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use world::{World, host};
 
@@ -21,6 +20,7 @@ use super::settings::Identity;
 use crate::args::DaemonArguments;
 use crate::commands::Failure;
 use crate::monitoring;
+use crate::signals::Ends;
 
 /// How long connections may take to be closed.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -37,37 +37,9 @@ pub fn run_unit(folder: &Path, arguments: &DaemonArguments) -> Result<(), Failur
     ended
 }
 
-/// The signals that end it.
-pub(super) struct Ends {
-    terminate: Signal,
-    interrupt: Signal,
-    quit: Signal,
-}
-
-impl Ends {
-    pub(super) fn new() -> Result<Self, Failure> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            quit: signal(SignalKind::quit())?,
-        })
-    }
-
-    pub(super) async fn come(&mut self) {
-        let name = tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.quit.recv() => "SIGQUIT",
-        };
-        tracing::info!("{name}");
-    }
-}
-
 async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Result<(), Failure> {
     // Before anything is opened: a signal that comes early counts too.
-    let mut ends = Ends::new()?;
-    // Taken, so that it does nothing.
-    let _hangup = signal(SignalKind::hangup())?;
+    let mut ends = Ends::of_daemon()?;
     let Some(listen) = arguments.listen else {
         return Err(Failure::new("say with --listen where hosts come in"));
     };
@@ -99,7 +71,10 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
     let renewing = tokio::spawn(keep_renewed(world.clone(), identity, note));
     let started = tokio::select! {
         started = Service::start(world, settings) => started,
-        () = ends.come() => return Ok(()),
+        name = ends.come() => {
+            tracing::info!("{name}");
+            return Ok(());
+        }
     };
     let service = started.map_err(|error| Failure::of(&error))?;
     monitor.add(Arc::new(service.clone()));
@@ -115,7 +90,10 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
         service.url(),
     ));
     let ended = tokio::select! {
-        () = ends.come() => Ok(()),
+        name = ends.come() => {
+            tracing::info!("{name}");
+            Ok(())
+        }
         ended = running => Err(format!("the daemon ended by itself: {ended:?}")),
         ended = renewing => Err(format!("nobody renews the certificate any more: {ended:?}")),
     };

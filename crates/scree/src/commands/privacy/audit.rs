@@ -2,7 +2,6 @@
 //! of as many.
 
 use std::path::Path;
-use std::pin::pin;
 
 use agent::audits::open_listing;
 use agent::folder::key_places;
@@ -15,7 +14,6 @@ use model::leakage::{Deal, FileList, Placement, Simulation, Spread, estimate};
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
 use volume::VolumeConfig;
 use world::World;
 
@@ -25,6 +23,7 @@ use super::{percent, refused};
 use crate::args::PrivacyAuditArguments;
 use crate::output::{Table, print, print_notice};
 use crate::progress::Progress;
+use crate::signals::Ends;
 use crate::up::given_passphrase;
 
 /// One answer is held back for so long, in seconds.
@@ -89,12 +88,12 @@ impl Session {
             let name = &arguments.volume;
             let progress = Progress::start(format!("waiting for host {} to begin", audit.host));
             let path = format!("{path}/{}", audit.id);
-            let mut stopped = pin!(stopped()?);
+            let mut ends = Ends::of_command()?;
             while audit.ended.is_none() {
                 let look = format!("{path}?wait={WAIT_SECONDS}");
                 audit = tokio::select! {
                     audit = self.client.get(&look) => audit?,
-                    () = &mut stopped => {
+                    _ = ends.come() => {
                         let _: Audit = self.client.delete(&path).await?;
                         return Err(Failure::new("the audit was called off"));
                     }
@@ -134,19 +133,6 @@ impl Session {
             shown(audited, &arguments.volume)
         })?)
     }
-}
-
-/// Comes true with a signal that ends it.
-fn stopped() -> Result<impl Future<Output = ()>, Failure> {
-    let cannot = |error: std::io::Error| Failure::new(format!("signals: {error}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => (),
-            _ = terminate.recv() => (),
-        }
-    })
 }
 
 /// Opens what is sealed of what was found, if the volume's wrapping key is here.
