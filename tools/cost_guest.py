@@ -22,7 +22,7 @@ DISK_BYTES_PER_S = 60_000_000
 # Its scratch disk.
 DISK_BYTES = 6 << 30
 
-PROGRAMS = ["cryptsetup", "mke2fs", "gocryptfs", "fusermount"]
+PROGRAMS = ["cryptsetup", "mke2fs", "gocryptfs", "fusermount", "setpriv"]
 
 INIT = """#!/bin/busybox sh
 /bin/busybox --install -s /bin

@@ -107,7 +107,7 @@ def machine(found):
 
 def words_table(found):
     _, parts = found["guest-block"]
-    rows = [[f"{case['bytes'] >> 20} MB", seconds(case["plain_run_s"]), seconds(case["measured_run_s"]),
+    rows = [[f"{case['bytes'] >> 20} MiB", seconds(case["plain_run_s"]), seconds(case["measured_run_s"]),
              percent(case["measured_cpu_s"] / case["plain_cpu_s"]),
              percent(case["predicted_cpu_s"] / case["plain_cpu_s"])]
             for case in parts["words"]["cases"]]
@@ -126,7 +126,7 @@ prediction is, of what was measured.
 AES instruction takes as long there as any other. Scree, gocryptfs and dm-crypt are those that run anywhere. `guest-block`
 is dm-crypt below ext4 (sectors of 4 KiB), and all of the machine's CPU time; `guest-stackable` is gocryptfs above ext4,
 and the time of the program and of gocryptfs. `box` and `agent` are volumes of a `scree up` over NBD, with two units in folders
-of one disk, and its CPU time, on {host}: there an AES instruction takes what it takes. Each
+in memory, and its CPU time, on {host}: there an AES instruction takes what it takes. Each
 work is done as often as the table below says, by turns with encryption and without; the median counts. All works end when
 all is durable. Where three rounds or more differ by as much as what came in addition, and the prediction is within that,
 nothing is known of either, and the case counts neither way ("of which nothing").

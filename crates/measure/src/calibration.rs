@@ -77,6 +77,9 @@ pub enum CalibrationError {
     /// A term is below 0, or no number.
     #[error("what it says of {0} cannot be")]
     Terms(String),
+    /// It has a place more than once.
+    #[error("it has {0} twice")]
+    Twice(PlaceKind),
 }
 
 impl Calibration {
@@ -100,8 +103,20 @@ impl Calibration {
             return Err(CalibrationError::Version { found: version });
         }
         let read: Self = serde_json::from_slice(bytes)?;
-        for place in &read.places {
-            let wrong = |what: String| Err(CalibrationError::Terms(what));
+        let wrong = |what: String| Err(CalibrationError::Terms(what));
+        for (number, one) in read.ciphers.iter().enumerate() {
+            let is_twice = read.ciphers[..number]
+                .iter()
+                .any(|other| other.cipher == one.cipher);
+            if is_twice || !one.cpu.read.is_valid() || !one.cpu.write.is_valid() {
+                return wrong(one.cipher.to_string());
+            }
+        }
+        for (number, place) in read.places.iter().enumerate() {
+            let mut before = read.places[..number].iter();
+            if before.any(|other| other.place == place.place) {
+                return Err(CalibrationError::Twice(place.place));
+            }
             if !place.target.is_valid() {
                 return wrong(place.place.to_string());
             }
@@ -261,6 +276,18 @@ mod tests {
         assert!(refused(&endless).contains("agent with aes-256-gcm"));
         let slow = text(|one| one.places[0].target.bytes_per_s.read = 0.0);
         assert!(refused(&slow).contains("agent"));
+        let twice = text(|one| one.places.push(one.places[0].clone()));
+        assert!(refused(&twice).contains("agent twice"));
+        let saving = text(|one| {
+            let mut cpu: Both<Linear> = Both::default();
+            cpu.write.byte_s = -1e-9;
+            one.ciphers.push(crate::CipherSpeed {
+                cipher: Cipher::Aes128Gcm,
+                cpu,
+                blocks: Vec::new(),
+            });
+        });
+        assert!(refused(&saving).contains("aes-128-gcm"));
         let cut = text(|_| ());
         for length in [1, cut.len() / 2, cut.len() - 1] {
             refused(&cut[..length]);

@@ -11,7 +11,7 @@ use chain::luks::Xts;
 use model::cost::{Both, Linear};
 use serde::{Deserialize, Serialize};
 
-use crate::{Account, MeasureError, Meter};
+use crate::{Account, MeasureError, Meter, Stop};
 
 /// What encrypts, with the length of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -102,16 +102,16 @@ pub struct CipherSpeed {
 const BLOCKS: [usize; 4] = [512, 4096, 65_536, 1 << 20];
 
 impl CipherSpeed {
-    /// Measures it, each size and direction for that long.
+    /// Measures it, each size and direction for so many seconds.
     ///
     /// # Errors
-    /// If the kernel's accounts cannot be read.
-    pub fn measure(cipher: Cipher, each_s: f64) -> Result<Self, MeasureError> {
+    /// If the kernel's accounts cannot be read, or it is to end.
+    pub fn measure(cipher: Cipher, each_s: f64, stop: &Stop) -> Result<Self, MeasureError> {
         let mut machine = Turn::new(cipher);
         let mut blocks = Vec::new();
         for bytes in BLOCKS {
-            let write = machine.seconds(bytes, true, each_s)?;
-            let read = machine.seconds(bytes, false, each_s)?;
+            let write = machine.seconds(bytes, true, (each_s, stop))?;
+            let read = machine.seconds(bytes, false, (each_s, stop))?;
             blocks.push((bytes as u64, Both { read, write }));
         }
         let line = |way: fn(&Both<f64>) -> f64| {
@@ -207,7 +207,12 @@ impl Turn {
     }
 
     /// Seconds of a CPU for one block of so many bytes.
-    fn seconds(&mut self, bytes: usize, is_write: bool, each_s: f64) -> Result<f64, MeasureError> {
+    fn seconds(
+        &mut self,
+        bytes: usize,
+        is_write: bool,
+        (each_s, stop): (f64, &Stop),
+    ) -> Result<f64, MeasureError> {
         let meter = Meter::new(vec![Account::Own]);
         let plain = vec![3_u8; bytes];
         let mut sealed = plain.clone();
@@ -220,6 +225,7 @@ impl Turn {
             (count, spent_s) = (0, 0.0);
             let before = meter.read()?;
             while spent_s < each_s / 2.0 {
+                stop.check()?;
                 for _ in 0..(1 << 20) / bytes.max(4096) {
                     block.clear();
                     block.extend_from_slice(begins_as);
@@ -271,7 +277,7 @@ mod tests {
             assert_ne!(block[..4096], plain[..], "{cipher}");
             turn.decrypt(&mut block, 5);
             assert_eq!(block[..4096], plain[..], "{cipher}");
-            let speed = CipherSpeed::measure(cipher, 0.002).expect("measured");
+            let speed = CipherSpeed::measure(cipher, 0.002, &Stop::default()).expect("measured");
             // Of so short a time nobody knows which part is whose: but all of it takes some.
             let block = Flow::of(4096, 4096);
             for line in [speed.cpu.read, speed.cpu.write] {

@@ -134,15 +134,16 @@ pub(crate) fn prepare(
     else {
         return Ok(());
     };
-    let mut export = Export::open(socket, name, stop)?;
-    export.requests(&whole(bytes), 4)?;
-    export.flush()
+    fill((socket, name), bytes, stop)
 }
 
 /// Writes all of it once, so that no later write is the first one to its place.
-pub(crate) fn fill((socket, name): (&Path, &str), bytes: u64) -> Result<(), MeasureError> {
-    let stop = Stop::default();
-    let mut export = Export::open(socket, name, &stop)?;
+pub(crate) fn fill(
+    (socket, name): (&Path, &str),
+    bytes: u64,
+    stop: &Stop,
+) -> Result<(), MeasureError> {
+    let mut export = Export::open(socket, name, stop)?;
     export.requests(&whole(bytes), 4)?;
     export.flush()
 }

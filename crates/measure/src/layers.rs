@@ -179,22 +179,21 @@ pub fn calibrate(
         .split_first()
         .ok_or_else(|| MeasureError::Unfit("nothing was measured".to_owned()))?;
     let at = now();
-    let layers = ciphers
-        .iter()
-        .zip(sealed)
-        .map(|(cipher, runs)| MeasuredLayer {
+    let layers = ciphers.iter().zip(sealed).map(|(cipher, runs)| {
+        Ok(MeasuredLayer {
             cipher: *cipher,
             at,
-            layer: layer(kind, &sizes, &added(&works, plain, runs)),
+            layer: layer(kind, &sizes, &added(&works, plain, runs))?,
             unsure: unsure(sizes.deep(), plain, runs),
             measured: sizes.works.len(),
-        });
+        })
+    });
     Ok(MeasuredPlace {
         place: kind,
         at,
         memory_bytes: effort.memory_bytes,
         target: target.ok_or_else(|| MeasureError::Unfit("no round was asked for".to_owned()))?,
-        layers: layers.collect(),
+        layers: layers.collect::<Result<_, MeasureError>>()?,
     })
 }
 
@@ -218,11 +217,20 @@ pub(crate) fn per_operation(
     way: fn(&Both<Flow>) -> Flow,
     of: fn(&Run) -> f64,
 ) -> Linear {
+    Linear::through(&each_operation(runs, way, of))
+}
+
+/// Of those runs that go one way: how large a request is, in bytes, and what it takes.
+fn each_operation(
+    runs: &[(Work, Run)],
+    way: fn(&Both<Flow>) -> Flow,
+    of: fn(&Run) -> f64,
+) -> Vec<(f64, f64)> {
     let each = |(_, run): &(Work, Run)| {
         let flow = way(&run.flow);
         (flow.operations > 0.0).then(|| (flow.bytes / flow.operations, of(run) / flow.operations))
     };
-    Linear::through(&runs.iter().filter_map(each).collect::<Vec<_>>())
+    runs.iter().filter_map(each).collect()
 }
 
 /// What encryption adds to each work: the median over all rounds of how much more it was.
@@ -241,28 +249,29 @@ fn unsure(works: Range<usize>, plain: &[Round], sealed: &[Round]) -> usize {
     works.filter(is_unsure).count()
 }
 
-fn layer(kind: PlaceKind, sizes: &Sizes, added: &[(Work, Run)]) -> Layer {
+fn layer(kind: PlaceKind, sizes: &Sizes, added: &[(Work, Run)]) -> Result<Layer, MeasureError> {
     let of_work = |wanted: &Work| added.iter().find(|(work, _)| work == wanted);
     let apart = sizes.apart.and_then(|[together, apart]| {
         let more = of_work(&apart)?.1.cpu_s - of_work(&together)?.1.cpu_s;
         Some(more / Flow::of(apart.bytes(), LARGE_BYTES).operations)
     });
-    let line = |range: Range<usize>, way: fn(&Both<Flow>) -> Flow, of: fn(&Run) -> f64| {
-        let points = added[range].iter().filter_map(|(_, run)| {
-            let flow = way(&run.flow);
-            let each = (flow.bytes / flow.operations, of(run) / flow.operations);
-            (flow.operations > 0.0).then_some(each)
-        });
-        BySize::new(points.collect()).unwrap_or_else(|_| BySize::nothing())
+    let by_size = |range: Range<usize>, way: fn(&Both<Flow>) -> Flow, of: fn(&Run) -> f64| {
+        match each_operation(&added[range], way, of) {
+            // A way in which nothing goes.
+            points if points.is_empty() => Ok(BySize::nothing()),
+            points => BySize::new(points).map_err(|error| MeasureError::Unfit(error.to_string())),
+        }
     };
-    let both = |range: Range<usize>, of: fn(&Run) -> f64| Both {
-        read: line(range.clone(), |flow| flow.read, of),
-        write: line(range, |flow| flow.write, of),
+    let both = |range: Range<usize>, of: fn(&Run) -> f64| {
+        Ok::<_, MeasureError>(Both {
+            read: by_size(range.clone(), |flow| flow.read, of)?,
+            write: by_size(range, |flow| flow.write, of)?,
+        })
     };
     let is_above_memory = kind == PlaceKind::GuestStackable;
-    Layer {
-        cpu: both(sizes.deep(), |run| run.cpu_s),
-        latency: both(sizes.single(), |run| run.run_s),
+    Ok(Layer {
+        cpu: both(sizes.deep(), |run| run.cpu_s)?,
+        latency: both(sizes.single(), |run| run.run_s)?,
         request_bytes_max: HUGE_BYTES as f64,
         merged_bytes: LARGE_BYTES as f64,
         apart_s: Both {
@@ -270,7 +279,7 @@ fn layer(kind: PlaceKind, sizes: &Sizes, added: &[(Work, Run)]) -> Layer {
             write: 0.0,
         },
         is_above_memory,
-    }
+    })
 }
 
 #[cfg(test)]
@@ -316,7 +325,7 @@ mod tests {
             alone: Vec::new(),
             apart: None,
         };
-        let found = layer(PlaceKind::GuestBlock, &sizes, &added);
+        let found = layer(PlaceKind::GuestBlock, &sizes, &added).expect("sizes");
         let line = found.cpu.write.line();
         assert!((line.operation_s - 5e-6).abs() < 1e-9, "{found:?}");
         assert!((line.byte_s - 2e-9).abs() < 1e-13, "{found:?}");

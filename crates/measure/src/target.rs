@@ -9,6 +9,9 @@ use crate::{MeasureError, Run, Stop, Surface, Work};
 /// Data of these sizes, of the memory.
 const RATIOS: [f64; 7] = [0.1, 0.25, 0.5, 0.65, 0.8, 1.0, 1.5];
 
+/// Memory holds data of this part of it; the paper saw it do so up to 0.68.
+const HELD_RATIO: f64 = 0.65;
+
 /// Requests of those who read and write from one end to the other, in bytes.
 const STREAM_BYTES: u64 = 1 << 20;
 
@@ -146,13 +149,22 @@ struct Seen {
     missed: f64,
 }
 
+/// As much data as is tried, in bytes: if the larger ones are too much, as much as may be.
+fn tried(effort: &Effort) -> Vec<u64> {
+    let whole = |bytes: u64| bytes / STREAM_BYTES * STREAM_BYTES;
+    let of_memory = RATIOS.map(|ratio| (ratio * effort.memory_bytes as f64) as u64);
+    let mut tried: Vec<u64> = of_memory
+        .into_iter()
+        .map(|bytes| whole(bytes.min(effort.curve_bytes_max)))
+        .filter(|bytes| *bytes > 0)
+        .collect();
+    tried.dedup();
+    tried
+}
+
 fn seen(opened: &mut dyn Opened, effort: &Effort, stop: &Stop) -> Result<Vec<Seen>, MeasureError> {
     let mut all = Vec::new();
-    for data_ratio in RATIOS {
-        let bytes = (data_ratio * effort.memory_bytes as f64) as u64 / STREAM_BYTES * STREAM_BYTES;
-        if bytes == 0 || bytes > effort.curve_bytes_max {
-            continue;
-        }
+    for bytes in tried(effort) {
         let write = Work::Write {
             bytes,
             request_bytes: STREAM_BYTES,
@@ -165,7 +177,7 @@ fn seen(opened: &mut dyn Opened, effort: &Effort, stop: &Stop) -> Result<Vec<See
         let read = warm.run(opened, stop)?;
         let bytes = bytes as f64;
         all.push(Seen {
-            data_ratio,
+            data_ratio: bytes / effort.memory_bytes.max(1) as f64,
             written_bytes_per_s: bytes / written.returned_s,
             read_bytes_per_s: bytes / read.run_s,
             missed: (read.fetched_bytes / bytes).min(1.0),
@@ -189,10 +201,19 @@ fn above(seen: &[Seen], target_bytes_per_s: f64) -> Result<Curve, MeasureError> 
     }))
 }
 
-/// What was too much to be tried is taken to be as if there were no memory.
+/// Of what was too much to be tried, data as large as memory is taken to be as if there were
+/// none, and what memory has for sure as what was tried.
 fn curve(points: impl Iterator<Item = CurvePoint>) -> Result<Curve, MeasureError> {
     let mut points: Vec<CurvePoint> = points.collect();
     if points.last().is_none_or(|last| last.data_ratio < 1.0) {
+        let last = points.last().copied();
+        points.extend(
+            last.filter(|last| last.data_ratio < HELD_RATIO)
+                .map(|last| CurvePoint {
+                    data_ratio: HELD_RATIO,
+                    ..last
+                }),
+        );
         points.push(CurvePoint {
             data_ratio: 1.0,
             speedup: 1.0,
@@ -222,5 +243,29 @@ mod tests {
         assert_eq!((factor(1.0), curve.at(2.0).missed), (1.0, 1.0));
         // A target that is faster than memory is not slowed down by it.
         assert_eq!(above(&seen, 1e10).expect("a curve").at(0.5).speedup, 1.0);
+    }
+
+    #[test]
+    fn of_more_memory_than_may_be_tried_as_much_is_tried_as_may_be() {
+        let effort = |memory_gib: u64, max_gib: u64| Effort {
+            rounds: 1,
+            bytes: 1,
+            memory_bytes: memory_gib << 30,
+            curve_bytes_max: max_gib << 30,
+        };
+        assert_eq!(tried(&effort(64, 4)), [4 << 30]);
+        assert_eq!(tried(&effort(10, 4)), [1 << 30, 2560 << 20, 4 << 30]);
+        assert_eq!(tried(&effort(2, 4)).len(), RATIOS.len());
+        assert_eq!(tried(&effort(64, 0)), [] as [u64; 0]);
+        // Of a 16th of the memory all was found there: so it is up to where memory is known to
+        // hold everything.
+        let point = CurvePoint {
+            data_ratio: 0.0625,
+            speedup: 20.0,
+            missed: 0.0,
+        };
+        let curve = curve(std::iter::once(point)).expect("a curve");
+        assert_eq!(curve.at(0.5).missed, 0.0);
+        assert_eq!((curve.at(1.0).missed, curve.at(1.0).speedup), (1.0, 1.0));
     }
 }

@@ -1,4 +1,6 @@
 //! The signals that end something.
+//!
+//! One that whoever started the program has it ignore (`nohup` does that of hangups) ends nothing.
 
 use std::future::poll_fn;
 use std::io;
@@ -42,7 +44,10 @@ impl Ends {
         ignored: &[(&str, SignalKind)],
     ) -> Result<Self, Failure> {
         let cannot = |error: io::Error| Failure::new(format!("signals: {error}"));
-        let ends = ends.iter().map(|(name, kind)| Ok((*name, signal(*kind)?)));
+        let ends = ends
+            .iter()
+            .filter(|(_, kind)| !is_ignored(*kind))
+            .map(|(name, kind)| Ok((*name, signal(*kind)?)));
         let ignored = ignored.iter().map(|(_, kind)| signal(*kind));
         Ok(Self {
             signals: ends.collect::<io::Result<_>>().map_err(cannot)?,
@@ -61,6 +66,21 @@ impl Ends {
         })
         .await
     }
+}
+
+/// As this process was started, if it does not listen for it yet.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it is this very process that is asked about"
+)]
+fn is_ignored(kind: SignalKind) -> bool {
+    // Without it nothing says so.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
 }
 
 #[cfg(test)]

@@ -30,14 +30,26 @@ pub enum ForeignError {
     Empty,
 }
 
+const IOLOG_2: &str = "fio version 2 iolog";
+
+/// Whether a text tells when requests were made. fio's version 2 tells only for how long nothing
+/// was asked for on purpose.
+#[must_use]
+pub fn has_times(text: &str) -> bool {
+    first_line(text) != IOLOG_2
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default().trim()
+}
+
 /// The requests in a text, in its order, of all files or disks that it is of.
 ///
 /// # Errors
 /// [`ForeignError`].
 pub fn read_foreign(text: &str) -> Result<Vec<Record>, ForeignError> {
-    let first = text.lines().next().unwrap_or_default().trim();
-    let records = match first {
-        "fio version 2 iolog" => iolog(text, false)?,
+    let records = match first_line(text) {
+        IOLOG_2 => iolog(text, false)?,
         "fio version 3 iolog" => iolog(text, true)?,
         _ => blkparse(text)?,
     };
@@ -188,6 +200,7 @@ mod tests {
         let second = "fio version 2 iolog\n/dev/x add\n/dev/x open\n/dev/x write 0 4096\n\
                       /dev/x wait 20 0\n/dev/x read 4096 8192\n/dev/x sync\n/dev/x close\n";
         let read = read_foreign(second).expect("it is one");
+        assert!(!has_times(second));
         let expected = [
             ("write", 0, 0, 4096),
             ("read", 20_000, 4096, 8192),
@@ -196,6 +209,7 @@ mod tests {
         assert_eq!(told(&read), expected);
         let third = "fio version 3 iolog\n0 x add\n0 x open\n7 x trim 512 512\n9 x datasync\n";
         let read = read_foreign(third).expect("it is one");
+        assert!(has_times(third));
         assert_eq!(
             told(&read),
             [("trim", 7_000_000, 512, 512), ("flush", 9_000_000, 0, 0)]

@@ -17,7 +17,7 @@ mod record;
 mod whole;
 
 pub use batch::{BATCH_RECORDS_MAX, Batch, BatchHead, Batches, HEAD_BYTES, TraceError};
-pub use foreign::{ForeignError, read_foreign};
+pub use foreign::{ForeignError, has_times, read_foreign};
 pub use iolog::{IOLOG_HEAD, iolog_file, iolog_line};
 pub use record::{Outcome, RECORD_BYTES, Record, Verb};
 pub use whole::Trace;

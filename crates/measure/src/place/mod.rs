@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Cipher, MeasureError, Meter, Surface};
+use crate::{Cipher, MeasureError, Meter, Stop, Surface};
 
 /// A place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -99,6 +99,8 @@ pub struct Settings {
     pub scree: PathBuf,
     /// No work needs more, in bytes: how large volumes are.
     pub bytes_max: u64,
+    /// May have it end while a place is made ready.
+    pub stop: Stop,
 }
 
 /// A place that work is done in.

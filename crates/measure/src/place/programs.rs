@@ -19,6 +19,7 @@ fn hint(program: &str) -> &'static str {
         "gocryptfs" => "install the package gocryptfs",
         "cryptsetup" => "install the package cryptsetup-bin",
         "fusermount3" | "fusermount" => "install the package fuse3",
+        "setpriv" => "install the package util-linux",
         "mkfs.ext4" => "install the package e2fsprogs",
         _ => "is it in the search path?",
     }
@@ -90,22 +91,33 @@ fn told(said: &[u8], status: &std::process::ExitStatus) -> String {
     }
 }
 
-/// Starts it; its end is that of what is returned. What it says goes to this file.
+/// The same, but it is told to end when this process does, however that comes.
+fn ends_with_us(command: &Command) -> Command {
+    let mut ends = Command::new("setpriv");
+    ends.args(["--pdeathsig", "TERM", "--"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    ends
+}
+
+/// Starts it, with nothing but its words; its end is that of what is returned, or of this process.
+/// What it says goes to this file.
 ///
 /// # Errors
 /// If it cannot be started.
-pub fn start(mut command: Command, says: PathBuf) -> Result<Running, MeasureError> {
+pub fn start(command: &Command, says: PathBuf) -> Result<Running, MeasureError> {
     let file = File::create(&says).at(&says)?;
-    let child = command
+    let mut started = ends_with_us(command);
+    let child = started
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(file)
         .spawn()
-        .map_err(|error| unstarted(&command, error))?;
+        .map_err(|error| unstarted(&started, error))?;
     Ok(Running {
         child,
-        what: shown(&command),
+        what: shown(command),
         says,
     })
 }
@@ -197,7 +209,7 @@ mod tests {
         let words = ["sh", "-c", "echo why >&2; exit 3"];
         let failed = run(command(&words), b"").expect_err("it fails").to_string();
         assert!(failed.contains("3: why"), "{failed}");
-        let mut running = start(command(&words), folder.path().join("says")).expect("started");
+        let mut running = start(&command(&words), folder.path().join("says")).expect("started");
         let never = running.until("nothing", Duration::from_secs(60), || false);
         let failed = never.expect_err("it ends").to_string();
         assert!(failed.contains("3: why"), "{failed}");
@@ -210,7 +222,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let cat = || {
             start(
-                command(&["tail", "-f", "/dev/null"]),
+                &command(&["tail", "-f", "/dev/null"]),
                 folder.path().join("says"),
             )
         };

@@ -64,7 +64,7 @@ impl Place for StackablePlace {
             &kept_name,
             &seen_name,
         ];
-        let mut daemon = start(command(&words), self.folder.join("gocryptfs.said"))?;
+        let mut daemon = start(&command(&words), self.folder.join("gocryptfs.said"))?;
         let device = |path: &PathBuf| std::fs::metadata(path).map(|data| data.dev()).ok();
         let outside = device(&self.folder);
         // It is unmounted when this is dropped, however far it got.

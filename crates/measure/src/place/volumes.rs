@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::programs::{Running, run, start};
 use super::{Opened, Place, PlaceKind, Settings};
 use crate::error::At as _;
-use crate::{Account, Cipher, MeasureError, Meter, Surface, exports};
+use crate::{Account, Cipher, MeasureError, Meter, Stop, Surface, exports};
 
 /// It answers by then, or never.
 const START_MAX: Duration = Duration::from_secs(120);
@@ -22,6 +22,7 @@ pub struct VolumePlace {
     bytes: u64,
     opened: u32,
     plain: PathBuf,
+    stop: Stop,
 }
 
 /// How its commands are given.
@@ -61,7 +62,7 @@ impl VolumePlace {
             "100000",
         ];
         let says = settings.folder.join("up.said");
-        let mut process = start(scree.command(&words), says)?;
+        let mut process = start(&scree.command(&words), says)?;
         process.until("`scree up` does not answer", START_MAX, || {
             scree.run(&["status"]).is_ok()
         })?;
@@ -75,6 +76,7 @@ impl VolumePlace {
             bytes: settings.bytes_max,
             opened: 0,
             plain: settings.folder.join("plain"),
+            stop: settings.stop.clone(),
         })
     }
 }
@@ -135,7 +137,7 @@ impl Place for VolumePlace {
         });
         // A box has written its head by now, and the map of a volume without one is still empty:
         // what is done for the first time costs more, and would seem to be what a box saves.
-        exports::fill((&socket, &name), self.bytes)?;
+        exports::fill((&socket, &name), self.bytes, &self.stop)?;
         opened.settle()?;
         Ok(opened)
     }

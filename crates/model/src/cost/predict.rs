@@ -103,14 +103,18 @@ fn passed(workload: &Workload, target: &Target, layer: &Layer) -> Both<Vec<Flow>
     let cut = |flows: &[Flow]| flows.iter().map(|flow| flow.cut(most)).collect();
     let asked = workload.asked();
     Both {
-        // What is read through memory is read ahead, in requests as large as there can be.
+        // What is read through memory is read ahead, in requests as large as memory makes them,
+        // however large those are that it was asked for in.
         read: match is_direct {
             true => cut(&workload.flow.read),
-            false => vec![asked.read.part(missed(workload, target)).merged(merged)],
+            false => {
+                let missed = asked.read.part(missed(workload, target));
+                vec![missed.cut(merged).merged(merged)]
+            }
         },
         write: match is_direct || layer.is_above_memory {
             true => cut(&workload.flow.write),
-            false => vec![asked.write.merged(merged)],
+            false => vec![asked.write.merged(merged).cut(most)],
         },
     }
 }
@@ -157,12 +161,19 @@ pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Predictio
         Caching::Memory { .. } if layer.is_above_memory => late_s,
         Caching::Memory { .. } => 0.0,
     };
+    // Who was traced may have waited for something else: that a layer's requests are shorter
+    // makes them no faster for sure.
+    let waited_s = match workload.run_s {
+        Some(_) => waited_s.max(0.0),
+        None => waited_s,
+    };
+    let busy_s = (plain_cpu_s + cpu_s) / cpus;
     Prediction {
         passed,
         cpu_s,
         plain_cpu_s,
         plain_run_s,
-        run_s: (plain_run_s + waited_s).max((plain_cpu_s + cpu_s) / cpus),
+        run_s: (plain_run_s + waited_s).max(busy_s).max(0.0),
         latency_s: if operations > 0.0 {
             late_s / operations
         } else {

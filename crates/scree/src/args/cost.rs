@@ -63,7 +63,7 @@ pub struct CalibrateArguments {
     pub place: PlaceArguments,
 
     /// Each cipher is measured for so long by itself, by size and direction.
-    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = some_time)]
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = cipher_time)]
     pub cipher_time: Duration,
 
     /// How often each is measured; the median counts.
@@ -76,7 +76,7 @@ pub struct CalibrateArguments {
     pub bytes: u64,
 
     /// The memory that there is. [default: all of this machine's]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = some_size)]
     pub memory: Option<u64>,
 
     /// The effect of memory is tried with no more data.
@@ -86,15 +86,21 @@ pub struct CalibrateArguments {
 
 #[derive(Args)]
 pub struct PredictArguments {
-    #[command(flatten)]
-    pub calibration: CalibrationArguments,
+    /// What was measured; may be given again: of a guest and of its host.
+    #[arg(
+        long = "calibration",
+        value_name = "FILE",
+        default_value = "scree-cost.json"
+    )]
+    pub calibrations: Vec<PathBuf>,
 
     /// Where encryption could run; may be given again. [default: all that were calibrated]
     #[arg(long = "place", value_name = "PLACE", value_parser = place)]
     pub places: Vec<PlaceKind>,
 
-    /// With what; may be given again. One that was not calibrated there is predicted by what it
-    /// takes by itself. [default: all that were calibrated]
+    /// With what; may be given again. One that was not calibrated there, but its mode with a key
+    /// of another length, is predicted by what both take by themselves. [default: all that were
+    /// calibrated]
     #[arg(long = "cipher", value_name = "CIPHER", value_parser = cipher)]
     pub ciphers: Vec<Cipher>,
 
@@ -129,18 +135,19 @@ pub struct WorkloadArguments {
     pub read: Option<u64>,
 
     /// What was recorded of a disk: by a box `trace` (then all of its files), by fio
-    /// (write_iolog), or by blktrace, as blkparse prints it.
+    /// (write_iolog), or by blktrace, as blkparse prints it. Where it does not tell how many
+    /// requests were under way together, say --direct.
     #[arg(long = "trace", value_name = "FILE", group = "asked", num_args = 1..,
           conflicts_with_all = ["write", "read", "request", "data", "warm", "memory"])]
     pub traces: Vec<PathBuf>,
 
     /// In requests of this size.
-    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = request)]
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = some_size)]
     pub request: u64,
 
     /// How large the data is, if it is read or written more than once. [default: as much as is
     /// read or written, the larger of both]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = some_size)]
     pub data: Option<u64>,
 
     /// It was read or written before.
@@ -148,7 +155,7 @@ pub struct WorkloadArguments {
     pub warm: bool,
 
     /// The memory of the machine that reads and writes. [default: as it was calibrated]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = some_size)]
     pub memory: Option<u64>,
 
     /// Past memory, with so many requests under way together.
@@ -223,7 +230,7 @@ pub struct DrawArguments {
 /// What can be drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Figure {
-    /// How busy the CPU is with encryption, a line for each memory.
+    /// How busy the CPU is in all, with encryption.
     Load,
     /// CPU time that comes in addition by the time that all takes.
     Share,
@@ -249,9 +256,9 @@ fn cipher(text: &str) -> Result<Cipher, String> {
     named(&Cipher::ALL, text)
 }
 
-fn request(text: &str) -> Result<u64, String> {
+fn some_size(text: &str) -> Result<u64, String> {
     match size(text)? {
-        0 => Err("a request has at least one byte".to_owned()),
+        0 => Err("it is at least one byte".to_owned()),
         bytes => Ok(bytes),
     }
 }
@@ -274,10 +281,13 @@ fn time(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * each_s).map_err(|_| invalid())
 }
 
-/// The same, and not none.
-fn some_time(text: &str) -> Result<Duration, String> {
+/// Longer tells no more of a cipher.
+const CIPHER_TIME_MAX: Duration = Duration::from_secs(60);
+
+fn cipher_time(text: &str) -> Result<Duration, String> {
     match time(text)? {
         Duration::ZERO => Err("it takes some time".to_owned()),
+        time if time > CIPHER_TIME_MAX => Err("it is a minute at most".to_owned()),
         time => Ok(time),
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cache::lab::{BLOCK_BYTES, Contestant, Counts, Steps};
 use cache::policy::PolicyKind;
 use serde::Serialize;
+use trace::Record;
 use world::{World, parallel};
 
 use super::Failure;
@@ -46,8 +47,8 @@ struct Outcome {
 pub fn run_cache(format: Format, command: CacheCommand) -> Result<(), Failure> {
     let CacheCommand::Simulate(arguments) = command;
     let progress = Progress::start("reading the trace");
-    let Traces { parts, notices } = read_traces(&arguments.traces)?;
-    let records = parts.concat();
+    let Traces { parts, notices, .. } = read_traces(&arguments.traces)?;
+    let records: Vec<Record> = parts.into_iter().flat_map(|part| part.records).collect();
     drop(progress);
     for notice in notices {
         print_notice(format, &notice);

@@ -29,6 +29,8 @@ pub fn run_cost(format: Format, command: CostCommand) -> Result<(), Failure> {
     }
 }
 
+const MIB: f64 = (1 << 20) as f64;
+
 fn refused(error: impl std::fmt::Display) -> Failure {
     Failure::new(error.to_string())
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -260,6 +260,15 @@ fn a_trace_is_a_workload_and_one_that_is_cut_or_of_something_else_is_none() {
     }
     fs::write(&path, [0xff; 100]).expect("written");
     assert!(rig.refused("predict", &asked).contains("no text"));
+    let pipe = ["--trace", "/dev/null"];
+    assert!(rig.refused("predict", &pipe).contains("it is no file"));
+    // Of a log that tells how long nothing was asked for on purpose, times are not those of
+    // requests; nor does any of fio's tell how many were under way.
+    let text = "fio version 2 iolog\ndisk add\ndisk wait 20 0\ndisk write 0 4096\n";
+    fs::write(&path, text).expect("written");
+    let said = rig.cost("predict", &asked);
+    assert!(said.error.contains("has no times"), "{}", said.error);
+    assert!(said.error.contains("say --direct"), "{}", said.error);
 }
 
 #[test]
@@ -267,7 +276,8 @@ fn a_calibration_of_another_machine_is_marked_and_not_validated() {
     let rig = Rig::with_place();
     rig.change(|calibration| calibration["machine"]["name"] = json!("elsewhere"));
     let told = rig.told("predict", &["--write", "1M"]);
-    let differs = told["other_machine"].as_str().expect("it is told");
+    let differs = told["ways"][0]["other_machine"].as_str();
+    let differs = differs.expect("it is told");
     assert!(differs.contains("elsewhere"), "{differs}");
     let said = rig.cost("predict", &["--write", "1M"]);
     assert!(said.error.contains("elsewhere"), "{}", said.error);
@@ -301,6 +311,8 @@ fn what_is_no_calibration_is_refused() {
         &["--write", "1M", "--cpus", "0"],
         &["--write", "1M", "--place", "moon"],
         &["--write", "1M", "--own-cpu", "-1"],
+        &["--read", "1M", "--data", "0"],
+        &["--read", "1M", "--memory", "0"],
     ] {
         assert_eq!(rig.cost("predict", bad).code, 2, "{bad:?}");
     }
@@ -395,33 +407,41 @@ fn a_place_is_calibrated_and_validated_for_real() {
     assert!(!left.iter().any(is_ours), "{left:?}");
 }
 
-/// Whoever ends it by a signal finds nothing of it left, and no process.
-#[test]
-fn a_signal_ends_it_and_all_that_it_has_started() {
-    let rig = Rig::new();
-    let folder = TempDir::new().expect("a folder");
-    let arguments = [
-        "cost",
-        "calibrate",
-        "--place",
-        "agent",
-        "--cipher-time",
-        "1ms",
-    ];
-    let mut started = Command::new(SCREE)
-        .args(arguments)
-        .args(["--rounds", "1000", "--folder"])
-        .arg(folder.path())
+/// A calibration that takes long, of volumes below that folder; and where it keeps them.
+fn long_calibration(rig: &Rig, folder: &Path) -> (Child, PathBuf) {
+    let started = Command::new(SCREE)
+        .args(["cost", "calibrate", "--place", "agent"])
+        .args(["--cipher-time", "1ms", "--rounds", "1000", "--folder"])
+        .arg(folder)
         .arg("--calibration")
         .arg(rig.path("c.json"))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .expect("scree runs");
-    let scratch = folder.path().join(format!(".scree-cost-{}", started.id()));
+    let scratch = folder.join(format!(".scree-cost-{}", started.id()));
     // It has started a Scree of its own, and made a volume there.
     let socket = scratch.join("up").join("nbd.sock");
     wait_until("a volume is measured", || socket.exists());
+    (started, scratch)
+}
+
+/// Whether a process that runs has this in its words.
+fn is_any_process_of(scratch: &Path) -> bool {
+    let scratch = scratch.to_str().expect("text");
+    let mut processes = fs::read_dir("/proc").expect("Linux").flatten();
+    processes.any(|process| {
+        let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&words).contains(scratch)
+    })
+}
+
+/// Whoever ends it by a signal finds nothing of it left, and no process.
+#[test]
+fn a_signal_ends_it_and_all_that_it_has_started() {
+    let rig = Rig::new();
+    let folder = TempDir::new().expect("a folder");
+    let (mut started, scratch) = long_calibration(&rig, folder.path());
     let mut kill = Command::new("kill");
     let killed = kill.args(["-INT", &started.id().to_string()]).status();
     assert!(killed.expect("kill runs").success());
@@ -432,10 +452,86 @@ fn a_signal_ends_it_and_all_that_it_has_started() {
     std::io::Read::read_to_string(&mut error, &mut said).expect("read");
     assert!(said.contains("ended before its end"), "{said}");
     assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 0);
-    let processes = fs::read_dir("/proc").expect("Linux").flatten();
-    for process in processes {
-        let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
-        let words = String::from_utf8_lossy(&words).into_owned();
-        assert!(!words.contains(scratch.to_str().expect("text")), "{words}");
-    }
+    assert!(!is_any_process_of(&scratch));
+}
+
+/// One that is killed can take nothing down, but what it has started does not outlive it.
+#[test]
+fn what_it_has_started_ends_with_it_however_that_comes() {
+    let rig = Rig::new();
+    let folder = TempDir::new().expect("a folder");
+    let (mut started, scratch) = long_calibration(&rig, folder.path());
+    assert!(is_any_process_of(&scratch));
+    started.kill().expect("killed");
+    started.wait().expect("it ends");
+    wait_until("all that it has started ends", || {
+        !is_any_process_of(&scratch)
+    });
+}
+
+/// Guests and hosts are calibrated by themselves, and compared.
+#[test]
+fn calibrations_of_several_machines_are_compared() {
+    let [guest, host] = [Rig::with_place(), Rig::with_place()];
+    host.change(|calibration| {
+        calibration["places"][0]["place"] = json!("box");
+        calibration["machine"]["name"] = json!("a-host");
+    });
+    let other = host.path("c.json");
+    let other = ["--calibration", other.to_str().expect("text")];
+    let asked = ["--write", "1M", "--direct", "1"];
+    let told = guest.told("predict", &[&asked[..], &other[..]].concat());
+    let ways = told["ways"].as_array().expect("ways");
+    assert_eq!(ways.len(), 2, "{told}");
+    assert_eq!(ways[1]["place"], "box");
+    assert_eq!(ways[1]["machine"], "a-host");
+    assert!(ways[0]["other_machine"].is_null(), "{told}");
+    assert!(ways[1]["other_machine"].is_string(), "{told}");
+    // What is not there is named beside what is the cheapest.
+    let said = guest.cost("predict", &[&asked[..], &other[..]].concat());
+    assert!(said.out.contains(" and a-host"), "{}", said.out);
+    assert!(
+        said.error.contains("agent: not calibrated"),
+        "{}",
+        said.error
+    );
+    // One place has one calibration.
+    host.change(|calibration| calibration["places"][0]["place"] = json!("guest-block"));
+    let error = guest.refused("predict", &[&asked[..], &other[..]].concat());
+    assert!(error.contains("in several of these"), "{error}");
+}
+
+#[test]
+fn what_is_guessed_or_left_out_is_told() {
+    let rig = Rig::with_place();
+    let said = rig.cost("predict", &["--read", "1M"]);
+    assert!(!said.error.contains("is taken to have"), "{}", said.error);
+    rig.change(|calibration| calibration["places"][0]["place"] = json!("box"));
+    let said = rig.cost("predict", &["--read", "1M"]);
+    assert!(
+        said.error.contains("is taken to have 1 GiB of memory"),
+        "{}",
+        said.error
+    );
+    let ciphers = ["--cipher", "aes-256-xts", "--cipher", "aes-256-gcm"];
+    let said = rig.cost("predict", &[&["--write", "1M"], &ciphers[..]].concat());
+    let why = "box with aes-256-gcm is left out: it does not have that";
+    assert!(said.error.contains(why), "{}", said.error);
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_measured() {
+    let rig = Rig::with_place();
+    rig.change(|calibration| calibration["places"][0]["place"] = json!("box"));
+    let place = ["--place", "box"];
+    let error = rig.refused(
+        "validate",
+        &[&place[..], &["--plot", "/none/p.svg"]].concat(),
+    );
+    assert!(error.contains("its folder is not there"), "{error}");
+    let two = ["--cipher", "aes-256-xts", "--cipher", "aes-256-cbc"];
+    let error = rig.refused("validate", &[&place[..], &two].concat());
+    assert!(error.contains("aes-256-cbc was not calibrated"), "{error}");
+    let error = rig.refused("predict", &["--write", "1M", "--plot", "/none/p.svg"]);
+    assert!(error.contains("its folder is not there"), "{error}");
 }

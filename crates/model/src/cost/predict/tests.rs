@@ -125,6 +125,38 @@ fn what_memory_has_is_not_decrypted_and_takes_less_time() {
 }
 
 #[test]
+fn what_memory_reads_is_as_large_as_memory_makes_it() {
+    let asked = |request| Workload {
+        flow: Both {
+            read: vec![Flow::of(64 << 20, request)],
+            write: vec![Flow::default()],
+        },
+        ..warm(64 << 20, 1.0)
+    };
+    let [small, large] = [4096, 16 << 20].map(|bytes| predict(&asked(bytes), &target(), &layer()));
+    assert_eq!(small.passed.read, large.passed.read);
+    assert_eq!(large.passed.read.operations, 512.0);
+    // What is written is no larger than the layer takes it.
+    let mut written = asked(16 << 20);
+    std::mem::swap(&mut written.flow.read, &mut written.flow.write);
+    let said = predict(&written, &target(), &layer());
+    assert_eq!(said.passed.write.operations, 512.0);
+}
+
+#[test]
+fn who_was_traced_is_not_made_faster() {
+    let mut fast = layer();
+    fast.latency.read = BySize::new(vec![(4096.0, -1e-3)]).expect("a size");
+    let mut traced = direct(Flow::of(1 << 30, 4096), Flow::default(), 1.0);
+    traced.run_s = Some(100.0);
+    let said = predict(&traced, &target(), &fast);
+    assert_eq!((said.run_s, said.plain_run_s), (100.0, 100.0));
+    // Nor does anything take less than no time.
+    traced.run_s = None;
+    assert!(predict(&traced, &target(), &fast).run_s >= 0.0);
+}
+
+#[test]
 fn what_is_cold_is_read_once_from_the_target() {
     let mut cold = warm(300 << 20, 1000.0 * MIB);
     cold.caching = Caching::Memory {

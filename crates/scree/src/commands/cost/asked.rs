@@ -8,7 +8,7 @@ use trace::{Outcome, Record, Verb};
 
 use crate::args::WorkloadArguments;
 use crate::commands::Failure;
-use crate::commands::traces::{Traces, read_traces};
+use crate::commands::traces::{Part, Traces, read_traces};
 use crate::output::{Format, print_notice};
 
 /// As it is said, in a place.
@@ -18,7 +18,7 @@ pub fn of_arguments(
     place: &MeasuredPlace,
 ) -> Workload {
     let (read, write) = (asked.read.unwrap_or(0), asked.write.unwrap_or(0));
-    let memory = asked.memory.unwrap_or(place.memory_bytes);
+    let memory = memory_of(asked, place);
     let caching = match asked.direct {
         Some(depth) => Caching::Direct {
             depth: f64::from(depth),
@@ -36,9 +36,21 @@ pub fn of_arguments(
         },
         caching,
         own_cpu_s: asked.own_cpu,
-        cpus: cpus(asked, calibration),
+        cpus: cpus(asked.cpus, calibration),
         run_s: None,
     }
+}
+
+fn memory_of(asked: &WorkloadArguments, place: &MeasuredPlace) -> u64 {
+    asked.memory.unwrap_or(place.memory_bytes)
+}
+
+/// Whose memory a place is taken to be below of, where that is a guess: on a host it is the memory
+/// of the machine that has the disk which counts.
+pub fn guessed_memory(asked: &WorkloadArguments, place: &MeasuredPlace) -> Option<u64> {
+    let is_asked = asked.direct.is_none() && asked.traces.is_empty() && asked.read.is_some();
+    let is_guessed = asked.memory.is_none() && !place.place.is_in_guest();
+    (is_asked && is_guessed).then(|| memory_of(asked, place))
 }
 
 /// All that reached a disk, as it was recorded. What failed there is not encrypted any more than
@@ -46,14 +58,17 @@ pub fn of_arguments(
 pub fn of_traces(
     format: Format,
     asked: &WorkloadArguments,
-    calibration: &Calibration,
-) -> Result<Workload, Failure> {
-    let Traces { parts, notices } = read_traces(&asked.traces)?;
+) -> Result<impl Fn(&Calibration) -> Workload, Failure> {
+    let Traces {
+        parts,
+        notices,
+        are_timed,
+    } = read_traces(&asked.traces)?;
     for notice in notices {
         print_notice(format, &notice);
     }
     let mut counts: Both<BTreeMap<u64, u64>> = Both::default();
-    for record in parts.iter().flatten() {
+    for record in parts.iter().flat_map(|part| &part.records) {
         let way = match (record.verb, record.outcome) {
             (Verb::Read, Outcome::Done) => &mut counts.read,
             (Verb::Write, Outcome::Done) => &mut counts.write,
@@ -72,21 +87,41 @@ pub fn of_traces(
             "nothing is read or written in this trace: there is nothing to encrypt",
         ));
     }
-    let run_s: f64 = parts.iter().map(|part| duration_s(part)).sum();
+    let run_s = match are_timed {
+        true => taken_s(&parts),
+        false => 0.0,
+    };
     if run_s == 0.0 {
         let notice = "the trace has no times: how long it takes is worked out by what the target \
                       can do";
         print_notice(format, notice);
     }
-    Ok(Workload {
-        flow,
-        caching: Caching::Direct {
-            depth: f64::from(asked.direct.unwrap_or(1)),
-        },
-        own_cpu_s: asked.own_cpu,
-        cpus: cpus(asked, calibration),
+    let depth = match (asked.direct, depth(&parts, run_s)) {
+        (Some(depth), _) => f64::from(depth),
+        (None, Some(depth)) => depth,
+        (None, None) => {
+            let notice = "the trace does not tell how many requests were under way together: one \
+                          at a time is taken for it; if there were more, say --direct";
+            print_notice(format, notice);
+            1.0
+        }
+    };
+    let (own_cpu_s, asked_cpus) = (asked.own_cpu, asked.cpus);
+    Ok(move |calibration: &Calibration| Workload {
+        flow: flow.clone(),
+        caching: Caching::Direct { depth },
+        own_cpu_s,
+        cpus: cpus(asked_cpus, calibration),
         run_s: (run_s > 0.0).then_some(run_s),
     })
+}
+
+/// How many requests were under way together on the mean, but one at least (Little's law): `None`,
+/// if nothing tells how long they took.
+fn depth(parts: &[Part], run_s: f64) -> Option<f64> {
+    let records = parts.iter().flat_map(|part| &part.records);
+    let waited_s: f64 = records.map(|record| record.latency_ns as f64 / 1e9).sum();
+    (waited_s > 0.0 && run_s > 0.0).then(|| (waited_s / run_s).max(1.0))
 }
 
 /// Requests of the same length are alike.
@@ -98,17 +133,68 @@ fn by_length(counts: &BTreeMap<u64, u64>) -> Vec<Flow> {
     each.collect()
 }
 
-fn cpus(asked: &WorkloadArguments, calibration: &Calibration) -> f64 {
+fn cpus(asked: Option<u32>, calibration: &Calibration) -> f64 {
     let calibrated = calibration.machine.cpus as f64;
-    asked.cpus.map_or(calibrated, f64::from)
+    asked.map_or(calibrated, f64::from)
 }
 
-/// From when its first request was begun until its last one ended, in seconds.
-fn duration_s(records: &[Record]) -> f64 {
-    let (mut first, mut last) = (u64::MAX, 0);
-    for record in records {
-        first = first.min(record.time_ns);
-        last = last.max(record.time_ns.saturating_add(record.latency_ns));
+/// How long something was under way, in seconds: of each part from when its first request was begun
+/// until its last one ended. Parts of several disks may have been at the same time.
+fn taken_s(parts: &[Part]) -> f64 {
+    let mut all: Vec<(u64, u64)> = parts.iter().filter_map(span_ns).collect();
+    all.sort_unstable();
+    let (mut taken_ns, mut until) = (0.0, 0);
+    for (begin, end) in all {
+        taken_ns += end.saturating_sub(begin.max(until)) as f64;
+        until = until.max(end);
     }
-    last.saturating_sub(first) as f64 / 1e9
+    taken_ns / 1e9
+}
+
+/// From when to when, in nanoseconds; nothing without requests.
+fn span_ns(part: &Part) -> Option<(u64, u64)> {
+    let records = || part.records.iter();
+    let end = |record: &Record| record.time_ns.saturating_add(record.latency_ns);
+    let first = records().map(|record| record.time_ns).min()?;
+    let last = records().map(end).max()?;
+    let began_ns = part.began_us.saturating_mul(1000);
+    Some((
+        began_ns.saturating_add(first),
+        began_ns.saturating_add(last),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A part that began then, with requests of so many seconds from then on.
+    fn part(began_s: u64, requests: &[(u64, u64)]) -> Part {
+        let records = requests.iter().map(|(at, took)| Record {
+            latency_ns: took * 1_000_000_000,
+            ..Record::plain(Verb::Read, at * 1_000_000_000, (0, 4096))
+        });
+        Part {
+            began_us: began_s * 1_000_000,
+            records: records.collect(),
+        }
+    }
+
+    #[test]
+    fn what_was_at_the_same_time_counts_once() {
+        let one = || part(100, &[(1, 2), (5, 5)]);
+        assert_eq!(taken_s(&[one()]), 9.0);
+        // Of two disks, and of one later on; in any order.
+        let later = part(200, &[(0, 1)]);
+        assert_eq!(taken_s(&[later, part(102, &[(0, 18)]), one()]), 20.0);
+        assert_eq!(taken_s(&[part(0, &[])]), 0.0);
+    }
+
+    #[test]
+    fn how_many_were_under_way_is_worked_out_by_how_long_they_took() {
+        let four = part(0, &[(0, 10), (0, 10), (0, 10), (0, 10)]);
+        assert_eq!(depth(&[four], 10.0), Some(4.0));
+        assert_eq!(depth(&[part(0, &[(0, 1)])], 10.0), Some(1.0));
+        assert_eq!(depth(&[part(0, &[(0, 0), (3, 0)])], 3.0), None);
+    }
 }

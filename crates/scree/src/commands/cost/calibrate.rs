@@ -8,7 +8,7 @@ use measure::{
 };
 
 use super::scratch::Scratch;
-use super::{doubtful, load, refused, seconds, until_signalled};
+use super::{doubtful, load, percent, refused, seconds, until_signalled};
 use crate::args::CalibrateArguments;
 use crate::commands::Failure;
 use crate::commands::offline::failed;
@@ -42,13 +42,15 @@ pub fn run(format: Format, arguments: &CalibrateArguments) -> Result<(), Failure
     let stop = until_signalled()?;
     let scratch = Scratch::make(&arguments.place.folder)?;
     // Large requests have four times as much.
-    let settings = scratch.settings(&arguments.place, &arguments.places, 4 * effort.bytes)?;
+    let sizes = (&arguments.places[..], 4 * effort.bytes);
+    let settings = scratch.settings(&arguments.place, sizes, &stop)?;
     let progress = Progress::start("ciphers");
     let mut ciphers = Vec::new();
     for cipher in Cipher::ALL {
         progress.say(format!("{cipher} by itself"));
         ciphers.push(
-            CipherSpeed::measure(cipher, arguments.cipher_time.as_secs_f64()).map_err(refused)?,
+            CipherSpeed::measure(cipher, arguments.cipher_time.as_secs_f64(), &stop)
+                .map_err(refused)?,
         );
     }
     let mut calibration = Calibration {
@@ -78,6 +80,16 @@ pub fn run(format: Format, arguments: &CalibrateArguments) -> Result<(), Failure
     }
     drop(progress);
     scratch.remove()?;
+    if !arguments.places.is_empty() && effort.curve_bytes_max < effort.memory_bytes {
+        let (tried, all) = (effort.curve_bytes_max, effort.memory_bytes);
+        let part = percent(tried as f64 / all as f64);
+        let notice = format!(
+            "the effect of memory was tried with data of up to {}, {part} of it (--data-max); what \
+             is predicted of more data is guessed from that",
+            base::size::about_bytes(tried)
+        );
+        print_notice(format, &notice);
+    }
     for place in &calibration.places {
         for layer in &place.layers {
             if let Some(doubt) = layer.doubt() {

@@ -1,5 +1,7 @@
 //! Where encryption could run, and with what, of what is asked and was calibrated.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use measure::{Calibration, Cipher, MeasuredPlace, PlaceKind};
 use model::cost::Layer;
@@ -10,8 +12,10 @@ use crate::output::{Format, print_notice};
 
 /// What a file system and a cipher below it have at once, in bytes.
 const BLOCK_BYTES: f64 = 4096.0;
+
 /// One of them.
 pub struct Chosen<'a> {
+    pub calibration: &'a Calibration,
     pub place: &'a MeasuredPlace,
     pub cipher: Cipher,
     pub layer: Layer,
@@ -23,22 +27,29 @@ pub struct Chosen<'a> {
     pub doubt: Option<String>,
 }
 
-/// All that are asked for.
+/// All that are asked for, and were calibrated in one of these.
 pub fn chosen<'a>(
     format: Format,
-    calibration: &'a Calibration,
+    calibrations: &'a [Calibration],
     arguments: &PredictArguments,
 ) -> Result<Vec<Chosen<'a>>, Failure> {
     let mut found = Vec::new();
-    for kind in kinds(format, calibration, arguments)? {
-        let Some(place) = calibration.place(kind) else {
+    for kind in kinds(format, calibrations, arguments)? {
+        let having = |calibration: &'a Calibration| Some((calibration, calibration.place(kind)?));
+        let mut having = calibrations.iter().filter_map(having);
+        let Some((calibration, place)) = having.next() else {
             return Err(Failure::new(format!(
                 "{kind} was not calibrated: `scree cost calibrate --place {kind}`"
             )));
         };
+        if having.next().is_some() {
+            let why = format!("{kind} is in several of these calibrations: leave one out");
+            return Err(Failure::new(why));
+        }
         for one in &place.layers {
             if arguments.ciphers.is_empty() || arguments.ciphers.contains(&one.cipher) {
                 found.push(Chosen {
+                    calibration,
                     place,
                     cipher: one.cipher,
                     layer: one.layer.clone(),
@@ -48,12 +59,26 @@ pub fn chosen<'a>(
                 });
             }
         }
-        let missing = arguments
-            .ciphers
-            .iter()
-            .copied()
-            .filter(|cipher| kind.ciphers().contains(cipher) && place.layer(*cipher).is_none());
-        found.extend(missing.filter_map(|cipher| by_cipher(calibration, place, cipher)));
+        for cipher in &arguments.ciphers {
+            if place.layer(*cipher).is_some() {
+                continue;
+            }
+            let why = match kind.ciphers().contains(cipher) {
+                false => "it does not have that",
+                true => "nothing of that mode was calibrated there",
+            };
+            let by_cipher = match kind.ciphers().contains(cipher) {
+                false => None,
+                true => by_cipher(calibration, place, *cipher),
+            };
+            match by_cipher {
+                Some(one) => found.push(one),
+                None => {
+                    let notice = format!("{kind} with {cipher} is left out: {why}");
+                    print_notice(format, &notice);
+                }
+            }
+        }
     }
     match found.is_empty() {
         true => Err(Failure::new(
@@ -67,7 +92,7 @@ pub fn chosen<'a>(
 /// for what reaches a disk.
 fn kinds(
     format: Format,
-    calibration: &Calibration,
+    calibrations: &[Calibration],
     arguments: &PredictArguments,
 ) -> Result<Vec<PlaceKind>, Failure> {
     let asked = &arguments.workload;
@@ -83,16 +108,27 @@ fn kinds(
             false => Ok(arguments.places.clone()),
         };
     }
-    let mut kinds: Vec<PlaceKind> = calibration.places.iter().map(|one| one.place).collect();
-    if kinds.extract_if(.., |kind| is_unfit(kind)).count() > 0 {
-        print_notice(format, &format!("{why}; it is left out"));
+    let places = calibrations.iter().flat_map(|one| &one.places);
+    let known: BTreeSet<PlaceKind> = places.map(|one| one.place).collect();
+    let (mut kinds, mut unknown) = (Vec::new(), Vec::new());
+    for kind in PlaceKind::ALL {
+        match known.contains(&kind) {
+            false => unknown.push(kind.name()),
+            true if is_unfit(&kind) => print_notice(format, &format!("{why}; it is left out")),
+            true => kinds.push(kind),
+        }
+    }
+    if !known.is_empty() && !unknown.is_empty() {
+        let unknown = unknown.join(", ");
+        let notice = format!("{unknown}: not calibrated, so not compared (--calibration FILE)");
+        print_notice(format, &notice);
     }
     Ok(kinds)
 }
 
 /// A layer with a cipher that was not tried there, but with a key of another length.
 fn by_cipher<'a>(
-    calibration: &Calibration,
+    calibration: &'a Calibration,
     place: &'a MeasuredPlace,
     cipher: Cipher,
 ) -> Option<Chosen<'a>> {
@@ -104,6 +140,7 @@ fn by_cipher<'a>(
     let tried = alike.find(|one| one.cipher.is_of_one_mode(cipher))?;
     let (old, new) = (speed(tried.cipher)?, speed(cipher)?);
     Some(Chosen {
+        calibration,
         place,
         cipher,
         layer: tried.layer.exchanged(&old, &new, BLOCK_BYTES),

@@ -1,8 +1,11 @@
 //! `scree cost draw`: what was predicted and measured, by the size of the data.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use measure::PlaceKind;
+
+use super::MIB;
 use super::validate::{Case, Validated};
 use crate::args::{DrawArguments, Figure};
 use crate::commands::Failure;
@@ -71,39 +74,48 @@ fn title(figure: Figure) -> (&'static str, &'static str) {
     }
 }
 
-/// A line for each memory, cipher and way to know.
+/// A line for each place, memory, cipher and way to know.
 pub fn chart(all: &[Validated], figure: Figure, only: Option<&str>) -> Result<Chart, Failure> {
     let is_drawn = |case: &&Case| only.is_none_or(|only| case.work.starts_with(only));
-    let memories: BTreeSet<u64> = all.iter().map(|one| one.machine.memory_bytes).collect();
-    let ciphers = all.iter().flat_map(|one| one.cases.iter().filter(is_drawn));
-    let ciphers: BTreeSet<&str> = ciphers.map(|case| case.cipher.as_str()).collect();
+    let mut cases: BTreeMap<_, Vec<&Case>> = BTreeMap::new();
+    for one in all {
+        let where_ = (one.place, one.machine.memory_bytes);
+        for case in one.cases.iter().filter(is_drawn) {
+            let line = cases.entry((where_, case.cipher.as_str())).or_default();
+            line.push(case);
+        }
+    }
+    let count = |of: fn(&(PlaceKind, u64), &str) -> String| {
+        let all: BTreeSet<String> = cases.keys().map(|(at, cipher)| of(at, cipher)).collect();
+        all.len()
+    };
+    let is_named = [
+        count(|(place, _), _| place.to_string()) > 1,
+        count(|_, cipher| cipher.to_owned()) > 1,
+        count(|(_, memory), _| memory.to_string()) > 1,
+    ];
     let mut series = Vec::new();
-    for memory in &memories {
-        for cipher in &ciphers {
-            for line in 0..2 {
-                let of_memory = all.iter().filter(|one| one.machine.memory_bytes == *memory);
-                let cases = of_memory.flat_map(|one| one.cases.iter().filter(is_drawn));
-                let cases = cases.filter(|case| case.cipher == *cipher);
-                let mut name = "";
-                let mut points = Vec::new();
-                for case in cases {
-                    let (of, value) = lines(figure, case)[line];
-                    name = of;
-                    points.push((case.bytes as f64 / 1e6, value));
-                }
-                points.sort_unstable_by(|one, other| one.0.total_cmp(&other.0));
-                if points.is_empty() {
-                    continue;
-                }
-                let mut name = name.to_owned();
-                if ciphers.len() > 1 {
-                    name += &format!(", {cipher}");
-                }
-                if memories.len() > 1 {
-                    name += &format!(", {} MB of memory", memory >> 20);
-                }
-                series.push(Series { name, points });
-            }
+    for (((place, memory), cipher), cases) in &cases {
+        for line in 0..2 {
+            let each = cases.iter().map(|case| lines(figure, case)[line]);
+            let mut points: Vec<(f64, f64)> = cases
+                .iter()
+                .map(|case| case.bytes as f64 / MIB)
+                .zip(each.clone().map(|(_, value)| value))
+                .collect();
+            points.sort_unstable_by(|one, other| one.0.total_cmp(&other.0));
+            let names = [
+                place.to_string(),
+                (*cipher).to_owned(),
+                format!("{} MiB of memory", memory >> 20),
+            ];
+            let named = names.into_iter().zip(is_named).filter(|(_, named)| *named);
+            let what = each.map(|(what, _)| what.to_owned()).take(1);
+            let name: Vec<String> = what.chain(named.map(|(name, _)| name)).collect();
+            series.push(Series {
+                name: name.join(", "),
+                points,
+            });
         }
     }
     if series.is_empty() {
@@ -112,7 +124,7 @@ pub fn chart(all: &[Validated], figure: Figure, only: Option<&str>) -> Result<Ch
     let (title, y) = title(figure);
     Ok(Chart {
         title: title.to_owned(),
-        x: "data, MB".to_owned(),
+        x: "data, MiB".to_owned(),
         y: y.to_owned(),
         series,
         marks: Vec::new(),

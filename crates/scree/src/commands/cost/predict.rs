@@ -1,18 +1,19 @@
 //! `scree cost predict`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use measure::Calibration;
+use measure::Machine;
 use model::cost::{Both, Caching, Flow, Offer, Prediction, cheapest, predict};
 use serde::Serialize;
 
-use super::asked::{of_arguments, of_traces};
+use super::asked::{guessed_memory, of_arguments, of_traces};
 use super::chosen::{Chosen, chosen};
 use super::prices::PriceTable;
-use super::{doubtful, load, percent, seconds};
+use super::{MIB, doubtful, load, percent, seconds};
 use crate::args::{PredictArguments, WorkloadArguments};
 use crate::commands::Failure;
-use crate::commands::offline::write_picture;
+use crate::commands::offline::{check_place, write_picture};
 use crate::output::{Format, Table, print, print_notice};
 use crate::plot::{Chart, Series};
 
@@ -20,8 +21,13 @@ use crate::plot::{Chart, Series};
 #[derive(Serialize)]
 struct Way {
     place: &'static str,
+    /// Where that was calibrated.
+    machine: String,
     cipher: &'static str,
     calibrated_at: String,
+    /// In what that machine is not this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_machine: Option<String>,
     /// It was calibrated with another cipher, and this one by itself only.
     is_by_cipher: bool,
     /// How much of its calibration may be chance.
@@ -42,10 +48,6 @@ struct Way {
 
 #[derive(Serialize)]
 struct Predicted {
-    machine: String,
-    /// In what the machine is not this one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    other_machine: Option<String>,
     read_bytes: f64,
     written_bytes: f64,
     requests: f64,
@@ -58,22 +60,29 @@ struct Predicted {
 
 /// Runs it.
 pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> {
-    let (calibration, differs) = load(&arguments.calibration.calibration)?;
-    if let Some(why) = &differs {
-        let path = arguments.calibration.calibration.display();
-        print_notice(
-            format,
-            &format!("{path}: {why}; what is predicted is for that machine"),
-        );
+    let mut calibrations = Vec::new();
+    for path in &arguments.calibrations {
+        let (calibration, differs) = load(path)?;
+        if let Some(why) = differs {
+            let path = path.display();
+            let notice = format!("{path}: {why}; what is predicted is for that machine");
+            print_notice(format, &notice);
+        }
+        calibrations.push(calibration);
     }
+    if let Some(picture) = &arguments.plot {
+        check_place(picture)?;
+    }
+    let here = Machine::here();
     let prices = arguments.prices.as_deref().map(PriceTable::read);
     let prices = prices.transpose()?;
     let asked = &arguments.workload;
     let traced = match asked.traces.is_empty() {
         true => None,
-        false => Some(of_traces(format, asked, &calibration)?),
+        false => Some(of_traces(format, asked)?),
     };
-    let places = chosen(format, &calibration, arguments)?;
+    let places = chosen(format, &calibrations, arguments)?;
+    tell_guesses(format, asked, &places);
     let mut ways = Vec::new();
     let mut flow = Both::<Flow>::default();
     for one in &places {
@@ -82,20 +91,22 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
             print_notice(format, &doubtful(place.place, one.cipher, doubt));
         }
         let workload = match &traced {
-            Some(traced) => traced.clone(),
-            None => of_arguments(asked, &calibration, place),
+            Some(traced) => traced(one.calibration),
+            None => of_arguments(asked, one.calibration, place),
         };
         flow = workload.asked();
         let said = predict(&workload, &place.target, &one.layer);
-        if ![said.cpu_s, said.run_s, said.latency_s]
-            .iter()
-            .all(|time| time.is_finite())
-        {
+        let paid = prices.as_ref().map(|prices| prices.of(place.place));
+        let money = paid.transpose()?.map(|paid| paid.of(&said));
+        let numbers = [said.cpu_s, said.run_s, said.latency_s, money.unwrap_or(0.0)];
+        if !numbers.iter().all(|number| number.is_finite()) {
             return Err(Failure::new("this is more than can be worked out"));
         }
-        let paid = prices.as_ref().map(|prices| prices.of(place.place));
+        let machine = &one.calibration.machine;
         ways.push(Way {
             place: place.place.name(),
+            machine: machine.name.clone(),
+            other_machine: machine.differs(&here),
             cipher: one.cipher.name(),
             calibrated_at: one.at.to_string(),
             is_by_cipher: one.is_by_cipher,
@@ -105,7 +116,7 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
             plain_run_s: said.plain_run_s,
             run_s: said.run_s,
             latency_s: said.latency_s,
-            money: paid.transpose()?.map(|paid| paid.of(&said)),
+            money,
         });
     }
     let offers: Vec<Offer> = ways
@@ -117,8 +128,6 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
         .collect();
     let latency_s_max = arguments.latency_max.map(|time| time.as_secs_f64());
     let predicted = Predicted {
-        machine: calibration.machine.name.clone(),
-        other_machine: differs,
         read_bytes: flow.read.bytes,
         written_bytes: flow.write.bytes,
         requests: flow.read.operations + flow.write.operations,
@@ -127,9 +136,24 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
         ways,
     };
     if let Some(path) = &arguments.plot {
-        draw(path, &calibration, asked, &places)?;
+        draw(path, asked, &places)?;
     }
     Ok(print(format, &predicted, shown)?)
+}
+
+/// What was not said, and is guessed.
+fn tell_guesses(format: Format, asked: &WorkloadArguments, places: &[Chosen<'_>]) {
+    let guess = |one: &Chosen<'_>| Some((one.place.place, guessed_memory(asked, one.place)?));
+    let mut guesses: Vec<_> = places.iter().filter_map(guess).collect();
+    guesses.dedup();
+    for (place, memory) in guesses {
+        let notice = format!(
+            "{place}: the machine that has the disk is taken to have {} of memory, as its host \
+             has (--memory)",
+            base::size::about_bytes(memory)
+        );
+        print_notice(format, &notice);
+    }
 }
 
 fn shown(predicted: &Predicted) -> String {
@@ -170,7 +194,8 @@ fn shown(predicted: &Predicted) -> String {
             seconds(way.latency_s),
         ];
         if let (Some(money), Some(currency)) = (way.money, &predicted.currency) {
-            row.push(format!("{money:.6} {currency}").trim_end().to_owned());
+            let digits = digits_after_point(money);
+            row.push(format!("{money:.digits$} {currency}").trim_end().to_owned());
         }
         table.row(row);
     }
@@ -186,9 +211,24 @@ fn shown(predicted: &Predicted) -> String {
         base::size::about_bytes(predicted.read_bytes as u64),
         base::size::about_bytes(predicted.written_bytes as u64),
         predicted.requests,
-        predicted.machine,
+        machines(&predicted.ways),
         calibrated(&predicted.ways),
     )
+}
+
+/// Where that was.
+fn machines(ways: &[Way]) -> String {
+    let names: BTreeSet<&str> = ways.iter().map(|way| &way.machine[..]).collect();
+    names.into_iter().collect::<Vec<_>>().join(" and ")
+}
+
+/// So many that three of them say something, whatever the money is; four at least.
+fn digits_after_point(money: f64) -> usize {
+    let zeros = match money.abs() {
+        0.0 => 0.0,
+        money => (-money.log10()).max(0.0).floor(),
+    };
+    (zeros as usize + 3).clamp(4, 12)
 }
 
 /// When that was: one time, or from which to which.
@@ -230,16 +270,11 @@ fn nothing(ways: &[Way]) -> Vec<Vec<String>> {
 const SIZES: u32 = 8;
 
 /// The CPU's share by size, from a 64th of what was asked to twice as much.
-fn draw(
-    path: &Path,
-    calibration: &Calibration,
-    asked: &WorkloadArguments,
-    places: &[Chosen<'_>],
-) -> Result<(), Failure> {
+fn draw(path: &Path, asked: &WorkloadArguments, places: &[Chosen<'_>]) -> Result<(), Failure> {
     let series = places.iter().map(|one| {
         let at = |step: u32| {
             let ratio = 2_f64.powi(step as i32 + 2 - SIZES as i32);
-            let mut workload = of_arguments(asked, calibration, one.place);
+            let mut workload = of_arguments(asked, one.calibration, one.place);
             for way in [&mut workload.flow.read, &mut workload.flow.write] {
                 way.iter_mut().for_each(|flow| *flow = flow.part(ratio));
             }
@@ -249,7 +284,7 @@ fn draw(
             let said: Prediction = predict(&workload, &one.place.target, &one.layer);
             let asked = workload.asked();
             let bytes = asked.read.bytes + asked.write.bytes;
-            (bytes / 1e6, 100.0 * said.share())
+            (bytes / MIB, 100.0 * said.share())
         };
         Series {
             name: format!("{}, {}", one.place.place, one.cipher),
@@ -258,7 +293,7 @@ fn draw(
     });
     let chart = Chart {
         title: "What encryption takes of a CPU".to_owned(),
-        x: "bytes read and written, MB".to_owned(),
+        x: "read and written, MiB".to_owned(),
         y: "CPU time in addition, % of the time it takes".to_owned(),
         series: series.collect(),
         marks: Vec::new(),

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use measure::{PlaceKind, Settings};
+use measure::{PlaceKind, Settings, Stop};
 
 use crate::args::PlaceArguments;
 use crate::commands::Failure;
@@ -29,8 +29,8 @@ impl Scratch {
     pub fn settings(
         &self,
         arguments: &PlaceArguments,
-        kinds: &[PlaceKind],
-        bytes_max: u64,
+        (kinds, bytes_max): (&[PlaceKind], u64),
+        stop: &Stop,
     ) -> Result<Settings, Failure> {
         if kinds.contains(&PlaceKind::GuestBlock) {
             check_device(arguments)?;
@@ -41,6 +41,7 @@ impl Scratch {
             device: arguments.device.clone(),
             scree: scree.map_err(|error| failed(Path::new("/proc/self/exe"), error))?,
             bytes_max,
+            stop: stop.clone(),
         })
     }
 }

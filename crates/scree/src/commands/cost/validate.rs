@@ -9,7 +9,7 @@ use super::scratch::Scratch;
 use super::{load, percent, refused, seconds, until_signalled};
 use crate::args::{Figure, ValidateArguments};
 use crate::commands::Failure;
-use crate::commands::offline::{failed, write_picture};
+use crate::commands::offline::{check_place, failed, write_picture};
 use crate::output::{Format, Table, print, print_notice};
 use crate::progress::Progress;
 
@@ -114,13 +114,21 @@ pub fn run(format: Format, arguments: &ValidateArguments) -> Result<(), Failure>
         true => works(kind),
         false => arguments.works.clone(),
     };
+    // What is wrong is said before anything takes its time.
     if let Some(why) = works.iter().find_map(|work| work.unfit(kind)) {
         return Err(Failure::new(why));
+    }
+    if let Some(cipher) = ciphers.iter().find(|one| measured.layer(**one).is_none()) {
+        let why = format!("{kind} with {cipher} was not calibrated");
+        return Err(failed(path, why));
+    }
+    if let Some(picture) = &arguments.plot {
+        check_place(picture)?;
     }
     let stop = until_signalled()?;
     let bytes_max = works.iter().map(Work::bytes).max().unwrap_or(0);
     let scratch = Scratch::make(&arguments.at.folder)?;
-    let settings = scratch.settings(&arguments.at, &[kind], bytes_max)?;
+    let settings = scratch.settings(&arguments.at, (&[kind], bytes_max), &stop)?;
     let progress = Progress::start("validation");
     let mut opened = place(kind, &settings).map_err(refused)?;
     let mut cases = Vec::new();
@@ -143,20 +151,23 @@ pub fn run(format: Format, arguments: &ValidateArguments) -> Result<(), Failure>
     let counted = cases.iter().filter(|case| !case.is_nothing);
     let mut accuracies: Vec<f64> = counted.map(|case| case.accuracy).collect();
     let accuracy_median = (!accuracies.is_empty()).then(|| median(&mut accuracies));
+    let accuracy_min = accuracies.iter().copied().reduce(f64::min);
     let validated = Validated {
         place: kind,
         machine: Machine::here(),
         calibrated_at: measured.at.to_string(),
         rounds: arguments.rounds,
         accuracy_median,
-        accuracy_min: accuracies.first().copied(),
+        accuracy_min,
         cases,
     };
+    // It has taken long: it is told, whatever becomes of the picture.
+    print(format, &validated, shown)?;
     if let Some(path) = &arguments.plot {
         let drawn = std::slice::from_ref(&validated);
         write_picture(path, &chart(drawn, Figure::Share, None)?)?;
     }
-    Ok(print(format, &validated, shown)?)
+    Ok(())
 }
 
 fn case(one: &Comparison) -> Case {
