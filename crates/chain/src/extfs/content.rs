@@ -115,10 +115,7 @@ mod tests {
                 let bytes = counted_whole.get(&inode).copied().unwrap_or(0);
                 // One is sparse.
                 assert!(bytes <= size, "{name} {inode}");
-                let is_whole = view
-                    .paths(inode)
-                    .iter()
-                    .all(|path| !path.ends_with(b"sparse"));
+                let is_whole = view.paths(inode).all(|path| !path.ends_with(b"sparse"));
                 assert!(
                     bytes == size || !is_whole,
                     "{name} {inode}: {bytes} of {size}"
@@ -157,7 +154,7 @@ mod tests {
         let counted = counted(&view, image.0.len() as u64, 4096);
         let of = |name: &str| {
             let mut inodes = view.inodes();
-            let is_it = |inode: &u32| view.paths(*inode).contains(&name.as_bytes().to_vec());
+            let is_it = |inode: &u32| view.paths(*inode).any(|path| path == name.as_bytes());
             counted[&inodes.find(is_it).expect("it is there")]
         };
         assert_eq!((of("/tiny"), of("/end")), (100, 5000));

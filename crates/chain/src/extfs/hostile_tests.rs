@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 
 use base::IoError;
 
-use super::{Live, ScanError, Source, View};
+use super::directory::Entry;
+use super::names::ROOT;
+use super::view::File;
+use super::{FileKind, Live, ScanError, Source, View};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 1 << 22;
@@ -23,7 +26,10 @@ const MIDDLE: u64 = 2000;
 const BOTTOM: u64 = 10_000;
 
 const JOURNAL: u32 = 8;
-const FILE: u32 = 12;
+pub(crate) const FILE: u32 = 12;
+
+/// How many names [`FILE`] has in [`deep`].
+const LINKS: u32 = 65_000;
 
 /// An ext2 file system, or ext3 if it has a journal, that is made as it is read.
 struct Made {
@@ -199,4 +205,51 @@ fn names_of_files_that_are_never_made_are_forgotten_with_them() {
     assert!(noted.values().all(|count| *count == 200), "{noted:?}");
     live.was_written(ROOT_NAMES * BLOCK, &names(2, 1), &mut events);
     assert_eq!(live.unborn.len(), 0);
+}
+
+/// A file whose paths have 250 KB each, and 16 GB all together: it has 65,000 names, in a
+/// directory that is a thousand below the root.
+pub(crate) fn deep() -> Live {
+    let mut live = Live::read(&Made::new(None), DISK_BYTES, 64 << 20).expect("a file system");
+    let view = &mut live.view;
+    let directory = view.inode(ROOT).expect("the root").clone();
+    let mut file = directory.clone();
+    file.kind = FileKind::File;
+    let (mut above, mut block) = (ROOT, ROOT_NAMES);
+    for below in 100..1100 {
+        block += 1;
+        let name = vec![b'd'; 255].into();
+        let entry = Entry { inode: below, name };
+        view.set_names(block, above, vec![entry]);
+        view.files
+            .insert(below, Box::new(File::new(directory.clone())));
+        assert!(view.is_first_name(below, block));
+        above = below;
+    }
+    view.files.insert(FILE, Box::new(File::new(file)));
+    let named = |number: u32| Entry {
+        inode: FILE,
+        name: number.to_string().into_bytes().into(),
+    };
+    let numbers: Vec<u32> = (0..LINKS).collect();
+    for numbers in numbers.chunks(250) {
+        block += 1;
+        let entries = numbers.iter().map(|number| named(*number)).collect();
+        view.set_names(block, above, entries);
+        for _ in numbers {
+            view.is_first_name(FILE, block);
+        }
+    }
+    live
+}
+
+/// Who wanted one had to have room for all.
+#[test]
+fn paths_are_made_one_at_a_time() {
+    let live = deep();
+    let mut paths = live.view().paths(FILE);
+    let first = paths.next().expect("it has one");
+    assert_eq!(first.len(), 1000 * 256 + 2);
+    assert_eq!(live.view().path(FILE), Some(first));
+    assert_eq!(paths.take(300).count(), 300);
 }

@@ -55,7 +55,7 @@ pub trait Source {
 #[cfg(test)]
 mod growth_tests;
 #[cfg(test)]
-mod hostile_tests;
+pub(crate) mod hostile_tests;
 #[cfg(test)]
 mod inline_tests;
 #[cfg(test)]

@@ -107,29 +107,27 @@ impl View {
         keys.filter_map(|key| self.names.get(&key))
     }
 
-    /// All paths of a file: one for each of its names whose directory has a path.
-    #[must_use]
-    pub fn paths(&self, inode: u32) -> Vec<Vec<u8>> {
-        let Some(file) = self.files.get(&inode) else {
-            return Vec::new();
-        };
+    /// All paths of a file: one for each of its names whose directory has a path. Each is made
+    /// when it is asked for: of 65,000 names in deep directories all together take gigabytes.
+    pub fn paths(&self, inode: u32) -> impl Iterator<Item = Vec<u8>> {
+        let first = self.files.get(&inode).map(|file| file.named_in);
         let others = self.also_named_in.get(&inode).into_iter().flatten();
-        let keys: BTreeSet<u64> = others.copied().chain([file.named_in]).collect();
-        let mut paths = Vec::new();
-        for names in keys.iter().filter_map(|key| self.names.get(key)) {
-            let Some(directory) = self.path(names.directory) else {
-                continue;
-            };
-            for entry in names.entries.iter().filter(|entry| entry.inode == inode) {
-                let mut path = directory.clone();
+        let others = others.copied().filter(move |_| first.is_some());
+        let keys: BTreeSet<u64> = others.chain(first).collect();
+        let blocks = keys.into_iter().filter_map(|key| self.names.get(&key));
+        blocks.flat_map(move |names| {
+            let directory = self.path(names.directory);
+            let is_it = move |entry: &&Entry| entry.inode == inode;
+            let entries = names.entries.iter().filter(is_it);
+            entries.filter_map(move |entry| {
+                let mut path = directory.clone()?;
                 if path != b"/" {
                     path.push(b'/');
                 }
                 path.extend(&entry.name);
-                paths.push(path);
-            }
-        }
-        paths
+                Some(path)
+            })
+        })
     }
 
     /// Whether something is a directory, and has names in it.

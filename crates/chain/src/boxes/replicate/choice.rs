@@ -63,9 +63,9 @@ impl Choice {
             self.files.remove(&(area, inode));
             return live.view().inode(inode).is_some();
         }
-        let paths = live.view().paths(inode);
-        let is_match = |path: &Vec<u8>| self.globs.iter().any(|glob| glob.is_match(path));
-        let is_chosen = paths.is_empty() || paths.iter().any(is_match);
+        let mut paths = live.view().paths(inode).peekable();
+        let is_match = |path: Vec<u8>| self.globs.iter().any(|glob| glob.is_match(&path));
+        let is_chosen = paths.peek().is_none() || paths.any(is_match);
         match is_chosen {
             true => self.files.insert((area, inode)),
             false => self.files.remove(&(area, inode)),
@@ -165,5 +165,20 @@ impl Choice {
         let pieces = wanted.into_iter();
         let pieces = pieces.map(|run| run.start.max(range.start)..run.end.min(range.end));
         pieces.filter(|piece| !piece.is_empty()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extfs::hostile_tests::{FILE, deep};
+
+    /// All paths were made before the first one was looked at.
+    #[test]
+    fn a_file_with_many_long_paths_is_judged_by_one_after_the_other() {
+        let all = serde_json::from_str("\"/**\"").expect("a pattern");
+        let mut choice = Choice::new(vec![all]);
+        assert!(choice.judge(&deep(), 0, FILE));
+        assert_eq!(choice.files(), 1);
     }
 }

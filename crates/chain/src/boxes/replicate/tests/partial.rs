@@ -196,7 +196,7 @@ fn wanted(image: &Image, paths: &str) -> (Vec<Range<usize>>, Vec<Range<usize>>) 
             }
             continue;
         };
-        let paths = view.paths(inode);
+        let paths: Vec<Vec<u8>> = view.paths(inode).collect();
         assert!(!paths.is_empty());
         let is_match = |path: &Vec<u8>| globs.iter().any(|glob| glob.is_match(path));
         match paths.iter().any(is_match) {
