@@ -13,7 +13,7 @@ use crate::extfs::Source;
 const SECTOR_BYTES: u64 = 512;
 const SECTOR_BYTES_LARGE: u64 = 4096;
 
-/// More partitions are not looked at.
+/// More partitions are not looked at, nor so many tables of logical ones.
 const PARTITIONS_MAX: usize = 128;
 
 /// The table of a disk with one has this kind of partition.
@@ -68,9 +68,18 @@ pub fn partitions(source: &dyn Source, disk_bytes: u64) -> Result<Vec<Partition>
         }
     }
     let mut found = Vec::new();
+    // A table needs not have a partition: of those that only lead to others there may be as many
+    // as sectors.
+    let mut tables_left = PARTITIONS_MAX;
     for entry in entries {
         match KINDS_EXTENDED.contains(&entry.kind) {
-            true => logical(source, disk_bytes, entry.first, &mut found)?,
+            true => logical(
+                source,
+                disk_bytes,
+                entry.first,
+                &mut tables_left,
+                &mut found,
+            )?,
             false => found.extend(partition(
                 entry.first,
                 entry.sectors,
@@ -136,15 +145,18 @@ fn partition(first: u64, sectors: u64, sector_bytes: u64, disk_bytes: u64) -> Op
     (length >= sector_bytes).then_some(Partition { offset, length })
 }
 
-/// Adds the logical partitions in the extended one that begins at sector `extended`.
+/// Adds the logical partitions in the extended one that begins at sector `extended`, of so many
+/// tables at most.
 fn logical(
     source: &dyn Source,
     disk_bytes: u64,
     extended: u64,
+    tables_left: &mut usize,
     found: &mut Vec<Partition>,
 ) -> Result<(), IoError> {
     let mut at = extended;
-    while found.len() < PARTITIONS_MAX {
+    while found.len() < PARTITIONS_MAX && *tables_left > 0 {
+        *tables_left -= 1;
         let Some(sector) = read(source, at.saturating_mul(SECTOR_BYTES), disk_bytes)? else {
             return Ok(());
         };
@@ -208,6 +220,8 @@ fn guid_partitions(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use world::simulated::SimulatedRandom;
 
     use super::*;
@@ -285,6 +299,33 @@ mod tests {
         let mut disk = Disk::new();
         disk.guid_table(4096, &[(10, 19)]);
         assert_eq!(disk.found(), [(80, 80)]);
+    }
+
+    /// A disk, and how often it is read.
+    struct Counted<'a>(&'a Disk, Cell<usize>);
+
+    impl Source for Counted<'_> {
+        fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
+            self.1.update(|reads| reads + 1);
+            self.0.read(offset, out)
+        }
+    }
+
+    /// Every sector of a disk was read, once for each entry.
+    #[test]
+    fn tables_that_only_lead_to_others_are_not_followed_through_the_disk() {
+        let mut disk = Disk::new();
+        let extended = [100, 101, 102, 103].map(|first| (0x05, first, 1000));
+        disk.table(0, &extended);
+        for sector in 100..SECTORS - 1 {
+            // They lie alike from wherever they are counted.
+            let below = sector as u32 + 1 - 100;
+            disk.table(sector, &[(0x05, below, 1)]);
+        }
+        let counted = Counted(&disk, Cell::new(0));
+        let found = partitions(&counted, disk.0.len() as u64).expect("read");
+        assert_eq!(found, []);
+        assert_eq!(counted.1.get(), 1 + PARTITIONS_MAX);
     }
 
     #[test]
