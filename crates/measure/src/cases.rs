@@ -8,6 +8,10 @@ use crate::place::Place;
 use crate::rounds::{Rounds, differences, median_of};
 use crate::{Cipher, Machine, MeasureError, Run, Waiting, Work};
 
+/// What was measured is clear if chance may be no more of it than this: as far off as a
+/// prediction may be.
+const UNCLEAR_RATIO: f64 = 0.15;
+
 /// One work, with a cipher: as it was predicted, and as it was.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
@@ -35,14 +39,19 @@ impl Comparison {
         self.added.cpu_s
     }
 
-    /// What came in addition may be nothing at all, and the prediction is right within chance:
-    /// how near it is says nothing then.
+    /// What came in addition is not known well enough to say how near the prediction is.
     #[must_use]
-    pub fn is_nothing(&self) -> bool {
-        self.within_s.is_some_and(|within_s| {
-            let off_s = (self.predicted.cpu_s - self.cpu_s()).abs();
-            self.cpu_s().abs() <= within_s && off_s <= within_s
-        })
+    pub fn is_unclear(&self) -> bool {
+        self.within_s
+            .is_some_and(|within_s| within_s > UNCLEAR_RATIO * self.cpu_s().abs())
+    }
+
+    /// The prediction is within what chance may have done to what was measured. None, if that is
+    /// not known.
+    #[must_use]
+    pub fn is_within(&self) -> Option<bool> {
+        let off_s = (self.predicted.cpu_s - self.cpu_s()).abs();
+        self.within_s.map(|within_s| off_s <= within_s)
     }
 
     /// How near the prediction of these is, of 1.
@@ -107,4 +116,58 @@ pub fn compare(
         }
     });
     Ok(each.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use model::cost::Both;
+
+    use super::*;
+
+    fn comparison(predicted_s: f64, measured_s: f64, within_s: Option<f64>) -> Comparison {
+        let run = |cpu_s| Run {
+            flow: Both::default(),
+            returned_s: 1.0,
+            run_s: 1.0,
+            cpu_s,
+            fetched_bytes: 0.0,
+        };
+        Comparison {
+            work: Work::Words { bytes: 1 },
+            cipher: Cipher::Aes256Xts,
+            predicted: Prediction {
+                passed: Both::default(),
+                cpu_s: predicted_s,
+                plain_cpu_s: 0.0,
+                plain_run_s: 1.0,
+                run_s: 1.0,
+                latency_s: 0.0,
+            },
+            plain: run(0.0),
+            sealed: run(measured_s),
+            added: run(measured_s),
+            within_s,
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_well_is_not_judged() {
+        for (predicted_s, measured_s, within_s, is_unclear, is_within) in [
+            (0.9, 1.0, Some(0.05), false, Some(false)),
+            (0.9, 1.0, Some(0.15), false, Some(true)),
+            (9.0, 1.0, Some(0.2), true, Some(false)),
+            (-0.9, -1.0, Some(0.14), false, Some(true)),
+            (0.1, 0.0, Some(0.2), true, Some(true)),
+            (0.0, 0.0, Some(0.0), false, Some(true)),
+            // Of one round nothing is known.
+            (5.0, 1.0, None, false, None),
+        ] {
+            let one = comparison(predicted_s, measured_s, within_s);
+            assert_eq!(
+                (one.is_unclear(), one.is_within()),
+                (is_unclear, is_within),
+                "{one:?}"
+            );
+        }
+    }
 }

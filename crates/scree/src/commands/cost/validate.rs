@@ -31,9 +31,12 @@ pub struct Case {
     pub predicted_plain_cpu_s: f64,
     /// Of the first, as a prediction of the second, of 1.
     pub accuracy: f64,
-    /// That may be nothing but chance, and so may what was predicted: it counts neither way.
+    /// What was measured is not known well enough to say so: it counts neither way.
     #[serde(default)]
-    pub is_nothing: bool,
+    pub is_unclear: bool,
+    /// The prediction is within what chance may have done; not known of less than three rounds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub is_within: Option<bool>,
     pub predicted_run_s: f64,
     pub measured_run_s: f64,
     pub plain_run_s: f64,
@@ -148,7 +151,7 @@ pub fn run(format: Format, arguments: &ValidateArguments) -> Result<(), Failure>
     }
     drop((opened, progress));
     scratch.remove()?;
-    let counted = cases.iter().filter(|case| !case.is_nothing);
+    let counted = cases.iter().filter(|case| !case.is_unclear);
     let mut accuracies: Vec<f64> = counted.map(|case| case.accuracy).collect();
     let accuracy_median = (!accuracies.is_empty()).then(|| median(&mut accuracies));
     let accuracy_min = accuracies.iter().copied().reduce(f64::min);
@@ -182,7 +185,8 @@ fn case(one: &Comparison) -> Case {
         plain_cpu_s: one.plain.cpu_s,
         predicted_plain_cpu_s: one.predicted.plain_cpu_s,
         accuracy: one.accuracy(),
-        is_nothing: one.is_nothing(),
+        is_unclear: one.is_unclear(),
+        is_within: one.is_within(),
         predicted_run_s: one.predicted.run_s,
         measured_run_s: one.sealed.run_s,
         plain_run_s: one.plain.run_s,
@@ -218,7 +222,7 @@ fn shown(validated: &Validated) -> String {
                 }
                 None => seconds(case.measured_cpu_s),
             },
-            match case.is_nothing {
+            match case.is_unclear {
                 true => "-".to_owned(),
                 false => percent(case.accuracy),
             },
@@ -240,15 +244,16 @@ fn shown(validated: &Validated) -> String {
             percent(least)
         );
     }
-    let nothing = validated.cases.iter().filter(|case| case.is_nothing);
-    match nothing.count() {
-        0 => {}
-        count => {
-            text += &format!(
-                "{count} of {} are within what chance does without any: these do not count\n",
-                validated.cases.len()
-            );
-        }
+    let unclear = || validated.cases.iter().filter(|case| case.is_unclear);
+    if unclear().count() > 0 {
+        let within = unclear().filter(|case| case.is_within == Some(true));
+        text += &format!(
+            "{} of {} do not count: chance may be more of what was measured than 15 %; {} of \
+             these were predicted within that\n",
+            unclear().count(),
+            validated.cases.len(),
+            within.count(),
+        );
     }
     text
 }
