@@ -154,8 +154,18 @@ impl FileSystems {
         }
     }
 
-    /// What was found of files, added to `found`.
-    pub fn into_found(self, found: AuditFound, block: BlockSize, is_listed: bool) -> AuditFound {
+    /// What was found of files, added to `found`. Before each that is listed, `check` says whether
+    /// to go on: to find a path may take long, where many names lead nowhere.
+    ///
+    /// # Errors
+    /// As `check` says.
+    pub fn into_found<E>(
+        self,
+        found: AuditFound,
+        block: BlockSize,
+        is_listed: bool,
+        check: impl Fn() -> Result<(), E>,
+    ) -> Result<AuditFound, E> {
         let mut files = AuditFiles::default();
         let mut lengths = BTreeMap::<u64, u64>::new();
         let mut listed = Vec::new();
@@ -178,13 +188,18 @@ impl FileSystems {
         let count = listed.len();
         let each = listed.into_iter().take(AUDIT_FILES_MAX);
         let mut room = LISTED_BYTES_MAX;
-        let listed: Vec<AuditFile> = each
-            .map(|one| self.listed(one))
-            .take_while(|file| fits(file, &mut room))
-            .collect();
+        let mut listed = Vec::new();
+        for one in each {
+            check()?;
+            let file = self.listed(one);
+            if !fits(&file, &mut room) {
+                break;
+            }
+            listed.push(file);
+        }
         let lengths = shortened(lengths, block).into_iter();
         let lengths = lengths.map(|(bytes, files)| AuditLength { bytes, files });
-        AuditFound {
+        Ok(AuditFound {
             files,
             listing: AuditListing {
                 file_systems: self.0.iter().map(FileSystem::shown).collect(),
@@ -193,13 +208,13 @@ impl FileSystems {
                 lengths: lengths.collect(),
             },
             ..found
-        }
+        })
     }
 
     fn listed(&self, (number, inode, content): (u32, u32, AuditHeld)) -> AuditFile {
         let system = &self.0[number as usize];
         let view = system.found.as_ref().ok();
-        let path = view.and_then(|view| view.paths(inode).into_iter().next());
+        let path = view.and_then(|view| view.path(inode));
         AuditFile {
             path: path.map(|path| String::from_utf8_lossy(&path).into_owned()),
             inode,
@@ -288,6 +303,8 @@ fn shortened(lengths: BTreeMap<u64, u64>, block: BlockSize) -> BTreeMap<u64, u64
 mod tests {
     #![expect(clippy::disallowed_methods, reason = "e2fsprogs makes file systems")]
 
+    use std::cell::Cell;
+
     use super::*;
 
     fn held(all: u64, readable: u64, sealed: u64) -> AuditHeld {
@@ -297,6 +314,19 @@ mod tests {
             sealed,
             other: 0,
         }
+    }
+
+    /// What was found, if files may be listed so many times.
+    fn listed(files: FileSystems, left: &mut u32) -> Option<AuditFound> {
+        let left = Cell::from_mut(left);
+        let check = || {
+            left.get()
+                .checked_sub(1)
+                .map(|less| left.set(less))
+                .ok_or(())
+        };
+        let found = files.into_found(AuditFound::default(), BlockSize::DEFAULT, true, check);
+        found.ok()
     }
 
     struct Zeroes;
@@ -312,7 +342,7 @@ mod tests {
     fn a_disk_without_a_file_system_is_told_so() {
         let mut files = FileSystems::read(&Zeroes, 1 << 20).expect("read");
         files.add(0..4096, Held::Content);
-        let found = files.into_found(AuditFound::default(), BlockSize::DEFAULT, true);
+        let found = listed(files, &mut 9).expect("found");
         let [system] = &*found.listing.file_systems else {
             panic!("{found:?}");
         };
@@ -438,6 +468,28 @@ mod tests {
         assert_eq!((read(one), read(3 * one)), (1, 3), "{one}");
         let room = Some(Unread::Room(one).to_string());
         assert_eq!(found(&table, one)[1].problem, room);
+    }
+
+    /// One that was called off went on with its list to the end.
+    #[test]
+    fn whether_to_go_on_is_asked_before_each_file_that_is_listed() {
+        let partitions = [1, 2, 3].map(|at| (at * SECTORS, SECTORS)).to_vec();
+        let table = Table {
+            partitions: Some(partitions),
+            image: image(),
+        };
+        let read = || {
+            let files = FileSystems::read(&table, 64 << 20);
+            let mut files = files.expect("it answers");
+            files.add(0..64 << 20, Held::Content);
+            files
+        };
+        let mut left = 3;
+        let found = listed(read(), &mut left).expect("found");
+        let paths = found.listing.listed.iter().map(|file| file.path.as_deref());
+        assert!(paths.eq([Some("/file"); 3]), "{found:?}");
+        assert_eq!(left, 0);
+        assert_eq!(listed(read(), &mut 2), None);
     }
 
     #[test]

@@ -150,7 +150,9 @@ impl Agent {
             map: in_bytes(opened.map(), PAGE_BYTES as u64),
             ..AuditFound::default()
         };
-        let found = files.into_found(found, wish.block_size, wish.files);
+        let check = || audit.check(self);
+        let found = files.into_found(found, wish.block_size, wish.files, check)?;
+        audit.check(self)?;
         Ok(match sealing {
             None => found,
             Some((lineage, key)) => {
