@@ -32,6 +32,10 @@ use crate::capability_cache::Kept;
 /// How far it is, is told so often.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
+/// And waited so long for that to be heard: controllers may be slow, and take a host of which they
+/// hear nothing for long for one that does nothing.
+const TELL_WITHIN: Duration = Duration::from_secs(10);
+
 /// Where nothing else happens, whether it is wanted still is looked at so often.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
 
@@ -98,8 +102,13 @@ impl Wanted {
                 return done;
             }
             // Whether this one is heard is of no account: the next one says more.
-            if matches!(host::within(TELL_EVERY, tell()).await, Some(Ok(false))) {
-                self.call_off();
+            tokio::select! {
+                done = &mut work => return done,
+                heard = host::within(TELL_WITHIN, tell()) => {
+                    if matches!(heard, Some(Ok(false))) {
+                        self.call_off();
+                    }
+                }
             }
         }
     }
@@ -178,4 +187,41 @@ pub(crate) fn rest(volume: &ReadOnlyVolume, time: Duration) {
     let timer = volume.next_timer().unwrap_or(time);
     #[expect(clippy::disallowed_methods, reason = "a job that ends wakes it before")]
     thread::park_timeout(timer.min(time));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    /// What a slow controller had not heard within a second was given up each time.
+    #[tokio::test]
+    async fn a_controller_that_is_slow_to_hear_is_told() {
+        let (wanted, is_heard, begun) = (Wanted::new(), Notify::new(), Cell::new(0));
+        let work = is_heard.notified();
+        let tell = || async {
+            begun.set(begun.get() + 1);
+            // Longer than one is apart from the next.
+            host::pause(2 * TELL_EVERY).await;
+            is_heard.notify_one();
+            Ok(true)
+        };
+        let followed = host::within(TELL_WITHIN, wanted.follow(work, tell)).await;
+        assert_eq!((followed, begun.get()), (Some(()), 1));
+    }
+
+    #[tokio::test]
+    async fn what_ends_while_it_is_told_of_has_ended() {
+        let (wanted, is_told) = (Wanted::new(), Notify::new());
+        let tell = || async {
+            is_told.notify_one();
+            std::future::pending().await
+        };
+        let followed = wanted.follow(is_told.notified(), tell);
+        let followed = host::within(TELL_WITHIN, followed).await;
+        assert_eq!(followed, Some(()), "it waited to be heard");
+    }
 }
