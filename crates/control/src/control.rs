@@ -21,6 +21,7 @@ use world::{World, host};
 
 use crate::authority::{self, AuthorityFileError, Expect};
 use crate::database::{Database, DatabaseError, PostgresUrl};
+use crate::errands::Listening;
 use crate::error::ControlError;
 use crate::folder::{Folder, FolderError, LookForRemains};
 use crate::health::Health;
@@ -160,6 +161,8 @@ pub(crate) struct Inner {
     /// The host that is this machine.
     pub local: PartyId,
     pub turns: HostTurns,
+    /// Since when hosts are heard.
+    pub listening: Listening,
     /// Whether owners are served.
     is_open: AtomicBool,
 }
@@ -200,6 +203,7 @@ impl Control {
         let parties = Parties::new(world.clone(), database.clone(), Arc::new(authority));
         parties.make_local(Kind::User).await?;
         let local = parties.make_local(Kind::Host).await?;
+        let listening = Listening::new(world.clock.monotonic());
         Ok(Self {
             inner: Arc::new(Inner {
                 world,
@@ -219,6 +223,7 @@ impl Control {
                 health: Health::default(),
                 local,
                 turns: HostTurns::default(),
+                listening,
                 is_open: AtomicBool::new(false),
             }),
         })

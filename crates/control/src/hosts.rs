@@ -100,8 +100,9 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn keep_report(&self, host: PartyId, report: &Report) -> Result<(), ControlError> {
-        let now = self.now().await?;
-        self.inner.database.keep_report(host, report, now).await?;
+        let now = self.heard(self.now().await)?;
+        let kept = self.inner.database.keep_report(host, report, now);
+        self.heard(kept.await.map_err(ControlError::from))?;
         self.replace_missing(report).await?;
         self.end_forced().await?;
         self.tend_errands().await

@@ -168,10 +168,9 @@ impl Control {
         volume: VolumeId,
         report: &PreloadReport,
     ) -> Result<bool, ControlError> {
-        let now = self.now().await?;
+        let now = self.heard(self.now().await)?;
         let database = &self.inner.database;
-        Ok(database
-            .keep_preload_report(host, volume, report, now)
-            .await?)
+        let kept = database.keep_preload_report(host, volume, report, now);
+        self.heard(kept.await.map_err(ControlError::from))
     }
 }
