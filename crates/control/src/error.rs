@@ -167,7 +167,9 @@ const fn where_to_look(thing: Thing) -> &'static str {
         Thing::Grant => "`scree grant list` shows those there are",
         Thing::User => "an administrator can list them: `scree user list`",
         Thing::Host => "an administrator can list them: `scree host list`",
-        Thing::Audit => "what was found is kept for a day; `scree privacy audit` finds it anew",
+        Thing::Audit => {
+            "what was found is kept for a day; `scree privacy audits VOLUME` shows those there are"
+        }
         Thing::LineageKey | Thing::Controller | Thing::Unit | Thing::Task | Thing::Plan => {
             "`scree status` shows what there is"
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::host::AuditReport;
 use api::types::{AUDIT_UNITS_MAX, AuditKey, AuditPlacement};
-use base::{AuditId, PartyId, UnitId, VolumeId};
+use base::{AuditId, PartyId, SnapshotId, UnitId, VolumeId};
 use catalog::{Copyset, Erasure};
 
 use crate::acting::Acting;
@@ -20,11 +20,11 @@ use crate::units::{is_called, no_unit};
 pub struct AuditView {
     /// Its row.
     pub row: AuditOfVolume,
-    /// How blocks come to lie on units.
+    /// How blocks came to lie on units when it was asked for.
     pub placement: AuditPlacement,
     /// What opens what is sealed of what was found, for whoever has the wrapping key.
     pub key: Option<AuditKey>,
-    /// What is in the journal of the volume's host, in bytes, if that was said and matters.
+    /// What was in the journal of the volume's host then, in bytes, if that was said and matters.
     pub journal_bytes: Option<u64>,
 }
 
@@ -57,6 +57,8 @@ impl Acting {
         let units = self.captured(units).await?;
         let new = NewAudit {
             id: AuditId::from_random(self.inner.world.random.u128()),
+            placement: self.placement(&row, &units).await?,
+            journal_bytes: self.journal_bytes(row.id, snapshot).await?,
             units,
             snapshot,
             files,
@@ -95,11 +97,30 @@ impl Acting {
         self.view_audit(&row, audit).await
     }
 
-    /// Calls an audit off, if it has not ended, and forgets what it has found; as it was.
+    /// The audits of a volume that are under way or kept, the newest one first, without what they
+    /// have found.
     ///
     /// # Errors
-    /// As [`Self::audit_of_volume`], and if it is another's on a volume that the asker does not
-    /// administer.
+    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] unless the asker may read the
+    /// volume.
+    pub async fn audits_of_volume(&self, volume: &str) -> Result<Vec<AuditView>, ControlError> {
+        self.tend_errands().await?;
+        let now = self.now().await?;
+        let database = &self.inner.database;
+        let (row, audits) = database.audits_for(self.asker(), volume, now).await?;
+        let mut views = Vec::new();
+        for audit in audits {
+            views.push(self.view_audit(&row, audit).await?);
+        }
+        Ok(views)
+    }
+
+    /// Calls an audit off, if it has not ended, and forgets what it has found; as it was, and
+    /// without that for one who may not read the volume.
+    ///
+    /// # Errors
+    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if it is another's on a volume that
+    /// the asker does not administer.
     pub async fn delete_audit(&self, volume: &str, id: AuditId) -> Result<AuditView, ControlError> {
         let now = self.now().await?;
         let database = &self.inner.database;
@@ -169,9 +190,13 @@ impl Acting {
         row: &VolumeRow,
         audit: AuditOfVolume,
     ) -> Result<AuditView, ControlError> {
-        let journal_bytes = match audit.snapshot {
-            Some(_) => None,
-            None => self.journal_bytes(row.id).await?,
+        // Of one that older controllers took nobody has kept it: it is said as it is now.
+        let (placement, journal_bytes) = match &audit.placement {
+            Some(placement) => (placement.clone(), audit.journal_bytes),
+            None => (
+                self.placement(row, &audit.units).await?,
+                self.journal_bytes(row.id, audit.snapshot).await?,
+            ),
         };
         let found = audit.found.as_ref();
         let key = match found.and_then(|found| found.sealed.as_ref()) {
@@ -180,7 +205,7 @@ impl Acting {
         };
         Ok(AuditView {
             key,
-            placement: self.placement(row, &audit.units).await?,
+            placement,
             journal_bytes,
             row: audit,
         })
@@ -212,8 +237,16 @@ impl Acting {
         }))
     }
 
-    /// What the journal of the volume's host has, in bytes, as it said last.
-    async fn journal_bytes(&self, volume: VolumeId) -> Result<Option<u64>, ControlError> {
+    /// What the journal of the volume's host has, in bytes, as it said last: what is no part of
+    /// its newest version. A snapshot has all of it.
+    async fn journal_bytes(
+        &self,
+        volume: VolumeId,
+        snapshot: Option<SnapshotId>,
+    ) -> Result<Option<u64>, ControlError> {
+        if snapshot.is_some() {
+            return Ok(None);
+        }
         let database = &self.inner.database;
         let mut bytes = None;
         for attachment in database.attachments_of(volume).await? {
@@ -234,24 +267,34 @@ impl Acting {
     ) -> Result<AuditPlacement, ControlError> {
         let size = row.erasure.map_or(row.replicas, Erasure::members);
         let data = row.erasure.map_or(1, Erasure::data);
-        let (mut units, mut sets) = (BTreeSet::new(), 0);
-        for set in self.inner.database.copysets().await? {
-            if set.members.len() == usize::from(size) && set.data == data {
-                units.extend(set.members);
-                sets += 1;
-            }
-        }
-        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let all = self.inner.database.copysets().await?;
+        let counted = counted(&all, (usize::from(size), data), captured);
+        let [units, captured, sets] = counted.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
         Ok(AuditPlacement {
-            units: count(units.len()),
-            captured: count(captured.iter().filter(|unit| units.contains(unit)).count()),
+            units,
+            captured,
             replicas: row.replicas,
             erasure: row.erasure.map(|erasure| erasure.to_string()),
-            scatter_width: count(self.inner.scatter_width),
+            scatter_width: u32::try_from(self.inner.scatter_width).unwrap_or(u32::MAX),
             sets,
             block_size: row.block_size.bytes() as u64,
         })
     }
+}
+
+/// On how many units segments lie that have so many members, the first `data` of them with data;
+/// how many of those are captured; and in how many sets they are. A unit that leaves has what was
+/// put until then, and is audited.
+fn counted(all: &[Copyset], (members, data): (usize, u8), captured: &[UnitId]) -> [usize; 3] {
+    let is_such = |set: &&Copyset| set.members.len() == members && set.data == data;
+    let (mut units, mut sets) = (BTreeSet::new(), 0);
+    for set in all.iter().filter(is_such) {
+        units.extend(set.leaving.iter().map(|leaving| leaving.unit));
+        units.extend(&set.members);
+        sets += 1;
+    }
+    let are_captured = captured.iter().filter(|unit| units.contains(unit));
+    [units.len(), are_captured.count(), sets]
 }
 
 /// The only unit whose URL ends with this part.
@@ -272,8 +315,46 @@ impl Control {
         id: AuditId,
         report: &AuditReport,
     ) -> Result<bool, ControlError> {
-        let now = self.now().await?;
+        let now = self.heard(self.now().await)?;
         let database = &self.inner.database;
-        Ok(database.keep_audit_report(host, id, report, now).await?)
+        let kept = database.keep_audit_report(host, id, report, now);
+        self.heard(kept.await.map_err(ControlError::from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::CopysetId;
+    use catalog::Leaving;
+
+    use super::*;
+
+    /// It was audited, and said to be no captured one.
+    #[test]
+    fn a_unit_that_leaves_is_counted() {
+        let unit = |number: u128| UnitId::from_random(number);
+        let set = |id: u16, members: &[u128], leaving: &[u128]| Copyset {
+            id: CopysetId::new(id).expect("a number"),
+            members: members.iter().map(|number| unit(*number)).collect(),
+            data: 1,
+            filling: Vec::new(),
+            leaving: leaving
+                .iter()
+                .map(|number| Leaving {
+                    place: 0,
+                    unit: unit(*number),
+                })
+                .collect(),
+            joined: 0,
+        };
+        let sets = [
+            set(1, &[1, 2], &[]),
+            set(2, &[2, 3], &[4]),
+            set(3, &[1, 2, 3], &[5]),
+        ];
+        let captured = [unit(4), unit(5)];
+        assert_eq!(counted(&sets, (2, 1), &captured), [4, 1, 2]);
+        assert_eq!(counted(&sets, (3, 1), &captured), [4, 1, 1]);
+        assert_eq!(counted(&sets, (3, 2), &captured), [0, 0, 0]);
     }
 }

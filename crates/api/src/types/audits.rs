@@ -43,14 +43,18 @@ pub struct Audit {
     /// The number of the version that is audited. What was written since, and what is in a
     /// journal, is not in it.
     pub version: u64,
-    /// How much the journal of the volume's host had that is in no version, when it was last
-    /// heard of, in bytes: it is on no unit. None of a snapshot, or if the volume is not in use.
+    /// How much the journal of the volume's host had that was in no version when the audit was
+    /// asked for, in bytes: it was on no unit. None of a snapshot, or if the volume was not in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal_bytes: Option<u64>,
     /// The ids of the units that are taken for captured.
     pub units: Vec<String>,
-    /// How the volume's blocks come to lie on units, for who wants to compare it with the model.
+    /// How the volume's blocks came to lie on units when it was asked for, for who wants to compare
+    /// it with the model.
     pub placement: AuditPlacement,
+    /// Who has asked for it, by name: for who administers the volume, and for themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asker: Option<String>,
     /// The name of the host that does it.
     pub host: String,
     /// How far it is.
@@ -70,7 +74,7 @@ pub struct Audit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     pub ended: Option<String>,
-    /// What was found, in state `done`.
+    /// What was found, in state `done`, for who may read the volume. Lists leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<AuditFound>,
     /// What opens what is sealed of that, for whoever has the wrapping key.
@@ -81,7 +85,7 @@ pub struct Audit {
 /// How a volume's blocks come to lie on units.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditPlacement {
-    /// On how many units segments like this volume's lie.
+    /// On how many units segments like this volume's lie, those included that are leaving.
     pub units: u32,
     /// How many of those are taken for captured.
     pub captured: u32,

@@ -229,10 +229,19 @@ pub(super) async fn volume_for(
     let volume = the_one(volumes, &named, asker, need, Thing::Volume, |row| {
         (row.id.to_string(), row.owner, row.owner_name.clone())
     })?;
-    let id = volume.id.to_string();
-    let rights = rights_on(connection, asker, volume.owner, [&id, &id]).await?;
+    let rights = volume_rights(connection, asker, &volume).await?;
     refuse_unless(&rights, need, Thing::Volume, text)?;
     Ok(volume)
+}
+
+/// What `asker` may do with a volume.
+pub(super) async fn volume_rights(
+    connection: &mut AnyConnection,
+    asker: &Asker,
+    volume: &VolumeRow,
+) -> Result<Rights, DatabaseError> {
+    let id = volume.id.to_string();
+    rights_on(connection, asker, volume.owner, [&id, &id]).await
 }
 
 /// As [`volume_for`], a snapshot: rights on its volume are rights on it.

@@ -5,10 +5,11 @@
 //! ends when its host says nothing of it any more. What was found is kept for a day, or until
 //! it is deleted, and so much of a volume. Whoever may read the volume may have it audited, and read
 //! what was found: of a volume that is not sealed it has names and lengths of files. Who has asked
-//! for one, and whoever administers the volume, may delete it.
+//! for one, and whoever administers the volume, may delete it, also if they may not read it: then
+//! they are not told what was found.
 
 use api::host::{AuditReport, WantedAudit};
-use api::types::AuditFound;
+use api::types::{AuditFound, AuditPlacement};
 use api::words::AuditState;
 use base::{AuditId, PartyId, SnapshotId, UnitId, VolumeId};
 use catalog::VersionKey;
@@ -16,6 +17,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
+use super::rights::Rights;
 use super::rows::{self, SnapshotState, VolumeRow};
 use super::{Asker, Database, DatabaseError, Need, Right, Thing, errands, rights};
 
@@ -28,7 +30,8 @@ const UNDER_WAY_MAX: i64 = 4;
 /// And so many of all volumes of an owner: a host does one at a time, and others wait for it.
 const UNDER_WAY_OF_OWNER_MAX: i64 = 8;
 
-/// Of so many of a volume's what was found is kept; of more, those are gone that ended first.
+/// Of so many of a volume's what was found is kept; of more, those are gone that ended first, and
+/// before all others those of who asks for one more.
 const KEPT_MAX: i64 = 16;
 
 /// And of so many of all volumes of an owner: each may be as long as a report.
@@ -45,6 +48,10 @@ pub struct NewAudit {
     pub snapshot: Option<SnapshotId>,
     /// Files are to be listed.
     pub files: bool,
+    /// How blocks come to lie on units now.
+    pub placement: AuditPlacement,
+    /// What is in the journal of the volume's host, in bytes, if that was said and matters.
+    pub journal_bytes: Option<u64>,
     /// Who is to do it, and whether it has the volume: then it needs not be for the asker.
     pub host: (PartyId, bool),
 }
@@ -60,6 +67,8 @@ pub struct AuditOfVolume {
     pub snapshot: Option<SnapshotId>,
     /// Who has asked for it; nobody knows of those that older controllers took.
     pub asker: Option<PartyId>,
+    /// By name, for those who administer the volume, and for themselves.
+    pub asker_name: Option<String>,
     /// What of it.
     pub version: VersionKey,
     /// Who does it, by name.
@@ -74,8 +83,13 @@ pub struct AuditOfVolume {
     pub size_bytes: u64,
     /// Why it has come to nothing.
     pub reason: Option<String>,
-    /// What was found.
+    /// What was found, for those who may read the volume; lists do not have it.
     pub found: Option<AuditFound>,
+    /// How blocks lay on units, and what was in the journal, when it was asked for; older
+    /// controllers did not keep it.
+    pub placement: Option<AuditPlacement>,
+    /// See [`NewAudit::journal_bytes`].
+    pub journal_bytes: Option<u64>,
     /// When it was asked for.
     pub created: Millis,
     /// When it ended.
@@ -120,14 +134,21 @@ async fn version_of(
 }
 
 /// Of a volume, and of all volumes of its owner, so many are kept that there is room for one
-/// more.
-async fn make_room(change: &mut AnyConnection, row: &VolumeRow) -> Result<(), DatabaseError> {
+/// more: those of others rather than those of who asks for it. So who may read a volume does not
+/// take from its owner what they keep.
+async fn make_room(
+    change: &mut AnyConnection,
+    asker: &Asker,
+    row: &VolumeRow,
+) -> Result<(), DatabaseError> {
+    let asker = asker.party.id.to_string();
     sqlx::query(
         "DELETE FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL AND id NOT \
          IN (SELECT id FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL \
-         ORDER BY ended_ms DESC, id LIMIT $2)",
+         ORDER BY CASE WHEN asker = $2 THEN 1 ELSE 0 END, ended_ms DESC, id LIMIT $3)",
     )
     .bind(row.id.to_string())
+    .bind(&asker)
     .bind(KEPT_MAX - 1)
     .execute(&mut *change)
     .await?;
@@ -138,9 +159,11 @@ async fn make_room(change: &mut AnyConnection, row: &VolumeRow) -> Result<(), Da
         "DELETE FROM volume_audits WHERE ended_ms IS NOT NULL \
          AND volume IN (SELECT id FROM volumes WHERE owner = $1) \
          AND id NOT IN (SELECT a.id FROM volume_audits a JOIN volumes v ON v.id = a.volume \
-         WHERE v.owner = $1 AND a.ended_ms IS NOT NULL ORDER BY a.ended_ms DESC, a.id LIMIT $2)",
+         WHERE v.owner = $1 AND a.ended_ms IS NOT NULL \
+         ORDER BY CASE WHEN a.asker = $2 THEN 1 ELSE 0 END, a.ended_ms DESC, a.id LIMIT $3)",
     )
     .bind(owner.to_string())
+    .bind(&asker)
     .bind(KEPT_OF_OWNER_MAX - 1)
     .execute(change)
     .await?;
@@ -191,7 +214,7 @@ impl Database {
         new: &NewAudit,
         now: Millis,
     ) -> Result<AuditOfVolume, DatabaseError> {
-        let units = json(&new.units)?;
+        let (units, placement) = (json(&new.units)?, json(&new.placement)?);
         act!(self, asker, change, {
             let need = Need::Have(Right::Read);
             let row = rights::volume_for(&mut *change, asker, volume, need).await?;
@@ -201,12 +224,13 @@ impl Database {
             if !has_it {
                 rights::check_host(&mut *change, asker, host, None).await?;
             }
-            make_room(&mut *change, &row).await?;
+            make_room(&mut *change, asker, &row).await?;
             check_room(&mut *change, &row).await?;
             sqlx::query(
                 "INSERT INTO volume_audits (id, volume, snapshot, host, version_volume, \
-                 version_number, units, files, size_bytes, state, created_ms, told_ms, asker) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12)",
+                 version_number, units, files, size_bytes, state, created_ms, told_ms, asker, \
+                 placement, journal_bytes) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12, $13, $14)",
             )
             .bind(new.id.to_string())
             .bind(row.id.to_string())
@@ -220,11 +244,13 @@ impl Database {
             .bind(AuditState::Waiting.as_str())
             .bind(now.0)
             .bind(asker.party.id.to_string())
+            .bind(&placement)
+            .bind(new.journal_bytes.map(u64::cast_signed))
             .execute(&mut *change)
             .await?;
             super::hosts::assign(&mut *change, host).await?;
             let place = super::audit::place(&mut *change, host, None).await?;
-            let target = format!("{} {} on {place}", row.id, row.name);
+            let target = format!("{} of {} {} on {place}", new.id, row.id, row.name);
             asker.note(&mut *change, "audit-volume", target).await?;
             one(change, row.id, new.id, now).await
         })
@@ -243,14 +269,50 @@ impl Database {
         now: Millis,
     ) -> Result<(VolumeRow, AuditOfVolume), DatabaseError> {
         let mut moment = self.moment().await?;
-        readable(&mut moment, asker, volume, id, now).await
+        let need = Need::Have(Right::Read);
+        let row = rights::volume_for(&mut moment, asker, volume, need).await?;
+        let rights = rights::volume_rights(&mut moment, asker, &row).await?;
+        let audit = one(&mut moment, row.id, id, now).await?;
+        Ok((row, seen(audit, &rights, asker)))
+    }
+
+    /// All audits of a volume that the asker may read, the newest one first, without what was
+    /// found.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`].
+    pub async fn audits_for(
+        &self,
+        asker: &Asker,
+        volume: &str,
+        now: Millis,
+    ) -> Result<(VolumeRow, Vec<AuditOfVolume>), DatabaseError> {
+        let mut moment = self.moment().await?;
+        let need = Need::Have(Right::Read);
+        let row = rights::volume_for(&mut moment, asker, volume, need).await?;
+        let rights = rights::volume_rights(&mut moment, asker, &row).await?;
+        // Together what was found may have more than what a controller has memory for.
+        let statement = format!(
+            "SELECT {COLUMNS}, CAST(NULL AS TEXT) AS found FROM {TABLES} \
+             WHERE a.volume = $1 AND COALESCE(a.ended_ms, $2) >= $2 \
+             ORDER BY a.created_ms DESC, a.id DESC"
+        );
+        let found = sqlx::query(&statement)
+            .bind(row.id.to_string())
+            .bind(now.0.saturating_sub(KEPT_MS))
+            .fetch_all(&mut *moment)
+            .await?;
+        let audits = found.iter().map(audit_of_volume);
+        let audits = audits.map(|audit| Ok(seen(audit?, &rights, asker)));
+        let audits = audits.collect::<Result<_, DatabaseError>>()?;
+        Ok((row, audits))
     }
 
     /// Calls an audit off, if it has not ended, and forgets what it has found. Returns it as it
-    /// was.
+    /// was, and what it has found if the asker may read the volume.
     ///
     /// # Errors
-    /// As [`Self::audit_for`]; [`DatabaseError::Forbidden`] also for somebody who neither has asked
+    /// As [`Self::audit_for`]; but [`DatabaseError::Forbidden`] for somebody who neither has asked
     /// for it nor administers the volume.
     pub async fn delete_audit(
         &self,
@@ -260,7 +322,11 @@ impl Database {
         now: Millis,
     ) -> Result<(VolumeRow, AuditOfVolume), DatabaseError> {
         act!(self, asker, change, {
-            let (row, audit) = readable(&mut *change, asker, volume, id, now).await?;
+            // Cluster administrators may not read it, and a right may have been taken away.
+            let need = Need::SeeToChange;
+            let row = rights::volume_for(&mut *change, asker, volume, need).await?;
+            let rights = rights::volume_rights(&mut *change, asker, &row).await?;
+            let audit = one(&mut *change, row.id, id, now).await?;
             if audit.asker != Some(asker.party.id) {
                 let need = Need::Have(Right::Administer);
                 rights::volume_for(&mut *change, asker, volume, need).await?;
@@ -272,7 +338,7 @@ impl Database {
             errands::assign(&mut *change, &gone).await?;
             let target = format!("{id} of {} {}", row.id, row.name);
             asker.note(change, "delete-audit", target).await?;
-            Ok((row, audit))
+            Ok((row, seen(audit, &rights, asker)))
         })
     }
 
@@ -355,19 +421,24 @@ impl Database {
     }
 }
 
-/// One of a volume that the asker may read.
-async fn readable(
-    connection: &mut AnyConnection,
-    asker: &Asker,
-    volume: &str,
-    id: AuditId,
-    now: Millis,
-) -> Result<(VolumeRow, AuditOfVolume), DatabaseError> {
-    let need = Need::Have(Right::Read);
-    let row = rights::volume_for(connection, asker, volume, need).await?;
-    let audit = one(connection, row.id, id, now).await?;
-    Ok((row, audit))
+/// What of an audit somebody sees who has these rights on its volume.
+fn seen(audit: AuditOfVolume, rights: &Rights, asker: &Asker) -> AuditOfVolume {
+    let is_own = audit.asker == Some(asker.party.id);
+    let sees_asker = is_own || rights.allow(Need::Have(Right::Administer));
+    let sees_found = rights.allow(Need::Have(Right::Read));
+    AuditOfVolume {
+        asker_name: audit.asker_name.filter(|_| sees_asker),
+        found: audit.found.filter(|_| sees_found),
+        ..audit
+    }
 }
+
+/// What is read of one besides what was found, and from where.
+const COLUMNS: &str = "a.id, a.volume, a.snapshot, a.asker, a.version_volume, a.version_number, \
+    a.units, a.state, a.done_bytes, a.size_bytes, a.reason, a.created_ms, a.ended_ms, \
+    a.placement, a.journal_bytes, h.name AS host_name, p.name AS asker_name";
+const TABLES: &str = "volume_audits a JOIN parties h ON h.id = a.host \
+    LEFT JOIN parties p ON p.id = a.asker";
 
 /// One that has not ended, or not long ago.
 async fn one(
@@ -376,26 +447,30 @@ async fn one(
     id: AuditId,
     now: Millis,
 ) -> Result<AuditOfVolume, DatabaseError> {
-    let row = sqlx::query(
-        "SELECT a.*, h.name AS host_name FROM volume_audits a JOIN parties h ON h.id = a.host \
-         WHERE a.id = $1 AND a.volume = $2 AND COALESCE(a.ended_ms, $3) >= $3",
-    )
-    .bind(id.to_string())
-    .bind(volume.to_string())
-    .bind(now.0.saturating_sub(KEPT_MS))
-    .fetch_optional(connection)
-    .await?
-    .ok_or_else(|| DatabaseError::not_found(Thing::Audit, id))?;
+    let statement = format!(
+        "SELECT {COLUMNS}, a.found FROM {TABLES} \
+         WHERE a.id = $1 AND a.volume = $2 AND COALESCE(a.ended_ms, $3) >= $3"
+    );
+    let row = sqlx::query(&statement)
+        .bind(id.to_string())
+        .bind(volume.to_string())
+        .bind(now.0.saturating_sub(KEPT_MS))
+        .fetch_optional(connection)
+        .await?
+        .ok_or_else(|| DatabaseError::not_found(Thing::Audit, id))?;
     audit_of_volume(&row)
 }
 
 fn audit_of_volume(row: &AnyRow) -> Result<AuditOfVolume, DatabaseError> {
     let found: Option<&str> = row.try_get("found")?;
+    let placement: Option<&str> = row.try_get("placement")?;
+    let journal_bytes: Option<i64> = row.try_get("journal_bytes")?;
     Ok(AuditOfVolume {
         id: rows::spelt(row, "id")?,
         volume: rows::spelt(row, "volume")?,
         snapshot: rows::spelt_if_any(row, "snapshot")?,
         asker: rows::spelt_if_any(row, "asker")?,
+        asker_name: row.try_get("asker_name")?,
         version: version(row)?,
         host_name: row.try_get("host_name")?,
         units: read(row.try_get("units")?)?,
@@ -404,6 +479,8 @@ fn audit_of_volume(row: &AnyRow) -> Result<AuditOfVolume, DatabaseError> {
         size_bytes: rows::number(row, "size_bytes")?,
         reason: row.try_get("reason")?,
         found: found.map(read).transpose()?,
+        placement: placement.map(read).transpose()?,
+        journal_bytes: journal_bytes.map(i64::cast_unsigned),
         created: Millis(row.try_get("created_ms")?),
         ended: row.try_get::<Option<i64>, _>("ended_ms")?.map(Millis),
     })

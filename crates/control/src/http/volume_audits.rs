@@ -18,7 +18,7 @@ use crate::volumes::spell_time;
 
 pub(super) fn router() -> OpenApiRouter<Control> {
     OpenApiRouter::new()
-        .routes(routes!(begin))
+        .routes(routes!(begin, list))
         .routes(routes!(show, delete))
 }
 
@@ -40,6 +40,18 @@ async fn begin(
     Ok((StatusCode::ACCEPTED, Json(shown(begun.await?))))
 }
 
+/// List the audits of a volume
+///
+/// Those that are under way, and those that have ended within a day, the newest one first. What
+/// was found is said when one is shown.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/audits", operation_id = "list_audits",
+    tag = "audits", params(("volume" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Vec<Audit>)))]
+async fn list(acting: Acting, Name(volume): Name) -> Result<Json<Vec<Audit>>, ApiError> {
+    let found = acting.audits_of_volume(&volume).await?;
+    Ok(Json(found.into_iter().map(shown).collect()))
+}
+
 /// A volume and an audit of it.
 struct Which {
     volume: String,
@@ -50,7 +62,7 @@ impl Which {
     fn id(&self) -> Result<AuditId, ControlError> {
         self.audit.parse().map_err(|_| ControlError::NotFound {
             what: format!("audit {:?}", self.audit),
-            hint: "what was found is kept for a day".into(),
+            hint: "`scree privacy audits VOLUME` shows those there are".into(),
         })
     }
 }
@@ -84,7 +96,8 @@ async fn show(
 
 /// Call an audit of a volume off, or forget what it has found
 ///
-/// For who has asked for it, or administers the volume. It is shown as it was.
+/// For who has asked for it, or administers the volume. It is shown as it was; what was found is
+/// for who may read the volume.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/audits/{audit}",
     operation_id = "delete_audit", tag = "audits",
     params(("volume" = String, Path, description = "Name or id"),
@@ -105,6 +118,7 @@ fn shown(view: AuditView) -> Audit {
         journal_bytes: view.journal_bytes,
         units: row.units.iter().map(ToString::to_string).collect(),
         placement: view.placement,
+        asker: row.asker_name,
         host: row.host_name,
         state: row.state.as_str().to_owned(),
         done_bytes: row.done_bytes,

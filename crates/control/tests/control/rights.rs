@@ -205,9 +205,15 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
             [401, 403, 404, 404, 404, 403, 404, 404, 403],
         ),
         (
+            "GET /v1/volumes/{v}/audits",
+            none.clone(),
+            [401, 403, 404, 200, 200, 403, 200, 200, 403],
+        ),
+        // Who has asked for one may call it off, whatever they may do by now; there is none.
+        (
             "DELETE /v1/volumes/{v}/audits/audit-00000000000000000",
             none.clone(),
-            [401, 403, 404, 404, 404, 403, 404, 404, 403],
+            with(SEE, 404),
         ),
         ("GET /v1/grants", none.clone(), ANY),
         ("GET /v1/grants?volume={v}", none.clone(), SEE),

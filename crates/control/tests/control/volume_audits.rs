@@ -1,11 +1,11 @@
 //! What is claimed of audits of volumes, on both databases.
 
 use api::host::{AuditReport, CatalogCall};
-use api::types::AuditFound;
+use api::types::{AuditFound, AuditPlacement};
 use api::words::{AuditState, Right};
 use base::{AuditId, GrantId, UnitId};
 use catalog::VersionKey;
-use control::database::{DatabaseError, Errand, NewAudit, NewGrant, Object, Reach};
+use control::database::{Asker, DatabaseError, Errand, NewAudit, NewGrant, Object, Reach};
 use world::Millis;
 
 use crate::askers;
@@ -21,7 +21,21 @@ fn new(host: base::PartyId) -> NewAudit {
         units: vec![UnitId::from_random(7)],
         snapshot: None,
         files: true,
+        placement: placement(),
+        journal_bytes: Some(77),
         host: (host, true),
+    }
+}
+
+fn placement() -> AuditPlacement {
+    AuditPlacement {
+        units: 5,
+        captured: 1,
+        replicas: 2,
+        erasure: None,
+        scatter_width: 8,
+        sets: 10,
+        block_size: 4096,
     }
 }
 
@@ -46,8 +60,32 @@ fn a_reader_deletes_what_they_asked_for_and_an_owner_all() {
 }
 
 #[test]
+fn who_may_not_read_a_volume_calls_an_audit_off_and_is_not_told_what_it_found() {
+    on_sqlite(claims::who_may_not_read_a_volume_calls_an_audit_off_and_is_not_told_what_it_found);
+}
+
+#[test]
+fn audits_are_listed_with_who_asked_for_them() {
+    on_sqlite(claims::audits_are_listed_with_who_asked_for_them);
+}
+
+#[test]
+fn audits_of_a_reader_do_not_take_what_an_owner_keeps() {
+    on_sqlite(claims::audits_of_a_reader_do_not_take_what_an_owner_keeps);
+}
+
+#[test]
 fn all_of_it_is_so_on_postgresql() {
     let server = Postgres::start();
+    on_postgres(
+        &server,
+        claims::who_may_not_read_a_volume_calls_an_audit_off_and_is_not_told_what_it_found,
+    );
+    on_postgres(&server, claims::audits_are_listed_with_who_asked_for_them);
+    on_postgres(
+        &server,
+        claims::audits_of_a_reader_do_not_take_what_an_owner_keeps,
+    );
     on_postgres(
         &server,
         claims::a_host_reads_what_it_audits_until_it_has_said_what_it_found,
@@ -226,18 +264,166 @@ mod claims {
         );
     }
 
-    pub async fn a_reader_deletes_what_they_asked_for_and_an_owner_all(rows: Rows) {
-        let (database, owner, host) = (&rows.database, &rows.asker, rows.hosts[0]);
-        let (id, _) = rows.volumes[0];
-        let reader = askers::of(add_user(database, owner, "reader", NOW).await);
+    /// Somebody who may do that with the first volume.
+    async fn given(rows: &Rows, name: &str, right: Right) -> (Asker, GrantId) {
+        let (database, owner) = (&rows.database, &rows.asker);
+        let user = askers::of(add_user(database, owner, name, NOW).await);
         let grant = NewGrant {
             id: GrantId::from_random(number()),
-            object: Object::Volume(id),
-            user: reader.party.subject.clone(),
-            right: Right::Read,
+            object: Object::Volume(rows.volumes[0].0),
+            user: user.party.subject.clone(),
+            right,
             vm: String::new(),
         };
         database.insert_grant(owner, &grant).await.expect("given");
+        (user, grant.id)
+    }
+
+    /// It ends, and has found something.
+    async fn end(rows: &Rows, id: AuditId, at: Millis) {
+        let report = AuditReport {
+            done_bytes: 0,
+            end: Some(Ok(AuditFound::default())),
+        };
+        let database = &rows.database;
+        let kept = database.keep_audit_report(rows.hosts[0], id, &report, at);
+        assert!(kept.await.expect("heard"));
+    }
+
+    pub async fn who_may_not_read_a_volume_calls_an_audit_off_and_is_not_told_what_it_found(
+        rows: Rows,
+    ) {
+        let (database, owner) = (&rows.database, &rows.asker);
+        let volume = rows.volumes[0].0.to_string();
+        let (reader, right) = given(&rows, "reader", Right::Read).await;
+        let mut root = askers::of(add_user(database, owner, "root", NOW).await);
+        root.party.is_administrator = true;
+        let asked = async |asker| {
+            let asked = new(rows.hosts[0]);
+            let begun = database.begin_audit(asker, &volume, &asked, NOW).await;
+            end(&rows, begun.expect("begun").id, NOW).await;
+            asked.id
+        };
+        let deleted = async |asker, audit| {
+            let deleted = database.delete_audit(asker, &volume, audit, NOW).await;
+            deleted.map(|(_, audit)| audit)
+        };
+        let [first, second, third] = [
+            asked(owner).await,
+            asked(&reader).await,
+            asked(&reader).await,
+        ];
+        let shown = database.audit_for(&root, &volume, first, NOW).await;
+        assert!(matches!(shown, Err(DatabaseError::Forbidden { .. })));
+        assert_eq!(deleted(&root, first).await.expect("deleted").found, None);
+        let own = deleted(&reader, second).await.expect("their own");
+        assert!(own.found.is_some());
+        // The right to read is taken away, and another one left.
+        let (snapshotter, _) = given(&rows, "other", Right::Snapshot).await;
+        let refused = deleted(&snapshotter, third).await;
+        assert!(matches!(refused, Err(DatabaseError::Forbidden { .. })));
+        let grant = NewGrant {
+            id: GrantId::from_random(number()),
+            object: Object::Volume(rows.volumes[0].0),
+            user: reader.party.subject.clone(),
+            right: Right::Snapshot,
+            vm: String::new(),
+        };
+        database.insert_grant(owner, &grant).await.expect("given");
+        let taken = database.delete_grant(owner, &right.to_string()).await;
+        taken.expect("taken away");
+        let own = deleted(&reader, third).await.expect("still their own");
+        assert_eq!(own.found, None);
+    }
+
+    pub async fn audits_are_listed_with_who_asked_for_them(rows: Rows) {
+        let (database, owner) = (&rows.database, &rows.asker);
+        let volume = rows.volumes[0].0.to_string();
+        let (reader, _) = given(&rows, "reader", Right::Read).await;
+        let mut ids = Vec::new();
+        for (asker, at) in [(owner, 0), (&reader, 1), (owner, 2)] {
+            let asked = new(rows.hosts[0]);
+            let begun = database.begin_audit(asker, &volume, &asked, Millis(NOW.0 + at));
+            ids.push(begun.await.expect("begun").id);
+        }
+        end(&rows, ids[1], NOW).await;
+        let list = async |asker, now| {
+            let listed = database.audits_for(asker, &volume, now).await;
+            listed.expect("listed").1
+        };
+        let listed = list(owner, NOW).await;
+        let newest_first: Vec<AuditId> = listed.iter().map(|audit| audit.id).collect();
+        assert_eq!(newest_first, [ids[2], ids[1], ids[0]]);
+        assert_eq!(listed[1].state, AuditState::Done);
+        assert_eq!(listed[1].found, None, "that is said when it is shown");
+        // As it was when it was asked for, whatever the units and the journal have by now.
+        for audit in &listed {
+            assert_eq!(audit.placement, Some(placement()));
+            assert_eq!(audit.journal_bytes, Some(77));
+        }
+        let askers = |listed: &[control::database::AuditOfVolume]| {
+            let names = listed.iter().map(|audit| audit.asker_name.clone());
+            names.collect::<Vec<_>>()
+        };
+        let (own, theirs) = (owner.party.subject.name(), "reader");
+        let all = [own, theirs, own].map(|name| Some(name.to_owned()));
+        assert_eq!(askers(&listed), all);
+        let seen = askers(&list(&reader, NOW).await);
+        assert_eq!(seen, [None, Some(theirs.to_owned()), None]);
+        // What has ended is there for a day.
+        let later = Millis(NOW.0 + DAY_MS + 1);
+        assert_eq!(list(owner, later).await.len(), 2);
+        let log = database.audit(i64::MAX, 10).await.expect("read");
+        let is_noted = |id: &AuditId| {
+            let id = id.to_string();
+            let mut lines = log.iter().filter(|line| line.action == "audit-volume");
+            lines.any(|line| line.target.starts_with(&id))
+        };
+        assert!(ids.iter().all(is_noted), "{log:?}");
+        let stranger = askers::of(add_user(database, owner, "stranger", NOW).await);
+        let hidden = database.audits_for(&stranger, &volume, NOW).await;
+        assert!(matches!(hidden, Err(DatabaseError::NotFound { .. })));
+    }
+
+    pub async fn audits_of_a_reader_do_not_take_what_an_owner_keeps(rows: Rows) {
+        let (database, owner) = (&rows.database, &rows.asker);
+        let volume = rows.volumes[0].0.to_string();
+        let (reader, _) = given(&rows, "reader", Right::Read).await;
+        let mut at = NOW.0;
+        let mut asked = async |asker| {
+            at += 1;
+            let asked = new(rows.hosts[0]);
+            let begun = database.begin_audit(asker, &volume, &asked, Millis(at));
+            let id = begun.await.expect("begun").id;
+            end(&rows, id, Millis(at)).await;
+            id
+        };
+        let kept = asked(owner).await;
+        let mut last = kept;
+        for _ in 0..40 {
+            last = asked(&reader).await;
+        }
+        let listed = database.audits_for(owner, &volume, NOW).await;
+        let ids: Vec<AuditId> = listed
+            .expect("listed")
+            .1
+            .iter()
+            .map(|audit| audit.id)
+            .collect();
+        assert_eq!((ids.len(), ids[0]), (16, last));
+        assert!(ids.contains(&kept));
+        // Who has none yet has room made for them by others.
+        for _ in 0..2 {
+            let next = asked(owner).await;
+            let shown = database.audit_for(owner, &volume, next, NOW).await;
+            shown.expect("kept");
+        }
+    }
+
+    pub async fn a_reader_deletes_what_they_asked_for_and_an_owner_all(rows: Rows) {
+        let (database, owner, host) = (&rows.database, &rows.asker, rows.hosts[0]);
+        let (id, _) = rows.volumes[0];
+        let (reader, _) = given(&rows, "reader", Right::Read).await;
         let volume = id.to_string();
         let begin = async |asker| {
             let asked = new(host);
