@@ -37,9 +37,10 @@ impl Table {
         }
     }
 
-    /// Adds a row.
+    /// Adds a row. It has one line, whatever is in its cells.
     pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        let cells = cells.into_iter().map(|cell| cell.replace('\n', "\\n"));
+        self.rows.push(cells.collect());
     }
 }
 
@@ -205,6 +206,18 @@ mod tests {
         // Nor does a name make a line of its own, or turn one around.
         let line = plain_line("/tmp/x\n2026-01-01  ALERT \u{202e}evil");
         assert_eq!(line, "/tmp/x\\n2026-01-01  ALERT \\u{202e}evil");
+    }
+
+    /// A file's name made what looked like another one.
+    #[test]
+    fn a_row_is_one_line() {
+        let mut table = Table::new(&["BYTES", "FILE"]);
+        table.row(vec!["1".into(), "/a\n9      /b".into()]);
+        table.row(vec!["2".into(), "/c".into()]);
+        assert_eq!(
+            table.to_string(),
+            "BYTES  FILE\n1      /a\\n9      /b\n2      /c\n"
+        );
     }
 
     /// One long cell made the program stop: a width has 16 bits.
