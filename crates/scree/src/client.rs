@@ -78,6 +78,17 @@ impl std::fmt::Display for ClientError {
     }
 }
 
+impl ClientError {
+    /// Whether the same may be answered at another time.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Unanswered { .. } | Self::Broken(_) => true,
+            Self::Certificate(_) => false,
+            Self::Refused(problem) => problem.status >= 500,
+        }
+    }
+}
+
 /// Talks to one server, or to one of several.
 pub struct Client {
     client: api::Client,

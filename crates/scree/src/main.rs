@@ -102,6 +102,12 @@ fn main() -> ExitCode {
             how,
             ApiCommand::PrivacyAudit(audit),
         ),
+        Command::Privacy(PrivacyCommand::Audits(audits)) => ask(
+            (folder, profile),
+            format,
+            how,
+            ApiCommand::PrivacyAudits(audits),
+        ),
         Command::Api(command) => ask((folder, profile), format, how, command),
     };
     match done {

@@ -44,8 +44,8 @@ pub use image::ImageCommand;
 pub use key::KeyCommand;
 pub use party::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
 pub use privacy::{
-    CaseArguments, FilesArguments, Made, Mark, ModelCommand, PrivacyAuditArguments, PrivacyCommand,
-    PrivacyPlanArguments, PrivacySimulateArguments,
+    CaseArguments, FilesArguments, Made, Mark, ModelCommand, PrivacyAuditArguments,
+    PrivacyAuditsArguments, PrivacyCommand, PrivacyPlanArguments, PrivacySimulateArguments,
 };
 pub use process::{
     AgentArguments, ControllerArguments, KeepArguments, ServeArguments, TlsArguments, UpArguments,
@@ -112,7 +112,7 @@ impl Arguments {
                 Some(_) => (true, true),
             },
             Command::Api(_) => (true, true),
-            Command::Privacy(PrivacyCommand::Audit(_)) => (true, false),
+            Command::Privacy(PrivacyCommand::Audit(_) | PrivacyCommand::Audits(_)) => (true, false),
             _ => (false, false),
         };
         let (option, has_option) = match (self.dry_run, &self.idempotency_key) {
@@ -260,6 +260,10 @@ pub enum ApiCommand {
     /// It is said as `scree privacy audit`.
     #[command(skip)]
     PrivacyAudit(PrivacyAuditArguments),
+
+    /// And this as `scree privacy audits`.
+    #[command(skip)]
+    PrivacyAudits(PrivacyAuditsArguments),
 
     /// What hosts have to do, and what their caches spare them: again and again, until it is
     /// stopped. For administrators.

@@ -16,6 +16,9 @@ pub enum PrivacyCommand {
     /// files can be read from them; beside it stands what the model says of as many units. A
     /// host that may open the volume reads it, and what lies on these units.
     Audit(PrivacyAuditArguments),
+    /// List the audits of a volume that are under way, or have ended within a day, the newest
+    /// one first.
+    Audits(PrivacyAuditsArguments),
 }
 
 /// What nobody that runs is asked.
@@ -29,6 +32,18 @@ pub enum ModelCommand {
     /// List the placements that survive what may be lost and tell no more than may be told,
     /// with what they cost: those that take least room first.
     Plan(PrivacyPlanArguments),
+}
+
+#[derive(Args)]
+pub struct PrivacyAuditsArguments {
+    /// The volume, by name or id.
+    #[arg(value_name = "VOLUME")]
+    pub volume: String,
+
+    /// Call this one off, or forget what it has found: for who has asked for it, or administers
+    /// the volume.
+    #[arg(long, value_name = "ID")]
+    pub delete: Option<String>,
 }
 
 #[derive(Args)]

@@ -115,7 +115,7 @@ pub fn run(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(async {
+    let done = runtime.block_on(async {
         let client = match folder {
             Some(folder) => Client::of_folder(folder),
             None => Client::of_profile(profile).await?,
@@ -145,6 +145,7 @@ pub fn run(
             ApiCommand::Audit { limit } => session.audit(limit).await,
             ApiCommand::Status => session.status().await,
             ApiCommand::PrivacyAudit(arguments) => session.privacy_audit(folder, &arguments).await,
+            ApiCommand::PrivacyAudits(arguments) => session.privacy_audits(&arguments).await,
             ApiCommand::Top(arguments) => session.top(&arguments).await,
         }?;
         if is_dry_run {
@@ -152,7 +153,10 @@ pub fn run(
             let _ = io::stderr().write_all(b"scree: nothing was changed (--dry-run)\n");
         }
         Ok(())
-    })
+    });
+    // Nobody waits any more for what is still reckoned.
+    runtime.shutdown_background();
+    done
 }
 
 impl Session {

@@ -7,6 +7,7 @@
 )]
 
 mod audits;
+mod audits_asked;
 mod bad_input;
 mod buckets;
 mod caches;

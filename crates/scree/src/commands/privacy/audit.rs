@@ -1,7 +1,11 @@
 //! `scree privacy audit`: what some units really have of a volume, beside what the model says
-//! of as many.
+//! of as many. `scree privacy audits`: those there are.
 
 use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use agent::audits::open_listing;
 use agent::folder::key_places;
@@ -15,19 +19,29 @@ use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use serde::Serialize;
 use volume::VolumeConfig;
-use world::World;
+use world::{World, host};
 
 use super::super::{Failure, Session, or_dash, segment};
 use super::files::FILES_MAX;
 use super::{percent, refused};
-use crate::args::PrivacyAuditArguments;
-use crate::output::{Table, print, print_notice};
+use crate::args::{PrivacyAuditArguments, PrivacyAuditsArguments};
+use crate::client::ClientError;
+use crate::output::{Table, print, print_notice, shell_word, time};
 use crate::progress::Progress;
 use crate::signals::Ends;
 use crate::up::given_passphrase;
 
 /// One answer is held back for so long, in seconds.
 const WAIT_SECONDS: u64 = 2;
+
+/// A controller that does not answer is asked so many times more, so long after each other: about
+/// as long as an audit goes on of which it hears nothing.
+const ATTEMPTS_MAX: u32 = 150;
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// What was found waits so long for what the model says of it: of many units and files of many
+/// lengths trials take hours.
+const PREDICTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// So many trials say between what a single one lies.
 const TRIALS: usize = 10_000;
@@ -83,25 +97,15 @@ impl Session {
             snapshot: arguments.snapshot.clone(),
             files: arguments.files,
         };
-        let mut audit: Audit = self.client.post(&path, &what).await?;
-        if !self.is_dry_run {
-            let name = &arguments.volume;
-            let progress = Progress::start(format!("waiting for host {} to begin", audit.host));
-            let path = format!("{path}/{}", audit.id);
-            let mut ends = Ends::of_command()?;
-            while audit.ended.is_none() {
-                let look = format!("{path}?wait={WAIT_SECONDS}");
-                audit = tokio::select! {
-                    audit = self.client.get(&look) => audit?,
-                    _ = ends.come() => {
-                        let _: Audit = self.client.delete(&path).await?;
-                        return Err(Failure::new("the audit was called off"));
-                    }
-                };
-                let (done, all) = (bytes(audit.done_bytes), bytes(audit.all_bytes));
-                progress.say(format!("{} reads {name}: {done} of {all}", audit.host));
-            }
-        }
+        // Kept to the end: where nobody waits for a signal any more, it does nothing.
+        let mut ends = Ends::of_command()?;
+        let (audit, is_interrupted) = self.begun(&path, &what, arguments, &mut ends).await?;
+        let mut audit = match (self.is_dry_run, is_interrupted) {
+            (true, true) => return Err(Failure::new("it was interrupted")),
+            (true, false) => audit,
+            (false, true) => return Err(self.call_off(&path, &audit, arguments, &mut ends).await),
+            (false, false) => self.followed(&path, audit, arguments, &mut ends).await?,
+        };
         if audit.state == AuditState::Error.as_str() {
             let why = audit.reason.as_deref().unwrap_or("it does not say why");
             return Err(Failure::new(format!(
@@ -116,13 +120,23 @@ impl Session {
                 &format!("what was found of files is sealed with the volume's key: {why}"),
             );
         }
+        if let Err(failure) = audit.found.as_ref().map_or(Ok(()), check) {
+            print_notice(self.format, &format!("nothing is told: {failure}"));
+            audit.found = None;
+        }
         for notice in notices(&audit) {
             print_notice(self.format, &notice);
         }
-        let predicted = audit.found.as_ref().map_or(Ok(None), |found| {
-            check(found)?;
-            predicted(&audit.placement, found, is_sealed)
-        });
+        let predicted = match &audit.found {
+            None => Ok(None),
+            Some(found) => {
+                let (real, found) = (audit.placement.clone(), found.clone());
+                let predict = move |stop: &AtomicBool| predicted(&real, &found, is_sealed, stop);
+                let _progress = Progress::start("comparing what was found with the model");
+                let done = in_time(PREDICTED_WITHIN, ends.come(), predict).await;
+                done.flatten()
+            }
+        };
         // What was found stands, whatever the model makes of it.
         let predicted = predicted.unwrap_or_else(|failure| {
             print_notice(self.format, &format!("nothing is predicted: {failure}"));
@@ -133,6 +147,160 @@ impl Session {
             shown(audited, &arguments.volume)
         })?)
     }
+
+    /// Asks for an audit, and says whether a signal came meanwhile: only with the answer it is
+    /// known what is to be called off. For a second signal nobody waits for that.
+    async fn begun(
+        &self,
+        path: &str,
+        what: &AuditVolume,
+        arguments: &PrivacyAuditArguments,
+        ends: &mut Ends,
+    ) -> Result<(Audit, bool), Failure> {
+        let mut begun = pin!(self.client.post(path, what));
+        tokio::select! {
+            begun = &mut begun => return Ok((begun?, false)),
+            _ = ends.come() => {}
+        }
+        tokio::select! {
+            begun = &mut begun => Ok((begun?, true)),
+            _ = ends.come() => Err(Failure::new(format!(
+                "whether an audit is under way is not known; `scree privacy audits {}` says it",
+                shell_word(Path::new(&arguments.volume))
+            ))),
+        }
+    }
+
+    /// An audit, once it has ended. It goes on while the controller does not answer, so that is
+    /// asked again.
+    async fn followed(
+        &self,
+        path: &str,
+        mut audit: Audit,
+        arguments: &PrivacyAuditArguments,
+        ends: &mut Ends,
+    ) -> Result<Audit, Failure> {
+        let (id, name) = (audit.id.clone(), &arguments.volume);
+        let waiting = format!("{id}: waiting for host {} to begin", audit.host);
+        let progress = Progress::start(waiting);
+        let look = format!("{path}/{id}?wait={WAIT_SECONDS}");
+        let mut attempts_left = ATTEMPTS_MAX;
+        while audit.ended.is_none() {
+            let answer = async {
+                let answer = self.client.get(&look).await;
+                if answer.as_ref().is_err_and(ClientError::may_pass) {
+                    host::pause(ASK_AGAIN_AFTER).await;
+                }
+                answer
+            };
+            let answer = tokio::select! {
+                answer = answer => answer,
+                _ = ends.come() => return Err(self.call_off(path, &audit, arguments, ends).await),
+            };
+            match answer {
+                Ok(now) => {
+                    audit = now;
+                    attempts_left = ATTEMPTS_MAX;
+                    let (done, all) = (bytes(audit.done_bytes), bytes(audit.all_bytes));
+                    progress.say(format!(
+                        "{id}: {} reads {name}: {done} of {all}",
+                        audit.host
+                    ));
+                }
+                Err(error) if error.may_pass() && attempts_left > 0 => {
+                    attempts_left -= 1;
+                    progress.say(format!("{id}: {error}"));
+                }
+                Err(error) if error.may_pass() => {
+                    let name = shell_word(Path::new(name));
+                    return Err(Failure::new(format!(
+                        "{error}; {id} may go on, which `scree privacy audits {name}` says"
+                    )));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(audit)
+    }
+
+    /// Calls an audit off, and says what came of it. For another signal nobody waits for that.
+    async fn call_off(
+        &self,
+        path: &str,
+        audit: &Audit,
+        arguments: &PrivacyAuditArguments,
+        ends: &mut Ends,
+    ) -> Failure {
+        let (id, name) = (&audit.id, shell_word(Path::new(&arguments.volume)));
+        let path = format!("{path}/{id}");
+        let why = tokio::select! {
+            gone = self.client.delete::<Audit>(&path) => match gone {
+                Ok(_) => return Failure::new("the audit was called off"),
+                Err(error) => error.to_string(),
+            },
+            _ = ends.come() => "the controller has not answered".to_owned(),
+        };
+        Failure::new(format!(
+            "{id} may go on: {why}; `scree privacy audits {name} --delete {id}` calls it off"
+        ))
+    }
+
+    pub(in super::super) async fn privacy_audits(
+        &self,
+        arguments: &PrivacyAuditsArguments,
+    ) -> Result<(), Failure> {
+        let path = format!("/v1/volumes/{}/audits", segment(&arguments.volume)?);
+        let Some(id) = &arguments.delete else {
+            let audits: Vec<Audit> = self.client.get(&path).await?;
+            return Ok(print(self.format, &audits, |audits| list(audits))?);
+        };
+        let path = format!("{path}/{}", segment(id)?);
+        let audit: Audit = self.client.delete(&path).await?;
+        Ok(print(self.format, &audit, |audit| match &audit.ended {
+            Some(_) => format!("what {} has found is forgotten\n", audit.id),
+            None => format!("{} was called off\n", audit.id),
+        })?)
+    }
+}
+
+fn list(audits: &[Audit]) -> String {
+    let mut table = Table::new(&[
+        "ID", "STATE", "ASKED BY", "HOST", "DONE", "OF", "SINCE", "ENDED",
+    ]);
+    for audit in audits {
+        table.row(vec![
+            audit.id.clone(),
+            audit.state.clone(),
+            or_dash(audit.asker.as_ref()),
+            audit.host.clone(),
+            bytes(audit.done_bytes),
+            bytes(audit.all_bytes),
+            time(&audit.created),
+            or_dash(audit.ended.as_deref().map(time)),
+        ]);
+    }
+    table.to_string()
+}
+
+/// What `work` comes to on a thread where it may take its time, unless it takes more than `most`,
+/// or the command `ends`; then it is told to stop, and nobody waits for that.
+async fn in_time<T: Send + 'static>(
+    most: Duration,
+    ends: impl Future<Output = &'static str>,
+    work: impl FnOnce(&AtomicBool) -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let is_told = Arc::clone(&stop);
+    let work = tokio::task::spawn_blocking(move || work(&is_told));
+    let why = tokio::select! {
+        done = host::within(most, work) => match done {
+            Some(done) => return done.map_err(|error| Failure::of(&error)),
+            None => format!("it takes longer than {} s", most.as_secs()),
+        },
+        signal = ends => format!("{signal} came before it was reckoned"),
+    };
+    stop.store(true, Ordering::Relaxed);
+    Err(Failure::new(why))
 }
 
 /// Opens what is sealed of what was found, if the volume's wrapping key is here.
@@ -228,10 +396,12 @@ fn check(found: &AuditFound) -> Result<(), Failure> {
 }
 
 /// What the model says of the volume's files; nothing, if none are known or nothing is captured.
+/// It may take long, and fails once it is to `stop`.
 fn predicted(
     real: &AuditPlacement,
     found: &AuditFound,
     is_sealed: bool,
+    stop: &AtomicBool,
 ) -> Result<Option<Predicted>, Failure> {
     let files: FileList = found
         .listing
@@ -269,6 +439,9 @@ fn predicted(
             .as_scree_plans(real.scatter_width);
         let mut random = SmallRng::seed_from_u64(1);
         for ratio in &mut ratios {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Failure::new("it was stopped"));
+            }
             let leaked = simulation.trial(&mut random);
             *ratio = leaked.last().copied().unwrap_or(0.0) / all;
         }
@@ -346,7 +519,7 @@ fn shown(audited: &Audited, volume: &str) -> String {
     row("files", &found.files.content);
     text += &format!("\n{table}");
     let files = &found.files;
-    if let Some(predicted) = predicted {
+    if [files.whole, files.part, files.none] != [0; 3] {
         text += &format!(
             "\nFiles: {} readable as a whole ({}), {} in part, {} not at all\n",
             files.whole,
@@ -354,6 +527,8 @@ fn shown(audited: &Audited, volume: &str) -> String {
             files.part,
             files.none
         );
+    }
+    if let Some(predicted) = predicted {
         text += &compared(predicted, found);
     }
     if !found.listing.listed.is_empty() {
@@ -417,6 +592,8 @@ mod tests {
 
     use super::*;
 
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+
     fn found(lengths: &[(u64, u64)], whole_bytes: u64) -> AuditFound {
         let all = lengths.iter().map(|(length, count)| length * count).sum();
         let mut found = AuditFound {
@@ -440,7 +617,68 @@ mod tests {
 
     #[test]
     fn what_was_found_is_compared_with_single_trials() {
-        let real = AuditPlacement {
+        let real = placement();
+        // A quarter of a hundred files of one block, 15 to 35 of them as a rule.
+        let lengths = [(4096, 100)];
+        for (files, agrees) in [(25, true), (17, true), (5, false), (60, false)] {
+            let found = found(&lengths, files * 4096);
+            let predicted = predicted(&real, &found, false, &GO_ON)
+                .ok()
+                .expect("a placement");
+            let predicted = predicted.expect("there are files");
+            assert!((predicted.leak_ratio - 0.25).abs() < 1e-9);
+            assert!((predicted.leak_ratio_min - 0.165).abs() < 0.03);
+            assert!((predicted.leak_ratio_max - 0.335).abs() < 0.03);
+            assert_eq!(predicted.agrees, agrees, "{files}");
+            let sealed = super::predicted(&real, &found, true, &GO_ON)
+                .ok()
+                .expect("one")
+                .expect("files");
+            assert_eq!((sealed.leak_ratio, sealed.agrees), (0.0, false));
+        }
+        let nothing = predicted(&real, &found(&[], 0), false, &GO_ON)
+            .ok()
+            .expect("one");
+        assert!(nothing.is_none());
+    }
+
+    /// It was reckoned for an hour, and no signal ended it.
+    #[tokio::test]
+    async fn what_takes_long_is_told_to_stop_and_not_waited_for() {
+        let until_stopped = |said: std::sync::mpsc::Sender<()>| {
+            move |stop: &AtomicBool| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                said.send(()).expect("heard");
+            }
+        };
+        let never = std::future::pending();
+        let done = in_time(Duration::MAX, never, |_: &AtomicBool| 7).await;
+        assert_eq!(done.ok(), Some(7));
+        let (said, stopped) = std::sync::mpsc::channel();
+        let short = Duration::from_millis(1);
+        let never = std::future::pending();
+        let late = in_time(short, never, until_stopped(said.clone())).await;
+        let why = late.expect_err("it takes too long").to_string();
+        assert!(why.contains("longer than"), "{why}");
+        let signal = std::future::ready("SIGINT");
+        let ended = in_time(Duration::MAX, signal, until_stopped(said)).await;
+        let why = ended.expect_err("it was ended").to_string();
+        assert!(why.contains("SIGINT"), "{why}");
+        assert_eq!(stopped.iter().count(), 2);
+    }
+
+    #[test]
+    fn trials_end_once_they_are_to_stop() {
+        let real = placement();
+        let stopped = AtomicBool::new(true);
+        let found = found(&[(4096, 100)], 0);
+        assert!(predicted(&real, &found, false, &stopped).is_err());
+    }
+
+    fn placement() -> AuditPlacement {
+        AuditPlacement {
             units: 4,
             captured: 1,
             replicas: 1,
@@ -448,25 +686,53 @@ mod tests {
             scatter_width: 8,
             sets: 4,
             block_size: 4096,
-        };
-        // A quarter of a hundred files of one block, 15 to 35 of them as a rule.
-        let lengths = [(4096, 100)];
-        for (files, agrees) in [(25, true), (17, true), (5, false), (60, false)] {
-            let found = found(&lengths, files * 4096);
-            let predicted = predicted(&real, &found, false).ok().expect("a placement");
-            let predicted = predicted.expect("there are files");
-            assert!((predicted.leak_ratio - 0.25).abs() < 1e-9);
-            assert!((predicted.leak_ratio_min - 0.165).abs() < 0.03);
-            assert!((predicted.leak_ratio_max - 0.335).abs() < 0.03);
-            assert_eq!(predicted.agrees, agrees, "{files}");
-            let sealed = super::predicted(&real, &found, true)
-                .ok()
-                .expect("one")
-                .expect("files");
-            assert_eq!((sealed.leak_ratio, sealed.agrees), (0.0, false));
         }
-        let nothing = predicted(&real, &found(&[], 0), false).ok().expect("one");
-        assert!(nothing.is_none());
+    }
+
+    fn audited(found: Option<AuditFound>) -> Audited {
+        let audit = Audit {
+            id: "audit-1".to_owned(),
+            volume: "vol-1".to_owned(),
+            snapshot: None,
+            version: 3,
+            journal_bytes: None,
+            units: Vec::new(),
+            placement: placement(),
+            asker: None,
+            host: "h1".to_owned(),
+            state: AuditState::Done.as_str().to_owned(),
+            done_bytes: 8192,
+            all_bytes: 8192,
+            reason: None,
+            created: "2026-01-02T03:04:05.678Z".to_owned(),
+            ended: Some("2026-01-02T03:04:06Z".to_owned()),
+            found,
+            key: None,
+        };
+        Audited {
+            audit,
+            predicted: None,
+        }
+    }
+
+    /// Where nothing was predicted it was not said how many files can be read.
+    #[test]
+    fn what_was_found_of_files_is_said_without_a_prediction() {
+        let text = shown(&audited(Some(found(&[(4096, 100)], 0))), "v");
+        assert!(text.contains("100 not at all"), "{text}");
+        let text = shown(&audited(Some(AuditFound::default())), "v");
+        assert!(!text.contains("Files:"), "{text}");
+    }
+
+    #[test]
+    fn audits_are_listed_with_who_asked_for_them() {
+        let mut audit = audited(None).audit;
+        audit.asker = Some("bob".to_owned());
+        let text = list(&[audit, audited(None).audit]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].starts_with("audit-1  done   bob "), "{text}");
+        assert!(lines[2].starts_with("audit-1  done   -  "), "{text}");
+        assert!(lines[1].ends_with("2026-01-02T03:04:06Z"), "{text}");
     }
 
     #[test]

@@ -1,0 +1,223 @@
+//! `scree privacy audit` and `audits`, by a controller that answers when the test says so.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::host::{SCREE, Said, wait_until};
+
+const ID: &str = "audit-00000000000000001";
+const SHOWN: &str = "GET /v1/volumes/disk/audits/audit-00000000000000001?wait=2";
+const DELETED: &str = "DELETE /v1/volumes/disk/audits/audit-00000000000000001";
+const BEGUN: &str = "POST /v1/volumes/disk/audits";
+
+fn volume() -> Value {
+    json!({
+        "id": "vol-00000000000000001", "name": "disk", "size": 4096, "state": "available",
+        "block_size": 4096, "seal": "none", "replicas": 1, "created": "2026-01-31T09:30:00Z",
+    })
+}
+
+fn audit(state: &str) -> Value {
+    let nothing = json!({"all": 0, "readable": 0, "sealed": 0, "other": 0});
+    let mut audit = json!({
+        "id": ID, "volume": "vol-00000000000000001", "version": 1, "units": ["unit-1"],
+        "placement": {
+            "units": 2, "captured": 1, "replicas": 1, "scatter_width": 8, "sets": 2,
+            "block_size": 4096,
+        },
+        "asker": "bob", "host": "h1", "state": state, "done_bytes": 4096, "all_bytes": 8192,
+        "created": "2026-01-31T09:30:00Z",
+    });
+    if state == "done" {
+        audit["ended"] = json!("2026-01-31T09:31:00Z");
+        audit["found"] = json!({
+            "blocks": {"all": 8192, "readable": 4096, "sealed": 0, "other": 0},
+            "map": nothing,
+            "files": {
+                "whole": 1, "whole_bytes": 0, "part": 0, "none": 2, "content": nothing,
+            },
+        });
+    }
+    audit
+}
+
+/// The controller, and a command that asks it.
+struct Rig {
+    listener: UnixListener,
+    command: Child,
+    _folder: TempDir,
+}
+
+impl Rig {
+    fn asked(arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let listener = UnixListener::bind(folder.path().join("api.sock")).expect("a free name");
+        listener.set_nonblocking(true).expect("set");
+        let command = Command::new(SCREE)
+            .args(arguments)
+            .env("SCREE_DIR", folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        Self {
+            listener,
+            command: command.expect("scree runs"),
+            _folder: folder,
+        }
+    }
+
+    /// An audit that is about to be asked for.
+    fn auditing() -> Self {
+        let rig = Self::asked(&["privacy", "audit", "disk", "--units", "u1"]);
+        rig.answers("GET /v1/volumes/disk", &volume());
+        rig
+    }
+
+    /// Waits until just this is asked for.
+    fn hears(&self, request: &str) -> UnixStream {
+        let mut come = None;
+        wait_until(request, || {
+            come = self.listener.accept().ok();
+            come.is_some()
+        });
+        let (stream, _) = come.expect("somebody asks");
+        stream.set_nonblocking(false).expect("set");
+        let (mut from, mut first, mut body_bytes) = (BufReader::new(&stream), None, 0);
+        loop {
+            let mut line = String::new();
+            from.read_line(&mut line).expect("a header");
+            let line = line.trim_end();
+            if let Some(length) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                body_bytes = length.trim().parse().expect("a number");
+            }
+            if line.is_empty() {
+                break;
+            }
+            first.get_or_insert(line.to_owned());
+        }
+        from.read_exact(&mut vec![0; body_bytes]).expect("a body");
+        assert_eq!(first, Some(format!("{request} HTTP/1.1")));
+        stream
+    }
+
+    fn answers(&self, request: &str, answer: &Value) {
+        reply(&self.hears(request), 200, answer);
+    }
+
+    fn interrupt(&self) {
+        let kill = Command::new("kill")
+            .args(["-INT", &self.command.id().to_string()])
+            .status();
+        assert!(kill.expect("kill runs").success());
+    }
+
+    fn said(self) -> Said {
+        Said::of(self.command.wait_with_output().expect("it ends"))
+    }
+}
+
+fn reply(mut stream: &UnixStream, status: u16, answer: &Value) {
+    let answer = answer.to_string();
+    let length = answer.len();
+    write!(
+        stream,
+        "HTTP/1.1 {status} it\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{answer}"
+    )
+    .expect("a client that listens");
+}
+
+/// What was begun as the signal came went on, and nobody knew its id.
+#[test]
+fn a_signal_while_an_audit_is_asked_for_calls_it_off() {
+    let rig = Rig::auditing();
+    let begun = rig.hears(BEGUN);
+    rig.interrupt();
+    reply(&begun, 202, &audit("waiting"));
+    rig.answers(DELETED, &audit("waiting"));
+    let said = rig.said();
+    assert_eq!(said.code, 1, "{}", said.out);
+    assert!(said.error.contains("was called off"), "{}", said.error);
+}
+
+/// It waited for a controller that does not answer, and no signal ended it.
+#[test]
+fn a_second_signal_ends_the_command_at_once() {
+    let rig = Rig::auditing();
+    rig.answers(BEGUN, &audit("waiting"));
+    let _shown = rig.hears(SHOWN);
+    rig.interrupt();
+    let _deleted = rig.hears(DELETED);
+    rig.interrupt();
+    let said = rig.said();
+    assert_eq!(said.code, 1, "{}", said.out);
+    let how = format!("`scree privacy audits disk --delete {ID}`");
+    assert!(said.error.contains(&how), "{}", said.error);
+}
+
+/// A controller that was started again ended the command, and the audit went on.
+#[test]
+fn a_controller_that_does_not_answer_is_asked_again() {
+    let rig = Rig::auditing();
+    rig.answers(BEGUN, &audit("waiting"));
+    let problem = json!({
+        "type": "about:blank", "title": "Unavailable", "status": 503, "code": "unavailable",
+        "detail": "the database is away",
+    });
+    reply(&rig.hears(SHOWN), 503, &problem);
+    // It breaks off.
+    drop(rig.hears(SHOWN));
+    rig.answers(SHOWN, &audit("done"));
+    let said = rig.said();
+    assert_eq!(said.code, 0, "{}", said.error);
+    assert!(said.out.contains("1 readable as a whole"), "{}", said.out);
+    assert!(said.out.contains("2 not at all"), "{}", said.out);
+}
+
+/// Numbers that a host has made up stood in the report.
+#[test]
+fn what_does_not_fit_together_is_not_told() {
+    let rig = Rig::auditing();
+    rig.answers(BEGUN, &audit("waiting"));
+    let mut odd = audit("done");
+    odd["found"]["blocks"]["readable"] = json!(8193);
+    rig.answers(SHOWN, &odd);
+    let said = rig.said();
+    assert_eq!(said.code, 0, "{}", said.error);
+    assert!(said.error.contains("nothing is told"), "{}", said.error);
+    for told in ["READABLE", "Files:"] {
+        assert!(!said.out.contains(told), "{}", said.out);
+    }
+}
+
+#[test]
+fn audits_are_listed_called_off_and_forgotten() {
+    let rig = Rig::asked(&["privacy", "audits", "disk"]);
+    rig.answers(
+        "GET /v1/volumes/disk/audits",
+        &json!([audit("running"), audit("error")]),
+    );
+    let said = rig.said();
+    assert_eq!(said.code, 0, "{}", said.error);
+    let lines: Vec<Vec<&str>> = said
+        .out
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let since = "2026-01-31T09:30:00Z";
+    assert_eq!(
+        lines[1],
+        [ID, "running", "bob", "h1", "4K", "8K", since, "-"]
+    );
+    assert_eq!(lines.len(), 3);
+    for (state, word) in [("running", "was called off"), ("done", "is forgotten")] {
+        let rig = Rig::asked(&["privacy", "audits", "disk", "--delete", ID]);
+        rig.answers(DELETED, &audit(state));
+        let said = rig.said();
+        assert_eq!(said.code, 0, "{}", said.error);
+        assert!(said.out.contains(word), "{}", said.out);
+    }
+}
