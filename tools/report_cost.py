@@ -147,7 +147,8 @@ in memory, and its CPU time, on {host}: there an AES instruction takes what it t
 work is done as often as the table below says, by turns with encryption and without; the median counts. All works end when
 all is durable. Of three rounds and more it is told how far what came in addition may be off by chance, with 95 %
 ("±"). Where that is more than 15 % of it, as far as a prediction may be off, it is unclear how near the prediction is:
-such a case does not count, and it is told whether the prediction is within chance.
+such a case does not count, and it is told whether the prediction is within chance. Most cases of `box` and `agent` are
+unclear: what encryption adds to a volume is milliseconds, beside hundreds that all else takes and that vary by more.
 
 Not predicted but taken from the run without encryption is what a word count does besides reading and writing: how long it
 takes, and how much of a CPU.
