@@ -8,17 +8,8 @@ from bench_report import markdown
 from lib import BINARY, run
 from measure_cost import Rig, measure
 
-# No case is to be less accurate. Of what is not measured so well itself nothing is said.
+# No case is to be less accurate.
 EACH_MIN = 0.85
-
-
-def is_unclear(case):
-    within = case.get("measured_within_s")
-    return within is not None and within > (1 - EACH_MIN) * abs(case["measured_cpu_s"])
-
-
-def is_within(case):
-    return abs(case["predicted_cpu_s"] - case["measured_cpu_s"]) <= case["measured_within_s"]
 
 
 def percent(ratio):
@@ -48,25 +39,25 @@ def table(found):
 
 
 def accuracy(case):
-    if not is_unclear(case):
+    if not case["is_unclear"]:
         return percent(case["accuracy"])
-    return "within" if is_within(case) else "not within"
+    return "within" if case["is_within"] else "not within"
 
 
 def accuracies(found):
     """Of the cases that were measured well enough."""
-    return [case["accuracy"] for _, _, case in all_cases(found) if not is_unclear(case)]
+    return [case["accuracy"] for _, _, case in all_cases(found) if not case["is_unclear"]]
 
 
 def judged(found):
     rows = []
     for name, of in [*((place, {place: found[place]}) for place in found), ("all", found)]:
         these = accuracies(of)
-        unclear = [case for _, _, case in all_cases(of) if is_unclear(case)]
+        unclear = [case for _, _, case in all_cases(of) if case["is_unclear"]]
         rows.append([name, str(len(these)),
                      *((percent(median(these)), percent(min(these))) if these else ("-", "-")),
                      str(sum(one < EACH_MIN for one in these)), str(len(unclear)),
-                     str(sum(is_within(case) for case in unclear))])
+                     str(sum(case["is_within"] for case in unclear))])
     head = ["place", "cases", "accuracy in the middle", "least", f"below {percent(EACH_MIN)}",
             "unclear cases", "predicted within chance"]
     return markdown(head, rows)
