@@ -1,35 +1,137 @@
-//! fio's logs of requests, version 3, which `fio --read_iolog` replays.
+//! fio's logs of requests, versions 2 and 3, and the latter as `fio --read_iolog` replays it.
 //!
-//! A line is `TIMESTAMP FILE ACTION OFFSET LENGTH`, the first in milliseconds since the trace
-//! began. fio has no verb for zeroes: they are written; nor for prefetching: that is left out.
+//! A line is `TIMESTAMP FILE ACTION OFFSET LENGTH`, the first in microseconds since the job began
+//! and only in version 3; version 2 has pauses instead, in microseconds, too. fio has no verb for
+//! zeroes: they are written; nor for prefetching: that is left out.
 
 use std::fmt::Write as _;
 
-use crate::{Record, Verb};
+use crate::foreign::range;
+use crate::{ForeignError, Record, Verb};
 
-/// How such a file begins.
-pub const IOLOG_HEAD: &str = "fio version 3 iolog\n";
+/// The first line of a file of version 2.
+pub(crate) const HEAD_2: &str = "fio version 2 iolog";
+
+/// The first line of a file of version 3.
+pub const IOLOG_HEAD: &str = "fio version 3 iolog";
 
 /// That `file` is used from now on, or not any more.
 #[must_use]
-pub fn iolog_file(time_ms: u64, file: &str, actions: &[&str]) -> String {
+pub fn iolog_file(time_us: u64, file: &str, actions: &[&str]) -> String {
     let mut lines = String::new();
     for action in actions {
-        let _ = writeln!(lines, "{time_ms} {file} {action}");
+        let _ = writeln!(lines, "{time_us} {file} {action}");
     }
     lines
 }
 
-/// A record, begun `time_ms` after the first one; none, if fio has no verb for it.
+/// A record, begun `time_us` after the first one; none, if fio has no verb for it.
 #[must_use]
-pub fn iolog_line(time_ms: u64, file: &str, record: &Record) -> Option<String> {
+pub fn iolog_line(time_us: u64, file: &str, record: &Record) -> Option<String> {
     let action = match record.verb {
         Verb::Read => "read",
         Verb::Write | Verb::WriteZeroes => "write",
         Verb::Trim => "trim",
-        Verb::Flush => return Some(format!("{time_ms} {file} sync 0 0\n")),
+        Verb::Flush => return Some(format!("{time_us} {file} sync 0 0\n")),
         Verb::Prefetch => return None,
     };
     let (offset, length) = (record.offset, record.length);
-    (length > 0).then(|| format!("{time_ms} {file} {action} {offset} {length}\n"))
+    (length > 0).then(|| format!("{time_us} {file} {action} {offset} {length}\n"))
+}
+
+/// The requests of a log, in its order; with times in front, or with pauses.
+pub(crate) fn read(text: &str, has_time: bool) -> Result<Vec<Record>, ForeignError> {
+    let mut records = Vec::new();
+    let mut now_us = 0_u64;
+    for (number, line) in (1..).zip(text.lines()).skip(1) {
+        let wrong = |why| ForeignError::Line { line: number, why };
+        let mut words = line.split_ascii_whitespace().peekable();
+        if words.peek().is_none() {
+            continue;
+        }
+        if has_time {
+            let time = words.next().and_then(|word| word.parse().ok());
+            let time_us = time.ok_or_else(|| wrong("no time"))?;
+            if time_us < now_us {
+                return Err(wrong("its time is before that of the line above"));
+            }
+            now_us = time_us;
+        }
+        let _file = words.next().ok_or_else(|| wrong("no file"))?;
+        let action = words.next().ok_or_else(|| wrong("no action"))?;
+        let mut number = |what| -> Result<u64, ForeignError> {
+            let word = words.next().ok_or_else(|| wrong(what))?;
+            word.parse().map_err(|_| wrong(what))
+        };
+        let verb = match action {
+            "add" | "open" | "close" => continue,
+            "read" => Verb::Read,
+            "write" => Verb::Write,
+            "trim" => Verb::Trim,
+            "sync" | "datasync" => {
+                let time_ns = now_us.saturating_mul(1000);
+                records.push(Record::plain(Verb::Flush, time_ns, (0, 0)));
+                continue;
+            }
+            "wait" if !has_time => {
+                now_us = now_us.saturating_add(number("no pause")?);
+                continue;
+            }
+            _ => return Err(wrong("an action that fio does not have")),
+        };
+        let (offset, length) = (number("no offset")?, number("no length")?);
+        let range = range(offset, length).ok_or_else(|| wrong("no disk or request is so large"))?;
+        records.push(Record::plain(verb, now_us.saturating_mul(1000), range));
+    }
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{has_times, read_foreign};
+
+    fn told(records: &[Record]) -> Vec<(&'static str, u64, u64, u64)> {
+        let told = records.iter();
+        told.map(|one| (one.verb.name(), one.time_ns, one.offset, one.length))
+            .collect()
+    }
+
+    #[test]
+    fn logs_of_fio_are_read() {
+        let second = "fio version 2 iolog\n/dev/x add\n/dev/x open\n/dev/x write 0 4096\n\
+                      /dev/x wait 20 0\n/dev/x read 4096 8192\n/dev/x sync\n/dev/x close\n";
+        let read = read_foreign(second).expect("it is one");
+        assert!(!has_times(second));
+        let expected = [
+            ("write", 0, 0, 4096),
+            ("read", 20_000, 4096, 8192),
+            ("flush", 20_000, 0, 0),
+        ];
+        assert_eq!(told(&read), expected);
+        // As fio 3.33 has written it, of requests 50 ms apart.
+        let third = "fio version 3 iolog\n26 /tmp/disk add\n149 /tmp/disk open\n\
+                     154 /tmp/disk read 61440 4096\n818 /tmp/disk write 774144 4096\n\
+                     50156 /tmp/disk trim 880640 4096\n50163 /tmp/disk sync 724992 0\n\
+                     100137 /tmp/disk close\n";
+        let read = read_foreign(third).expect("it is one");
+        assert!(has_times(third));
+        let expected = [
+            ("read", 154_000, 61_440, 4096),
+            ("write", 818_000, 774_144, 4096),
+            ("trim", 50_156_000, 880_640, 4096),
+            ("flush", 50_163_000, 0, 0),
+        ];
+        assert_eq!(told(&read), expected);
+    }
+
+    /// What Scree itself writes as such a log.
+    #[test]
+    fn what_is_written_as_a_log_is_read_again() {
+        let wrote = Record::plain(Verb::Write, 3_000_000, (8192, 4096));
+        let line = iolog_line(3000, "disk", &wrote).expect("it has one");
+        let begin = iolog_file(0, "disk", &["add", "open"]);
+        let text = format!("{IOLOG_HEAD}\n{begin}{line}");
+        assert_eq!(read_foreign(&text), Ok(vec![wrote]));
+    }
 }

@@ -11,6 +11,7 @@
 //! Must not know: where files are, who records, what a policy of a cache is.
 
 mod batch;
+mod blkparse;
 mod foreign;
 mod iolog;
 mod record;

@@ -191,10 +191,10 @@ fn print_iolog(traces: &[Trace], device: &str) -> Result<(), Failure> {
         .iter()
         .filter_map(|one| one.records.first().map(|record| at_us(one, record)));
     let first = first.min().unwrap_or(0);
-    let mut last_ms = 0;
+    let mut last_us = 0;
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-    let head = IOLOG_HEAD.to_owned() + &iolog_file(0, device, &["add", "open"]);
-    if !print_lines(&lines(&head))? {
+    let begin = iolog_file(0, device, &["add", "open"]);
+    if !print_lines(&lines(&format!("{IOLOG_HEAD}\n{begin}")))? {
         return Ok(());
     }
     for one in traces {
@@ -202,8 +202,8 @@ fn print_iolog(traces: &[Trace], device: &str) -> Result<(), Failure> {
             let mut lines = Vec::new();
             for record in records {
                 // A clock that was set back makes no time run so.
-                last_ms = last_ms.max(at_us(one, record).saturating_sub(first) / 1000);
-                let line = iolog_line(last_ms, device, record);
+                last_us = last_us.max(at_us(one, record).saturating_sub(first));
+                let line = iolog_line(last_us, device, record);
                 lines.extend(line.map(|line| line.trim_end().to_owned()));
             }
             if !print_lines(&lines)? {
@@ -211,6 +211,6 @@ fn print_iolog(traces: &[Trace], device: &str) -> Result<(), Failure> {
             }
         }
     }
-    print_lines(&lines(&iolog_file(last_ms, device, &["close"])))?;
+    print_lines(&lines(&iolog_file(last_us, device, &["close"])))?;
     Ok(())
 }

@@ -228,7 +228,7 @@ fn a_trace_is_a_workload_and_one_that_is_cut_or_of_something_else_is_none() {
     let name = path.to_str().expect("text").to_owned();
     let asked = ["--trace", name.as_str()];
     let head = "fio version 3 iolog\n0 disk add\n0 disk open\n";
-    let requests = "0 disk write 0 4096\n500 disk read 0 4096\n1000 disk write 4096 4096\n";
+    let requests = "0 disk write 0 4096\n500000 disk read 0 4096\n1000000 disk write 4096 4096\n";
     fs::write(&path, format!("{head}{requests}")).expect("written");
     let told = rig.told("predict", &asked);
     near(&told["written_bytes"], 8192.0);
@@ -238,13 +238,16 @@ fn a_trace_is_a_workload_and_one_that_is_cut_or_of_something_else_is_none() {
     near(&told["ways"][0]["cpu_s"], cpu_s);
     near(&told["ways"][0]["plain_run_s"], 1.0);
     // Each counts by its own size.
-    let sizes = "0 disk write 0 4096\n1000 disk write 4096 131072\n";
+    let sizes = "0 disk write 0 4096\n1000000 disk write 4096 131072\n";
     fs::write(&path, format!("{head}{sizes}")).expect("written");
     let told = rig.told("predict", &asked);
     near(&told["ways"][0]["cpu_s"], 2e-5 + 135_168e-9);
-    fs::write(&path, format!("{head}0 disk write 0")).expect("written");
-    let error = rig.refused("predict", &asked);
-    assert!(error.contains("line 4"), "{error}");
+    // One that is cut, also where what is left of a line could be one.
+    for cut in ["0 disk write 0", "0 disk write 0 409"] {
+        fs::write(&path, format!("{head}{cut}")).expect("written");
+        let error = rig.refused("predict", &asked);
+        assert!(error.contains("line 4"), "{error}");
+    }
     for (text, why) in [
         ("nothing that anybody records\n", "no trace of a box"),
         ("", "no trace of a box"),
@@ -268,6 +271,59 @@ fn a_trace_is_a_workload_and_one_that_is_cut_or_of_something_else_is_none() {
     fs::write(&path, text).expect("written");
     let said = rig.cost("predict", &asked);
     assert!(said.error.contains("has no times"), "{}", said.error);
+    assert!(said.error.contains("say --direct"), "{}", said.error);
+    // One that has times, but only one, is another matter.
+    fs::write(&path, format!("{head}7 disk write 0 4096\n")).expect("written");
+    let said = rig.cost("predict", &asked);
+    assert!(said.error.contains("at one instant"), "{}", said.error);
+    assert!(!said.error.contains("has no times"), "{}", said.error);
+}
+
+/// fio says itself how long it took, and pauses between requests for as long as it is told.
+#[test]
+fn what_fio_has_logged_took_as_long_as_fio_says() {
+    let rig = Rig::with_place();
+    let (log, disk) = (rig.path("log"), rig.path("disk"));
+    let wrote = Command::new("fio")
+        .args(["--name=w", "--ioengine=psync", "--rw=write", "--bs=4k"])
+        .args(["--size=128k", "--thinktime=5000", "--thinktime_spin=0"])
+        .args(["--output-format=json"])
+        .arg(format!("--filename={}", disk.display()))
+        .arg(format!("--write_iolog={}", log.display()))
+        .output();
+    let wrote = Said::of(wrote.expect("fio is installed"));
+    assert_eq!(wrote.code, 0, "{} {}", wrote.out, wrote.error);
+    let json = &wrote.out[wrote.out.find('{').expect("JSON")..];
+    let json: Value = serde_json::from_str(json).expect("JSON");
+    let took_s = number(&json["jobs"][0]["job_runtime"]) / 1e3;
+    let told = rig.told("predict", &["--trace", log.to_str().expect("text")]);
+    near(&told["written_bytes"], f64::from(128 << 10));
+    // There are 31 pauses between 32 requests; fio counts milliseconds.
+    let (least_s, most_s) = (31.0 * 5e-3, took_s + 2e-3);
+    let told_s = number(&told["ways"][0]["plain_run_s"]);
+    assert!(
+        (least_s..=most_s).contains(&told_s),
+        "{told_s} s; fio said {took_s} s"
+    );
+}
+
+#[test]
+fn what_blkparse_prints_tells_how_many_requests_were_under_way() {
+    let rig = Rig::with_place();
+    let path = rig.path("blktrace");
+    let asked = ["--trace", path.to_str().expect("text")];
+    let queued: String = (0..4)
+        .map(|at| format!("8,0 0 {at} 1.{at} 9 Q W {} + 8 [x]\n", 8 * at))
+        .collect();
+    let ended = "8,0 0 5 3.0 0 C W 0 + 32 [0]\n";
+    fs::write(&path, format!("{queued}{ended}")).expect("written");
+    let said = rig.cost("predict", &[&asked[..], &["-o", "json"]].concat());
+    assert!(!said.error.contains("--direct"), "{}", said.error);
+    let told: Value = serde_json::from_str(&said.out).expect("JSON");
+    near(&told["ways"][0]["plain_run_s"], 2.0);
+    // Of what was only queued that is not known.
+    fs::write(&path, &queued).expect("written");
+    let said = rig.cost("predict", &asked);
     assert!(said.error.contains("say --direct"), "{}", said.error);
 }
 

@@ -7,6 +7,19 @@ use serde_json::Value;
 
 use crate::host::{Host, Said, wait_until};
 
+/// All that was, in order.
+fn recorded(host: &Host) -> Vec<Value> {
+    let said = host.run(&["trace", "disk", "-o", "json"]);
+    let lines = said.out.lines();
+    lines
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect()
+}
+
+fn first_number(line: &str) -> Option<u64> {
+    line.split(' ').next()?.parse().ok()
+}
+
 #[test]
 fn what_passes_is_recorded_and_replayed_by_fio() {
     let mut host = Host::with(&["--units", "2"]);
@@ -27,13 +40,7 @@ fn what_passes_is_recorded_and_replayed_by_fio() {
         "write -z 1M 64k",
     ];
     host.qemu_io("disk", &commands);
-    let lines = || -> Vec<Value> {
-        let said = host.run(&["trace", "disk", "-o", "json"]);
-        let lines = said.out.lines();
-        lines
-            .map(|line| serde_json::from_str(line).expect("JSON"))
-            .collect()
-    };
+    let lines = || recorded(&host);
     let has = |verb: &str, offset: u64, length: u64, fua: bool| {
         lines().iter().any(|line| {
             line["verb"] == verb
@@ -75,6 +82,21 @@ fn what_passes_is_recorded_and_replayed_by_fio() {
     };
     let (reads, writes) = (count(" read "), count(" write "));
     assert!(reads >= 1 && writes >= 3, "{}", log.out);
+    // Its times are microseconds, as those that are printed are nanoseconds: the two lives are
+    // as far from each other.
+    let at_us: Vec<u64> = log.out.lines().skip(1).filter_map(first_number).collect();
+    let span_us = at_us.last().expect("lines") - at_us[0];
+    let moment_us = |line: &Value| {
+        let began: jiff::Timestamp = line["began"].as_str()?.parse().ok()?;
+        Some(began.as_microsecond() as u64 + line["time_ns"].as_u64()? / 1000)
+    };
+    let moments: Vec<u64> = recorded(&host).iter().filter_map(moment_us).collect();
+    let (first, last) = (moments.iter().min(), moments.iter().max());
+    assert_eq!(
+        last.zip(first).map(|(last, first)| last - first),
+        Some(span_us)
+    );
+
     let (file, target) = (host.path().join("log"), host.path().join("target"));
     fs::write(&file, &log.out).expect("written");
     fs::File::create(&target)

@@ -92,9 +92,12 @@ pub fn of_traces(
         false => 0.0,
     };
     if run_s == 0.0 {
-        let notice = "the trace has no times: how long it takes is worked out by what the target \
-                      can do";
-        print_notice(format, notice);
+        let why = match are_timed {
+            true => "all in the trace was asked for at one instant",
+            false => "the trace has no times",
+        };
+        let notice = format!("{why}: how long it takes is worked out by what the target can do");
+        print_notice(format, &notice);
     }
     let depth = match (asked.direct, depth(&parts, run_s)) {
         (Some(depth), _) => f64::from(depth),
@@ -117,11 +120,17 @@ pub fn of_traces(
 }
 
 /// How many requests were under way together on the mean, but one at least (Little's law): `None`,
-/// if nothing tells how long they took.
+/// if nothing tells how long they took. Those of which it is not known, as their ends were not
+/// recorded, are taken to be as the others.
 fn depth(parts: &[Part], run_s: f64) -> Option<f64> {
-    let records = parts.iter().flat_map(|part| &part.records);
-    let waited_s: f64 = records.map(|record| record.latency_ns as f64 / 1e9).sum();
-    (waited_s > 0.0 && run_s > 0.0).then(|| (waited_s / run_s).max(1.0))
+    let latencies = || {
+        let records = parts.iter().flat_map(|part| &part.records);
+        records.map(|record| record.latency_ns as f64 / 1e9)
+    };
+    let known = latencies().filter(|latency_s| *latency_s > 0.0).count();
+    let mean_s = latencies().sum::<f64>() / known as f64;
+    let waited_s = mean_s * latencies().count() as f64;
+    (known > 0 && run_s > 0.0).then(|| (waited_s / run_s).max(1.0))
 }
 
 /// Requests of the same length are alike.
@@ -196,5 +205,8 @@ mod tests {
         assert_eq!(depth(&[four], 10.0), Some(4.0));
         assert_eq!(depth(&[part(0, &[(0, 1)])], 10.0), Some(1.0));
         assert_eq!(depth(&[part(0, &[(0, 0), (3, 0)])], 3.0), None);
+        // One whose end nobody saw is as the others.
+        let unseen = part(0, &[(0, 10), (0, 10), (5, 0), (5, 0)]);
+        assert_eq!(depth(&[unseen], 10.0), Some(4.0));
     }
 }
