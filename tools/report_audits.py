@@ -99,7 +99,7 @@ def of_plain(cases):
         agree = sum(one["agrees"] for one in predicted)
         within, in_cases = within + agree, in_cases + (agree == len(told))
         first = predicted[0]
-        rows.append([case, percent(first["leak_ratio"]),
+        rows.append([case, percent(first["equation_ratio"]),
                      f"{percent(first['leak_ratio_min'])} to {percent(first['leak_ratio_max'])}",
                      f"{percent(min(found))} to {percent(max(found))}", percent(sum(found) / len(found)),
                      f"{agree} of {len(told)}", f"{min(likely):.2g}"])

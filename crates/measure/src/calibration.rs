@@ -38,6 +38,10 @@ pub struct MeasuredPlace {
     pub at: Timestamp,
     /// The memory that its F is of, in bytes.
     pub memory_bytes: u64,
+    /// F was tried with data of up to so many bytes; a calibration of an earlier build does not
+    /// say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tried_bytes: Option<u64>,
     /// Without encryption.
     pub target: Target,
     /// With it.
@@ -172,6 +176,16 @@ impl MeasuredLayer {
 }
 
 impl MeasuredPlace {
+    /// With how much data F was tried at most, in bytes, if what it says of `data_bytes` in a
+    /// memory of `memory_bytes` is a guess from that.
+    #[must_use]
+    pub fn guessed_from(&self, data_bytes: f64, memory_bytes: f64) -> Option<u64> {
+        let tried = self.tried_bytes? as f64 / self.memory_bytes.max(1) as f64;
+        let is_beyond = data_bytes / memory_bytes.max(1.0) > tried;
+        // With more data than there is memory it has shown what it does.
+        self.tried_bytes.filter(|_| is_beyond && tried < 1.0)
+    }
+
     /// What encryption with a cipher costs there.
     #[must_use]
     pub fn layer(&self, cipher: Cipher) -> Option<&Layer> {
@@ -210,6 +224,7 @@ mod tests {
                 place: PlaceKind::Agent,
                 at: Timestamp::UNIX_EPOCH,
                 memory_bytes: 1 << 30,
+                tried_bytes: Some(512 << 20),
                 target: Target {
                     bytes_per_s: Both {
                         read: 1e8,
@@ -258,6 +273,21 @@ mod tests {
             ciphers.collect::<Vec<_>>(),
             [Cipher::Aes128Gcm, Cipher::Aes256Gcm]
         );
+    }
+
+    #[test]
+    fn what_was_not_tried_is_guessed() {
+        const MIB: f64 = (1 << 20) as f64;
+        let mut place = calibration().places.remove(0);
+        assert_eq!(place.guessed_from(512.0 * MIB, 1024.0 * MIB), None);
+        let guessed = place.guessed_from(513.0 * MIB, 1024.0 * MIB);
+        assert_eq!(guessed, Some(512 << 20));
+        // Of more memory it is as with as large a part of this.
+        assert_eq!(place.guessed_from(513.0 * MIB, 2048.0 * MIB), None);
+        place.tried_bytes = Some(1536 << 20);
+        assert_eq!(place.guessed_from(9000.0 * MIB, 1024.0 * MIB), None);
+        place.tried_bytes = None;
+        assert_eq!(place.guessed_from(9000.0 * MIB, 1024.0 * MIB), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::calibration::{MeasuredLayer, MeasuredPlace};
 use crate::chance::within;
 use crate::place::{Place, PlaceKind};
 use crate::rounds::{Round, Rounds, differences, median_of};
-use crate::target::Plain;
+use crate::target::{Plain, tried};
 use crate::{Cipher, MeasureError, Run, Waiting, Work};
 
 /// How much is done.
@@ -192,6 +192,7 @@ pub fn calibrate(
         place: kind,
         at,
         memory_bytes: effort.memory_bytes,
+        tried_bytes: Some(tried(effort).last().copied().unwrap_or(0)),
         target: target.ok_or_else(|| MeasureError::Unfit("no round was asked for".to_owned()))?,
         layers: layers.collect::<Result<_, MeasureError>>()?,
     })

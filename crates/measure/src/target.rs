@@ -149,8 +149,9 @@ struct Seen {
     missed: f64,
 }
 
-/// As much data as is tried, in bytes: if the larger ones are too much, as much as may be.
-fn tried(effort: &Effort) -> Vec<u64> {
+/// As much data as is tried, in bytes, the least first: if the larger ones are too much, as much as
+/// may be.
+pub(crate) fn tried(effort: &Effort) -> Vec<u64> {
     let whole = |bytes: u64| bytes / STREAM_BYTES * STREAM_BYTES;
     let of_memory = RATIOS.map(|ratio| (ratio * effort.memory_bytes as f64) as u64);
     let mut tried: Vec<u64> = of_memory

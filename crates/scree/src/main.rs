@@ -25,8 +25,6 @@ mod yaml;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{
     ApiCommand, Arguments, Command, HostCommand, PrivacyCommand, UnitArguments, UnitCommand,
 };
@@ -55,8 +53,7 @@ fn ask(
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    arguments.refuse_meaningless();
+    let arguments = Arguments::given();
     let format = arguments.output;
     let (folder, profile) = (arguments.folder, arguments.profile);
     let how = client::How {

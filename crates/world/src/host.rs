@@ -246,6 +246,39 @@ pub fn inode(folder: &Path) -> io::Result<u64> {
     Ok(std::fs::metadata(folder)?.ino())
 }
 
+/// Whether both are there and the same regular file, by whatever names.
+#[must_use]
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    let file = |path| {
+        let data = std::fs::metadata(path).ok()?;
+        data.is_file().then_some((data.dev(), data.ino()))
+    };
+    file(one).is_some_and(|one| file(other) == Some(one))
+}
+
+/// How much of a file is no hole, in bytes. Where its file system does not tell, all of it.
+///
+/// # Errors
+/// As the operating system says.
+pub fn content_bytes(path: &Path) -> io::Result<u64> {
+    let file = File::open(path)?;
+    let end = file.metadata()?.len();
+    let seek = |from| rustix::fs::seek(&file, from).map_err(io::Error::from);
+    let (mut at, mut content) = (0, 0);
+    while at < end {
+        let ends = seek(rustix::fs::SeekFrom::Data(at))
+            .and_then(|from| Ok((from, seek(rustix::fs::SeekFrom::Hole(from))?)));
+        let (from, until) = match ends {
+            // Nothing but a hole is left, or it was cut meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
+            found => found?,
+        };
+        content += until.saturating_sub(from);
+        at = until;
+    }
+    Ok(content)
+}
+
 /// When a folder was made; `None` where the file system does not know.
 ///
 /// # Errors

@@ -108,15 +108,16 @@ impl std::str::FromStr for Work {
                         "past memory, requests are of whole 4K, and there is one".to_owned()
                     );
                 }
-                let number = |text: &str, most| {
-                    let parsed = text.parse::<u32>().ok().filter(|number| *number <= most);
-                    parsed.ok_or_else(|| format!("{text:?} is no number up to {most}"))
+                let number = |text: &str, least, most| {
+                    let parsed = text.parse::<u32>().ok();
+                    let parsed = parsed.filter(|number| (least..=most).contains(number));
+                    parsed.ok_or_else(|| format!("{text:?} is no number from {least} to {most}"))
                 };
                 Ok(Self::Direct {
                     bytes,
                     request_bytes,
-                    read_percent: number(percent, 100)?,
-                    depth: number(depth, DEPTH_MAX)?.max(1),
+                    read_percent: number(percent, 0, 100)?,
+                    depth: number(depth, 1, DEPTH_MAX)?,
                 })
             }
             ["apart", bytes] => Ok(Self::Apart {
@@ -151,6 +152,7 @@ mod tests {
             "direct:1M:100:0:1",
             "direct:1M:4K:101:1",
             "direct:1M:4K:0:1000",
+            "direct:1M:4K:0:0",
             "words:x",
             "read:1M:4K",
         ] {

@@ -44,10 +44,11 @@ impl Prediction {
         }
     }
 
-    /// What comes in addition, in seconds; none is below 0.
+    /// What comes in addition, in seconds; below 0 where a layer does the work of another that
+    /// takes longer.
     #[must_use]
     pub fn longer_s(&self) -> f64 {
-        (self.run_s - self.plain_run_s).max(0.0)
+        self.run_s - self.plain_run_s
     }
 }
 

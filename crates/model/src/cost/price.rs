@@ -12,7 +12,7 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// What a layer costs: its CPU time, and how much longer all takes.
+    /// What a layer costs: its CPU time, and how much longer all takes. Below 0 it saves as much.
     #[must_use]
     pub fn of(&self, prediction: &Prediction) -> f64 {
         (prediction.cpu_s * self.cpu_hour + prediction.longer_s() * self.run_hour) / 3600.0
@@ -62,6 +62,13 @@ mod tests {
             latency_s: 0.0,
         };
         assert!((prices.of(&said) - (0.02 + 0.01)).abs() < 1e-12);
+        // What takes less of both saves it.
+        let saving = Prediction {
+            cpu_s: -1800.0,
+            run_s: 64.0,
+            ..said
+        };
+        assert!((prices.of(&saving) + 0.02 + 0.001).abs() < 1e-12);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::estimate::estimate;
 use super::files::Class;
-use super::placement::{Placement, PlacementError, Spread};
+use super::placement::{Deal, Placement, PlacementError, Spread};
 
 /// Copies that are tried.
 const COPIES_MAX: u32 = 4;
@@ -18,6 +18,8 @@ pub struct Site {
     pub units: u32,
     /// With how many others each shares blocks; none: with any.
     pub scatter_width: Option<u32>,
+    /// How blocks are dealt to sets of them.
+    pub deal: Deal,
     /// So many may be captured.
     pub captured: u32,
     /// So many may be lost, whichever these are, and everything is there still.
@@ -57,7 +59,7 @@ pub fn plan(classes: &[Class], site: &Site) -> Result<Vec<Choice>, PlacementErro
         if spread.members() > site.units || spread.survives() < site.lost {
             continue;
         }
-        let placement = Placement::on(site.units, spread, site.scatter_width);
+        let placement = Placement::on(site.units, spread, site.scatter_width).dealt(site.deal);
         let shares = placement.shares(site.captured)?;
         choices.push(Choice {
             spread,
@@ -83,6 +85,7 @@ mod tests {
         Site {
             units: 20,
             scatter_width: None,
+            deal: Deal::default(),
             captured: 3,
             lost,
         }
@@ -144,5 +147,26 @@ mod tests {
         assert!(choices.iter().all(|choice| choice.spread.members() <= 3));
         // One, two and three copies, and 2+1.
         assert_eq!(choices.len(), 4);
+    }
+
+    /// What is written at once lies on few sets: whoever has one of them has more of a file.
+    #[test]
+    fn few_sets_tell_more() {
+        let any = plan(&classes(), &site(2)).expect("it is one");
+        let dealt = Site {
+            scatter_width: Some(4),
+            deal: Deal {
+                width: Some(2),
+                granularity: 1,
+            },
+            ..site(2)
+        };
+        let few = plan(&classes(), &dealt).expect("it is one");
+        let copies = |choices: &[Choice]| {
+            let mut all = choices.iter();
+            let is_it = |choice: &&Choice| choice.spread == Spread::Copies(3);
+            all.find(is_it).map(|choice| choice.leak_ratio)
+        };
+        assert!(copies(&few) > copies(&any), "{few:?} {any:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use measure::{Cipher, PlaceKind, Work};
 
 use super::size;
@@ -124,14 +124,15 @@ pub struct PredictArguments {
 
 /// What is read and written.
 #[derive(Args)]
-#[group(id = "asked", required = true, multiple = true)]
+#[group(skip)]
+#[command(group = ArgGroup::new("asked").required(true).multiple(true))]
 pub struct WorkloadArguments {
     /// How much is written.
-    #[arg(long, value_name = "SIZE", value_parser = size, group = "asked")]
+    #[arg(long, value_name = "SIZE", value_parser = some_size, group = "asked")]
     pub write: Option<u64>,
 
     /// How much is read.
-    #[arg(long, value_name = "SIZE", value_parser = size, group = "asked")]
+    #[arg(long, value_name = "SIZE", value_parser = some_size, group = "asked")]
     pub read: Option<u64>,
 
     /// What was recorded of a disk: by a box `trace` (then all of its files), by fio
@@ -263,10 +264,13 @@ fn some_size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Nothing is reckoned for longer, in seconds: some thirty years.
+const SECONDS_MAX: f64 = 1e9;
+
 fn seconds(text: &str) -> Result<f64, String> {
     let parsed = text.parse::<f64>().ok();
-    let usable = parsed.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
-    usable.ok_or_else(|| "a number of seconds, as 1.5".to_owned())
+    let usable = parsed.filter(|seconds| (0.0..=SECONDS_MAX).contains(seconds));
+    usable.ok_or_else(|| "a number of seconds up to 1e9, as 1.5".to_owned())
 }
 
 /// `500us`, `2ms`, `1.5s`.
@@ -304,6 +308,8 @@ mod tests {
         for bad in ["", "5", "ms", "-1s", "nans", "1e300s", "1 h"] {
             assert!(time(bad).is_err(), "{bad:?}");
         }
+        assert_eq!(seconds("1e9"), Ok(1e9));
+        assert!(seconds("1e308").is_err() && seconds("inf").is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod cost;
 mod grant;
 mod image;
 mod key;
+mod options;
 mod party;
 mod privacy;
 mod process;
@@ -42,10 +43,11 @@ pub use cost::{
 pub use grant::GrantCommand;
 pub use image::ImageCommand;
 pub use key::KeyCommand;
+pub use options::command_line;
 pub use party::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
 pub use privacy::{
     CaseArguments, FilesArguments, Made, Mark, ModelCommand, PrivacyAuditArguments,
-    PrivacyAuditsArguments, PrivacyCommand, PrivacyPlanArguments, PrivacySimulateArguments,
+    PrivacyAuditsArguments, PrivacyCommand, PrivacyPlanArguments, PrivacySimulateArguments, Width,
 };
 pub use process::{
     AgentArguments, ControllerArguments, KeepArguments, ServeArguments, TlsArguments, UpArguments,
@@ -97,34 +99,13 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Ends the program, as for any option that a command does not have: nobody
-    /// must take for a trial what is carried out.
-    pub fn refuse_meaningless(&self) {
-        if let Command::Api(ApiCommand::Unit(unit)) = &self.command {
+    /// What was said to the program, which ends where that makes no sense.
+    pub fn given() -> Self {
+        let given = options::given();
+        if let Command::Api(ApiCommand::Unit(unit)) = &given.command {
             refuse_mixture(unit);
         }
-        // Whether it can be tried, and whether it has a key.
-        let (tries, has_key) = match &self.command {
-            Command::Api(ApiCommand::Host(HostCommand::Enrol { .. })) => (false, false),
-            Command::Api(ApiCommand::Unit(unit)) => match unit.command {
-                None | Some(UnitCommand::Enrol { .. }) => (false, false),
-                Some(UnitCommand::Restore(_)) => (true, false),
-                Some(_) => (true, true),
-            },
-            Command::Api(_) => (true, true),
-            Command::Privacy(PrivacyCommand::Audit(_) | PrivacyCommand::Audits(_)) => (true, false),
-            _ => (false, false),
-        };
-        let (option, has_option) = match (self.dry_run, &self.idempotency_key) {
-            (true, _) if !tries => ("--dry-run", false),
-            (_, Some(_)) => ("--idempotency-key", has_key),
-            _ => return,
-        };
-        if !has_option {
-            let reason = format!("this command has no '{option}'");
-            let kind = ErrorKind::UnknownArgument;
-            Self::command().error(kind, reason).exit();
-        }
+        given
     }
 }
 
@@ -279,7 +260,7 @@ fn refuse_mixture(unit: &UnitArguments) {
             Arguments::command().error(kind, reason).exit();
         }
         None if unit.daemon.listen.is_none() => {
-            let mut scree = Arguments::command();
+            let mut scree = command_line();
             scree.build();
             let help = scree
                 .find_subcommand_mut("unit")

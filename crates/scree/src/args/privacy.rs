@@ -98,6 +98,16 @@ pub struct PrivacyPlanArguments {
     #[command(flatten)]
     pub site: SiteArguments,
 
+    /// With how many others each unit shares blocks, as planned sets have it, which is what Scree
+    /// has; `any`: any units, for each block anew.
+    #[arg(long, value_name = "N", default_value = SCATTER_WIDTH, value_parser = scatter_width)]
+    pub scatter_width: Width,
+
+    /// On how many sets lies what is written at once, as Scree's engine has it; `any`: on any
+    /// number.
+    #[arg(long, value_name = "N", default_value = DESTAGE_WIDTH, value_parser = destage_width)]
+    pub destage_width: Width,
+
     /// The size of a block.
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = block)]
     pub block_size: u64,
@@ -115,17 +125,48 @@ pub struct PrivacyPlanArguments {
     pub max_leak: f64,
 }
 
-/// Units, and files in blocks on them.
+/// What Scree has, if nothing else is said: of its sets of units, and of its engine.
+const SCATTER_WIDTH: &str = "8";
+const DESTAGE_WIDTH: &str = "16";
+
+/// A number of units or sets; or any, as it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Width(pub Option<u32>);
+
+impl std::fmt::Display for Width {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(number) => number.fmt(formatter),
+            None => "any".fmt(formatter),
+        }
+    }
+}
+
+impl Width {
+    fn parse(text: &str, most: u32) -> Result<Self, String> {
+        if text == "any" {
+            return Ok(Self(None));
+        }
+        let number = text.parse().ok().filter(|one| (1..=most).contains(one));
+        let number = number.ok_or_else(|| format!("a number from 1 to {most}, or `any`"))?;
+        Ok(Self(Some(number)))
+    }
+}
+
+fn scatter_width(text: &str) -> Result<Width, String> {
+    Width::parse(text, 64)
+}
+
+fn destage_width(text: &str) -> Result<Width, String> {
+    Width::parse(text, 1024)
+}
+
+/// Units, and files on them.
 #[derive(Args)]
 pub struct SiteArguments {
     /// How many storage units there are.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub units: u32,
-
-    /// With how many others each unit shares blocks, as planned sets have it (Scree's are 8).
-    /// [default: any units, for each block anew]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub scatter_width: Option<u32>,
 
     #[command(flatten)]
     pub files: FilesArguments,
@@ -157,10 +198,15 @@ pub struct CaseArguments {
     #[arg(long, value_name = "K+M", value_parser = erasure)]
     pub erasure: Option<Spread>,
 
-    /// On how many sets lies what is written at once (Scree's engine has 16).
-    /// [default: any number]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub destage_width: Option<u32>,
+    /// With how many others each unit shares blocks, as planned sets have it (Scree has 8);
+    /// `any`: any units, for each block anew.
+    #[arg(long, value_name = "N", default_value = "any", value_parser = scatter_width)]
+    pub scatter_width: Width,
+
+    /// On how many sets lies what is written at once (Scree's engine has 16); `any`: on any
+    /// number.
+    #[arg(long, value_name = "N", default_value = "any", value_parser = destage_width)]
+    pub destage_width: Width,
 
     /// So many blocks that follow each other lie on one set; with k+m, so many rows of k blocks
     /// (1 is Scree's).
@@ -309,9 +355,9 @@ impl CaseArguments {
     /// How blocks lie on units.
     pub fn placement(&self) -> Placement {
         let spread = self.erasure.unwrap_or(Spread::Copies(self.replicas));
-        let placement = Placement::on(self.site.units, spread, self.site.scatter_width);
+        let placement = Placement::on(self.site.units, spread, self.scatter_width.0);
         placement.dealt(Deal {
-            width: self.destage_width,
+            width: self.destage_width.0,
             granularity: self.granularity,
         })
     }
@@ -330,6 +376,21 @@ mod tests {
         for bad in ["", "x", "5..3", "1..5000", "-1", "1,,2"] {
             assert!(counts(bad).is_err(), "{bad:?}");
         }
+    }
+
+    /// `privacy plan` takes them for what volumes have.
+    #[test]
+    fn widths_are_those_of_scree_unless_something_else_is_said() {
+        let scree = scatter_width(SCATTER_WIDTH).expect("it is one");
+        assert_eq!(scree.0, Some(control::control::SCATTER_WIDTH as u32));
+        let engine = destage_width(DESTAGE_WIDTH).expect("it is one");
+        let config = volume::VolumeConfig::default();
+        assert_eq!(engine.0, Some(config.scatter_width as u32));
+        assert_eq!(scatter_width("any"), Ok(Width(None)));
+        for bad in ["", "0", "65", "x", "Any"] {
+            assert!(scatter_width(bad).is_err(), "{bad:?}");
+        }
+        assert!(destage_width("65").is_ok() && destage_width("1025").is_err());
     }
 
     #[test]

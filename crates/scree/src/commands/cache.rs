@@ -10,7 +10,7 @@ use trace::Record;
 use world::{World, parallel};
 
 use super::Failure;
-use super::offline::{cores, write_picture};
+use super::offline::{check_place, cores, write_picture};
 use super::traces::{Traces, read_traces};
 use crate::args::{CacheCommand, SimulateArguments};
 use crate::output::{Format, Table, print, print_notice};
@@ -46,6 +46,9 @@ struct Outcome {
 /// Runs `scree cache`.
 pub fn run_cache(format: Format, command: CacheCommand) -> Result<(), Failure> {
     let CacheCommand::Simulate(arguments) = command;
+    if let Some(picture) = &arguments.plot {
+        check_place(picture, &arguments.traces)?;
+    }
     let progress = Progress::start("reading the trace");
     let Traces { parts, notices, .. } = read_traces(&arguments.traces)?;
     let records: Vec<Record> = parts.into_iter().flat_map(|part| part.records).collect();
@@ -60,10 +63,12 @@ pub fn run_cache(format: Format, command: CacheCommand) -> Result<(), Failure> {
         ));
     }
     let simulated = simulate(&arguments, records.len(), steps);
-    if let Some(path) = &arguments.plot {
-        draw(path, &simulated)?;
+    // Whatever becomes of the picture, what was found is said.
+    print(format, &simulated, shown)?;
+    match &arguments.plot {
+        Some(path) => draw(path, &simulated),
+        None => Ok(()),
     }
-    Ok(print(format, &simulated, shown)?)
 }
 
 fn simulate(arguments: &SimulateArguments, requests: usize, steps: Steps) -> Simulated {

@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use world::host;
 
 use super::Failure;
 use crate::plot::Chart;
@@ -21,20 +23,27 @@ pub fn write_picture(path: &Path, chart: &Chart) -> Result<(), Failure> {
     write(path, &svg).map_err(|error| failed(path, error))
 }
 
-/// Whether a file could be made there, for what takes long before it is written.
+/// Whether a file could be made there, for what takes long before it is written. It is none of
+/// those that are read for it, under whatever name: these would be gone.
 ///
 /// # Errors
-/// If there is no such folder, or the file is one.
+/// If there is no such folder, or the file is one, or is one of `inputs`.
 #[expect(
     clippy::disallowed_methods,
     reason = "of what its user's shell would make"
 )]
-pub fn check_place(path: &Path) -> Result<(), Failure> {
+pub fn check_place<'a>(
+    path: &Path,
+    inputs: impl IntoIterator<Item = &'a PathBuf>,
+) -> Result<(), Failure> {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
     if path.is_dir() {
         return Err(failed(path, "it is a folder"));
+    }
+    if inputs.into_iter().any(|input| host::is_same(path, input)) {
+        return Err(failed(path, "it is what is read; draw into another file"));
     }
     match folder {
         Some(folder) if !folder.is_dir() => Err(failed(path, "its folder is not there")),

@@ -300,7 +300,7 @@ fn check_picture(path: &Path, case: &CaseArguments) -> Result<(), Failure> {
         let captured = *captured;
         return Err(refused(PlacementError::ManyCaptured { captured, units }));
     }
-    check_place(path)
+    check_place(path, &case.site.files.list)
 }
 
 fn draw(path: &Path, case: &CaseArguments, leaks: &Leaks) -> Result<(), Failure> {

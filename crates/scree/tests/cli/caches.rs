@@ -71,6 +71,7 @@ fn a_log_of_fio_is_simulated_shown_and_drawn() {
 
     for (arguments, why) in [
         (&["--trace", &picture][..], "it is no trace of a box"),
+        (&["--trace", &log, "--plot", &log], "it is what is read"),
         (&["--trace", &log, &picture], "all have to be of one box"),
         (&["--trace", "/nowhere/log"], "/nowhere/log"),
     ] {

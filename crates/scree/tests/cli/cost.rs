@@ -567,6 +567,21 @@ fn what_is_guessed_or_left_out_is_told() {
     let rig = Rig::with_place();
     let said = rig.cost("predict", &["--read", "1M"]);
     assert!(!said.error.contains("is taken to have"), "{}", said.error);
+    // More was asked for than memory was tried with.
+    rig.change(|calibration| calibration["places"][0]["tried_bytes"] = json!(256 << 20));
+    for (more, is_guessed) in [
+        (&["--read", "512M", "--warm"][..], true),
+        (&["--read", "1G", "--data", "512M"], true),
+        (&["--read", "256M", "--warm"], false),
+        (&["--read", "512M"], false),
+        (&["--read", "512M", "--direct", "4"], false),
+        (&["--write", "512M", "--warm"], false),
+    ] {
+        let said = rig.cost("predict", more);
+        assert_eq!(said.code, 0, "{}", said.error);
+        let is_told = said.error.contains("data of up to 256M");
+        assert_eq!(is_told, is_guessed, "{more:?}: {}", said.error);
+    }
     rig.change(|calibration| calibration["places"][0]["place"] = json!("box"));
     let said = rig.cost("predict", &["--read", "1M"]);
     assert!(
@@ -595,4 +610,76 @@ fn what_cannot_be_is_refused_before_anything_is_measured() {
     assert!(error.contains("aes-256-cbc was not calibrated"), "{error}");
     let error = rig.refused("predict", &["--write", "1M", "--plot", "/none/p.svg"]);
     assert!(error.contains("its folder is not there"), "{error}");
+    for asked in [
+        &["--request", "4K"][..],
+        &["--own-cpu", "1"],
+        &["--write", "0"],
+        &["--write", "1M", "--own-cpu", "1e308"],
+        &["--write", "1M", "--dry-run"],
+    ] {
+        assert_eq!(rig.cost("predict", asked).code, 2, "{asked:?}");
+    }
+    let idle = [&place[..], &["--work", "direct:1M:4K:50:0"]].concat();
+    assert!(rig.refused("validate", &idle).contains("from 1 to 128"));
+}
+
+/// It was gone then.
+#[test]
+fn what_is_read_is_not_drawn_over() {
+    let rig = Rig::with_place();
+    let path = |name: &str| rig.path(name).to_str().expect("text").to_owned();
+    let read = |name: &str| fs::read(rig.path(name)).expect("it is there");
+    fs::write(rig.path("p.csv"), "where,cpu_hour,run_hour\nguest,1,1\n").expect("written");
+    std::os::unix::fs::symlink(rig.path("c.json"), rig.path("link")).expect("made");
+    let before = (read("c.json"), read("p.csv"));
+    let (prices, results) = (path("p.csv"), path("c.json"));
+    for over in ["c.json", "link", "p.csv"] {
+        let over = path(over);
+        let asked = ["--write", "1M", "--prices", &prices, "--plot", &over];
+        let error = rig.refused("predict", &asked);
+        assert!(error.contains("it is what is read"), "{error}");
+    }
+    let validate = ["--place", "guest-block", "--plot", &results];
+    assert!(
+        rig.refused("validate", &validate)
+            .contains("it is what is read")
+    );
+    let said = scree(&["cost", "draw", &results, "--plot", &results]);
+    assert!(said.error.contains("it is what is read"), "{}", said.error);
+    assert_eq!((read("c.json"), read("p.csv")), before);
+}
+
+#[test]
+fn what_takes_less_time_is_said_and_paid_so() {
+    let rig = Rig::with_place();
+    let saves = json!([[4096.0, -1e-5], [131_072.0, -1e-5]]);
+    rig.change(|calibration| {
+        let layer = &mut calibration["places"][0]["layers"][0]["layer"];
+        layer["latency"] = json!({ "read": saves, "write": saves });
+        layer["cpu"] = json!({ "read": saves, "write": saves });
+    });
+    let prices = rig.path("prices.csv");
+    fs::write(&prices, "where,cpu_hour,run_hour\nguest,0,3600\n").expect("written");
+    let prices = prices.to_str().expect("text");
+    let asked = [
+        "--write",
+        "4M",
+        "--request",
+        "4K",
+        "--direct",
+        "1",
+        "--prices",
+        prices,
+    ];
+    let told = rig.told("predict", &asked);
+    let way = &told["ways"][0];
+    // 1024 writes, each of which is 10 µs shorter.
+    near(
+        &way["longer_s"],
+        number(&way["run_s"]) - number(&way["plain_run_s"]),
+    );
+    near(&way["money"], number(&way["longer_s"]));
+    assert!((number(&way["longer_s"]) + 0.010_24).abs() < 1e-9, "{way}");
+    let said = rig.cost("predict", &asked);
+    assert!(said.out.contains(" -10.2 ms "), "{}", said.out);
 }

@@ -1,5 +1,7 @@
 //! What leaks, said beforehand: by equations and by trial.
 
+use std::os::unix::fs::FileExt as _;
+
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -53,7 +55,7 @@ fn few_sets_and_long_pieces_leak_more_by_equations_and_by_trial() {
         before = leaks;
     }
     for (more, why) in [
-        (["--destage-width", "0"], "not in 1..=1024"),
+        (["--destage-width", "0"], "a number from 1 to 1024"),
         (["--granularity", "0"], "not in 1.."),
     ] {
         let said = privacy(&[&["estimate"], &case(&more)[..]].concat());
@@ -118,8 +120,28 @@ fn files_are_those_of_a_folder_or_of_a_list() {
         let expected = (100.0 / 4.0 + 5000.0 / 16.0) / 5100.0;
         assert!((ratio(&told, 1) - expected).abs() < 1e-12);
     }
+    // Another name of a file makes no other one, and a hole is nowhere: 8 KiB are there of this.
+    let only = path("odd");
+    std::fs::create_dir(&only).expect("made");
+    let sparse = std::fs::File::create(only.join("sparse")).expect("made");
+    sparse.set_len(1 << 20).expect("a hole");
+    for at in [0, 512 << 10] {
+        sparse.write_all_at(&[7; 4096], at).expect("written");
+    }
+    std::fs::hard_link(only.join("sparse"), only.join("again")).expect("linked");
+    let odd = told(&[&case[..], &["--tree", &text("odd")]].concat());
+    assert_eq!((&odd["files"], &odd["bytes"]), (&1.into(), &8192.into()));
     let picture = text("leaks.svg");
     let list = text("list");
+    // What is read is not drawn over.
+    for over in [&list, &text("tree/../list")] {
+        let said = privacy(&[&case[..], &["--list", &list, "--plot", over]].concat());
+        assert!(said.error.contains("it is what is read"), "{}", said.error);
+        assert_eq!(
+            std::fs::read_to_string(&list).expect("it is there"),
+            "100\n5000\n0\n"
+        );
+    }
     let said = privacy(&[&case[..], &["--list", &list, "--plot", &picture]].concat());
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(said.out.contains("2 files, 5.0K"), "{}", said.out);
@@ -255,6 +277,27 @@ fn a_plan_has_what_survives_and_tells_little() {
         !all_options.contains(&"--replicas 2".to_owned()),
         "one more may be lost"
     );
+    // On the sets of the engine, unless others are said: these tell more.
+    let leaks = |told: &Value, option: &str| {
+        let placements = told["placements"].as_array().expect("a list").iter();
+        let mut such = placements.filter(|one| one["option"] == option);
+        such.next().and_then(|one| one["leak_ratio"].as_f64())
+    };
+    let any = ["--scatter-width", "any", "--destage-width", "any"];
+    let any = told(&plan(&[&["--max-leak", "1"], &any[..]].concat()));
+    let asked = ["--units", "20", "--captured", "5", "--replicas", "3"];
+    let widths = ["--scatter-width", "8", "--destage-width", "16"];
+    let engines = told(&[&["estimate"], &asked[..], &widths].concat());
+    assert_eq!(
+        leaks(&all, "--replicas 3"),
+        engines["results"][0]["leak_ratio"].as_f64()
+    );
+    assert!(leaks(&all, "--replicas 3") > leaks(&any, "--replicas 3"));
+    assert_eq!(
+        (&all["scatter_width"], &all["destage_width"]),
+        (&8.into(), &16.into())
+    );
+    assert_eq!(any["destage_width"], Value::Null);
     // Copies tell more than parity does.
     let some = told(&plan(&["--max-leak", "0.002"]));
     assert!(!options(&some).contains(&"--replicas 3".to_owned()));

@@ -53,6 +53,16 @@ pub fn guessed_memory(asked: &WorkloadArguments, place: &MeasuredPlace) -> Optio
     (is_asked && is_guessed).then(|| memory_of(asked, place))
 }
 
+/// With how much data the effect of memory was tried in a place, in bytes, if what is asked for is
+/// read from it more than once, and more than that.
+pub fn guessed_from(asked: &WorkloadArguments, place: &MeasuredPlace) -> Option<u64> {
+    let read = asked.read.filter(|_| asked.direct.is_none())?;
+    let data = asked.data.unwrap_or(read.max(asked.write.unwrap_or(0)));
+    let is_again = asked.warm || read > data;
+    let guessed = place.guessed_from(data as f64, memory_of(asked, place) as f64);
+    guessed.filter(|_| is_again)
+}
+
 /// All that reached a disk, as it was recorded. What failed there is not encrypted any more than
 /// it was done.
 pub fn of_traces(

@@ -9,7 +9,7 @@ use super::MIB;
 use super::validate::{Case, Validated};
 use crate::args::{DrawArguments, Figure};
 use crate::commands::Failure;
-use crate::commands::offline::{failed, write_picture};
+use crate::commands::offline::{check_place, failed, write_picture};
 use crate::plot::{Chart, Series};
 
 /// No result is longer, in bytes.
@@ -17,6 +17,7 @@ const BYTES_MAX: u64 = 64 << 20;
 
 /// Runs it.
 pub fn run(arguments: &DrawArguments) -> Result<(), Failure> {
+    check_place(&arguments.plot, &arguments.results)?;
     let mut all: Vec<Validated> = Vec::new();
     for path in &arguments.results {
         all.push(read(path)?);

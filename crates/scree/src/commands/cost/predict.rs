@@ -7,7 +7,7 @@ use measure::Machine;
 use model::cost::{Both, Caching, Flow, Offer, Prediction, cheapest, predict};
 use serde::Serialize;
 
-use super::asked::{guessed_memory, of_arguments, of_traces};
+use super::asked::{guessed_from, guessed_memory, of_arguments, of_traces};
 use super::chosen::{Chosen, chosen};
 use super::prices::PriceTable;
 use super::{MIB, doubtful, load, percent, seconds};
@@ -40,6 +40,8 @@ struct Way {
     /// How long it takes without encryption, and with it, in seconds.
     plain_run_s: f64,
     run_s: f64,
+    /// By how much that is longer, in seconds.
+    longer_s: f64,
     /// What a request takes longer, on the mean, in seconds.
     latency_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,7 +73,8 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
         calibrations.push(calibration);
     }
     if let Some(picture) = &arguments.plot {
-        check_place(picture)?;
+        let inputs = arguments.calibrations.iter().chain(&arguments.prices);
+        check_place(picture, inputs)?;
     }
     let here = Machine::here();
     let prices = arguments.prices.as_deref().map(PriceTable::read);
@@ -115,6 +118,7 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
             cpu_share: said.share(),
             plain_run_s: said.plain_run_s,
             run_s: said.run_s,
+            longer_s: said.longer_s(),
             latency_s: said.latency_s,
             money,
         });
@@ -135,14 +139,29 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
         cheapest: cheapest(&offers, latency_s_max),
         ways,
     };
-    if let Some(path) = &arguments.plot {
-        draw(path, asked, &places)?;
+    // Whatever becomes of the picture, what is predicted is said.
+    print(format, &predicted, shown)?;
+    match &arguments.plot {
+        Some(path) => draw(path, asked, &places),
+        None => Ok(()),
     }
-    Ok(print(format, &predicted, shown)?)
 }
 
-/// What was not said, and is guessed.
+/// What was not said, or not measured, and is guessed.
 fn tell_guesses(format: Format, asked: &WorkloadArguments, places: &[Chosen<'_>]) {
+    let mut beyond: Vec<_> = places
+        .iter()
+        .filter_map(|one| Some((one.place.place, guessed_from(asked, one.place)?)))
+        .collect();
+    beyond.dedup();
+    for (place, tried) in beyond {
+        let notice = format!(
+            "{place}: the effect of memory was tried with data of up to {}; what it does to more \
+             is guessed from that (calibrate with a larger --data-max)",
+            base::size::about_bytes(tried)
+        );
+        print_notice(format, &notice);
+    }
     let guess = |one: &Chosen<'_>| Some((one.place.place, guessed_memory(asked, one.place)?));
     let mut guesses: Vec<_> = places.iter().filter_map(guess).collect();
     guesses.dedup();
@@ -190,7 +209,7 @@ fn shown(predicted: &Predicted) -> String {
             seconds(way.cpu_s),
             percent(way.cpu_share),
             seconds(way.run_s),
-            seconds((way.run_s - way.plain_run_s).max(0.0)),
+            seconds(way.longer_s),
             seconds(way.latency_s),
         ];
         if let (Some(money), Some(currency)) = (way.money, &predicted.currency) {

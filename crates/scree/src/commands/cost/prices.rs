@@ -21,6 +21,9 @@ struct Row {
     currency: String,
 }
 
+/// Nothing is paid more for, in an hour.
+const PRICE_MAX: f64 = 1e9;
+
 /// What is paid in guests and on hosts.
 #[derive(Debug)]
 pub struct PriceTable {
@@ -48,9 +51,9 @@ impl PriceTable {
             if !["guest", "host"].contains(&row.r#where.as_str()) {
                 return Err(format!("{:?} is neither guest nor host", row.r#where));
             }
-            let is_price = |price: f64| price.is_finite() && price >= 0.0;
+            let is_price = |price: f64| (0.0..=PRICE_MAX).contains(&price);
             if !is_price(row.cpu_hour) || !is_price(row.run_hour) {
-                return Err(format!("a price of {} is none", row.r#where));
+                return Err(format!("a price of {} is none from 0 to 1e9", row.r#where));
             }
         }
         let twice = rows.iter().enumerate().find(|(index, row)| {
@@ -108,6 +111,7 @@ mod tests {
             "where,cpu_hour,run_hour\nmoon,1,1\n",
             "where,cpu_hour,run_hour\nguest,-1,1\n",
             "where,cpu_hour,run_hour\nguest,nan,1\n",
+            "where,cpu_hour,run_hour\nguest,1,1e300\n",
             "where,cpu_hour,run_hour\nguest,1,1\nguest,2,2\n",
             "where,cpu_hour,run_hour,currency\nguest,1,1,EUR\nhost,1,1,USD\n",
         ] {

@@ -126,7 +126,7 @@ pub fn run(format: Format, arguments: &ValidateArguments) -> Result<(), Failure>
         return Err(failed(path, why));
     }
     if let Some(picture) = &arguments.plot {
-        check_place(picture)?;
+        check_place(picture, [path])?;
     }
     let stop = until_signalled()?;
     let bytes_max = works.iter().map(Work::bytes).max().unwrap_or(0);

@@ -1,7 +1,9 @@
 //! Lengths of files: of a folder's, of a list, or made up.
 
-use std::fs::File;
+use std::collections::HashSet;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use model::leakage::FileList;
@@ -48,13 +50,17 @@ pub fn read(format: Format, arguments: &FilesArguments) -> Result<FileList, Fail
 fn walk(folder: &Path) -> Result<(FileList, Vec<String>), Failure> {
     let _progress = Progress::start(format!("looking for files in {}", folder.display()));
     let (mut lengths, mut unread) = (Vec::new(), 0_u64);
+    let mut linked = HashSet::new();
     for entry in WalkDir::new(folder).same_file_system(true) {
-        let length = entry.and_then(|entry| match entry.file_type().is_file() {
-            true => Ok(Some(entry.metadata()?.len())),
+        let data = entry.and_then(|entry| match entry.file_type().is_file() {
+            true => Ok(Some((entry.metadata()?, entry))),
             false => Ok(None),
         });
-        match length {
-            Ok(length) => lengths.extend(length),
+        match data {
+            Ok(None) => {}
+            // One that was there under another name.
+            Ok(Some((data, _))) if data.nlink() > 1 && !linked.insert(data.ino()) => {}
+            Ok(Some((data, entry))) => lengths.push(content_of(entry.path(), &data)),
             Err(error) if error.depth() == 0 => return Err(failed(folder, error)),
             Err(_) => unread += 1,
         }
@@ -64,6 +70,16 @@ fn walk(folder: &Path) -> Result<(FileList, Vec<String>), Failure> {
         notices.push(format!("{unread} files or folders could not be looked at"));
     }
     Ok((lengths.into_iter().collect(), notices))
+}
+
+/// How much there is in a file, in bytes: holes lie nowhere.
+fn content_of(path: &Path, data: &Metadata) -> u64 {
+    let taken = data.blocks().saturating_mul(512);
+    match taken < data.len() {
+        // What may not be read has as much as its file system says, for all or part of it.
+        true => world::host::content_bytes(path).unwrap_or(taken),
+        false => data.len(),
+    }
 }
 
 #[expect(

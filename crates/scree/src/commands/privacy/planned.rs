@@ -1,10 +1,10 @@
 //! `scree privacy plan`: which placements are as they should be.
 
-use model::leakage::{Choice, Site, Spread, plan};
+use model::leakage::{Choice, Deal, Site, Spread, plan};
 use serde::Serialize;
 
 use super::{files, percent, refused};
-use crate::args::PrivacyPlanArguments;
+use crate::args::{PrivacyPlanArguments, Width};
 use crate::commands::Failure;
 use crate::output::{Format, Table, print};
 
@@ -15,6 +15,10 @@ struct Plan {
     survive: u32,
     max_leak: f64,
     block_bytes: u64,
+    /// With how many others each unit shares blocks; none: with any.
+    scatter_width: Option<u32>,
+    /// On how many sets lies what is written at once; none: on any number.
+    destage_width: Option<u32>,
     placements: Vec<Placed>,
 }
 
@@ -35,7 +39,11 @@ struct Placed {
 pub fn run(format: Format, arguments: &PrivacyPlanArguments) -> Result<(), Failure> {
     let site = Site {
         units: arguments.site.units,
-        scatter_width: arguments.site.scatter_width,
+        scatter_width: arguments.scatter_width.0,
+        deal: Deal {
+            width: arguments.destage_width.0,
+            granularity: 1,
+        },
         captured: arguments.captured,
         lost: arguments.survive,
     };
@@ -65,6 +73,8 @@ pub fn run(format: Format, arguments: &PrivacyPlanArguments) -> Result<(), Failu
         survive: site.lost,
         max_leak: arguments.max_leak,
         block_bytes: arguments.block_size,
+        scatter_width: site.scatter_width,
+        destage_width: site.deal.width,
         placements,
     };
     Ok(print(format, &plan, shown)?)
@@ -101,9 +111,12 @@ fn shown(plan: &Plan) -> String {
         ]);
     }
     format!(
-        "Of {} units {} are captured; blocks of {}, not sealed\n\n{table}",
+        "Of {} units {} are captured; blocks of {}, not sealed; scatter width {}, destage width \
+         {}\n\n{table}",
         plan.units,
         plan.captured,
         base::size::exact_bytes(plan.block_bytes),
+        Width(plan.scatter_width),
+        Width(plan.destage_width),
     )
 }
