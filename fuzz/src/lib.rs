@@ -290,10 +290,13 @@ fn trace_seeds() -> Vec<Vec<u8>> {
 pub fn foreign_trace(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     match ::trace::read_foreign(&text) {
-        Ok(records) => {
+        Ok(read) => {
+            let records = read.records;
             assert!(!records.is_empty() && records.len() <= text.lines().count());
+            assert!(records.is_sorted_by_key(|record| record.time_ns));
             for record in records {
                 assert!(record.offset.checked_add(record.length).is_some());
+                assert!(record.time_ns.checked_add(record.latency_ns).is_some());
             }
         }
         Err(error) => assert!(!error.to_string().is_empty()),
@@ -304,7 +307,12 @@ fn foreign_trace_seeds() -> Vec<Vec<u8>> {
     let second = "fio version 2 iolog\nx add\nx open\nx write 0 4096\nx wait 20 0\nx sync\n";
     let third = "fio version 3 iolog\n0 x add\n7 x trim 512 512\n9 x read 0 1048576\n";
     let blkparse = "8,0 3 4 0.500002135 697 Q W 223490 + 8 [a]\n8,0 3 7 1.2 697 Q FN [b]\n";
-    [second, third, blkparse]
+    let merged = "8,0 3 4 0.5 7 Q W 0 + 8 [a]\n8,0 3 5 0.6 7 Q W 8 + 8 [a]\n\
+                  8,0 3 6 0.7 0 C W 0 + 16 [0]\n8,0 3 7 0.8 7 Q R 64 + 16 [a]\n\
+                  8,0 3 8 0.9 0 C R 72 + 8 [5]\n8,0 3 9 1.0 0 C R 64 + 8 [0]\n";
+    let issued =
+        "8,0 3 4 0.5 7 D W 0 + 8 [a]\n8,0 3 5 0.6 0 C W 0 + 8 [0]\n8,0 3 6 0.7 0 C WS 0 [0]\n";
+    [second, third, blkparse, merged, issued]
         .map(|text| text.as_bytes().to_vec())
         .into()
 }

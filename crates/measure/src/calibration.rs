@@ -109,9 +109,8 @@ impl Calibration {
         let read: Self = serde_json::from_slice(bytes)?;
         let wrong = |what: String| Err(CalibrationError::Terms(what));
         for (number, one) in read.ciphers.iter().enumerate() {
-            let is_twice = read.ciphers[..number]
-                .iter()
-                .any(|other| other.cipher == one.cipher);
+            let mut before = read.ciphers[..number].iter();
+            let is_twice = before.any(|other| other.cipher == one.cipher);
             if is_twice || !one.cpu.read.is_valid() || !one.cpu.write.is_valid() {
                 return wrong(one.cipher.to_string());
             }
@@ -124,8 +123,14 @@ impl Calibration {
             if !place.target.is_valid() {
                 return wrong(place.place.to_string());
             }
-            if let Some(one) = place.layers.iter().find(|one| !one.layer.is_valid()) {
-                return wrong(format!("{} with {}", place.place, one.cipher));
+            for (number, one) in place.layers.iter().enumerate() {
+                let mut before = place.layers[..number].iter();
+                let is_twice = before.any(|other| other.cipher == one.cipher);
+                let is_there = place.place.ciphers().contains(&one.cipher);
+                let is_counted = one.unsure <= one.measured;
+                if is_twice || !is_there || !is_counted || !one.layer.is_valid() {
+                    return wrong(format!("{} with {}", place.place, one.cipher));
+                }
             }
         }
         Ok(read)
@@ -176,14 +181,21 @@ impl MeasuredLayer {
 }
 
 impl MeasuredPlace {
+    /// With how much data F was tried at most, in bytes, and which part of the memory that is, of
+    /// 1, if it was less than there is memory: what it says of more is a guess.
+    #[must_use]
+    pub fn guessed_beyond(&self) -> Option<(u64, f64)> {
+        let tried = self.tried_bytes?;
+        let part = tried as f64 / self.memory_bytes.max(1) as f64;
+        (part < 1.0).then_some((tried, part))
+    }
+
     /// With how much data F was tried at most, in bytes, if what it says of `data_bytes` in a
     /// memory of `memory_bytes` is a guess from that.
     #[must_use]
     pub fn guessed_from(&self, data_bytes: f64, memory_bytes: f64) -> Option<u64> {
-        let tried = self.tried_bytes? as f64 / self.memory_bytes.max(1) as f64;
-        let is_beyond = data_bytes / memory_bytes.max(1.0) > tried;
-        // With more data than there is memory it has shown what it does.
-        self.tried_bytes.filter(|_| is_beyond && tried < 1.0)
+        let (tried, part) = self.guessed_beyond()?;
+        (data_bytes / memory_bytes.max(1.0) > part).then_some(tried)
     }
 
     /// What encryption with a cipher costs there.
@@ -308,6 +320,15 @@ mod tests {
         assert!(refused(&slow).contains("agent"));
         let twice = text(|one| one.places.push(one.places[0].clone()));
         assert!(refused(&twice).contains("agent twice"));
+        let cipher = text(|one| {
+            let layers = &mut one.places[0].layers;
+            layers.push(layers[0].clone());
+        });
+        assert!(refused(&cipher).contains("agent with aes-256-gcm"));
+        let other = text(|one| one.places[0].layers[0].cipher = Cipher::Aes128Xts);
+        assert!(refused(&other).contains("agent with aes-128-xts"));
+        let unsure = text(|one| one.places[0].layers[0].unsure = 5);
+        assert!(refused(&unsure).contains("agent with aes-256-gcm"));
         let saving = text(|one| {
             let mut cpu: Both<Linear> = Both::default();
             cpu.write.byte_s = -1e-9;

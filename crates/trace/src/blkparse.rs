@@ -3,19 +3,23 @@
 //!
 //! Of a request there are several events. It begins where it was queued (`Q`); in a text without
 //! any such, where it went to the device (`D`), or, if that is not in it either, with its end
-//! (`C`). How long it took is known by its end: what ends is all that had begun at the sectors of
-//! that event, as requests are merged, and split, between.
+//! (`C`). How long it took is known by its end: between the two requests are merged, and split, so
+//! what has ended is counted by its bytes. Events are lost when much happens: of what an end may
+//! be of, the request is taken that began last, so that one whose end was lost costs no other.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::foreign::range;
-use crate::{ForeignError, Outcome, Record, Verb};
+use crate::{Foreign, ForeignError, Outcome, Record, Verb};
 
 /// It counts in sectors of so many bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// What an event tells, and which one begins a request if there is one of several.
+/// Actions by which requests can begin: the first of these that a text has is the one that counts.
 const BEGINNINGS: [&str; 3] = ["Q", "D", "C"];
+
+/// No line has more words that count: the name of a process may have any.
+const WORDS_MAX: usize = 16;
 
 /// A line that tells of a request.
 struct Event<'a> {
@@ -29,12 +33,18 @@ struct Event<'a> {
     has_failed: bool,
 }
 
-/// The requests of a text, in the order in which they began.
-pub(crate) fn read(text: &str) -> Result<Vec<Record>, ForeignError> {
+impl<'a> Event<'a> {
+    fn lane(&self) -> Lane<'a> {
+        (self.device, self.verb.name())
+    }
+}
+
+/// The requests of a text, in the order in which they began, and the devices that they are of.
+pub(crate) fn read(text: &str) -> Result<Foreign, ForeignError> {
     let mut events = Vec::new();
     let mut is_any = false;
     for (number, line) in (1..).zip(text.lines()) {
-        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let words: Vec<&str> = line.split_ascii_whitespace().take(WORDS_MAX).collect();
         // Others sum up the events, or are told beside them.
         if !is_event(&words) {
             continue;
@@ -43,8 +53,15 @@ pub(crate) fn read(text: &str) -> Result<Vec<Record>, ForeignError> {
         let event = event(&words).map_err(|why| ForeignError::Line { line: number, why })?;
         events.extend(event);
     }
+    // Each CPU has events of its own, which may be told after later ones of others.
+    events.sort_by_key(|event: &Event<'_>| event.time_ns);
+    let devices: BTreeSet<&str> = events.iter().map(|event| event.device).collect();
     match is_any {
-        true => Ok(requests(&events)),
+        true => Ok(Foreign {
+            records: requests(&events),
+            are_timed: true,
+            devices: devices.into_iter().map(str::to_owned).collect(),
+        }),
         false => Err(ForeignError::Unknown),
     }
 }
@@ -78,15 +95,15 @@ fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
             let range = both.and_then(|(offset, length)| range(offset, length));
             (verb, range.ok_or("no sectors that there can be")?)
         }
-        // Without sectors; of one that ends with a 0 before what is in brackets.
-        (_, [name, ..] | [_, name, ..]) if is_flush && name.starts_with(['[', '(']) => {
-            (Verb::Flush, (0, 0))
-        }
+        // Without sectors; of one that ends with a place before what is in brackets.
+        (_, [name, ..] | [_, name, ..]) if is_flush && is_bracket(name) => (Verb::Flush, (0, 0)),
         // A flush ends as the write that it is to the device.
-        (Some(Verb::Write), ["0", name, ..]) if action == "C" && name.starts_with(['[', '(']) => {
+        (Some(Verb::Write), [_, name, ..]) if action == "C" && is_bracket(name) => {
             (Verb::Flush, (0, 0))
         }
-        (Some(_), [name, ..]) if !name.starts_with('[') => return Err("no sectors"),
+        // A command that is passed to the device as it is: a number of bytes, or what it says.
+        (_, [name, ..] | [_, name, ..]) if is_bracket(name) => return Ok(None),
+        (Some(_), _) => return Err("no sectors"),
         _ => return Ok(None),
     };
     Ok(Some(Event {
@@ -98,6 +115,11 @@ fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
         is_fua: own.contains('F'),
         has_failed: action == "C" && words.last().is_some_and(|error| *error != "[0]"),
     }))
+}
+
+/// What follows a request's sectors, or, without any, its kind.
+fn is_bracket(word: &str) -> bool {
+    word.starts_with(['[', '('])
 }
 
 fn requests(events: &[Event<'_>]) -> Vec<Record> {
@@ -127,53 +149,90 @@ fn requests(events: &[Event<'_>]) -> Vec<Record> {
     records
 }
 
-/// Where a request that has not ended is: its device, what it does, and the first byte of which
-/// nobody said that it was done.
-type Place<'a> = (&'a str, &'static str, u64);
+/// So many requests before a place are looked at for one that it is in: none is split over more
+/// that begin in it.
+const LOOK_BACK: usize = 64;
 
-/// What has begun and not ended, by where it is: those at the same place in the order in which
-/// they began, each with its number and the end of its range, in bytes.
+/// A device, and what it is asked to do.
+type Lane<'a> = (&'a str, &'static str);
+
+/// Where a request begins and ends, in bytes, and its number.
+type Place = (u64, u64, usize);
+
+/// What has begun and not ended, by where it is, with how many bytes of it have not.
 #[derive(Default)]
 struct Open<'a> {
-    requests: BTreeMap<Place<'a>, VecDeque<(usize, u64)>>,
+    lanes: BTreeMap<Lane<'a>, BTreeMap<Place, u64>>,
 }
 
 impl<'a> Open<'a> {
     fn begin(&mut self, event: &Event<'a>, number: usize) {
         let (offset, length) = event.range;
-        let place = (event.device, event.verb.name(), offset);
-        let there = self.requests.entry(place).or_default();
-        there.push_back((number, offset + length));
+        let lane = self.lanes.entry(event.lane()).or_default();
+        lane.insert((offset, offset + length, number), length);
     }
 
-    /// The numbers of all that ends with this. Of several at one place that is the first one.
+    /// The numbers of all requests of which the last part ends with this.
     fn end(&mut self, event: &Event<'a>) -> Vec<usize> {
+        let Some(lane) = self.lanes.get_mut(&event.lane()) else {
+            return Vec::new();
+        };
         let (offset, length) = event.range;
         let end = offset + length;
-        let (device, verb) = (event.device, event.verb.name());
-        let places = (device, verb, offset)..(device, verb, end.max(offset + 1));
-        let places: Vec<Place<'_>> = self.requests.range(places).map(|(at, _)| *at).collect();
-        let mut ended = Vec::new();
-        for place in places {
-            let Some(there) = self.requests.get_mut(&place) else {
+        if length == 0 {
+            let whole = last_of(lane, (offset, end), (offset, end));
+            return whole.map(|place| finish(lane, place)).into_iter().collect();
+        }
+        let (mut at, mut ended) = (offset, Vec::new());
+        while at < end {
+            let Some(place) = begun_at(lane, at, end).or_else(|| around(lane, at)) else {
+                // Nobody saw the beginning of what is up to the next one.
+                match lane.range((at, u64::MAX, usize::MAX)..(end, 0, 0)).next() {
+                    Some(((next, ..), _)) => at = *next,
+                    None => break,
+                }
                 continue;
             };
-            let first = there.pop_front();
-            if there.is_empty() {
-                self.requests.remove(&place);
+            let until = place.1.min(end);
+            match lane.get_mut(&place) {
+                Some(left) if *left > until - at => *left -= until - at,
+                _ => ended.push(finish(lane, place)),
             }
-            match first {
-                // It was split: the rest ends later.
-                Some((number, until)) if until > end => {
-                    let rest = self.requests.entry((device, verb, end)).or_default();
-                    rest.push_back((number, until));
-                }
-                Some((number, _)) => ended.push(number),
-                None => {}
-            }
+            at = until;
         }
         ended
     }
+}
+
+fn finish(lane: &mut BTreeMap<Place, u64>, place: Place) -> usize {
+    lane.remove(&place);
+    place.2
+}
+
+/// The last in order of those from one place to another; of those at one place, the one that
+/// began last.
+fn last_of(lane: &BTreeMap<Place, u64>, from: (u64, u64), to: (u64, u64)) -> Option<Place> {
+    let mut between = lane.range((from.0, from.1, 0)..=(to.0, to.1, usize::MAX));
+    between.next_back().map(|(place, _)| *place)
+}
+
+/// The request that begins at a byte: the longest that ends with `end` or before it, or else the
+/// shortest.
+fn begun_at(lane: &BTreeMap<Place, u64>, at: u64, end: u64) -> Option<Place> {
+    let within = last_of(lane, (at, at + 1), (at, end));
+    within.or_else(|| {
+        let ((_, shortest, _), _) = lane
+            .range((at, end, usize::MAX)..=(at, u64::MAX, usize::MAX))
+            .next()?;
+        last_of(lane, (at, *shortest), (at, *shortest))
+    })
+}
+
+/// The request that begins before a byte, and has it.
+fn around(lane: &BTreeMap<Place, u64>, at: u64) -> Option<Place> {
+    let before = lane.range(..(at, 0, 0)).rev().take(LOOK_BACK);
+    let mut places = before.map(|(place, _)| *place);
+    places.find(|(_, end, _)| *end > at)
 }
 
 /// `12.000345678`, in nanoseconds.
@@ -194,7 +253,7 @@ mod tests {
     use crate::read_foreign;
 
     fn told(text: &str) -> Vec<(&'static str, u64, u64, u64)> {
-        let records = read_foreign(text).expect("it is one");
+        let records = read_foreign(text).expect("it is one").records;
         let told = records.iter();
         told.map(|one| (one.verb.name(), one.time_ns, one.offset, one.length))
             .collect()
@@ -202,7 +261,7 @@ mod tests {
 
     /// How long each takes, in nanoseconds.
     fn latencies(text: &str) -> Vec<u64> {
-        let records = read_foreign(text).expect("it is one");
+        let records = read_foreign(text).expect("it is one").records;
         records.iter().map(|one| one.latency_ns).collect()
     }
 
@@ -240,10 +299,11 @@ mod tests {
                     8,0 0 8 1.7 9 C R 0 + 8 (  600000) [5]\n\
                     8,0 0 9 1.8 9 C R 800 + 8 [0]\n";
         let ms = |all: &[u64]| all.iter().map(|one| one * 1_000_000).collect::<Vec<_>>();
-        assert_eq!(latencies(text), ms(&[400, 600, 0, 200]));
-        let records = read_foreign(text).expect("it is one");
+        // Which of two at one place ends first nobody says: they took a second together.
+        assert_eq!(latencies(text), ms(&[700, 300, 0, 200]));
+        let records = read_foreign(text).expect("it is one").records;
         let failed = records.iter().map(|one| one.outcome == Outcome::Failed);
-        assert_eq!(failed.collect::<Vec<_>>(), [false, true, false, false]);
+        assert_eq!(failed.collect::<Vec<_>>(), [true, false, false, false]);
         // If nothing was queued: from where it went to the device.
         let issued = "8,0 0 4 1.2 9 D R 0 + 8 [fio]\n8,0 0 6 1.4 0 C R 0 + 8 [0]\n";
         assert_eq!(latencies(issued), ms(&[200]));
@@ -255,18 +315,71 @@ mod tests {
                       8,0 0 3 1.2 9 D W 0 + 16 [x]\n8,0 0 4 1.3 9 Q W 16 + 8 [x]\n\
                       8,0 0 5 1.5 9 C W 0 + 16 [0]\n";
         assert_eq!(latencies(merged), [500_000_000, 400_000_000, 0]);
-        let split = "8,0 0 1 1.0 9 Q W 0 + 16 [x]\n8,0 0 2 1.1 9 C W 0 + 8 [0]\n\
-                     8,0 0 3 1.4 9 C W 8 + 8 [0]\n";
-        assert_eq!(latencies(split), [400_000_000]);
+        // In any order; what another one was merged with as well.
+        for parts in [[0, 8], [8, 0]] {
+            let [first, last] = parts;
+            let split = format!(
+                "8,0 0 1 1.0 9 Q W 0 + 16 [x]\n8,0 0 2 1.1 9 C W {first} + 8 [0]\n\
+                 8,0 0 3 1.4 9 C W {last} + 8 [0]\n\
+                 8,0 0 4 2.0 9 Q W 8 + 8 [x]\n8,0 0 5 2.1 9 C W 8 + 8 [0]\n"
+            );
+            assert_eq!(latencies(&split), [400_000_000, 100_000_000], "{parts:?}");
+        }
+        let both = "8,0 0 1 1.0 9 Q W 0 + 16 [x]\n8,0 0 2 1.1 9 Q W 16 + 8 [x]\n\
+                    8,0 0 3 1.2 9 C W 8 + 16 [0]\n8,0 0 4 1.5 9 C W 0 + 8 [0]\n";
+        assert_eq!(latencies(both), [500_000_000, 100_000_000]);
+    }
+
+    /// Events are lost when much happens.
+    #[test]
+    fn one_whose_end_was_lost_costs_no_other() {
+        let again = "8,0 0 1 1.0 9 Q W 0 + 8 [x]\n8,0 0 2 100.0 9 Q W 0 + 8 [x]\n\
+                     8,0 0 3 100.5 9 C W 0 + 8 [0]\n8,0 0 4 199.0 9 Q W 0 + 8 [x]\n\
+                     8,0 0 5 199.5 9 C W 0 + 8 [0]\n";
+        assert_eq!(latencies(again), [0, 500_000_000, 500_000_000]);
+        // Of two that begin at one place, each ends by its own length.
+        let lengths = "8,0 0 1 1.0 9 Q R 0 + 8 [x]\n8,0 0 2 1.1 9 Q R 0 + 16 [x]\n\
+                       8,0 0 3 1.2 9 C R 0 + 16 [0]\n8,0 0 4 1.5 9 C R 0 + 8 [0]\n";
+        assert_eq!(latencies(lengths), [500_000_000, 100_000_000]);
+        // What begins in the middle of a trace has ends of what nobody saw begin.
+        let middle = "8,0 0 1 1.0 9 C R 0 + 64 [0]\n8,0 0 2 1.1 9 Q R 32 + 8 [x]\n\
+                      8,0 0 3 1.3 9 C R 0 + 64 [0]\n8,0 0 4 1.4 9 C R 32 + 8 [0]\n";
+        assert_eq!(latencies(middle), [200_000_000]);
+    }
+
+    /// As udev, smartd and multipathd ask of disks.
+    #[test]
+    fn commands_that_are_passed_on_are_none_of_these() {
+        let text = "8,0 0 1 1.0 9 Q R 0 + 8 [x]\n8,0 0 2 1.1 9 D R 36 (12 00 00) [udev]\n\
+                    8,0 0 3 1.2 9 D R 36 [udev]\n8,0 0 4 1.3 9 C R (12 00 00) [0]\n\
+                    8,0 0 5 1.4 9 C R 0 + 8 [0]\n8,0 0 6 1.5 9 C N 0 [0]\n";
+        assert_eq!(latencies(text), [400_000_000]);
+    }
+
+    #[test]
+    fn devices_are_told_apart() {
+        let text = "8,0 0 1 1.0 9 Q R 0 + 8 [x]\n253,0 0 1 1.1 9 Q R 0 + 8 [x]\n\
+                    8,0 0 2 1.2 9 C R 0 + 8 [0]\n";
+        let read = read_foreign(text).expect("it is one");
+        assert_eq!(read.devices, ["253,0", "8,0"]);
+        assert_eq!(latencies(text), [200_000_000, 0]);
+    }
+
+    #[test]
+    fn events_that_are_told_late_are_where_they_were() {
+        let text = "8,0 0 1 1.2 9 Q R 8 + 8 [x]\n8,0 0 2 1.5 9 C R 8 + 8 [0]\n\
+                    8,0 1 1 1.1 9 Q R 0 + 8 [x]\n8,0 1 2 1.4 9 C R 0 + 8 [0]\n";
+        assert_eq!(latencies(text), [300_000_000; 2]);
+        assert_eq!(told(text)[0], ("read", 1_100_000_000, 0, 4096));
     }
 
     #[test]
     fn flushes_end_without_sectors() {
         let text = "8,0 0 1 1.0 9 Q FWS [x]\n8,0 0 2 1.1 9 Q FN [x]\n\
-                    8,0 0 3 1.3 9 C FN 0 [0]\n8,0 0 4 1.6 9 C WS 0 [0]\n\
+                    8,0 0 3 1.3 9 C FN 0 [0]\n8,0 0 4 1.6 9 C WS 2048 [0]\n\
                     8,0 0 5 1.7 9 Q FWFS 8 + 8 [x]\n8,0 0 6 1.8 9 C WFS 8 + 8 [0]\n";
-        assert_eq!(latencies(text), [300_000_000, 500_000_000, 100_000_000]);
-        let records = read_foreign(text).expect("it is one");
+        assert_eq!(latencies(text), [600_000_000, 200_000_000, 100_000_000]);
+        let records = read_foreign(text).expect("it is one").records;
         assert!(records[2].is_fua && records[2].verb == Verb::Write);
         assert!(!records[0].is_fua);
     }

@@ -33,39 +33,41 @@ pub enum ForeignError {
     Empty,
 }
 
-/// Whether a text tells when requests were made. fio's version 2 tells only for how long nothing
-/// was asked for on purpose.
-#[must_use]
-pub fn has_times(text: &str) -> bool {
-    first_line(text) != iolog::HEAD_2
+/// What a text tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreign {
+    /// The requests, in the order in which they were begun, of all files or devices that the
+    /// text is of.
+    pub records: Vec<Record>,
+    /// Their times are those of requests. fio's version 2 tells only for how long nothing was
+    /// asked for on purpose.
+    pub are_timed: bool,
+    /// The block devices (`MAJOR,MINOR`) that it is of, if it says so.
+    pub devices: Vec<String>,
 }
 
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default().trim()
-}
-
-/// The requests in a text, in its order, of all files or disks that it is of. How long they took
-/// is 0 where the text does not tell.
+/// What a text tells.
 ///
 /// # Errors
 /// [`ForeignError`].
-pub fn read_foreign(text: &str) -> Result<Vec<Record>, ForeignError> {
-    let read = match first_line(text) {
+pub fn read_foreign(text: &str) -> Result<Foreign, ForeignError> {
+    let first_line = text.lines().next().unwrap_or_default().trim();
+    let read = match first_line {
         iolog::HEAD_2 => iolog::read(text, false),
         iolog::IOLOG_HEAD => iolog::read(text, true),
         _ => blkparse::read(text),
     };
     // What is said of a line before counts more: a text of something else has no end either.
-    let records = read?;
+    let read = read?;
     if !text.ends_with('\n') {
         return Err(ForeignError::Line {
             line: text.lines().count(),
             why: "it is cut: the line has no end",
         });
     }
-    match records.is_empty() {
+    match read.records.is_empty() {
         true => Err(ForeignError::Empty),
-        false => Ok(records),
+        false => Ok(read),
     }
 }
 

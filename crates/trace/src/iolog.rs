@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use crate::foreign::range;
-use crate::{ForeignError, Record, Verb};
+use crate::{Foreign, ForeignError, Record, Verb};
 
 /// The first line of a file of version 2.
 pub(crate) const HEAD_2: &str = "fio version 2 iolog";
@@ -39,8 +39,8 @@ pub fn iolog_line(time_us: u64, file: &str, record: &Record) -> Option<String> {
     (length > 0).then(|| format!("{time_us} {file} {action} {offset} {length}\n"))
 }
 
-/// The requests of a log, in its order; with times in front, or with pauses.
-pub(crate) fn read(text: &str, has_time: bool) -> Result<Vec<Record>, ForeignError> {
+/// The requests of a log; with times in front, or with pauses.
+pub(crate) fn read(text: &str, has_time: bool) -> Result<Foreign, ForeignError> {
     let mut records = Vec::new();
     let mut now_us = 0_u64;
     for (number, line) in (1..).zip(text.lines()).skip(1) {
@@ -64,11 +64,12 @@ pub(crate) fn read(text: &str, has_time: bool) -> Result<Vec<Record>, ForeignErr
             word.parse().map_err(|_| wrong(what))
         };
         let verb = match action {
-            "add" | "open" | "close" => continue,
+            // A range of a file that is written back: of no disk is more asked than writes.
+            "add" | "open" | "close" | "sync_file_range" => continue,
             "read" => Verb::Read,
             "write" => Verb::Write,
             "trim" => Verb::Trim,
-            "sync" | "datasync" => {
+            "sync" | "datasync" | "syncfs" => {
                 let time_ns = now_us.saturating_mul(1000);
                 records.push(Record::plain(Verb::Flush, time_ns, (0, 0)));
                 continue;
@@ -83,13 +84,17 @@ pub(crate) fn read(text: &str, has_time: bool) -> Result<Vec<Record>, ForeignErr
         let range = range(offset, length).ok_or_else(|| wrong("no disk or request is so large"))?;
         records.push(Record::plain(verb, now_us.saturating_mul(1000), range));
     }
-    Ok(records)
+    Ok(Foreign {
+        records,
+        are_timed: has_time,
+        devices: Vec::new(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{has_times, read_foreign};
+    use crate::read_foreign;
 
     fn told(records: &[Record]) -> Vec<(&'static str, u64, u64, u64)> {
         let told = records.iter();
@@ -102,27 +107,28 @@ mod tests {
         let second = "fio version 2 iolog\n/dev/x add\n/dev/x open\n/dev/x write 0 4096\n\
                       /dev/x wait 20 0\n/dev/x read 4096 8192\n/dev/x sync\n/dev/x close\n";
         let read = read_foreign(second).expect("it is one");
-        assert!(!has_times(second));
+        assert!(!read.are_timed);
         let expected = [
             ("write", 0, 0, 4096),
             ("read", 20_000, 4096, 8192),
             ("flush", 20_000, 0, 0),
         ];
-        assert_eq!(told(&read), expected);
+        assert_eq!(told(&read.records), expected);
         // As fio 3.33 has written it, of requests 50 ms apart.
         let third = "fio version 3 iolog\n26 /tmp/disk add\n149 /tmp/disk open\n\
                      154 /tmp/disk read 61440 4096\n818 /tmp/disk write 774144 4096\n\
                      50156 /tmp/disk trim 880640 4096\n50163 /tmp/disk sync 724992 0\n\
+                     50170 /tmp/disk sync_file_range 1482752 0\n\
                      100137 /tmp/disk close\n";
         let read = read_foreign(third).expect("it is one");
-        assert!(has_times(third));
+        assert!(read.are_timed);
         let expected = [
             ("read", 154_000, 61_440, 4096),
             ("write", 818_000, 774_144, 4096),
             ("trim", 50_156_000, 880_640, 4096),
             ("flush", 50_163_000, 0, 0),
         ];
-        assert_eq!(told(&read), expected);
+        assert_eq!(told(&read.records), expected);
     }
 
     /// What Scree itself writes as such a log.
@@ -132,6 +138,7 @@ mod tests {
         let line = iolog_line(3000, "disk", &wrote).expect("it has one");
         let begin = iolog_file(0, "disk", &["add", "open"]);
         let text = format!("{IOLOG_HEAD}\n{begin}{line}");
-        assert_eq!(read_foreign(&text), Ok(vec![wrote]));
+        let read = read_foreign(&text).expect("it is one");
+        assert_eq!(read.records, [wrote]);
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  bytes ─▶ Batches ─▶ Batch, Batch … or why that is none ─▶ Trace: in order of time, with gaps
+//!  text of fio or blkparse ─▶ Foreign: the same records          Record ─▶ line of fio's log
 //! ```
 //!
 //! Whatever is read may be made to harm: nothing is counted on before its checksum was right,
@@ -18,7 +19,7 @@ mod record;
 mod whole;
 
 pub use batch::{BATCH_RECORDS_MAX, Batch, BatchHead, Batches, HEAD_BYTES, TraceError};
-pub use foreign::{ForeignError, has_times, read_foreign};
+pub use foreign::{Foreign, ForeignError, read_foreign};
 pub use iolog::{IOLOG_HEAD, iolog_file, iolog_line};
 pub use record::{Outcome, RECORD_BYTES, Record, Verb};
 pub use whole::Trace;

@@ -78,7 +78,7 @@ impl Outcome {
 pub struct Record {
     /// When it was begun, in nanoseconds since the trace began.
     pub time_ns: u64,
-    /// How long it took, in nanoseconds.
+    /// How long it took, in nanoseconds; 0, if that is not known.
     pub latency_ns: u64,
     /// Where, in bytes; 0 of a flush.
     pub offset: u64,

@@ -43,6 +43,12 @@ impl Trace {
         (traces.map(Self::of_batches).collect(), broken)
     }
 
+    /// How many requests it lacks.
+    #[must_use]
+    pub fn missing(&self) -> u64 {
+        self.gone.saturating_add(self.lost)
+    }
+
     /// Of one trace, by sequence; at least one.
     fn of_batches(batches: &[Batch]) -> Self {
         let records = batches
@@ -93,6 +99,23 @@ mod tests {
             records: times.iter().map(record).collect(),
         }
         .encode()
+    }
+
+    /// Whoever makes a file says of himself how much is missing.
+    #[test]
+    fn any_number_may_be_missing() {
+        let head = BatchHead {
+            began_us: 1,
+            trace: 1,
+            sequence: 1,
+            before: u64::MAX,
+            lost: u64::MAX,
+            disk_bytes: 1,
+        };
+        let records = Vec::new();
+        let file = Batch { head, records }.encode();
+        let (traces, _) = Trace::read([&*file]);
+        assert_eq!(traces[0].missing(), u64::MAX);
     }
 
     #[test]

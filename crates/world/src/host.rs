@@ -1,6 +1,6 @@
 //! What is asked of a real machine only, by those who never run in a simulator
-//! (`object`, `control`, `agent`, `scree`): paths without links, modes and devices, the
-//! machine's name, files that a lock or SQLite is to have, waiting in a task, and
+//! (`object`, `control`, `agent`, `measure`, `scree`): paths without links, modes, devices and
+//! holes, the machine's name, files that a lock or SQLite is to have, waiting in a task, and
 //! ports that tasks serve.
 //!
 //! Must not know: which files, and what is waited for.
@@ -22,6 +22,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::real::{Listener, find_unfollowed};
 use crate::{Disk, Endpoint, OpenMode};
+use rustix::io::Errno;
 use tokio::net::TcpListener;
 use tokio::time::{Interval, MissedTickBehavior};
 use zeroize::Zeroizing;
@@ -248,7 +249,7 @@ pub fn inode(folder: &Path) -> io::Result<u64> {
 
 /// Whether both are there and the same regular file, by whatever names.
 #[must_use]
-pub fn is_same(one: &Path, other: &Path) -> bool {
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
     let file = |path| {
         let data = std::fs::metadata(path).ok()?;
         data.is_file().then_some((data.dev(), data.ino()))
@@ -263,14 +264,14 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
 pub fn content_bytes(path: &Path) -> io::Result<u64> {
     let file = File::open(path)?;
     let end = file.metadata()?.len();
-    let seek = |from| rustix::fs::seek(&file, from).map_err(io::Error::from);
+    let seek = |from| rustix::fs::seek(&file, from);
     let (mut at, mut content) = (0, 0);
     while at < end {
         let ends = seek(rustix::fs::SeekFrom::Data(at))
             .and_then(|from| Ok((from, seek(rustix::fs::SeekFrom::Hole(from))?)));
         let (from, until) = match ends {
             // Nothing but a hole is left, or it was cut meanwhile.
-            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
+            Err(Errno::NXIO) => break,
             found => found?,
         };
         content += until.saturating_sub(from);

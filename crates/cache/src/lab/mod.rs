@@ -7,7 +7,7 @@ mod steps;
 mod tests;
 
 pub use belady::belady;
-pub use steps::{BLOCK_BYTES, Step, Steps, WriteRule};
+pub use steps::{BLOCK_BYTES, ManySteps, Step, Steps, WriteRule};
 
 use crate::policy::{Policy, PolicyKind};
 

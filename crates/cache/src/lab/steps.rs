@@ -7,8 +7,13 @@ use trace::{Outcome, Record, Verb};
 /// Keys are blocks of so many bytes.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// A request for more counts as one for so many blocks: 16 GiB.
-const BLOCKS_MAX: u64 = 1 << 22;
+/// No more blocks are asked for in a trace: their steps are 2 GiB.
+const STEPS_MAX: u64 = 1 << 27;
+
+/// A trace asks for more than there is room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it asks for more than {STEPS_MAX} blocks of 4 KiB: give a part of it")]
+pub struct ManySteps;
 
 /// What happens to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +61,10 @@ pub struct Steps {
 impl Steps {
     /// Of requests, in the order in which they were begun. Those that failed count as well:
     /// they were asked for.
-    #[must_use]
-    pub fn of(records: &[Record], rule: WriteRule) -> Self {
+    ///
+    /// # Errors
+    /// [`ManySteps`].
+    pub fn of(records: &[Record], rule: WriteRule) -> Result<Self, ManySteps> {
         let mut steps = Vec::new();
         for record in records {
             let step = match (record.verb, rule) {
@@ -73,13 +80,16 @@ impl Steps {
             }
             let first = record.offset / BLOCK_BYTES;
             let last = record.offset.saturating_add(record.length - 1) / BLOCK_BYTES;
-            steps.extend((first..=last.min(first + BLOCKS_MAX)).map(step));
+            if steps.len() as u64 + (last - first) >= STEPS_MAX {
+                return Err(ManySteps);
+            }
+            steps.extend((first..=last).map(step));
         }
         let asked = steps.iter().filter(|step| matches!(step, Step::Ask(_)));
         let keys: HashSet<u64> = asked.map(|step| step.key()).collect();
-        Self {
+        Ok(Self {
             footprint: keys.len(),
             steps,
-        }
+        })
     }
 }

@@ -26,6 +26,18 @@ pub struct Site {
     pub lost: u32,
 }
 
+impl Site {
+    /// Whether there can be so many units, of which so many are captured.
+    ///
+    /// # Errors
+    /// [`PlacementError`].
+    pub fn check(&self) -> Result<(), PlacementError> {
+        // What is wrong with every placement is wrong with the simplest one.
+        let simplest = Placement::on(self.units, Spread::Copies(1), None);
+        simplest.shares(self.captured).map(|_| ())
+    }
+}
+
 /// A way to place blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Choice {
@@ -47,8 +59,7 @@ pub struct Choice {
 /// # Errors
 /// [`PlacementError`], of the units alone.
 pub fn plan(classes: &[Class], site: &Site) -> Result<Vec<Choice>, PlacementError> {
-    // What is wrong with every placement is said of the simplest one.
-    Placement::on(site.units, Spread::Copies(1), None).shares(site.captured)?;
+    site.check()?;
     let copies = (1..=COPIES_MAX).map(Spread::Copies);
     let with_parity = (2..=DATA_MAX).flat_map(|data| {
         let parities = 1..=PARITY_MAX;

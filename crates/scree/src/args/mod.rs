@@ -86,12 +86,12 @@ pub struct Arguments {
     pub output: Format,
 
     /// Check everything, and change nothing.
-    #[arg(long, global = true)]
+    #[arg(long)]
     pub dry_run: bool,
 
     /// Make what is made under this key: the same command under the same key,
     /// within a day, makes nothing twice.
-    #[arg(long, value_name = "KEY", global = true)]
+    #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
 
     #[command(subcommand)]

@@ -270,7 +270,8 @@ impl FromStr for Mark {
 #[derive(Args)]
 #[group(multiple = false)]
 pub struct FilesArguments {
-    /// The files below this folder, of one file system; links are not followed.
+    /// The files below this folder, of one file system, each once and without holes; links are not
+    /// followed.
     #[arg(long, value_name = "FOLDER")]
     pub tree: Option<PathBuf>,
 

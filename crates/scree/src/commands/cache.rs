@@ -56,7 +56,8 @@ pub fn run_cache(format: Format, command: CacheCommand) -> Result<(), Failure> {
     for notice in notices {
         print_notice(format, &notice);
     }
-    let steps = Steps::of(&records, arguments.writes.rule());
+    let steps = Steps::of(&records, arguments.writes.rule())
+        .map_err(|error| Failure::new(error.to_string()))?;
     if steps.footprint == 0 {
         return Err(Failure::new(
             "nothing is read in this trace: a cache has nothing to do",

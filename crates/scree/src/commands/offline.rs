@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use world::host;
+use world::real::RealDisk;
+use zeroize::Zeroizing;
 
 use super::Failure;
 use crate::plot::Chart;
@@ -12,6 +14,23 @@ use crate::plot::Chart;
 /// Something is wrong with a file.
 pub fn failed(path: &Path, error: impl Display) -> Failure {
     Failure::new(format!("{}: {error}", path.display()))
+}
+
+/// The content of a file of no more than so many bytes.
+///
+/// # Errors
+/// If it cannot be read, or is something else: a pipe has no length, and may come to no end.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "of what its user's shell has made"
+)]
+pub fn read_file(path: &Path, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, Failure> {
+    // That it is not there is said where it is read.
+    if std::fs::metadata(path).is_ok_and(|data| !data.is_file()) {
+        return Err(failed(path, "it is no file; write it to one first"));
+    }
+    let read = host::read_small(&RealDisk, path, bytes_max);
+    read.map_err(|error| failed(path, error))
 }
 
 /// Draws into a file, in the place of what is there.
@@ -42,7 +61,10 @@ pub fn check_place<'a>(
     if path.is_dir() {
         return Err(failed(path, "it is a folder"));
     }
-    if inputs.into_iter().any(|input| host::is_same(path, input)) {
+    if inputs
+        .into_iter()
+        .any(|input| host::is_same_file(path, input))
+    {
         return Err(failed(path, "it is what is read; draw into another file"));
     }
     match folder {

@@ -1,10 +1,11 @@
 //! `scree privacy`: what a break-in leaks, by equations, by trial and in truth (docs/models.md).
 
 mod audit;
+mod compared;
 mod files;
 mod planned;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::size::exact_bytes;
@@ -14,7 +15,7 @@ use model::leakage::{
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use serde::Serialize;
-use world::{World, parallel};
+use world::{World, host, parallel};
 
 use super::Failure;
 use super::offline::{check_place, cores, failed, write_picture};
@@ -300,7 +301,16 @@ fn check_picture(path: &Path, case: &CaseArguments) -> Result<(), Failure> {
         let captured = *captured;
         return Err(refused(PlacementError::ManyCaptured { captured, units }));
     }
-    check_place(path, &case.site.files.list)
+    let files = &case.site.files;
+    check_place(path, &files.list)?;
+    let is_below = |tree: &PathBuf| {
+        let (path, tree) = (host::resolve(path), host::resolve(tree));
+        path.is_ok_and(|path| tree.is_ok_and(|tree| path.starts_with(tree)))
+    };
+    match files.tree.as_ref().is_some_and(is_below) {
+        true => Err(failed(path, "it is one of the files that count")),
+        false => Ok(()),
+    }
 }
 
 fn draw(path: &Path, case: &CaseArguments, leaks: &Leaks) -> Result<(), Failure> {

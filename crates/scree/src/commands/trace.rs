@@ -74,7 +74,7 @@ impl Session {
         }
         for one in &traces {
             let (gone, lost) = (one.gone, one.lost);
-            if gone + lost > 0 {
+            if one.missing() > 0 {
                 let notice = format!(
                     "of the trace that began at {}, {gone} requests are not there any more and \
                      {lost} were not recorded",

@@ -1,16 +1,16 @@
 //! Traces, whoever has recorded them.
 
-use std::path::{Path, PathBuf};
-
-use trace::{Record, Trace, has_times, read_foreign};
-use world::host;
-use world::real::RealDisk;
+use std::path::PathBuf;
 
 use super::Failure;
-use super::offline::failed;
+use super::offline::{failed, read_file};
+use trace::{Record, Trace, read_foreign};
 
 /// No file of a trace is longer, in bytes.
 const FILE_BYTES_MAX: u64 = 8 << 30;
+
+/// So many devices are named.
+const NAMED: usize = 4;
 
 /// What was recorded of one disk, in one go.
 pub struct Part {
@@ -30,26 +30,11 @@ pub struct Traces {
     pub notices: Vec<String>,
 }
 
-/// A pipe has no length, and may come to no end.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "of what its user's shell has made"
-)]
-fn check_file(path: &Path) -> Result<(), Failure> {
-    match std::fs::metadata(path) {
-        Ok(data) if !data.is_file() => Err(failed(path, "it is no file; write it to one first")),
-        // That it is not there is said where it is read.
-        _ => Ok(()),
-    }
-}
-
 /// The requests in these files.
 pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
     let mut files = Vec::new();
     for path in paths {
-        check_file(path)?;
-        let read = host::read_small(&RealDisk, path, FILE_BYTES_MAX);
-        files.push(read.map_err(|error| failed(path, error))?);
+        files.push(read_file(path, FILE_BYTES_MAX)?);
     }
     let (traces, broken) = Trace::read(files.iter().map(|bytes| &bytes[..]));
     if !traces.is_empty() {
@@ -58,7 +43,10 @@ pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
             let path = paths[number].display();
             notices.push(format!("{path}: {error}; what is before that counts"));
         }
-        let missing: u64 = traces.iter().map(|one| one.gone + one.lost).sum();
+        let missing: u64 = traces
+            .iter()
+            .map(Trace::missing)
+            .fold(0, u64::saturating_add);
         if missing > 0 {
             notices.push(format!("{missing} requests are missing in the trace"));
         }
@@ -77,15 +65,28 @@ pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
             "of several files all have to be of one box `trace`; of other traces give one",
         ));
     };
-    let text = std::str::from_utf8(bytes)
-        .map_err(|_| failed(path, "it is no trace of a box, and no text"))?;
-    let records = read_foreign(text).map_err(|error| failed(path, error))?;
+    // The name of a process may be cut within a character.
+    let text = String::from_utf8_lossy(bytes);
+    let read = read_foreign(&text).map_err(|error| failed(path, error))?;
+    let mut notices = Vec::new();
+    if read.devices.len() > 1 {
+        let (count, some) = (
+            read.devices.len(),
+            &read.devices[..read.devices.len().min(NAMED)],
+        );
+        notices.push(format!(
+            "the trace is of {count} devices ({}{}), all of which count: where one lies on \
+             another, what is asked of it is there twice; give one of them alone",
+            some.join(" "),
+            if count > NAMED { " …" } else { "" }
+        ));
+    }
     Ok(Traces {
         parts: vec![Part {
             began_us: 0,
-            records,
+            records: read.records,
         }],
-        are_timed: has_times(text),
-        notices: Vec::new(),
+        are_timed: read.are_timed,
+        notices,
     })
 }

@@ -69,9 +69,19 @@ fn a_log_of_fio_is_simulated_shown_and_drawn() {
     let drawn = std::fs::read_to_string(&picture).expect("drawn");
     assert!(drawn.contains("<svg") && drawn.contains("lirs"), "{drawn}");
 
+    let huge = folder
+        .path()
+        .join("huge")
+        .to_str()
+        .expect("text")
+        .to_owned();
+    let request = format!("x read 0 {}\n", 4_u64 * 1000 * 1000 * 1000);
+    let text = format!("fio version 2 iolog\n{}", request.repeat(200));
+    std::fs::write(&huge, text).expect("written");
     for (arguments, why) in [
         (&["--trace", &picture][..], "it is no trace of a box"),
         (&["--trace", &log, "--plot", &log], "it is what is read"),
+        (&["--trace", &huge], "it asks for more than"),
         (&["--trace", &log, &picture], "all have to be of one box"),
         (&["--trace", "/nowhere/log"], "/nowhere/log"),
     ] {

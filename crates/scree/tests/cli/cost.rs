@@ -217,6 +217,11 @@ fn a_bound_and_prices_say_which_is_the_cheapest() {
     fs::write(prices, "where,cpu_hour,run_hour\nhost,1,1\n").expect("written");
     let error = rig.refused("predict", &[&asked[..], &["--prices", prices]].concat());
     assert!(error.contains("no row for guest"), "{error}");
+    let error = rig.refused(
+        "predict",
+        &[&asked[..], &["--prices", "/dev/null"]].concat(),
+    );
+    assert!(error.contains("it is no file"), "{error}");
     let error = rig.refused("predict", &[&asked[..], &["--prices", "/none"]].concat());
     assert!(error.contains("/none"), "{error}");
 }
@@ -262,7 +267,7 @@ fn a_trace_is_a_workload_and_one_that_is_cut_or_of_something_else_is_none() {
         assert!(error.contains(why), "{text:?}: {error}");
     }
     fs::write(&path, [0xff; 100]).expect("written");
-    assert!(rig.refused("predict", &asked).contains("no text"));
+    assert!(rig.refused("predict", &asked).contains("no trace of a box"));
     let pipe = ["--trace", "/dev/null"];
     assert!(rig.refused("predict", &pipe).contains("it is no file"));
     // Of a log that tells how long nothing was asked for on purpose, times are not those of
@@ -321,6 +326,20 @@ fn what_blkparse_prints_tells_how_many_requests_were_under_way() {
     assert!(!said.error.contains("--direct"), "{}", said.error);
     let told: Value = serde_json::from_str(&said.out).expect("JSON");
     near(&told["ways"][0]["plain_run_s"], 2.0);
+    // They took 2.0, 1.9, 1.8 and 1.7 s in these two seconds, so 3.7 were under way; each takes
+    // as much longer as it would alone.
+    near(&told["ways"][0]["longer_s"], 4.0 * (1e-5 + 4096e-9) / 3.7);
+    // A disk that lies on another one has each request twice; the name of a process is any bytes.
+    let mut text = format!("{queued}{ended}{}", queued.replace("8,0 ", "253,0 ")).into_bytes();
+    text.extend(b"8,0 0 9 3.5 9 Q R 0 + 8 [caf\xc3]\n");
+    fs::write(&path, text).expect("written");
+    let said = rig.cost("predict", &asked);
+    assert_eq!(said.code, 0, "{}", said.error);
+    assert!(
+        said.error.contains("2 devices (253,0 8,0)"),
+        "{}",
+        said.error
+    );
     // Of what was only queued that is not known.
     fs::write(&path, &queued).expect("written");
     let said = rig.cost("predict", &asked);
@@ -582,8 +601,20 @@ fn what_is_guessed_or_left_out_is_told() {
         let is_told = said.error.contains("data of up to 256M");
         assert_eq!(is_told, is_guessed, "{more:?}: {}", said.error);
     }
+    let drawn = rig.path("drawn.svg");
+    let drawn = ["--plot", drawn.to_str().expect("text")];
+    let said = rig.cost(
+        "predict",
+        &[&["--read", "200M", "--warm"], &drawn[..]].concat(),
+    );
+    assert!(
+        said.error.contains("data of up to 256M"),
+        "twice as much is drawn"
+    );
     rig.change(|calibration| calibration["places"][0]["place"] = json!("box"));
     let said = rig.cost("predict", &["--read", "1M"]);
+    assert!(!said.error.contains("is taken to have"), "it is read once");
+    let said = rig.cost("predict", &["--read", "1M", "--warm"]);
     assert!(
         said.error.contains("is taken to have 1G of memory"),
         "{}",

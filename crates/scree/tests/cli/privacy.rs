@@ -1,6 +1,7 @@
 //! What leaks, said beforehand: by equations and by trial.
 
 use std::os::unix::fs::FileExt as _;
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -128,11 +129,20 @@ fn files_are_those_of_a_folder_or_of_a_list() {
     for at in [0, 512 << 10] {
         sparse.write_all_at(&[7; 4096], at).expect("written");
     }
+    // What lies beyond its end, or was reserved, and never written, is none of it.
+    let reserved = Command::new("fallocate")
+        .args(["--keep-size", "--offset", "1M", "--length", "1M"])
+        .arg(only.join("sparse"))
+        .status();
+    assert!(reserved.expect("util-linux is there").success());
     std::fs::hard_link(only.join("sparse"), only.join("again")).expect("linked");
     let odd = told(&[&case[..], &["--tree", &text("odd")]].concat());
     assert_eq!((&odd["files"], &odd["bytes"]), (&1.into(), &8192.into()));
     let picture = text("leaks.svg");
     let list = text("list");
+    let (odd, inside) = (text("odd"), text("odd/sparse"));
+    let said = privacy(&[&case[..], &["--tree", &odd, "--plot", &inside]].concat());
+    assert!(said.error.contains("one of the files"), "{}", said.error);
     // What is read is not drawn over.
     for over in [&list, &text("tree/../list")] {
         let said = privacy(&[&case[..], &["--list", &list, "--plot", over]].concat());
@@ -316,6 +326,24 @@ fn a_plan_has_what_survives_and_tells_little() {
         assert_eq!(said.code, code, "{}", said.error);
         assert!(said.error.contains(why), "{}", said.error);
     }
+    // What cannot be is said before files are looked for.
+    let many = [
+        "plan",
+        "--units",
+        "5",
+        "--captured",
+        "9",
+        "--max-leak",
+        "1",
+        "--list",
+        "/none",
+    ];
+    let said = privacy(&many);
+    assert!(
+        said.error.contains("9 units cannot be captured"),
+        "{}",
+        said.error
+    );
     let said = privacy(&[
         "plan",
         "--units",

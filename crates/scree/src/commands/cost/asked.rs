@@ -24,7 +24,7 @@ pub fn of_arguments(
             depth: f64::from(depth),
         },
         None => Caching::Memory {
-            data_bytes: asked.data.unwrap_or(read.max(write)) as f64,
+            data_bytes: data_of(asked) as f64,
             memory_bytes: memory as f64,
             is_warm: asked.warm,
         },
@@ -45,22 +45,31 @@ fn memory_of(asked: &WorkloadArguments, place: &MeasuredPlace) -> u64 {
     asked.memory.unwrap_or(place.memory_bytes)
 }
 
-/// Whose memory a place is taken to be below of, where that is a guess: on a host it is the memory
-/// of the machine that has the disk which counts.
-pub fn guessed_memory(asked: &WorkloadArguments, place: &MeasuredPlace) -> Option<u64> {
-    let is_asked = asked.direct.is_none() && asked.traces.is_empty() && asked.read.is_some();
-    let is_guessed = asked.memory.is_none() && !place.place.is_in_guest();
-    (is_asked && is_guessed).then(|| memory_of(asked, place))
+/// How large the data is, in bytes.
+fn data_of(asked: &WorkloadArguments) -> u64 {
+    let (read, write) = (asked.read.unwrap_or(0), asked.write.unwrap_or(0));
+    asked.data.unwrap_or(read.max(write))
 }
 
-/// With how much data the effect of memory was tried in a place, in bytes, if what is asked for is
-/// read from it more than once, and more than that.
-pub fn guessed_from(asked: &WorkloadArguments, place: &MeasuredPlace) -> Option<u64> {
-    let read = asked.read.filter(|_| asked.direct.is_none())?;
-    let data = asked.data.unwrap_or(read.max(asked.write.unwrap_or(0)));
-    let is_again = asked.warm || read > data;
-    let guessed = place.guessed_from(data as f64, memory_of(asked, place) as f64);
-    guessed.filter(|_| is_again)
+/// Something is read that memory may have: what is read once, and was not before, it has not.
+fn is_read_again(asked: &WorkloadArguments) -> bool {
+    let read = asked.read.unwrap_or(0);
+    asked.direct.is_none() && read > 0 && (asked.warm || read > data_of(asked))
+}
+
+/// Whose memory a place is taken to be below of, where that is a guess and counts: on a host it is
+/// the memory of the machine that has the disk which does.
+pub fn guessed_memory(asked: &WorkloadArguments, place: &MeasuredPlace) -> Option<u64> {
+    let is_guessed = asked.memory.is_none() && !place.place.is_in_guest();
+    (is_read_again(asked) && is_guessed).then(|| memory_of(asked, place))
+}
+
+/// With how much data the effect of memory was tried in a place, in bytes, if more than that is
+/// asked for, `times` as much as is said.
+pub fn guessed_from(asked: &WorkloadArguments, place: &MeasuredPlace, times: f64) -> Option<u64> {
+    let data_bytes = data_of(asked) as f64 * times;
+    let guessed = place.guessed_from(data_bytes, memory_of(asked, place) as f64);
+    guessed.filter(|_| is_read_again(asked))
 }
 
 /// All that reached a disk, as it was recorded. What failed there is not encrypted any more than
@@ -109,7 +118,7 @@ pub fn of_traces(
         let notice = format!("{why}: how long it takes is worked out by what the target can do");
         print_notice(format, &notice);
     }
-    let depth = match (asked.direct, depth(&parts, run_s)) {
+    let depth = match (asked.direct, depth(&parts)) {
         (Some(depth), _) => f64::from(depth),
         (None, Some(depth)) => depth,
         (None, None) => {
@@ -129,18 +138,28 @@ pub fn of_traces(
     })
 }
 
-/// How many requests were under way together on the mean, but one at least (Little's law): `None`,
-/// if nothing tells how long they took. Those of which it is not known, as their ends were not
-/// recorded, are taken to be as the others.
-fn depth(parts: &[Part], run_s: f64) -> Option<f64> {
-    let latencies = || {
-        let records = parts.iter().flat_map(|part| &part.records);
-        records.map(|record| record.latency_ns as f64 / 1e9)
-    };
-    let known = latencies().filter(|latency_s| *latency_s > 0.0).count();
-    let mean_s = latencies().sum::<f64>() / known as f64;
-    let waited_s = mean_s * latencies().count() as f64;
-    (known > 0 && run_s > 0.0).then(|| (waited_s / run_s).max(1.0))
+/// How many reads and writes were under way together on the mean while any was, but one at least:
+/// `None`, if nothing tells how long they took. Nobody waits for what lies between them, and what
+/// else is asked of a disk is not encrypted.
+fn depth(parts: &[Part]) -> Option<f64> {
+    let mut spans = Vec::new();
+    for part in parts {
+        let began_ns = part.began_us.saturating_mul(1000);
+        let counted = part.records.iter().filter(|record| {
+            let is_counted = matches!(record.verb, Verb::Read | Verb::Write);
+            is_counted && record.outcome == Outcome::Done && record.latency_ns > 0
+        });
+        spans.extend(counted.map(|record| {
+            let from = began_ns.saturating_add(record.time_ns);
+            (from, from.saturating_add(record.latency_ns))
+        }));
+    }
+    let waited_ns: f64 = spans
+        .iter()
+        .map(|(from, until)| (until - from) as f64)
+        .sum();
+    let busy_ns = covered_ns(spans);
+    (busy_ns > 0.0).then(|| (waited_ns / busy_ns).max(1.0))
 }
 
 /// Requests of the same length are alike.
@@ -160,14 +179,18 @@ fn cpus(asked: Option<u32>, calibration: &Calibration) -> f64 {
 /// How long something was under way, in seconds: of each part from when its first request was begun
 /// until its last one ended. Parts of several disks may have been at the same time.
 fn taken_s(parts: &[Part]) -> f64 {
-    let mut all: Vec<(u64, u64)> = parts.iter().filter_map(span_ns).collect();
-    all.sort_unstable();
-    let (mut taken_ns, mut until) = (0.0, 0);
-    for (begin, end) in all {
-        taken_ns += end.saturating_sub(begin.max(until)) as f64;
+    covered_ns(parts.iter().filter_map(span_ns).collect()) / 1e9
+}
+
+/// For how long any of these went on, in nanoseconds, each from when to when.
+fn covered_ns(mut spans: Vec<(u64, u64)>) -> f64 {
+    spans.sort_unstable();
+    let (mut covered_ns, mut until) = (0.0, 0);
+    for (begin, end) in spans {
+        covered_ns += end.saturating_sub(begin.max(until)) as f64;
         until = until.max(end);
     }
-    taken_ns / 1e9
+    covered_ns
 }
 
 /// From when to when, in nanoseconds; nothing without requests.
@@ -211,12 +234,20 @@ mod tests {
 
     #[test]
     fn how_many_were_under_way_is_worked_out_by_how_long_they_took() {
-        let four = part(0, &[(0, 10), (0, 10), (0, 10), (0, 10)]);
-        assert_eq!(depth(&[four], 10.0), Some(4.0));
-        assert_eq!(depth(&[part(0, &[(0, 1)])], 10.0), Some(1.0));
-        assert_eq!(depth(&[part(0, &[(0, 0), (3, 0)])], 3.0), None);
-        // One whose end nobody saw is as the others.
-        let unseen = part(0, &[(0, 10), (0, 10), (5, 0), (5, 0)]);
-        assert_eq!(depth(&[unseen], 10.0), Some(4.0));
+        let four = || part(0, &[(0, 10), (0, 10), (0, 10), (0, 10)]);
+        assert_eq!(depth(&[four()]), Some(4.0));
+        // Another disk at the same time.
+        assert_eq!(depth(&[four(), four()]), Some(8.0));
+        // Nobody waits while nothing is asked for.
+        let bursts = part(0, &[(0, 1), (0, 1), (1000, 1), (1000, 1)]);
+        assert_eq!(depth(&[bursts]), Some(2.0));
+        assert_eq!(depth(&[part(0, &[(0, 1), (5, 1)])]), Some(1.0));
+        assert_eq!(depth(&[part(0, &[(0, 0), (3, 0)])]), None);
+        // Nor is what else is under way any of them, or what failed.
+        let mut other = four();
+        other.records[0].verb = Verb::Trim;
+        other.records[1].verb = Verb::Flush;
+        other.records[2].outcome = Outcome::Failed;
+        assert_eq!(depth(&[other]), Some(1.0));
     }
 }

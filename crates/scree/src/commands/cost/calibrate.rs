@@ -80,13 +80,15 @@ pub fn run(format: Format, arguments: &CalibrateArguments) -> Result<(), Failure
     }
     drop(progress);
     scratch.remove()?;
-    if !arguments.places.is_empty() && effort.curve_bytes_max < effort.memory_bytes {
-        let (tried, all) = (effort.curve_bytes_max, effort.memory_bytes);
-        let part = percent(tried as f64 / all as f64);
+    // They were all measured so.
+    let places = arguments.places.iter();
+    let mut beyond = places.filter_map(|kind| calibration.place(*kind)?.guessed_beyond());
+    if let Some((tried, part)) = beyond.next() {
         let notice = format!(
-            "the effect of memory was tried with data of up to {}, {part} of it (--data-max); what \
-             is predicted of more data is guessed from that",
-            base::size::about_bytes(tried)
+            "the effect of memory was tried with data of up to {}, {} of it (--data-max); what is \
+             predicted of more data is guessed from that",
+            base::size::about_bytes(tried),
+            percent(part)
         );
         print_notice(format, &notice);
     }

@@ -63,17 +63,14 @@ pub fn chosen<'a>(
             if place.layer(*cipher).is_some() {
                 continue;
             }
-            let why = match kind.ciphers().contains(cipher) {
-                false => "it does not have that",
-                true => "nothing of that mode was calibrated there",
-            };
             let by_cipher = match kind.ciphers().contains(cipher) {
-                false => None,
-                true => by_cipher(calibration, place, *cipher),
+                false => Err("it does not have that"),
+                true => by_cipher(calibration, place, *cipher)
+                    .ok_or("nothing of that mode was calibrated there"),
             };
             match by_cipher {
-                Some(one) => found.push(one),
-                None => {
+                Ok(one) => found.push(one),
+                Err(why) => {
                     let notice = format!("{kind} with {cipher} is left out: {why}");
                     print_notice(format, &notice);
                 }

@@ -9,7 +9,7 @@ use super::MIB;
 use super::validate::{Case, Validated};
 use crate::args::{DrawArguments, Figure};
 use crate::commands::Failure;
-use crate::commands::offline::{check_place, failed, write_picture};
+use crate::commands::offline::{check_place, failed, read_file, write_picture};
 use crate::plot::{Chart, Series};
 
 /// No result is longer, in bytes.
@@ -27,8 +27,7 @@ pub fn run(arguments: &DrawArguments) -> Result<(), Failure> {
 }
 
 fn read(path: &Path) -> Result<Validated, Failure> {
-    let bytes = world::host::read_small(&world::real::RealDisk, path, BYTES_MAX);
-    let bytes = bytes.map_err(|error| failed(path, error))?;
+    let bytes = read_file(path, BYTES_MAX)?;
     let parsed = serde_json::from_slice(&bytes);
     parsed.map_err(|error| {
         let why = format!("it is nothing that `scree cost validate -o json` prints: {error}");

@@ -85,7 +85,8 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
         false => Some(of_traces(format, asked)?),
     };
     let places = chosen(format, &calibrations, arguments)?;
-    tell_guesses(format, asked, &places);
+    let times = arguments.plot.as_ref().map_or(1.0, |_| DRAWN_MOST);
+    tell_guesses(format, asked, &places, times);
     let mut ways = Vec::new();
     let mut flow = Both::<Flow>::default();
     for one in &places {
@@ -147,11 +148,11 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
     }
 }
 
-/// What was not said, or not measured, and is guessed.
-fn tell_guesses(format: Format, asked: &WorkloadArguments, places: &[Chosen<'_>]) {
+/// What was not said, or not measured, and is guessed, of `times` as much as is asked for.
+fn tell_guesses(format: Format, asked: &WorkloadArguments, places: &[Chosen<'_>], times: f64) {
     let mut beyond: Vec<_> = places
         .iter()
-        .filter_map(|one| Some((one.place.place, guessed_from(asked, one.place)?)))
+        .filter_map(|one| Some((one.place.place, guessed_from(asked, one.place, times)?)))
         .collect();
     beyond.dedup();
     for (place, tried) in beyond {
@@ -288,11 +289,14 @@ fn nothing(ways: &[Way]) -> Vec<Vec<String>> {
 /// So many sizes are drawn, each twice as large as the one before.
 const SIZES: u32 = 8;
 
-/// The CPU's share by size, from a 64th of what was asked to twice as much.
+/// The largest, of what was asked for.
+const DRAWN_MOST: f64 = 2.0;
+
+/// The CPU's share by size, up to twice as much as was asked for.
 fn draw(path: &Path, asked: &WorkloadArguments, places: &[Chosen<'_>]) -> Result<(), Failure> {
     let series = places.iter().map(|one| {
         let at = |step: u32| {
-            let ratio = 2_f64.powi(step as i32 + 2 - SIZES as i32);
+            let ratio = DRAWN_MOST * 2_f64.powi(step as i32 + 1 - SIZES as i32);
             let mut workload = of_arguments(asked, one.calibration, one.place);
             for way in [&mut workload.flow.read, &mut workload.flow.write] {
                 way.iter_mut().for_each(|flow| *flow = flow.part(ratio));

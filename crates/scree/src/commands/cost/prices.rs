@@ -7,7 +7,7 @@ use model::cost::Prices;
 use serde::Deserialize;
 
 use crate::commands::Failure;
-use crate::commands::offline::failed;
+use crate::commands::offline::{failed, read_file};
 
 /// No table is longer, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
@@ -35,8 +35,7 @@ pub struct PriceTable {
 impl PriceTable {
     /// Reads it.
     pub fn read(path: &Path) -> Result<Self, Failure> {
-        let bytes = world::host::read_small(&world::real::RealDisk, path, BYTES_MAX);
-        let bytes = bytes.map_err(|error| failed(path, error))?;
+        let bytes = read_file(path, BYTES_MAX)?;
         Self::parse(&bytes).map_err(|why| failed(path, why))
     }
 

@@ -11,19 +11,15 @@ use agent::audits::open_listing;
 use agent::folder::key_places;
 use agent::host_keys::KeyPlaces;
 use agent::keys::KeyEntry;
-use api::types::{Audit, AuditFound, AuditHeld, AuditPlacement, AuditVolume, Volume};
+use api::types::{Audit, AuditFound, AuditHeld, AuditVolume, Volume};
 use api::words::{AuditState, Seal};
 use base::size::about_bytes as bytes;
-use model::leakage::{Deal, FileList, Placement, Simulation, Spread, estimate};
-use rand::SeedableRng as _;
-use rand::rngs::SmallRng;
 use serde::Serialize;
-use volume::VolumeConfig;
 use world::{World, host};
 
 use super::super::{Failure, Session, or_dash, segment};
+use super::compared::{Predicted, compared, predicted, share};
 use super::files::FILES_MAX;
-use super::{percent, refused};
 use crate::args::{PrivacyAuditArguments, PrivacyAuditsArguments};
 use crate::client::ClientError;
 use crate::output::{Table, print, print_notice, shell_word, time};
@@ -42,40 +38,6 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// What was found waits so long for what the model says of it: of many units and files of many
 /// lengths trials take hours.
 const PREDICTED_WITHIN: Duration = Duration::from_secs(60);
-
-/// So many trials say between what a single one lies.
-const TRIALS: usize = 10_000;
-
-/// Of so many of a thousand trials less leaks, and of as many more, than is likely.
-const UNLIKELY_OF_1000: usize = 25;
-
-/// What the model says of as many captured units.
-#[derive(Serialize)]
-struct Predicted {
-    units: u32,
-    captured: u32,
-    /// Blocks are sealed: nothing leaks.
-    sealed: bool,
-    /// How likely it is that a block lies on captured units, or is worked out of what does.
-    block_ratio: f64,
-    /// Which part of all bytes is in files that leak as a whole, of 1: the mean of the trials,
-    /// which have sets of units as Scree plans them.
-    leak_ratio: f64,
-    /// The same by the equations, which have permutations of all units for that.
-    equation_ratio: f64,
-    /// Of 95 in 100 trials it is not less than this,
-    leak_ratio_min: f64,
-    /// nor more than this.
-    leak_ratio_max: f64,
-    /// How many trials were made.
-    trials: u32,
-    /// What was found lies between them.
-    agrees: bool,
-    /// In which part of the trials less leaks than was found, of 1,
-    less_ratio: f64,
-    /// and in which part more does.
-    more_ratio: f64,
-}
 
 #[derive(Serialize)]
 struct Audited {
@@ -398,103 +360,6 @@ fn check(found: &AuditFound) -> Result<(), Failure> {
     fits.ok_or_else(|| Failure::new("what the host has told does not fit together"))
 }
 
-/// What the model says of the volume's files; nothing, if none are known or nothing is captured.
-/// It may take long, and fails once it is to `stop`.
-fn predicted(
-    real: &AuditPlacement,
-    found: &AuditFound,
-    is_sealed: bool,
-    stop: &AtomicBool,
-) -> Result<Option<Predicted>, Failure> {
-    let files: FileList = found
-        .listing
-        .lengths
-        .iter()
-        .flat_map(|alike| {
-            let count = usize::try_from(alike.files).unwrap_or(usize::MAX);
-            std::iter::repeat_n(alike.bytes, count)
-        })
-        .collect();
-    let counts = &found.files;
-    let count = counts
-        .whole
-        .saturating_add(counts.part)
-        .saturating_add(counts.none);
-    // Of sealed volumes lengths are known where their keys are, and nothing depends on them.
-    if count == 0 || (files.lengths().is_empty() && !is_sealed) {
-        return Ok(None);
-    }
-    let placement = Placement::on(real.units, spread(real), Some(real.scatter_width));
-    let placement = placement.dealt(Deal {
-        width: u32::try_from(VolumeConfig::default().scatter_width).ok(),
-        granularity: 1,
-    });
-    let shares = placement.shares(real.captured).map_err(refused)?;
-    let classes = files.classes(real.block_size);
-    let all = files.bytes() as f64;
-    let mut ratios = vec![0.0; TRIALS];
-    let mut equation_ratio = 0.0;
-    if !is_sealed {
-        equation_ratio = estimate(&classes, &shares).bytes / all;
-        let simulation = Simulation::new(placement, real.captured, &files, real.block_size);
-        let simulation = simulation
-            .map_err(refused)?
-            .as_scree_plans(real.scatter_width);
-        let mut random = SmallRng::seed_from_u64(1);
-        for ratio in &mut ratios {
-            if stop.load(Ordering::Relaxed) {
-                return Err(Failure::new("it was stopped"));
-            }
-            let leaked = simulation.trial(&mut random);
-            *ratio = leaked.last().copied().unwrap_or(0.0) / all;
-        }
-    }
-    ratios.sort_unstable_by(f64::total_cmp);
-    let unlikely = TRIALS * UNLIKELY_OF_1000 / 1000;
-    let (leak_ratio_min, leak_ratio_max) = (ratios[unlikely], ratios[TRIALS - 1 - unlikely]);
-    let of_files = found.files.content.all.max(1) as f64;
-    let is = found.files.whole_bytes as f64 / of_files;
-    // As near as lengths are told.
-    let slack = 1e-9;
-    let part = |is_it: &dyn Fn(f64) -> bool| {
-        let such = ratios.iter().filter(|ratio| is_it(**ratio));
-        such.count() as f64 / TRIALS as f64
-    };
-    Ok(Some(Predicted {
-        units: real.units,
-        captured: real.captured,
-        sealed: is_sealed,
-        block_ratio: shares.leaks(1),
-        leak_ratio: ratios.iter().sum::<f64>() / TRIALS as f64,
-        equation_ratio,
-        leak_ratio_min,
-        leak_ratio_max,
-        trials: TRIALS as u32,
-        less_ratio: part(&|ratio| ratio < is - slack),
-        more_ratio: part(&|ratio| ratio > is + slack),
-        agrees: (leak_ratio_min - slack..=leak_ratio_max + slack).contains(&is),
-    }))
-}
-
-fn spread(real: &AuditPlacement) -> Spread {
-    let parts = real
-        .erasure
-        .as_deref()
-        .and_then(|text| text.split_once('+'));
-    let parsed = parts.and_then(|(data, parity)| Some((data.parse().ok()?, parity.parse().ok()?)));
-    match parsed {
-        Some((data, parity)) => Spread::Erasure { data, parity },
-        None => Spread::Copies(real.replicas.into()),
-    }
-}
-
-fn share(part: u64, all: u64) -> String {
-    match all {
-        0 => "-".to_owned(),
-        all => percent(part as f64 / all as f64),
-    }
-}
-
 fn shown(audited: &Audited, volume: &str) -> String {
     let Audited { audit, predicted } = audited;
     let of = match &audit.snapshot {
@@ -544,36 +409,6 @@ fn shown(audited: &Audited, volume: &str) -> String {
     text
 }
 
-fn compared(predicted: &Predicted, found: &AuditFound) -> String {
-    let mut table = Table::new(&["", "BLOCKS", "LEAKS", "95 OF 100 TRIALS"]);
-    let blocks = found.blocks;
-    let there = match predicted.sealed {
-        true => blocks.sealed,
-        false => blocks.readable,
-    };
-    let files = &found.files;
-    table.row(vec![
-        "found".to_owned(),
-        share(there, blocks.all),
-        share(files.whole_bytes, files.content.all),
-        match predicted.agrees {
-            true => "agrees".to_owned(),
-            false => "does not agree".to_owned(),
-        },
-    ]);
-    table.row(vec![
-        "predicted".to_owned(),
-        percent(predicted.block_ratio),
-        percent(predicted.leak_ratio),
-        format!(
-            "{} to {}",
-            percent(predicted.leak_ratio_min),
-            percent(predicted.leak_ratio_max)
-        ),
-    ]);
-    format!("\n{table}")
-}
-
 fn listed(found: &AuditFound) -> Table {
     let mut table = Table::new(&["READABLE", "SEALED", "OF", "FILE"]);
     for file in &found.listing.listed {
@@ -592,81 +427,10 @@ fn listed(found: &AuditFound) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use api::types::{AuditLength, AuditListing};
+    use api::types::AuditLength;
 
+    use super::super::compared::tests::{found, placement};
     use super::*;
-
-    static GO_ON: AtomicBool = AtomicBool::new(false);
-
-    fn found(lengths: &[(u64, u64)], whole_bytes: u64) -> AuditFound {
-        let all = lengths.iter().map(|(length, count)| length * count).sum();
-        let mut found = AuditFound {
-            listing: AuditListing {
-                lengths: lengths
-                    .iter()
-                    .map(|(bytes, files)| AuditLength {
-                        bytes: *bytes,
-                        files: *files,
-                    })
-                    .collect(),
-                ..AuditListing::default()
-            },
-            ..AuditFound::default()
-        };
-        found.files.none = lengths.iter().map(|(_, count)| count).sum();
-        found.files.whole_bytes = whole_bytes;
-        found.files.content.all = all;
-        found
-    }
-
-    /// Of few units a plan of permutations has one that is captured in another part of all sets
-    /// than Scree's: what is said of both stands apart from each other.
-    #[test]
-    fn what_is_predicted_lies_between_what_trials_have() {
-        let real = AuditPlacement {
-            units: 6,
-            captured: 3,
-            replicas: 2,
-            ..placement()
-        };
-        let found = found(&[(4096, 100), (16384, 100), (65536, 20)], 0);
-        let predicted = predicted(&real, &found, false, &GO_ON);
-        let predicted = predicted.ok().expect("a placement").expect("files");
-        let between = predicted.leak_ratio_min..=predicted.leak_ratio_max;
-        assert!(between.contains(&predicted.leak_ratio));
-        assert!((predicted.leak_ratio / predicted.equation_ratio - 1.0).abs() > 0.05);
-        let shown = compared(&predicted, &found);
-        let mean = percent(predicted.leak_ratio);
-        assert!(shown.contains(&mean), "{shown}");
-    }
-
-    #[test]
-    fn what_was_found_is_compared_with_single_trials() {
-        let real = placement();
-        // A quarter of a hundred files of one block, 15 to 35 of them as a rule.
-        let lengths = [(4096, 100)];
-        for (files, agrees) in [(25, true), (17, true), (5, false), (60, false)] {
-            let found = found(&lengths, files * 4096);
-            let predicted = predicted(&real, &found, false, &GO_ON)
-                .ok()
-                .expect("a placement");
-            let predicted = predicted.expect("there are files");
-            assert!((predicted.equation_ratio - 0.25).abs() < 1e-9);
-            assert!((predicted.leak_ratio - 0.25).abs() < 0.01);
-            assert!((predicted.leak_ratio_min - 0.165).abs() < 0.03);
-            assert!((predicted.leak_ratio_max - 0.335).abs() < 0.03);
-            assert_eq!(predicted.agrees, agrees, "{files}");
-            let sealed = super::predicted(&real, &found, true, &GO_ON)
-                .ok()
-                .expect("one")
-                .expect("files");
-            assert_eq!((sealed.leak_ratio, sealed.agrees), (0.0, false));
-        }
-        let nothing = predicted(&real, &found(&[], 0), false, &GO_ON)
-            .ok()
-            .expect("one");
-        assert!(nothing.is_none());
-    }
 
     /// It was reckoned for an hour, and no signal ended it.
     #[tokio::test]
@@ -693,26 +457,6 @@ mod tests {
         let why = ended.expect_err("it was ended").to_string();
         assert!(why.contains("SIGINT"), "{why}");
         assert_eq!(stopped.iter().count(), 2);
-    }
-
-    #[test]
-    fn trials_end_once_they_are_to_stop() {
-        let real = placement();
-        let stopped = AtomicBool::new(true);
-        let found = found(&[(4096, 100)], 0);
-        assert!(predicted(&real, &found, false, &stopped).is_err());
-    }
-
-    fn placement() -> AuditPlacement {
-        AuditPlacement {
-            units: 4,
-            captured: 1,
-            replicas: 1,
-            erasure: None,
-            scatter_width: 8,
-            sets: 4,
-            block_size: 4096,
-        }
     }
 
     fn audited(found: Option<AuditFound>) -> Audited {
@@ -780,21 +524,5 @@ mod tests {
             files: u64::MAX,
         });
         assert!(!fits(&odd));
-    }
-
-    #[test]
-    fn a_placement_is_read_as_the_api_tells_it() {
-        let mut real = AuditPlacement {
-            units: 6,
-            captured: 1,
-            replicas: 3,
-            erasure: None,
-            scatter_width: 8,
-            sets: 4,
-            block_size: 4096,
-        };
-        assert_eq!(spread(&real), Spread::Copies(3));
-        real.erasure = Some("4+2".to_owned());
-        assert_eq!(spread(&real), Spread::Erasure { data: 4, parity: 2 });
     }
 }

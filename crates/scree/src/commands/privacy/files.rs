@@ -8,6 +8,7 @@ use std::path::Path;
 
 use model::leakage::FileList;
 use walkdir::WalkDir;
+use world::host;
 
 use super::super::Failure;
 use super::super::offline::failed;
@@ -72,14 +73,12 @@ fn walk(folder: &Path) -> Result<(FileList, Vec<String>), Failure> {
     Ok((lengths.into_iter().collect(), notices))
 }
 
-/// How much there is in a file, in bytes: holes lie nowhere.
+/// How much there is in a file, in bytes: holes lie nowhere, nor what is reserved for it and was
+/// never written.
 fn content_of(path: &Path, data: &Metadata) -> u64 {
-    let taken = data.blocks().saturating_mul(512);
-    match taken < data.len() {
-        // What may not be read has as much as its file system says, for all or part of it.
-        true => world::host::content_bytes(path).unwrap_or(taken),
-        false => data.len(),
-    }
+    // What may not be read has as much as its file system says of all of it.
+    let taken = || data.blocks().saturating_mul(512).min(data.len());
+    host::content_bytes(path).unwrap_or_else(|_| taken())
 }
 
 #[expect(

@@ -7,6 +7,7 @@ use super::{files, percent, refused};
 use crate::args::{PrivacyPlanArguments, Width};
 use crate::commands::Failure;
 use crate::output::{Format, Table, print};
+use crate::progress::Progress;
 
 #[derive(Serialize)]
 struct Plan {
@@ -47,11 +48,15 @@ pub fn run(format: Format, arguments: &PrivacyPlanArguments) -> Result<(), Failu
         captured: arguments.captured,
         lost: arguments.survive,
     };
+    // Before files are looked for, which may take its time.
+    site.check().map_err(refused)?;
     let files = files::read(format, &arguments.site.files)?;
+    let progress = Progress::start("placements");
     let choices = plan(&files.classes(arguments.block_size), &site).map_err(refused)?;
     let least = choices
         .iter()
         .min_by(|one, other| one.leak_ratio.total_cmp(&other.leak_ratio));
+    drop(progress);
     let Some(least) = least else {
         return Err(Failure::new(format!(
             "nothing survives the loss of {} of {} units, with up to 4 copies, or 8+3",
