@@ -1,6 +1,6 @@
 //! Requests as steps of a cache: a key for each block of 4 KiB that one touches.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use trace::{Outcome, Record, Verb};
 
@@ -66,6 +66,9 @@ impl Steps {
     /// [`ManySteps`].
     pub fn of(records: &[Record], rule: WriteRule) -> Result<Self, ManySteps> {
         let mut steps = Vec::new();
+        // What was asked for or brought, and not forgotten since: nothing else is there to be
+        // forgotten, though all of a disk may be trimmed.
+        let (mut seen, mut asked) = (BTreeSet::new(), BTreeSet::new());
         for record in records {
             let step = match (record.verb, rule) {
                 (Verb::Read, _) => Step::Ask,
@@ -80,15 +83,24 @@ impl Steps {
             }
             let first = record.offset / BLOCK_BYTES;
             let last = record.offset.saturating_add(record.length - 1) / BLOCK_BYTES;
-            if steps.len() as u64 + (last - first) >= STEPS_MAX {
+            if let Step::Forget(_) = step(first) {
+                let gone: Vec<u64> = seen.range(first..=last).copied().collect();
+                for key in gone {
+                    seen.remove(&key);
+                    steps.push(step(key));
+                }
+            } else if steps.len() as u64 + (last - first) < STEPS_MAX {
+                seen.extend(first..=last);
+                steps.extend((first..=last).map(step));
+            } else {
                 return Err(ManySteps);
             }
-            steps.extend((first..=last).map(step));
+            if record.verb == Verb::Read {
+                asked.extend(first..=last);
+            }
         }
-        let asked = steps.iter().filter(|step| matches!(step, Step::Ask(_)));
-        let keys: HashSet<u64> = asked.map(|step| step.key()).collect();
         Ok(Self {
-            footprint: keys.len(),
+            footprint: asked.len(),
             steps,
         })
     }

@@ -71,15 +71,18 @@ fn a_request_is_the_blocks_that_it_touches() {
         record(Verb::Write, 8192, 4096),
         record(Verb::Flush, 0, 0),
         record(Verb::Read, 8192, 1),
+        record(Verb::Write, 8192, 512),
         record(Verb::Trim, 0, 4096),
+        record(Verb::Trim, 1 << 40, 1 << 60),
     ];
-    let of = |rule| Steps::of(&records, rule);
+    let of = |rule| Steps::of(&records, rule).expect("they are few");
     let asked = [Step::Ask(0), Step::Ask(1), Step::Ask(2)];
     assert_eq!(of(WriteRule::Ignore).steps, asked);
-    let with = |write, trim| vec![Step::Ask(0), Step::Ask(1), write, Step::Ask(2), trim];
-    let kept = with(Step::Bring(2), Step::Forget(0));
+    let (ask, bring, forget) = (Step::Ask, Step::Bring, Step::Forget);
+    let kept = [ask(0), ask(1), bring(2), ask(2), bring(2), forget(0)];
     assert_eq!(of(WriteRule::Keep).steps, kept);
-    let forgotten = with(Step::Forget(2), Step::Forget(0));
+    // What was never there is not forgotten.
+    let forgotten = [ask(0), ask(1), ask(2), forget(2), forget(0)];
     assert_eq!(of(WriteRule::Forget).steps, forgotten);
     assert_eq!(of(WriteRule::Forget).footprint, 3);
     // What was kept is there.
@@ -98,5 +101,8 @@ fn a_request_is_the_blocks_that_it_touches() {
 fn nothing_asked_for_is_no_hit() {
     assert_eq!(Counts::default().hit_ratio(), 0.0);
     let huge = [record(Verb::Read, u64::MAX - 4095, 4096)];
-    assert_eq!(Steps::of(&huge, WriteRule::Forget).footprint, 1);
+    let of = |records: &[Record]| Steps::of(records, WriteRule::Forget);
+    assert_eq!(of(&huge).map(|steps| steps.footprint), Ok(1));
+    let much = [record(Verb::Read, 0, 1 << 62)];
+    assert_eq!(of(&much), Err(ManySteps));
 }

@@ -157,8 +157,10 @@ fn each_place_is_compared_with_itself_and_files_only_with_files() {
         let mut other = calibration["places"][0].clone();
         let places = calibration["places"].as_array_mut().expect("places");
         other["place"] = json!("guest-stackable");
+        other["layers"][0]["cipher"] = json!("aes-256-gcm");
         places.push(other.clone());
         other["place"] = json!("box");
+        other["layers"][0]["cipher"] = json!("aes-256-xts");
         other["target"]["bytes_per_s"]["write"] = json!(5e7);
         places.push(other);
     });
