@@ -249,6 +249,10 @@ fn seconds(word: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
+    use proptest::prelude::*;
+
     use super::*;
     use crate::read_foreign;
 
@@ -382,5 +386,41 @@ mod tests {
         let records = read_foreign(text).expect("it is one").records;
         assert!(records[2].is_fua && records[2].verb == Verb::Write);
         assert!(!records[0].is_fua);
+    }
+
+    /// 64 sectors, cut into ranges at these.
+    fn ranges(cuts: &BTreeSet<u64>) -> Vec<(u64, u64)> {
+        let ends: Vec<u64> = [0, 64].into_iter().chain(cuts.iter().copied()).collect();
+        let ends: BTreeSet<u64> = ends.into_iter().collect();
+        let ends: Vec<u64> = ends.into_iter().collect();
+        ends.windows(2).map(|two| (two[0], two[1])).collect()
+    }
+
+    proptest! {
+        /// However requests are merged and split, and in whatever order parts end, each takes
+        /// until the last of those that have something of it.
+        #[test]
+        fn a_request_takes_until_all_of_it_has_ended(
+            asked in proptest::collection::btree_set(1_u64..64, 0..12),
+            ended in proptest::collection::btree_set(1_u64..64, 0..12),
+            order in Just((0..13_usize).collect::<Vec<_>>()).prop_shuffle(),
+        ) {
+            let (asked, parts) = (ranges(&asked), ranges(&ended));
+            let mut text = String::new();
+            for (begin, end) in &asked {
+                let _ = writeln!(text, "8,0 0 1 1.0 9 Q R {begin} + {} [x]", end - begin);
+            }
+            let order: Vec<usize> = order.into_iter().filter(|one| *one < parts.len()).collect();
+            for (at, part) in order.iter().enumerate() {
+                let (begin, end) = parts[*part];
+                let _ = writeln!(text, "8,0 0 1 2.{at:02} 0 C R {begin} + {} [0]", end - begin);
+            }
+            let took = |(begin, end): &(u64, u64)| {
+                let of_it = |part: &usize| parts[*part].0 < *end && parts[*part].1 > *begin;
+                let last = order.iter().rposition(of_it).expect("all has ended") as u64;
+                1_000_000_000 + last * 10_000_000
+            };
+            prop_assert_eq!(latencies(&text), asked.iter().map(took).collect::<Vec<_>>());
+        }
     }
 }

@@ -79,10 +79,18 @@ pub fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> io::Result<(
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let file = disk.open(&aside, OpenMode::CreateNew)?;
-    file.write_at(content, 0)?;
-    file.sync_data()?;
-    disk.rename(&aside, path)?;
+    let written = disk
+        .open(&aside, OpenMode::CreateNew)
+        .and_then(|file| {
+            file.write_at(content, 0)?;
+            file.sync_data()
+        })
+        .and_then(|()| disk.rename(&aside, path));
+    if let Err(error) = written {
+        // What is there of it is of no use. Of what is wrong, the first thing is what is told.
+        let _ = disk.remove(&aside);
+        return Err(error);
+    }
     disk.sync_directory(parent_of(path))
 }
 

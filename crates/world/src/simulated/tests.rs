@@ -277,6 +277,24 @@ fn faults_strike_their_prefix_and_heal() {
     assert_eq!(disk.take_waited(), Duration::ZERO);
 }
 
+/// What could not be written whole leaves nothing beside it.
+#[test]
+fn a_full_disk_keeps_the_file_that_was_to_be_written_anew() {
+    let disk = SimulatedDisk::new(1);
+    let folder = Path::new("/kept");
+    disk.create_directory(folder).expect("made");
+    let file = folder.join("file");
+    crate::host::write_whole(&disk, &file, b"before").expect("written");
+    disk.set_capacity(folder, 6);
+    let full = crate::host::write_whole(&disk, &file, b"after").expect_err("full");
+    assert_eq!(full.kind(), ErrorKind::StorageFull);
+    assert_eq!(
+        contents(&disk, "/kept/file").as_deref(),
+        Some(&b"before"[..])
+    );
+    assert_eq!(names(&disk, "/kept"), ["file"]);
+}
+
 #[test]
 fn a_prefix_holds_no_more_than_its_capacity() {
     let disk = SimulatedDisk::new(1);
