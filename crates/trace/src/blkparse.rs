@@ -3,13 +3,12 @@
 //!
 //! Of a request there are several events. It begins where it was queued (`Q`); in a text without
 //! any such, where it went to the device (`D`), or, if that is not in it either, with its end
-//! (`C`). How long it took is known by its end: between the two requests are merged, and split, so
-//! what has ended is counted by its bytes. Events are lost when much happens: of what an end may
-//! be of, the request is taken that began last, so that one whose end was lost costs no other.
+//! (`C`). How long it took is known by its end (`under_way`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::foreign::range;
+use crate::under_way::UnderWay;
 use crate::{Foreign, ForeignError, Outcome, Record, Verb};
 
 /// It counts in sectors of so many bytes.
@@ -34,12 +33,13 @@ struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    fn lane(&self) -> Lane<'a> {
+    /// What it may be merged with, or ends.
+    fn lane(&self) -> (&'a str, &'static str) {
         (self.device, self.verb.name())
     }
 }
 
-/// The requests of a text, in the order in which they began, and the devices that they are of.
+/// The requests of a text, and the devices that they are of.
 pub(crate) fn read(text: &str) -> Result<Foreign, ForeignError> {
     let mut events = Vec::new();
     let mut is_any = false;
@@ -55,13 +55,8 @@ pub(crate) fn read(text: &str) -> Result<Foreign, ForeignError> {
     }
     // Each CPU has events of its own, which may be told after later ones of others.
     events.sort_by_key(|event: &Event<'_>| event.time_ns);
-    let devices: BTreeSet<&str> = events.iter().map(|event| event.device).collect();
     match is_any {
-        true => Ok(Foreign {
-            records: requests(&events),
-            are_timed: true,
-            devices: devices.into_iter().map(str::to_owned).collect(),
-        }),
+        true => Ok(foreign(&events)),
         false => Err(ForeignError::Unknown),
     }
 }
@@ -79,7 +74,7 @@ fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
         return Ok(None);
     }
     let time_ns = seconds(words[3]).ok_or("no time")?;
-    // A flush before it is an F in front, one behind it an F at the end.
+    // An F in front is a flush before it; one behind, that it is durable when it ends.
     let is_flush = rwbs.starts_with('F');
     let own = rwbs.trim_start_matches('F');
     let verb = match own.chars().next() {
@@ -122,117 +117,50 @@ fn is_bracket(word: &str) -> bool {
     word.starts_with(['[', '('])
 }
 
-fn requests(events: &[Event<'_>]) -> Vec<Record> {
-    let has = |action: &&&str| events.iter().any(|event| event.action == **action);
-    let Some(begins) = BEGINNINGS.iter().find(has) else {
-        return Vec::new();
-    };
-    let mut records = Vec::new();
-    let mut open = Open::default();
+/// Of each device, by which action its requests begin: a number in [`BEGINNINGS`].
+fn beginnings<'a>(events: &[Event<'a>]) -> BTreeMap<&'a str, usize> {
+    let mut found = BTreeMap::new();
     for event in events {
-        if event.action == *begins {
+        let begins = BEGINNINGS.iter().position(|one| *one == event.action);
+        if let Some(begins) = begins {
+            let first = found.entry(event.device).or_insert(begins);
+            *first = begins.min(*first);
+        }
+    }
+    found
+}
+
+fn foreign(events: &[Event<'_>]) -> Foreign {
+    let beginnings = beginnings(events);
+    let disks: Vec<&str> = beginnings.keys().copied().collect();
+    let (mut records, mut disk_of) = (Vec::new(), Vec::new());
+    let mut open = UnderWay::default();
+    for event in events {
+        let begins = beginnings.get(event.device).map(|one| BEGINNINGS[*one]);
+        if begins == Some(event.action) {
             let mut record = Record::plain(event.verb, event.time_ns, event.range);
             record.is_fua = event.is_fua;
-            open.begin(event, records.len());
+            open.begin(event.lane(), event.range, records.len());
             records.push(record);
+            let disk = disks.partition_point(|one| *one < event.device);
+            disk_of.push(u32::try_from(disk).unwrap_or(u32::MAX));
         }
         if event.action == "C" {
-            for number in open.end(event) {
+            for (number, has_failed) in open.end(event.lane(), event.range, event.has_failed) {
                 let record = &mut records[number];
                 record.latency_ns = event.time_ns.saturating_sub(record.time_ns);
-                if event.has_failed {
+                if has_failed {
                     record.outcome = Outcome::Failed;
                 }
             }
         }
     }
-    records
-}
-
-/// So many requests before a place are looked at for one that it is in: none is split over more
-/// that begin in it.
-const LOOK_BACK: usize = 64;
-
-/// A device, and what it is asked to do.
-type Lane<'a> = (&'a str, &'static str);
-
-/// Where a request begins and ends, in bytes, and its number.
-type Place = (u64, u64, usize);
-
-/// What has begun and not ended, by where it is, with how many bytes of it have not.
-#[derive(Default)]
-struct Open<'a> {
-    lanes: BTreeMap<Lane<'a>, BTreeMap<Place, u64>>,
-}
-
-impl<'a> Open<'a> {
-    fn begin(&mut self, event: &Event<'a>, number: usize) {
-        let (offset, length) = event.range;
-        let lane = self.lanes.entry(event.lane()).or_default();
-        lane.insert((offset, offset + length, number), length);
+    Foreign {
+        records,
+        are_timed: true,
+        disks: disks.into_iter().map(str::to_owned).collect(),
+        disk_of,
     }
-
-    /// The numbers of all requests of which the last part ends with this.
-    fn end(&mut self, event: &Event<'a>) -> Vec<usize> {
-        let Some(lane) = self.lanes.get_mut(&event.lane()) else {
-            return Vec::new();
-        };
-        let (offset, length) = event.range;
-        let end = offset + length;
-        if length == 0 {
-            let whole = last_of(lane, (offset, end), (offset, end));
-            return whole.map(|place| finish(lane, place)).into_iter().collect();
-        }
-        let (mut at, mut ended) = (offset, Vec::new());
-        while at < end {
-            let Some(place) = begun_at(lane, at, end).or_else(|| around(lane, at)) else {
-                // Nobody saw the beginning of what is up to the next one.
-                match lane.range((at, u64::MAX, usize::MAX)..(end, 0, 0)).next() {
-                    Some(((next, ..), _)) => at = *next,
-                    None => break,
-                }
-                continue;
-            };
-            let until = place.1.min(end);
-            match lane.get_mut(&place) {
-                Some(left) if *left > until - at => *left -= until - at,
-                _ => ended.push(finish(lane, place)),
-            }
-            at = until;
-        }
-        ended
-    }
-}
-
-fn finish(lane: &mut BTreeMap<Place, u64>, place: Place) -> usize {
-    lane.remove(&place);
-    place.2
-}
-
-/// The last in order of those from one place to another; of those at one place, the one that
-/// began last.
-fn last_of(lane: &BTreeMap<Place, u64>, from: (u64, u64), to: (u64, u64)) -> Option<Place> {
-    let mut between = lane.range((from.0, from.1, 0)..=(to.0, to.1, usize::MAX));
-    between.next_back().map(|(place, _)| *place)
-}
-
-/// The request that begins at a byte: the longest that ends with `end` or before it, or else the
-/// shortest.
-fn begun_at(lane: &BTreeMap<Place, u64>, at: u64, end: u64) -> Option<Place> {
-    let within = last_of(lane, (at, at + 1), (at, end));
-    within.or_else(|| {
-        let ((_, shortest, _), _) = lane
-            .range((at, end, usize::MAX)..=(at, u64::MAX, usize::MAX))
-            .next()?;
-        last_of(lane, (at, *shortest), (at, *shortest))
-    })
-}
-
-/// The request that begins before a byte, and has it.
-fn around(lane: &BTreeMap<Place, u64>, at: u64) -> Option<Place> {
-    let before = lane.range(..(at, 0, 0)).rev().take(LOOK_BACK);
-    let mut places = before.map(|(place, _)| *place);
-    places.find(|(_, end, _)| *end > at)
 }
 
 /// `12.000345678`, in nanoseconds.
@@ -249,6 +177,7 @@ fn seconds(word: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fmt::Write as _;
 
     use proptest::prelude::*;
@@ -334,6 +263,18 @@ mod tests {
         assert_eq!(latencies(both), [500_000_000, 100_000_000]);
     }
 
+    #[test]
+    fn one_of_which_a_part_failed_has_failed() {
+        for (first, last) in [(5, 0), (0, 5)] {
+            let text = format!(
+                "8,0 0 1 1.0 9 Q R 0 + 16 [x]\n8,0 0 2 1.1 9 C R 0 + 8 [{first}]\n\
+                 8,0 0 3 1.2 9 C R 8 + 8 [{last}]\n"
+            );
+            let records = read_foreign(&text).expect("it is one").records;
+            assert_eq!(records[0].outcome, Outcome::Failed, "{first} {last}");
+        }
+    }
+
     /// Events are lost when much happens.
     #[test]
     fn one_whose_end_was_lost_costs_no_other() {
@@ -345,6 +286,16 @@ mod tests {
         let lengths = "8,0 0 1 1.0 9 Q R 0 + 8 [x]\n8,0 0 2 1.1 9 Q R 0 + 16 [x]\n\
                        8,0 0 3 1.2 9 C R 0 + 16 [0]\n8,0 0 4 1.5 9 C R 0 + 8 [0]\n";
         assert_eq!(latencies(lengths), [500_000_000, 100_000_000]);
+        let lengths = "8,0 0 1 1.0 9 Q R 0 + 16 [x]\n8,0 0 2 1.1 9 Q R 0 + 8 [x]\n\
+                       8,0 0 3 1.2 9 C R 0 + 16 [0]\n8,0 0 4 1.5 9 C R 0 + 8 [0]\n";
+        assert_eq!(latencies(lengths), [200_000_000, 400_000_000]);
+        // A longer one is not what others were merged to later.
+        let merged = "8,0 0 1 1.0 9 Q W 0 + 16 [x]\n8,0 0 2 100.0 9 Q W 0 + 8 [x]\n\
+                      8,0 0 3 100.1 9 Q W 8 + 8 [x]\n8,0 0 4 100.5 9 C W 0 + 16 [0]\n";
+        assert_eq!(latencies(merged), [0, 500_000_000, 400_000_000]);
+        let part = "8,0 0 1 1.0 9 Q R 0 + 64 [x]\n8,0 0 2 100.0 9 Q R 8 + 16 [x]\n\
+                    8,0 0 3 100.2 9 C R 16 + 8 [0]\n8,0 0 4 100.5 9 C R 8 + 8 [0]\n";
+        assert_eq!(latencies(part), [0, 500_000_000]);
         // What begins in the middle of a trace has ends of what nobody saw begin.
         let middle = "8,0 0 1 1.0 9 C R 0 + 64 [0]\n8,0 0 2 1.1 9 Q R 32 + 8 [x]\n\
                       8,0 0 3 1.3 9 C R 0 + 64 [0]\n8,0 0 4 1.4 9 C R 32 + 8 [0]\n";
@@ -365,8 +316,15 @@ mod tests {
         let text = "8,0 0 1 1.0 9 Q R 0 + 8 [x]\n253,0 0 1 1.1 9 Q R 0 + 8 [x]\n\
                     8,0 0 2 1.2 9 C R 0 + 8 [0]\n";
         let read = read_foreign(text).expect("it is one");
-        assert_eq!(read.devices, ["253,0", "8,0"]);
+        assert_eq!(
+            (read.disks, read.disk_of),
+            (vec!["253,0".to_owned(), "8,0".to_owned()], vec![1, 0])
+        );
         assert_eq!(latencies(text), [200_000_000, 0]);
+        // Each begins as it is told of that one.
+        let text = "8,0 0 1 1.0 9 Q R 0 + 8 [x]\n8,16 0 1 1.1 9 D R 0 + 8 [x]\n\
+                    8,0 0 2 1.2 9 C R 0 + 8 [0]\n8,16 0 2 1.4 9 C R 0 + 8 [0]\n";
+        assert_eq!(latencies(text), [200_000_000, 300_000_000]);
     }
 
     #[test]

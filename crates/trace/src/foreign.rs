@@ -36,14 +36,15 @@ pub enum ForeignError {
 /// What a text tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
-    /// The requests, in the order in which they were begun, of all files or devices that the
-    /// text is of.
+    /// The requests, in the order in which they were begun.
     pub records: Vec<Record>,
     /// Their times are those of requests. fio's version 2 tells only for how long nothing was
     /// asked for on purpose.
     pub are_timed: bool,
-    /// The block devices (`MAJOR,MINOR`) that it is of, if it says so.
-    pub devices: Vec<String>,
+    /// The block devices (`MAJOR,MINOR`), or files, that they are of.
+    pub disks: Vec<String>,
+    /// Of which of these each is.
+    pub disk_of: Vec<u32>,
 }
 
 /// What a text tells.

@@ -4,6 +4,7 @@
 //! and only in version 3; version 2 has pauses instead, in microseconds, too. fio has no verb for
 //! zeroes: they are written; nor for prefetching: that is left out.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use crate::foreign::range;
@@ -41,7 +42,8 @@ pub fn iolog_line(time_us: u64, file: &str, record: &Record) -> Option<String> {
 
 /// The requests of a log; with times in front, or with pauses.
 pub(crate) fn read(text: &str, has_time: bool) -> Result<Foreign, ForeignError> {
-    let mut records = Vec::new();
+    let (mut records, mut disk_of) = (Vec::new(), Vec::new());
+    let mut files = HashMap::new();
     let mut now_us = 0_u64;
     for (number, line) in (1..).zip(text.lines()).skip(1) {
         let wrong = |why| ForeignError::Line { line: number, why };
@@ -57,37 +59,41 @@ pub(crate) fn read(text: &str, has_time: bool) -> Result<Foreign, ForeignError> 
             }
             now_us = time_us;
         }
-        let _file = words.next().ok_or_else(|| wrong("no file"))?;
+        let file = words.next().ok_or_else(|| wrong("no file"))?;
         let action = words.next().ok_or_else(|| wrong("no action"))?;
         let mut number = |what| -> Result<u64, ForeignError> {
             let word = words.next().ok_or_else(|| wrong(what))?;
             word.parse().map_err(|_| wrong(what))
         };
         let verb = match action {
+            "wait" if !has_time => {
+                now_us = now_us.saturating_add(number("no pause")?);
+                continue;
+            }
             // A range of a file that is written back: of no disk is more asked than writes.
             "add" | "open" | "close" | "sync_file_range" => continue,
             "read" => Verb::Read,
             "write" => Verb::Write,
             "trim" => Verb::Trim,
-            "sync" | "datasync" | "syncfs" => {
-                let time_ns = now_us.saturating_mul(1000);
-                records.push(Record::plain(Verb::Flush, time_ns, (0, 0)));
-                continue;
-            }
-            "wait" if !has_time => {
-                now_us = now_us.saturating_add(number("no pause")?);
-                continue;
-            }
+            "sync" | "datasync" | "syncfs" => Verb::Flush,
             _ => return Err(wrong("an action that fio does not have")),
         };
-        let (offset, length) = (number("no offset")?, number("no length")?);
-        let range = range(offset, length).ok_or_else(|| wrong("no disk or request is so large"))?;
+        let range = match verb {
+            Verb::Flush => (0, 0),
+            _ => range(number("no offset")?, number("no length")?)
+                .ok_or_else(|| wrong("no disk or request is so large"))?,
+        };
+        let disks = files.len() as u32;
+        disk_of.push(*files.entry(file).or_insert(disks));
         records.push(Record::plain(verb, now_us.saturating_mul(1000), range));
     }
+    let mut disks: Vec<(&str, u32)> = files.into_iter().collect();
+    disks.sort_unstable_by_key(|(_, disk)| *disk);
     Ok(Foreign {
         records,
         are_timed: has_time,
-        devices: Vec::new(),
+        disks: disks.into_iter().map(|(file, _)| file.to_owned()).collect(),
+        disk_of,
     })
 }
 
@@ -108,6 +114,16 @@ mod tests {
                       /dev/x wait 20 0\n/dev/x read 4096 8192\n/dev/x sync\n/dev/x close\n";
         let read = read_foreign(second).expect("it is one");
         assert!(!read.are_timed);
+        assert_eq!(
+            (read.disks, read.disk_of),
+            (vec!["/dev/x".to_owned()], vec![0; 3])
+        );
+        let two = "fio version 2 iolog\n/b read 0 1\n/a read 0 1\n/b sync\n";
+        let two = read_foreign(two).expect("it is one");
+        assert_eq!(
+            (two.disks, two.disk_of),
+            (vec!["/b".to_owned(), "/a".to_owned()], vec![0, 1, 0])
+        );
         let expected = [
             ("write", 0, 0, 4096),
             ("read", 20_000, 4096, 8192),

@@ -16,6 +16,7 @@ mod blkparse;
 mod foreign;
 mod iolog;
 mod record;
+mod under_way;
 mod whole;
 
 pub use batch::{BATCH_RECORDS_MAX, Batch, BatchHead, Batches, HEAD_BYTES, TraceError};

@@ -79,12 +79,10 @@ pub fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> io::Result<(
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let written = disk
-        .open(&aside, OpenMode::CreateNew)
-        .and_then(|file| {
-            file.write_at(content, 0)?;
-            file.sync_data()
-        })
+    let file = disk.open(&aside, OpenMode::CreateNew)?;
+    let written = file
+        .write_at(content, 0)
+        .and_then(|_| file.sync_data())
         .and_then(|()| disk.rename(&aside, path));
     if let Err(error) = written {
         // What is there of it is of no use. Of what is wrong, the first thing is what is told.
@@ -263,6 +261,12 @@ pub fn is_same_file(one: &Path, other: &Path) -> bool {
         data.is_file().then_some((data.dev(), data.ino()))
     };
     file(one).is_some_and(|one| file(other) == Some(one))
+}
+
+/// Whether there is something that is neither a file nor a folder, as a device or a pipe.
+#[must_use]
+pub fn is_special(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir())
 }
 
 /// How much of a file is no hole, in bytes. Where its file system does not tell, all of it.

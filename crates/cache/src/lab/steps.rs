@@ -1,18 +1,19 @@
 //! Requests as steps of a cache: a key for each block of 4 KiB that one touches.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{Outcome, Record, Verb};
 
 /// Keys are blocks of so many bytes.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// No more blocks are asked for in a trace: their steps are 2 GiB.
-const STEPS_MAX: u64 = 1 << 27;
+/// A trace has no more steps: with all that is kept of blocks that are asked for once they take
+/// 4 GiB.
+const STEPS_MAX: u64 = 1 << 26;
 
 /// A trace asks for more than there is room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it asks for more than {STEPS_MAX} blocks of 4 KiB: give a part of it")]
+#[error("it asks for more than 256 GiB, block by block, which is too much: give a part of it")]
 pub struct ManySteps;
 
 /// What happens to a key.
@@ -59,17 +60,21 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Of requests, in the order in which they were begun. Those that failed count as well:
-    /// they were asked for.
+    /// Of requests, in the order in which they were begun, each with the number of its disk:
+    /// blocks of several are different ones. Those that failed count as well: they were asked for.
     ///
     /// # Errors
     /// [`ManySteps`].
-    pub fn of(records: &[Record], rule: WriteRule) -> Result<Self, ManySteps> {
+    pub fn of<'a>(
+        records: impl Iterator<Item = (u32, &'a Record)> + Clone,
+        rule: WriteRule,
+    ) -> Result<Self, ManySteps> {
+        let first_of = disks(records.clone())?;
         let mut steps = Vec::new();
         // What was asked for or brought, and not forgotten since: nothing else is there to be
         // forgotten, though all of a disk may be trimmed.
         let (mut seen, mut asked) = (BTreeSet::new(), BTreeSet::new());
-        for record in records {
+        for (disk, record) in records {
             let step = match (record.verb, rule) {
                 (Verb::Read, _) => Step::Ask,
                 (Verb::Write | Verb::WriteZeroes | Verb::Trim, WriteRule::Ignore)
@@ -81,8 +86,9 @@ impl Steps {
             if record.length == 0 || changes && record.outcome == Outcome::Failed {
                 continue;
             }
-            let first = record.offset / BLOCK_BYTES;
-            let last = record.offset.saturating_add(record.length - 1) / BLOCK_BYTES;
+            let before = first_of.get(&disk).copied().unwrap_or(0);
+            let (first, last) = blocks(record);
+            let (first, last) = (before + first, before + last);
             if let Step::Forget(_) = step(first) {
                 let gone: Vec<u64> = seen.range(first..=last).copied().collect();
                 for key in gone {
@@ -90,7 +96,9 @@ impl Steps {
                     steps.push(step(key));
                 }
             } else if steps.len() as u64 + (last - first) < STEPS_MAX {
-                seen.extend(first..=last);
+                if rule != WriteRule::Ignore {
+                    seen.extend(first..=last);
+                }
                 steps.extend((first..=last).map(step));
             } else {
                 return Err(ManySteps);
@@ -104,4 +112,27 @@ impl Steps {
             steps,
         })
     }
+}
+
+/// The first and the last block of a request for something.
+fn blocks(record: &Record) -> (u64, u64) {
+    let last = record.offset.saturating_add(record.length.max(1) - 1);
+    (record.offset / BLOCK_BYTES, last / BLOCK_BYTES)
+}
+
+/// The key of each disk's first block: they follow each other, each as long as what is asked of it.
+fn disks<'a>(
+    records: impl Iterator<Item = (u32, &'a Record)>,
+) -> Result<BTreeMap<u32, u64>, ManySteps> {
+    let mut disks: BTreeMap<u32, u64> = BTreeMap::new();
+    for (disk, record) in records {
+        let end = disks.entry(disk).or_default();
+        *end = (*end).max(blocks(record).1 + 1);
+    }
+    let mut next = 0_u64;
+    for first in disks.values_mut() {
+        let length = std::mem::replace(first, next);
+        next = next.checked_add(length).ok_or(ManySteps)?;
+    }
+    Ok(disks)
 }

@@ -75,7 +75,10 @@ fn a_request_is_the_blocks_that_it_touches() {
         record(Verb::Trim, 0, 4096),
         record(Verb::Trim, 1 << 40, 1 << 60),
     ];
-    let of = |rule| Steps::of(&records, rule).expect("they are few");
+    let of = |rule| {
+        let records = records.iter().map(|record| (0, record));
+        Steps::of(records, rule).expect("they are few")
+    };
     let asked = [Step::Ask(0), Step::Ask(1), Step::Ask(2)];
     assert_eq!(of(WriteRule::Ignore).steps, asked);
     let (ask, bring, forget) = (Step::Ask, Step::Bring, Step::Forget);
@@ -101,8 +104,19 @@ fn a_request_is_the_blocks_that_it_touches() {
 fn nothing_asked_for_is_no_hit() {
     assert_eq!(Counts::default().hit_ratio(), 0.0);
     let huge = [record(Verb::Read, u64::MAX - 4095, 4096)];
-    let of = |records: &[Record]| Steps::of(records, WriteRule::Forget);
+    let of = |records: &[Record]| {
+        let records = records.iter().map(|record| (0, record));
+        Steps::of(records, WriteRule::Forget)
+    };
     assert_eq!(of(&huge).map(|steps| steps.footprint), Ok(1));
     let much = [record(Verb::Read, 0, 1 << 62)];
     assert_eq!(of(&much), Err(ManySteps));
+    // Blocks of two disks are two.
+    let one = record(Verb::Read, 4096, 4096);
+    let both = Steps::of([(7, &one), (3, &one)].into_iter(), WriteRule::Forget);
+    let expected = vec![Step::Ask(3), Step::Ask(1)];
+    assert_eq!(
+        both.map(|steps| (steps.footprint, steps.steps)),
+        Ok((2, expected))
+    );
 }

@@ -142,7 +142,7 @@ fn given_in(said: &ArgMatches) -> clap::error::Result<Arguments> {
             return Ok(given);
         }
     };
-    let reason = format!("`scree {}` has no '{unknown}'\n", path.join(" "));
+    let reason = format!("`scree {}` has no '{unknown}'", path.join(" "));
     Err(clap::Error::raw(ErrorKind::UnknownArgument, reason))
 }
 

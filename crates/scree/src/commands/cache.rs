@@ -6,12 +6,11 @@ use std::sync::Arc;
 use cache::lab::{BLOCK_BYTES, Contestant, Counts, Steps};
 use cache::policy::PolicyKind;
 use serde::Serialize;
-use trace::Record;
 use world::{World, parallel};
 
 use super::Failure;
 use super::offline::{check_place, cores, write_picture};
-use super::traces::{Traces, read_traces};
+use super::traces::{Part, Traces, read_traces};
 use crate::args::{CacheCommand, SimulateArguments};
 use crate::output::{Format, Table, print, print_notice};
 use crate::plot::{Chart, Series};
@@ -51,19 +50,21 @@ pub fn run_cache(format: Format, command: CacheCommand) -> Result<(), Failure> {
     }
     let progress = Progress::start("reading the trace");
     let Traces { parts, notices, .. } = read_traces(&arguments.traces)?;
-    let records: Vec<Record> = parts.into_iter().flat_map(|part| part.records).collect();
     drop(progress);
     for notice in notices {
         print_notice(format, &notice);
     }
-    let steps = Steps::of(&records, arguments.writes.rule())
+    let records = parts.iter().flat_map(Part::by_disk);
+    let requests = records.clone().count();
+    let steps = Steps::of(records, arguments.writes.rule())
         .map_err(|error| Failure::new(error.to_string()))?;
+    drop(parts);
     if steps.footprint == 0 {
         return Err(Failure::new(
             "nothing is read in this trace: a cache has nothing to do",
         ));
     }
-    let simulated = simulate(&arguments, records.len(), steps);
+    let simulated = simulate(&arguments, requests, steps);
     // Whatever becomes of the picture, what was found is said.
     print(format, &simulated, shown)?;
     match &arguments.plot {

@@ -14,7 +14,7 @@ use std::path::Path;
 use measure::{Calibration, Cipher, Machine, PlaceKind, Stop};
 
 use super::Failure;
-use super::offline::failed;
+use super::offline::{check_file, failed};
 use crate::args::CostCommand;
 use crate::output::Format;
 use crate::signals::Ends;
@@ -63,6 +63,7 @@ fn until_signalled() -> Result<Stop, Failure> {
 
 /// A calibration, and in what its machine is another one than this, if it is.
 fn load(path: &Path) -> Result<(Calibration, Option<String>), Failure> {
+    check_file(path)?;
     let loaded = Calibration::load(path).map_err(|error| match error {
         measure::CalibrationError::Read(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let hint = "there is none; `scree cost calibrate` makes it";

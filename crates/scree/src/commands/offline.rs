@@ -19,18 +19,22 @@ pub fn failed(path: &Path, error: impl Display) -> Failure {
 /// The content of a file of no more than so many bytes.
 ///
 /// # Errors
-/// If it cannot be read, or is something else: a pipe has no length, and may come to no end.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "of what its user's shell has made"
-)]
+/// If it cannot be read, or is something else.
 pub fn read_file(path: &Path, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, Failure> {
-    // That it is not there is said where it is read.
-    if std::fs::metadata(path).is_ok_and(|data| !data.is_file()) {
-        return Err(failed(path, "it is no file; write it to one first"));
-    }
+    check_file(path)?;
     let read = host::read_small(&RealDisk, path, bytes_max);
     read.map_err(|error| failed(path, error))
+}
+
+/// That it is a file: a pipe has no length, and may come to no end.
+///
+/// # Errors
+/// If it is something else. That it is not there is said where it is read.
+pub fn check_file(path: &Path) -> Result<(), Failure> {
+    match host::is_special(path) {
+        true => Err(failed(path, "it is no file; write it to one first")),
+        false => Ok(()),
+    }
 }
 
 /// Draws into a file, in the place of what is there.

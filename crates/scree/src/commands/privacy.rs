@@ -304,11 +304,11 @@ fn check_picture(path: &Path, case: &CaseArguments) -> Result<(), Failure> {
     let files = &case.site.files;
     check_place(path, &files.list)?;
     let is_below = |tree: &PathBuf| {
-        let (path, tree) = (host::resolve(path), host::resolve(tree));
-        path.is_ok_and(|path| tree.is_ok_and(|tree| path.starts_with(tree)))
+        let (folder, tree) = (host::resolve(host::parent_of(path)), host::resolve(tree));
+        folder.is_ok_and(|folder| tree.is_ok_and(|tree| folder.starts_with(tree)))
     };
-    match files.tree.as_ref().is_some_and(is_below) {
-        true => Err(failed(path, "it is one of the files that count")),
+    match !host::is_special(path) && files.tree.as_ref().is_some_and(is_below) {
+        true => Err(failed(path, "it would be among the files that count")),
         false => Ok(()),
     }
 }

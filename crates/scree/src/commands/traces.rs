@@ -2,22 +2,34 @@
 
 use std::path::PathBuf;
 
+use trace::{Record, Trace, read_foreign};
+
 use super::Failure;
 use super::offline::{failed, read_file};
-use trace::{Record, Trace, read_foreign};
 
 /// No file of a trace is longer, in bytes.
 const FILE_BYTES_MAX: u64 = 8 << 30;
 
-/// So many devices are named.
+/// So many disks are named.
 const NAMED: usize = 4;
 
-/// What was recorded of one disk, in one go.
+/// What was recorded in one go.
 pub struct Part {
     /// When it began, in microseconds since 1970; 0, if nothing says so.
     pub began_us: u64,
     /// Requests, with times from then on.
     pub records: Vec<Record>,
+    /// Of which disk each is; empty, if all are of one.
+    pub disk_of: Vec<u32>,
+}
+
+impl Part {
+    /// The requests, each with its disk.
+    pub fn by_disk(&self) -> impl Iterator<Item = (u32, &Record)> + Clone {
+        let disk = |number: usize| self.disk_of.get(number).copied().unwrap_or(0);
+        let each = self.records.iter().enumerate();
+        each.map(move |(number, record)| (disk(number), record))
+    }
 }
 
 /// What was recorded.
@@ -53,6 +65,7 @@ pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
         let parts = traces.into_iter().map(|one| Part {
             began_us: one.began_us,
             records: one.records,
+            disk_of: Vec::new(),
         });
         return Ok(Traces {
             parts: parts.collect(),
@@ -68,25 +81,26 @@ pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
     // The name of a process may be cut within a character.
     let text = String::from_utf8_lossy(bytes);
     let read = read_foreign(&text).map_err(|error| failed(path, error))?;
-    let mut notices = Vec::new();
-    if read.devices.len() > 1 {
-        let (count, some) = (
-            read.devices.len(),
-            &read.devices[..read.devices.len().min(NAMED)],
-        );
-        notices.push(format!(
-            "the trace is of {count} devices ({}{}), all of which count: where one lies on \
-             another, what is asked of it is there twice; give one of them alone",
-            some.join(" "),
-            if count > NAMED { " …" } else { "" }
-        ));
-    }
     Ok(Traces {
         parts: vec![Part {
             began_us: 0,
             records: read.records,
+            disk_of: read.disk_of,
         }],
         are_timed: read.are_timed,
-        notices,
+        notices: several(&read.disks).into_iter().collect(),
+    })
+}
+
+/// What is to be known of a trace of several disks.
+fn several(disks: &[String]) -> Option<String> {
+    let named = disks[..disks.len().min(NAMED)].join(" ");
+    let more = if disks.len() > NAMED { " …" } else { "" };
+    let count = disks.len();
+    (count > 1).then(|| {
+        format!(
+            "the trace is of {count} disks or files ({named}{more}), all of which count; of a disk \
+             that lies on another one give one of them alone"
+        )
     })
 }

@@ -224,6 +224,15 @@ fn a_bound_and_prices_say_which_is_the_cheapest() {
         &[&asked[..], &["--prices", "/dev/null"]].concat(),
     );
     assert!(error.contains("it is no file"), "{error}");
+    let of_nothing = [
+        "cost",
+        "predict",
+        "--calibration",
+        "/dev/null",
+        "--write",
+        "1M",
+    ];
+    assert!(scree(&of_nothing).error.contains("it is no file"));
     let error = rig.refused("predict", &[&asked[..], &["--prices", "/none"]].concat());
     assert!(error.contains("/none"), "{error}");
 }
@@ -338,7 +347,7 @@ fn what_blkparse_prints_tells_how_many_requests_were_under_way() {
     let said = rig.cost("predict", &asked);
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(
-        said.error.contains("2 devices (253,0 8,0)"),
+        said.error.contains("2 disks or files (253,0 8,0)"),
         "{}",
         said.error
     );

@@ -141,8 +141,11 @@ fn files_are_those_of_a_folder_or_of_a_list() {
     let picture = text("leaks.svg");
     let list = text("list");
     let (odd, inside) = (text("odd"), text("odd/sparse"));
-    let said = privacy(&[&case[..], &["--tree", &odd, "--plot", &inside]].concat());
-    assert!(said.error.contains("one of the files"), "{}", said.error);
+    for (place, code) in [(&*inside, 1), (&text("odd/new.svg"), 1), ("/dev/null", 0)] {
+        let said = privacy(&[&case[..], &["--tree", &odd, "--plot", place]].concat());
+        let is_refused = said.error.contains("among the files");
+        assert_eq!((said.code, is_refused), (code, code == 1), "{}", said.error);
+    }
     // What is read is not drawn over.
     for over in [&list, &text("tree/../list")] {
         let said = privacy(&[&case[..], &["--list", &list, "--plot", over]].concat());

@@ -219,6 +219,7 @@ mod tests {
         Part {
             began_us: began_s * 1_000_000,
             records: records.collect(),
+            disk_of: Vec::new(),
         }
     }
 
