@@ -263,6 +263,14 @@ mod tests {
         assert_eq!(latencies(both), [500_000_000, 100_000_000]);
     }
 
+    /// Reading never came to its end.
+    #[test]
+    fn requests_of_nothing_are_part_of_nothing() {
+        let text = "8,0 0 1 1.0 9 Q R 8 + 0 [x]\n8,0 0 2 1.1 9 Q R 8 + 8 [x]\n\
+                    8,0 0 3 1.2 9 C R 8 + 16 [0]\n8,0 0 4 1.3 9 C R 8 + 0 [0]\n";
+        assert_eq!(latencies(text), [300_000_000, 100_000_000]);
+    }
+
     #[test]
     fn one_of_which_a_part_failed_has_failed() {
         for (first, last) in [(5, 0), (0, 5)] {
@@ -379,6 +387,28 @@ mod tests {
                 1_000_000_000 + last * 10_000_000
             };
             prop_assert_eq!(latencies(&text), asked.iter().map(took).collect::<Vec<_>>());
+        }
+
+        /// Whatever somebody makes up is read to its end, and nothing ends before it began.
+        #[test]
+        fn whatever_is_read_ends(
+            events in proptest::collection::vec((0..3_usize, 0..5_usize, 0..9_u64, 0..5_u64, 0..40_u64), 1..60),
+        ) {
+            let mut text = String::new();
+            for (action, rwbs, sector, count, time) in events {
+                let (action, rwbs) = (BEGINNINGS[action], ["R", "W", "DS", "FWFS", "FN"][rwbs]);
+                let _ = match rwbs {
+                    "FN" => writeln!(text, "8,0 0 1 1.{time:02} 9 {action} FN {sector} [0]"),
+                    _ => writeln!(text, "8,0 0 1 1.{time:02} 9 {action} {rwbs} {sector} + {count} [0]"),
+                };
+            }
+            if let Ok(read) = read_foreign(&text) {
+                prop_assert_eq!(read.records.len(), read.disk_of.len());
+                let last_ns = 1_400_000_000;
+                for record in read.records {
+                    prop_assert!(record.time_ns + record.latency_ns < last_ns);
+                }
+            }
         }
     }
 }

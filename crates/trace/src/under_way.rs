@@ -104,9 +104,11 @@ fn parts(lane: &BTreeMap<Place, Begun>, offset: u64, end: u64) -> Vec<(Place, u6
 fn walked(lane: &BTreeMap<Place, Begun>, offset: u64, end: u64, most: usize) -> Vec<(Place, u64)> {
     let (mut at, mut found) = (offset, Vec::new());
     while at < end && found.len() < most {
-        // If any that begins here ends in the range, it is one of these.
-        let within = begun_at(lane, at).find(|(_, begun)| begun.end <= end);
-        let here = within.or_else(|| begun_at(lane, at).next());
+        // If any that begins here ends in the range, it is one of these. Those of nothing have no
+        // part of it.
+        let here = || begun_at(lane, at).filter(|(_, begun)| begun.end > at);
+        let within = here().find(|(_, begun)| begun.end <= end);
+        let here = within.or_else(|| here().next());
         if let Some((place, begun)) = here.or_else(|| around(lane, at)) {
             let until = begun.end.min(end);
             found.push((place, until - at));
