@@ -71,6 +71,8 @@ pub struct Simulation {
     classes: Vec<Files>,
     /// In how many parts files are written.
     parts: u64,
+    /// By class: how many files each part has at least, and how many parts have one more.
+    of_parts: Vec<(u64, u64)>,
     /// A plan is drawn as Scree does it, until each unit shares blocks with so many others.
     scatter_width: Option<u32>,
     /// How likely a file of each class is readable with 0, 1 … captured units, if that is
@@ -129,14 +131,26 @@ impl Simulation {
             let most = PARTS_MAX.min(PARTS_OF_SET_MAX * u64::from(width));
             u64::try_from(parts).unwrap_or(u64::MAX).min(most)
         });
-        Ok(Self {
+        let simulation = Self {
             placement,
             captured_max,
             classes,
-            parts: parts.max(1),
+            parts: 1,
+            of_parts: Vec::new(),
             scatter_width: None,
             certain,
-        })
+        };
+        Ok(simulation.in_parts(parts.max(1)))
+    }
+
+    /// The same with files in so many parts, 1 at least.
+    fn in_parts(self, parts: u64) -> Self {
+        let files = self.classes.iter().map(|class| class.lengths.len() as u64);
+        Self {
+            of_parts: files.map(|files| (files / parts, files % parts)).collect(),
+            parts,
+            ..self
+        }
     }
 
     /// The same with a plan, if there is one, as Scree makes it: so that each unit shares blocks
@@ -192,14 +206,19 @@ impl Simulation {
             };
             let with_all = drawn[drawn.len() - 1].readable(&chosen);
             let mut steps = None;
-            for ((class, first), newly) in self.classes.iter().zip(&firsts).zip(&mut *newly) {
+            let classes = self.classes.iter().zip(&self.of_parts).zip(&firsts);
+            for (((class, (files, more)), first), newly) in classes.zip(&mut *newly) {
+                // Most classes have fewer files than there are parts.
+                let at = part + first;
+                let at = if at < self.parts { at } else { at - self.parts };
+                let files = files + u64::from(at < *more);
+                if files == 0 {
+                    continue;
+                }
                 let likely = with_all.leaks(class.blocks);
                 if likely * (class.and_longer as f64) < FILES_MIN {
                     break;
                 }
-                let files = class.lengths.len() as u64;
-                let is_longer = (part + first) % self.parts < files % self.parts;
-                let files = files / self.parts + u64::from(is_longer);
                 let by_count = || {
                     let steps = steps.get_or_insert_with(|| readable_steps(drawn, &chosen));
                     let leaks = |(captured, readable): &(usize, Readable)| {
@@ -687,10 +706,7 @@ mod tests {
     fn of_parts(placement: Placement, files: &FileList, parts: Option<u64>) -> Mean {
         let simulation = Simulation::new(placement, 3, files, 65_536).expect("it is one");
         let parts = parts.unwrap_or(simulation.parts);
-        let simulation = Simulation {
-            parts,
-            ..simulation
-        };
+        let simulation = simulation.in_parts(parts);
         let (mut random, mut mean) = (SmallRng::seed_from_u64(10), Mean::default());
         for _ in 0..400 {
             mean.add(simulation.trial(&mut random)[3]);
