@@ -1,8 +1,8 @@
 //! What `blkparse` prints, as it does by itself:
 //! `DEV CPU SEQ TIME PID ACTION RWBS SECTOR + COUNT [PROCESS]`.
 //!
-//! Of a request there are several events. It begins where it was queued (`Q`); in a text without
-//! any such, where it went to the device (`D`), or, if that is not in it either, with its end
+//! Of a request there are several events. It begins where it was queued (`Q`); of a device
+//! without any such, where it went to that (`D`), or, if that is not told either, with its end
 //! (`C`). How long it took is known by its end (`under_way`).
 
 use std::collections::BTreeMap;
@@ -14,8 +14,16 @@ use crate::{Foreign, ForeignError, Outcome, Record, Verb};
 /// It counts in sectors of so many bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// Actions by which requests can begin: the first of these that a text has is the one that counts.
-const BEGINNINGS: [&str; 3] = ["Q", "D", "C"];
+/// What happened. Requests of a device begin with the first of these that is told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Action {
+    /// `Q`: a request was queued.
+    Queue,
+    /// `D`: it went to the device.
+    Issue,
+    /// `C`: it has ended.
+    Complete,
+}
 
 /// No line has more words that count: the name of a process may have any.
 const WORDS_MAX: usize = 16;
@@ -23,7 +31,7 @@ const WORDS_MAX: usize = 16;
 /// A line that tells of a request.
 struct Event<'a> {
     device: &'a str,
-    action: &'a str,
+    action: Action,
     time_ns: u64,
     verb: Verb,
     /// Where and how much, in bytes; 0 of a flush.
@@ -69,10 +77,13 @@ fn is_event(words: &[&str]) -> bool {
 
 /// Nothing, if it is not of the beginning or end of a request for content.
 fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
-    let (device, action, rwbs) = (words[0], words[5], words[6]);
-    if !BEGINNINGS.contains(&action) {
-        return Ok(None);
-    }
+    let (device, rwbs) = (words[0], words[6]);
+    let action = match words[5] {
+        "Q" => Action::Queue,
+        "D" => Action::Issue,
+        "C" => Action::Complete,
+        _ => return Ok(None),
+    };
     let time_ns = seconds(words[3]).ok_or("no time")?;
     // An F in front is a flush before it; one behind, that it is durable when it ends.
     let is_flush = rwbs.starts_with('F');
@@ -93,7 +104,7 @@ fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
         // Without sectors; of one that ends with a place before what is in brackets.
         (_, [name, ..] | [_, name, ..]) if is_flush && is_bracket(name) => (Verb::Flush, (0, 0)),
         // A flush ends as the write that it is to the device.
-        (Some(Verb::Write), [_, name, ..]) if action == "C" && is_bracket(name) => {
+        (Some(Verb::Write), [_, name, ..]) if action == Action::Complete && is_bracket(name) => {
             (Verb::Flush, (0, 0))
         }
         // A command that is passed to the device as it is: a number of bytes, or what it says.
@@ -108,7 +119,7 @@ fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
         verb,
         range,
         is_fua: own.contains('F'),
-        has_failed: action == "C" && words.last().is_some_and(|error| *error != "[0]"),
+        has_failed: action == Action::Complete && words.last().is_some_and(|one| *one != "[0]"),
     }))
 }
 
@@ -117,35 +128,33 @@ fn is_bracket(word: &str) -> bool {
     word.starts_with(['[', '('])
 }
 
-/// Of each device, by which action its requests begin: a number in [`BEGINNINGS`].
-fn beginnings<'a>(events: &[Event<'a>]) -> BTreeMap<&'a str, usize> {
+/// The devices, each with its number and with what its requests begin.
+fn devices<'a>(events: &[Event<'a>]) -> BTreeMap<&'a str, (u32, Action)> {
     let mut found = BTreeMap::new();
     for event in events {
-        let begins = BEGINNINGS.iter().position(|one| *one == event.action);
-        if let Some(begins) = begins {
-            let first = found.entry(event.device).or_insert(begins);
-            *first = begins.min(*first);
-        }
+        let (_, begins) = found.entry(event.device).or_insert((0, event.action));
+        *begins = event.action.min(*begins);
+    }
+    for (number, (device, _)) in (0..).zip(found.values_mut()) {
+        *device = number;
     }
     found
 }
 
 fn foreign(events: &[Event<'_>]) -> Foreign {
-    let beginnings = beginnings(events);
-    let disks: Vec<&str> = beginnings.keys().copied().collect();
+    let devices = devices(events);
     let (mut records, mut disk_of) = (Vec::new(), Vec::new());
     let mut open = UnderWay::default();
     for event in events {
-        let begins = beginnings.get(event.device).map(|one| BEGINNINGS[*one]);
-        if begins == Some(event.action) {
+        let (device, begins) = devices[event.device];
+        if event.action == begins {
             let mut record = Record::plain(event.verb, event.time_ns, event.range);
             record.is_fua = event.is_fua;
             open.begin(event.lane(), event.range, records.len());
             records.push(record);
-            let disk = disks.partition_point(|one| *one < event.device);
-            disk_of.push(u32::try_from(disk).unwrap_or(u32::MAX));
+            disk_of.push(device);
         }
-        if event.action == "C" {
+        if event.action == Action::Complete {
             for (number, has_failed) in open.end(event.lane(), event.range, event.has_failed) {
                 let record = &mut records[number];
                 record.latency_ns = event.time_ns.saturating_sub(record.time_ns);
@@ -158,7 +167,7 @@ fn foreign(events: &[Event<'_>]) -> Foreign {
     Foreign {
         records,
         are_timed: true,
-        disks: disks.into_iter().map(str::to_owned).collect(),
+        disks: devices.into_keys().map(str::to_owned).collect(),
         disk_of,
     }
 }
@@ -396,7 +405,7 @@ mod tests {
         ) {
             let mut text = String::new();
             for (action, rwbs, sector, count, time) in events {
-                let (action, rwbs) = (BEGINNINGS[action], ["R", "W", "DS", "FWFS", "FN"][rwbs]);
+                let (action, rwbs) = (["Q", "D", "C"][action], ["R", "W", "DS", "FWFS", "FN"][rwbs]);
                 let _ = match rwbs {
                     "FN" => writeln!(text, "8,0 0 1 1.{time:02} 9 {action} FN {sector} [0]"),
                     _ => writeln!(text, "8,0 0 1 1.{time:02} 9 {action} {rwbs} {sector} + {count} [0]"),

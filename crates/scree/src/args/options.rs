@@ -58,6 +58,10 @@ fn has(path: &[&str], nouns: &[String]) -> Has {
 
 /// The command line, as its help tells it.
 pub fn command_line() -> Command {
+    with_options(&nouns())
+}
+
+fn with_options(nouns: &[String]) -> Command {
     let scree = Arguments::command();
     let option = |id: &str| {
         scree
@@ -66,8 +70,7 @@ pub fn command_line() -> Command {
             .cloned()
     };
     let options = [option(DRY_RUN), option(IDEMPOTENCY_KEY)];
-    let nouns = nouns();
-    below(scree, &[], |one, path| told(one, &options, path, &nouns).0)
+    below(scree, &[], |one, path| told(one, &options, path, nouns).0)
 }
 
 fn name(command: &Command) -> String {
@@ -112,12 +115,13 @@ fn told(
 /// What was said to the program. It ends where that makes no sense: nobody must take for a trial
 /// what is carried out.
 pub fn given() -> Arguments {
-    let mut scree = command_line();
+    let nouns = nouns();
+    let mut scree = with_options(&nouns);
     let said = scree.get_matches_mut();
-    given_in(&said).unwrap_or_else(|error| error.format(&mut scree).exit())
+    given_in(&said, &nouns).unwrap_or_else(|error| error.format(&mut scree).exit())
 }
 
-fn given_in(said: &ArgMatches) -> clap::error::Result<Arguments> {
+fn given_in(said: &ArgMatches, nouns: &[String]) -> clap::error::Result<Arguments> {
     let (mut path, mut at) = (Vec::new(), said);
     let (mut dry_run, mut key) = (false, None);
     loop {
@@ -132,7 +136,7 @@ fn given_in(said: &ArgMatches) -> clap::error::Result<Arguments> {
         path.push(name);
         at = below;
     }
-    let has = has(&path, &nouns());
+    let has = has(&path, nouns);
     let unknown = match () {
         () if dry_run && !has.dry_run => "--dry-run",
         () if key.is_some() && !has.key => "--idempotency-key",
@@ -219,7 +223,7 @@ mod tests {
     fn said(words: &[&str]) -> Result<(bool, Option<String>), ErrorKind> {
         let words = [&["scree"], words].concat();
         let said = command_line().try_get_matches_from(words);
-        let given = said.and_then(|said| given_in(&said));
+        let given = said.and_then(|said| given_in(&said, &nouns()));
         given
             .map(|given| (given.dry_run, given.idempotency_key))
             .map_err(|error| error.kind())

@@ -51,18 +51,11 @@ pub fn write_picture(path: &Path, chart: &Chart) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If there is no such folder, or the file is one, or is one of `inputs`.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "of what its user's shell would make"
-)]
 pub fn check_place<'a>(
     path: &Path,
     inputs: impl IntoIterator<Item = &'a PathBuf>,
 ) -> Result<(), Failure> {
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    if path.is_dir() {
+    if host::is_folder(path) {
         return Err(failed(path, "it is a folder"));
     }
     if inputs
@@ -71,9 +64,9 @@ pub fn check_place<'a>(
     {
         return Err(failed(path, "it is what is read; draw into another file"));
     }
-    match folder {
-        Some(folder) if !folder.is_dir() => Err(failed(path, "its folder is not there")),
-        _ => Ok(()),
+    match host::is_folder(host::parent_of(path)) {
+        false => Err(failed(path, "its folder is not there")),
+        true => Ok(()),
     }
 }
 

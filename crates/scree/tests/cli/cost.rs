@@ -309,9 +309,7 @@ fn what_fio_has_logged_took_as_long_as_fio_says() {
         .output();
     let wrote = Said::of(wrote.expect("fio is installed"));
     assert_eq!(wrote.code, 0, "{} {}", wrote.out, wrote.error);
-    let json = &wrote.out[wrote.out.find('{').expect("JSON")..];
-    let json: Value = serde_json::from_str(json).expect("JSON");
-    let took_s = number(&json["jobs"][0]["job_runtime"]) / 1e3;
+    let took_s = number(&wrote.of_fio()["jobs"][0]["job_runtime"]) / 1e3;
     let told = rig.told("predict", &["--trace", log.to_str().expect("text")]);
     near(&told["written_bytes"], f64::from(128 << 10));
     // There are 31 pauses between 32 requests; fio counts milliseconds.

@@ -43,6 +43,12 @@ impl Said {
             error: String::from_utf8(output.stderr).expect("UTF-8"),
         }
     }
+
+    /// The JSON that fio has printed, behind what it notes.
+    pub fn of_fio(&self) -> Value {
+        let json = self.out.find('{').map(|at| &self.out[at..]);
+        serde_json::from_str(json.expect("JSON")).expect("JSON")
+    }
 }
 
 /// Runs `scree` without a folder.

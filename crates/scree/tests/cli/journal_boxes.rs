@@ -5,7 +5,6 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
 
 use crate::host::{Host, Said, wait_until};
 
@@ -96,9 +95,7 @@ fn what_a_journal_box_acknowledged_survives_kill_9_and_a_detach() {
             has_records(host.path(), flush, 2000)
         });
         host.kill();
-        let said = Said::of(writing.join().expect("it ends"));
-        let json = said.out.find('{').map(|at| &said.out[at..]).expect("JSON");
-        let json: Value = serde_json::from_str(json).expect("JSON");
+        let json = Said::of(writing.join().expect("it ends")).of_fio();
         let written = json["jobs"][0]["write"]["total_ios"]
             .as_u64()
             .expect("a number");

@@ -110,8 +110,7 @@ fn what_passes_is_recorded_and_replayed_by_fio() {
         .output();
     let replayed = Said::of(replayed.expect("fio is installed"));
     assert_eq!(replayed.code, 0, "{} {}", replayed.out, replayed.error);
-    let json = &replayed.out[replayed.out.find('{').expect("JSON")..];
-    let json: Value = serde_json::from_str(json).expect("JSON");
+    let json = replayed.of_fio();
     let job = &json["jobs"][0];
     assert_eq!(job["read"]["total_ios"], reads, "{}", log.out);
     assert_eq!(job["write"]["total_ios"], writes, "{}", log.out);

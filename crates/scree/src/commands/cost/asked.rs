@@ -142,18 +142,16 @@ pub fn of_traces(
 /// `None`, if nothing tells how long they took. Nobody waits for what lies between them, and what
 /// else is asked of a disk is not encrypted.
 fn depth(parts: &[Part]) -> Option<f64> {
-    let mut spans = Vec::new();
-    for part in parts {
-        let began_ns = part.began_us.saturating_mul(1000);
-        let counted = part.records.iter().filter(|record| {
-            let is_counted = matches!(record.verb, Verb::Read | Verb::Write);
-            is_counted && record.outcome == Outcome::Done && record.latency_ns > 0
-        });
-        spans.extend(counted.map(|record| {
-            let from = began_ns.saturating_add(record.time_ns);
-            (from, from.saturating_add(record.latency_ns))
-        }));
-    }
+    let is_counted = |record: &&Record| {
+        let is_encrypted = matches!(record.verb, Verb::Read | Verb::Write);
+        is_encrypted && record.outcome == Outcome::Done && record.latency_ns > 0
+    };
+    let of_part = |part: &Part| {
+        let counted = part.records.iter().filter(is_counted);
+        let spans = counted.map(|record| span_ns(part, record));
+        spans.collect::<Vec<_>>()
+    };
+    let spans: Vec<(u64, u64)> = parts.iter().flat_map(of_part).collect();
     let waited_ns: f64 = spans
         .iter()
         .map(|(from, until)| (until - from) as f64)
@@ -179,7 +177,11 @@ fn cpus(asked: Option<u32>, calibration: &Calibration) -> f64 {
 /// How long something was under way, in seconds: of each part from when its first request was begun
 /// until its last one ended. Parts of several disks may have been at the same time.
 fn taken_s(parts: &[Part]) -> f64 {
-    covered_ns(parts.iter().filter_map(span_ns).collect()) / 1e9
+    let whole = |part: &Part| {
+        let spans = part.records.iter().map(|record| span_ns(part, record));
+        spans.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))
+    };
+    covered_ns(parts.iter().filter_map(whole).collect()) / 1e9
 }
 
 /// For how long any of these went on, in nanoseconds, each from when to when.
@@ -193,17 +195,11 @@ fn covered_ns(mut spans: Vec<(u64, u64)>) -> f64 {
     covered_ns
 }
 
-/// From when to when, in nanoseconds; nothing without requests.
-fn span_ns(part: &Part) -> Option<(u64, u64)> {
-    let records = || part.records.iter();
-    let end = |record: &Record| record.time_ns.saturating_add(record.latency_ns);
-    let first = records().map(|record| record.time_ns).min()?;
-    let last = records().map(end).max()?;
+/// From when to when a request of a part was under way, in nanoseconds.
+fn span_ns(part: &Part, record: &Record) -> (u64, u64) {
     let began_ns = part.began_us.saturating_mul(1000);
-    Some((
-        began_ns.saturating_add(first),
-        began_ns.saturating_add(last),
-    ))
+    let from = began_ns.saturating_add(record.time_ns);
+    (from, from.saturating_add(record.latency_ns))
 }
 
 #[cfg(test)]
