@@ -5,7 +5,6 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 
-
 use crate::host::{Host, Said, wait_until};
 
 /// Each write takes as long below as a slow machine elsewhere.
