@@ -29,7 +29,7 @@ test-engines: ## units on a real Ceph and a real GlusterFS whose daemons are kil
 bench: ## measure Scree beside qcow2, raw, nbdkit, Ceph; writes docs/benchmarks*.md (45 min)
 	@tools/packages build guest bench
 	@$(MAKE) --no-print-directory build
-	@cargo build --release -p frontend --example nbd_delay -p chain --example small_files
+	@cargo build --release -p nbd --example nbd_delay -p chain --example small_files
 	@tools/guest
 	@tools/bench --write docs
 

@@ -1,7 +1,7 @@
 //! What boxes of a chain read: headers of encrypted disks, journals of relays, policies.
 
 use chain::boxes::journal::fuzz::{fuzz_damage, fuzz_file};
-use policy::{BoxKind, Policy};
+use chain_policy::{BoxKind, Policy};
 
 use crate::images::luks_header as luks_image;
 

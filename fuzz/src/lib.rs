@@ -30,10 +30,10 @@ mod units;
 
 pub use boxes::{luks_header, policy, relay_journal};
 pub use disks::{ext_live, ext_view, partition_table};
-pub use frontend::nbd::client::fuzz::{fuzz_greeting as nbd_greeting, fuzz_replies as nbd_replies};
-pub use frontend::nbd::fuzz::fuzz_handshake as nbd_handshake;
-pub use frontend::nbd::fuzz::fuzz_option as nbd_option;
-pub use frontend::nbd::fuzz::fuzz_transmission as nbd_transmission;
+pub use nbd::client::fuzz::{fuzz_greeting as nbd_greeting, fuzz_replies as nbd_replies};
+pub use nbd::fuzz::fuzz_handshake as nbd_handshake;
+pub use nbd::fuzz::fuzz_option as nbd_option;
+pub use nbd::fuzz::fuzz_transmission as nbd_transmission;
 pub use unit::folder::fuzz::fuzz_marker as unit_marker;
 pub use units::{capability, daemon_answer, daemon_session};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use auth::{Capability, Fence, Line, Scope, SigningKey};
 use base::{ClusterId, SegmentId, Slot, UnitId};
-use capability::{Capability, Fence, Line, Scope, SigningKey};
 use daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Session, Step};
 use unit::remote::Conversation;
 use unit::wire::{
@@ -257,6 +257,6 @@ pub fn capability(data: &[u8]) {
 
 pub(super) fn capability_seeds() -> Vec<Vec<u8>> {
     let signed = lease(1);
-    let bytes = signed.len() - capability::SIGNATURE_BYTES;
+    let bytes = signed.len() - auth::SIGNATURE_BYTES;
     vec![signed[..bytes].to_vec(), signed]
 }

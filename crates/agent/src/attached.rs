@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use api::host::{ImageOf, WantedChain};
 use base::{AttachmentId, VolumeId};
 use chain::{Chain, Exchange};
-use frontend::nbd::{Export, ExportGone, ExportThread, Watcher};
+use nbd::{Export, ExportGone, ExportThread, Watcher};
 use volume::{ReadOnlyVolume, Volume, VolumeStatus};
 use world::{Clock, Wake};
 

@@ -24,7 +24,7 @@ use chain::StateFolder;
 use chain::boxes::{
     ASIDE, BESIDE, JOURNAL_SUFFIX, REPLICAS_SUFFIX, TRACE_SUFFIX, journal_left, volume_lacks,
 };
-use policy::{BoxKind, Policy};
+use chain_policy::{BoxKind, Policy};
 use world::{Disk, OpenMode};
 
 use crate::agent::{Agent, TaskEnded, blocking};

@@ -20,7 +20,7 @@ use api::host::Assignment;
 use base::VolumeId;
 use base::size::about_bytes;
 use chain::boxes::{JOURNAL_SUFFIX, journal_left, put_journal_aside};
-use policy::Policy;
+use chain_policy::Policy;
 use world::{Disk, OpenMode};
 
 use crate::agent::{Agent, TaskEnded, blocking};

@@ -9,8 +9,8 @@
 
 use std::path::{Path, PathBuf};
 
+use auth::{Kind, Subject};
 use chain::{KeyMissing, KeySource};
-use identity::{Kind, Subject};
 use world::World;
 use zeroize::Zeroizing;
 

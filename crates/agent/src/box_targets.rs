@@ -18,15 +18,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use auth::{Kind, Subject};
 use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, NbdUri,
     Started, Token, VolumeId, ZeroMode, with_causes,
 };
 use chain::{Link, Remote, Targets};
-use frontend::nbd::Watcher;
-use frontend::nbd::client::{ClientOptions, ClientTls, Departed, NbdClient, State, Target};
-use identity::{Kind, Subject};
-use policy::Place;
+use chain_policy::Place;
+use nbd::Watcher;
+use nbd::client::{ClientOptions, ClientTls, Departed, NbdClient, State, Target};
 use world::{Clock, Disk, Endpoint};
 
 /// A network: an address, and how many of its bits count.
@@ -144,7 +144,7 @@ impl BoxTargets {
 
     /// What a tenant means by a URI: the sockets and certificates in it are names.
     fn find(&self, uri: &str) -> Result<NbdUri, String> {
-        let mut found = policy::tenants_uri(uri)?;
+        let mut found = chain_policy::tenants_uri(uri)?;
         let nobodys =
             || format!("{uri:?} names something in the tenant's folder, and there is none");
         match &mut found.at {

@@ -4,7 +4,7 @@ use api::types::{
     Asked, AskedByArea, CACHE_BLOCK_BYTES, CacheArea, CacheFile, HostCache, VolumeCache,
 };
 use base::VolumeId;
-use monitor::{Labels, Measures};
+use metrics::{Labels, Measures};
 
 fn areas<T: Copy>(metadata: T, image: T, active: T) -> [(&'static str, T); 3] {
     [("metadata", metadata), ("image", image), ("active", active)]

@@ -6,16 +6,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::host::{Access, Assignment, ChainKey, EventLines, Refusal, WantedChain};
+use auth::KeyRequest;
 use base::{AttachmentId, with_causes};
 use chain::{
     Attribution, EventSink, Exchange, ExchangeError, NoPrograms, Programs, SizeRule, StateFolder,
     Surroundings, Tenure, Unlimited, build,
 };
-use frontend::nbd::client::Departed;
-use frontend::nbd::{ExportGone, Watcher};
-use hop::{Hops, HopsOptions, HostIdentity};
-use identity::KeyRequest;
-use policy::{Policy, PolicyError};
+use chain_policy::{Policy, PolicyError};
+use nbd::client::Departed;
+use nbd::{ExportGone, Watcher};
+use sandbox::{Hops, HopsOptions, HostIdentity};
 use tokio::sync::oneshot;
 use volume::LeaseTerm;
 use world::{Clock, Wake, host};
@@ -288,7 +288,7 @@ impl Agent {
             path: self.inner.folder.chain(wish.volume),
         };
         // Of a policy that this host does not know, too.
-        let mut boxes = policy::outline(&chain.policy);
+        let mut boxes = chain_policy::outline(&chain.policy);
         boxes.retain(|one| one.kind == "replicate");
         let have = blocking(move || {
             boxes.iter().try_fold(false, |any, one| {
@@ -326,7 +326,7 @@ impl Agent {
         let options = HopsOptions {
             program: program.clone(),
             foreign: Some(inner.folder.box_programs()),
-            sockets: Some(hop::sockets_folder(inner.folder.path())),
+            sockets: Some(sandbox::sockets_folder(inner.folder.path())),
             disk: Arc::clone(&inner.world.disk),
             host: Some(Arc::new(self.clone())),
             may_reach: {

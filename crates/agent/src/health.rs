@@ -14,7 +14,7 @@ use std::time::Duration;
 use api::host::UnitReport;
 use api::types::VolumeCache;
 use base::VolumeId;
-use monitor::{Answer, Histogram, Labels, Measures, Part};
+use metrics::{Answer, Histogram, Labels, Measures, Part};
 use unit::{UnitState, Verb};
 use volume::VolumeStatus;
 

@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::ClientError;
+use auth::{Credentials, KeyRequest, client_config, requested_key};
 use base::{ClusterId, UnitId, with_causes};
-use identity::{Credentials, KeyRequest, client_config, requested_key};
 use rustls::ClientConfig;
 use tokio::sync::Notify;
 use unit::remote::{LinkConfig, TlsLink};
@@ -43,10 +43,10 @@ pub(crate) enum NoCertificate {
     Controller(#[from] ClientError),
     /// No key could be made.
     #[error(transparent)]
-    Key(#[from] identity::AuthorityError),
+    Key(#[from] auth::AuthorityError),
     /// What they give is of no use.
     #[error(transparent)]
-    Tls(#[from] identity::TlsError),
+    Tls(#[from] auth::TlsError),
 }
 
 #[derive(Default)]

@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use base::{AttachmentId, url};
-use frontend::nbd::{
-    Export, ExportTable, ListenOptions, Server, ServerOptions, ServerTls, TlsPolicy,
-};
+use nbd::{Export, ExportTable, ListenOptions, Server, ServerOptions, ServerTls, TlsPolicy};
 use world::{Clock, Endpoint, World};
 
 use crate::agent::lock;

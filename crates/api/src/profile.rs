@@ -18,7 +18,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use identity::{
+use auth::{
     AuthorityError, Credentials, KeyRequest, Kind, ServerTls, Subject, TlsError, certificate_end,
     certificate_fingerprint, client_config, trusting_client_config,
 };

@@ -1,6 +1,6 @@
 //! Programs that stand in a chain: what is asked of them, and what they ask.
 
-use policy::BoxPolicy;
+use chain_policy::BoxPolicy;
 
 use crate::{Door, Remote, Surroundings};
 

@@ -1,7 +1,7 @@
 //! Disks elsewhere, which boxes write and read beside the one below them.
 
 use base::BlockDevice;
-use policy::Place;
+use chain_policy::Place;
 
 /// How the way to a disk elsewhere is.
 #[derive(Debug, Clone, PartialEq, Eq)]

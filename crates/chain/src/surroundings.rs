@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use policy::{BoxKind, BoxPolicy, Policy};
+use chain_policy::{BoxKind, BoxPolicy, Policy};
 use serde::{Deserialize, Serialize};
 use world::{Clock, Disk, Pool, Random, Wake};
 use zeroize::Zeroizing;

@@ -10,7 +10,7 @@ use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, IoError, Outcome, Started,
     Token, ZeroMode,
 };
-use frontend::memory::{Manners, MemoryDevice};
+use nbd::memory::{Manners, MemoryDevice};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Millis, Wake};
 

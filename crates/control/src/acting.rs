@@ -3,8 +3,8 @@
 
 use std::ops::Deref;
 
+use auth::Kind;
 use base::{PartyId, VolumeId};
-use identity::Kind;
 
 use crate::control::Control;
 use crate::database::{Asker, HostRow, Need, Right, VolumeRow};

@@ -13,7 +13,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use identity::{Authority, AuthorityError, TlsError, certificate_fingerprint};
+use auth::{Authority, AuthorityError, TlsError, certificate_fingerprint};
 use world::{World, host};
 use zeroize::Zeroizing;
 

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use api::host::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
+use auth::{Capability, Fence, ITEMS_MAX, Line, Scope, SigningKey};
 use base::{ClusterId, Lineage, PartyId, VolumeId};
-use capability::{Capability, Fence, ITEMS_MAX, Line, Scope, SigningKey};
 use world::Millis;
 
 use crate::control::Control;

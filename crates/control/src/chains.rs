@@ -10,7 +10,7 @@ use std::time::Duration;
 use api::host::{EventLines, TaskDone, TaskKind};
 use api::vm::VmAddress;
 use base::{AttachmentId, ChainId};
-use policy::Policy;
+use chain_policy::Policy;
 
 use crate::acting::Acting;
 use crate::database::{
@@ -78,7 +78,7 @@ impl Acting {
     }
 
     async fn apply(&self, text: String) -> Result<ChainView, ControlError> {
-        let volume = policy::volume_of(&text).map_err(invalid)?;
+        let volume = chain_policy::volume_of(&text).map_err(invalid)?;
         let volume = self.living(&volume, Right::Administer).await?;
         let policy = parse(&text).await?;
         let mut volumes = ChainVolumes::new();

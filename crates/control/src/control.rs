@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use api::host::{Cluster, Owner};
+use auth::SigningKey;
+use auth::{Authority, Kind};
 use base::{ClusterId, PartyId};
-use capability::SigningKey;
 use catalog::retention::Retention;
 use catalog::{Copyset, WrappedKey};
-use identity::{Authority, Kind};
 use tokio::task::JoinError;
 use world::{World, host};
 

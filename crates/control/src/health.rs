@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use api::words::{AttachmentState, SnapshotState, VolumeState};
-use monitor::{Answer, Labels, Measures, Part};
+use metrics::{Answer, Labels, Measures, Part};
 use prometheus_client::registry::Registry;
 use tokio::sync::Mutex;
 use world::{Millis, host};

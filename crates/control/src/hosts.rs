@@ -8,10 +8,10 @@ use api::host::{
     Deleted, HostUnit, JOURNALS_MAX, LEASES_MAX, Refusal, Renewal, Renewed, Report, TaskAnswer,
     TaskDone, TaskKind, WantedChain,
 };
+use auth::Kind;
 use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
 use catalog::VersionKey;
 use catalog::retention::{VersionInfo, expired};
-use identity::Kind;
 use serde_json::Value;
 use world::Millis;
 

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{PartyId, ProjectId};
-use identity::{
+use auth::{
     Authority, Credentials, EnrolmentToken, KeyFingerprint, KeyRequest, Kind, Lifetime, Peer,
     ServerTls, SignedBy, Subject, certificate_end, certificate_fingerprint, requested_key,
 };
+use base::{PartyId, ProjectId};
 use world::{Millis, World};
 use zeroize::Zeroizing;
 
@@ -459,10 +459,10 @@ fn unauthenticated(reason: &str) -> ControlError {
     }
 }
 
-fn not_signed(error: identity::AuthorityError) -> ControlError {
+fn not_signed(error: auth::AuthorityError) -> ControlError {
     let reason = base::with_causes(&error);
     match error {
-        identity::AuthorityError::Request(_) => ControlError::invalid("request", reason),
+        auth::AuthorityError::Request(_) => ControlError::invalid("request", reason),
         _ => ControlError::Internal { reason },
     }
 }
@@ -471,8 +471,8 @@ fn key_of(request_pem: &str) -> Result<KeyFingerprint, ControlError> {
     requested_key(request_pem).map_err(not_signed)
 }
 
-impl From<identity::BadSubject> for ControlError {
-    fn from(error: identity::BadSubject) -> Self {
+impl From<auth::BadSubject> for ControlError {
+    fn from(error: auth::BadSubject) -> Self {
         Self::invalid("name", error.to_string())
     }
 }

@@ -1,8 +1,8 @@
 //! Projects and grants: on whose account things are, and who else may use them.
 
 use api::vm::VM_LENGTH_MAX;
+use auth::{Kind, Subject};
 use base::{GrantId, ProjectId};
-use identity::{Kind, Subject};
 
 use crate::acting::Acting;
 use crate::database::{GrantRow, Need, NewGrant, NewProject, Object, ProjectRow, Quota, Right};

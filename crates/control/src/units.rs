@@ -6,10 +6,10 @@ use std::time::Duration;
 use api::host::{HostUnit, Refusal, TaskAnswer, TaskDone, TaskKind, UnitReport};
 use api::unit::SECOND_PLACE_MS;
 use api::words::UnitState;
+use auth::{Kind, Subject};
 use base::{PartyId, UnitId};
 use catalog::copysets::{self, Zones};
 use catalog::{Copyset, Erasure};
-use identity::{Kind, Subject};
 use world::Millis;
 
 use crate::acting::Acting;

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
-use capability::{Capability, Fence, Line, Scope, SigningKey};
-use daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
-use identity::{
+use auth::{
     Authority, Credentials, KeyRequest, Kind, Lifetime, ServerTls, Subject, client_config,
     requested_key,
 };
+use auth::{Capability, Fence, Line, Scope, SigningKey};
+use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
+use daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
 use unit::remote::{LinkConfig, TlsLink};
 use unit::wire::ALPN;
 use unit::{FolderUnit, RemoteUnit, SlotRun, Unit as _};

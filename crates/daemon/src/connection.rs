@@ -14,9 +14,9 @@ use std::io::{self, ErrorKind, Read as _};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
+use auth::{Kind, SignedBy};
 use base::{UnitId, with_causes};
-use channel::{Channel, Outbox, Pipe as _};
-use identity::{Kind, SignedBy};
+use net::{Channel, Outbox, Pipe as _};
 use rustls::server::{Accepted, Acceptor};
 use unit::wire::PREFACE;
 use world::real::{Bell, Poller, Stream};

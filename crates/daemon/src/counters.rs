@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use monitor::{Histogram, Measures};
+use metrics::{Histogram, Measures};
 use unit::Durations;
 use unit::wire::{Status, Verb};
 

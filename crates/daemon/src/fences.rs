@@ -21,9 +21,9 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use auth::Fence;
 use base::checksum::crc32c;
 use base::codec::{Reader, Writer};
-use capability::Fence;
 use unit::FolderUnit;
 use world::{Disk, File, OpenMode};
 

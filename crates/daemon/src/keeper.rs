@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use auth::{BadCapability, Capability, Fence, Line, Scope, VerifyingKey};
 use base::{ClusterId, SegmentId};
-use capability::{BadCapability, Capability, Fence, Line, Scope, VerifyingKey};
 use unit::wire::{self, BODY_BYTES_MAX, Greeting, Refusal, Status, Verb, put_frame};
 use unit::{FolderUnit, SlotRun, Tag, Unit as _, UnitError};
 use world::{Clock, Millis, World};
@@ -425,11 +425,11 @@ fn shown_elsewhere() -> Refusal {
 /// Which lease a capability is, if it is one.
 fn lease_of(capability: &Capability) -> Result<Option<(Fence, u32)>, Refusal> {
     match capability.scope {
-        capability::Scope::Lease { fence, .. } if fence == GENERATION => {
+        auth::Scope::Lease { fence, .. } if fence == GENERATION => {
             let text = "the lease is of no volume";
             Err(Refusal::new(Status::NotAllowed, text))
         }
-        capability::Scope::Lease { fence, epoch, .. } => Ok(Some((fence, epoch))),
+        auth::Scope::Lease { fence, epoch, .. } => Ok(Some((fence, epoch))),
         _ => Ok(None),
     }
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
+use auth::ServerTls;
 use base::UnitId;
-use identity::ServerTls;
 use unit::wire::ALPN;
 use world::real::{Bell, Listener, Poller, Stream};
 use world::{Clock, Endpoint, Interest, Pool, World};

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
+use auth::{Capability, Fence, Line, Scope};
 use base::{CopysetId, SegmentId, UnitId};
-use capability::{Capability, Fence, Line, Scope};
 use world::Millis;
 
 /// By how much clocks may differ, in milliseconds.

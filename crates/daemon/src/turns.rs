@@ -13,8 +13,8 @@
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use auth::Fence;
 use base::CopysetId;
-use capability::Fence;
 
 use crate::running::Running;
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{BlockDevice as _, Completion, Durability, IoError, Started, Token};
-use frontend::nbd::Watcher;
-use frontend::nbd::client::{ClientOptions, NbdClient, Target};
 use model::cost::{Both, Flow};
+use nbd::Watcher;
+use nbd::client::{ClientOptions, NbdClient, Target};
 use world::{Endpoint, real::RealClock};
 
 use crate::files::{content, places};

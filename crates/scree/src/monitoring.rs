@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use api::Profile;
-use monitor::{Monitor, MonitorListener};
+use metrics::{Monitor, MonitorListener};
 use world::{Millis, World};
 
 use crate::commands::Failure;

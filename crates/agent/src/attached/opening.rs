@@ -24,7 +24,7 @@ use api::host::{Access, Assignment, Seal, Want};
 use base::{IoError, KeyId, Lineage, VolumeId, with_causes};
 use catalog::{CatalogError, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, Lease, WrappedKey};
 use chain::{Chain, SizeRule};
-use frontend::nbd::{ExportGone, ExportOptions, ExportThread, SpawnError};
+use nbd::{ExportGone, ExportOptions, ExportThread, SpawnError};
 use volume::journal::{JournalPlace, SharedFolder};
 use volume::scatter::CacheView;
 use volume::seal::{DataKey, KeyError};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use api::host::Want;
 use api::unit::{BeginUnit, UnitCluster};
+use auth::VerifyingKey;
+use auth::{Credentials, KeyRequest, Kind, ServerTls, Subject};
 use base::{PartyId, SegmentId, UnitId};
-use capability::VerifyingKey;
 use control::http::Caller;
 use daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
-use identity::{Credentials, KeyRequest, Kind, ServerTls, Subject};
 use unit::{FolderUnit, Unit as _, UnitError};
 use world::real::RealClock;
 use world::{Clock as _, Endpoint, World};

@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use monitor::Part as _;
+use metrics::Part as _;
 
 use super::rig::{Rig, RigSettings, Scree, eventually, small};
 use super::{end, finish};

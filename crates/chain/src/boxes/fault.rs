@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::{
     BlockDevice, Completion, Durability, Extent, IoError, Outcome, Started, Token, ZeroMode,
 };
-use policy::FaultConfig;
+use chain_policy::FaultConfig;
 use world::Clock;
 use world::simulated::SimulatedRandom;
 
@@ -297,7 +297,7 @@ impl MiddleBox for Fault {
 
 #[cfg(test)]
 mod tests {
-    use frontend::memory::{Manners, MemoryDevice};
+    use nbd::memory::{Manners, MemoryDevice};
     use world::simulated::SimulatedClock;
     use world::{Millis, Wake};
 

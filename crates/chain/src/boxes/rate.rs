@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, Durability, Extent, Started, Token, ZeroMode};
-use policy::RateConfig;
+use chain_policy::RateConfig;
 use world::Clock;
 
 use crate::MiddleBox;
@@ -180,7 +180,7 @@ impl MiddleBox for Rate {
 #[cfg(test)]
 mod tests {
     use base::BlockDevice as _;
-    use frontend::memory::MemoryDevice;
+    use nbd::memory::MemoryDevice;
     use world::Millis;
     use world::simulated::SimulatedClock;
 

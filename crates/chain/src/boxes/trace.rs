@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use ::trace::{Batch, BatchHead, Outcome, Record, Verb};
 use base::{BlockDevice, Completion, Durability, IoError, Started, Token, ZeroMode};
-use policy::TraceConfig;
+use chain_policy::TraceConfig;
 use world::RollingFile;
 
 use crate::{MiddleBox, Opening, StateFolder, Surroundings};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use policy::Operation;
+use chain_policy::Operation;
 
 use super::reader::Area;
 use crate::extfs::{self, ScanError, Superblock};

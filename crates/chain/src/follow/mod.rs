@@ -337,7 +337,7 @@ impl Follower {
             // What is kept is told when it is known what it is.
             None if self.reading.is_some() => {}
             None => {
-                let write = policy::Operation::Write;
+                let write = chain_policy::Operation::Write;
                 seen.push(Seen::Blocks(None, write, written.clone()));
             }
         }
@@ -362,7 +362,7 @@ impl Follower {
             // What is kept is told when it is known what it is.
             None if self.reading.is_some() => {}
             None => {
-                let write = policy::Operation::Write;
+                let write = chain_policy::Operation::Write;
                 seen.push(Seen::Blocks(None, write, range.clone()));
             }
         }

@@ -1,6 +1,6 @@
 //! Who asks, and how: what every change on somebody's behalf is made with.
 
-use identity::SignedBy;
+use auth::SignedBy;
 use sqlx::AnyConnection;
 
 use super::{By, Database, DatabaseError, PartyRow};

@@ -3,8 +3,8 @@
 
 use std::net::SocketAddr;
 
+use auth::KeyFingerprint;
 use base::{PartyId, VolumeId};
-use identity::KeyFingerprint;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;

@@ -4,8 +4,8 @@
 //! are whole again; and once more, if the unit is older and was not said to be.
 
 use api::host::{Doubt, NOTED_MAX};
+use auth::{Kind, Subject};
 use base::{PartyId, UnitId};
-use identity::{Kind, Subject};
 use sqlx::AnyConnection;
 use world::Millis;
 

@@ -1,8 +1,8 @@
 //! Giving a volume away: it changes its owner, its account and its name's
 //! place, and whoever had rights on it has none any more.
 
+use auth::{Kind, Subject};
 use base::{PartyId, ProjectId, VolumeId};
-use identity::{Kind, Subject};
 use sqlx::AnyConnection;
 
 use super::accounts::{More, account_of, check_quota};

@@ -3,8 +3,8 @@
 
 use std::fmt;
 
+use auth::Subject;
 use base::{GrantId, PartyId, SnapshotId, VolumeId};
-use identity::Subject;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;

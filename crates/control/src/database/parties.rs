@@ -1,8 +1,8 @@
 //! Users, hosts and unit daemons, the keys by which they are known, and the tokens with
 //! which they enrol.
 
+use auth::{KeyFingerprint, Kind, Subject, TokenHash};
 use base::{PartyId, ProjectId};
-use identity::{KeyFingerprint, Kind, Subject, TokenHash};
 use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 use world::Millis;

@@ -185,7 +185,7 @@ fn shown(view: ChainView) -> Chain {
         vm: row.vm,
         revision: row.revision,
         // One that a later controller has taken may have what this one does not know.
-        boxes: policy::outline(&row.policy)
+        boxes: chain_policy::outline(&row.policy)
             .into_iter()
             .map(|one| ChainBox {
                 name: one.name,

@@ -7,7 +7,7 @@ use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use monitor::{CONTENT_TYPE, healthz, readyz};
+use metrics::{CONTENT_TYPE, healthz, readyz};
 
 use super::{ApiError, Caller};
 use crate::control::Control;

@@ -8,6 +8,7 @@ use api::host::{
     Renewed, Report, TaskAnswer, WrappingKey,
 };
 use api::types::{Certificate, Renew};
+use auth::Kind;
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
@@ -15,7 +16,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use base::{AttachmentId, AuditId, PartyId, SnapshotId, VolumeId};
-use identity::Kind;
 use serde::Deserialize;
 use serde_json::Value;
 

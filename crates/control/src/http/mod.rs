@@ -41,12 +41,12 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 
+use auth::Peer;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::get;
 use axum::{Extension, Json, Router, middleware};
-use identity::Peer;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use tokio::net::UnixListener;

@@ -15,10 +15,10 @@
 use api::types::{
     AddParty, AuditEntry, AuthorityView, Certificate, Enrol, Page, Party, Renew, Token,
 };
+use auth::{Kind, Subject};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
-use identity::{Kind, Subject};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;

@@ -1,12 +1,12 @@
 //! What unit daemons ask: `/v1/unit`.
 
 use api::unit::{BeginUnit, UnitCluster};
+use auth::Kind;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::routing::post;
 use axum::{Json, Router};
 use base::PartyId;
-use identity::Kind;
 
 use super::asking::nowhere;
 use super::{ApiError, Body, Caller};

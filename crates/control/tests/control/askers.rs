@@ -1,8 +1,8 @@
 //! Who asks, in tests that are about something else.
 
+use auth::Kind;
 use base::{PartyId, SnapshotId, VolumeId};
 use control::database::{Asker, By, Database, NewSnapshot, PartyRow, Tags};
-use identity::Kind;
 use world::Millis;
 
 /// Whoever has the database.

@@ -3,10 +3,10 @@
 use api::host::{
     Access, AttachmentReport, AttachmentState, CatalogCall, Fenced, HeldLease, Renewal, Report,
 };
+use auth::Kind;
 use base::{JournalFolderId, PartyId, VolumeId};
 use catalog::{CatalogError, Lease, LeaseSalt};
 use control::database::{Asker, AttachmentRow, Database, DatabaseError, NewAttachment, Reach};
-use identity::Kind;
 use serde_json::Value;
 use world::Millis;
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::ops::Range;
 
 use api::host::{Access, AttachmentReport, AttachmentState, CatalogCall, EncodedPlan, Seal};
+use auth::Kind;
 use base::{
     AttachmentId, BlockSize, ClusterId, JournalFolderId, Lineage, Location, PartyId, SegmentId,
     SnapshotId, VolumeId,
@@ -18,7 +19,6 @@ use catalog::{
 use control::database::{
     Asker, Database, DatabaseError, Need, NewAttachment, NewVolume, Reach, SnapshotState, Tags,
 };
-use identity::Kind;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::Handle;

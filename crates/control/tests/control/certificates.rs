@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use identity::{KeyRequest, Lifetime, Subject, client_config};
+use auth::{KeyRequest, Lifetime, Subject, client_config};
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,

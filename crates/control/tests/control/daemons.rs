@@ -3,10 +3,10 @@
 
 use api::host::{AskCapabilities, Capabilities, CatalogCall, Want};
 use api::unit::UnitCluster;
+use auth::{Capability, Scope, VerifyingKey};
+use auth::{KeyRequest, Peer, SignedBy};
 use base::{Lineage, VolumeId};
-use capability::{Capability, Scope, VerifyingKey};
 use catalog::LeaseSalt;
-use identity::{KeyRequest, Peer, SignedBy};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};

@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use api::host::{Access, AttachmentReport, AttachmentState, Seal};
+use auth::{Kind, Subject};
 use base::{AttachmentId, BlockSize, Lineage, PartyId, VolumeId};
 use control::database::{
     Asker, AttachmentRow, Database, Membership, NewAttachment, NewVolume, PartyRow, Tags,
 };
-use identity::{Kind, Subject};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use world::Millis;

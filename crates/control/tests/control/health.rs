@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use api::host::{Access, Report, Seal};
+use auth::Kind;
 use base::{AttachmentId, BlockSize, Lineage, PartyId, VolumeId};
 use control::database::{Counts, Database, NewAttachment, NewVolume, Tags};
-use identity::Kind;
-use monitor::Part as _;
+use metrics::Part as _;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use world::{Millis, host};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use auth::client_config;
 use axum::routing::get;
 use axum::{Extension, Router};
 use control::http::Caller;
-use identity::client_config;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

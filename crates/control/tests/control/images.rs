@@ -2,10 +2,10 @@
 
 use api::host::{Access, AttachmentState, CatalogCall, ImageOf, PreloadReport};
 use api::words::{ImageMark, PreloadState};
+use auth::{Kind, Subject};
 use base::{KeyId, Lineage, PartyId, SnapshotId, VolumeId};
 use catalog::{Lease, LeaseSalt, StoredVersion, VersionCommit, VersionKey, WrappedKey};
 use control::database::{Asker, Database, DatabaseError, Errand, NewVolume, Reach};
-use identity::{Kind, Subject};
 use serde_json::json;
 use world::Millis;
 

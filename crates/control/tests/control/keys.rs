@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use api::host::{KeyState, WrappedRow};
+use auth::Kind;
 use base::{KeyId, Lineage, PartyId};
 use catalog::{CatalogError, WrappedKey};
 use control::database::{Database, DatabaseError, Reach};
-use identity::Kind;
 use serde_json::json;
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, any::install_default_drivers};

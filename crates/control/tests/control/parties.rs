@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::host::{CatalogCall, EncodedPlan, HostUnit};
+use auth::KeyRequest;
 use base::{UnitId, VolumeId};
 use catalog::retention::Retention;
 use catalog::{Neighbours, VersionKey};
 use control::folder::Remains;
 use control::{Control, Settings, authority, http};
-use identity::KeyRequest;
 use serde_json::{Value, json};
 use world::{Millis, World};
 

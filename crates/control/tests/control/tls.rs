@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use auth::{Authority, Credentials, KeyRequest, Lifetime, ServerTls, client_config};
 use axum::Router;
 use control::http::https::HttpsListener;
-use identity::{Authority, Credentials, KeyRequest, Lifetime, ServerTls, client_config};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

@@ -488,7 +488,7 @@ mod claims {
         let ended = (AuditState::Error, Some("silent".to_owned()));
         assert_eq!(state(ids[0]).await, ended);
         assert_eq!(state(ids[1]).await.0, AuditState::Running);
-        let subject = identity::Subject::new(identity::Kind::Host, "h2").expect("a name");
+        let subject = auth::Subject::new(auth::Kind::Host, "h2").expect("a name");
         let disabled = database.set_disabled(asker, &subject, true).await;
         disabled.expect("disabled");
         assert_eq!(state(ids[1]).await.0, AuditState::Error);

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use auth::Line;
 use base::SegmentId;
-use capability::Line;
 use unit::wire::{self, Refusal, Request, Room, Status, Verb, put_frame};
 use unit::{NOTE_BYTES, ReplacementPart, Tag, Unit as _, UnitError};
 

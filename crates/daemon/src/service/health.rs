@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::with_causes;
-use monitor::{Answer, Measures, Part};
+use metrics::{Answer, Measures, Part};
 use unit::folder::KeptFreed;
 use unit::{FolderUnit, Health, Moment, Unit as _, UnitError, UnitStat, UnitState, Verb};
 use world::Clock;

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::unit::UnitCluster;
+use auth::VerifyingKey;
 use base::{ClusterId, UnitId};
-use capability::VerifyingKey;
 use tokio::sync::Notify;
 use unit::folder::Owner;
 use unit::remote::endpoint_of_url;

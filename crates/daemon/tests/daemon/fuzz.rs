@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use auth::{Fence, Line, Scope};
 use base::Slot;
-use capability::{Fence, Line, Scope};
 use unit::wire::Request;
 use unit::{NOTE_BYTES, ReplacementPart, SlotRun};
 use world::simulated::SimulatedRandom;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use auth::{Capability, Fence, Line, Scope, SigningKey, VerifyingKey};
 use base::{ClusterId, UnitId};
-use capability::{Capability, Fence, Line, Scope, SigningKey, VerifyingKey};
 use daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, Keeping, Session, Step};
 use unit::FolderUnit;
 use unit::remote::{Conversation, Done, Link, RemoteUnit};

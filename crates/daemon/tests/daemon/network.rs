@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use auth::{Fence, Line, Scope};
+use auth::{Kind, Lifetime, ServerTls, client_config};
 use base::{ClusterId, Slot, with_causes};
-use capability::{Fence, Line, Scope};
 use daemon::{Limits, Server, ServerConfig, Waits};
-use identity::{Kind, Lifetime, ServerTls, client_config};
 use unit::remote::{LinkConfig, TlsLink};
 use unit::wire::ALPN;
 use unit::{RemoteUnit, SlotRun, Unit, UnitError};

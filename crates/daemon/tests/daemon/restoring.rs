@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::Slot;
 use daemon::{FolderError, Keeping, Restorable, RestoreError, SegmentFate, restore};
-use monitor::Part as _;
+use metrics::Part as _;
 use unit::{RemoteUnit, Replacement, Unit as _};
 use world::{Disk, Millis, OpenMode};
 

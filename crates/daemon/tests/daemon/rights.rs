@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use auth::{Capability, Fence, Line, Scope, SigningKey};
 use base::{ClusterId, CopysetId, SegmentId, Slot};
-use capability::{Capability, Fence, Line, Scope, SigningKey};
 use daemon::Keeper;
 use unit::{NOTE_BYTES, RemoteUnit, Replacement, SlotRun, Unit, UnitError};
 use world::simulated::{Fault, Simulation};

@@ -7,13 +7,13 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::{Slot, UnitId, with_causes};
-use capability::Scope;
-use daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
-use identity::{
+use auth::Scope;
+use auth::{
     Authority, Credentials, KeyFingerprint, KeyRequest, Kind, Lifetime, ServerTls, Subject,
     client_config, requested_key,
 };
+use base::{Slot, UnitId, with_causes};
+use daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
 use tempfile::TempDir;
 use unit::remote::{LinkConfig, TlsLink};
 use unit::wire::ALPN;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use api::Profile;
 use api::types::{AddParty, AuditEntry, Party, Token};
-use identity::Kind;
+use auth::Kind;
 use serde::Serialize;
 use world::{World, host};
 

@@ -34,7 +34,7 @@ impl Session {
                 "a trace lies on the host that has the volume: run this there, with --dir D",
             ));
         };
-        if !policy::is_name(&arguments.name) {
+        if !chain_policy::is_name(&arguments.name) {
             return Err(Failure::new(format!(
                 "no box is named {:?}",
                 arguments.name

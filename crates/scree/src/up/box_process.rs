@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use base::with_causes;
-use hop::{Confinement, Spec, confine, confine_foreign, serve};
+use sandbox::{Confinement, Spec, confine, confine_foreign, serve};
 use world::World;
 use world::real::Stream;
 

@@ -11,12 +11,12 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use auth::{Authority, Credentials, certificate_key, server_config};
 use base::with_causes;
 use chain::{Attribution, MiddleBox, build};
-use frontend::nbd::Watcher;
-use hop::BoxServer;
-use identity::{Authority, Credentials, certificate_key, server_config};
-use policy::{BoxKind, BoxPolicy};
+use chain_policy::{BoxKind, BoxPolicy};
+use nbd::Watcher;
+use sandbox::BoxServer;
 use world::real::Listener;
 use world::{Endpoint, Wake, World, host};
 use zeroize::Zeroizing;
@@ -93,7 +93,7 @@ fn make(
     (wake, watcher): (Wake, &Watcher),
 ) -> Result<Vec<Box<dyn MiddleBox>>, Failure> {
     // It comes from a host, and becomes a path.
-    if !policy::is_name(name) {
+    if !chain_policy::is_name(name) {
         return Err(Failure::new(format!("there is no box {name:?} here")));
     }
     let path = folder.join("policies").join(format!("{name}.toml"));

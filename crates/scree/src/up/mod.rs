@@ -33,8 +33,8 @@ use std::io::{self, IsTerminal as _};
 use std::path::Path;
 
 use api::Client;
+use auth::Kind;
 use control::folder::api_socket;
-use identity::Kind;
 use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
 use world::World;

@@ -7,7 +7,7 @@ use agent::Agent;
 use api::Profile;
 use control::http::https::HttpsListener;
 use control::{Control, http};
-use monitor::Monitor;
+use metrics::Monitor;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use world::{World, host};

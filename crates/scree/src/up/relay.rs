@@ -17,11 +17,11 @@ use base::checksum::crc32c;
 use base::{BlockDevice as _, NbdUri};
 use chain::boxes::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
 use chain::{Attribution, Chain, Exchange, ExchangeError, MiddleBox, SizeRule, build};
-use frontend::nbd::client::{Broken, ClientOptions, ClientTls, NbdClient, Reconnect, Target};
-use frontend::nbd::{
+use chain_policy::{BoxKind, BoxPolicy, Policy};
+use nbd::client::{Broken, ClientOptions, ClientTls, NbdClient, Reconnect, Target};
+use nbd::{
     ExportOptions, ExportTable, ExportThread, ListenOptions, Server, ServerOptions, Watcher,
 };
-use policy::{BoxKind, BoxPolicy, Policy};
 use world::{Wake, World, host};
 
 use super::prepare;

@@ -17,10 +17,10 @@ use chain::{
     Attribution, DERIVATIONS_MAX, Derivations, KeySource, NoKeys, Programs, Remote, Room,
     StateFolder, Surroundings, Targets, Tenure, Unlimited,
 };
-use frontend::nbd::Watcher;
-use frontend::nbd::client::{ClientOptions, ClientTls, Departed, NbdClient, Target};
-use hop::{EventLines, Hops, HopsOptions};
-use policy::{Place, Policy};
+use chain_policy::{Place, Policy};
+use nbd::Watcher;
+use nbd::client::{ClientOptions, ClientTls, Departed, NbdClient, Target};
+use sandbox::{EventLines, Hops, HopsOptions};
 use world::real::ThreadPool;
 use world::{Clock, Disk, Wake, World, host};
 
@@ -106,7 +106,7 @@ impl Boxes {
             sockets: self
                 .folder
                 .as_ref()
-                .map(|folder| hop::sockets_folder(folder)),
+                .map(|folder| sandbox::sockets_folder(folder)),
             disk: Arc::clone(&self.world.disk),
             host: None,
             may_reach: Arc::new(|_| Ok(())),
@@ -119,7 +119,7 @@ impl Boxes {
 pub(super) fn policy_of(world: &World, path: &Path, volume: &str) -> Result<Policy, Failure> {
     let name = path.display();
     let failed = |reason: String| Failure::new(format!("the policy {name}: {reason}"));
-    let longest = policy::TEXT_BYTES_MAX as u64;
+    let longest = chain_policy::TEXT_BYTES_MAX as u64;
     let bytes = host::read_small(&*world.disk, path, longest)
         .map_err(|error| failed(with_causes(&error)))?;
     let text = str::from_utf8(&bytes).map_err(|_| failed("it is no text".to_owned()))?;

@@ -10,6 +10,7 @@ use agent::folder::traces;
 use agent::keys::{KeyEntry, Passphrase};
 use agent::vm::VmOptions;
 use api::{Client, Profile};
+use auth::Kind;
 use base::size::exact_bytes;
 use cache::store::CacheConfig;
 use catalog::retention::Retention;
@@ -17,8 +18,7 @@ use catalog::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN};
 use chain::Room;
 use control::database::{AddressError, PostgresUrl};
 use control::folder::{LookForRemains, Remains};
-use frontend::nbd::ServerTls;
-use identity::Kind;
+use nbd::ServerTls;
 use volume::VolumeConfig;
 use world::{World, host};
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::Profile;
+use auth::Kind;
 use daemon::{BEGIN_EVERY, Keeping, Service};
-use identity::Kind;
 use tokio::sync::watch;
 use world::{World, host};
 

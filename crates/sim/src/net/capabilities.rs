@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use auth::{Capability, Fence, ITEMS_MAX, Line, Scope, SigningKey, VerifyingKey};
 use base::{ClusterId, CopysetId, Lineage, SegmentId, VolumeId};
-use capability::{Capability, Fence, ITEMS_MAX, Line, Scope, SigningKey, VerifyingKey};
 use volume::catalog::{FreePlan, MemoryCatalog, PendingFree};
 use world::simulated::SimulatedClock;
 use world::{Clock, Millis};

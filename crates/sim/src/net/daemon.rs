@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use auth::VerifyingKey;
 use base::{ClusterId, UnitId};
-use capability::VerifyingKey;
 use daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Keeping, Session, Step};
 use unit::wire::{Request, VERSION};
 use unit::{FolderUnit, Unit, UnitError};

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use auth::{Capability, Fence, Scope, VerifyingKey};
 use base::{CopysetId, SegmentId, UnitId};
-use capability::{Capability, Fence, Scope, VerifyingKey};
 use unit::SlotRun;
 use unit::wire::{BODY_BYTES_MAX, Frames, Request, Status, put_frame};
 use world::Millis;

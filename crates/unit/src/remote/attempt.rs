@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use channel::{Channel, Outbox, Pipe as _};
+use net::{Channel, Outbox, Pipe as _};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use world::real::{Poller, Stream};

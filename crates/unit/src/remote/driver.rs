@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use channel::Pipe as _;
+use net::Pipe as _;
 use rustls::ClientConfig;
 use world::real::Poller;
 use world::{Endpoint, Interest, Ready};

@@ -63,7 +63,7 @@ pub(super) fn tls(world: &World, path: &Path) -> Result<Arc<ClientConfig>, Trans
         path: path.to_owned(),
         source,
     })?;
-    match identity::client_config(&[&pem], None) {
+    match auth::client_config(&[&pem], None) {
         Ok(config) => Ok(Arc::new(config)),
         Err(source) => Err(TransitError::Tls {
             path: path.to_owned(),

@@ -79,7 +79,7 @@ pub enum TransitError {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: identity::TlsError,
+        source: auth::TlsError,
     },
     /// The token's file cannot be read.
     #[error(transparent)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use agent::keys::config::TransitEntry;
 use agent::keys::{KeyEntry, KeyProvider as _, OpenKeyError, WrappingKey};
+use auth::{Authority, Credentials, KeyRequest, Lifetime};
 use base::{KeyId, Lineage};
-use identity::{Authority, Credentials, KeyRequest, Lifetime};
 use volume::seal::{DataKey, KeyError, UnwrapKeys as _};
 use world::Clock as _;
 use world::real::{RealClock, RealRandom};
@@ -51,7 +51,7 @@ fn tls(names: &[String]) -> (Arc<rustls::ServerConfig>, String) {
         key_pem: &request.key_pem,
     };
     let ca = authority.certificate_pem().to_owned();
-    let config = identity::server_config(&[&ca], credentials).expect("a server");
+    let config = auth::server_config(&[&ca], credentials).expect("a server");
     (Arc::new(config), ca)
 }
 

@@ -40,7 +40,7 @@ use base::{
 };
 
 use crate::luks::{Argon2Cost, DATA_OFFSET};
-use policy::EncryptConfig;
+use chain_policy::EncryptConfig;
 
 use crate::{MiddleBox, Surroundings};
 

@@ -16,7 +16,7 @@ use super::cipher::Cipher;
 use crate::Surroundings;
 use crate::derivations::Turn;
 use crate::luks::{Argon2Cost, DATA_OFFSET, Header, HeaderError, Saved, Step, Xts};
-use policy::{EncryptConfig, Format};
+use chain_policy::{EncryptConfig, Format};
 
 /// Read at once, in bytes.
 const PIECE_BYTES: usize = 1 << 20;

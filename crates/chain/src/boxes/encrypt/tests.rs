@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use frontend::memory::{Manners, MemoryDevice};
+use nbd::memory::{Manners, MemoryDevice};
 use world::simulated::{SimulatedClock, SimulatedPool, SimulatedRandom};
 use world::{Millis, Wake};
 use zeroize::Zeroizing;
 
-use policy::{EncryptConfig, Format};
+use chain_policy::{EncryptConfig, Format};
 
 use super::*;
 use crate::luks::{Header, Step, Xts};

@@ -36,7 +36,7 @@ use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
     Token, ZeroMode,
 };
-use policy::{BoxPolicy, OnFailure};
+use chain_policy::{BoxPolicy, OnFailure};
 
 use crate::{Door, Link, MiddleBox, Opening, Program, Surroundings};
 use below::Below;

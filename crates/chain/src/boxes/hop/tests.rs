@@ -8,7 +8,7 @@ use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Outcome,
     Started, Token, ZeroMode,
 };
-use policy::{BoxPolicy, Policy};
+use chain_policy::{BoxPolicy, Policy};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Millis, Wake, World};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::checksum::crc32c;
-use policy::{BoxKind, BoxPolicy, FlushRule};
+use chain_policy::{BoxKind, BoxPolicy, FlushRule};
 use world::World;
 
 use super::left::JOURNAL_SUFFIX;
@@ -60,7 +60,7 @@ impl Journal {
     #[must_use]
     pub(crate) fn of_policy(
         name: &str,
-        (config, below): (&policy::JournalConfig, u32),
+        (config, below): (&chain_policy::JournalConfig, u32),
         surroundings: Surroundings,
         state: StateFolder,
     ) -> Self {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use policy::{Action, Operation};
+use chain_policy::{Action, Operation};
 use serde::ser::{SerializeMap as _, SerializeStruct as _};
 use serde::{Serialize, Serializer};
 use world::Millis;

@@ -30,7 +30,7 @@ use std::time::Duration;
 use base::{
     BlockDevice, Completion, Durability, Extent, IoError, Outcome, Started, Token, ZeroMode,
 };
-use policy::MonitorConfig;
+use chain_policy::MonitorConfig;
 use sha2::{Digest as _, Sha256};
 use world::Clock;
 
@@ -362,7 +362,7 @@ impl MiddleBox for Monitor {
             match self.follower.disk() {
                 Some(disk) => disk.was_read(&range, &mut seen),
                 None if self.follower.is_reading() => {}
-                None => seen.push(Seen::Blocks(None, policy::Operation::Read, range)),
+                None => seen.push(Seen::Blocks(None, chain_policy::Operation::Read, range)),
             }
             if !seen.is_empty() {
                 self.tell(seen);

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use policy::{Action, Glob, MonitorConfig, Operation};
+use chain_policy::{Action, Glob, MonitorConfig, Operation};
 use sha2::{Digest as _, Sha256};
 
 /// What a rate is counted over.
@@ -210,7 +210,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use policy::{BoxKind, Policy};
+    use chain_policy::{BoxKind, Policy};
 
     use super::*;
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use policy::{Action, MonitorConfig, Operation};
+use chain_policy::{Action, MonitorConfig, Operation};
 
 use super::event::{Detail, Event, FileEvent, What};
 use super::rules::{Rules, Verdict};

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, Durability, IoError, Outcome, Started, Token, ZeroMode};
-use frontend::memory::{Manners, MemoryDevice};
-use policy::Policy;
+use chain_policy::Policy;
+use nbd::memory::{Manners, MemoryDevice};
 use serde_json::Value;
 use tempfile::TempDir;
 use world::simulated::{SimulatedClock, Simulation};

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use base::checksum;
-use policy::Glob;
+use chain_policy::Glob;
 
 use super::granules::Granules;
 use crate::extfs::{Live, Owner};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::{BlockDevice, Durability, IoError, Started, Token, ZeroMode};
 
-use policy::Place;
+use chain_policy::Place;
 
 use super::choice::Choice;
 use crate::remote::Remote;

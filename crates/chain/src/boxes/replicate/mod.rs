@@ -49,7 +49,7 @@ use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, ExtentKind, IoError,
     Outcome, Started, Token, ZeroMode,
 };
-use policy::ReplicateConfig;
+use chain_policy::ReplicateConfig;
 
 use choice::Choice;
 use fill::Fill;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ::trace::{Outcome, Trace as Recorded, Verb};
 use base::{BlockDevice as _, Completion, Durability, IoError, Started, ZeroMode};
-use frontend::memory::{Manners, MemoryDevice};
-use policy::TraceConfig;
+use chain_policy::TraceConfig;
+use nbd::memory::{Manners, MemoryDevice};
 use world::simulated::Simulation;
 use world::{OpenMode, Wake};
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, Durability, Outcome, Started, Token};
-use policy::Policy;
+use chain_policy::Policy;
 use world::Wake;
 use world::simulated::{SimulatedRandom, Simulation};
 

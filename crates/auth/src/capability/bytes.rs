@@ -1,0 +1,201 @@
+//! A capability as bytes (docs/protocol.md, "Capability").
+
+use base::codec::{OutOfBytes, Reader, Writer};
+use base::{ClusterId, CopysetId, SegmentId, UnitId};
+use world::Millis;
+
+use crate::capability::{Capability, Fence, Line, Scope};
+
+const FORMAT: u16 = 1;
+
+/// A capability names no more than this, of whatever it names.
+pub const ITEMS_MAX: usize = 1024;
+
+const LEASE: u16 = 1;
+const READ: u16 = 2;
+const FREE: u16 = 3;
+const MEND: u16 = 4;
+const COUNT: u16 = 5;
+
+/// Why bytes are no capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadCapability {
+    /// They end early, or go on.
+    #[error("the capability is {0} bytes long, and should have another length")]
+    Length(usize),
+    /// A newer controller made it.
+    #[error("the capability has format {0}; this program knows format 1")]
+    Format(u16),
+    /// It is of no kind that there is, or of a newer one.
+    #[error("there is no capability of kind {0}")]
+    Kind(u16),
+    /// It names too much, or what cannot be.
+    #[error("the capability names what cannot be")]
+    Items,
+    /// The key that should have signed it has not.
+    #[error("the capability is not signed by this cluster's controllers")]
+    Signature,
+}
+
+impl Capability {
+    /// Its bytes, not signed.
+    ///
+    /// # Panics
+    /// If it names more than [`ITEMS_MAX`].
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut items = Vec::new();
+        let none = (Line::NONE, Fence(0), 0);
+        let (kind, count, (line, fence, epoch)) = match &self.scope {
+            Scope::Lease {
+                line,
+                fence,
+                epoch,
+                serials,
+            } => {
+                for range in serials {
+                    items.put_u64(range.start);
+                    items.put_u64(range.end.saturating_sub(range.start));
+                }
+                (LEASE, serials.len(), (*line, *fence, *epoch))
+            }
+            Scope::Read { lines } => {
+                lines.iter().for_each(|line| items.put_u64(line.0));
+                (READ, lines.len(), none)
+            }
+            Scope::Free { segments } => {
+                segments.iter().for_each(|id| items.put_u64(id.bits()));
+                (FREE, segments.len(), none)
+            }
+            Scope::Mend { copysets, units } => {
+                for copyset in copysets {
+                    items.put_u64(copyset.number().into());
+                }
+                assert!(units.len() <= ITEMS_MAX, "{} units", units.len());
+                items.put_u64(units.len() as u64);
+                units.iter().for_each(|unit| items.put_u128(unit.as_u128()));
+                (MEND, copysets.len(), none)
+            }
+            Scope::Count { leases } => {
+                items.put_u64(*leases);
+                (COUNT, 1, none)
+            }
+        };
+        assert!(count <= ITEMS_MAX, "a capability names {count} things");
+        bytes.put_u16(FORMAT);
+        bytes.put_u16(kind);
+        bytes.put_u32(count as u32);
+        bytes.put_u128(self.cluster.as_u128());
+        bytes.put_bytes(&self.holder);
+        // Two's complement, as Rust casts.
+        bytes.put_u64(self.made.0 as u64);
+        bytes.put_u64(self.ends.0 as u64);
+        bytes.put_u64(line.0);
+        bytes.put_u64(fence.0);
+        bytes.put_u32(epoch);
+        bytes.put_u32(self.generation);
+        bytes.extend(items);
+        bytes
+    }
+
+    /// Reads one. Says nothing of who made it.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, BadCapability> {
+        let mut reader = Reader::new(bytes);
+        let capability = Self::read(&mut reader)
+            .map_err(|error| error.unwrap_or(BadCapability::Length(bytes.len())))?;
+        match reader.remaining() {
+            0 => Ok(capability),
+            _ => Err(BadCapability::Length(bytes.len())),
+        }
+    }
+
+    /// Fails with `None` where the bytes end.
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Option<BadCapability>> {
+        let format = reader.u16().or_end()?;
+        if format != FORMAT {
+            return Err(Some(BadCapability::Format(format)));
+        }
+        let kind = reader.u16().or_end()?;
+        let count = reader.u32().or_end()? as usize;
+        if count > ITEMS_MAX {
+            return Err(Some(BadCapability::Items));
+        }
+        let cluster = ClusterId::from_random(reader.u128().or_end()?);
+        let holder = reader.array().or_end()?;
+        let made = Millis(reader.u64().or_end()? as i64);
+        let ends = Millis(reader.u64().or_end()? as i64);
+        let line = Line(reader.u64().or_end()?);
+        let fence = Fence(reader.u64().or_end()?);
+        let epoch = reader.u32().or_end()?;
+        let generation = reader.u32().or_end()?;
+        let items = |reader: &mut Reader<'_>| -> Result<Vec<u64>, Option<BadCapability>> {
+            (0..count).map(|_| reader.u64().or_end()).collect()
+        };
+        let scope = match kind {
+            LEASE => {
+                let mut serials = Vec::with_capacity(count);
+                for _ in 0..count {
+                    let (first, length) = (reader.u64().or_end()?, reader.u64().or_end()?);
+                    let end = first.checked_add(length).filter(|end| *end > first);
+                    serials.push(first..end.ok_or(BadCapability::Items)?);
+                }
+                Scope::Lease {
+                    line,
+                    fence,
+                    epoch,
+                    serials,
+                }
+            }
+            READ => {
+                let lines = items(reader)?.into_iter().map(Line).collect();
+                Scope::Read { lines }
+            }
+            FREE => {
+                let ids = items(reader)?.into_iter().map(SegmentId::from_bits);
+                let segments: Vec<SegmentId> =
+                    ids.collect::<Option<_>>().ok_or(BadCapability::Items)?;
+                if !segments.is_sorted() {
+                    return Err(Some(BadCapability::Items));
+                }
+                Scope::Free { segments }
+            }
+            MEND => {
+                let numbers = items(reader)?.into_iter();
+                let ids = numbers.map(|number| CopysetId::new(number.try_into().ok()?));
+                let copysets = ids.collect::<Option<_>>().ok_or(BadCapability::Items)?;
+                let count = reader.u64().or_end()?;
+                if count > ITEMS_MAX as u64 {
+                    return Err(Some(BadCapability::Items));
+                }
+                let mut units = Vec::new();
+                for _ in 0..count {
+                    units.push(UnitId::from_random(reader.u128().or_end()?));
+                }
+                Scope::Mend { copysets, units }
+            }
+            COUNT => match items(reader)?[..] {
+                [leases] => Scope::Count { leases },
+                _ => return Err(Some(BadCapability::Items)),
+            },
+            other => return Err(Some(BadCapability::Kind(other))),
+        };
+        Ok(Self {
+            cluster,
+            holder,
+            made,
+            ends,
+            generation,
+            scope,
+        })
+    }
+}
+
+trait OrEnd<T> {
+    fn or_end(self) -> Result<T, Option<BadCapability>>;
+}
+
+impl<T> OrEnd<T> for Result<T, OutOfBytes> {
+    fn or_end(self) -> Result<T, Option<BadCapability>> {
+        self.map_err(|_| None)
+    }
+}

@@ -1,0 +1,224 @@
+//! Signing and verifying.
+
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
+use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
+use zeroize::Zeroizing;
+
+use crate::capability::{BadCapability, Capability};
+
+/// The length of a signature, in bytes.
+pub const SIGNATURE_BYTES: usize = 64;
+
+/// Signed with every capability and not sent: nothing else that this key signs
+/// can be taken for one.
+const DOMAIN: &[u8; 16] = b"scree capability";
+
+/// A capability and its signature, as it is sent. Nothing is known of it yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SignedCapability(pub Vec<u8>);
+
+/// What controllers sign with.
+pub struct SigningKey(Ed25519KeyPair);
+
+/// What daemons verify with: 32 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VerifyingKey(pub [u8; 32]);
+
+/// The length of a key, for HKDF.
+struct Seed;
+
+impl KeyType for Seed {
+    fn len(&self) -> usize {
+        32
+    }
+}
+
+impl SigningKey {
+    /// The key that belongs to a secret of the cluster's controllers, of any
+    /// length: all that have the secret sign with the same key.
+    #[must_use]
+    pub fn derive(secret: &[u8]) -> Self {
+        let mut seed = Zeroizing::new([0; 32]);
+        Salt::new(HKDF_SHA256, b"scree")
+            .extract(secret)
+            .expand(&[b"capability signing key"], Seed)
+            .and_then(|key| key.fill(&mut *seed))
+            .expect("32 bytes are few enough for HKDF");
+        let pair = Ed25519KeyPair::from_seed_unchecked(&*seed);
+        Self(pair.expect("any 32 bytes are a seed"))
+    }
+
+    /// The other half.
+    ///
+    /// # Panics
+    /// Never: an Ed25519 key has 32 bytes.
+    #[must_use]
+    pub fn verifying_key(&self) -> VerifyingKey {
+        let public = self.0.public_key().as_ref();
+        VerifyingKey(public.try_into().expect("32 bytes"))
+    }
+
+    /// Signs a capability.
+    ///
+    /// # Panics
+    /// If it names more than [`ITEMS_MAX`](crate::capability::ITEMS_MAX) things.
+    #[must_use]
+    pub fn sign(&self, capability: &Capability) -> SignedCapability {
+        self.sign_bytes(&capability.encode())
+    }
+
+    /// Signs what may be no capability: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sign_bytes(&self, bytes: &[u8]) -> SignedCapability {
+        let signature = self.0.sign(&signed_text(bytes));
+        SignedCapability([bytes, signature.as_ref()].concat())
+    }
+}
+
+impl VerifyingKey {
+    /// Reads a capability that the other half has signed.
+    ///
+    /// # Errors
+    /// [`BadCapability`].
+    pub fn verify(&self, signed: &[u8]) -> Result<Capability, BadCapability> {
+        let length = signed.len();
+        let end = length
+            .checked_sub(SIGNATURE_BYTES)
+            .ok_or(BadCapability::Length(length))?;
+        let (bytes, signature) = signed.split_at(end);
+        UnparsedPublicKey::new(&ED25519, self.0)
+            .verify(&signed_text(bytes), signature)
+            .map_err(|_| BadCapability::Signature)?;
+        Capability::decode(bytes)
+    }
+}
+
+fn signed_text(bytes: &[u8]) -> Vec<u8> {
+    [DOMAIN, bytes].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{ClusterId, CopysetId, SegmentId, UnitId};
+    use proptest::prelude::*;
+    use world::Millis;
+
+    use super::*;
+    use crate::capability::{Fence, ITEMS_MAX, Line, Scope};
+
+    fn of(scope: Scope) -> Capability {
+        Capability {
+            cluster: ClusterId::from_random(1),
+            holder: [9; 32],
+            made: Millis(-5),
+            ends: Millis(60_000),
+            generation: 2,
+            scope,
+        }
+    }
+
+    fn scopes() -> impl Strategy<Value = Scope> {
+        let numbers = || prop::collection::vec(any::<u64>(), 0..20);
+        let serials =
+            (0..1_u64 << 36, 1..1_u64 << 20).prop_map(|(first, count)| first..first + count);
+        let serials = prop::collection::vec(serials, 0..20);
+        prop_oneof![
+            (any::<u64>(), any::<u64>(), any::<u32>(), serials).prop_map(
+                |(line, fence, epoch, serials)| Scope::Lease {
+                    line: Line(line),
+                    fence: Fence(fence),
+                    epoch,
+                    serials,
+                }
+            ),
+            numbers().prop_map(|lines| Scope::Read {
+                lines: lines.into_iter().map(Line).collect(),
+            }),
+            numbers().prop_map(|ids| {
+                let ids = ids.into_iter().map(|id| id >> 16);
+                let mut segments: Vec<_> = ids.filter_map(SegmentId::from_bits).collect();
+                segments.sort_unstable();
+                Scope::Free { segments }
+            }),
+            (
+                prop::collection::vec(0_u16..4096, 0..20),
+                prop::collection::vec(any::<u128>(), 0..20)
+            )
+                .prop_map(|(ids, units)| Scope::Mend {
+                    copysets: ids.into_iter().filter_map(CopysetId::new).collect(),
+                    units: units.into_iter().map(UnitId::from_random).collect(),
+                }),
+            any::<u64>().prop_map(|leases| Scope::Count { leases }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_signed_is_read_back_and_nothing_else(
+            scope in scopes(),
+            flip in any::<prop::sample::Index>(),
+            bit in 0..8_u32,
+        ) {
+            let key = SigningKey::derive(b"secret");
+            let capability = of(scope);
+            let SignedCapability(bytes) = key.sign(&capability);
+            let verifier = key.verifying_key();
+            prop_assert_eq!(verifier.verify(&bytes), Ok(capability));
+            let other = SigningKey::derive(b"another").verifying_key();
+            prop_assert_eq!(other.verify(&bytes), Err(BadCapability::Signature));
+            let mut altered = bytes.clone();
+            altered[flip.index(bytes.len())] ^= 1 << bit;
+            prop_assert!(verifier.verify(&altered).is_err());
+            prop_assert!(verifier.verify(&bytes[..flip.index(bytes.len())]).is_err());
+        }
+
+        #[test]
+        fn bytes_that_anybody_signed_are_read_without_harm(
+            bytes in prop::collection::vec(any::<u8>(), 0..400),
+        ) {
+            let key = SigningKey::derive(b"secret");
+            let _ = key.verifying_key().verify(&key.sign_bytes(&bytes).0);
+        }
+    }
+
+    #[test]
+    fn odd_capabilities_are_refused_with_their_reason() {
+        let key = SigningKey::derive(b"secret");
+        let read = of(Scope::Read {
+            lines: vec![Line(1)],
+        });
+        let refused = |at: usize, value: u8| {
+            let mut bytes = read.encode();
+            bytes[at] = value;
+            let signed = key.sign_bytes(&bytes);
+            key.verifying_key()
+                .verify(&signed.0)
+                .expect_err("it is odd")
+        };
+        assert_eq!(refused(0, 2), BadCapability::Format(2));
+        assert_eq!(refused(2, 6), BadCapability::Kind(6));
+        assert_eq!(refused(4, 2), BadCapability::Length(104));
+        assert_eq!(refused(4, 0), BadCapability::Length(104));
+        assert_eq!(refused(6, 1), BadCapability::Items);
+        let lease = of(Scope::Lease {
+            line: Line(1),
+            fence: Fence(1),
+            epoch: 1,
+            serials: std::iter::once(5..5).collect(),
+        });
+        let SignedCapability(bytes) = key.sign(&lease);
+        let verifier = key.verifying_key();
+        assert_eq!(verifier.verify(&bytes), Err(BadCapability::Items));
+        assert_eq!(verifier.verify(&[]), Err(BadCapability::Length(0)));
+    }
+
+    #[test]
+    fn the_largest_fits() {
+        let key = SigningKey::derive(b"secret");
+        let lines = (0..ITEMS_MAX as u64).map(Line).collect();
+        let capability = of(Scope::Read { lines });
+        let SignedCapability(bytes) = key.sign(&capability);
+        assert_eq!(key.verifying_key().verify(&bytes), Ok(capability));
+    }
+}

@@ -1,0 +1,20 @@
+//! Floor 2: who a caller is, and what it may do.
+//!
+//! * [`identity`]: authorities, certificates, one-time tokens, and TLS made of them.
+//! * [`capability`]: signed permissions that unit daemons verify.
+//!
+//! This crate must not know users, volumes, SQL, or where files lie.
+
+pub mod capability;
+pub mod identity;
+
+pub use capability::{
+    BadCapability, Capability, Fence, ITEMS_MAX, Line, SIGNATURE_BYTES, Scope, SignedCapability,
+    SigningKey, VerifyingKey,
+};
+pub use identity::{
+    Authority, AuthorityError, BadSubject, BadToken, Credentials, EnrolmentToken, KeyFingerprint,
+    KeyRequest, Kind, Lifetime, NoSubject, Peer, PeerError, ServerTls, SignedBy, Subject, TlsError,
+    TokenHash, certificate_end, certificate_fingerprint, certificate_key, client_config,
+    pinned_client_config, requested_key, server_config, trusting_client_config,
+};

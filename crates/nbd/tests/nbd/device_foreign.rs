@@ -1,0 +1,152 @@
+//! The client as a device, against servers of others. They must be installed: without one
+//! its test fails and says so.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use base::{BlockDevice, Durability, ExtentKind, IoError};
+use nbd::client::Broken;
+
+use crate::asker::{Asker, options};
+use crate::device::same_as_an_array;
+use crate::support::{MIB, eventually};
+
+/// A server that runs until this is dropped.
+struct Foreign {
+    child: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Foreign {
+    fn start(tool: &str, arguments: impl FnOnce(&Path) -> Vec<String>) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new(tool);
+        command.args(arguments(&folder.path().join("socket")));
+        command.env("PATH", "/usr/bin:/bin:/usr/sbin:/usr/local/bin");
+        let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = match child {
+            Ok(child) => child,
+            Err(error) => panic!("{tool} cannot be run ({error}): this test needs it installed"),
+        };
+        let foreign = Self { child, folder };
+        eventually("it listens", || {
+            foreign.folder.path().join("socket").exists()
+        });
+        foreign
+    }
+
+    fn nbdkit(arguments: &[&str]) -> Self {
+        Self::start("nbdkit", |socket| {
+            let own = ["--foreground", "--unix", &socket.display().to_string()].map(str::to_owned);
+            let given = arguments.iter().map(|word| (*word).to_owned());
+            own.into_iter().chain(given).collect()
+        })
+    }
+
+    fn open(&self, export: &str) -> Result<Asker, Broken> {
+        let socket = self.folder.path().join("socket");
+        // The name may be there before anybody listens.
+        let mut opened = Asker::at(&socket, options(export));
+        for _ in 0..1000 {
+            if !matches!(opened, Err(Broken::Socket(_))) {
+                break;
+            }
+            std::thread::yield_now();
+            opened = Asker::at(&socket, options(export));
+        }
+        opened
+    }
+}
+
+#[test]
+fn nbdkits_memory_is_a_disk() {
+    let server = Foreign::nbdkit(&["memory", "1M"]);
+    let mut asker = server.open("").expect("it is served");
+    let can = asker.device.capabilities();
+    assert!(can.can_extents && can.can_trim && can.can_write_zeroes);
+    same_as_an_array(&mut asker, MIB, 1, 60);
+    asker.trim(0, MIB as u64).expect("trimmed");
+    asker
+        .write(65536, &[1; 65536], Durability::Durable)
+        .expect("written");
+    let runs = asker.extents(0, MIB as u64).expect("told");
+    assert_eq!(runs[0].length, 65536);
+    assert_eq!(runs[0].kind, ExtentKind::Hole);
+    assert_eq!(runs[1].kind, ExtentKind::Data);
+}
+
+#[test]
+fn nbdkit_without_structured_replies_is_the_same_disk() {
+    let server = Foreign::nbdkit(&["--no-sr", "memory", "1M"]);
+    let mut asker = server.open("").expect("it is served");
+    assert!(!asker.device.capabilities().can_extents);
+    same_as_an_array(&mut asker, MIB, 2, 60);
+    assert_eq!(asker.extents(0, 4096), Err(IoError::NotSupported));
+}
+
+#[test]
+fn a_server_without_verbs_and_with_a_smallest_block_gets_no_others() {
+    let policy = [
+        "--filter=blocksize-policy",
+        "memory",
+        "1M",
+        "blocksize-minimum=4096",
+        "blocksize-preferred=65536",
+        "blocksize-maximum=65536",
+        "blocksize-error-policy=error",
+    ];
+    let server = Foreign::nbdkit(&policy);
+    let mut asker = server.open("").expect("it is served");
+    assert_eq!(asker.device.geometry().block_bytes, 65536);
+    let data: Vec<u8> = (0..MIB).map(|at| (at / 999) as u8).collect();
+    asker
+        .write(0, &data, Durability::Durable)
+        .expect("it is cut");
+    assert_eq!(asker.read(0, MIB), Ok(data));
+    assert_eq!(asker.read(512, 512), Err(IoError::NotSupported));
+    asker.trim(100, 20_000).expect("whole blocks of it");
+
+    let server = Foreign::nbdkit(&["--read-only", "memory", "1M"]);
+    let mut asker = server.open("").expect("it is served");
+    assert!(asker.device.capabilities().read_only);
+    let refused = asker.write(0, &[1], Durability::Volatile);
+    assert_eq!(refused, Err(IoError::ReadOnly));
+}
+
+#[test]
+fn a_server_that_fails_now_and_then_is_a_disk_that_does() {
+    let server = Foreign::nbdkit(&["--filter=error", "memory", "1M", "error-pread-rate=100%"]);
+    let mut asker = server.open("").expect("it is served");
+    let failed = asker.read(0, 4096);
+    assert!(matches!(failed, Err(IoError::Damaged(_))), "{failed:?}");
+    asker
+        .write(0, &[1; 512], Durability::Volatile)
+        .expect("written");
+}
+
+#[test]
+fn qemus_server_is_a_disk() {
+    let server = Foreign::start("qemu-nbd", |socket| {
+        let image = socket.with_file_name("image");
+        std::fs::File::create(&image)
+            .and_then(|file| file.set_len(MIB as u64))
+            .expect("a file");
+        ["-t", "-e", "4", "-f", "raw", "-x", "disk", "-k"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([socket.display().to_string(), image.display().to_string()])
+            .collect()
+    });
+    let mut asker = server.open("disk").expect("it is served");
+    same_as_an_array(&mut asker, MIB, 3, 40);
+    asker.trim(0, MIB as u64).expect("trimmed");
+    assert!(asker.extents(0, MIB as u64).is_ok());
+    assert!(matches!(server.open("other"), Err(Broken::Refused(_))));
+}

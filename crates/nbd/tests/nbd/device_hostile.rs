@@ -1,0 +1,354 @@
+//! Servers that say what no server may say, or nothing.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{BlockDevice, IoError, Started};
+use nbd::client::{Broken, ClientOptions, Nonsense, State};
+use world::simulated::SimulatedClock;
+
+use crate::asker::{Asker, connected, options};
+
+const SIZE: u64 = 1 << 20;
+
+/// HAS_FLAGS, FLUSH, FUA, TRIM, WRITE_ZEROES, CACHE.
+const FLAGS: u16 = 1 | 4 | 8 | 32 | 64 | 1024;
+
+/// The server's side of a handshake with structured replies, size and flags, and what
+/// begins to come afterwards.
+pub fn welcome(size: u64) -> Vec<u8> {
+    let reply = |option: u32, kind: u32, data: &[u8]| {
+        let words = [option, kind, data.len() as u32].map(u32::to_be_bytes);
+        [
+            &0x0003_e889_0455_65a9_u64.to_be_bytes(),
+            &words.concat()[..],
+            data,
+        ]
+        .concat()
+    };
+    let info = [&[0, 0][..], &size.to_be_bytes(), &FLAGS.to_be_bytes()].concat();
+    let context = [&7_u32.to_be_bytes()[..], b"base:allocation"].concat();
+    [
+        b"NBDMAGICIHAVEOPT\0\x03".to_vec(),
+        reply(8, 1, &[]),
+        reply(10, 4, &context),
+        reply(10, 1, &[]),
+        reply(7, 3, &info),
+        reply(7, 1, &[]),
+    ]
+    .concat()
+}
+
+fn chunk(flags: u16, kind: u16, cookie: u64, body: &[u8]) -> Vec<u8> {
+    [
+        &0x668e_33ef_u32.to_be_bytes()[..],
+        &flags.to_be_bytes(),
+        &kind.to_be_bytes(),
+        &cookie.to_be_bytes(),
+        &(body.len() as u32).to_be_bytes(),
+        body,
+    ]
+    .concat()
+}
+
+fn data(flags: u16, cookie: u64, offset: u64, length: usize) -> Vec<u8> {
+    let body = [&offset.to_be_bytes()[..], &vec![7; length]].concat();
+    chunk(flags, 1, cookie, &body)
+}
+
+fn hole(flags: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+    let body = [&offset.to_be_bytes()[..], &length.to_be_bytes()].concat();
+    chunk(flags, 2, cookie, &body)
+}
+
+fn simple(cookie: u64, errno: u32) -> Vec<u8> {
+    let words = [0x6744_6698, errno].map(u32::to_be_bytes).concat();
+    [&words[..], &cookie.to_be_bytes()].concat()
+}
+
+/// A client of somebody who has said `said`, and says no more.
+fn client_of(said: &[u8], options: ClientOptions) -> (Asker, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let mut asker = Asker::over(connected(theirs), options);
+    let mut server = ours;
+    server.write_all(said).expect("there is room");
+    asker.turn(Duration::ZERO);
+    (asker, server)
+}
+
+fn why(asker: &Asker) -> Broken {
+    match asker.device.state() {
+        State::Broken { why } => why,
+        state => panic!("{state:?}"),
+    }
+}
+
+/// Requests 0 (a read of 100 bytes at 1000), 1 (a write) and 2 (a block status of 64 KiB)
+/// are under way. What comes of an answer.
+fn answered_by(said: &[u8], piece: usize) -> (Asker, [u64; 3]) {
+    let (mut asker, mut server) = client_of(&welcome(SIZE), options("disk"));
+    assert_eq!(asker.device.state(), State::Ready);
+    let tokens = [
+        asker.begin(|device, token| device.read(token, 1000, &mut [0; 100])),
+        asker.begin(|device, token| {
+            device.write(token, 5000, &[1; 500], base::Durability::Volatile)
+        }),
+        asker.begin(|device, token| device.extents(token, 0, 65536, &mut Vec::new())),
+    ];
+    asker.turn(Duration::ZERO);
+    for piece in said.chunks(piece) {
+        // It may have hung up.
+        let _ = server.write_all(piece);
+        asker.turn(Duration::ZERO);
+    }
+    (asker, tokens.map(|token| token.expect("begun")))
+}
+
+#[test]
+fn nonsense_ends_the_connection_and_is_named() {
+    let extents = |words: &[u32]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        chunk(1, 5, 2, &bytes)
+    };
+    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
+        ("an unknown cookie", simple(99, 0), "request 99"),
+        (
+            "one that is answered",
+            [simple(1, 0), simple(1, 0)].concat(),
+            "request 1,",
+        ),
+        ("no magic", vec![1; 16], "begins with 0x01010101"),
+        ("a simple reply to a read", simple(0, 0), "wrong form"),
+        (
+            "data for a write",
+            data(1, 1, 5000, 500),
+            "kind 0x1 with 508",
+        ),
+        ("data before it", data(1, 0, 999, 100), "100 bytes at 999"),
+        ("data behind it", data(1, 0, 1001, 100), "100 bytes at 1001"),
+        (
+            "data far away",
+            data(1, 0, u64::MAX - 3, 100),
+            "at 18446744073709551612",
+        ),
+        ("too many data", data(1, 0, 1000, 101), "kind 0x1 with 109"),
+        ("no data", data(1, 0, 1000, 0), "kind 0x1 with 8"),
+        (
+            "too few data",
+            data(1, 0, 1000, 99),
+            "ends 1 bytes too soon",
+        ),
+        (
+            "nothing at all",
+            chunk(1, 0, 0, &[]),
+            "ends 100 bytes too soon",
+        ),
+        (
+            "data twice",
+            [data(0, 0, 1000, 50), data(1, 0, 1049, 51)].concat(),
+            "51 bytes at 1049",
+        ),
+        ("a hole of nothing", hole(1, 0, 1000, 0), "0 bytes at 1000"),
+        ("a large hole", hole(1, 0, 1000, 101), "101 bytes at 1000"),
+        ("nothing, not the end", chunk(0, 0, 0, &[]), "kind 0x0"),
+        ("an unknown kind", chunk(1, 77, 0, &[]), "kind 0x4d"),
+        (
+            "a short error",
+            chunk(1, 0x8001, 0, &[0, 0, 0, 5]),
+            "kind 0x8001",
+        ),
+        (
+            "an error whose words are missing",
+            chunk(1, 0x8001, 0, &[0, 0, 0, 5, 0, 9, b'x']),
+            "kind 0x8001",
+        ),
+        ("extents of a read", chunk(1, 5, 0, &[0; 12]), "kind 0x5"),
+        (
+            "extents of another context",
+            extents(&[8, 4096, 0]),
+            "extents of request 2",
+        ),
+        (
+            "an extent of no bytes",
+            extents(&[7, 0, 0]),
+            "extents of request 2",
+        ),
+        (
+            "extents behind the end",
+            extents(&[7, 65536, 0, 1, 0]),
+            "extents of request 2",
+        ),
+        ("half an extent", extents(&[7, 65536, 0, 1]), "kind 0x5"),
+        ("no extents", chunk(1, 0, 2, &[]), "extents of request 2"),
+        (
+            "an endless block status",
+            [&chunk(1, 5, 2, &[])[..16], &[0x7f; 4]].concat(),
+            "kind 0x5",
+        ),
+        (
+            "an endless read",
+            [&chunk(1, 1, 0, &[])[..16], &[0xff; 4]].concat(),
+            "kind 0x1 with 4294967295",
+        ),
+    ];
+    for (what, said, named) in cases {
+        for piece in [1, 7, usize::MAX] {
+            let (mut asker, tokens) = answered_by(&said, piece.min(said.len()));
+            let why = why(&asker);
+            assert!(matches!(why, Broken::Nonsense(_)), "{what}: {why}");
+            assert!(why.to_string().contains(named), "{what}: {why}");
+            let failed = asker.wait(tokens[0]).expect_err(what);
+            assert!(
+                matches!(failed, IoError::Unavailable(_)),
+                "{what}: {failed}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_odd_and_allowed_is_understood() {
+    let words = [7_u32, 4096, 0, 1 << 30, 3].map(u32::to_be_bytes).concat();
+    let said = [
+        hole(0, 0, 1050, 10),
+        data(0, 0, 1060, 40),
+        simple(1, 28),
+        chunk(1, 5, 2, &words),
+        data(0, 0, 1000, 50),
+        chunk(1, 0, 0, &[]),
+    ]
+    .concat();
+    for piece in [1, 11, said.len()] {
+        let (mut asker, [read, write, status]) = answered_by(&said, piece);
+        let expected = [vec![7; 50], vec![0; 10], vec![7; 40]].concat();
+        assert_eq!(asker.wait(read), Ok(base::Outcome::Data(expected)));
+        assert!(matches!(asker.wait(write), Err(IoError::NoSpace(_))));
+        let Ok(base::Outcome::Extents(runs)) = asker.wait(status) else {
+            panic!("no extents");
+        };
+        let lengths: Vec<_> = runs.iter().map(|run| run.length).collect();
+        assert_eq!(lengths, [4096, 65536 - 4096], "no more than was asked for");
+    }
+}
+
+#[test]
+fn an_error_among_data_fails_the_read_and_nothing_else() {
+    let message = [&5_u32.to_be_bytes()[..], &[0, 4], b"bad\n"].concat();
+    let at = 1004_u64.to_be_bytes();
+    let said = [
+        data(0, 0, 1000, 4),
+        chunk(0, 0x8002, 0, &[&message[..], &at].concat()),
+        chunk(1, 0, 0, &[]),
+        simple(1, 0),
+    ]
+    .concat();
+    let (mut asker, [read, write, _]) = answered_by(&said, 5);
+    let Err(IoError::Damaged(words)) = asker.wait(read) else {
+        panic!("it failed");
+    };
+    assert!(words.contains("error 5, bad\\n"), "{words}");
+    assert_eq!(asker.wait(write), Ok(base::Outcome::Done));
+    assert_eq!(asker.device.state(), State::Ready);
+}
+
+#[test]
+fn a_handshake_that_makes_no_sense_is_named() {
+    let whole = welcome(SIZE);
+    let changed = |at: usize, to: &[u8]| {
+        let mut said = whole.clone();
+        said[at..at + to.len()].copy_from_slice(to);
+        said
+    };
+    let old = [
+        &b"NBDMAGIC"[..],
+        &0x0000_4202_8186_1253_u64.to_be_bytes(),
+        &[0; 130],
+    ]
+    .concat();
+    let cases = [
+        (
+            "no NBD",
+            b"SSH-2.0-OpenSSH_9".to_vec(),
+            "as no NBD server does",
+        ),
+        ("the old protocol", old, "old protocol"),
+        ("no fixed newstyle", changed(16, &[0, 2]), "old protocol"),
+        ("no magic", changed(18, &[9]), "begins with 0x09"),
+        ("another option", changed(29, &[9]), "as if it were 9"),
+        (
+            "a long reply",
+            changed(34, &[9]),
+            "kind 0x1 with 150994944 bytes",
+        ),
+        ("a reply of no known kind", changed(33, &[9]), "kind 0x9"),
+    ];
+    for (what, said, named) in cases {
+        let (asker, _server) = client_of(&said, options("disk"));
+        let said = why(&asker).to_string();
+        assert!(said.contains(named), "{what}: {said}");
+    }
+    let (asker, server) = client_of(&whole[..100], options("disk"));
+    assert_eq!(asker.device.state(), State::Connecting);
+    server.shutdown(Shutdown::Write).expect("a socket");
+    let mut asker = asker;
+    asker.turn(Duration::ZERO);
+    assert_eq!(why(&asker), Broken::Closed);
+}
+
+#[test]
+fn a_server_that_never_ends_its_options_is_left() {
+    let option = &welcome(SIZE)[38..];
+    // Contexts, and no end of them.
+    let one = &option[..20 + 19];
+    let said = [&welcome(SIZE)[..38], &one.repeat(1000)].concat();
+    let (asker, _server) = client_of(&said, options("disk"));
+    let expected = Broken::Nonsense(Nonsense::OptionReplies(10));
+    assert_eq!(why(&asker), expected);
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_left_in_time_and_not_before() {
+    let clock = Arc::new(SimulatedClock::default());
+    let with = || ClientOptions::new("disk", clock.clone());
+    // In the handshake.
+    let (mut asker, _server) = client_of(&welcome(SIZE)[..40], with());
+    clock.advance(Duration::from_millis(9_999));
+    asker.poll();
+    assert_eq!(asker.device.state(), State::Connecting);
+    assert_eq!(asker.device.next_timer(), Some(Duration::from_millis(1)));
+    clock.advance(Duration::from_millis(1));
+    asker.poll();
+    assert!(matches!(why(&asker), Broken::Late { .. }));
+    // A request, of which something goes on.
+    let (mut asker, mut server) = client_of(&welcome(SIZE), with());
+    assert_eq!(asker.device.next_timer(), None, "nothing is waited for");
+    clock.advance(Duration::from_secs(100));
+    asker.poll();
+    let read = asker.begin(|device, token| device.read(token, 0, &mut [0; 100]));
+    asker.turn(Duration::ZERO);
+    let reply = data(1, 0, 0, 100);
+    for piece in reply[..120].chunks(40) {
+        clock.advance(Duration::from_secs(9));
+        server.write_all(piece).expect("room");
+        asker.turn(Duration::from_secs(1));
+        assert_eq!(asker.device.state(), State::Ready);
+    }
+    clock.advance(Duration::from_secs(10));
+    asker.poll();
+    assert!(matches!(why(&asker), Broken::Late { .. }));
+    assert!(
+        asker
+            .take(read.expect("begun"))
+            .is_some_and(|read| read.is_err())
+    );
+    let late = asker.device.flush(1);
+    assert!(matches!(late, Started::Failed(IoError::Unavailable(_))));
+    // It was told nothing twice.
+    let mut sent = Vec::new();
+    drop(asker);
+    server.read_to_end(&mut sent).expect("a socket");
+    assert!(sent.len() < 300, "{} bytes", sent.len());
+}

@@ -1,0 +1,242 @@
+//! Clients that are wrong, slow, greedy or gone: each gets its error or its
+//! end, and everyone else goes on.
+
+use std::io::{ErrorKind, Read, Write};
+use std::time::Duration;
+
+use nbd::ExportThread;
+use nbd::memory::Manners;
+
+use crate::client::*;
+use crate::support::{Fixture, MIB, eventually, holding, small_limits};
+
+/// Another client is served as if nothing had happened.
+fn others_go_on(fixture: &Fixture) {
+    let mut client = fixture.client("disk");
+    assert_eq!(client.write(0, &[1; 512]).errno, 0);
+    assert_eq!(client.read(0, 512).data, [1; 512]);
+}
+
+#[test]
+fn garbage_ends_only_the_connection_it_came_on() {
+    let fixture = Fixture::new();
+    let export = fixture.export("disk", MIB);
+    let mut client = Client::connect_silent(&fixture.socket());
+    client.take(18);
+    client.send(&[0xff; 4]);
+    assert_eq!(client.closed(), [], "unknown client flags");
+    let mut client = Client::connect(&fixture.socket());
+    client.send(b"GET / HTTP/1.1\r\n\r\n");
+    assert_eq!(client.closed(), [], "no option");
+    let mut client = Client::connect(&fixture.socket());
+    client.send(&option(OPT_GO, &[])[..12]);
+    client.send(&u32::MAX.to_be_bytes());
+    assert_eq!(client.closed(), [], "an endless option");
+    let mut client = fixture.client("disk");
+    client.send(&[0x17; 28]);
+    assert_eq!(client.closed(), [], "no request");
+    let mut client = fixture.client("disk");
+    client.send(&request(WRITE, 0, 1, 0, u32::MAX));
+    assert_eq!(client.closed(), [], "an endless payload");
+    others_go_on(&fixture);
+    drop(export);
+}
+
+#[test]
+fn half_a_handshake_is_ended_in_time_however_slowly_it_goes_on() {
+    let fixture = Fixture::with(
+        |server| server.handshake_timeout = Duration::from_millis(300),
+        |_| {},
+    );
+    let _export = fixture.export("disk", MIB);
+    let silent = Client::connect_silent(&fixture.socket());
+    let mut slow = Client::connect(&fixture.socket());
+    let go = option(OPT_GO, &named(&"x".repeat(4000), &[0, 0]));
+    for byte in go.iter().cycle() {
+        // One byte at a time, until the server has had enough.
+        if slow.stream.write_all(&[*byte]).is_err() {
+            break;
+        }
+        let mut client = fixture.client("disk");
+        assert_eq!(client.read(0, 512).errno, 0, "others go on meanwhile");
+    }
+    assert_eq!(silent.closed().len(), 18, "only the greeting");
+}
+
+#[test]
+fn a_flood_of_handshakes_makes_the_oldest_leave_and_not_the_newest() {
+    let fixture = Fixture::with(|server| server.handshakes_max = 8, |_| {});
+    let _export = fixture.export("disk", MIB);
+    let mut flood: Vec<_> = (0..100)
+        .map(|_| Client::connect_silent(&fixture.socket()))
+        .collect();
+    others_go_on(&fixture);
+    let oldest = flood.remove(0);
+    oldest.closed();
+}
+
+#[test]
+fn sockets_are_limited_and_one_that_closes_makes_room() {
+    let fixture = Fixture::with(|server| server.connections_max = 4, |_| {});
+    let _export = fixture.export("disk", MIB);
+    let mut clients: Vec<_> = (0..4).map(|_| fixture.client("disk")).collect();
+    let fifth = Client::connect_silent(&fixture.socket());
+    assert_eq!(fifth.closed(), [], "not even a greeting");
+    drop(clients.pop());
+    eventually("the place is free", || {
+        let mut client = Client::connect_silent(&fixture.socket());
+        matches!(client.stream.read(&mut [0; 18]), Ok(18))
+    });
+    assert_eq!(clients[0].read(0, 512).errno, 0);
+}
+
+#[test]
+fn a_flood_of_options_is_ended() {
+    let fixture = Fixture::new();
+    let _export = fixture.export("disk", MIB);
+    let mut client = Client::connect(&fixture.socket());
+    let flood = option(77, &[]).repeat(5000);
+    let mut stream = client.stream.try_clone().expect("a second handle");
+    let sender = std::thread::spawn(move || {
+        let _ = stream.write_all(&flood);
+    });
+    let mut replies = 0;
+    let mut header = [0; 20];
+    while client.stream.read_exact(&mut header).is_ok() {
+        let length = u32::from_be_bytes(header[16..].try_into().expect("4 bytes"));
+        client.take(length as usize);
+        replies += 1;
+    }
+    assert_eq!(replies, 4096);
+    sender.join().expect("no panic");
+    others_go_on(&fixture);
+}
+
+/// Options whose replies nobody reads: the server stops reading, too.
+#[test]
+fn unread_replies_in_the_handshake_stop_the_client_and_nobody_else() {
+    let fixture = Fixture::new();
+    let _export = fixture.export("disk", MIB);
+    let _more: Vec<_> = (0..30)
+        .map(|number| fixture.export(&format!("more{number}"), 4096))
+        .collect();
+    let mut client = Client::connect(&fixture.socket());
+    client.stream.set_nonblocking(true).expect("set");
+    let lists = option(OPT_LIST, &[]).repeat(1000);
+    let mut sent = 0;
+    // Until the socket has been full for some time in which others were
+    // served.
+    for _ in 0..200 {
+        match client.stream.write(&lists) {
+            Ok(count) => sent += count,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        others_go_on(&fixture);
+    }
+    // What the sockets hold, and not the 3 MB that were offered.
+    assert!(sent < MIB, "{sent} bytes of options were taken");
+}
+
+/// And the replies come when they are read after all.
+#[test]
+fn a_request_flood_with_unread_replies_stays_bounded() {
+    let fixture = Fixture::new();
+    let mut options = fixture.options("disk");
+    options.limits = small_limits();
+    let export = fixture.export_with(options, 4 * MIB, Manners::default());
+    let mut client = fixture.client("disk");
+    client.stream.set_nonblocking(true).expect("set");
+    let flood = request(READ, 0, 1, 0, 65_536).repeat(1000);
+    let mut sent = 0;
+    while sent < flood.len() {
+        match client.stream.write(&flood[sent..]) {
+            Ok(count) => sent += count,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                break;
+            }
+        }
+    }
+    for _ in 0..50 {
+        others_go_on(&fixture);
+    }
+    let bound = small_limits().bytes_max + 2 * MIB;
+    // What was read from the device is in the server or in the socket.
+    let calls = export.call(|device| device.calls).expect("it runs");
+    let staged = calls.read_bytes as usize;
+    let socket = 8 * MIB;
+    assert!(staged < bound + socket, "{staged} bytes were staged");
+    client.stream.set_nonblocking(false).expect("set");
+    for _ in 0..sent / 28 {
+        assert_eq!(client.reply().data.len(), 65_536);
+    }
+}
+
+#[test]
+fn more_requests_than_allowed_wait_and_are_answered() {
+    let fixture = Fixture::new();
+    let mut options = fixture.options("disk");
+    options.limits = small_limits();
+    let export = fixture.export_with(options, MIB, holding());
+    let mut client = fixture.client("disk");
+    for _ in 0..100 {
+        client.start(READ, 0, 0, 512, &[]);
+    }
+    let limit = small_limits().requests_max;
+    eventually("as many as allowed are in the device", || {
+        export.call(|device| device.unanswered()) == Ok(limit)
+    });
+    export
+        .call(|device| device.manners.holds_answers = false)
+        .expect("it runs");
+    for _ in 0..100 {
+        assert_eq!(client.reply().errno, 0);
+    }
+}
+
+/// Connections that go away while the device works for them, again and again.
+#[test]
+fn what_a_dead_connection_asked_for_hurts_nobody() {
+    let fixture = Fixture::new();
+    let export = fixture.export_with(fixture.options("disk"), MIB, holding());
+    let unanswered = |export: &ExportThread<_>| {
+        export.call(|device: &mut nbd::memory::MemoryDevice| device.unanswered())
+    };
+    for round in 1..=10 {
+        let mut client = fixture.client("disk");
+        for _ in 0..5 {
+            client.start(READ, 0, 0, 4096, &[]);
+        }
+        eventually("the device has them", || {
+            unanswered(&export) == Ok(5 * round)
+        });
+        drop(client);
+        eventually("the connection is gone", || {
+            export.export().connections() == 0
+        });
+    }
+    export
+        .call(|device| device.manners = Manners::default())
+        .expect("it runs");
+    others_go_on(&fixture);
+    assert_eq!(unanswered(&export), Ok(0));
+}
+
+#[test]
+fn a_client_that_leaves_in_the_middle_of_a_payload_changes_only_what_it_sent() {
+    let fixture = Fixture::new();
+    let export = fixture.export("disk", 4 * MIB);
+    let mut client = fixture.client("disk");
+    let mut bytes = request(WRITE, 0, 1, 0, MIB as u32);
+    bytes.extend(vec![9; 600_000]);
+    client.send(&bytes);
+    drop(client);
+    eventually("the connection is gone", || {
+        export.export().connections() == 0
+    });
+    let untouched = |device: &mut nbd::memory::MemoryDevice| {
+        device.bytes()[600_000..].iter().all(|&byte| byte == 0)
+    };
+    assert_eq!(export.call(untouched), Ok(true));
+    others_go_on(&fixture);
+}
