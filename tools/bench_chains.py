@@ -1,4 +1,4 @@
-"""Chains: relays behind links that take their time, boxes inline, in processes and on other
+"""Chains: relays behind links that take their time, filters inline, in processes and on other
 machines, a monitor, and replicas of limited speed. For tools/bench.
 
 What StorM's authors measured (its Figures 4 to 9 and 13) is beside it, as far as ratios say
@@ -164,18 +164,18 @@ def relayed(plan, table, folder, socket, say):
             part.stop()
 
 
-INLINE = "".join(f'[[box]]\nkind = "fault"\nname = "b{number}"\n' for number in range(3))
-PROCESS = '[[box]]\nkind = "fault"\nruns = "process"\n'
+INLINE = "".join(f'[[filter]]\nkind = "fault"\nname = "b{number}"\n' for number in range(3))
+PROCESS = '[[filter]]\nkind = "fault"\nruns = "process"\n'
 
 
-# What a box costs is less than how much the machine's speed changes within seconds: so many
-# short runs, each beside one without boxes.
+# What a filter costs is less than how much the machine's speed changes within seconds: so many
+# short runs, each beside one without filters.
 TURNS = 4
 
 
-def apply(scree, folder, name, boxes):
+def apply(scree, folder, name, filters):
     policy = folder / "policy.toml"
-    policy.write_text(f'volume = "{name}"\n{boxes}')
+    policy.write_text(f'volume = "{name}"\n{filters}')
     scree.cli("chain", "apply", policy)
 
 
@@ -185,9 +185,9 @@ def cpu_of_all(pid):
     return cpu_of(pid) + sum(cpu_of_all(child) for words in begun for child in words.read_text().split())
 
 
-def boxes(plan, results, folder, say):
-    """What boxes cost: three that pass all on, one in a process, and a monitor."""
-    table = results.setdefault("boxes", {})
+def filters(plan, results, folder, say):
+    """What filters cost: three that pass all on, one in a process, and a monitor."""
+    table = results.setdefault("filters", {})
     scree = Scree(folder / "scree", 4, None, ("--overcommit", 100000))
     scree.start()
     try:
@@ -195,8 +195,8 @@ def boxes(plan, results, folder, say):
         uri = volume(scree, size)
         run("nbdcopy", "--flush", image, uri)
         chains = [("none", None), ("three inline", INLINE), ("one in a process", PROCESS),
-                  ("monitor", '[[box]]\nkind = "monitor"\npaths = ["/nothing/**"]\n'),
-                  ("monitor, all told", '[[box]]\nkind = "monitor"\n')]
+                  ("monitor", '[[filter]]\nkind = "monitor"\npaths = ["/nothing/**"]\n'),
+                  ("monitor, all told", '[[filter]]\nkind = "monitor"\n')]
         # Requests are within one large file.
         place = {"offset": size // 8, "size": size * 3 // 8}
         works = [("random read 4K QD32", "randread", {"bs": "4k", "iodepth": 32}),
@@ -261,11 +261,11 @@ def replicas(plan, results, folder, say):
             table.setdefault("one", []).append(found["read"]["bw_bytes"] / MIB)
             one.stop()
             policy = folder / "policy.toml"
-            policy.write_text('volume = "*"\n[[box]]\nkind = "replicate"\n' + "".join(
-                f'[[box.replica]]\nname = "{name}"\nuri = "nbd+unix:///?socket={part.socket}"\n'
+            policy.write_text('volume = "*"\n[[filter]]\nkind = "replicate"\n' + "".join(
+                f'[[filter.replica]]\nname = "{name}"\nuri = "nbd+unix:///?socket={part.socket}"\n'
                 for name, part in (("b", parts[1]), ("c", parts[2]))))
             state = folder / f"state-{repetition}"
-            three = relay(folder, "three", parts[0].socket, "", "--policy", policy, "--box-dir", state)
+            three = relay(folder, "three", parts[0].socket, "", "--policy", policy, "--filter-dir", state)
             parts.append(three)
             in_sync(three, size)
             say(f"  {repetition + 1}/{plan.repetitions}  three")
@@ -292,7 +292,7 @@ def replicas(plan, results, folder, say):
 
 
 def in_sync(part, size):
-    """Waits until both replicas have all: what they lack is gone from the box's file."""
+    """Waits until both replicas have all: what they lack is gone from the filter's file."""
     until = time.monotonic() + 120 + size / MIB / 5
     while True:
         log = part.log.read_text()
@@ -319,10 +319,10 @@ def targets(results):
             if label.endswith("32 at a time"):
                 rows.append((f"active relay / passive relay, {label}, {behind}", 1.4,
                              ratios(cells, "active relay", "passive relay", "iops"), True, "×"))
-    for work, cells in results.get("boxes", {}).items():
-        rows.append((f"three boxes inline / none, {work}", 0.97,
+    for work, cells in results.get("filters", {}).items():
+        rows.append((f"three filters inline / none, {work}", 0.97,
                      ratios(cells, "three inline", "none", "iops"), True, "×"))
-        rows.append((f"processor time a request, three boxes inline / none, {work}", 1.03,
+        rows.append((f"processor time a request, three filters inline / none, {work}", 1.03,
                      ratios(cells, "three inline", "none", "cpu_us"), False, "×"))
         if "16K" in work:
             rows.append((f"a monitor / none, {work}", 0.95,
@@ -363,13 +363,13 @@ def report(results):
                   " direct access, here and as the figures of StorM's authors give it (the cost of the way,"
                   " Fig. 4, times that of the relay, Fig. 5):", "",
                   markdown([""] + names + ["active / direct", "StorM"], writes), ""]
-    if "boxes" in results:
+    if "filters" in results:
         names = ["none", "three inline", "one in a process", "monitor", "monitor, all told"]
         rows = [[work] + [f"{number(median([one['iops'] for one in cells[name]]))}"
                           f" ({median([one['cpu_us'] for one in cells[name]]):.1f} µs)" for name in names]
-                for work, cells in results["boxes"].items()]
-        lines += ["## Boxes", "",
-                  "A volume with an ext4 file system, requests within a large file of it, through boxes"
+                for work, cells in results["filters"].items()]
+        lines += ["## Filters", "",
+                  "A volume with an ext4 file system, requests within a large file of it, through filters"
                   " that pass all on, and a monitor that tells of nothing, or of all: IOPS, and the processor"
                   " time of Scree's processes for a request.", "",
                   markdown([""] + names, rows), ""]

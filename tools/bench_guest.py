@@ -1,8 +1,8 @@
-"""Encryption in a box beside dm-crypt in the guest, by a guest with many small files. For
+"""Encryption in a filter beside dm-crypt in the guest, by a guest with many small files. For
 tools/bench.
 
 What StorM's authors measured is its Figure 11: PostMark in a virtual machine, encrypted by a
-middle-box or by dm-crypt in the machine.
+filter or by dm-crypt in the machine.
 """
 
 import json
@@ -38,9 +38,9 @@ WITH = """#!/bin/busybox sh
 program=$1; shift; exec /given/ld --library-path /given "/given/$program" "$@"
 """
 
-WAYS = ("nobody encrypts", "a box encrypts", "a box in a process encrypts", "dm-crypt in the guest")
+WAYS = ("nobody encrypts", "a filter encrypts", "a filter in a process encrypts", "dm-crypt in the guest")
 
-ENCRYPT = '[[box]]\nkind = "encrypt"\nkey = "disk"\nformat = "if-empty"\n'
+ENCRYPT = '[[filter]]\nkind = "encrypt"\nkey = "disk"\nformat = "if-empty"\n'
 
 # Which of the parts that the program tells is which of PostMark's.
 PARTS = {
@@ -115,7 +115,7 @@ def guests(plan, results, folder, say):
     scree = Scree(folder / "scree", 4, None, ("--overcommit", 100000))
     scree.start()
     try:
-        key = folder / "scree" / "box-keys" / "local" / "disk"
+        key = folder / "scree" / "filter-keys" / "local" / "disk"
         key.parent.mkdir(parents=True, exist_ok=True)
         key.touch(0o600)
         key.write_text("a passphrase of a benchmark\n")
@@ -124,7 +124,7 @@ def guests(plan, results, folder, say):
                 say(f"  {repetition + 1}/{plan.repetitions}  {way}")
                 disk = f"disk-{repetition}-{number}"
                 scree.cli("volume", "create", disk, "--size", plan.size, "--replicas", 1)
-                if way.startswith("a box"):
+                if way.startswith("a filter"):
                     policy = folder / "policy.toml"
                     where = 'runs = "process"\n' if "process" in way else ""
                     policy.write_text(f'volume = "{disk}"\n{ENCRYPT}{where}')
@@ -149,14 +149,14 @@ def column(results, way, part):
 
 
 def gain(results, part):
-    return median_ratio(column(results, "a box encrypts", part),
+    return median_ratio(column(results, "a filter encrypts", part),
                         column(results, "dm-crypt in the guest", part))
 
 
 def targets(results):
     if "guests" not in results:
         return []
-    return [(f"small files in a guest, a box encrypts / dm-crypt, {part}", 1.34,
+    return [(f"small files in a guest, a filter encrypts / dm-crypt, {part}", 1.34,
              gain(results, part), True, "×") for part in PARTS]
 
 
@@ -176,4 +176,4 @@ def report(results):
         " what is computed in it dearer than on a real one: the ratio is to be read with that. StorM's authors"
         " found 1.23 to 1.34 times. What is deleted alone is deleted in the guest's memory: nobody's encryption"
         " is in its way.", "",
-        markdown([""] + list(WAYS) + ["box / dm-crypt"], rows), ""])
+        markdown([""] + list(WAYS) + ["filter / dm-crypt"], rows), ""])

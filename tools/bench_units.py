@@ -236,7 +236,7 @@ def loss(plan, results, folder, say):
     throttle = 2 if plan.quick else 16
     for repetition in range(plan.repetitions):
         daemons = site(folder / f"site-{repetition}", 5, controller=("--grace", "0s"),
-                       agent=("--mend-bytes-per-second", f"{throttle}M"))
+                       agent=("--repair-bytes-per-second", f"{throttle}M"))
         try:
             server = OnDaemons(daemons, "Scree", "disk", plan.size, "--replicas", 2)
             fill(server, plan, folder)
@@ -251,16 +251,16 @@ def loss(plan, results, folder, say):
             daemons.lose(gone)
             begun = time.monotonic()
             daemons.operator("unit", "remove", gone.name, "--lost")
-            until("it is being mended", lambda: daemons.operator("unit", "tasks"), 60)
+            until("it is being repaired", lambda: daemons.operator("unit", "tasks"), 60)
             forget()
             during = job(Nobody(), server, folder, "randread", foreground)["iops"]
-            is_mending = bool(daemons.operator("unit", "tasks"))
-            check(is_mending or plan.quick, "it was mended before the client was through")
-            daemons.wait_until_mended(1200)
+            is_repairing = bool(daemons.operator("unit", "tasks"))
+            check(is_repairing or plan.quick, "it was repaired before the client was through")
+            daemons.wait_until_repaired(1200)
             seconds = time.monotonic() - begun
             copied = (bytes_of(daemons) - held) / MIB
             table.setdefault("foreground", []).append(during / before)
-            table.setdefault("mended_mib_s", []).append(copied / seconds)
+            table.setdefault("repaired_mib_s", []).append(copied / seconds)
             table["throttle_mib_s"] = throttle
         finally:
             daemons.stop()
@@ -292,9 +292,9 @@ def targets(results):
     if "loss" in results:
         table = results["loss"]
         rows.append(("longest stall when a unit is killed", 1000, median(table["stall_ms"]), False, " ms"))
-        rows.append(("mending / its throttle", 0.7,
-                     median(table["mended_mib_s"]) / table["throttle_mib_s"], True, "×"))
-        rows.append(("random reads while it mends / before", 0.7, median(table["foreground"]), True, "×"))
+        rows.append(("repair / its throttle", 0.7,
+                     median(table["repaired_mib_s"]) / table["throttle_mib_s"], True, "×"))
+        rows.append(("random reads while it repairs / before", 0.7, median(table["foreground"]), True, "×"))
     return rows
 
 
@@ -327,7 +327,7 @@ def report(results):
         table = results["loss"]
         rows = [["longest request of a client while a unit is killed", f"{number(median(table['stall_ms']))} ms"],
                 ["copied again, of what the unit had",
-                 f"{number(median(table['mended_mib_s']))} MiB/s of {table['throttle_mib_s']} MiB/s allowed"],
+                 f"{number(median(table['repaired_mib_s']))} MiB/s of {table['throttle_mib_s']} MiB/s allowed"],
                 ["random reads 4K QD8 meanwhile", f"{median(table['foreground']) * 100:.0f} % of before"]]
         lines += ["## A unit is lost", "", "Five daemons, two copies, one host.", "",
                   markdown(["", ""], rows), ""]

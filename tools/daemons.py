@@ -146,14 +146,14 @@ class Daemons:
     def operator(self, *arguments):
         return cli(*arguments, SCREE_DIR=str(self.controller.folder))
 
-    def _enrol(self, kind, invited, folder):
+    def _join(self, kind, invited, folder):
         words = ["--token", invited["token"], "--authority", invited["authority"]]
-        cli(kind, "enrol", self.url, *words, SCREE_DIR=str(folder))
+        cli(kind, "join", self.url, *words, SCREE_DIR=str(folder))
 
     def _add_host(self, name, arguments):
         agent = Service(self.folder / name, "agent", *arguments)
         agent.prefix, _ = self.links.to(name)
-        self._enrol("host", self.operator("host", "add", name), agent.folder)
+        self._join("host", self.operator("host", "add", name), agent.folder)
         if self.agents:
             # Every host has the wrapping key of the first one.
             (agent.folder / "keys").mkdir(mode=0o700)
@@ -168,7 +168,7 @@ class Daemons:
         name = f"s{self.made}"
         store = Daemon(self.folder / name, name, *self.links.to(name), self.delay_micros)
         self.stores.append(store)
-        self._enrol("unit", self.operator("unit", "create", name), store.folder)
+        self._join("unit", self.operator("unit", "create", name), store.folder)
         return store.start()
 
     def wait_until_well(self, timeout_s=60):
@@ -177,8 +177,8 @@ class Daemons:
         states = lambda: {unit["daemon"]: unit["state"] for unit in self.operator("unit", "list")}
         until("all daemons are used", lambda: states() == well, timeout_s)
 
-    def wait_until_mended(self, timeout_s=300):
-        until("nothing is left to be mended", lambda: self.operator("unit", "tasks") == [], timeout_s)
+    def wait_until_repaired(self, timeout_s=300):
+        until("nothing is left to be repaired", lambda: self.operator("unit", "tasks") == [], timeout_s)
 
     def lose(self, store):
         """The machine of a daemon is gone with all that was on it."""

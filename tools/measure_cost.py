@@ -175,7 +175,7 @@ def measure(rig):
     if rig.quick:
         return {"guest-block": block(rig)}
     # By themselves: guests count instructions, and these the time that they take here.
-    ours = {"box": volumes(rig, "box", "aes-256-xts"), "agent": volumes(rig, "agent", "aes-256-gcm")}
+    ours = {"filter": volumes(rig, "filter", "aes-256-xts"), "agent": volumes(rig, "agent", "aes-256-gcm")}
     with ThreadPoolExecutor(2) as pool:
         jobs = {"guest-block": pool.submit(block, rig), "guest-stackable": pool.submit(stackable, rig)}
         return {name: job.result() for name, job in jobs.items()} | ours

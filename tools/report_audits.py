@@ -12,10 +12,10 @@ FILES = 400
 FILE_BYTES_MAX = 300_000
 IMAGE_MIB = 64
 
-# Units, with how many others each shares segments, and how many are captured.
+# Units, with how many others each shares segments, and how many are compromised.
 SITES = [(6, 8, (1, 2, 3)), (10, 8, (1, 2, 4)), (20, 8, (1, 4, 8)), (20, 4, (2, 5, 10))]
 SPREADS = [["--replicas", "1"], ["--replicas", "2"], ["--replicas", "3"], ["--erasure", "4+2"]]
-# Of each case so many sets of units are taken for captured. Were there many more, the trials that
+# Of each case so many sets of units are taken for compromised. Were there many more, the trials that
 # stand beside an audit were too few to say that it is further out than chance explains.
 SETS = 5
 
@@ -56,28 +56,28 @@ def odds(predicted):
     return min(2 * (round(as_far * trials) + 1) / (trials + 1), 1)
 
 
-def of_case(scree, name, units, captured, chance):
+def of_case(scree, name, units, compromised, chance):
     """What audits of some sets of units say."""
-    sets = [sorted(chance.sample(range(1, units + 1), captured)) for _ in range(SETS)]
+    sets = [sorted(chance.sample(range(1, units + 1), compromised)) for _ in range(SETS)]
     return [audited(scree, name, one) for one in sets]
 
 
 def of_site(image, site, number, plain, sealed):
-    units, width, captured_counts = site
+    units, width, compromised_counts = site
     chance = random.Random(SEED * 1000 + number)
     with tempfile.TemporaryDirectory(prefix="scree-", dir="/tmp") as folder:
         scree = Scree(Path(folder) / "d", units=units, arguments=["--scatter-width", width])
         scree.start()
         try:
-            kinds = [([*spread, "--seal", "none"], captured_counts, plain) for spread in SPREADS]
-            kinds.append((SPREADS[1], captured_counts[-1:], sealed))
+            kinds = [([*spread, "--seal", "none"], compromised_counts, plain) for spread in SPREADS]
+            kinds.append((SPREADS[1], compromised_counts[-1:], sealed))
             for kind, (options, counts, cases) in enumerate(kinds):
                 name = f"disk-{kind}"
                 written(scree, name, image, options)
-                for captured in counts:
+                for compromised in counts:
                     words = " ".join(options[:2]).replace("--", "")
-                    case = f"{captured} of {units}, scatter-width {width}, {words}"
-                    cases.append((case, of_case(scree, name, units, captured, chance)))
+                    case = f"{compromised} of {units}, scatter-width {width}, {words}"
+                    cases.append((case, of_case(scree, name, units, compromised, chance)))
                 scree.cli("volume", "delete", name)
         finally:
             scree.stop()
@@ -123,7 +123,7 @@ def of_sealed(cases):
         rows.append([case, f"{percent(min(there))} to {percent(max(there))}", "0 %"])
     count = sum(len(told) for _, told in cases)
     said = (f"Apart from these stand {count} audits of sealed volumes: there is nothing to compare, as the model has "
-            "that nothing leaks. In each of them blocks lie on the captured units, and none is readable.")
+            "that nothing leaks. In each of them blocks lie on the compromised units, and none is readable.")
     return f"{said}\n\n{markdown(['case', 'blocks that lie there sealed', 'readable'], rows)}"
 
 

@@ -133,12 +133,12 @@ prediction is, of what was measured.
 (`-icount`), Debian's kernel, and a disk of 60 MB/s: so CPU time is what programs do, and not what else the host does. An
 AES instruction takes as long there as any other. Scree, gocryptfs and dm-crypt are those that run anywhere. `guest-block`
 is dm-crypt below ext4 (sectors of 4 KiB), and all of the machine's CPU time; `guest-stackable` is gocryptfs above ext4,
-and the time of the program and of gocryptfs. `box` and `agent` are volumes of a `scree up` over NBD, with two units in folders
+and the time of the program and of gocryptfs. `filter` and `agent` are volumes of a `scree up` over NBD, with two units in folders
 in memory, and its CPU time, on {host}: there an AES instruction takes what it takes. Each
 work is done as often as the table below says, by turns with encryption and without; the median counts. All works end when
 all is durable. Of three rounds and more it is told how far what came in addition may be off by chance, with 95 %
 ("±"). Where that is more than 15 % of it, as far as a prediction may be off, it is unclear how near the prediction is:
-such a case does not count, and it is told whether the prediction is within chance. Most cases of `box` and `agent` are
+such a case does not count, and it is told whether the prediction is within chance. Most cases of `filter` and `agent` are
 unclear: what encryption adds to a volume is milliseconds, beside hundreds that all else takes and that vary by more.
 
 Not predicted but taken from the run without encryption is what a word count does besides reading and writing: how long it

@@ -292,7 +292,7 @@ class Site:
     def _add_agent(self, name):
         folder = self.folder / name
         words = self._invited("host", name)
-        cli("host", "enrol", self.urls, *words, SCREE_DIR=str(folder))
+        cli("host", "join", self.urls, *words, SCREE_DIR=str(folder))
         arguments = ["--journal-size", "16M", "--destage-after", "1s"]
         if self.agents:
             # Every host has the wrapping key of the first one.

@@ -23,13 +23,13 @@ use volume::version::{Record, decode_tail_page, encode_tail};
 use world::simulated::{SimulatedClock, SimulatedDisk, SimulatedPool, SimulatedRandom};
 use world::{OpenMode, World};
 
-mod boxes;
 mod disks;
+mod filters;
 pub mod images;
 mod units;
 
-pub use boxes::{luks_header, policy, relay_journal};
 pub use disks::{ext_live, ext_view, partition_table};
+pub use filters::{luks_header, policy, relay_journal};
 pub use nbd::client::fuzz::{fuzz_greeting as nbd_greeting, fuzz_replies as nbd_replies};
 pub use nbd::fuzz::fuzz_handshake as nbd_handshake;
 pub use nbd::fuzz::fuzz_option as nbd_option;
@@ -162,17 +162,17 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "luks_header",
         run: luks_header,
-        seeds: boxes::luks_header_seeds,
+        seeds: filters::luks_header_seeds,
     },
     Target {
         name: "relay_journal",
         run: relay_journal,
-        seeds: boxes::relay_journal_seeds,
+        seeds: filters::relay_journal_seeds,
     },
     Target {
         name: "policy",
         run: policy,
-        seeds: boxes::policy_seeds,
+        seeds: filters::policy_seeds,
     },
 ];
 
@@ -185,11 +185,12 @@ pub fn segment(data: &[u8]) {
         }
     };
     check(data);
-    let mut mended = data.to_vec();
-    if mended.len() >= format::HEADER_BYTES {
-        let (content, crc) = mended[..format::HEADER_BYTES].split_at_mut(format::HEADER_BYTES - 4);
+    let mut repaired = data.to_vec();
+    if repaired.len() >= format::HEADER_BYTES {
+        let (content, crc) =
+            repaired[..format::HEADER_BYTES].split_at_mut(format::HEADER_BYTES - 4);
         crc.copy_from_slice(&crc32c(content).to_le_bytes());
-        check(&mended);
+        check(&repaired);
     }
 }
 
@@ -198,7 +199,7 @@ fn segment_seeds() -> Vec<Vec<u8>> {
     [(4096, 8 << 20), (512, 1 << 20), (65536, 4 << 20)]
         .map(|(slot_bytes, data_bytes)| {
             let header =
-                format::Header::new(segment, ClusterId::from_random(7), slot_bytes, data_bytes)
+                format::Header::new(segment, ClusterId::from_u128(7), slot_bytes, data_bytes)
                     .expect("a size that is allowed");
             let mut bytes = header.encode();
             bytes.resize(4096, 0);
@@ -210,9 +211,9 @@ fn segment_seeds() -> Vec<Vec<u8>> {
 }
 
 fn unit_marker_seeds() -> Vec<Vec<u8>> {
-    let cluster = ClusterId::from_random(1);
-    let unit = UnitId::from_random(2);
-    let database = DatabaseId::from_random(3);
+    let cluster = ClusterId::from_u128(1);
+    let unit = UnitId::from_u128(2);
+    let database = DatabaseId::from_u128(3);
     let owner = format!("[owner]\ndatabase = \"{database}\"\ngeneration = 4294967295\n");
     [
         format!(
@@ -252,10 +253,10 @@ pub fn trace(data: &[u8]) {
     };
     check(data);
     if data.len() >= TRACE_CRC.end {
-        let mut mended = data.to_vec();
+        let mut repaired = data.to_vec();
         let crc = crc32c_append(crc32c(&data[..TRACE_CRC.start]), &data[TRACE_CRC.end..]);
-        mended[TRACE_CRC].copy_from_slice(&crc.to_le_bytes());
-        check(&mended);
+        repaired[TRACE_CRC].copy_from_slice(&crc.to_le_bytes());
+        check(&repaired);
     }
 }
 
@@ -328,7 +329,7 @@ pub fn journal_page(data: &[u8]) {
         file.write_at(bytes, 0).expect("a disk without faults");
         file.set_length(bytes.len().max(256 << 10) as u64)
             .expect("a disk without faults");
-        let volume = VolumeId::from_random(5);
+        let volume = VolumeId::from_u128(5);
         match Journal::open(&world, path, volume, BlockSize::DEFAULT, 0) {
             Ok(opened) => {
                 let mut journal = opened.expect("there is a file");
@@ -350,12 +351,12 @@ pub fn journal_page(data: &[u8]) {
         }
     };
     check(data);
-    let mut mended = data.to_vec();
-    if mended.len() >= PAGE_CRC.end {
-        mended[PAGE_VOLUME].copy_from_slice(&5_u128.to_le_bytes());
-        let crc = crc32c(&mended[..PAGE_CRC.start]);
-        mended[PAGE_CRC].copy_from_slice(&crc.to_le_bytes());
-        check(&mended);
+    let mut repaired = data.to_vec();
+    if repaired.len() >= PAGE_CRC.end {
+        repaired[PAGE_VOLUME].copy_from_slice(&5_u128.to_le_bytes());
+        let crc = crc32c(&repaired[..PAGE_CRC.start]);
+        repaired[PAGE_CRC].copy_from_slice(&crc.to_le_bytes());
+        check(&repaired);
     }
 }
 
@@ -363,7 +364,7 @@ fn journal_page_seeds() -> Vec<Vec<u8>> {
     [4096, 64 << 10, 252 << 10]
         .map(|ring_bytes| {
             let (world, path) = (world(), Path::new("/journal"));
-            let volume = VolumeId::from_random(5);
+            let volume = VolumeId::from_u128(5);
             let mut journal = Journal::create(
                 &world,
                 path,
@@ -446,7 +447,7 @@ pub fn journal_replay(data: &[u8]) {
         return;
     };
     let (world, keyring) = (world(), keyring(1));
-    let (path, volume) = (Path::new("/journal"), VolumeId::from_random(5));
+    let (path, volume) = (Path::new("/journal"), VolumeId::from_u128(5));
     let block_size = BlockSize::DEFAULT;
     let mut journal = Journal::create(
         &world,
@@ -542,7 +543,7 @@ fn map_page_seeds() -> Vec<Vec<u8>> {
 pub fn version_record(data: &[u8]) {
     let keyring = keyring(1);
     let key = VersionKey {
-        volume: VolumeId::from_random(5),
+        volume: VolumeId::from_u128(5),
         number: 3,
     };
     let open = |sealed: &[u8]| {
@@ -562,7 +563,7 @@ pub fn version_record(data: &[u8]) {
 fn version_record_seeds() -> Vec<Vec<u8>> {
     let record = Record {
         key: VersionKey {
-            volume: VolumeId::from_random(5),
+            volume: VolumeId::from_u128(5),
             number: 3,
         },
         block_size: BlockSize::DEFAULT,

@@ -15,8 +15,8 @@ use unit::wire::{
 use unit::{FolderUnit, NOTE_BYTES, SlotRun};
 use world::{Millis, Wake};
 
-const CLUSTER: ClusterId = ClusterId::from_random(1);
-const UNIT: UnitId = UnitId::from_random(2);
+const CLUSTER: ClusterId = ClusterId::from_u128(1);
+const UNIT: UnitId = UnitId::from_u128(2);
 const HOST: [u8; 32] = [3; 32];
 
 fn segment_called(serial: u64) -> SegmentId {
@@ -51,7 +51,7 @@ fn greeted(out: &mut Vec<u8>) -> Session {
     };
     let keeper = Keeper::open(&world, unit, folder, config).expect("kept");
     let budget = Budget::new(BUDGET_BYTES);
-    let mut session = Session::new(Arc::new(keeper), HOST, &budget, Wake::silent());
+    let mut session = Session::new(Arc::new(keeper), HOST, &budget, Wake::unresponsive());
     let mut sent = Vec::new();
     Request::Hello {
         version: 1,

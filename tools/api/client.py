@@ -107,7 +107,7 @@ def main(url, authority, user):
         held = list_attachments.sync_detailed(client=client, state=AttachmentState.ATTACHED)
         assert attached.id in [one.id for one in expect(PageAttachment, held, 200).items], held
         told = read_events.sync_detailed(attached.id, client=client)
-        assert expect(Problem, told, 409).code is ProblemCode.CONFLICT, "it has no boxes"
+        assert expect(Problem, told, 409).code is ProblemCode.CONFLICT, "it has no filters"
         detached = expect(Attachment, delete_attachment.sync_detailed(
             attached.id, client=client, wait=WAIT_S), 200)
         assert detached.state is AttachmentState.DETACHED and detached.ended, detached

@@ -61,8 +61,8 @@ fn main() -> Result<(), Failed> {
 
     let made = (1..=units).map(|number| {
         let place = Place::at(&format!("{url}/u{number}"))?;
-        let id = UnitId::from_random(number);
-        let cluster = ClusterId::from_random(1);
+        let id = UnitId::from_u128(number);
+        let cluster = ClusterId::from_u128(1);
         let unit = ObjectUnit::create(&world, runtime.handle(), &place, cluster, id)?;
         Ok((id, Arc::new(unit)))
     });
@@ -122,7 +122,7 @@ fn bucket_of(url: &str) -> Option<(&str, &str)> {
 
 fn dealer(world: &World, store: &Store) -> Result<Dealer, Failed> {
     let catalog = Arc::new(MemoryCatalog::default());
-    let volume = VolumeId::from_random(1);
+    let volume = VolumeId::from_u128(1);
     catalog.create_volume(NewVolume {
         volume,
         size_bytes: 1 << 40,
@@ -130,7 +130,7 @@ fn dealer(world: &World, store: &Store) -> Result<Dealer, Failed> {
         replicas: 1,
         erasure: None,
         key: LineageKey {
-            lineage: Lineage::from_random(1),
+            lineage: Lineage::from_u128(1),
             epoch_first: 0,
             wrapped: None,
             wrapped_by: None,

@@ -36,12 +36,11 @@ use world::real::ThreadPool;
 use world::{World, host};
 
 use crate::audits::Audits;
-use crate::box_targets::Network;
 use crate::caching::{CacheSettings, Caching};
-use crate::came_back::CameBack;
-use crate::chains::BoxCredentials;
+use crate::chains::FilterCredentials;
 use crate::claim::Claim;
 use crate::controller::{Controller, Pauses};
+use crate::filter_targets::Network;
 use crate::folder::{Folder, FolderError};
 use crate::health::Health;
 use crate::host_keys::{HostKeyError, HostKeys, KeyPlaces};
@@ -50,9 +49,10 @@ use crate::journals_aside::JournalsAside;
 use crate::keys::KeyEntry;
 use crate::leases::Held;
 use crate::links::Links;
-use crate::mending::MendedTotals;
 use crate::plugging::Plugging;
 use crate::preloads::Preloads;
+use crate::rejoined::CameBack;
+use crate::repair::RepairedTotals;
 use crate::serving::{Serving, ServingError};
 use crate::units::{Mounted, UnitsError};
 use crate::vm::VmOptions;
@@ -76,14 +76,14 @@ pub struct Settings {
     /// Volumes may be written in the clear, where that is what their owner
     /// wants.
     pub allows_unsealed: bool,
-    /// Networks that tenants' boxes may reach.
-    pub box_networks: Vec<Network>,
-    /// The program that boxes' processes are, Scree's own; none: they all run inline.
-    pub box_program: Option<PathBuf>,
-    /// What the boxes of a chain may take of memory together, in bytes.
-    pub box_memory: u64,
+    /// Networks that tenants' filters may reach.
+    pub filter_networks: Vec<Network>,
+    /// The program that filters' processes are, Scree's own; none: they all run inline.
+    pub filter_program: Option<PathBuf>,
+    /// What the filters of a chain may take of memory together, in bytes.
+    pub filter_memory: u64,
     /// What it may take of D's disk.
-    pub box_room: chain::Room,
+    pub filter_room: chain::Room,
     /// Serve NBD over TCP here as well.
     pub listen_nbd: Option<SocketAddr>,
     /// TLS for that.
@@ -101,8 +101,8 @@ pub struct Settings {
     pub cache: CacheSettings,
     /// What maps may take of memory together, in bytes; not less than 4 MiB each.
     pub map_memory_bytes: u64,
-    /// Mending moves no more.
-    pub mend_bytes_per_second: u64,
+    /// Repair moves no more.
+    pub repair_bytes_per_second: u64,
 }
 
 /// Why it does not start.
@@ -183,17 +183,17 @@ pub(crate) struct Inner {
     pub caching: Arc<Caching>,
     /// The memory for map pages.
     pub pages: Arc<PageBudget>,
-    /// Networks that tenants' boxes may reach.
-    pub box_networks: Arc<[Network]>,
-    /// The program that boxes' processes are.
-    pub box_program: Option<PathBuf>,
-    /// What this host shows to machines of boxes.
-    pub box_credentials: Mutex<Option<BoxCredentials>>,
-    /// What the boxes of a chain may take of memory together, in bytes.
-    pub box_memory: u64,
+    /// Networks that tenants' filters may reach.
+    pub filter_networks: Arc<[Network]>,
+    /// The program that filters' processes are.
+    pub filter_program: Option<PathBuf>,
+    /// What this host shows to machines of filters.
+    pub filter_credentials: Mutex<Option<FilterCredentials>>,
+    /// What the filters of a chain may take of memory together, in bytes.
+    pub filter_memory: u64,
     /// What it may take of D's disk.
-    pub box_room: chain::Room,
-    /// Where the keys of tenants' boxes are derived.
+    pub filter_room: chain::Room,
+    /// Where the keys of tenants' filters are derived.
     pub derivations: Arc<Derivations>,
     /// Replicas' connections that were left, by tenants.
     pub departed: Mutex<HashMap<String, Arc<Departed>>>,
@@ -231,13 +231,13 @@ pub(crate) struct Inner {
     /// Of journals in D, what nobody wants any more.
     pub journals_aside: JournalsAside,
     /// Units that have come back.
-    pub came_back: Mutex<CameBack>,
+    pub rejoined: Mutex<CameBack>,
     /// Held while that is told.
     pub telling: tokio::sync::Mutex<()>,
-    /// What this host has mended.
-    pub mended: MendedTotals,
-    /// Mending moves no more.
-    pub mend_bytes_per_second: u64,
+    /// What this host has repaired.
+    pub repaired: RepairedTotals,
+    /// Repair moves no more.
+    pub repair_bytes_per_second: u64,
     /// Why freeing does not get on, if it does not.
     pub freeing_problem: Mutex<Option<String>>,
     /// Why a wrapping key is not replaced, if it should be.
@@ -323,11 +323,11 @@ impl Agent {
                 vouch: KeyEncryptionKey::from_bytes(vouch),
                 journals,
                 allows_unsealed: settings.allows_unsealed,
-                box_networks: settings.box_networks.into(),
-                box_program: settings.box_program,
-                box_credentials: Mutex::default(),
-                box_memory: settings.box_memory,
-                box_room: settings.box_room,
+                filter_networks: settings.filter_networks.into(),
+                filter_program: settings.filter_program,
+                filter_credentials: Mutex::default(),
+                filter_memory: settings.filter_memory,
+                filter_room: settings.filter_room,
                 departed: Mutex::default(),
                 derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
                 units: Mutex::default(),
@@ -353,10 +353,10 @@ impl Agent {
                 busy: Mutex::default(),
                 removal_problem: Mutex::default(),
                 journals_aside: JournalsAside::default(),
-                came_back: Mutex::default(),
+                rejoined: Mutex::default(),
                 telling: tokio::sync::Mutex::default(),
-                mended: MendedTotals::default(),
-                mend_bytes_per_second: settings.mend_bytes_per_second,
+                repaired: RepairedTotals::default(),
+                repair_bytes_per_second: settings.repair_bytes_per_second,
                 freeing_problem: Mutex::default(),
                 rewrap_problem: Mutex::default(),
                 health: Health::new(begun),
@@ -415,7 +415,7 @@ impl Agent {
             self.keep_removing(),
             self.keep_freeing(),
             self.keep_telling_of_units(),
-            self.keep_mending(),
+            self.keep_repair(),
             self.keep_rewrapping(),
             self.keep_cache(),
             self.inner.controller.keep_capabilities(),

@@ -33,11 +33,11 @@ pub struct Attached {
     pub(crate) restores: Option<u64>,
     /// The door for connections.
     pub(crate) export: Export,
-    /// What its boxes tell, since there were any.
+    /// What its filters tell, since there were any.
     pub(crate) events: OnceLock<Arc<EventLog>>,
     /// Since which one this host has had all leases up to its own, and let nobody in.
     pub(crate) since: Option<u32>,
-    /// The number of the chain that it is served through, of whatever boxes or none; 0: none
+    /// The number of the chain that it is served through, of whatever filters or none; 0: none
     /// was put in place yet.
     pub(crate) chain_turn: AtomicU64,
     /// That chain.
@@ -128,7 +128,7 @@ impl Attached {
         })
     }
 
-    /// Begins to exchange its boxes, in its thread. Waits for that, and not for the end.
+    /// Begins to exchange its filters, in its thread. Waits for that, and not for the end.
     pub(crate) fn exchange(
         &self,
         exchange: impl FnOnce(Wake) -> Exchange + Send + 'static,
@@ -143,7 +143,7 @@ impl Attached {
         })
     }
 
-    /// Whether the volume has all that was written through its boxes; if not, why. Waits.
+    /// Whether the volume has all that was written through its filters; if not, why. Waits.
     pub(crate) fn may_leave(&self) -> Result<Result<(), String>, ExportGone> {
         self.with(|served| match served {
             Served::Writable { thread, .. } => thread.call(|chain| chain.may_leave()),
@@ -151,7 +151,7 @@ impl Attached {
         })
     }
 
-    /// Whether its boxes do not show that it has grown. Waits.
+    /// Whether its filters do not show that it has grown. Waits.
     fn hides_growth(&self) -> Result<bool, ExportGone> {
         self.with(|served| match served {
             Served::Writable { thread, .. } => thread.call(|chain| chain.hides_growth()),
@@ -159,7 +159,7 @@ impl Attached {
         })
     }
 
-    /// Watches descriptors for its boxes, in its thread.
+    /// Watches descriptors for its filters, in its thread.
     pub(crate) fn watcher(&self) -> Result<Watcher, ExportGone> {
         self.with(|served| match served {
             Served::Writable { watcher, .. } | Served::ReadOnly(_, watcher) => Ok(watcher.clone()),
@@ -188,7 +188,7 @@ impl Attached {
         Ok(())
     }
 
-    /// Steps 5 and 6; not 6 if the volume lacks what its boxes have, unless `is_forced`.
+    /// Steps 5 and 6; not 6 if the volume lacks what its filters have, unless `is_forced`.
     /// Waits: for calls under way, and for the destage.
     fn stop(&self, is_forced: bool, clock: Arc<dyn Clock>) -> Result<(), AttachError> {
         match self.take()? {
@@ -208,7 +208,7 @@ impl Attached {
 }
 
 impl Agent {
-    /// Why the volume may not be used without its boxes, if it may not.
+    /// Why the volume may not be used without its filters, if it may not.
     pub(crate) async fn lacking(
         &self,
         attached: &Arc<Attached>,
@@ -236,7 +236,7 @@ impl Agent {
         Ok(blocking(move || attached.status()).await??)
     }
 
-    /// Whether the boxes of a volume do not show that it has grown.
+    /// Whether the filters of a volume do not show that it has grown.
     pub(crate) async fn hides_growth(&self, attached: &Arc<Attached>) -> Result<bool, AttachError> {
         let attached = Arc::clone(attached);
         Ok(blocking(move || attached.hides_growth()).await??)

@@ -157,7 +157,7 @@ impl CapabilityCache {
     }
 
     /// For whom to ask, if there is a daemon to show something to.
-    fn asker(&self) -> Option<[u8; 32]> {
+    fn principal(&self) -> Option<[u8; 32]> {
         let state = lock(&self.state);
         state.holder.filter(|_| !state.daemons.is_empty())
     }
@@ -281,7 +281,7 @@ impl Controller {
     /// [`CatalogError::Unavailable`], if no controller answers.
     pub(crate) async fn obtain(&self, wants: &[Want]) -> Result<(), CatalogError> {
         let cache = self.capability_cache();
-        let Some(holder) = cache.asker() else {
+        let Some(holder) = cache.principal() else {
             return Ok(());
         };
         let asked = cache.clock.monotonic();
@@ -312,7 +312,7 @@ impl Controller {
 
     /// Renews what is kept and due.
     pub(crate) async fn renew_capabilities(&self) {
-        if self.capability_cache().asker().is_none() {
+        if self.capability_cache().principal().is_none() {
             return;
         }
         for wants in self.capability_cache().due() {
@@ -349,7 +349,7 @@ mod tests {
     const MINUTE_MS: u64 = 60_000;
 
     fn read(number: u128) -> Want {
-        let lineage = Lineage::from_random(number);
+        let lineage = Lineage::from_u128(number);
         Want::Read { lineage }
     }
 
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_due_at_half_of_its_time_and_what_is_not_kept_never() {
         let (clock, cache) = made();
-        let volume = VolumeId::from_random(1);
+        let volume = VolumeId::from_u128(1);
         let (kept, once) = (Want::Lease { volume, epoch: 3 }, read(2));
         let first = cache.keep(vec![kept]);
         let second = cache.keep(vec![kept]);
@@ -419,16 +419,20 @@ mod tests {
     #[test]
     fn there_is_of_each_want_what_was_signed_last_and_has_not_ended() {
         let (clock, cache) = made();
-        assert_eq!(cache.asker(), None);
+        assert_eq!(cache.principal(), None);
         cache.set_holder([7; 32]);
-        assert_eq!(cache.asker(), None, "there is nobody to show anything to");
+        assert_eq!(
+            cache.principal(),
+            None,
+            "there is nobody to show anything to"
+        );
         cache.put(clock.monotonic(), read(1), signed(b"old"));
         clock.advance(Duration::from_secs(61));
         for bytes in [b"one", b"two"] {
             cache.put(clock.monotonic(), read(2), signed(bytes));
         }
-        cache.add(UnitId::from_random(1), Arc::new(Daemon::default()));
-        assert_eq!(cache.asker(), Some([7; 32]));
+        cache.add(UnitId::from_u128(1), Arc::new(Daemon::default()));
+        assert_eq!(cache.principal(), Some([7; 32]));
         let there: Vec<Vec<u8>> = cache
             .capabilities()
             .iter()
@@ -442,7 +446,7 @@ mod tests {
         let (clock, cache) = made();
         let daemons = [1, 2].map(|number| {
             let daemon = Arc::new(Daemon::default());
-            cache.add(UnitId::from_random(number), Arc::clone(&daemon) as _);
+            cache.add(UnitId::from_u128(number), Arc::clone(&daemon) as _);
             daemon
         });
         let capabilities = cache.put(clock.monotonic(), read(1), signed(b"capability"));

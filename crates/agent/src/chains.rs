@@ -1,4 +1,4 @@
-//! The boxes that a volume is served through: put in place before anybody is let in, and
+//! The filters that a volume is served through: put in place before anybody is let in, and
 //! exchanged while it is served, as its owner wants them (docs/chains.md).
 
 use std::sync::Arc;
@@ -23,26 +23,26 @@ use zeroize::Zeroizing;
 
 use crate::agent::{Agent, TaskEnded, blocking, lock};
 use crate::attached::Attached;
-use crate::box_files::Keepers;
-use crate::box_keys::BoxKeys;
-use crate::box_targets::{BoxTargets, OtherVolumes, may_reach};
 use crate::events::EventLog;
+use crate::filter_files::Keepers;
+use crate::filter_keys::FilterKeys;
+use crate::filter_targets::{FilterTargets, OtherVolumes, may_reach};
 use crate::worker::Worker;
 
-/// Why a volume is not served through the boxes that are wanted.
+/// Why a volume is not served through the filters that are wanted.
 #[derive(Debug, thiserror::Error)]
 pub enum ChainError {
     /// The policy is none to this program.
     #[error("this host does not know its policy, and may be older than the controller: {0}")]
     Policy(#[from] PolicyError),
-    /// The boxes that there were go on.
+    /// The filters that there were go on.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
     /// So many journals were put aside.
     #[error("{0}")]
     Asides(String),
-    /// Where boxes keep what they have to know.
-    #[error("the folder of its boxes cannot be used: {0}")]
+    /// Where filters keep what they have to know.
+    #[error("the folder of its filters cannot be used: {0}")]
     Folder(#[from] std::io::Error),
     /// Its thread ended.
     #[error(transparent)]
@@ -52,20 +52,20 @@ pub enum ChainError {
     Task(#[from] TaskEnded),
 }
 
-/// The lease on a volume, as its boxes see it.
-struct BoxLease(LeaseTerm, Arc<dyn Clock>);
+/// The lease on a volume, as its filters see it.
+struct FilterLease(LeaseTerm, Arc<dyn Clock>);
 
-impl chain::Lease for BoxLease {
+impl chain::Lease for FilterLease {
     fn holds(&self) -> bool {
         self.0.holds(&*self.1)
     }
 }
 
-/// A certificate that was made for machines of boxes counts as long, of a day.
+/// A certificate that was made for machines of filters counts as long, of a day.
 const CREDENTIALS_FOR: Duration = Duration::from_secs(8 * 60 * 60);
 
-/// What this host shows to machines of boxes.
-pub(crate) struct BoxCredentials {
+/// What this host shows to machines of filters.
+pub(crate) struct FilterCredentials {
     chain_pem: String,
     key_pem: Zeroizing<String>,
     made: Duration,
@@ -76,7 +76,7 @@ impl HostIdentity for Agent {
     fn credentials(&self) -> Result<(String, Zeroizing<String>), String> {
         let inner = &self.inner;
         let now = inner.world.clock.monotonic();
-        let mut kept = lock(&inner.box_credentials);
+        let mut kept = lock(&inner.filter_credentials);
         if let Some(kept) = kept
             .as_ref()
             .filter(|kept| now < kept.made + CREDENTIALS_FOR)
@@ -92,7 +92,7 @@ impl HostIdentity for Agent {
                 let why = with_causes(&error);
                 format!("no controller has signed this host's key: {why}")
             })?;
-        *kept = Some(BoxCredentials {
+        *kept = Some(FilterCredentials {
             chain_pem: issued.certificate.clone(),
             key_pem: key.key_pem.clone(),
             made: now,
@@ -108,25 +108,26 @@ async fn read(chain: &WantedChain) -> Result<Policy, ChainError> {
 }
 
 impl Agent {
-    /// Puts other boxes in the place of those that somebody uses the volume through.
+    /// Puts other filters in the place of those that somebody uses the volume through.
     pub(crate) async fn exchange_chain(
         &self,
         wish: &Assignment,
         attached: &Arc<Attached>,
     ) -> Result<(), ChainError> {
-        self.note_boxes(wish, attached, Some(&wish.chain)).await??;
+        self.note_filters(wish, attached, Some(&wish.chain))
+            .await??;
         let put = self.put_chain(wish, attached, SizeRule::Keep).await;
         if put.is_ok() {
             lock(&attached.chain).clone_from(&wish.chain);
         }
-        if let Err(error) = self.note_boxes(wish, attached, None).await? {
+        if let Err(error) = self.note_filters(wish, attached, None).await? {
             // Of both that are noted it is found out which one was in use.
-            tracing::warn!(volume = %wish.volume, %error, "that boxes were exchanged is not noted");
+            tracing::warn!(volume = %wish.volume, %error, "that filters were exchanged is not noted");
         }
         put
     }
 
-    /// Puts the boxes in place that are wanted of a volume: none, without a chain.
+    /// Puts the filters in place that are wanted of a volume: none, without a chain.
     /// Nothing that was asked of it meanwhile is lost.
     pub(crate) async fn put_chain(
         &self,
@@ -137,12 +138,12 @@ impl Agent {
         let turn = self.new_turn();
         let follows = attached.chain_turn.load(Ordering::Acquire);
         let mut keepers = Keepers::default();
-        let boxes = match &wish.chain {
+        let filters = match &wish.chain {
             Some(chain) => {
                 let mut policy = read(chain).await?;
                 if wish.access == Access::ReadOnly {
                     // That is of whoever writes it.
-                    policy.boxes.retain(|one| !one.kind.keeps_files());
+                    policy.filters.retain(|one| !one.kind.keeps_files());
                 }
                 keepers = Keepers::of(&policy);
                 for name in keepers.journals() {
@@ -163,7 +164,7 @@ impl Agent {
         };
         let (tell, told) = oneshot::channel();
         let exchange = move |wake| Exchange {
-            boxes: boxes.map_or_else(Vec::new, |(policy, surroundings)| {
+            filters: filters.map_or_else(Vec::new, |(policy, surroundings)| {
                 build(
                     &policy,
                     &Surroundings {
@@ -186,7 +187,7 @@ impl Agent {
         }
         attached.chain_turn.store(turn, Ordering::Release);
         if attached.epoch.is_some() {
-            self.tidy_boxes(wish.volume, keepers).await;
+            self.tidy_filters(wish.volume, keepers).await;
         }
         // New clients hear what the disk is like by now.
         let served = Arc::clone(attached);
@@ -200,7 +201,7 @@ impl Agent {
         u64::from_le_bytes(turn).max(1)
     }
 
-    /// What the boxes of a volume are given, but for its thread's wake.
+    /// What the filters of a volume are given, but for its thread's wake.
     async fn surroundings(
         &self,
         wish: &Assignment,
@@ -213,14 +214,14 @@ impl Agent {
         let (world, made) = (inner.world.clone(), state.clone());
         blocking(move || host::make_folders(&*world.disk, &made)).await??;
         let watcher = attached.watcher()?;
-        let targets = BoxTargets::new(
+        let targets = FilterTargets::new(
             [
-                &inner.folder.box_sockets(),
-                &inner.folder.box_certificates(),
+                &inner.folder.filter_sockets(),
+                &inner.folder.filter_certificates(),
             ],
             Arc::clone(&inner.world.disk),
             &chain.tenant,
-            Arc::clone(&inner.box_networks),
+            Arc::clone(&inner.filter_networks),
             self.other_volumes(chain),
             (watcher.clone(), self.departed(&chain.tenant)),
             Arc::clone(&inner.world.clock),
@@ -233,17 +234,17 @@ impl Agent {
             clock: Arc::clone(&self.inner.world.clock),
             pool: Arc::clone(&self.inner.world.pool),
             derivations: Arc::clone(&inner.derivations),
-            memory_max: inner.box_memory,
+            memory_max: inner.filter_memory,
             tenure,
-            lease: self.box_lease(wish),
-            room: inner.box_room,
+            lease: self.filter_lease(wish),
+            room: inner.filter_room,
             random: Arc::clone(&self.inner.world.random),
-            keys: Arc::new(BoxKeys::of_tenant(
+            keys: Arc::new(FilterKeys::of_tenant(
                 &self.inner.world,
-                &self.inner.folder.box_keys(),
+                &self.inner.folder.filter_keys(),
                 &chain.tenant,
             )),
-            wake: Wake::silent(),
+            wake: Wake::unresponsive(),
             whose: Arc::new(Attribution {
                 tenant: chain.tenant.clone(),
                 vm: wish.vm.clone(),
@@ -252,7 +253,7 @@ impl Agent {
             }),
             events: Arc::clone(events) as Arc<dyn EventSink>,
             targets: Arc::new(targets),
-            programs: self.box_programs(watcher),
+            programs: self.filter_programs(watcher),
             state: Some(StateFolder {
                 disk: Arc::clone(&inner.world.disk),
                 path: state,
@@ -260,7 +261,7 @@ impl Agent {
         })
     }
 
-    /// The connections that the boxes of a tenant have left: what one of them hangs at is no
+    /// The connections that the filters of a tenant have left: what one of them hangs at is no
     /// other tenant's matter.
     fn departed(&self, tenant: &str) -> Arc<Departed> {
         let mut all = lock(&self.inner.departed);
@@ -270,15 +271,15 @@ impl Agent {
     }
 
     /// Until when what is written to a volume may be acknowledged.
-    fn box_lease(&self, wish: &Assignment) -> Arc<dyn chain::Lease> {
+    fn filter_lease(&self, wish: &Assignment) -> Arc<dyn chain::Lease> {
         match self.lease_term(wish.id) {
-            Some(term) => Arc::new(BoxLease(term, Arc::clone(&self.inner.world.clock))),
+            Some(term) => Arc::new(FilterLease(term, Arc::clone(&self.inner.world.clock))),
             None => Arc::new(Unlimited),
         }
     }
 
-    /// Whether the volume lacks what its boxes have elsewhere, as they have kept it here.
-    pub(crate) async fn boxes_have_more(&self, wish: &Assignment) -> Result<bool, ChainError> {
+    /// Whether the volume lacks what its filters have elsewhere, as they have kept it here.
+    pub(crate) async fn filters_have_more(&self, wish: &Assignment) -> Result<bool, ChainError> {
         // Where another host had it since, what is kept here is of before that.
         let Some(chain) = wish.chain.as_ref().filter(|_| wish.fenced.is_none()) else {
             return Ok(false);
@@ -288,17 +289,17 @@ impl Agent {
             path: self.inner.folder.chain(wish.volume),
         };
         // Of a policy that this host does not know, too.
-        let mut boxes = chain_policy::outline(&chain.policy);
-        boxes.retain(|one| one.kind == "replicate");
+        let mut filters = chain_policy::outline(&chain.policy);
+        filters.retain(|one| one.kind == "replicate");
         let have = blocking(move || {
-            boxes.iter().try_fold(false, |any, one| {
-                Ok::<_, std::io::Error>(any | chain::boxes::volume_lacks(&state, &one.name)?)
+            filters.iter().try_fold(false, |any, one| {
+                Ok::<_, std::io::Error>(any | chain::filters::volume_lacks(&state, &one.name)?)
             })
         });
         Ok(have.await??)
     }
 
-    /// What its boxes write beside it.
+    /// What its filters write beside it.
     fn other_volumes(&self, chain: &WantedChain) -> OtherVolumes {
         // Its thread is one of those that the agent ends.
         let inner = Arc::downgrade(&self.inner);
@@ -317,27 +318,27 @@ impl Agent {
         }
     }
 
-    /// What makes the programs of boxes that do not run inline.
-    fn box_programs(&self, watcher: Watcher) -> Arc<dyn Programs> {
+    /// What makes the programs of filters that do not run inline.
+    fn filter_programs(&self, watcher: Watcher) -> Arc<dyn Programs> {
         let inner = &self.inner;
-        let Some(program) = &inner.box_program else {
+        let Some(program) = &inner.filter_program else {
             return Arc::new(NoPrograms);
         };
         let options = HopsOptions {
             program: program.clone(),
-            foreign: Some(inner.folder.box_programs()),
+            foreign: Some(inner.folder.filter_programs()),
             sockets: Some(sandbox::sockets_folder(inner.folder.path())),
             disk: Arc::clone(&inner.world.disk),
             host: Some(Arc::new(self.clone())),
             may_reach: {
-                let networks = Arc::clone(&inner.box_networks);
+                let networks = Arc::clone(&inner.filter_networks);
                 Arc::new(move |at| may_reach(&networks, at))
             },
         };
         Arc::new(Hops::new(options, watcher))
     }
 
-    /// What the boxes of an attachment have told.
+    /// What the filters of an attachment have told.
     pub(crate) async fn read_events(
         &self,
         id: AttachmentId,
@@ -351,7 +352,7 @@ impl Agent {
             Some(events) => Ok(events.after(after, count_max as usize, wait).await),
             None => Err(Refusal {
                 field: None,
-                reason: "it has no boxes that tell anything, or is not open".to_owned(),
+                reason: "it has no filters that tell anything, or is not open".to_owned(),
             }),
         }
     }
@@ -365,14 +366,14 @@ pub(crate) fn wanted(wish: &Assignment) -> Option<ChainKey> {
 /// What does not begin is tried again after so long: a key may have been brought.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// Through which boxes a volume is served, and why not through others.
+/// Through which filters a volume is served, and why not through others.
 #[derive(Debug, Default)]
 pub(crate) struct ChainState {
     /// The chain that it is served through.
     pub served: Option<ChainKey>,
     /// Why that is not the one that is wanted.
     pub problem: Option<String>,
-    /// Its boxes do not show that the volume has grown, and their like would.
+    /// Its filters do not show that the volume has grown, and their like would.
     pub hides_growth: bool,
     /// What was tried in vain, for which wish, and when that is tried again.
     tried: Option<(Option<ChainKey>, u64, Duration)>,
@@ -387,7 +388,7 @@ impl ChainState {
         }
     }
 
-    /// Whether other boxes are to be tried at `now`.
+    /// Whether other filters are to be tried at `now`.
     pub fn is_to_change(&mut self, wish: &Assignment, now: Duration) -> bool {
         let wanted = wanted(wish);
         if self.served == wanted && !self.hides_growth {
@@ -401,7 +402,7 @@ impl ChainState {
         !is_waiting
     }
 
-    /// The boxes that are wanted do not begin.
+    /// The filters that are wanted do not begin.
     pub fn failed(&mut self, wish: &Assignment, why: String, now: Duration) {
         self.problem = Some(why);
         self.tried = Some((wanted(wish), wish.generation, now + RETRY_AFTER));

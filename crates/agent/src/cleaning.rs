@@ -178,7 +178,7 @@ impl Agent {
         self.forget_journal(volume).await;
         self.forget_shared(volume, u32::MAX).await;
         self.forget_aside(volume).await;
-        self.forget_boxes(volume).await;
+        self.forget_filters(volume).await;
         tracing::info!(%volume, "volume deleted");
         Ok(())
     }

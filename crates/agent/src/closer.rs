@@ -63,7 +63,7 @@ impl Closer {
                     return Err(AttachError::Stalled(why));
                 }
                 _ if since_put.min(since_commit) > CLOSE_SILENCE_MAX => {
-                    return Err(AttachError::Silent(CLOSE_SILENCE_MAX.as_secs()));
+                    return Err(AttachError::Unresponsive(CLOSE_SILENCE_MAX.as_secs()));
                 }
                 _ => {}
             }

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use api::host::{
     Ahead, AskCapabilities, AskCleaning, Assignments, AttachmentReport, AuditReport, Capabilities,
-    CatalogAnswer, CatalogCall, Cleaning, Cluster, Doubt, EncodedPlan, FoundedKey, HostUnit,
-    MarkedUnits, MendEnd, MendProgress, MendTask, PreloadReport, Renewal, Renewed, Report,
+    CatalogAnswer, CatalogCall, Cleaning, Cluster, EncodedPlan, FoundedKey, HostUnit, MarkedUnits,
+    PreloadReport, Renewal, Renewed, RepairEnd, RepairProgress, RepairTask, Report, Suspicion,
     TaskAnswer, Want, WrappedRow, WrappingKey,
 };
 use api::types::{Certificate, Renew};
@@ -242,32 +242,34 @@ impl Controller {
         self.call(CatalogCall::FinishDelete { volume }).await
     }
 
-    pub(crate) async fn mend_take(&self) -> Result<Option<MendTask>, CatalogError> {
-        self.call(CatalogCall::MendTake {}).await
+    pub(crate) async fn repair_take(&self) -> Result<Option<RepairTask>, CatalogError> {
+        self.call(CatalogCall::RepairTake {}).await
     }
 
-    pub(crate) async fn mend_look(
+    pub(crate) async fn repair_look(
         &self,
         copyset: CopysetId,
-        progress: MendProgress,
-    ) -> Result<Option<MendTask>, CatalogError> {
-        self.call(CatalogCall::MendLook { copyset, progress }).await
+        progress: RepairProgress,
+    ) -> Result<Option<RepairTask>, CatalogError> {
+        self.call(CatalogCall::RepairLook { copyset, progress })
+            .await
     }
 
-    pub(crate) async fn mend_end(
+    pub(crate) async fn repair_end(
         &self,
         copyset: CopysetId,
-        end: MendEnd,
+        end: RepairEnd,
     ) -> Result<bool, CatalogError> {
-        self.call(CatalogCall::MendEnd { copyset, end }).await
+        self.call(CatalogCall::RepairEnd { copyset, end }).await
     }
 
-    pub(crate) async fn doubt_unit(
+    pub(crate) async fn suspect_unit(
         &self,
         unit: UnitId,
-        doubt: Doubt,
+        suspicion: Suspicion,
     ) -> Result<bool, CatalogError> {
-        self.call(CatalogCall::DoubtUnit { unit, doubt }).await
+        self.call(CatalogCall::SuspicionUnit { unit, suspicion })
+            .await
     }
 
     pub(crate) async fn note_leases(&self, units: Vec<(UnitId, u64)>) -> Result<(), CatalogError> {

@@ -18,7 +18,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::{Doubt, Want};
+use api::host::{Suspicion, Want};
 use base::{VolumeId, with_causes};
 use catalog::{CatalogError, Lease, LeaseSalt};
 use tokio::sync::mpsc;
@@ -83,8 +83,8 @@ fn tell(
     }
     let spell = |error| inner.claim.spell(&error);
     let knows = lease_count::read_own(&*mounted.place, &inner.vouch).map_err(spell)?;
-    if knows < noted.max(lock(&inner.came_back).unsaid(mounted.id)) {
-        lock(&inner.came_back).doubt(mounted.id, Doubt::Older);
+    if knows < noted.max(lock(&inner.rejoined).unsaid(mounted.id)) {
+        lock(&inner.rejoined).suspicion(mounted.id, Suspicion::Older);
         return Ok(Told::Older);
     }
     // Meanwhile it may have been put back, and others have been told more.
@@ -99,7 +99,7 @@ fn tell(
     lease_count::write(&*mounted.place, &inner.world, &inner.vouch, count).map_err(spell)?;
     *told = count;
     mounted.watched.knows_leases(*told);
-    lock(&inner.came_back).noted(mounted.id, *told);
+    lock(&inner.rejoined).noted(mounted.id, *told);
     Ok(Told::Noted)
 }
 
@@ -143,7 +143,7 @@ impl Agent {
         let mut told = self.tell_units(count).await;
         if matches!(told, Err(Untold::Older)) {
             // Once that is heard, they are told.
-            self.tell_doubts().await;
+            self.tell_suspicions().await;
             told = self.tell_units(count).await;
         }
         told.map_err(|why| AttachError::Untold(why.to_string()))?;
@@ -159,7 +159,7 @@ impl Agent {
         let units = lock(&self.inner.units).clone();
         let (answer, mut answers) = mpsc::unbounded_channel();
         for mounted in units {
-            if mounted.watched.is_silent() {
+            if mounted.watched.is_unresponsive() {
                 continue;
             }
             let inner = Arc::clone(&self.inner);

@@ -1,7 +1,7 @@
-//! What the boxes of a volume say: as lines of JSON in D, and for whoever asks a controller.
+//! What the filters of a volume say: as lines of JSON in D, and for whoever asks a controller.
 //!
 //! ```text
-//!  boxes ── batches, never waiting ──▶ channel ──▶ writer ──▶ D/events/vol-….jsonl
+//!  filters ── batches, never waiting ──▶ channel ──▶ writer ──▶ D/events/vol-….jsonl
 //!   (the disk's thread)                                  └──▶ the last lines, by sequence
 //! ```
 //!
@@ -18,7 +18,7 @@ use std::time::Duration;
 use api::host::EventLines;
 use base::VolumeId;
 use chain::EventSink;
-use chain::boxes::Event;
+use chain::filters::Event;
 use tokio::sync::{mpsc, watch};
 use world::{RollingFile, World, host};
 
@@ -116,7 +116,7 @@ impl EventLog {
     pub async fn after(&self, after: Option<u64>, count_max: usize, wait: Duration) -> EventLines {
         let mut newest = self.newest.clone();
         let after = after.unwrap_or_else(|| *newest.borrow());
-        // Whose box ends says nothing more.
+        // Whose filter ends says nothing more.
         let _ = host::within(wait, newest.wait_for(|newest| *newest > after)).await;
         lock(&self.recent).after(after, count_max)
     }
@@ -169,7 +169,7 @@ impl Writer {
         {
             let mut note = first.clone();
             let why = format!("{lost} events are lost: more came than could be written");
-            note.what = chain::boxes::What::Note(why);
+            note.what = chain::filters::What::Note(why);
             note.rule = None;
             self.line(&note, &mut text);
         }
@@ -201,7 +201,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use chain::Attribution;
-    use chain::boxes::What;
+    use chain::filters::What;
     use world::Millis;
 
     use super::*;
@@ -234,7 +234,7 @@ mod tests {
     async fn what_is_told_is_there_for_whoever_waits_and_in_a_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let world = World::real(1);
-        let volume = VolumeId::from_random(1);
+        let volume = VolumeId::from_u128(1);
         let log = EventLog::start(&world, folder.path(), volume);
         let long = Duration::from_secs(60);
         let waiting = log.after(None, 10, long);

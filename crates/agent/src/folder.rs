@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   D/agent.lock       held by the agent
-//!   D/box-keys/TENANT/NAME   keys of tenants, for the boxes of their volumes
+//!   D/filter-keys/TENANT/NAME   keys of tenants, for the filters of their volumes
 //!   D/keys/            keys.toml and key files, unless they are kept elsewhere
-//!   D/box-certificates/TENANT/NAME/   with which those boxes speak TLS
-//!   D/box-sockets/TENANT/NAME   NBD servers for the boxes of a tenant's volumes
-//!   D/chains/vol-…/    what the boxes of a volume have to know after a crash, what they
+//!   D/filter-certificates/TENANT/NAME/   with which those filters speak TLS
+//!   D/filter-sockets/TENANT/NAME   NBD servers for the filters of a tenant's volumes
+//!   D/chains/vol-…/    what the filters of a volume have to know after a crash, what they
 //!                      have acknowledged, and what they have recorded
-//!   D/events/vol-….jsonl   what the boxes of a volume have told
+//!   D/events/vol-….jsonl   what the filters of a volume have told
 //!   D/units/u1 …       folder units made on the first start
 //!   D/journal/vol-…    one journal for each volume that is attached
 //!   D/nbd.sock         NBD
@@ -127,16 +127,16 @@ impl Folder {
         self.path.join("unpinned")
     }
 
-    /// Where servers are that tenants' boxes may use.
+    /// Where servers are that tenants' filters may use.
     #[must_use]
-    pub fn box_sockets(&self) -> PathBuf {
-        self.path.join("box-sockets")
+    pub fn filter_sockets(&self) -> PathBuf {
+        self.path.join("filter-sockets")
     }
 
-    /// Where certificates are with which tenants' boxes speak TLS.
+    /// Where certificates are with which tenants' filters speak TLS.
     #[must_use]
-    pub fn box_certificates(&self) -> PathBuf {
-        self.path.join("box-certificates")
+    pub fn filter_certificates(&self) -> PathBuf {
+        self.path.join("filter-certificates")
     }
 
     /// Where that of all volumes is.
@@ -145,25 +145,25 @@ impl Folder {
         self.path.join("chains")
     }
 
-    /// What the boxes of a volume have to know after a crash.
+    /// What the filters of a volume have to know after a crash.
     #[must_use]
     pub fn chain(&self, volume: VolumeId) -> PathBuf {
         self.chains().join(volume.to_string())
     }
 
-    /// Where tenants' keys are that their boxes have.
+    /// Where tenants' keys are that their filters have.
     #[must_use]
-    pub fn box_keys(&self) -> PathBuf {
-        self.path.join("box-keys")
+    pub fn filter_keys(&self) -> PathBuf {
+        self.path.join("filter-keys")
     }
 
-    /// Where the operator says which programs tenants' boxes may be.
+    /// Where the operator says which programs tenants' filters may be.
     #[must_use]
-    pub fn box_programs(&self) -> PathBuf {
-        self.path.join("box-programs")
+    pub fn filter_programs(&self) -> PathBuf {
+        self.path.join("filter-programs")
     }
 
-    /// What the boxes of volumes have told.
+    /// What the filters of volumes have told.
     #[must_use]
     pub fn events(&self) -> PathBuf {
         self.path.join("events")

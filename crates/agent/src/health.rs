@@ -50,7 +50,7 @@ struct Shown {
     is_stopped: bool,
     is_stuck: bool,
     reads_waiting: u64,
-    is_silent: bool,
+    is_unresponsive: bool,
     cache: VolumeCache,
 }
 
@@ -140,7 +140,7 @@ impl Agent {
             "Leases that this host has",
             float(lock(&self.inner.leases).len() as u64),
         );
-        self.measure_mending(&mut measures);
+        self.measure_repair(&mut measures);
         let mut left_out = Vec::new();
         let units = self.units_as_known();
         left_out.push(("units", units.len().saturating_sub(ROWS_MAX)));
@@ -160,28 +160,28 @@ impl Agent {
         measures
     }
 
-    fn measure_mending(&self, measures: &mut Measures) {
+    fn measure_repair(&self, measures: &mut Measures) {
         measures.one(
-            "scree_mend_copysets_waiting",
+            "scree_repair_copysets_waiting",
             "Copysets with a member that is not whole",
             float(self.waiting_copysets() as u64),
         );
-        let mended = &self.inner.mended;
+        let repaired = &self.inner.repaired;
         let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
         measures.count(
-            "scree_mend_passes",
+            "scree_repair_passes",
             "Passes over a copyset that this host has gone through",
-            total(&mended.passes),
+            total(&repaired.passes),
         );
         measures.count(
-            "scree_mend_copied_bytes",
+            "scree_repair_copied_bytes",
             "Bytes that it has put on members which lacked them",
-            total(&mended.copied_bytes),
+            total(&repaired.copied_bytes),
         );
         measures.count(
-            "scree_mend_rotten_slots",
+            "scree_repair_rotten_slots",
             "Slots of which it found no copy as it was put, each time that it looked",
-            total(&mended.rotten_slots),
+            total(&repaired.rotten_slots),
         );
     }
 
@@ -268,7 +268,7 @@ impl Agent {
         for open in self.open_volumes().await {
             let shown = shown.entry(open.volume).or_default();
             shown.connections += open.connections;
-            shown.is_silent |= open.is_silent;
+            shown.is_unresponsive |= open.is_unresponsive;
             if let Some(status) = &open.status {
                 shown.add(status);
             }
@@ -355,9 +355,9 @@ fn measure_volumes(measures: &mut Measures, volumes: &BTreeMap<VolumeId, Shown>)
         |shown| shown.reads_waiting,
     );
     gauge(
-        "scree_volume_silent",
+        "scree_volume_unresponsive",
         "Whether it does not say how it is: its other rows are of when it last did",
-        |shown| shown.is_silent.into(),
+        |shown| shown.is_unresponsive.into(),
     );
     measures.counter(
         "scree_volume_blocks_written",

@@ -218,7 +218,7 @@ fn mark(world: &World, folder: &Path, cluster: ClusterId) -> Result<Marker, Jour
     let marker = Marker {
         format: FORMAT,
         cluster,
-        folder: JournalFolderId::from_random(world.random.u128()),
+        folder: JournalFolderId::from_u128(world.random.u128()),
     };
     let text = toml::to_string(&marker).expect("strings and numbers can be written as TOML");
     let text = format!(
@@ -241,7 +241,7 @@ fn mark(world: &World, folder: &Path, cluster: ClusterId) -> Result<Marker, Jour
 mod tests {
     use super::*;
 
-    const CLUSTER: ClusterId = ClusterId::from_random(1);
+    const CLUSTER: ClusterId = ClusterId::from_u128(1);
 
     fn folder() -> (tempfile::TempDir, World) {
         let folder = tempfile::tempdir().expect("a folder");
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn the_marker_of_another_cluster_or_of_a_newer_scree_or_of_nobody_is_refused() {
         let (folder, world) = folder();
-        Journals::open(&world, folder.path(), ClusterId::from_random(2)).expect("a folder");
+        Journals::open(&world, folder.path(), ClusterId::from_u128(2)).expect("a folder");
         let refused = |folder: &Path| {
             let opened = Journals::open(&world, folder, CLUSTER);
             opened.expect_err("it is not ours")

@@ -21,7 +21,7 @@ use world::{Disk, OpenMode, host};
 
 use crate::agent::{Agent, blocking, lock};
 use crate::attached::AttachError;
-use crate::box_journals;
+use crate::filter_journals;
 
 /// What the name of a journal that was put aside has in it.
 const FENCED: &str = ".fenced-";
@@ -39,14 +39,14 @@ pub(crate) struct JournalsAside {
     pub fenced: Mutex<Vec<Fenced>>,
     /// Which of those are no more.
     pub gone: Mutex<Vec<VolumeId>>,
-    /// Where the next look at what boxes have kept begins: not all is asked for at once.
+    /// Where the next look at what filters have kept begins: not all is asked for at once.
     turn: Mutex<usize>,
     /// Rung when they have said something.
     pub told: Notify,
     /// Why the journals cannot be looked through, if they cannot.
     problem: Mutex<Option<String>>,
-    /// Why those of boxes cannot.
-    box_problem: Mutex<Option<String>>,
+    /// Why those of filters cannot.
+    filter_problem: Mutex<Option<String>>,
 }
 
 /// Keeps a problem, and says it in the log if it is news.
@@ -99,7 +99,7 @@ impl Agent {
             .iter()
             .filter_map(|name| name.parse().ok())
             .collect();
-        journals.extend(self.kept_by_boxes().await);
+        journals.extend(self.kept_by_filters().await);
         let workers = lock(&self.inner.workers);
         let is_new = |volume: &VolumeId| !workers.values().any(|worker| worker.is_of(*volume));
         let mut seen = HashSet::new();
@@ -109,18 +109,18 @@ impl Agent {
         journals
     }
 
-    /// Volumes of which boxes have kept something, of all a part each time.
-    async fn kept_by_boxes(&self) -> Vec<VolumeId> {
-        let found = self.volumes_with_box_files().await;
+    /// Volumes of which filters have kept something, of all a part each time.
+    async fn kept_by_filters(&self) -> Vec<VolumeId> {
+        let found = self.volumes_with_filter_files().await;
         let found = found.unwrap_or_else(|ended| Err(io::Error::other(ended)));
         let problem = found.as_ref().err().map(|error| {
             format!(
-                "what boxes keep in {} cannot be looked through: {error}; of volumes that are no \
+                "what filters keep in {} cannot be looked through: {error}; of volumes that are no \
                  more it stays",
                 self.inner.folder.chains().display()
             )
         });
-        note_problem(&self.inner.journals_aside.box_problem, problem);
+        note_problem(&self.inner.journals_aside.filter_problem, problem);
         let mut found = found.unwrap_or_default();
         let mut turn = lock(&self.inner.journals_aside.turn);
         let count = found.len().max(1);
@@ -129,7 +129,7 @@ impl Agent {
         found
     }
 
-    /// Forgets what boxes have kept of a volume that is no more.
+    /// Forgets what filters have kept of a volume that is no more.
     async fn forget_gone(&self, volume: VolumeId) {
         let is_wanted = {
             let workers = lock(&self.inner.workers);
@@ -137,7 +137,7 @@ impl Agent {
         };
         // An older database does not know of newer volumes.
         if !is_wanted && matches!(self.older_database().await, Ok(None)) {
-            self.forget_boxes(volume).await;
+            self.forget_filters(volume).await;
         }
     }
 
@@ -155,7 +155,7 @@ impl Agent {
         let problem = listed.as_ref().err().map(|error| {
             format!(
                 "the journals in {} cannot be listed: {error}; until that folder or its disk is \
-                 mended, those of volumes that were taken from this host are neither found nor \
+                 repaired, those of volumes that were taken from this host are neither found nor \
                  shown",
                 folder.display()
             )
@@ -174,7 +174,7 @@ impl Agent {
         }
         // Under the lock: no worker may begin meanwhile.
         let (disk, folder) = (&*self.inner.world.disk, &self.inner.folder);
-        // What boxes have acknowledged stays: as long as no other host had the volume it is
+        // What filters have acknowledged stays: as long as no other host had the volume it is
         // carried out when this one has it again, and otherwise put aside before that.
         let put = put_aside(disk, &folder.journal(fenced.volume), fenced.epoch);
         drop(workers);
@@ -187,10 +187,10 @@ impl Agent {
     pub(crate) async fn put_aside(&self, volume: VolumeId, epoch: u32) -> Result<(), AttachError> {
         let disk = Arc::clone(&self.inner.world.disk);
         let journal = self.inner.folder.journal(volume);
-        let boxes = self.inner.folder.chain(volume);
+        let filters = self.inner.folder.chain(volume);
         blocking(move || {
             put_aside(&*disk, &journal, epoch)?;
-            box_journals::put_aside(&*disk, &boxes, &HashSet::new())
+            filter_journals::put_aside(&*disk, &filters, &HashSet::new())
         })
         .await?
         .map_err(AttachError::PutAside)
@@ -218,7 +218,7 @@ impl Agent {
             ));
         }
         problems.extend(lock(&self.inner.journals_aside.problem).clone());
-        problems.extend(lock(&self.inner.journals_aside.box_problem).clone());
+        problems.extend(lock(&self.inner.journals_aside.filter_problem).clone());
         problems
     }
 

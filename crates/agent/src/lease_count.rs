@@ -40,7 +40,7 @@ fn spell(world: &World, key: &KeyEncryptionKey, count: u64) -> [u8; NOTE_BYTES] 
 /// The count as a lineage, for the key to vouch for. Lineages are random
 /// numbers of 128 bits: none is that small.
 fn lineage_of(count: u64) -> Lineage {
-    Lineage::from_random(count.into())
+    Lineage::from_u128(count.into())
 }
 
 /// The count in such a text, if the key vouches for it.
@@ -108,7 +108,7 @@ mod tests {
     const FOLDER: &str = "/unit";
 
     fn unit_in(world: &World) -> FolderUnit {
-        let ids = (ClusterId::from_random(1), UnitId::from_random(2));
+        let ids = (ClusterId::from_u128(1), UnitId::from_u128(2));
         FolderUnit::create(world, Path::new(FOLDER), ids.0, ids.1).expect("a unit")
     }
 

@@ -13,8 +13,8 @@
 //! * `leases`: leases in time; `journals_aside`: journals of volumes that were
 //!   taken from this host; [`journals`]: the folder of journals that hosts share
 //! * `preloads`: base images, read into the cache that [`caching`] keeps
-//! * `audits`: what some units alone have of a volume; `errands`: what both have in common
-//! * `cleaning`, `mending`: what goes on by itself; `came_back`: what is said of units that
+//! * `audits`: what some units alone have of a volume; `jobs`: what both have in common
+//! * `cleaning`, `repair`: what goes on by itself; `rejoined`: what is said of units that
 //!   were away
 //! * [`serving`]: the NBD server
 //! * [`vm`]: plugging disks into running virtual machines
@@ -30,14 +30,9 @@
 pub mod agent;
 pub mod attached;
 pub mod audits;
-mod box_files;
-mod box_journals;
-mod box_keys;
-mod box_targets;
 mod cache_counts;
 mod cache_measures;
 pub mod caching;
-mod came_back;
 mod capability_cache;
 mod chains;
 mod claim;
@@ -45,21 +40,26 @@ mod cleaning;
 mod closer;
 pub mod controller;
 mod database_age;
-mod errands;
 mod events;
+mod filter_files;
+mod filter_journals;
+mod filter_keys;
+mod filter_targets;
 pub mod folder;
 mod health;
 pub mod host_keys;
+mod jobs;
 pub mod journals;
 mod journals_aside;
 pub mod keys;
 mod lease_count;
 mod leases;
 mod links;
-mod mending;
 mod places;
 mod plugging;
 mod preloads;
+mod rejoined;
+mod repair;
 mod report;
 mod rewrapping;
 mod served;
@@ -73,5 +73,5 @@ mod watch;
 mod worker;
 
 pub use agent::{Agent, Settings, StartError};
-pub use box_keys::BoxKeys;
-pub use box_targets::{Connected, Network};
+pub use filter_keys::FilterKeys;
+pub use filter_targets::{Connected, Network};

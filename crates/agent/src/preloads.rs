@@ -27,7 +27,7 @@ use volume::scatter::CacheView;
 
 use crate::agent::{Agent, blocking, lock};
 use crate::attached::VolumeCache;
-use crate::errands::{self, CalledOff, TICK, VersionError, Wanted, rest};
+use crate::jobs::{self, CalledOff, TICK, VersionError, Wanted, rest};
 
 /// So much is read at once, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -160,7 +160,7 @@ impl Agent {
                 tracing::error!(%volume, %error, "how a preload ended was not heard");
             }
         }
-        errands::forget(&self.inner.preloads, &volume, &preload);
+        jobs::forget(&self.inner.preloads, &volume, &preload);
     }
 
     /// Steps 1 to 3. Waits.

@@ -74,7 +74,7 @@ impl Agent {
             problems.push(format!("old versions are not all removed: {why}"));
         }
         problems.extend(self.journals_aside().await);
-        problems.extend(self.box_journals_aside().await);
+        problems.extend(self.filter_journals_aside().await);
         if let Some(why) = lock(&self.inner.freeing_problem).as_ref() {
             problems.push(format!("room is not all given back: {why}"));
         }
@@ -95,7 +95,7 @@ fn told(mut problems: Vec<String>) -> Vec<String> {
     if more > 0 {
         problems.truncate(PROBLEMS_MAX);
         problems.push(format!(
-            "{more} more problems of host {:?} are not told here; mend these first",
+            "{more} more problems of host {:?} are not told here; repair these first",
             host::name()
         ));
     }

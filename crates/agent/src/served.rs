@@ -1,5 +1,5 @@
-//! Through which boxes a volume is served, noted for whoever opens it after this process: a
-//! guest that has the disk goes on with the boxes that it knows it through, also if others
+//! Through which filters a volume is served, noted for whoever opens it after this process: a
+//! guest that has the disk goes on with the filters that it knows it through, also if others
 //! were asked for while nobody was here (docs/chains.md, "Exchange").
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //!  open ─▶ chain ─▶ let in ─▶ chain, next ─▶ exchange ─▶ next is chain
 //! ```
 //!
-//! Invariants: nobody is let in before the boxes that he is let in through are noted, nor are
-//! boxes exchanged before those that come are. The note goes when the volume is closed.
+//! Invariants: nobody is let in before the filters that he is let in through are noted, nor are
+//! filters exchanged before those that come are. The note goes when the volume is closed.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
@@ -18,14 +18,14 @@ use std::path::Path;
 
 use api::host::{Access, Assignment, WantedChain};
 use base::{AttachmentId, VolumeId};
-use chain::boxes::{JOURNAL_SUFFIX, REPLICAS_SUFFIX, journal_is_there};
+use chain::filters::{JOURNAL_SUFFIX, REPLICAS_SUFFIX, journal_is_there};
 use serde::{Deserialize, Serialize};
 use world::{Disk, host};
 
 use crate::agent::{Agent, TaskEnded, blocking, lock};
 use crate::attached::{AttachError, Attached};
-use crate::box_files::{names, remove};
-use crate::box_journals::wanted;
+use crate::filter_files::{names, remove};
+use crate::filter_journals::wanted;
 
 const SERVED: &str = "served";
 const LEASES: &str = "leases";
@@ -38,7 +38,7 @@ const NOTE_BYTES_MAX: u64 = 1 << 20;
 pub(crate) struct Served {
     /// To whom.
     pub attachment: AttachmentId,
-    /// None: there are no boxes.
+    /// None: there are no filters.
     pub chain: Option<WantedChain>,
     /// What may have come in their place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +71,7 @@ fn read<T: for<'a> Deserialize<'a>>(disk: &dyn Disk, path: &Path) -> io::Result<
     }
 }
 
-/// A journal that the boxes of a chain had when somebody was let in, and that is not there.
+/// A journal that the filters of a chain had when somebody was let in, and that is not there.
 fn lost_journal(
     disk: &dyn Disk,
     folder: &Path,
@@ -85,7 +85,7 @@ fn lost_journal(
     Ok(None)
 }
 
-/// The names of the journals among the boxes of a chain.
+/// The names of the journals among the filters of a chain.
 fn journals_of(chain: &Option<WantedChain>) -> HashSet<String> {
     wanted(chain.as_ref().map(|chain| &*chain.policy)).unwrap_or_default()
 }
@@ -126,24 +126,24 @@ impl Leases {
     }
 }
 
-/// Whether boxes in this folder ask which leases there were: those alone that replicate.
+/// Whether filters in this folder ask which leases there were: those alone that replicate.
 fn is_asked_for(disk: &dyn Disk, folder: &Path) -> io::Result<bool> {
     let kept = names(disk, folder)?;
     Ok(kept.iter().any(|name| name.ends_with(REPLICAS_SUFFIX)))
 }
 
 impl Agent {
-    /// The boxes that a volume is to be opened with: those that it was served through, if
+    /// The filters that a volume is to be opened with: those that it was served through, if
     /// whoever has it had it then; otherwise those that are wanted.
-    pub(crate) async fn boxes_to_begin_with(
+    pub(crate) async fn filters_to_begin_with(
         &self,
         wish: &Assignment,
     ) -> Result<Option<WantedChain>, AttachError> {
         if !wish.leased || wish.fenced.is_some() || wish.access == Access::ReadOnly {
             return Ok(wish.chain.clone());
         }
-        let left = self.box_journals_left(wish.volume).await?;
-        let left = left.map_err(AttachError::BoxJournals)?;
+        let left = self.filter_journals_left(wish.volume).await?;
+        let left = left.map_err(AttachError::FilterJournals)?;
         let (disk, path, id) = (
             self.inner.world.disk.clone(),
             self.note(wish.volume, SERVED),
@@ -160,7 +160,7 @@ impl Agent {
         match noted.await?.map_err(AttachError::Noted)? {
             None => Ok(wish.chain.clone()),
             Some((chain, None)) => Ok(chain),
-            Some((_, Some(name))) => Err(AttachError::BoxJournalLost(name)),
+            Some((_, Some(name))) => Err(AttachError::FilterJournalLost(name)),
         }
     }
 
@@ -168,9 +168,9 @@ impl Agent {
         self.inner.folder.chain(volume).join(name)
     }
 
-    /// Notes through which boxes somebody uses a volume that may be written, and which ones are
+    /// Notes through which filters somebody uses a volume that may be written, and which ones are
     /// to come; nothing, of one that never had any.
-    pub(crate) async fn note_boxes(
+    pub(crate) async fn note_filters(
         &self,
         wish: &Assignment,
         attached: &Attached,
@@ -180,7 +180,7 @@ impl Agent {
         if attached.epoch.is_none() {
             return Ok(Ok(()));
         }
-        let has_boxes = chain.is_some() || next.is_some_and(Option::is_some);
+        let has_filters = chain.is_some() || next.is_some_and(Option::is_some);
         let served = Served {
             attachment: wish.id,
             chain,
@@ -191,7 +191,7 @@ impl Agent {
             self.note(wish.volume, SERVED),
         );
         blocking(move || {
-            let had_some = has_boxes || !names(&*disk, host::parent_of(&path))?.is_empty();
+            let had_some = has_filters || !names(&*disk, host::parent_of(&path))?.is_empty();
             match had_some {
                 true => write(&*disk, &path, &served),
                 false => Ok(()),
@@ -206,7 +206,7 @@ impl Agent {
         let removed = blocking(move || remove(&*disk, &path));
         if let Ok(Err(error)) = removed.await {
             // Whoever has the volume next has another attachment.
-            tracing::warn!(%volume, %error, "through which boxes it was served stays noted");
+            tracing::warn!(%volume, %error, "through which filters it was served stays noted");
         }
     }
 
@@ -271,15 +271,16 @@ mod tests {
     }
 
     fn chain(revision: u64, journals: &[&str]) -> Option<WantedChain> {
-        let boxes = journals.iter();
-        let boxes = boxes.map(|name| format!("[[box]]\nkind = 'journal'\nname = '{name}'\n"));
+        let filters = journals.iter();
+        let filters =
+            filters.map(|name| format!("[[filter]]\nkind = 'journal'\nname = '{name}'\n"));
         Some(WantedChain {
             key: ChainKey {
-                id: ChainId::from_random(1),
+                id: ChainId::from_u128(1),
                 revision,
             },
             tenant: "alice".to_owned(),
-            policy: format!("volume = 'v'\n{}", boxes.collect::<String>()),
+            policy: format!("volume = 'v'\n{}", filters.collect::<String>()),
             volumes: [].into(),
         })
     }
@@ -287,7 +288,7 @@ mod tests {
     #[test]
     fn of_two_chains_a_journal_of_the_second_ones_own_says_that_it_was_in_use() {
         let noted = |next| Served {
-            attachment: AttachmentId::from_random(1),
+            attachment: AttachmentId::from_u128(1),
             chain: chain(1, &["a"]),
             next,
         };

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::ClientError;
-use api::host::{Doubt, HostUnit, Refusal, UnitReport};
+use api::host::{HostUnit, Refusal, Suspicion, UnitReport};
 use api::types::UnitFact;
 use base::{UnitId, with_causes};
 use catalog::Copyset;
@@ -291,7 +291,7 @@ impl Agent {
         views.collect()
     }
 
-    /// Begins to look at the units whose health is in doubt, or at all, and
+    /// Begins to look at the units whose health is in suspicion, or at all, and
     /// notices which have not answered for too long.
     pub(crate) fn probe_units(&self, all: bool) -> Vec<JoinHandle<()>> {
         self.notice_silence();
@@ -305,7 +305,7 @@ impl Agent {
 
     fn notice_silence(&self) {
         for mounted in lock(&self.inner.units).iter() {
-            if mounted.watched.falls_silent() {
+            if mounted.watched.falls_unresponsive() {
                 // Refused from now on, which is how its health hears of it.
                 let error = mounted.unit.settle().err().map(|error| with_causes(&error));
                 tracing::warn!(unit = mounted.url, error, "the unit does not answer");
@@ -344,7 +344,7 @@ impl Agent {
                 || has_restarted;
             if stat.is_some() && is_news {
                 read_leases(&inner, &mounted);
-                lock(&inner.came_back).to_judge.insert(mounted.id);
+                lock(&inner.rejoined).to_judge.insert(mounted.id);
                 match mounted.place.facts() {
                     Ok(facts) => *lock(&mounted.facts) = facts,
                     Err(error) => tracing::warn!(
@@ -357,11 +357,11 @@ impl Agent {
             look.found(stat, device);
             let after = mounted.unit.state();
             if (was_missing || has_restarted) && known.was_ever_found {
-                let doubt = match is_other {
-                    true => Doubt::Restarted,
-                    false => Doubt::Back,
+                let suspicion = match is_other {
+                    true => Suspicion::Restarted,
+                    false => Suspicion::Back,
                 };
-                lock(&inner.came_back).doubt(mounted.id, doubt);
+                lock(&inner.rejoined).suspicion(mounted.id, suspicion);
             }
             if before != after {
                 let (before, after) = (before.name(), after.name());
@@ -457,7 +457,7 @@ fn make_unit(inner: &Inner, place: &dyn Place) -> Result<HostUnit, UnitError> {
     let id = match place.identify(&host) {
         Some((cluster, unit)) if cluster == inner.cluster => unit,
         // Anything else that is there makes `make` say what it is.
-        _ => UnitId::from_random(inner.world.random.u128()),
+        _ => UnitId::from_u128(inner.world.random.u128()),
     };
     let unit = place.make(&host, id)?;
     Ok(HostUnit {

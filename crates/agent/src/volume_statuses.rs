@@ -39,7 +39,7 @@ pub(crate) struct OpenVolume {
     /// As it last said; none if it never did.
     pub status: Option<VolumeStatus>,
     /// It owes an answer.
-    pub is_silent: bool,
+    pub is_unresponsive: bool,
 }
 
 impl Agent {
@@ -79,7 +79,7 @@ impl Agent {
                 volume,
                 connections: attached.export.connections() as u64,
                 status: known.and_then(|known| known.status.clone()),
-                is_silent: known.is_some_and(|known| known.is_asked),
+                is_unresponsive: known.is_some_and(|known| known.is_asked),
             }
         });
         told.collect()

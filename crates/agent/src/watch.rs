@@ -2,7 +2,7 @@
 //! keeps a call for ever.
 //!
 //! Each unit is looked at by one thread at a time, which nobody waits for. A
-//! unit that owes an answer for too long is *silent*: until it answers, every
+//! unit that owes an answer for too long is *unresponsive*: until it answers, every
 //! call to it is refused here as to one that is missing, so that no more
 //! threads get stuck and the engine goes elsewhere.
 //!
@@ -17,7 +17,7 @@ use world::Clock;
 
 use crate::agent::lock;
 
-/// A unit that has not answered for longer is silent, unless said otherwise.
+/// A unit that has not answered for longer is unresponsive, unless said otherwise.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// What was last learnt of a unit.
@@ -48,7 +48,7 @@ pub(crate) struct WatchedUnit {
     clock: Arc<dyn Clock>,
     answer_within: Duration,
     state: Mutex<State>,
-    silent: AtomicBool,
+    unresponsive: AtomicBool,
 }
 
 /// Somebody looks at a unit; ends when it is dropped.
@@ -70,7 +70,7 @@ impl Look {
 impl Drop for Look {
     fn drop(&mut self) {
         lock(&self.0.state).asked = None;
-        self.0.silent.store(false, Ordering::Relaxed);
+        self.0.unresponsive.store(false, Ordering::Relaxed);
     }
 }
 
@@ -82,11 +82,11 @@ impl WatchedUnit {
             clock,
             answer_within: ANSWER_WITHIN,
             state: Mutex::default(),
-            silent: AtomicBool::new(false),
+            unresponsive: AtomicBool::new(false),
         }
     }
 
-    /// It is silent only after this time.
+    /// It is unresponsive only after this time.
     pub fn answering_within(self, answer_within: Duration) -> Self {
         Self {
             answer_within,
@@ -115,29 +115,29 @@ impl WatchedUnit {
         state.found.leases = state.found.leases.max(leases);
     }
 
-    /// Whether it is silent.
-    pub fn is_silent(&self) -> bool {
-        self.silent.load(Ordering::Relaxed)
+    /// Whether it is unresponsive.
+    pub fn is_unresponsive(&self) -> bool {
+        self.unresponsive.load(Ordering::Relaxed)
     }
 
     /// Whether it owes an answer that may still come soon.
     pub fn is_awaited(&self) -> bool {
-        lock(&self.state).asked.is_some() && !self.is_silent()
+        lock(&self.state).asked.is_some() && !self.is_unresponsive()
     }
 
     /// Notices that it owes an answer for too long. True once each time.
-    pub fn falls_silent(&self) -> bool {
+    pub fn falls_unresponsive(&self) -> bool {
         let state = lock(&self.state);
         let overdue = state.asked.is_some_and(|asked| {
             self.clock.monotonic().saturating_sub(asked) >= self.answer_within
         });
         // Under the lock: a look that ends now must find it set.
-        overdue && !self.silent.swap(true, Ordering::Relaxed)
+        overdue && !self.unresponsive.swap(true, Ordering::Relaxed)
     }
 
     /// Passes a call on, unless it would not come back.
     fn ask<T>(&self, call: impl FnOnce(&dyn Unit) -> Result<T, UnitError>) -> Result<T, UnitError> {
-        if !self.is_silent() {
+        if !self.is_unresponsive() {
             return call(&*self.unit);
         }
         let seconds = lock(&self.state).asked.map_or(0, |asked| {
@@ -156,7 +156,7 @@ impl Unit for WatchedUnit {
     pass_on!(ask(): list list_serials stat_segment slots_of scrub note note_down);
 
     fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
-        !self.is_silent() && self.unit.read_later(run, slot_bytes, done)
+        !self.is_unresponsive() && self.unit.read_later(run, slot_bytes, done)
     }
 
     /// Asked by looks only, which may be stuck.
@@ -168,7 +168,7 @@ impl Unit for WatchedUnit {
     fn probe(&self) -> Result<(), UnitError> {
         let probed = self.unit.probe();
         // It has answered, before anybody hears that it is well.
-        self.silent.store(false, Ordering::Relaxed);
+        self.unresponsive.store(false, Ordering::Relaxed);
         probed
     }
 }

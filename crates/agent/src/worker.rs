@@ -5,8 +5,8 @@
 //!   wanted      open                not open
 //!   attached    plug and tend it    open it, later again if that fails
 //!   detached    wait until it has   settle its journal if it was ever leased;
-//!               all that its boxes  tell. If its VM may still have it, or its
-//!               have; unplug,       boxes have what it lacks, open it first:
+//!               all that its filters  tell. If its VM may still have it, or its
+//!               have; unplug,       filters have what it lacks, open it first:
 //!               close it            only a disk that answers is let go of
 //!   gone        let go              end
 //!   ending      close it            end; a VM that has it waits for the next
@@ -17,8 +17,8 @@
 //! closed. What a controller hears is true when it is said; it says so once
 //! more whenever it changes.
 
-mod boxes;
 mod closing;
+mod filters;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -37,7 +37,7 @@ use crate::attached::{AttachError, Attached};
 use crate::chains::{self, ChainState};
 use crate::plugging::{DOES_NOT_WAIT, serial};
 use crate::serving::Serving;
-use boxes::BOXES_HAVE_MORE;
+use filters::FILTERS_HAVE_MORE;
 
 /// How often an open volume is looked at, if nothing else is wanted.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -202,7 +202,7 @@ struct Work {
     journal_lost_for: Option<u64>,
     /// Its VM has it no more.
     is_unplugged: bool,
-    /// The boxes that it is served through.
+    /// The filters that it is served through.
     chain: ChainState,
     /// What is worth knowing and no error.
     note: Option<String>,
@@ -281,8 +281,8 @@ impl Work {
             Err(error) => {
                 self.journal_lost_since(wish, &error);
                 let mut why = open_failure(&self.agent.inner, &wish.name, &error);
-                if !wish.attached && matches!(self.agent.boxes_have_more(wish).await, Ok(true)) {
-                    why = format!("{why}; {BOXES_HAVE_MORE}");
+                if !wish.attached && matches!(self.agent.filters_have_more(wish).await, Ok(true)) {
+                    why = format!("{why}; {FILTERS_HAVE_MORE}");
                 }
                 tracing::error!(volume = %wish.volume, name = wish.name, why, "cannot be opened");
                 self.tell(wish, AttachmentState::Error, Some(why)).await;
@@ -321,7 +321,7 @@ impl Work {
         }
     }
 
-    /// Puts the boxes in place that are wanted, unless they are and show how large the volume
+    /// Puts the filters in place that are wanted, unless they are and show how large the volume
     /// is by now; now and then again, if they do not begin.
     async fn keep_chain(&mut self, wish: &Assignment, attached: &Arc<Attached>) {
         let now = self.agent.inner.world.clock.monotonic();
@@ -336,12 +336,12 @@ impl Work {
         match self.agent.exchange_chain(wish, attached).await {
             Ok(()) => {
                 let revision = chains::wanted(wish).map(|chain| chain.revision);
-                tracing::info!(volume = %wish.volume, revision, "boxes exchanged");
+                tracing::info!(volume = %wish.volume, revision, "filters exchanged");
                 self.chain = ChainState::served(chains::wanted(wish));
             }
             Err(error) => {
                 let why = with_causes(&error);
-                tracing::warn!(volume = %wish.volume, why, "boxes not exchanged");
+                tracing::warn!(volume = %wish.volume, why, "filters not exchanged");
                 let now = self.agent.inner.world.clock.monotonic();
                 self.chain.failed(wish, why, now);
             }
@@ -485,10 +485,10 @@ impl Work {
         if !is_writer {
             return true;
         }
-        match self.agent.boxes_hold_nothing(volume).await {
+        match self.agent.filters_hold_nothing(volume).await {
             Ok(()) => true,
             Err(why) => {
-                tracing::error!(name, %why, "its boxes go on with that when it is opened again");
+                tracing::error!(name, %why, "its filters go on with that when it is opened again");
                 false
             }
         }
@@ -556,7 +556,7 @@ fn open_failure(inner: &Inner, name: &str, error: &AttachError) -> String {
         AttachError::Older(_)
         | AttachError::BeforeLeaseKeys
         | AttachError::Unsealed
-        | AttachError::BoxJournalLost(_) => {
+        | AttachError::FilterJournalLost(_) => {
             return format!("volume {name:?} cannot be opened: {error}");
         }
         error if error.is_journal_lost(inner) => JOURNAL_LOST,
@@ -567,8 +567,8 @@ fn open_failure(inner: &Inner, name: &str, error: &AttachError) -> String {
             "its journal may have what was flushed last, and is to stay as it is"
         }
         AttachError::Journals(_) => "nothing of it is lost",
-        AttachError::Chain(_) | AttachError::BoxJournals(_) => {
-            "`scree chain show` says which boxes there are"
+        AttachError::Chain(_) | AttachError::FilterJournals(_) => {
+            "`scree chain show` says which filters there are"
         }
         AttachError::Key(_) | AttachError::HostKey(_) => {
             "an administrator sees the wrapping keys there are with `scree key list`"

@@ -404,14 +404,14 @@ fn refused_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'st
             Some(Error::AlertReceived(Alert::CertificateExpired)) => {
                 return Some(
                     "the controller refuses this certificate: it has ended, or does not hold \
-                     yet; look at this machine's clock, and enrol with a new token",
+                     yet; look at this machine's clock, and join with a new token",
                 );
             }
             // The latter, if an authority has the same name and another key.
             Some(Error::AlertReceived(Alert::UnknownCA | Alert::DecryptError)) => {
                 return Some(
                     "the controller refuses this certificate: it knows no authority that signed \
-                     it; enrol with a token of this controller",
+                     it; join with a token of this controller",
                 );
             }
             Some(Error::AlertReceived(
@@ -422,7 +422,7 @@ fn refused_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'st
             )) => {
                 return Some(
                     "the controller refuses this certificate: it is not made for clients, or is \
-                     damaged; enrol with a new token",
+                     damaged; join with a new token",
                 );
             }
             Some(Error::InvalidCertificate(
@@ -452,7 +452,7 @@ fn unreachable(error: hyper_util::client::legacy::Error) -> ClientError {
     let mut cause = std::error::Error::source(&error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {
-            // It cannot be taken out of its box.
+            // It cannot be taken out of its filter.
             let error = match error.raw_os_error() {
                 Some(code) => io::Error::from_raw_os_error(code),
                 None => io::Error::new(error.kind(), error.to_string()),

@@ -28,7 +28,7 @@ use world::{World, host};
 use zeroize::Zeroizing;
 
 use crate::client::{Address, BadAddress};
-use crate::types::{AuthorityView, Certificate, Enrol, Party, Renew};
+use crate::types::{AuthorityView, Certificate, Join, Party, Renew};
 use crate::{Client, ClientError};
 
 /// Longer files are no profiles.
@@ -80,7 +80,7 @@ pub enum ProfileError {
     /// Others than its owner can read the file.
     #[error(
         "{path} can be read by others (mode {mode:03o}), and has a key in it; run `chmod 600 \
-         {path}`, and enrol anew if they may have",
+         {path}`, and join anew if they may have",
         path = path.display()
     )]
     Open {
@@ -135,7 +135,7 @@ impl Profile {
     ///
     /// # Errors
     /// [`ProfileError`].
-    pub async fn enrol(
+    pub async fn join(
         urls: &[String],
         token: &str,
         fingerprint: &str,
@@ -156,15 +156,15 @@ impl Profile {
                 expected: fingerprint.to_owned(),
             });
         }
-        Self::enrol_trusting(urls, token, view.certificate).await
+        Self::join_trusting(urls, token, view.certificate).await
     }
 
-    /// As [`Profile::enrol`], at a controller whose certificate `authority` (PEM)
+    /// As [`Profile::join`], at a controller whose certificate `authority` (PEM)
     /// has signed.
     ///
     /// # Errors
     /// [`ProfileError`].
-    pub async fn enrol_trusting(
+    pub async fn join_trusting(
         urls: &[String],
         token: &str,
         authority: String,
@@ -177,11 +177,11 @@ impl Profile {
         let tls = client_config(&[&authority], None)?;
         let client = Client::https(addresses(urls)?, Arc::new(tls));
         let key = KeyRequest::generate()?;
-        let ask = Enrol {
+        let ask = Join {
             token: token.to_owned(),
             request: key.request_pem.clone(),
         };
-        let issued: Certificate = client.post("/v1/enrol", &ask).await.map_err(failed)?;
+        let issued: Certificate = client.post("/v1/join", &ask).await.map_err(failed)?;
         Ok(Self {
             urls: urls.to_vec(),
             subject: issued.subject,

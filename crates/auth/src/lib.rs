@@ -13,7 +13,7 @@ pub use capability::{
     SigningKey, VerifyingKey,
 };
 pub use identity::{
-    Authority, AuthorityError, BadSubject, BadToken, Credentials, EnrolmentToken, KeyFingerprint,
+    Authority, AuthorityError, BadSubject, BadToken, Credentials, JoinToken, KeyFingerprint,
     KeyRequest, Kind, Lifetime, NoSubject, Peer, PeerError, ServerTls, SignedBy, Subject, TlsError,
     TokenHash, certificate_end, certificate_fingerprint, certificate_key, client_config,
     pinned_client_config, requested_key, server_config, trusting_client_config,

@@ -1,4 +1,4 @@
-//! [`BlockDevice`]: the seam between frontends, boxes and volumes.
+//! [`BlockDevice`]: the seam between frontends, filters and volumes.
 //!
 //! A device is owned by one thread. Requests are started by its verbs; most
 //! are answered inside the call, the rest through [`BlockDevice::poll`]:

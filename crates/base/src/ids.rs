@@ -28,7 +28,7 @@ macro_rules! id {
 
             /// The identifier made of the low bits of `random`.
             #[must_use]
-            pub const fn from_random(random: u128) -> Self {
+            pub const fn from_u128(random: u128) -> Self {
                 Self(random & Self::MASK)
             }
 
@@ -102,7 +102,7 @@ id!(
     AttachmentId, "att-", 17, "an attachment id (`att-` and 17 hex digits)"
 );
 id!(
-    /// The boxes between a volume and who uses it: `chain-` and 17 hex digits.
+    /// The filters between a volume and who uses it: `chain-` and 17 hex digits.
     ChainId, "chain-", 17, "a chain id (`chain-` and 17 hex digits)"
 );
 id!(
@@ -146,10 +146,10 @@ mod tests {
 
     #[test]
     fn ids_are_spelt_and_read_back() {
-        let id = VolumeId::from_random(u128::MAX);
+        let id = VolumeId::from_u128(u128::MAX);
         assert_eq!(id.to_string(), "vol-fffffffffffffffff");
         assert_eq!(id.to_string().parse(), Ok(id));
-        let lineage = Lineage::from_random(7);
+        let lineage = Lineage::from_u128(7);
         assert_eq!(lineage.to_string().parse(), Ok(lineage));
     }
 

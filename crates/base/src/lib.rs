@@ -2,7 +2,7 @@
 //!
 //! Identifiers, quantities with dimensions, the geometry of volumes and
 //! segments, checksums, a little-endian codec, how an error is told, and
-//! [`BlockDevice`], the seam between frontends, boxes and volumes. Nothing here does I/O, knows a key,
+//! [`BlockDevice`], the seam between frontends, filters and volumes. Nothing here does I/O, knows a key,
 //! reads a clock or asks for randomness.
 
 pub mod checksum;

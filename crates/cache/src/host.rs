@@ -57,7 +57,7 @@ impl Counters {
 
 /// Who asks: for what it is counted.
 #[derive(Debug, Default)]
-pub struct Asker {
+pub struct Principal {
     /// How often it asked.
     pub counters: Counters,
     /// What it read ahead.
@@ -268,35 +268,35 @@ impl HostCache {
     }
 
     /// Keeps a block that was read ahead.
-    pub fn keep_ahead(&self, asker: &Asker, id: Id, tag: [u8; 16], sealed: &[u8]) {
+    pub fn keep_ahead(&self, principal: &Principal, id: Id, tag: [u8; 16], sealed: &[u8]) {
         if let Some(memory) = &self.memory {
-            memory.offer_ahead(id, tag, sealed, &asker.ahead);
+            memory.offer_ahead(id, tag, sealed, &principal.ahead);
         }
     }
 
     /// Blocks were asked for, and had.
-    pub fn count_had(&self, asker: &Asker, tally: &Tally) {
+    pub fn count_had(&self, principal: &Principal, tally: &Tally) {
         for kind in AreaKind::ALL {
             let (memory, file) = (tally.memory[kind as usize], tally.file[kind as usize]);
-            self.count(asker, kind, |area| &area.memory, memory);
-            self.count(asker, kind, |area| &area.file, file);
+            self.count(principal, kind, |area| &area.memory, memory);
+            self.count(principal, kind, |area| &area.file, file);
         }
     }
 
     /// So many blocks were asked for, and read from units.
-    pub fn count_missed(&self, asker: &Asker, kind: AreaKind, count: u64) {
-        self.count(asker, kind, |area| &area.missed, count);
+    pub fn count_missed(&self, principal: &Principal, kind: AreaKind, count: u64) {
+        self.count(principal, kind, |area| &area.missed, count);
     }
 
     fn count(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         kind: AreaKind,
         of: fn(&AreaCounters) -> &AtomicU64,
         count: u64,
     ) {
         if count > 0 {
-            for counters in [&self.counters, &asker.counters] {
+            for counters in [&self.counters, &principal.counters] {
                 of(counters.area(kind)).fetch_add(count, Ordering::Relaxed);
             }
         }
@@ -315,7 +315,7 @@ impl HostCache {
     }
 }
 
-impl Asker {
+impl Principal {
     /// What it read ahead so far.
     #[must_use]
     pub fn ahead_counts(&self) -> AheadCounts {

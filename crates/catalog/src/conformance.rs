@@ -108,7 +108,7 @@ fn commit(lease: &Lease, parent: Option<VersionKey>, number: u64) -> VersionComm
         pins: Vec::new(),
         open_segments: Vec::new(),
         serial_next: 0,
-        thin: Vec::new(),
+        degraded: Vec::new(),
         joined: 0,
         joined_last: 0,
     }
@@ -129,8 +129,8 @@ fn line(fixture: &dyn Fixture, count: u64) -> (Lease, Vec<VersionKey>) {
     (lease, keys)
 }
 
-const FOLDER: JournalFolderId = JournalFolderId::from_random(1);
-const OTHER_FOLDER: JournalFolderId = JournalFolderId::from_random(2);
+const FOLDER: JournalFolderId = JournalFolderId::from_u128(1);
+const OTHER_FOLDER: JournalFolderId = JournalFolderId::from_u128(2);
 
 fn a_named_journal_is_brought(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
@@ -230,7 +230,7 @@ fn a_lease_is_newer_and_fences(fixture: &dyn Fixture) {
         .commit(&commit(&new, None, 1))
         .expect("the holder commits");
     assert!(is_not_found(catalog.acquire(
-        VolumeId::from_random(99),
+        VolumeId::from_u128(99),
         SALT,
         None
     )));

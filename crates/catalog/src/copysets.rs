@@ -254,7 +254,7 @@ mod tests {
     }
 
     fn units(count: u128) -> Vec<UnitId> {
-        (0..count).map(UnitId::from_random).collect()
+        (0..count).map(UnitId::from_u128).collect()
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
         let added = plan(&units(5), &Zones::new(), 2, None, &before, 8, &random);
         assert!(!added.is_empty());
         for copyset in &added {
-            assert!(copyset.members.contains(&UnitId::from_random(4)));
+            assert!(copyset.members.contains(&UnitId::from_u128(4)));
             assert!(before.iter().all(|old| old.id != copyset.id));
         }
     }

@@ -15,7 +15,7 @@ pub struct Erasure {
 }
 
 impl Erasure {
-    /// The most slots of data in a row. More would mend slower, and save less and
+    /// The most slots of data in a row. More would repair slower, and save less and
     /// less.
     pub const DATA_MAX: u8 = 8;
 

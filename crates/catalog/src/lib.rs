@@ -85,7 +85,7 @@ pub struct VersionCommit {
     /// Slots that this version is the first to name, and that some member of their
     /// copyset lacks: it is *filling* from this transaction on.
     #[serde(default)]
-    pub thin: Vec<ThinShare>,
+    pub degraded: Vec<DegradedShare>,
     /// The [`Copyset::joined`] up to which members were put on: whoever became a
     /// member later has missed this version.
     #[serde(default)]
@@ -197,7 +197,7 @@ pub struct Leftovers {
 
 /// Slots that were put together on fewer units than they should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ThinShare {
+pub struct DegradedShare {
     /// Their segment.
     pub segment: base::SegmentId,
     /// How many.
@@ -248,7 +248,7 @@ pub struct Leaving {
     pub unit: UnitId,
 }
 
-/// How a unit stands in a copyset (docs/units.md, "Mending").
+/// How a unit stands in a copyset (docs/units.md, "Repair").
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
 )]

@@ -72,7 +72,7 @@ struct State {
     frees: BTreeMap<i64, PendingFree>,
     free_next: i64,
     serial_next: u64,
-    thin: BTreeMap<SegmentId, u32>,
+    degraded: BTreeMap<SegmentId, u32>,
     dead: FreePlan,
     /// Of what is dead, segments that were being appended to when it was gathered.
     waiting: BTreeSet<SegmentId>,
@@ -227,16 +227,18 @@ impl MemoryCatalog {
         self.lock().joined = joined;
     }
 
-    /// Slots that were committed thin, by segment.
+    /// Slots that were committed degraded, by segment.
     #[must_use]
-    pub fn thin(&self) -> BTreeMap<SegmentId, u32> {
-        self.lock().thin.clone()
+    pub fn degraded(&self) -> BTreeMap<SegmentId, u32> {
+        self.lock().degraded.clone()
     }
 
-    /// All members of a copyset are whole: nothing of it is thin any more.
-    pub fn forget_thin(&self, copyset: CopysetId) {
+    /// All members of a copyset are whole: nothing of it is degraded any more.
+    pub fn forget_degraded(&self, copyset: CopysetId) {
         let mut state = self.lock();
-        state.thin.retain(|segment, _| segment.copyset() != copyset);
+        state
+            .degraded
+            .retain(|segment, _| segment.copyset() != copyset);
     }
 
     /// What no version names yet: segments that are being filled, with how many of their
@@ -458,8 +460,8 @@ impl Catalog for MemoryCatalog {
         for snapshot in &commit.pins {
             state.snapshots.insert(*snapshot, version.key);
         }
-        for share in &commit.thin {
-            *state.thin.entry(share.segment).or_default() += share.slots;
+        for share in &commit.degraded {
+            *state.degraded.entry(share.segment).or_default() += share.slots;
         }
         state.free_closed();
         Ok(())

@@ -63,7 +63,7 @@ mod tests {
 
     fn version(number: u64, created: i64, needed: bool) -> VersionInfo {
         let key = VersionKey {
-            volume: VolumeId::from_random(1),
+            volume: VolumeId::from_u128(1),
             number,
         };
         VersionInfo {

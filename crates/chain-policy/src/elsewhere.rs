@@ -1,10 +1,10 @@
-//! `program` and `machine`: boxes that are not Scree's, or not here.
+//! `program` and `machine`: filters that are not Scree's, or not here.
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// A program that the host's operator has for boxes.
+/// A program that the host's operator has for filters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProgramConfig {
@@ -12,13 +12,13 @@ pub struct ProgramConfig {
     pub program: String,
 }
 
-/// A box on a machine of the tenant's, served there by `scree box`.
+/// A filter on a machine of the tenant's, served there by `scree filter`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineConfig {
     /// Where it listens.
     pub at: SocketAddr,
-    /// The machine's key, as `scree box` prints it: nobody else is trusted.
+    /// The machine's key, as `scree filter` prints it: nobody else is trusted.
     pub key: String,
 }
 
@@ -44,7 +44,7 @@ impl MachineConfig {
         let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         match digits.len() == KEY_DIGITS && digits.bytes().all(is_digit) {
             true => Ok(()),
-            false => Err("key is as `scree box` prints it: sha256: and 64 digits".to_owned()),
+            false => Err("key is as `scree filter` prints it: sha256: and 64 digits".to_owned()),
         }
     }
 }

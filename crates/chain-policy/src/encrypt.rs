@@ -20,7 +20,7 @@ pub enum Format {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EncryptConfig {
-    /// The name of the passphrase, which lies where the box runs: never itself.
+    /// The name of the passphrase, which lies where the filter runs: never itself.
     pub key: String,
     /// Of a disk that has no header.
     #[serde(default)]

@@ -1,5 +1,5 @@
-//! Boxes that do not run in the thread of the disk: where they run, and what happens to the
-//! disk when they fail (docs/chains.md, "Where a box runs").
+//! Filters that do not run in the thread of the disk: where they run, and what happens to the
+//! disk when they fail (docs/chains.md, "Where a filter runs").
 
 use serde::Deserialize;
 
@@ -13,14 +13,14 @@ const MEMORY_BYTES_MAX: u64 = 64 << 30;
 /// A hundred is one core.
 const CPU_PERCENT_MAX: u32 = 6400;
 
-/// What a disk does without a box.
+/// What a disk does without a filter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnFailure {
-    /// It answers with errors until the box is back.
+    /// It answers with errors until the filter is back.
     #[default]
     FailClosed,
-    /// It goes on as if the box were not there.
+    /// It goes on as if the filter were not there.
     Bypass,
 }
 
@@ -44,14 +44,14 @@ pub struct Limits {
     pub cpu_percent: Option<u32>,
 }
 
-/// A box that runs elsewhere.
+/// A filter that runs elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {
     /// What the disk does without it.
     pub on_failure: OnFailure,
     /// What it may use, if it is a process of this host.
     pub limits: Limits,
-    /// The policy of a chain of nothing but this box, inline: for the process that it runs
+    /// The policy of a chain of nothing but this filter, inline: for the process that it runs
     /// in. Empty, if that is no program of Scree.
     pub alone: String,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Words {
     pub cpu_percent: Option<u32>,
 }
 
-/// Where boxes of a kind run.
+/// Where filters of a kind run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Runs {
     /// Inline or in a process.
@@ -81,7 +81,7 @@ pub(crate) enum Runs {
 }
 
 impl Words {
-    /// Takes them out of what is written of a box.
+    /// Takes them out of what is written of a filter.
     pub fn take(table: &mut toml::Table) -> Result<Self, String> {
         let on_failure = table.remove("on_failure").map(|value| {
             value
@@ -107,7 +107,7 @@ impl Words {
         })
     }
 
-    /// What they mean for a box of a kind that runs there; none: it runs inline.
+    /// What they mean for a filter of a kind that runs there; none: it runs inline.
     pub fn hop(&self, runs: Runs) -> Result<Option<Hop>, String> {
         let is_hop = match (self.runs.as_deref(), runs) {
             (_, Runs::Program | Runs::Machine) if self.runs.is_some() => {
@@ -116,7 +116,7 @@ impl Words {
             (_, Runs::Program | Runs::Machine) => true,
             (None | Some("inline"), _) => false,
             (Some("process"), Runs::Inline) => {
-                return Err("boxes of this kind run inline only".to_owned());
+                return Err("filters of this kind run inline only".to_owned());
             }
             (Some("process"), _) => true,
             (Some(other), _) => {
@@ -128,7 +128,7 @@ impl Words {
         let has_limits = self.memory.is_some() || self.cpu_percent.is_some();
         if !is_hop && (has_limits || self.on_failure.is_some()) {
             return Err(
-                "on_failure, memory and cpu_percent are of boxes that run in a process; this one \
+                "on_failure, memory and cpu_percent are of filters that run in a process; this one \
                  runs inline"
                     .to_owned(),
             );

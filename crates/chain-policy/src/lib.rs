@@ -3,7 +3,7 @@
 //! ```toml
 //! volume = "web-1"
 //!
-//! [[box]]
+//! [[filter]]
 //! kind = "rate"
 //! name = "limits"
 //! iops = 2000
@@ -13,7 +13,7 @@
 //! Invariant: what is parsed can be built. Whatever is refused is refused here, before
 //! anybody's disk depends on it.
 //!
-//! Must not know: how a box does its work, nor any key: a policy names keys, and controllers
+//! Must not know: how a filter does its work, nor any key: a policy names keys, and controllers
 //! read policies.
 
 mod elsewhere;
@@ -50,14 +50,14 @@ use serde::de::DeserializeOwned;
 /// A longer text is no policy, in bytes.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// So many boxes a chain has at most: each costs something, and a mistake in what writes
+/// So many filters a chain has at most: each costs something, and a mistake in what writes
 /// policies should not cost everything.
-pub const BOXES_MAX: usize = 16;
+pub const FILTERS_MAX: usize = 16;
 
-/// A name of a box is as long at most, in bytes.
+/// A name of a filter is as long at most, in bytes.
 const NAME_BYTES_MAX: usize = 32;
 
-/// The kinds of boxes, as they are written.
+/// The kinds of filters, as they are written.
 const KINDS: [&str; 9] = [
     "monitor",
     "encrypt",
@@ -78,24 +78,24 @@ pub struct Policy {
     /// Only where this machine has it, by name.
     pub vm: Option<String>,
     /// The uppermost first: the way of a write, from the machine to the volume. At least
-    /// one, [`BOXES_MAX`] at most.
-    pub boxes: Vec<BoxPolicy>,
+    /// one, [`FILTERS_MAX`] at most.
+    pub filters: Vec<FilterPolicy>,
 }
 
-/// A box of a chain.
+/// A filter of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BoxPolicy {
-    /// Whose name no other box of the chain has.
+pub struct FilterPolicy {
+    /// Whose name no other filter of the chain has.
     pub name: String,
     /// What it is, and how.
-    pub kind: BoxKind,
+    pub kind: FilterKind,
     /// How it runs elsewhere; none: inline.
     pub hop: Option<Hop>,
 }
 
-/// What a box is.
+/// What a filter is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BoxKind {
+pub enum FilterKind {
     /// Says what happens to files.
     Monitor(MonitorConfig),
     /// Encrypts what lies below.
@@ -116,8 +116,8 @@ pub enum BoxKind {
     Machine(MachineConfig),
 }
 
-impl BoxKind {
-    /// Whether a box of this kind keeps something in files beside the disk.
+impl FilterKind {
+    /// Whether a filter of this kind keeps something in files beside the disk.
     #[must_use]
     pub const fn keeps_files(&self) -> bool {
         matches!(self, Self::Replicate(_) | Self::Journal(_) | Self::Trace(_))
@@ -139,7 +139,7 @@ impl BoxKind {
         }
     }
 
-    /// Where boxes of this kind run.
+    /// Where filters of this kind run.
     const fn runs(&self) -> Runs {
         match self {
             Self::Monitor(_) | Self::Rate(_) | Self::Fault(_) => Runs::Anywhere,
@@ -161,15 +161,15 @@ pub enum PolicyError {
     /// It is no TOML, or has a word that a policy has not.
     #[error("{0}")]
     Text(String),
-    /// A chain of no boxes is none.
-    #[error("it has no [[box]]; to be without boxes, delete the chain")]
+    /// A chain of no filters is none.
+    #[error("it has no [[filter]]; to be without filters, delete the chain")]
     Empty,
-    /// More than [`BOXES_MAX`].
-    #[error("it has {0} boxes, and may have {BOXES_MAX}")]
+    /// More than [`FILTERS_MAX`].
+    #[error("it has {0} filters, and may have {FILTERS_MAX}")]
     Many(usize),
-    /// A box is wrong.
-    #[error("box {number}{}: {reason}", name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default())]
-    Box {
+    /// A filter is wrong.
+    #[error("filter {number}{}: {reason}", name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default())]
+    Filter {
         /// Which one, from 1.
         number: usize,
         /// Its name, if it has one.
@@ -184,12 +184,12 @@ pub enum PolicyError {
 struct Written {
     volume: String,
     vm: Option<String>,
-    #[serde(rename = "box", default)]
-    boxes: Vec<toml::Table>,
+    #[serde(rename = "filter", default)]
+    filters: Vec<toml::Table>,
 }
 
 impl Policy {
-    /// The volumes beside its own that its boxes write, as they are named: each once.
+    /// The volumes beside its own that its filters write, as they are named: each once.
     #[must_use]
     pub fn volumes(&self) -> BTreeSet<&str> {
         self.replicas()
@@ -200,7 +200,7 @@ impl Policy {
             .collect()
     }
 
-    /// Where in the network its boxes have replicas, as `ADDRESS:PORT/EXPORT`: each once. Not
+    /// Where in the network its filters have replicas, as `ADDRESS:PORT/EXPORT`: each once. Not
     /// those at sockets, which each host has its own of.
     #[must_use]
     pub fn addresses(&self) -> BTreeSet<String> {
@@ -208,33 +208,33 @@ impl Policy {
     }
 
     fn replicas(&self) -> impl Iterator<Item = &Place> {
-        let replicas = self.boxes.iter().filter_map(|one| match &one.kind {
-            BoxKind::Replicate(config) => Some(&config.replicas),
+        let replicas = self.filters.iter().filter_map(|one| match &one.kind {
+            FilterKind::Replicate(config) => Some(&config.replicas),
             _ => None,
         });
         replicas.flatten().map(|replica| &replica.place)
     }
 
-    /// Whether any of its boxes keeps something in files beside the disk: that is of one
+    /// Whether any of its filters keeps something in files beside the disk: that is of one
     /// chain.
     #[must_use]
     pub fn keeps_files(&self) -> bool {
-        self.boxes.iter().any(|one| one.kind.keeps_files())
+        self.filters.iter().any(|one| one.kind.keeps_files())
     }
 
-    /// Whether what its boxes write beside the disk can be reached at all. In a policy of a
+    /// Whether what its filters write beside the disk can be reached at all. In a policy of a
     /// tenant of a cluster (`is_tenants`) what is named on a host is in folders of that
     /// tenant's. It is asked when a policy is applied: one that was accepted before goes on, as
     /// well as it can.
     ///
     /// # Errors
-    /// [`PolicyError::Box`].
+    /// [`PolicyError::Filter`].
     pub fn check_places(&self, is_tenants: bool) -> Result<(), PolicyError> {
-        for (number, one) in (1..).zip(&self.boxes) {
-            if let BoxKind::Replicate(config) = &one.kind {
+        for (number, one) in (1..).zip(&self.filters) {
+            if let FilterKind::Replicate(config) = &one.kind {
                 config
                     .check_places(is_tenants)
-                    .map_err(|reason| PolicyError::Box {
+                    .map_err(|reason| PolicyError::Filter {
                         number,
                         name: Some(one.name.clone()),
                         reason,
@@ -254,22 +254,22 @@ impl Policy {
         }
         let read = toml::from_str(text);
         let written: Written = read.map_err(|error| PolicyError::Text(error.to_string()))?;
-        match written.boxes.len() {
+        match written.filters.len() {
             0 => return Err(PolicyError::Empty),
-            many if many > BOXES_MAX => return Err(PolicyError::Many(many)),
+            many if many > FILTERS_MAX => return Err(PolicyError::Many(many)),
             _ => {}
         }
         let mut names = HashSet::new();
-        let mut boxes: Vec<BoxPolicy> = Vec::new();
-        for (number, table) in (1..).zip(written.boxes) {
+        let mut filters: Vec<FilterPolicy> = Vec::new();
+        for (number, table) in (1..).zip(written.filters) {
             let name = table.get("name").and_then(|name| name.as_str());
             let name = name.map(str::to_owned);
-            let read = box_of(table).and_then(|read| match names.insert(read.name.clone()) {
+            let read = filter_of(table).and_then(|read| match names.insert(read.name.clone()) {
                 true => Ok(read),
-                false => Err("another box of this chain has its name".to_owned()),
+                false => Err("another filter of this chain has its name".to_owned()),
             });
-            let read = read.and_then(|read| may_follow(&boxes, &read).map(|()| read));
-            boxes.push(read.map_err(|reason| PolicyError::Box {
+            let read = read.and_then(|read| may_follow(&filters, &read).map(|()| read));
+            filters.push(read.map_err(|reason| PolicyError::Filter {
                 number,
                 name,
                 reason,
@@ -278,33 +278,33 @@ impl Policy {
         Ok(Self {
             volume: written.volume,
             vm: written.vm,
-            boxes,
+            filters,
         })
     }
 }
 
-/// Whether a box may stand below these.
-fn may_follow(above: &[BoxPolicy], one: &BoxPolicy) -> Result<(), String> {
+/// Whether a filter may stand below these.
+fn may_follow(above: &[FilterPolicy], one: &FilterPolicy) -> Result<(), String> {
     let journal = above
         .iter()
-        .find(|above| matches!(above.kind, BoxKind::Journal(_)));
-    let Some(BoxPolicy { name, .. }) = journal else {
+        .find(|above| matches!(above.kind, FilterKind::Journal(_)));
+    let Some(FilterPolicy { name, .. }) = journal else {
         return Ok(());
     };
     let denies = |rule: &Rule| rule.action == Action::Deny;
     match &one.kind {
-        BoxKind::Journal(_) => Err(format!(
-            "box {name} acknowledges already, and a chain has one journal at most"
+        FilterKind::Journal(_) => Err(format!(
+            "filter {name} acknowledges already, and a chain has one journal at most"
         )),
-        BoxKind::Monitor(config) if config.rules.iter().any(denies) => Err(format!(
-            "it denies what box {name} above has acknowledged, and never could carry out; put it \
+        FilterKind::Monitor(config) if config.rules.iter().any(denies) => Err(format!(
+            "it denies what filter {name} above has acknowledged, and never could carry out; put it \
              above that one"
         )),
         _ => Ok(()),
     }
 }
 
-fn box_of(mut table: toml::Table) -> Result<BoxPolicy, String> {
+fn filter_of(mut table: toml::Table) -> Result<FilterPolicy, String> {
     let kind = word(&mut table, "kind")?.ok_or_else(|| {
         let kinds = KINDS.join(", ");
         format!("it has no kind, which is one of {kinds}")
@@ -321,47 +321,47 @@ fn box_of(mut table: toml::Table) -> Result<BoxPolicy, String> {
         "monitor" => {
             let config: MonitorConfig = parameters(table)?;
             config.check()?;
-            BoxKind::Monitor(config)
+            FilterKind::Monitor(config)
         }
         "encrypt" => {
             let config: EncryptConfig = parameters(table)?;
             config.check()?;
-            BoxKind::Encrypt(config)
+            FilterKind::Encrypt(config)
         }
         "replicate" => {
             let config: ReplicateConfig = parameters(table)?;
             config.check()?;
-            BoxKind::Replicate(config)
+            FilterKind::Replicate(config)
         }
         "journal" => {
             let config: JournalConfig = parameters(table)?;
             config.check()?;
-            BoxKind::Journal(config)
+            FilterKind::Journal(config)
         }
         "trace" => {
             let config: TraceConfig = parameters(table)?;
             config.check()?;
-            BoxKind::Trace(config)
+            FilterKind::Trace(config)
         }
         "rate" => {
             let config: RateConfig = parameters(table)?;
             config.check()?;
-            BoxKind::Rate(config)
+            FilterKind::Rate(config)
         }
         "fault" => {
             let config: FaultConfig = parameters(table)?;
             config.check()?;
-            BoxKind::Fault(config)
+            FilterKind::Fault(config)
         }
         "program" => {
             let config: ProgramConfig = parameters(table)?;
             config.check()?;
-            BoxKind::Program(config)
+            FilterKind::Program(config)
         }
         "machine" => {
             let config: MachineConfig = parameters(table)?;
             config.check()?;
-            BoxKind::Machine(config)
+            FilterKind::Machine(config)
         }
         other => {
             let kinds = KINDS.join(", ");
@@ -372,27 +372,27 @@ fn box_of(mut table: toml::Table) -> Result<BoxPolicy, String> {
     if let Some(hop) = hop.as_mut().filter(|_| words.runs.is_some()) {
         hop.alone = alone(own, &name, kind.as_str());
     }
-    Ok(BoxPolicy { name, kind, hop })
+    Ok(FilterPolicy { name, kind, hop })
 }
 
-/// Whether a box may have this name.
+/// Whether a filter may have this name.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let is_of_it = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_of_it)
 }
 
-/// The policy of a chain of one box, inline.
+/// The policy of a chain of one filter, inline.
 fn alone(mut own: toml::Table, name: &str, kind: &str) -> String {
     own.insert("name".to_owned(), name.into());
     own.insert("kind".to_owned(), kind.into());
     let mut policy = toml::Table::new();
     policy.insert("volume".to_owned(), "*".into());
-    policy.insert("box".to_owned(), vec![toml::Value::from(own)].into());
+    policy.insert("filter".to_owned(), vec![toml::Value::from(own)].into());
     policy.to_string()
 }
 
-/// A word that every box may have.
+/// A word that every filter may have.
 fn word(table: &mut toml::Table, key: &str) -> Result<Option<String>, String> {
     match table.remove(key) {
         None => Ok(None),
@@ -416,20 +416,20 @@ mod tests {
         volume = "web-1"
         vm = "web"
 
-        [[box]]
+        [[filter]]
         kind = "rate"
         name = "limits"
         iops = 2000
         bytes_per_second = "100M"
 
-        [[box]]
+        [[filter]]
         kind = "encrypt"
         key = "web-disk"
         format = "if-empty"
         allow_discard = true
         reencrypt = 2
 
-        [[box]]
+        [[filter]]
         kind = "fault"
         read_errors_one_in = 1000
     "#;
@@ -445,18 +445,18 @@ mod tests {
         let expected = Policy {
             volume: "web-1".to_owned(),
             vm: Some("web".to_owned()),
-            boxes: vec![
-                BoxPolicy {
+            filters: vec![
+                FilterPolicy {
                     name: "limits".to_owned(),
-                    kind: BoxKind::Rate(RateConfig {
+                    kind: FilterKind::Rate(RateConfig {
                         iops: Some(2000),
                         bytes_per_second: Some(100 << 20),
                     }),
                     hop: None,
                 },
-                BoxPolicy {
+                FilterPolicy {
                     name: "encrypt".to_owned(),
-                    kind: BoxKind::Encrypt(EncryptConfig {
+                    kind: FilterKind::Encrypt(EncryptConfig {
                         key: "web-disk".to_owned(),
                         format: Format::IfEmpty,
                         allow_discard: true,
@@ -464,9 +464,9 @@ mod tests {
                     }),
                     hop: None,
                 },
-                BoxPolicy {
+                FilterPolicy {
                     name: "fault".to_owned(),
-                    kind: BoxKind::Fault(FaultConfig {
+                    kind: FilterKind::Fault(FaultConfig {
                         read_errors_one_in: 1000,
                         ..FaultConfig::default()
                     }),
@@ -479,12 +479,12 @@ mod tests {
 
     #[test]
     fn what_runs_in_a_process_has_a_policy_for_itself() {
-        let text = "volume = \"a\"\n[[box]]\nkind = \"monitor\"\nname = \"watch\"\nruns = \
+        let text = "volume = \"a\"\n[[filter]]\nkind = \"monitor\"\nname = \"watch\"\nruns = \
                     \"process\"\non_failure = \"bypass\"\nmemory = \"1G\"\ncpu_percent = 50\n\
-                    operations = [\"create\"]\n[[box.rule]]\nname = \"r\"\npaths = [\"/etc/**\"]\n\
+                    operations = [\"create\"]\n[[filter.rule]]\nname = \"r\"\npaths = [\"/etc/**\"]\n\
                     action = \"alert\"\n";
         let policy = Policy::parse(text).expect("it is one");
-        let hop = policy.boxes[0].hop.clone().expect("it is a hop");
+        let hop = policy.filters[0].hop.clone().expect("it is a hop");
         assert_eq!(hop.on_failure, OnFailure::Bypass);
         let expected = Limits {
             memory_bytes: 1 << 30,
@@ -492,123 +492,126 @@ mod tests {
         };
         assert_eq!(hop.limits, expected);
         let alone = Policy::parse(&hop.alone).expect("it is one too");
-        assert_eq!(alone.boxes.len(), 1);
-        assert_eq!(alone.boxes[0].name, "watch");
-        assert_eq!(alone.boxes[0].kind, policy.boxes[0].kind);
-        assert_eq!(alone.boxes[0].hop, None, "inline, there");
+        assert_eq!(alone.filters.len(), 1);
+        assert_eq!(alone.filters[0].name, "watch");
+        assert_eq!(alone.filters[0].kind, policy.filters[0].kind);
+        assert_eq!(alone.filters[0].hop, None, "inline, there");
     }
 
     #[test]
     fn what_is_wrong_is_said_with_where_it_is() {
-        let of_box = |lines: &str| format!("volume = \"a\"\n[[box]]\n{lines}");
+        let of_filter = |lines: &str| format!("volume = \"a\"\n[[filter]]\n{lines}");
         for (text, expected) in [
             ("volume = \"a\"".to_owned(), "delete the chain"),
-            (of_box("name = \"x\""), "box 1 (x): it has no kind"),
+            (of_filter("name = \"x\""), "filter 1 (x): it has no kind"),
             (
-                of_box("kind = \"turbo\""),
+                of_filter("kind = \"turbo\""),
                 "there is no kind \"turbo\"; there are monitor, encrypt, replicate",
             ),
-            (of_box("kind = 3"), "kind is 3, and has to be a string"),
-            (of_box("kind = \"rate\"\niops = 0"), "iops is at least 1"),
-            (of_box("kind = \"rate\"\niops = -4"), "invalid value"),
+            (of_filter("kind = 3"), "kind is 3, and has to be a string"),
+            (of_filter("kind = \"rate\"\niops = 0"), "iops is at least 1"),
+            (of_filter("kind = \"rate\"\niops = -4"), "invalid value"),
             (
-                of_box("kind = \"rate\"\nspeed = 4"),
+                of_filter("kind = \"rate\"\nspeed = 4"),
                 "unknown field `speed`",
             ),
-            (of_box("kind = \"rate\""), "it limits nothing"),
+            (of_filter("kind = \"rate\""), "it limits nothing"),
             (
-                of_box("kind = \"rate\"\nbytes_per_second = \"fast\""),
+                of_filter("kind = \"rate\"\nbytes_per_second = \"fast\""),
                 "\"fast\" is not a size",
             ),
-            (of_box("kind = \"encrypt\""), "missing field `key`"),
+            (of_filter("kind = \"encrypt\""), "missing field `key`"),
             (
-                of_box("kind = \"rate\"\niops = 1\nruns = \"there\""),
+                of_filter("kind = \"rate\"\niops = 1\nruns = \"there\""),
                 "runs is \"inline\" or \"process\"",
             ),
             (
-                of_box("kind = \"rate\"\niops = 1\nmemory = \"1G\""),
+                of_filter("kind = \"rate\"\niops = 1\nmemory = \"1G\""),
                 "this one runs inline",
             ),
             (
-                of_box("kind = \"rate\"\niops = 1\nruns = \"process\"\nmemory = \"1M\""),
+                of_filter("kind = \"rate\"\niops = 1\nruns = \"process\"\nmemory = \"1M\""),
                 "memory is 64M to 64G",
             ),
             (
-                of_box("kind = \"rate\"\niops = 1\nruns = \"process\"\ncpu_percent = 0"),
+                of_filter("kind = \"rate\"\niops = 1\nruns = \"process\"\ncpu_percent = 0"),
                 "cpu_percent is 1 to",
             ),
             (
-                of_box("kind = \"rate\"\niops = 1\nruns = \"process\"\non_failure = \"x\""),
+                of_filter("kind = \"rate\"\niops = 1\nruns = \"process\"\non_failure = \"x\""),
                 "on_failure is",
             ),
             (
-                of_box(
+                of_filter(
                     "kind = \"encrypt\"\nkey = \"a\"\nruns = \"process\"\non_failure = \"bypass\"",
                 ),
                 "it cannot be left out",
             ),
             (
-                of_box("kind = \"journal\"\nsize = \"1M\""),
+                of_filter("kind = \"journal\"\nsize = \"1M\""),
                 "size is 4M to 1T",
             ),
             (
-                of_box("kind = \"journal\"\nflush = \"never\""),
+                of_filter("kind = \"journal\"\nflush = \"never\""),
                 "unknown variant `never`",
             ),
             (
-                of_box("kind = \"journal\"\nruns = \"process\""),
+                of_filter("kind = \"journal\"\nruns = \"process\""),
                 "run inline only",
             ),
             (
-                of_box("kind = \"journal\"\n[[box]]\nkind = \"journal\"\nname = \"b\""),
-                "box 2 (b): box journal acknowledges already",
+                of_filter("kind = \"journal\"\n[[filter]]\nkind = \"journal\"\nname = \"b\""),
+                "filter 2 (b): filter journal acknowledges already",
             ),
             (
-                of_box(
-                    "kind = \"journal\"\n[[box]]\nkind = \"monitor\"\n[[box.rule]]\nname = \
+                of_filter(
+                    "kind = \"journal\"\n[[filter]]\nkind = \"monitor\"\n[[filter.rule]]\nname = \
                      \"r\"\npaths = [\"/etc/**\"]\naction = \"deny\"",
                 ),
-                "box 2: it denies what box journal above has acknowledged",
+                "filter 2: it denies what filter journal above has acknowledged",
             ),
             (
-                of_box("kind = \"trace\"\nbytes_max = 5"),
+                of_filter("kind = \"trace\"\nbytes_max = 5"),
                 "bytes_max is 1M to 1T",
             ),
             (
-                of_box("kind = \"program\"\nprogram = \"../x\""),
+                of_filter("kind = \"program\"\nprogram = \"../x\""),
                 "program is a name",
             ),
             (
-                of_box("kind = \"program\"\nprogram = \"x\"\nruns = \"process\""),
+                of_filter("kind = \"program\"\nprogram = \"x\"\nruns = \"process\""),
                 "its kind says already",
             ),
             (
-                of_box("kind = \"machine\"\nat = \"10.0.0.1:1\"\nkey = \"sha256:12\""),
+                of_filter("kind = \"machine\"\nat = \"10.0.0.1:1\"\nkey = \"sha256:12\""),
                 "key is as",
             ),
             (
-                of_box("kind = \"machine\"\nat = \"host\"\nkey = \"\""),
+                of_filter("kind = \"machine\"\nat = \"host\"\nkey = \"\""),
                 "invalid socket address",
             ),
-            (of_box("kind = \"encrypt\"\nkey = \"\""), "key names a key"),
             (
-                of_box("kind = \"encrypt\"\nkey = \"../x\""),
+                of_filter("kind = \"encrypt\"\nkey = \"\""),
                 "key names a key",
             ),
             (
-                of_box("kind = \"encrypt\"\nkey = \"k\"\nformat = \"always\""),
+                of_filter("kind = \"encrypt\"\nkey = \"../x\""),
+                "key names a key",
+            ),
+            (
+                of_filter("kind = \"encrypt\"\nkey = \"k\"\nformat = \"always\""),
                 "unknown variant `always`",
             ),
             (
-                of_box("kind = \"fault\"\nname = \"A b\""),
+                of_filter("kind = \"fault\"\nname = \"A b\""),
                 "of a-z, 0-9 and -",
             ),
             (
-                of_box("kind = \"fault\"\n[[box]]\nkind = \"fault\""),
-                "box 2: another box of this chain has its name",
+                of_filter("kind = \"fault\"\n[[filter]]\nkind = \"fault\""),
+                "filter 2: another filter of this chain has its name",
             ),
             (
-                "[[box]]\nkind = \"fault\"".to_owned(),
+                "[[filter]]\nkind = \"fault\"".to_owned(),
                 "missing field `volume`",
             ),
             ("volume = ".to_owned(), "TOML parse error at line 1"),
@@ -627,9 +630,9 @@ mod tests {
         let long = format!("volume = \"{}\"", "a".repeat(TEXT_BYTES_MAX));
         assert!(refused(&long).contains("may have 65536"));
         let mut many = "volume = \"a\"".to_owned();
-        for number in 0..=BOXES_MAX {
-            many += &format!("\n[[box]]\nkind = \"fault\"\nname = \"b{number}\"");
+        for number in 0..=FILTERS_MAX {
+            many += &format!("\n[[filter]]\nkind = \"fault\"\nname = \"b{number}\"");
         }
-        assert!(refused(&many).contains("it has 17 boxes, and may have 16"));
+        assert!(refused(&many).contains("it has 17 filters, and may have 16"));
     }
 }

@@ -28,8 +28,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_volume_is_known_whatever_the_boxes_are() {
-        let text = "volume = 'web-1'\ncolour = 1\n[[box]]\nkind = 'monitor'\npaths = ['{']";
+    fn the_volume_is_known_whatever_the_filters_are() {
+        let text = "volume = 'web-1'\ncolour = 1\n[[filter]]\nkind = 'monitor'\npaths = ['{']";
         assert_eq!(volume_of(text), Ok("web-1".to_owned()));
         for text in ["", "volume = 1", "volume = "] {
             let refused = volume_of(text);

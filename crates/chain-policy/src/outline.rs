@@ -1,11 +1,11 @@
-//! [`Outline`]: which boxes a policy has and where they run, for who shows them. It is read in
+//! [`Outline`]: which filters a policy has and where they run, for who shows them. It is read in
 //! the time that its text takes: patterns are not compiled, nor is anything checked.
 
 use serde::Deserialize;
 
 use crate::OnFailure;
 
-/// A box, from outside.
+/// A filter, from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outline {
     /// Its name.
@@ -22,12 +22,12 @@ pub struct Outline {
 
 #[derive(Deserialize)]
 struct Written {
-    #[serde(rename = "box", default)]
-    boxes: Vec<WrittenBox>,
+    #[serde(rename = "filter", default)]
+    filters: Vec<WrittenFilter>,
 }
 
 #[derive(Deserialize)]
-struct WrittenBox {
+struct WrittenFilter {
     kind: String,
     name: Option<String>,
     runs: Option<String>,
@@ -36,15 +36,15 @@ struct WrittenBox {
     at: Option<toml::Value>,
 }
 
-/// The boxes of a policy that was accepted, the uppermost first; none, if it is no policy.
+/// The filters of a policy that was accepted, the uppermost first; none, if it is no policy.
 #[must_use]
 pub fn outline(text: &str) -> Vec<Outline> {
     let written = toml::from_str::<Written>(text);
-    let boxes = written.map_or_else(|_| Vec::new(), |written| written.boxes);
-    boxes.into_iter().map(outline_of).collect()
+    let filters = written.map_or_else(|_| Vec::new(), |written| written.filters);
+    filters.into_iter().map(outline_of).collect()
 }
 
-fn outline_of(one: WrittenBox) -> Outline {
+fn outline_of(one: WrittenFilter) -> Outline {
     let at = match one.kind.as_str() {
         "program" => one.program,
         "machine" => one.at,
@@ -70,14 +70,14 @@ mod tests {
     use crate::Policy;
 
     #[test]
-    fn an_outline_says_of_each_box_where_it_runs() {
+    fn an_outline_says_of_each_filter_where_it_runs() {
         let key = "0".repeat(64);
         let text = format!(
             "volume = 'v'\n\
-             [[box]]\nkind = 'monitor'\n\
-             [[box]]\nkind = 'encrypt'\nname = 'e'\nkey = 'k'\nruns = 'process'\n\
-             [[box]]\nkind = 'program'\nname = 'p'\nprogram = 'scan'\non_failure = 'bypass'\n\
-             [[box]]\nkind = 'machine'\nname = 'm'\nat = '10.0.0.7:10810'\nkey = 'sha256:{key}'\n"
+             [[filter]]\nkind = 'monitor'\n\
+             [[filter]]\nkind = 'encrypt'\nname = 'e'\nkey = 'k'\nruns = 'process'\n\
+             [[filter]]\nkind = 'program'\nname = 'p'\nprogram = 'scan'\non_failure = 'bypass'\n\
+             [[filter]]\nkind = 'machine'\nname = 'm'\nat = '10.0.0.7:10810'\nkey = 'sha256:{key}'\n"
         );
         let read = Policy::parse(&text).expect("a policy");
         let outlines = outline(&text);
@@ -109,7 +109,7 @@ mod tests {
                 ("m", "machine", "machine", Some("10.0.0.7:10810"), closed),
             ]
         );
-        for (one, outline) in read.boxes.iter().zip(&outlines) {
+        for (one, outline) in read.filters.iter().zip(&outlines) {
             assert_eq!(
                 (&*one.name, one.kind.as_str()),
                 (&*outline.name, &*outline.kind)

@@ -179,7 +179,7 @@ impl ReplicateConfig {
         if !(1..=REPLICAS_MAX).contains(&self.replicas.len()) {
             let count = self.replicas.len();
             return Err(format!(
-                "it has {count} [[box.replica]], and has 1 to {REPLICAS_MAX} beside the volume"
+                "it has {count} [[filter.replica]], and has 1 to {REPLICAS_MAX} beside the volume"
             ));
         }
         if !STALL_MS.contains(&self.stall_ms) {

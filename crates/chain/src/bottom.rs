@@ -1,13 +1,13 @@
 //! The device at the end of a chain, and who asked it.
 //!
-//! Boxes that were exchanged, or never used, may leave requests behind: a flush that took
-//! too long, what a box read while it began. Their answers come later, under tokens that
-//! the boxes in use have chosen too. So a token has the generation of the boxes in its
+//! Filters that were exchanged, or never used, may leave requests behind: a flush that took
+//! too long, what a filter read while it began. Their answers come later, under tokens that
+//! the filters in use have chosen too. So a token has the generation of the filters in its
 //! upper 8 bits, and answers to another one are nobody's:
 //!
 //! ```text
 //!  63      56 55                                                   0
-//!  │generation│ the token of the lowest box, or of whoever asks     │
+//!  │generation│ the token of the lowest filter, or of whoever asks     │
 //! ```
 //!
 //! Generation 0 is nobody's: of what is asked past the chain. What is left behind is nobody's until 256 exchanges later.
@@ -21,7 +21,7 @@ use base::{
 
 const TOKEN_BITS: u32 = 56;
 
-/// The lowest device, asked by one generation of boxes.
+/// The lowest device, asked by one generation of filters.
 pub(crate) struct Bottom<'a, D> {
     pub device: &'a mut D,
     pub generation: u8,

@@ -1,4 +1,4 @@
-//! [`Chain`]: boxes over a device, which are a device again.
+//! [`Chain`]: filters over a device, which are a device again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use world::{Clock, Wake};
 
 use crate::bottom::Bottom;
 use crate::exchange::{Exchange, ExchangeError, Exchanging, OPEN_WITHIN, Phase};
-use crate::middle_box::{MiddleBox, Opening};
+use crate::filter::{Filter, Opening};
 
 /// What somebody asks the device past the chain ([`Chain::bottom`]) has no generation.
 const FIRST_GENERATION: u8 = 1;
@@ -26,13 +26,13 @@ const ASK_AGAIN_EVERY: Duration = Duration::from_millis(1);
 /// The token of a flush that the chain asks for itself: nobody's who uses it.
 const FLUSH: Token = TOKEN_MAX;
 
-/// Boxes over a device. See docs/chains.md.
+/// Filters over a device. See docs/chains.md.
 pub struct Chain<D> {
     /// The uppermost first.
-    boxes: Vec<Box<dyn MiddleBox>>,
+    filters: Vec<Box<dyn Filter>>,
     begun: Begun,
     bottom: D,
-    /// Of the boxes ([`Bottom`]).
+    /// Of the filters ([`Bottom`]).
     generation: u8,
     /// Of those that were tried last.
     last_generation: u8,
@@ -41,20 +41,20 @@ pub struct Chain<D> {
     /// So many flushes of exchanges that were given up have not been answered.
     late_flushes: u64,
     exchanging: Option<Exchanging>,
-    /// Something was answered `Busy` because boxes are being exchanged.
+    /// Something was answered `Busy` because filters are being exchanged.
     has_refused: bool,
     /// An exchange begins, or has ended after something was refused: nothing else may
     /// bring about the next poll.
     needs_poll: bool,
     /// Nothing waits any more for what is away.
     is_stopping: bool,
-    /// New boxes begin within this.
+    /// New filters begin within this.
     open_within: Duration,
     clock: Arc<dyn Clock>,
     wake: Wake,
 }
 
-/// Sizes in bytes, when the boxes in use began.
+/// Sizes in bytes, when the filters in use began.
 struct Begun {
     /// Of the device below them.
     below_bytes: u64,
@@ -62,15 +62,15 @@ struct Begun {
     size_bytes: u64,
 }
 
-/// Some boxes of a chain, the lowest ones, with the device.
+/// Some filters of a chain, the lowest ones, with the device.
 struct Below<'a, D> {
-    boxes: &'a mut [Box<dyn MiddleBox>],
+    filters: &'a mut [Box<dyn Filter>],
     bottom: Bottom<'a, D>,
 }
 
 /// Who is asked.
 enum Uppermost<'a, D> {
-    Box(&'a mut dyn MiddleBox, Below<'a, D>),
+    Filter(&'a mut dyn Filter, Below<'a, D>),
     Bottom(Bottom<'a, D>),
 }
 
@@ -80,18 +80,18 @@ impl<D> Below<'_, D> {
             device: &mut *self.bottom.device,
             generation: self.bottom.generation,
         };
-        match self.boxes.split_first_mut() {
-            Some((first, boxes)) => Uppermost::Box(&mut **first, Below { boxes, bottom }),
+        match self.filters.split_first_mut() {
+            Some((first, filters)) => Uppermost::Filter(&mut **first, Below { filters, bottom }),
             None => Uppermost::Bottom(bottom),
         }
     }
 }
 
-/// Asks the uppermost box, or the device if there is none.
+/// Asks the uppermost filter, or the device if there is none.
 macro_rules! ask {
     ($below:expr, $verb:ident($($argument:expr),*)) => {
         match $below.uppermost() {
-            Uppermost::Box(first, mut below) => first.$verb(&mut below, $($argument),*),
+            Uppermost::Filter(first, mut below) => first.$verb(&mut below, $($argument),*),
             Uppermost::Bottom(mut bottom) => bottom.$verb($($argument),*),
         }
     };
@@ -99,11 +99,11 @@ macro_rules! ask {
 
 impl<D: BlockDevice> BlockDevice for Below<'_, D> {
     fn geometry(&self) -> DeviceGeometry {
-        geometry_of(self.boxes, &*self.bottom.device)
+        geometry_of(self.filters, &*self.bottom.device)
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities_of(self.boxes, &*self.bottom.device)
+        capabilities_of(self.filters, &*self.bottom.device)
     }
 
     fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
@@ -153,32 +153,32 @@ impl<D: BlockDevice> BlockDevice for Below<'_, D> {
     }
 
     fn next_timer(&self) -> Option<Duration> {
-        timer_of(self.boxes, &*self.bottom.device)
+        timer_of(self.filters, &*self.bottom.device)
     }
 }
 
-fn geometry_of(boxes: &[Box<dyn MiddleBox>], bottom: &impl BlockDevice) -> DeviceGeometry {
-    let boxes = boxes.iter().rev();
-    boxes.fold(bottom.geometry(), |below, one| one.geometry(below))
+fn geometry_of(filters: &[Box<dyn Filter>], bottom: &impl BlockDevice) -> DeviceGeometry {
+    let filters = filters.iter().rev();
+    filters.fold(bottom.geometry(), |below, one| one.geometry(below))
 }
 
-fn capabilities_of(boxes: &[Box<dyn MiddleBox>], bottom: &impl BlockDevice) -> Capabilities {
-    let boxes = boxes.iter().rev();
-    boxes.fold(bottom.capabilities(), |below, one| one.capabilities(below))
+fn capabilities_of(filters: &[Box<dyn Filter>], bottom: &impl BlockDevice) -> Capabilities {
+    let filters = filters.iter().rev();
+    filters.fold(bottom.capabilities(), |below, one| one.capabilities(below))
 }
 
-fn timer_of(boxes: &[Box<dyn MiddleBox>], bottom: &impl BlockDevice) -> Option<Duration> {
-    let timers = boxes.iter().filter_map(|one| one.next_timer());
+fn timer_of(filters: &[Box<dyn Filter>], bottom: &impl BlockDevice) -> Option<Duration> {
+    let timers = filters.iter().filter_map(|one| one.next_timer());
     timers.chain(bottom.next_timer()).min()
 }
 
 impl<D: BlockDevice> Chain<D> {
-    /// A chain of no boxes yet; `wake` has it polled.
+    /// A chain of no filters yet; `wake` has it polled.
     #[must_use]
     pub fn new(bottom: D, clock: Arc<dyn Clock>, wake: Wake) -> Self {
         let size_bytes = bottom.geometry().size_bytes;
         Self {
-            boxes: Vec::new(),
+            filters: Vec::new(),
             begun: Begun {
                 below_bytes: size_bytes,
                 size_bytes,
@@ -198,46 +198,46 @@ impl<D: BlockDevice> Chain<D> {
         }
     }
 
-    /// New boxes may take as long to begin; usually it is 15 s. For one who can wait: a
+    /// New filters may take as long to begin; usually it is 15 s. For one who can wait: a
     /// journal may have much to carry out.
     pub fn set_open_within(&mut self, within: Duration) {
         self.open_within = within;
     }
 
-    /// The device below all boxes. Answers to what is asked there are nobody's.
+    /// The device below all filters. Answers to what is asked there are nobody's.
     pub fn bottom(&mut self) -> &mut D {
         &mut self.bottom
     }
 
-    /// Has it polled: for boxes that something ends for elsewhere.
+    /// Has it polled: for filters that something ends for elsewhere.
     #[must_use]
     pub fn wake(&self) -> Wake {
         self.wake.clone()
     }
 
-    /// The device, without the boxes.
+    /// The device, without the filters.
     #[must_use]
     pub fn into_bottom(self) -> D {
         self.bottom
     }
 
-    /// Whether the disk below may be used without its boxes from now on: it has all that was
+    /// Whether the disk below may be used without its filters from now on: it has all that was
     /// written through them.
     ///
     /// # Errors
     /// What keeps the uppermost one that may not be left, for people.
     pub fn may_leave(&self) -> Result<(), String> {
-        self.boxes.iter().try_for_each(|one| one.may_leave())
+        self.filters.iter().try_for_each(|one| one.may_leave())
     }
 
-    /// Whether the device below has grown by more than the boxes in use show: one that keeps
+    /// Whether the device below has grown by more than the filters in use show: one that keeps
     /// the size it began with, as `replicate`, shows it when it is exchanged.
     #[must_use]
     pub fn hides_growth(&self) -> bool {
         self.unseen_growth(self.bottom.geometry().size_bytes) > 0
     }
 
-    /// Puts other boxes in the place of those that there are, without a request lost. It
+    /// Puts other filters in the place of those that there are, without a request lost. It
     /// goes on with the polls that follow; who asked for it is told when it has ended.
     /// Until then every verb is answered [`Started::Busy`].
     pub fn exchange(&mut self, exchange: Exchange) {
@@ -256,7 +256,7 @@ impl<D: BlockDevice> Chain<D> {
         self.exchanging = Some(Exchanging::new(exchange, generation, now));
     }
 
-    /// Of the boxes that were tried last.
+    /// Of the filters that were tried last.
     #[cfg(test)]
     pub(crate) fn last_generation(&self) -> u8 {
         self.last_generation
@@ -264,7 +264,7 @@ impl<D: BlockDevice> Chain<D> {
 
     fn top(&mut self) -> Below<'_, D> {
         Below {
-            boxes: &mut self.boxes,
+            filters: &mut self.filters,
             bottom: Bottom {
                 device: &mut self.bottom,
                 generation: self.generation,
@@ -272,7 +272,7 @@ impl<D: BlockDevice> Chain<D> {
         }
     }
 
-    /// Asks the boxes, unless they are being exchanged.
+    /// Asks the filters, unless they are being exchanged.
     fn ask(&mut self, ask: impl FnOnce(&mut Below<'_, D>) -> Started) -> Started {
         if self.exchanging.is_some() {
             self.has_refused = true;
@@ -283,14 +283,14 @@ impl<D: BlockDevice> Chain<D> {
         started
     }
 
-    /// Polls the boxes in use; or those that begin, which alone ask for anything then. Those
+    /// Polls the filters in use; or those that begin, which alone ask for anything then. Those
     /// above the one that is being opened have not been asked to begin, and are left alone.
     fn collect(&mut self, completions: &mut Vec<Completion>) {
         let before = completions.len();
         if let Some(exchanging) = self.exchanging.as_mut().filter(|one| one.is_opening()) {
             let begun = exchanging.begun();
             let mut below = Below {
-                boxes: &mut exchanging.boxes[begun],
+                filters: &mut exchanging.filters[begun],
                 bottom: Bottom {
                     device: &mut self.bottom,
                     generation: exchanging.generation,
@@ -341,19 +341,19 @@ impl<D: BlockDevice> Chain<D> {
             self.last_generation = exchanging.generation;
             self.needs_poll = std::mem::take(&mut self.has_refused);
             if ended.is_ok() {
-                self.boxes = std::mem::take(&mut exchanging.boxes);
+                self.filters = std::mem::take(&mut exchanging.filters);
                 self.generation = exchanging.generation;
                 self.begun = Begun {
                     below_bytes: exchanging.below_bytes,
                     size_bytes: self.geometry().size_bytes,
                 };
             }
-            self.boxes.iter_mut().for_each(|one| one.resume());
+            self.filters.iter_mut().for_each(|one| one.resume());
             return exchanging.tell(ended);
         }
     }
 
-    /// How many of the bytes by which the device below has grown, to `below_bytes`, the boxes
+    /// How many of the bytes by which the device below has grown, to `below_bytes`, the filters
     /// in use do not show.
     fn unseen_growth(&self, below_bytes: u64) -> u64 {
         let grown = below_bytes.saturating_sub(self.begun.below_bytes);
@@ -361,17 +361,17 @@ impl<D: BlockDevice> Chain<D> {
         grown.saturating_sub(size_bytes.saturating_sub(self.begun.size_bytes))
     }
 
-    /// Whether nothing of the boxes' own is under way. All of them are told to rest, whatever
+    /// Whether nothing of the filters' own is under way. All of them are told to rest, whatever
     /// the first one says.
     fn are_resting(&mut self) -> bool {
-        let resting = self.boxes.iter_mut().map(|one| one.rest());
+        let resting = self.filters.iter_mut().map(|one| one.rest());
         resting.fold(true, |all, one| all & one)
     }
 
     fn step(&mut self, exchanging: &mut Exchanging) -> Step {
         match &exchanging.phase {
             Phase::Draining => {
-                for (at, one) in self.boxes.iter().enumerate() {
+                for (at, one) in self.filters.iter().enumerate() {
                     if let Err(reason) = one.may_leave() {
                         return Step::Ended(Err(ExchangeError::Held { at, reason }));
                     }
@@ -400,8 +400,8 @@ impl<D: BlockDevice> Chain<D> {
             },
             Phase::Opening { ready, carries_out } => {
                 let (ready, carries_out) = (*ready, *carries_out);
-                match exchanging.boxes.len().checked_sub(ready + 1) {
-                    Some(at) if carries_out => match exchanging.boxes[at].has_carried_out() {
+                match exchanging.filters.len().checked_sub(ready + 1) {
+                    Some(at) if carries_out => match exchanging.filters[at].has_carried_out() {
                         true => {
                             exchanging.go_on_opening(ready + 1, self.clock.monotonic());
                             Step::Again
@@ -409,13 +409,13 @@ impl<D: BlockDevice> Chain<D> {
                         false => Step::Wait,
                     },
                     Some(at) => self.open_next(exchanging, at),
-                    // A box that works for a program may have begun something since.
+                    // A filter that works for a program may have begun something since.
                     None if !self.are_resting() => Step::Wait,
                     None => Step::Ended(exchanging.check(
                         (self.geometry(), self.capabilities()),
                         (
-                            geometry_of(&exchanging.boxes, &self.bottom),
-                            capabilities_of(&exchanging.boxes, &self.bottom),
+                            geometry_of(&exchanging.filters, &self.bottom),
+                            capabilities_of(&exchanging.filters, &self.bottom),
                         ),
                         self.unseen_growth(exchanging.below_bytes),
                     )),
@@ -424,12 +424,12 @@ impl<D: BlockDevice> Chain<D> {
         }
     }
 
-    /// Opens the new box `at`; those below it may be used.
+    /// Opens the new filter `at`; those below it may be used.
     fn open_next(&mut self, exchanging: &mut Exchanging, at: usize) -> Step {
-        let (above, boxes) = exchanging.boxes.split_at_mut(at + 1);
-        let ready = boxes.len();
+        let (above, filters) = exchanging.filters.split_at_mut(at + 1);
+        let ready = filters.len();
         let mut below = Below {
-            boxes,
+            filters,
             bottom: Bottom {
                 device: &mut self.bottom,
                 generation: exchanging.generation,
@@ -437,10 +437,10 @@ impl<D: BlockDevice> Chain<D> {
         };
         match above[at].open(&mut below) {
             Opening::UnderWay => Step::Wait,
-            Opening::Failed(reason) => Step::Ended(Err(ExchangeError::Box { at, reason })),
+            Opening::Failed(reason) => Step::Ended(Err(ExchangeError::Filter { at, reason })),
             Opening::Ready => {
                 if exchanging.is_first() {
-                    exchanging.boxes[at].resume();
+                    exchanging.filters[at].resume();
                     exchanging.carry_out(ready, self.clock.monotonic());
                 } else {
                     exchanging.opened(ready + 1);
@@ -450,7 +450,7 @@ impl<D: BlockDevice> Chain<D> {
         }
     }
 
-    /// Flushes what was acknowledged by the boxes in use. What they answered in this turn
+    /// Flushes what was acknowledged by the filters in use. What they answered in this turn
     /// of the loop comes before that, and it may begin with the commit that follows.
     fn start_flush(&mut self) -> Started {
         if !self.capabilities().can_flush {
@@ -477,11 +477,11 @@ enum Step {
 
 impl<D: BlockDevice> BlockDevice for Chain<D> {
     fn geometry(&self) -> DeviceGeometry {
-        geometry_of(&self.boxes, &self.bottom)
+        geometry_of(&self.filters, &self.bottom)
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities_of(&self.boxes, &self.bottom)
+        capabilities_of(&self.filters, &self.bottom)
     }
 
     fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
@@ -536,7 +536,7 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
             self.late_flushes += u64::from(exchanging.phase == Phase::Flushing);
             self.last_generation = exchanging.generation;
             self.needs_poll = std::mem::take(&mut self.has_refused);
-            self.boxes.iter_mut().for_each(|one| one.resume());
+            self.filters.iter_mut().for_each(|one| one.resume());
             exchanging.tell(Err(ExchangeError::Stopped));
         }
         self.top().stop_waiting();
@@ -547,20 +547,20 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
         if self.needs_poll {
             return Some(Duration::ZERO);
         }
-        let boxes = match exchanging.filter(|one| one.is_opening()) {
-            Some(exchanging) => &exchanging.boxes[exchanging.begun()],
-            None => &self.boxes,
+        let filters = match exchanging.filter(|one| one.is_opening()) {
+            Some(exchanging) => &exchanging.filters[exchanging.begun()],
+            None => &self.filters,
         };
         let now = self.clock.monotonic();
         let late = exchanging.map(|one| one.deadline.saturating_sub(now));
-        // Nothing rings when a box is not busy any more, has come to rest, or may ask again.
+        // Nothing rings when a filter is not busy any more, has come to rest, or may ask again.
         let is_asked_again = exchanging.is_some_and(|one| match one.phase {
             Phase::Draining => self.under_way == 0 && self.late_flushes == 0,
             Phase::Opening { .. } => true,
             Phase::Flushing | Phase::Flushed(_) => false,
         });
         let again = is_asked_again.then_some(ASK_AGAIN_EVERY);
-        let timers = timer_of(boxes, &self.bottom).into_iter();
+        let timers = timer_of(filters, &self.bottom).into_iter();
         timers.chain(late).chain(again).min()
     }
 }

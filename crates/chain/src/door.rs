@@ -1,8 +1,8 @@
-//! [`Door`]: the disk below a box, for a program that the box does not call itself.
+//! [`Door`]: the disk below a filter, for a program that the filter does not call itself.
 //!
 //! ```text
-//!   program ── verbs ──▶ asked ──▶ the box takes them, and asks below
-//!           ◀─ poll ─── answers ◀─ the box puts them in, when they are committed
+//!   program ── verbs ──▶ asked ──▶ the filter takes them, and asks below
+//!           ◀─ poll ─── answers ◀─ the filter puts them in, when they are committed
 //! ```
 //!
 //! Both ends are in the thread that owns the chain; the lock is never held across a call.

@@ -1,61 +1,61 @@
-//! Exchanging the boxes of a chain under whoever uses it (docs/chains.md, "Exchange").
+//! Exchanging the filters of a chain under whoever uses it (docs/chains.md, "Exchange").
 //!
 //! ```text
-//!  1. drain     what comes is answered Busy; what is under way ends, boxes rest
-//!  2. flush     through the old boxes
-//!  3. open      the new ones, the lowest first; nobody uses the disk before the first boxes:
+//!  1. drain     what comes is answered Busy; what is under way ends, filters rest
+//!  2. flush     through the old filters
+//!  3. open      the new ones, the lowest first; nobody uses the disk before the first filters:
 //!               then each comes into use before the next one is opened
 //!  4. check     size and verbs
 //!  5. exchange  at once
 //! ```
 //!
-//! Invariant: no request runs through some old boxes and some new ones.
+//! Invariant: no request runs through some old filters and some new ones.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use base::{Capabilities, DeviceGeometry, IoError};
 
-use crate::middle_box::MiddleBox;
+use crate::filter::Filter;
 
-/// What is under way ends, and is flushed, within this; or the old boxes go on.
+/// What is under way ends, and is flushed, within this; or the old filters go on.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a journal has is carried out within this, or it is tried again: each time it goes on
 /// where it was.
 const CARRIED_OUT_WITHIN: Duration = Duration::from_secs(60);
 
-/// New boxes begin within this, if nothing else is said.
+/// New filters begin within this, if nothing else is said.
 pub(crate) const OPEN_WITHIN: Duration = Duration::from_secs(15);
 
 /// Whether the size and the verbs may become others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SizeRule {
-    /// Nobody has seen them yet, and nobody asks for anything before this has ended: each box
+    /// Nobody has seen them yet, and nobody asks for anything before this has ended: each filter
     /// comes into use before the one above it is opened, so that what a journal has is below
     /// when that is read.
     First,
     /// Nobody has seen them yet.
     MayChange,
     /// Whoever uses the chain goes on with those that he knows. If the device below has grown,
-    /// and the boxes in use have not let him see it, the disk grows by as much.
+    /// and the filters in use have not let him see it, the disk grows by as much.
     Keep,
 }
 
 /// Is told what came of an exchange, once, in the thread that owns the chain.
 pub type Told = Box<dyn FnOnce(Result<(), ExchangeError>)>;
 
-/// What boxes are to come in the place of those that there are.
+/// What filters are to come in the place of those that there are.
 pub struct Exchange {
     /// The uppermost first.
-    pub boxes: Vec<Box<dyn MiddleBox>>,
+    pub filters: Vec<Box<dyn Filter>>,
     /// What is kept.
     pub rule: SizeRule,
     /// Who is told what came of it.
     pub told: Told,
 }
 
-/// Why the old boxes go on.
+/// Why the old filters go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
     /// The disk is not served any more.
@@ -72,20 +72,20 @@ pub enum ExchangeError {
         /// How long it was waited for.
         within: Duration,
     },
-    /// An old box keeps its place.
-    #[error("box {} cannot be left: {reason}", at + 1)]
+    /// An old filter keeps its place.
+    #[error("filter {} cannot be left: {reason}", at + 1)]
     Held {
         /// Which, counted from the uppermost, which is 0.
         at: usize,
         /// What it said.
         reason: String,
     },
-    /// What the old boxes have acknowledged cannot be made durable.
+    /// What the old filters have acknowledged cannot be made durable.
     #[error("what was written before cannot be flushed")]
     Below(#[source] IoError),
-    /// A new box cannot begin.
-    #[error("box {} cannot begin: {reason}", at + 1)]
-    Box {
+    /// A new filter cannot begin.
+    #[error("filter {} cannot begin: {reason}", at + 1)]
+    Filter {
         /// Which, counted from the uppermost, which is 0.
         at: usize,
         /// What it said.
@@ -116,7 +116,7 @@ pub(crate) enum Phase {
     Draining,
     Flushing,
     Flushed(Result<(), IoError>),
-    /// So many boxes may be used, the lowest ones. The next one is in use, and carries out
+    /// So many filters may be used, the lowest ones. The next one is in use, and carries out
     /// what it had, if it does.
     Opening {
         ready: usize,
@@ -126,15 +126,15 @@ pub(crate) enum Phase {
 
 /// An exchange that is under way.
 pub(crate) struct Exchanging {
-    pub boxes: Vec<Box<dyn MiddleBox>>,
-    /// Of the new boxes.
+    pub filters: Vec<Box<dyn Filter>>,
+    /// Of the new filters.
     pub generation: u8,
     pub phase: Phase,
     /// By the monotonic clock.
     pub deadline: Duration,
-    /// How long new boxes may take.
+    /// How long new filters may take.
     open_within: Duration,
-    /// The size of the device below when the new boxes began, in bytes.
+    /// The size of the device below when the new filters began, in bytes.
     pub below_bytes: u64,
     rule: SizeRule,
     told: Option<Told>,
@@ -150,7 +150,7 @@ impl Drop for Exchanging {
 impl Exchanging {
     pub fn new(exchange: Exchange, generation: u8, now: Duration) -> Self {
         Self {
-            boxes: exchange.boxes,
+            filters: exchange.filters,
             generation,
             phase: Phase::Draining,
             deadline: now + DRAIN_WITHIN,
@@ -172,14 +172,14 @@ impl Exchanging {
         matches!(self.phase, Phase::Opening { .. })
     }
 
-    /// The boxes may begin, over a device of `below_bytes`, and have so long.
+    /// The filters may begin, over a device of `below_bytes`, and have so long.
     pub fn begin_opening(&mut self, below_bytes: u64, now: Duration, within: Duration) {
         self.below_bytes = below_bytes;
         self.open_within = within;
         self.go_on_opening(0, now);
     }
 
-    /// So many boxes may be used.
+    /// So many filters may be used.
     pub fn opened(&mut self, ready: usize) {
         self.phase = Phase::Opening {
             ready,
@@ -187,24 +187,24 @@ impl Exchanging {
         };
     }
 
-    /// So many boxes may be used; the next one has as long as the first one, as nobody waits
+    /// So many filters may be used; the next one has as long as the first one, as nobody waits
     /// for the disk that had it before.
     pub fn go_on_opening(&mut self, ready: usize, now: Duration) {
         self.opened(ready);
         self.deadline = now + self.open_within;
     }
 
-    /// Which of the new boxes have begun: those that are open, and the one that is being
+    /// Which of the new filters have begun: those that are open, and the one that is being
     /// opened.
     pub fn begun(&self) -> Range<usize> {
         let ready = match self.phase {
             Phase::Opening { ready, .. } => ready + 1,
             _ => 0,
         };
-        self.boxes.len().saturating_sub(ready)..self.boxes.len()
+        self.filters.len().saturating_sub(ready)..self.filters.len()
     }
 
-    /// A box comes into use while others are not opened yet.
+    /// A filter comes into use while others are not opened yet.
     pub fn carry_out(&mut self, ready: usize, now: Duration) {
         self.phase = Phase::Opening {
             ready,
@@ -213,7 +213,7 @@ impl Exchanging {
         self.deadline = now + self.open_within.max(CARRIED_OUT_WITHIN);
     }
 
-    /// Whether boxes come into use one after the other.
+    /// Whether filters come into use one after the other.
     pub fn is_first(&self) -> bool {
         self.rule == SizeRule::First
     }
@@ -227,7 +227,7 @@ impl Exchanging {
             }
             Phase::Opening {
                 carries_out: false, ..
-            } => ("a box has not begun", self.open_within),
+            } => ("a filter has not begun", self.open_within),
             Phase::Opening {
                 carries_out: true, ..
             } => (
@@ -238,7 +238,7 @@ impl Exchanging {
         ExchangeError::Late { waited_for, within }
     }
 
-    /// Whether whoever uses the chain may go on with the new boxes. The device below has grown
+    /// Whether whoever uses the chain may go on with the new filters. The device below has grown
     /// by `unseen` bytes more than what those in use show of it.
     ///
     /// # Errors
@@ -252,7 +252,7 @@ impl Exchanging {
         if self.rule != SizeRule::Keep {
             return Ok(());
         }
-        // Any other growth is a box that is there no more, as `encrypt` with its header: what
+        // Any other growth is a filter that is there no more, as `encrypt` with its header: what
         // the guest would read then is not what it wrote.
         let more = will_be.size_bytes.checked_sub(is.size_bytes);
         if more.is_none_or(|more| more != 0 && more != unseen) {

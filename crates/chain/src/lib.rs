@@ -1,22 +1,22 @@
 //! Floor 3: services between a virtual machine and its disk (docs/chains.md; StorM).
 //!
-//! A [`MiddleBox`] has the verbs of a [`base::BlockDevice`], and passes on what it does not
+//! A [`Filter`] has the verbs of a [`base::BlockDevice`], and passes on what it does not
 //! take in hand. A [`Chain`] of them over a device is a device again, so frontends need
-//! not know of it; its boxes are exchanged while it is used ([`Exchange`]).
+//! not know of it; its filters are exchanged while it is used ([`Exchange`]).
 //!
-//! Must not know what is below a chain, or who asks it; nor any key but those that a box
+//! Must not know what is below a chain, or who asks it; nor any key but those that a filter
 //! is given.
 
 mod bottom;
-pub mod boxes;
 mod chain;
 mod derivations;
 mod door;
 mod exchange;
 pub mod extfs;
+mod filter;
+pub mod filters;
 mod follow;
 pub mod luks;
-mod middle_box;
 pub mod partition;
 mod program;
 mod remote;
@@ -27,7 +27,7 @@ pub use chain::Chain;
 pub use derivations::{DERIVATIONS_MAX, Derivations};
 pub use door::{Asked, Door};
 pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
-pub use middle_box::{MiddleBox, Opening};
+pub use filter::{Filter, Opening};
 pub use program::{NoPrograms, Program, Programs};
 pub use remote::{Link, NoTargets, Remote, Targets};
 pub use surroundings::{

@@ -1,10 +1,10 @@
 //! Programs that stand in a chain: what is asked of them, and what they ask.
 
-use chain_policy::BoxPolicy;
+use chain_policy::FilterPolicy;
 
 use crate::{Door, Remote, Surroundings};
 
-/// A box's program, on its way from one start to the next: as a disk it is what the program
+/// A filter's program, on its way from one start to the next: as a disk it is what the program
 /// makes of the one below, which it reaches through the [`Door`] that it was made with.
 ///
 /// Its [`Remote::link`] is `Connecting` from a start until the program is there, and
@@ -23,15 +23,15 @@ pub trait Program: Remote {
     fn give_up(&mut self, why: &str);
 }
 
-/// Makes programs of boxes.
+/// Makes programs of filters.
 pub trait Programs: Send + Sync {
-    /// The program of a box, not started yet. What it asks comes to `door`.
+    /// The program of a filter, not started yet. What it asks comes to `door`.
     ///
     /// # Errors
     /// Why there is none, for people.
     fn program(
         &self,
-        of: &BoxPolicy,
+        of: &FilterPolicy,
         surroundings: &Surroundings,
         door: Door,
     ) -> Result<Box<dyn Program>, String>;
@@ -43,10 +43,10 @@ pub struct NoPrograms;
 impl Programs for NoPrograms {
     fn program(
         &self,
-        of: &BoxPolicy,
+        of: &FilterPolicy,
         _: &Surroundings,
         _: Door,
     ) -> Result<Box<dyn Program>, String> {
-        Err(format!("the box {} can only run inline here", of.name))
+        Err(format!("the filter {} can only run inline here", of.name))
     }
 }

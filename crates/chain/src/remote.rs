@@ -1,4 +1,4 @@
-//! Disks elsewhere, which boxes write and read beside the one below them.
+//! Disks elsewhere, which filters write and read beside the one below them.
 
 use base::BlockDevice;
 use chain_policy::Place;
@@ -45,6 +45,6 @@ pub struct NoTargets;
 
 impl Targets for NoTargets {
     fn open(&self, place: &Place) -> Result<Box<dyn Remote>, String> {
-        Err(format!("{place}: disks elsewhere are not for boxes here"))
+        Err(format!("{place}: disks elsewhere are not for filters here"))
     }
 }

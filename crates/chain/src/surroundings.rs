@@ -1,18 +1,18 @@
-//! [`Surroundings`]: what boxes are given by whoever runs them.
+//! [`Surroundings`]: what filters are given by whoever runs them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use chain_policy::{BoxKind, BoxPolicy, Policy};
+use chain_policy::{FilterKind, FilterPolicy, Policy};
 use serde::{Deserialize, Serialize};
 use world::{Clock, Disk, Pool, Random, Wake};
 use zeroize::Zeroizing;
 
-use crate::boxes::{
+use crate::filters::{
     Encrypt, Event, Fault, Hop, JOURNAL_MEMORY_MAX, Journal, Monitor, Rate, Replicate, Trace, What,
     below_of,
 };
-use crate::{Derivations, MiddleBox, Opening, Programs, Targets};
+use crate::{Derivations, Filter, Opening, Programs, Targets};
 #[cfg(test)]
 use crate::{NoPrograms, NoTargets};
 
@@ -50,7 +50,7 @@ impl KeySource for NoKeys {
     }
 }
 
-/// Whose disk a chain is before: what a box knows of each request.
+/// Whose disk a chain is before: what a filter knows of each request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attribution {
@@ -64,7 +64,7 @@ pub struct Attribution {
     pub volume_id: Option<String>,
 }
 
-/// When a chain has a volume: so that a box knows whether somebody may have written the
+/// When a chain has a volume: so that a filter knows whether somebody may have written the
 /// volume without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tenure {
@@ -97,7 +97,7 @@ impl Lease for Unlimited {
     }
 }
 
-/// What boxes may take of the disk on which their state is kept, whatever their policies say.
+/// What filters may take of the disk on which their state is kept, whatever their policies say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// The ring of a journal, in bytes.
@@ -130,8 +130,8 @@ pub struct Surroundings {
     pub pool: Arc<dyn Pool>,
     /// For keys that are derived; one for all disks of a host.
     pub derivations: Arc<Derivations>,
-    /// What the boxes of a chain may take of memory together, in bytes, whatever their policy
-    /// gives them; of a box that is built, what it may take itself.
+    /// What the filters of a chain may take of memory together, in bytes, whatever their policy
+    /// gives them; of a filter that is built, what it may take itself.
     pub memory_max: u64,
     /// For keys.
     pub random: Arc<dyn Random>,
@@ -139,21 +139,21 @@ pub struct Surroundings {
     pub wake: Wake,
     /// Whose disk it is.
     pub whose: Arc<Attribution>,
-    /// Where its boxes' events go.
+    /// Where its filters' events go.
     pub events: Arc<dyn EventSink>,
     /// Where keys lie.
     pub keys: Arc<dyn KeySource>,
     /// Disks elsewhere.
     pub targets: Arc<dyn Targets>,
-    /// Programs of boxes that do not run inline.
+    /// Programs of filters that do not run inline.
     pub programs: Arc<dyn Programs>,
     /// When it has the volume.
     pub tenure: Tenure,
     /// Whether what is written there may be acknowledged.
     pub lease: Arc<dyn Lease>,
-    /// What its boxes may take of the disk with their state.
+    /// What its filters may take of the disk with their state.
     pub room: Room,
-    /// Where its boxes keep what they have to know after a crash; none, if they cannot.
+    /// Where its filters keep what they have to know after a crash; none, if they cannot.
     pub state: Option<StateFolder>,
 }
 
@@ -167,7 +167,7 @@ pub struct StateFolder {
 }
 
 impl Surroundings {
-    /// Says something of a box, as an event.
+    /// Says something of a filter, as an event.
     pub(crate) fn note(&self, name: &Arc<str>, note: String) {
         self.events.tell(vec![Event {
             time: self.clock.wall(),
@@ -194,7 +194,7 @@ impl Surroundings {
             memory_max: 1 << 30,
             pool: world.pool,
             random: world.random,
-            wake: Wake::silent(),
+            wake: Wake::unresponsive(),
             whose: Arc::new(Attribution {
                 tenant: "alice".to_owned(),
                 vm: None,
@@ -213,91 +213,91 @@ impl Surroundings {
     }
 }
 
-/// The boxes of a policy, ready to be put in the place of others ([`crate::Exchange`]).
+/// The filters of a policy, ready to be put in the place of others ([`crate::Exchange`]).
 #[must_use]
-pub fn build(policy: &Policy, surroundings: &Surroundings) -> Vec<Box<dyn MiddleBox>> {
-    let shares = memory_shares(&policy.boxes, surroundings.memory_max);
-    let is_trace = |one: &&BoxPolicy| matches!(one.kind, BoxKind::Trace(_));
-    let traces = policy.boxes.iter().filter(is_trace).count().max(1) as u64;
+pub fn build(policy: &Policy, surroundings: &Surroundings) -> Vec<Box<dyn Filter>> {
+    let shares = memory_shares(&policy.filters, surroundings.memory_max);
+    let is_trace = |one: &&FilterPolicy| matches!(one.kind, FilterKind::Trace(_));
+    let traces = policy.filters.iter().filter(is_trace).count().max(1) as u64;
     let room = Room {
         trace_bytes: surroundings.room.trace_bytes / traces,
         ..surroundings.room
     };
-    let boxes = policy.boxes.iter().zip(shares).enumerate();
-    boxes
+    let filters = policy.filters.iter().zip(shares).enumerate();
+    filters
         .map(|(at, (one, memory_max))| {
             let given = Surroundings {
                 memory_max,
                 room,
                 ..surroundings.clone()
             };
-            build_one(one, &policy.boxes[at + 1..], &given)
+            build_one(one, &policy.filters[at + 1..], &given)
         })
         .collect()
 }
 
-/// What each box may take of the memory that all may take together: what it is to have by its
+/// What each filter may take of the memory that all may take together: what it is to have by its
 /// policy, or if that is more altogether, as much less as all the others.
-fn memory_shares(boxes: &[BoxPolicy], memory_max: u64) -> Vec<u64> {
-    let wanted = |one: &BoxPolicy| match (&one.hop, &one.kind) {
-        (_, BoxKind::Machine(_)) => 0,
+fn memory_shares(filters: &[FilterPolicy], memory_max: u64) -> Vec<u64> {
+    let wanted = |one: &FilterPolicy| match (&one.hop, &one.kind) {
+        (_, FilterKind::Machine(_)) => 0,
         (Some(hop), _) => hop.limits.memory_bytes,
-        (None, BoxKind::Monitor(config)) => config.memory_max,
-        (None, BoxKind::Replicate(config)) => {
+        (None, FilterKind::Monitor(config)) => config.memory_max,
+        (None, FilterKind::Replicate(config)) => {
             let is_partial = config
                 .replicas
                 .iter()
                 .any(|replica| replica.paths.is_some());
             if is_partial { config.memory_max } else { 0 }
         }
-        (None, BoxKind::Journal(config)) => config.size.min(JOURNAL_MEMORY_MAX),
+        (None, FilterKind::Journal(config)) => config.size.min(JOURNAL_MEMORY_MAX),
         (None, _) => 0,
     };
-    let all: u128 = boxes.iter().map(|one| u128::from(wanted(one))).sum();
+    let all: u128 = filters.iter().map(|one| u128::from(wanted(one))).sum();
     let share = |wanted: u64| match all <= u128::from(memory_max) {
         true => wanted,
         false => (u128::from(wanted) * u128::from(memory_max) / all) as u64,
     };
-    boxes.iter().map(|one| share(wanted(one))).collect()
+    filters.iter().map(|one| share(wanted(one))).collect()
 }
 
 fn build_one(
-    one: &BoxPolicy,
-    below: &[BoxPolicy],
+    one: &FilterPolicy,
+    below: &[FilterPolicy],
     surroundings: &Surroundings,
-) -> Box<dyn MiddleBox> {
+) -> Box<dyn Filter> {
     if let Some(hop) = &one.hop {
         return Box::new(Hop::new(one, hop.on_failure, surroundings.clone()));
     }
     let clock = Arc::clone(&surroundings.clock);
     let given = surroundings.clone();
     match &one.kind {
-        BoxKind::Monitor(config) => Box::new(Monitor::new(&one.name, config.clone(), given)),
-        BoxKind::Encrypt(config) => Box::new(Encrypt::new(config.clone(), given)),
-        BoxKind::Replicate(config) => Box::new(Replicate::new(&one.name, config, given)),
-        BoxKind::Rate(config) => Box::new(Rate::new(config, clock)),
-        BoxKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
-        BoxKind::Journal(config) => match given.state.clone() {
+        FilterKind::Monitor(config) => Box::new(Monitor::new(&one.name, config.clone(), given)),
+        FilterKind::Encrypt(config) => Box::new(Encrypt::new(config.clone(), given)),
+        FilterKind::Replicate(config) => Box::new(Replicate::new(&one.name, config, given)),
+        FilterKind::Rate(config) => Box::new(Rate::new(config, clock)),
+        FilterKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
+        FilterKind::Journal(config) => match given.state.clone() {
             Some(state) => {
                 let placed = (config, below_of(below));
                 Box::new(Journal::of_policy(&one.name, placed, given, state))
             }
             None => Box::new(Unbuilt("what it acknowledges can be kept nowhere here")),
         },
-        BoxKind::Trace(config) => match given.state.clone() {
+        FilterKind::Trace(config) => match given.state.clone() {
             Some(state) => Box::new(Trace::new(&one.name, config, given, state)),
             None => Box::new(Unbuilt("what it records can be kept nowhere here")),
         },
-        BoxKind::Program(_) | BoxKind::Machine(_) => {
-            Box::new(Unbuilt("a box of this kind does not run inline"))
+        FilterKind::Program(_) | FilterKind::Machine(_) => {
+            Box::new(Unbuilt("a filter of this kind does not run inline"))
         }
     }
 }
 
-/// A box that cannot be made here, and why.
+/// A filter that cannot be made here, and why.
 struct Unbuilt(&'static str);
 
-impl MiddleBox for Unbuilt {
+impl Filter for Unbuilt {
     fn open(&mut self, _: &mut dyn base::BlockDevice) -> Opening {
         Opening::Failed(self.0.to_owned())
     }
@@ -309,22 +309,22 @@ mod tests {
 
     /// Each of sixteen monitors might have taken all that its host's operator gives.
     #[test]
-    fn the_boxes_of_a_chain_share_what_its_host_gives() {
+    fn the_filters_of_a_chain_share_what_its_host_gives() {
         let mut text = "volume = 'v'\n".to_owned();
         for number in 0..14 {
-            text += &format!("[[box]]\nkind = 'monitor'\nname = 'm{number}'\n");
+            text += &format!("[[filter]]\nkind = 'monitor'\nname = 'm{number}'\n");
         }
-        text += "[[box]]\nkind = 'rate'\niops = 1\n\
-                 [[box]]\nkind = 'monitor'\nname = 'p'\nruns = 'process'\nmemory = '1G'\n";
+        text += "[[filter]]\nkind = 'rate'\niops = 1\n\
+                 [[filter]]\nkind = 'monitor'\nname = 'p'\nruns = 'process'\nmemory = '1G'\n";
         let policy = Policy::parse(&text).expect("a policy");
-        let shares = memory_shares(&policy.boxes, 1 << 30);
+        let shares = memory_shares(&policy.filters, 1 << 30);
         let of_sixteen = (1 << 30) / 16;
         let mut expected = vec![of_sixteen; 14];
         expected.extend([0, 2 * of_sixteen]);
         assert_eq!(shares, expected);
         // Where there is enough, each has what its policy says.
-        let enough = memory_shares(&policy.boxes, 8 << 30);
+        let enough = memory_shares(&policy.filters, 8 << 30);
         assert_eq!((enough[0], enough[15]), (512 << 20, 1 << 30));
-        assert_eq!(memory_shares(&policy.boxes, u64::MAX), enough);
+        assert_eq!(memory_shares(&policy.filters, u64::MAX), enough);
     }
 }

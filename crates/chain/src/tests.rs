@@ -14,7 +14,7 @@ use nbd::memory::{Manners, MemoryDevice};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Millis, Wake};
 
-use crate::{Chain, Exchange, ExchangeError, MiddleBox, Opening, SizeRule};
+use crate::{Chain, Exchange, ExchangeError, Filter, Opening, SizeRule};
 
 const SIZE: usize = 64 << 10;
 
@@ -27,7 +27,7 @@ impl Xor {
     }
 }
 
-impl MiddleBox for Xor {
+impl Filter for Xor {
     fn capabilities(&self, below: Capabilities) -> Capabilities {
         Capabilities {
             can_trim: false,
@@ -105,7 +105,7 @@ impl Renames {
     }
 }
 
-impl MiddleBox for Renames {
+impl Filter for Renames {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         match self.opening {
             Some(0) => return Opening::Ready,
@@ -190,7 +190,7 @@ impl MiddleBox for Renames {
 /// Is larger than what is below it.
 struct Larger;
 
-impl MiddleBox for Larger {
+impl Filter for Larger {
     fn geometry(&self, below: DeviceGeometry) -> DeviceGeometry {
         DeviceGeometry {
             size_bytes: below.size_bytes + 4096,
@@ -205,7 +205,7 @@ struct Stays {
     size_bytes: u64,
 }
 
-impl MiddleBox for Stays {
+impl Filter for Stays {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         self.size_bytes = below.geometry().size_bytes;
         Opening::Ready
@@ -221,7 +221,7 @@ impl MiddleBox for Stays {
 
 struct Fails;
 
-impl MiddleBox for Fails {
+impl Filter for Fails {
     fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
         Opening::Failed("no key".to_owned())
     }
@@ -238,18 +238,22 @@ struct Rig {
 impl Rig {
     fn new(manners: Manners) -> Self {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
-        let device = MemoryDevice::new(SIZE).with(manners, Wake::silent());
+        let device = MemoryDevice::new(SIZE).with(manners, Wake::unresponsive());
         Self {
-            chain: Chain::new(device, Arc::clone(&clock) as Arc<dyn Clock>, Wake::silent()),
+            chain: Chain::new(
+                device,
+                Arc::clone(&clock) as Arc<dyn Clock>,
+                Wake::unresponsive(),
+            ),
             clock,
             ended: Ended::default(),
         }
     }
 
-    fn begin_exchange(&mut self, boxes: Vec<Box<dyn MiddleBox>>, rule: SizeRule) {
+    fn begin_exchange(&mut self, filters: Vec<Box<dyn Filter>>, rule: SizeRule) {
         let ended = Rc::clone(&self.ended);
         self.chain.exchange(Exchange {
-            boxes,
+            filters,
             rule,
             told: Box::new(move |result| ended.borrow_mut().push(result)),
         });
@@ -262,9 +266,9 @@ impl Rig {
         completions
     }
 
-    /// Exchanges boxes while nothing else goes on.
-    fn exchange(&mut self, boxes: Vec<Box<dyn MiddleBox>>) -> Result<(), ExchangeError> {
-        self.begin_exchange(boxes, SizeRule::MayChange);
+    /// Exchanges filters while nothing else goes on.
+    fn exchange(&mut self, filters: Vec<Box<dyn Filter>>) -> Result<(), ExchangeError> {
+        self.begin_exchange(filters, SizeRule::MayChange);
         for _ in 0..100 {
             assert_eq!(self.poll(), []);
             if let Some(ended) = self.ended.borrow_mut().pop() {
@@ -287,7 +291,7 @@ impl Rig {
 }
 
 /// All of these make the same of what is below them.
-fn boxes_alike(random: &SimulatedRandom) -> Vec<Box<dyn MiddleBox>> {
+fn filters_alike(random: &SimulatedRandom) -> Vec<Box<dyn Filter>> {
     match random.below(4) {
         0 => vec![Box::new(Xor(0x5a))],
         1 => vec![Box::new(Renames::default()), Box::new(Xor(0x5a))],
@@ -305,7 +309,7 @@ fn boxes_alike(random: &SimulatedRandom) -> Vec<Box<dyn MiddleBox>> {
 }
 
 #[test]
-fn a_chain_is_a_disk_whatever_boxes_are_exchanged_meanwhile() {
+fn a_chain_is_a_disk_whatever_filters_are_exchanged_meanwhile() {
     for seed in 0..300 {
         let random = SimulatedRandom::new(seed);
         let mut rig = Rig::new(Manners {
@@ -314,7 +318,7 @@ fn a_chain_is_a_disk_whatever_boxes_are_exchanged_meanwhile() {
             seed,
             ..Manners::default()
         });
-        rig.exchange(boxes_alike(&random)).expect("exchanged");
+        rig.exchange(filters_alike(&random)).expect("exchanged");
         let mut model = vec![0x5a_u8; SIZE];
         // What is under way, and of reads what they are to bring.
         let mut waiting: HashMap<Token, (u64, Option<Vec<u8>>)> = HashMap::new();
@@ -348,7 +352,7 @@ fn a_chain_is_a_disk_whatever_boxes_are_exchanged_meanwhile() {
                     }
                 }
                 6 if random.one_in(8) => {
-                    rig.begin_exchange(boxes_alike(&random), SizeRule::Keep);
+                    rig.begin_exchange(filters_alike(&random), SizeRule::Keep);
                     exchanges += 1;
                 }
                 _ => {
@@ -399,7 +403,7 @@ fn nothing_is_exchanged_while_something_is_under_way() {
     assert_eq!(rig.chain.next_timer(), Some(Duration::from_secs(10)));
     rig.begin_exchange(Vec::new(), SizeRule::Keep);
     assert_eq!(rig.ended.take(), [Err(ExchangeError::UnderWay)]);
-    // It takes too long: the old boxes go on, and what was refused is offered again.
+    // It takes too long: the old filters go on, and what was refused is offered again.
     rig.clock.advance(Duration::from_secs(10));
     assert_eq!(rig.poll(), []);
     let ended = rig.ended.take();
@@ -485,15 +489,15 @@ fn a_chain_that_is_closed_ends_its_exchange() {
     assert_eq!(rig.ended.take(), [Err(ExchangeError::Stopped)]);
 }
 
-/// The 256th that failed had the number of the boxes in use: what it had asked was
+/// The 256th that failed had the number of the filters in use: what it had asked was
 /// answered to them.
 #[test]
-fn however_many_exchanges_fail_the_boxes_in_use_are_told_apart() {
+fn however_many_exchanges_fail_the_filters_in_use_are_told_apart() {
     let mut rig = Rig::new(Manners::default());
     for _ in 0..600 {
         let failed = rig.exchange(vec![Box::new(Fails)]);
         assert!(
-            matches!(failed, Err(ExchangeError::Box { .. })),
+            matches!(failed, Err(ExchangeError::Filter { .. })),
             "{failed:?}"
         );
         assert_ne!(rig.chain.last_generation(), 1, "it is in use");
@@ -519,23 +523,23 @@ fn what_the_guest_knows_of_its_disk_stays() {
 }
 
 #[test]
-fn a_guest_sees_growth_that_a_box_has_kept_from_it_and_no_other() {
+fn a_guest_sees_growth_that_a_filter_has_kept_from_it_and_no_other() {
     let size = SIZE as u64;
     let mut rig = Rig::new(Manners::default());
     assert_eq!(rig.exchange(vec![Box::<Stays>::default()]), Ok(()));
     rig.chain.bottom().grow(SIZE + 8192);
     assert_eq!(rig.chain.geometry().size_bytes, size);
-    let exchange = |rig: &mut Rig, boxes| {
-        rig.begin_exchange(boxes, SizeRule::Keep);
+    let exchange = |rig: &mut Rig, filters| {
+        rig.begin_exchange(filters, SizeRule::Keep);
         rig.poll();
         rig.ended.take()
     };
     // Neither less nor more than what came.
-    let larger: Vec<Box<dyn MiddleBox>> = vec![Box::new(Larger)];
+    let larger: Vec<Box<dyn Filter>> = vec![Box::new(Larger)];
     let would_be = size + 8192 + 4096;
     let refused = Err(ExchangeError::Size { is: size, would_be });
     assert_eq!(exchange(&mut rig, larger), [refused]);
-    let stays = || -> Vec<Box<dyn MiddleBox>> { vec![Box::<Stays>::default()] };
+    let stays = || -> Vec<Box<dyn Filter>> { vec![Box::<Stays>::default()] };
     assert_eq!(exchange(&mut rig, stays()), [Ok(())]);
     assert_eq!(rig.chain.geometry().size_bytes, size + 8192);
     rig.chain.bottom().grow(SIZE + 8192 + 4096);
@@ -545,26 +549,26 @@ fn a_guest_sees_growth_that_a_box_has_kept_from_it_and_no_other() {
     let is = rig.chain.geometry().size_bytes;
     assert_eq!(is, size + 8192 + 8192);
     let would_be = is + 4096;
-    let larger: Vec<Box<dyn MiddleBox>> = vec![Box::new(Larger)];
+    let larger: Vec<Box<dyn Filter>> = vec![Box::new(Larger)];
     let refused = Err(ExchangeError::Size { is, would_be });
     assert_eq!(exchange(&mut rig, larger), [refused]);
 }
 
 #[test]
-fn a_box_that_cannot_begin_leaves_the_old_ones() {
+fn a_filter_that_cannot_begin_leaves_the_old_ones() {
     let mut rig = Rig::new(Manners::default());
     assert_eq!(rig.exchange(vec![Box::new(Xor(3))]), Ok(()));
     assert_eq!(rig.write(1, 0, 7), Started::Done);
     let failed = rig.exchange(vec![Box::new(Fails), Box::new(Renames::default())]);
     let reason = "no key".to_owned();
-    assert_eq!(failed, Err(ExchangeError::Box { at: 0, reason }));
+    assert_eq!(failed, Err(ExchangeError::Filter { at: 0, reason }));
     assert_eq!(rig.read(2, 0), (Started::Done, vec![7; 512]));
     assert_eq!(rig.chain.bottom().bytes()[0], 7 ^ 3);
 }
 
-/// What a box that never began has asked is answered to the next ones under their tokens.
+/// What a filter that never began has asked is answered to the next ones under their tokens.
 #[test]
-fn what_given_up_boxes_have_asked_is_nobodys() {
+fn what_given_up_filters_have_asked_is_nobodys() {
     let mut rig = Rig::new(Manners {
         pending_one_in: 1,
         ..Manners::default()
@@ -625,7 +629,7 @@ fn what_is_zeroed_or_trimmed_passes_through() {
 /// It never begins.
 struct Never;
 
-impl MiddleBox for Never {
+impl Filter for Never {
     fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
         Opening::UnderWay
     }
@@ -635,8 +639,8 @@ impl MiddleBox for Never {
 #[test]
 fn what_is_late_says_how_long_it_was_waited_for() {
     for (within, expected) in [
-        (None, "a box has not begun within 15 s"),
-        (Some(3600), "a box has not begun within 3600 s"),
+        (None, "a filter has not begun within 15 s"),
+        (Some(3600), "a filter has not begun within 3600 s"),
     ] {
         let mut rig = Rig::new(Manners::default());
         if let Some(within) = within {
@@ -660,7 +664,7 @@ fn what_is_late_says_how_long_it_was_waited_for() {
 /// It begins when it was asked so often.
 struct After(u32);
 
-impl MiddleBox for After {
+impl Filter for After {
     fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
         self.0 = self.0.saturating_sub(1);
         match self.0 {
@@ -676,7 +680,7 @@ struct Waits {
     was_asked: bool,
 }
 
-impl MiddleBox for Waits {
+impl Filter for Waits {
     fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
         self.was_asked = true;
         Opening::Ready
@@ -694,15 +698,15 @@ impl MiddleBox for Waits {
 }
 
 #[test]
-fn a_box_does_nothing_before_those_below_it_have_begun() {
+fn a_filter_does_nothing_before_those_below_it_have_begun() {
     for rule in [SizeRule::First, SizeRule::Keep] {
         let mut rig = Rig::new(Manners::default());
-        let boxes: Vec<Box<dyn MiddleBox>> = vec![
+        let filters: Vec<Box<dyn Filter>> = vec![
             Box::<Waits>::default(),
             Box::new(After(5)),
             Box::new(After(5)),
         ];
-        rig.begin_exchange(boxes, rule);
+        rig.begin_exchange(filters, rule);
         for _ in 0..20 {
             assert_eq!(rig.poll(), []);
             rig.chain.next_timer();

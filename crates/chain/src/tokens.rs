@@ -1,4 +1,4 @@
-//! [`Tokens`]: what a box asks below with, and what each of its requests is for.
+//! [`Tokens`]: what a filter asks below with, and what each of its requests is for.
 
 use base::Token;
 

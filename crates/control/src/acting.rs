@@ -7,14 +7,14 @@ use auth::Kind;
 use base::{PartyId, VolumeId};
 
 use crate::control::Control;
-use crate::database::{Asker, HostRow, Need, Right, VolumeRow};
+use crate::database::{HostRow, Need, Principal, Right, VolumeRow};
 use crate::error::ControlError;
 
-/// A controller, for one request of one asker.
+/// A controller, for one request of one principal.
 #[derive(Clone)]
 pub struct Acting {
     control: Control,
-    asker: Asker,
+    principal: Principal,
 }
 
 impl Deref for Acting {
@@ -26,12 +26,12 @@ impl Deref for Acting {
 }
 
 impl Control {
-    /// On behalf of `asker`.
+    /// On behalf of `principal`.
     #[must_use]
-    pub fn acting(&self, asker: Asker) -> Acting {
+    pub fn acting(&self, principal: Principal) -> Acting {
         Acting {
             control: self.clone(),
-            asker,
+            principal,
         }
     }
 
@@ -40,23 +40,23 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn acting_here(&self) -> Result<Acting, ControlError> {
-        Ok(self.acting(self.parties().local_asker().await?))
+        Ok(self.acting(self.parties().local_principal().await?))
     }
 }
 
 impl Acting {
     /// Who asks.
     #[must_use]
-    pub fn asker(&self) -> &Asker {
-        &self.asker
+    pub fn principal(&self) -> &Principal {
+        &self.principal
     }
 
     /// Whether everything is only to be checked.
     pub(crate) fn is_dry_run(&self) -> bool {
-        self.asker.is_dry_run
+        self.principal.is_dry_run
     }
 
-    /// As [`Control::to_its_end`], for the same asker.
+    /// As [`Control::to_its_end`], for the same principal.
     pub(crate) async fn to_its_end<T, F>(
         &self,
         operation: impl FnOnce(Self) -> F,
@@ -65,9 +65,9 @@ impl Acting {
         T: Send + 'static,
         F: Future<Output = Result<T, ControlError>> + Send + 'static,
     {
-        let asker = self.asker.clone();
+        let principal = self.principal.clone();
         self.control
-            .to_its_end(|control| operation(control.acting(asker)))
+            .to_its_end(|control| operation(control.acting(principal)))
             .await
     }
 
@@ -77,7 +77,7 @@ impl Acting {
         let row = self
             .inner
             .database
-            .volume_for(&self.asker, name, need)
+            .volume_for(&self.principal, name, need)
             .await?;
         if row.deleting {
             let reason = format!("volume {:?} is being deleted", row.name);
@@ -86,12 +86,12 @@ impl Acting {
         Ok(row)
     }
 
-    /// The hosts that the asker may know of: all, for an administrator.
+    /// The hosts that the principal may know of: all, for an administrator.
     pub(crate) async fn hosts(&self) -> Result<Vec<HostRow>, ControlError> {
         let database = &self.inner.database;
         let mut hosts = database.hosts().await?;
-        if !self.asker.party.is_administrator {
-            let given = database.hosts_given(self.asker.party.id).await?;
+        if !self.principal.party.is_administrator {
+            let given = database.hosts_given(self.principal.party.id).await?;
             hosts.retain(|host| given.contains(&host.host));
         }
         Ok(hosts)
@@ -107,7 +107,7 @@ impl Acting {
             .map(|host| host.host)
             .ok_or_else(|| ControlError::NotFound {
                 what: format!("host {name:?}"),
-                hint: match self.asker.party.is_administrator {
+                hint: match self.principal.party.is_administrator {
                     true => "`scree host list` shows those there are",
                     false => "`scree grant list` shows those that are for you",
                 }
@@ -126,24 +126,26 @@ impl Acting {
         }
     }
 
-    /// The id of a volume that the asker may see.
+    /// The id of a volume that the principal may see.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
     pub async fn volume_id(&self, name: &str) -> Result<VolumeId, ControlError> {
         let database = &self.inner.database;
-        let row = database.volume_for(&self.asker, name, Need::See).await?;
+        let row = database
+            .volume_for(&self.principal, name, Need::See)
+            .await?;
         Ok(row.id)
     }
 
     /// The host that is meant if none is named: the controller's own machine,
-    /// or else the only one that is there; of those that are for the asker.
+    /// or else the only one that is there; of those that are for the principal.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if there are several, or none.
     pub async fn default_host(&self) -> Result<PartyId, ControlError> {
         let hosts = self.hosts().await?;
-        let since = self.silent_before().await?;
+        let since = self.unresponsive_before().await?;
         let there: Vec<&HostRow> = hosts
             .iter()
             .filter(|host| host.heard.is_some_and(|heard| heard > since))
@@ -164,14 +166,14 @@ impl Acting {
         }
     }
 
-    /// The hosts that are for the asker and were heard of a moment ago.
+    /// The hosts that are for the principal and were heard of a moment ago.
     ///
     /// # Errors
-    /// [`ControlError::Forbidden`] if none is for the asker; [`ControlError::Unavailable`] if
+    /// [`ControlError::Forbidden`] if none is for the principal; [`ControlError::Unavailable`] if
     /// none of those is heard of.
     pub(crate) async fn hosts_there(&self) -> Result<Vec<PartyId>, ControlError> {
         let hosts = self.hosts().await?;
-        let since = self.silent_before().await?;
+        let since = self.unresponsive_before().await?;
         let is_there = |host: &&HostRow| host.heard.is_some_and(|heard| heard > since);
         let there: Vec<PartyId> = hosts
             .iter()
@@ -184,9 +186,9 @@ impl Acting {
         }
     }
 
-    /// Why none of the hosts that the asker may know of can be meant: none is heard of.
+    /// Why none of the hosts that the principal may know of can be meant: none is heard of.
     fn nobody_there(&self, hosts: &[HostRow]) -> ControlError {
-        let party = &self.asker.party;
+        let party = &self.principal.party;
         if !party.is_administrator && hosts.is_empty() {
             return ControlError::Forbidden {
                 reason: format!(
@@ -210,7 +212,7 @@ impl Acting {
     /// # Errors
     /// [`ControlError::Forbidden`].
     pub fn must_administer(&self) -> Result<(), ControlError> {
-        self.asker.must_administer()
+        self.principal.must_administer()
     }
 
     /// Refuses hosts: what users ask is not for them.
@@ -218,7 +220,7 @@ impl Acting {
     /// # Errors
     /// [`ControlError::Forbidden`].
     pub fn must_be_user(&self) -> Result<(), ControlError> {
-        match self.asker.party.subject.kind() {
+        match self.principal.party.subject.kind() {
             Kind::User => Ok(()),
             _ => Err(ControlError::Forbidden {
                 reason: "this is for users only".to_owned(),

@@ -1,7 +1,7 @@
 //! Volumes on hosts, and in VMs there: asking for them, and for their end.
 //!
 //! What is asked for is a row, and the host does the rest (docs/service.md). A
-//! host that is silent is never waited for without a word: what would help is
+//! host that is unresponsive is never waited for without a word: what would help is
 //! part of the reason.
 
 use std::str::FromStr as _;
@@ -17,7 +17,7 @@ use crate::database::{
     AttachmentRow, Follower, HostRow, Need, NewAttachment, Page, Right, VolumeName,
 };
 use crate::error::ControlError;
-use crate::units::SILENT_MS;
+use crate::units::UNRESPONSIVE_MS;
 use crate::volumes::spell_time;
 
 /// Who waits looks again after so long, even if nothing is known to have
@@ -98,7 +98,7 @@ impl Acting {
     /// # Errors
     /// [`ControlError::Invalid`] if the VM is none, or several hosts could be meant;
     /// [`ControlError::NotFound`] (the volume, the host); [`ControlError::Forbidden`] if
-    /// the volume, the host or the VM is not for the asker; [`ControlError::Conflict`] if
+    /// the volume, the host or the VM is not for the principal; [`ControlError::Conflict`] if
     /// the volume is attached in another way, or being deleted;
     /// [`ControlError::QuotaExceeded`] of read-only attachments;
     /// [`ControlError::Unavailable`] if no host is named and none is there. That it
@@ -115,14 +115,14 @@ impl Acting {
         let volume = self.living(&request.volume, need).await?;
         let world = &self.inner.world;
         let new = NewAttachment {
-            id: AttachmentId::from_random(world.random.u128()),
+            id: AttachmentId::from_u128(world.random.u128()),
             volume: volume.id,
             host,
             vm: request.vm,
             access,
             created: world.clock.wall(),
         };
-        let row = self.inner.database.attach(self.asker(), &new).await?;
+        let row = self.inner.database.attach(self.principal(), &new).await?;
         if self.is_dry_run() {
             return self.shown(row).await;
         }
@@ -134,7 +134,7 @@ impl Acting {
     /// guest lets go of the disk, and without its host if that is dead.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`], also if the asker may not see it. One that has ended
+    /// [`ControlError::NotFound`], also if the principal may not see it. One that has ended
     /// is no error.
     pub async fn detach(
         &self,
@@ -142,7 +142,7 @@ impl Acting {
         is_forced: bool,
     ) -> Result<AttachmentView, ControlError> {
         let database = &self.inner.database;
-        let row = database.detach(self.asker(), id, is_forced).await?;
+        let row = database.detach(self.principal(), id, is_forced).await?;
         if self.is_dry_run() {
             return self.shown(row).await;
         }
@@ -156,7 +156,7 @@ impl Acting {
     /// # Errors
     /// [`ControlError::Invalid`] if the VM is none; [`ControlError::NotFound`] (the
     /// attachment, the host); [`ControlError::Forbidden`] if the volume, the host or the
-    /// VM is not for the asker; [`ControlError::Conflict`] if it cannot be moved: it has
+    /// VM is not for the principal; [`ControlError::Conflict`] if it cannot be moved: it has
     /// ended or is ending, is read-only or there already, or the host is not heard of.
     pub async fn move_attachment(
         &self,
@@ -167,16 +167,16 @@ impl Acting {
         let database = &self.inner.database;
         // Whoever may not see it learns nothing of hosts either.
         database
-            .attachment_for(self.asker(), &id.to_string())
+            .attachment_for(self.principal(), &id.to_string())
             .await?;
         let next = Follower {
-            id: AttachmentId::from_random(self.inner.world.random.u128()),
+            id: AttachmentId::from_u128(self.inner.world.random.u128()),
             host: self.host_named(&request.host).await?,
             vm: request.vm,
         };
-        let heard_after = self.silent_before().await?;
+        let heard_after = self.unresponsive_before().await?;
         let row = database
-            .move_attachment(self.asker(), id, &next, heard_after)
+            .move_attachment(self.principal(), id, &next, heard_after)
             .await?;
         if !self.is_dry_run() {
             tracing::info!(attachment = %id, to = request.host, "its move was asked for");
@@ -187,11 +187,15 @@ impl Acting {
     /// Calls a move off.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the asker neither
+    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the principal neither
     /// administers the volume nor could attach it there now; [`ControlError::Conflict`]
     /// if nothing is to follow it, or its host has let go by now.
     pub async fn call_off_move(&self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
-        let row = self.inner.database.call_off_move(self.asker(), id).await?;
+        let row = self
+            .inner
+            .database
+            .call_off_move(self.principal(), id)
+            .await?;
         if !self.is_dry_run() {
             tracing::info!(attachment = %id, "its move was called off");
         }
@@ -233,7 +237,7 @@ impl Acting {
         self.end_forced().await?;
         let database = &self.inner.database;
         let id = database
-            .attachment_for(self.asker(), &id.to_string())
+            .attachment_for(self.principal(), &id.to_string())
             .await?
             .id;
         let settled = async {
@@ -256,7 +260,7 @@ impl Acting {
         }
     }
 
-    /// A page of the attachments that the asker may see, and after what the
+    /// A page of the attachments that the principal may see, and after what the
     /// next one begins.
     ///
     /// # Errors
@@ -272,7 +276,9 @@ impl Acting {
         let database = &self.inner.database;
         let volume = match &filter.volume {
             Some(volume) => {
-                let found = database.volume_for(self.asker(), volume, Need::See).await?;
+                let found = database
+                    .volume_for(self.principal(), volume, Need::See)
+                    .await?;
                 Some(found.id)
             }
             None => None,
@@ -282,7 +288,7 @@ impl Acting {
             None => None,
         };
         let (rows, next) = database
-            .attachment_page(self.asker(), volume, host, filter.state, page)
+            .attachment_page(self.principal(), volume, host, filter.state, page)
             .await?;
         let names = database
             .volume_names(rows.iter().map(|row| row.volume))
@@ -324,7 +330,7 @@ impl Acting {
         let next_host = row.follower.as_ref().map(|next| name(next.host));
         let host = name(row.host);
         if row.state != AttachmentState::Detached && row.reason.is_none() {
-            row.reason = find(row.host).and_then(|host| self.why_silent(host, &row, now));
+            row.reason = find(row.host).and_then(|host| self.why_unresponsive(host, &row, now));
         }
         AttachmentView {
             row,
@@ -335,7 +341,7 @@ impl Acting {
     }
 
     /// What is waited for, and what would help.
-    fn why_silent(&self, host: &HostRow, row: &AttachmentRow, now: Millis) -> Option<String> {
+    fn why_unresponsive(&self, host: &HostRow, row: &AttachmentRow, now: Millis) -> Option<String> {
         let name = &host.name;
         if let (true, Some(lease)) = (row.is_forced, self.inner.lease) {
             let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
@@ -347,7 +353,7 @@ impl Acting {
             ));
         }
         let since = match host.heard {
-            Some(Millis(heard)) if now.0.saturating_sub(heard) < SILENT_MS => return None,
+            Some(Millis(heard)) if now.0.saturating_sub(heard) < UNRESPONSIVE_MS => return None,
             Some(heard) => format!("was last heard of at {}", spell_time(heard)),
             None => "was never heard of".to_owned(),
         };

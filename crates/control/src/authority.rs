@@ -46,7 +46,7 @@ pub enum AuthorityFileError {
     /// One of the two files is there, and the other is not.
     #[error(
         "{there} is there and {missing} is not; put it back from a backup, or, for a new \
-         authority by which everybody enrols anew, take both away",
+         authority by which everybody joins anew, take both away",
         there = there.display(),
         missing = missing.display()
     )]
@@ -61,7 +61,7 @@ pub enum AuthorityFileError {
         "{folder} has no authority.key and authority.pem, and the cluster has an authority \
          ({fingerprint}); copy both files from the folder of another of its controllers, with \
          mode 600. If they are lost everywhere, start one controller with --new-authority: \
-         everybody enrols anew then",
+         everybody joins anew then",
         folder = folder.display()
     )]
     Missing {
@@ -74,7 +74,7 @@ pub enum AuthorityFileError {
     #[error(
         "{path} is another authority ({found}) than the cluster's ({expected}); put authority.key \
          and authority.pem of another of its controllers in their place, with mode 600. If those \
-         are lost everywhere, start one controller with --new-authority: everybody enrols anew \
+         are lost everywhere, start one controller with --new-authority: everybody joins anew \
          then",
         path = path.display()
     )]

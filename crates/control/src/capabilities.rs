@@ -8,7 +8,7 @@ use base::{ClusterId, Lineage, PartyId, VolumeId};
 use world::Millis;
 
 use crate::control::Control;
-use crate::database::{DatabaseError, LeaseRights, MEND_RIGHTS_MS, Reach};
+use crate::database::{DatabaseError, LeaseRights, REPAIR_RIGHTS_MS, Reach};
 use crate::error::ControlError;
 
 /// How long a host may change what its capability names, in milliseconds.
@@ -111,14 +111,15 @@ impl Control {
                 let leases = database.leases().await?;
                 (vec![Scope::Count { leases }], CHANGE_MS)
             }
-            Want::Mend { copyset } => {
-                let rights = database.mend_rights(reach.host, copyset, now).await?;
+            Want::Repair { copyset } => {
+                let rights = database.repair_rights(reach.host, copyset, now).await?;
                 let Some(units) = rights else {
-                    let reason = format!("copyset {} is not this host's to mend", copyset.number());
+                    let reason =
+                        format!("copyset {} is not this host's to repair", copyset.number());
                     return Err(DatabaseError::Refused { reason });
                 };
                 let copysets = vec![copyset];
-                (vec![Scope::Mend { copysets, units }], MEND_RIGHTS_MS)
+                (vec![Scope::Repair { copysets, units }], REPAIR_RIGHTS_MS)
             }
             Want::Free { plan } => {
                 let rights = database.free_rights(reach, now, plan).await?;
@@ -139,7 +140,7 @@ fn items_of(scope: &Scope) -> usize {
         Scope::Lease { serials, .. } => serials.len(),
         Scope::Read { lines } => lines.len(),
         Scope::Free { segments } => segments.len(),
-        Scope::Mend { copysets, units } => copysets.len() + units.len(),
+        Scope::Repair { copysets, units } => copysets.len() + units.len(),
         Scope::Count { .. } => 1,
     }
 }

@@ -1,4 +1,4 @@
-//! What owners do with chains: the boxes between a volume and whoever uses it.
+//! What owners do with chains: the filters between a volume and whoever uses it.
 //!
 //! A policy is checked here as far as it can be without the host that carries it
 //! out. What only that can know, such as whether a key is there, it says of each
@@ -66,9 +66,9 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if it is no policy; [`ControlError::NotFound`] (the
-    /// volume); [`ControlError::Forbidden`] unless the asker administers the volume and
-    /// may use it, and what its boxes write beside it; [`ControlError::Conflict`] if it is
-    /// being deleted, its name is not clear, or its boxes would write in a circle or what
+    /// volume); [`ControlError::Forbidden`] unless the principal administers the volume and
+    /// may use it, and what its filters write beside it; [`ControlError::Conflict`] if it is
+    /// being deleted, its name is not clear, or its filters would write in a circle or what
     /// those of another volume write; [`ControlError::QuotaExceeded`] of chains. That a host
     /// cannot carry it out is no error: its attachments say so.
     pub async fn apply_chain(&self, policy: &str) -> Result<ChainView, ControlError> {
@@ -88,7 +88,7 @@ impl Acting {
         }
         let world = &self.inner.world;
         let new = NewChain {
-            id: ChainId::from_random(world.random.u128()),
+            id: ChainId::from_u128(world.random.u128()),
             volume: volume.id,
             addresses: policy.addresses(),
             vm: policy.vm,
@@ -96,7 +96,11 @@ impl Acting {
             volumes,
             changed: world.clock.wall(),
         };
-        let (row, is_news) = self.inner.database.set_chain(self.asker(), &new).await?;
+        let (row, is_news) = self
+            .inner
+            .database
+            .set_chain(self.principal(), &new)
+            .await?;
         if is_news && !self.is_dry_run() {
             let revision = row.revision;
             tracing::info!(chain = %row.id, volume = volume.name, revision, "chain applied");
@@ -104,7 +108,7 @@ impl Acting {
         self.view_chain(row).await
     }
 
-    /// Ends a chain; hosts that have the volume attached go on without its boxes.
+    /// Ends a chain; hosts that have the volume attached go on without its filters.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], [`ControlError::Forbidden`] as
@@ -112,7 +116,7 @@ impl Acting {
     pub async fn delete_chain(&self, id: ChainId) -> Result<ChainView, ControlError> {
         self.to_its_end(|control| async move {
             let database = &control.inner.database;
-            let row = database.delete_chain(control.asker(), id).await?;
+            let row = database.delete_chain(control.principal(), id).await?;
             if !control.is_dry_run() {
                 tracing::info!(chain = %row.id, volume = %row.volume, "chain deleted");
             }
@@ -144,7 +148,7 @@ impl Acting {
     /// A chain, once all hosts have said what came of it, or `wait` has passed.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`], also if the asker does not administer its volume.
+    /// [`ControlError::NotFound`], also if the principal does not administer its volume.
     pub async fn chain(&self, id: ChainId, wait: Duration) -> Result<ChainView, ControlError> {
         let settled = self.until(wait, || async {
             let view = self.chain_now(id).await?;
@@ -157,11 +161,11 @@ impl Acting {
     }
 
     async fn chain_now(&self, id: ChainId) -> Result<ChainView, ControlError> {
-        let row = self.inner.database.chain_for(self.asker(), id).await?;
+        let row = self.inner.database.chain_for(self.principal(), id).await?;
         self.view_chain(row).await
     }
 
-    /// A page of the chains of the volumes that the asker administers, and after what
+    /// A page of the chains of the volumes that the principal administers, and after what
     /// the next one begins.
     ///
     /// # Errors
@@ -175,11 +179,16 @@ impl Acting {
         let volume = match volume {
             Some(volume) => {
                 let need = Need::Have(Right::Administer);
-                Some(database.volume_for(self.asker(), volume, need).await?.id)
+                Some(
+                    database
+                        .volume_for(self.principal(), volume, need)
+                        .await?
+                        .id,
+                )
             }
             None => None,
         };
-        let (rows, next) = database.chain_page(self.asker(), volume, page).await?;
+        let (rows, next) = database.chain_page(self.principal(), volume, page).await?;
         let mut views = Vec::with_capacity(rows.len());
         for row in rows {
             views.push(self.view_chain(row).await?);
@@ -187,13 +196,13 @@ impl Acting {
         Ok((views, next))
     }
 
-    /// What the boxes of an attachment have told after `after`, or from now on: as soon as
+    /// What the filters of an attachment have told after `after`, or from now on: as soon as
     /// there is something, or when `wait` has passed.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the attachment); [`ControlError::Forbidden`] unless the
-    /// asker administers the volume and may read it; [`ControlError::Conflict`] if it has no
-    /// boxes that tell anything; [`ControlError::Unavailable`] if its host does not answer.
+    /// principal administers the volume and may read it; [`ControlError::Conflict`] if it has no
+    /// filters that tell anything; [`ControlError::Unavailable`] if its host does not answer.
     pub async fn events(
         &self,
         id: AttachmentId,
@@ -203,13 +212,13 @@ impl Acting {
     ) -> Result<EventLines, ControlError> {
         let database = &self.inner.database;
         let row = database
-            .attachment_for(self.asker(), &id.to_string())
+            .attachment_for(self.principal(), &id.to_string())
             .await?;
-        database.check_watcher(self.asker(), row.volume).await?;
+        database.check_watcher(self.principal(), row.volume).await?;
         let host = database.host(row.host).await?;
-        let silent_before = self.silent_before().await?;
+        let unresponsive_before = self.unresponsive_before().await?;
         let heard = host.as_ref().and_then(|host| host.heard);
-        if heard.is_none_or(|heard| heard <= silent_before) {
+        if heard.is_none_or(|heard| heard <= unresponsive_before) {
             return Err(ControlError::Unavailable {
                 reason: "the host that has it is not heard of; an administrator can start its \
                          agent"
@@ -222,7 +231,7 @@ impl Acting {
             count_max,
             wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
         };
-        let now = self.asker().by.at;
+        let now = self.principal().by.at;
         let task = database.insert_question(row.host, &question, now).await?;
         match self.task_done_within(task, wait + ANSWERED_WITHIN).await? {
             Some(Ok(TaskDone::Events(events))) => Ok(events),

@@ -21,10 +21,10 @@ use world::{World, host};
 
 use crate::authority::{self, AuthorityFileError, Expect};
 use crate::database::{Database, DatabaseError, PostgresUrl};
-use crate::errands::Listening;
 use crate::error::ControlError;
 use crate::folder::{Folder, FolderError, LookForRemains};
 use crate::health::Health;
+use crate::jobs::Listening;
 use crate::ownership::{self, Claim};
 use crate::parties::Parties;
 use crate::turns::HostTurns;
@@ -243,7 +243,7 @@ impl Control {
     pub async fn shut_down(&self) {
         let closed = self.inner.database.close();
         if host::within(DATABASE_WITHIN, closed).await.is_none() {
-            tracing::error!("the database does not close; the next start mends it");
+            tracing::error!("the database does not close; the next start repairs it");
         }
     }
 
@@ -360,7 +360,7 @@ async fn cluster_of(
     }
     folder.check_new(remains)?;
     folder.sync(world)?;
-    let id = ClusterId::from_random(world.random.u128());
+    let id = ClusterId::from_u128(world.random.u128());
     let mut vouch = vec![0; 32];
     world.random.fill(&mut vouch);
     database.found(id, &vouch, world.clock.wall()).await?;
@@ -396,7 +396,7 @@ async fn authority_of(
         tracing::warn!(
             was = known,
             is = found,
-            "another authority: everybody enrols anew"
+            "another authority: everybody joins anew"
         );
     }
     let noted = database.set_authority(known.as_deref(), &found).await?;

@@ -13,7 +13,7 @@ use crate::error::ControlError;
 /// The unit that a daemon's party keeps: it has the same number.
 #[must_use]
 pub fn unit_of(party: PartyId) -> UnitId {
-    UnitId::from_random(party.as_u128())
+    UnitId::from_u128(party.as_u128())
 }
 
 impl Control {

@@ -78,7 +78,7 @@ pub enum ControlError {
         /// What.
         reason: String,
     },
-    /// A fault of Scree, or damage that it cannot mend.
+    /// A fault of Scree, or damage that it cannot repair.
     #[error("{reason}")]
     Internal {
         /// What was found.

@@ -179,21 +179,21 @@ fn tell(measures: &mut Measures, counts: &Counts) {
         "scree_hosts",
         "Hosts, by whether they were heard of within the term of a lease",
         all(
-            &["heard", "silent", "never-heard", "disabled"],
+            &["heard", "unresponsive", "never-heard", "disabled"],
             |state| state,
             &counts.hosts,
         ),
     );
-    let (frees, thin) = (counts.pending_frees, counts.thin_segments);
+    let (frees, degraded) = (counts.pending_frees, counts.degraded_segments);
     measures.one(
         "scree_pending_frees",
         "Removed versions whose room waits to be given back",
         float(frees),
     );
     measures.one(
-        "scree_thin_segments",
+        "scree_degraded_segments",
         "Segments with fewer copies than they should have",
-        float(thin),
+        float(degraded),
     );
 }
 

@@ -105,7 +105,7 @@ impl Control {
         self.heard(kept.await.map_err(ControlError::from))?;
         self.replace_missing(report).await?;
         self.end_forced().await?;
-        self.tend_errands().await
+        self.tend_jobs().await
     }
 
     /// `host` is there: it keeps the leases that it has.

@@ -15,9 +15,9 @@ use crate::error::ControlError;
 pub struct ImageView {
     /// The volume's row.
     pub row: VolumeRow,
-    /// How many volumes descend from it, if the asker administers it.
+    /// How many volumes descend from it, if the principal administers it.
     pub clones: Option<u64>,
-    /// How far hosts have read it into their caches, if the asker administers it.
+    /// How far hosts have read it into their caches, if the principal administers it.
     pub preloads: Vec<PreloadRow>,
 }
 
@@ -33,7 +33,7 @@ impl Acting {
     /// Makes a volume a base image, or says of one whether it stays; `None`: as before.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the asker does not
+    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the principal does not
     /// administer the volume, or is no administrator of the cluster and it is to stay;
     /// [`ControlError::Conflict`] if it is being deleted, or is no image and is to stay no
     /// more.
@@ -43,7 +43,7 @@ impl Acting {
         pinned: Option<bool>,
     ) -> Result<ImageView, ControlError> {
         let database = &self.inner.database;
-        let row = database.mark_image(self.asker(), name, pinned).await?;
+        let row = database.mark_image(self.principal(), name, pinned).await?;
         self.view_image(row).await
     }
 
@@ -54,7 +54,7 @@ impl Acting {
     /// [`ControlError::Conflict`] if it is none, or is being deleted.
     pub async fn unmark_image(&self, name: &str) -> Result<ImageView, ControlError> {
         let database = &self.inner.database;
-        let row = database.unmark_image(self.asker(), name).await?;
+        let row = database.unmark_image(self.principal(), name).await?;
         self.view_image(row).await
     }
 
@@ -63,9 +63,11 @@ impl Acting {
     /// # Errors
     /// [`ControlError::NotFound`], also if the volume is no image.
     pub async fn image(&self, name: &str) -> Result<ImageView, ControlError> {
-        self.tend_errands().await?;
+        self.tend_jobs().await?;
         let database = &self.inner.database;
-        let row = database.volume_for(self.asker(), name, Need::See).await?;
+        let row = database
+            .volume_for(self.principal(), name, Need::See)
+            .await?;
         if row.image.is_none() {
             return Err(ControlError::NotFound {
                 what: format!("base image {name:?}"),
@@ -75,7 +77,7 @@ impl Acting {
         self.view_image(row).await
     }
 
-    /// A page of the base images that the asker may see, and after what the next one begins.
+    /// A page of the base images that the principal may see, and after what the next one begins.
     /// One whose row is damaged is left out: it is listed with the volumes.
     ///
     /// # Errors
@@ -84,7 +86,7 @@ impl Acting {
         &self,
         page: &Page,
     ) -> Result<(Vec<ImageView>, Option<String>), ControlError> {
-        self.tend_errands().await?;
+        self.tend_jobs().await?;
         let filter = Filter {
             is_image: true,
             ..Filter::default()
@@ -92,7 +94,7 @@ impl Acting {
         let found = self
             .inner
             .database
-            .volume_page(self.asker(), &filter, page)
+            .volume_page(self.principal(), &filter, page)
             .await?;
         let mut views = Vec::new();
         for row in found.volumes.rows {
@@ -101,12 +103,12 @@ impl Acting {
         Ok((views, found.next))
     }
 
-    /// Has hosts read a base image into their caches; without any, all that are for the asker
+    /// Has hosts read a base image into their caches; without any, all that are for the principal
     /// and were heard of a moment ago.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, a host); [`ControlError::Forbidden`] unless the
-    /// asker administers the volume and may read it, and the hosts, or any, are for them;
+    /// principal administers the volume and may read it, and the hosts, or any, are for them;
     /// [`ControlError::Conflict`] if it is no image, is being deleted, nothing of it is on the
     /// units, or a host was never heard of; [`ControlError::Unavailable`] if no host is named
     /// and none is heard of.
@@ -124,7 +126,7 @@ impl Acting {
         }
         let database = &self.inner.database;
         let now = self.now().await?;
-        let begun = database.begin_preloads(self.asker(), name, &ids, now);
+        let begun = database.begin_preloads(self.principal(), name, &ids, now);
         self.view_image(begun.await?).await
     }
 
@@ -135,13 +137,13 @@ impl Acting {
     pub async fn end_preloads(&self, name: &str) -> Result<ImageView, ControlError> {
         let now = self.now().await?;
         let database = &self.inner.database;
-        let ended = database.end_preloads(self.asker(), name, now);
+        let ended = database.end_preloads(self.principal(), name, now);
         self.view_image(ended.await?).await
     }
 
     async fn view_image(&self, row: VolumeRow) -> Result<ImageView, ControlError> {
         let database = &self.inner.database;
-        if !database.administers(self.asker(), row.id).await? {
+        if !database.administers(self.principal(), row.id).await? {
             return Ok(ImageView {
                 row,
                 clones: None,

@@ -42,7 +42,7 @@ impl Control {
     /// [`ControlError::Exists`] if another one has its name.
     pub async fn key_founded(&self, key: &FoundedKey) -> Result<WrappingKey, ControlError> {
         let name = parse::name(&key.name)?;
-        let id = KeyId::from_random(self.inner.world.random.u128());
+        let id = KeyId::from_u128(self.inner.world.random.u128());
         let now = self.inner.world.clock.wall();
         let database = &self.inner.database;
         Ok(database
@@ -91,7 +91,7 @@ impl Acting {
     ) -> Result<KeyRow, ControlError> {
         self.must_administer()?;
         let database = &self.inner.database;
-        let begun = database.rotate_key(self.asker(), old, new).await?;
+        let begun = database.rotate_key(self.principal(), old, new).await?;
         if self.is_dry_run() {
             return Ok(begun);
         }
@@ -119,6 +119,6 @@ impl Acting {
     pub async fn delete_key(&self, name: &str) -> Result<KeyRow, ControlError> {
         self.must_administer()?;
         let database = &self.inner.database;
-        Ok(database.delete_wrapping_key(self.asker(), name).await?)
+        Ok(database.delete_wrapping_key(self.principal(), name).await?)
     }
 }

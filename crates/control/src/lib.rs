@@ -12,7 +12,7 @@
 //!   what signs them
 //! * [`ownership`]: folders that are copies
 //! * [`folder`], [`parse`]: what operators hand in, checked once
-//! * [`http`]: HTTP over all of that, thin
+//! * [`http`]: HTTP over all of that, degraded
 //! * `health`: whether it can do its work, and how it is doing
 //!
 //! It must not know: the terminal, where blocks lie, what opens them. Keys pass
@@ -26,19 +26,19 @@ pub mod chains;
 pub mod control;
 pub mod daemons;
 pub mod database;
-mod errands;
 pub mod error;
 pub mod folder;
 mod health;
 pub mod hosts;
 pub mod http;
 pub mod images;
+mod jobs;
 pub mod keys;
-pub mod mending;
 pub mod ownership;
 pub mod parse;
 pub mod parties;
 pub mod projects;
+pub mod repair;
 pub mod report;
 pub mod snapshots;
 mod turns;

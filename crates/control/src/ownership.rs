@@ -102,7 +102,7 @@ pub(crate) async fn claim(
             source,
         })?,
     };
-    let new_id = DatabaseId::from_random(world.random.u128());
+    let new_id = DatabaseId::from_u128(world.random.u128());
     // Another controller may be claiming it, too: who is second finds it
     // claimed.
     loop {

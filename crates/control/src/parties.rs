@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use auth::{
-    Authority, Credentials, EnrolmentToken, KeyFingerprint, KeyRequest, Kind, Lifetime, Peer,
-    ServerTls, SignedBy, Subject, certificate_end, certificate_fingerprint, requested_key,
+    Authority, Credentials, JoinToken, KeyFingerprint, KeyRequest, Kind, Lifetime, Peer, ServerTls,
+    SignedBy, Subject, certificate_end, certificate_fingerprint, requested_key,
 };
 use base::{PartyId, ProjectId};
 use world::{Millis, World};
 use zeroize::Zeroizing;
 
 use crate::daemons::unit_of;
-use crate::database::{Asker, AuditRow, By, Database, DatabaseError, Membership, PartyRow};
+use crate::database::{AuditRow, By, Database, DatabaseError, Membership, PartyRow, Principal};
 use crate::error::ControlError;
 use crate::http::Caller;
 use crate::parse;
@@ -71,7 +71,7 @@ impl Parties {
 
     /// The user or host that is this machine, made if there is none.
     pub(crate) async fn make_local(&self, kind: Kind) -> Result<PartyId, DatabaseError> {
-        let id = PartyId::from_random(self.world.random.u128());
+        let id = PartyId::from_u128(self.world.random.u128());
         let now = self.world.clock.wall();
         self.database.local_party(kind, id, now).await
     }
@@ -134,20 +134,20 @@ impl Parties {
     ///
     /// # Errors
     /// [`ControlError::Unauthenticated`].
-    pub async fn asker(&self, caller: &Caller) -> Result<Asker, ControlError> {
+    pub async fn principal(&self, caller: &Caller) -> Result<Principal, ControlError> {
         let peer = match caller {
-            Caller::Local => return self.local_asker().await,
+            Caller::Local => return self.local_principal().await,
             Caller::Remote { peer, .. } => peer.as_ref(),
         };
         let Some(peer) = peer else {
             return Err(unauthenticated(
-                "no certificate was shown; enrol with `scree login` and a token",
+                "no certificate was shown; join with `scree login` and a token",
             ));
         };
         // TLS has looked at that once, as the connection began.
         if self.world.clock.wall() > peer.ends {
             return Err(unauthenticated(&format!(
-                "the certificate has ended at {}; connect again with a newer one, or enrol with a \
+                "the certificate has ended at {}; connect again with a newer one, or join with a \
                  new token",
                 spell_time(peer.ends)
             )));
@@ -155,7 +155,7 @@ impl Parties {
         let (found, nobody) = match peer.signed_by {
             SignedBy::OwnAuthority => (
                 self.database.party_of_key(peer.key).await?,
-                "nobody is known by this certificate's key; enrol with a new token".to_owned(),
+                "nobody is known by this certificate's key; join with a new token".to_owned(),
             ),
             SignedBy::NamedAuthority => self.party_named_by(peer).await?,
         };
@@ -166,7 +166,7 @@ impl Parties {
             Some(party) => {
                 let by = self.by(caller, party.subject.to_string());
                 let signed_by = Some(peer.signed_by);
-                Ok(asker(party, by, signed_by))
+                Ok(principal(party, by, signed_by))
             }
             None => Err(unauthenticated(&nobody)),
         }
@@ -204,10 +204,10 @@ impl Parties {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn local_asker(&self) -> Result<Asker, ControlError> {
+    pub async fn local_principal(&self) -> Result<Principal, ControlError> {
         let party = self.one(&local(Kind::User)).await?;
         let by = self.by(&Caller::Local, party.subject.to_string());
-        Ok(asker(party, by, None))
+        Ok(principal(party, by, None))
     }
 
     fn by(&self, caller: &Caller, who: String) -> By {
@@ -241,7 +241,7 @@ impl Parties {
     /// taken for an id.
     pub async fn add(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         subject: Subject,
         is_administrator: bool,
         project: Option<String>,
@@ -255,7 +255,7 @@ impl Parties {
         parse::refuse_id(subject.name())?;
         let random = &self.world.random;
         let membership = match (subject.kind(), project) {
-            (Kind::User, None) => Membership::Own(ProjectId::from_random(random.u128())),
+            (Kind::User, None) => Membership::Own(ProjectId::from_u128(random.u128())),
             (Kind::User, Some(project)) => Membership::Of(project),
             (_, None) => Membership::None,
             (_, Some(_)) => {
@@ -266,13 +266,16 @@ impl Parties {
             }
         };
         let new = PartyRow {
-            id: PartyId::from_random(random.u128()),
+            id: PartyId::from_u128(random.u128()),
             subject,
             is_administrator,
             is_disabled: false,
             created: self.world.clock.wall(),
         };
-        Ok(self.database.insert_party(asker, &new, &membership).await?)
+        Ok(self
+            .database
+            .insert_party(principal, &new, &membership)
+            .await?)
     }
 
     /// The users, or the hosts: after the id `after`, at most `count_max`.
@@ -296,20 +299,20 @@ impl Parties {
         Ok(self.database.party(subject).await?)
     }
 
-    /// Hands out a token with which a party can enrol, and when it ends.
+    /// Hands out a token with which a party can join, and when it ends.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
     pub async fn invite(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         subject: &Subject,
-    ) -> Result<(EnrolmentToken, Millis), ControlError> {
-        let token = EnrolmentToken::generate(&*self.world.random);
+    ) -> Result<(JoinToken, Millis), ControlError> {
+        let token = JoinToken::generate(&*self.world.random);
         let term_ms = i64::try_from(TOKEN_TERM.as_millis()).expect("an hour");
         let expires = Millis(self.world.clock.wall().0.saturating_add(term_ms));
         self.database
-            .insert_enrolment(asker, subject, token.hash(), expires)
+            .insert_join(principal, subject, token.hash(), expires)
             .await?;
         Ok((token, expires))
     }
@@ -319,7 +322,7 @@ impl Parties {
     /// # Errors
     /// [`ControlError::Unauthenticated`] for a token that is none, or is over;
     /// [`ControlError::Invalid`] for a request that cannot be signed.
-    pub async fn enrol(
+    pub async fn join(
         &self,
         caller: &Caller,
         token: &str,
@@ -331,13 +334,13 @@ impl Parties {
                  an administrator for another",
             )
         };
-        let token: EnrolmentToken = token.parse().map_err(|_| refused())?;
+        let token: JoinToken = token.parse().map_err(|_| refused())?;
         let key = key_of(request_pem)?;
         let by = By {
             key: Some(key),
             ..self.by(caller, "a token".to_owned())
         };
-        let party = self.database.enrol(token.hash(), key, &by).await?;
+        let party = self.database.join(token.hash(), key, &by).await?;
         self.sign(&party.ok_or_else(refused)?, request_pem)
     }
 
@@ -345,17 +348,21 @@ impl Parties {
     /// another that replaces none.
     ///
     /// # Errors
-    /// As [`Parties::enrol`].
-    pub async fn renew(&self, asker: &Asker, request_pem: &str) -> Result<Issued, ControlError> {
-        if asker.signed_by == Some(SignedBy::NamedAuthority) {
+    /// As [`Parties::join`].
+    pub async fn renew(
+        &self,
+        principal: &Principal,
+        request_pem: &str,
+    ) -> Result<Issued, ControlError> {
+        if principal.signed_by == Some(SignedBy::NamedAuthority) {
             let reason = "this certificate is another authority's: have that one renew it";
             return Err(ControlError::conflict(reason));
         }
         let key = key_of(request_pem)?;
         self.database
-            .insert_key(&asker.party, key, &asker.by)
+            .insert_key(&principal.party, key, &principal.by)
             .await?;
-        self.sign(&asker.party, request_pem)
+        self.sign(&principal.party, request_pem)
     }
 
     /// Refuses a party's requests from now on, or no longer.
@@ -365,7 +372,7 @@ impl Parties {
     /// own machine.
     pub async fn set_disabled(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         subject: &Subject,
         is_disabled: bool,
     ) -> Result<PartyRow, ControlError> {
@@ -376,7 +383,7 @@ impl Parties {
             )));
         }
         self.database
-            .set_disabled(asker, subject, is_disabled)
+            .set_disabled(principal, subject, is_disabled)
             .await?;
         self.one(subject).await
     }
@@ -387,10 +394,10 @@ impl Parties {
     /// [`ControlError::NotFound`].
     pub async fn forget_keys(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         subject: &Subject,
     ) -> Result<PartyRow, ControlError> {
-        self.database.forget_keys(asker, subject).await?;
+        self.database.forget_keys(principal, subject).await?;
         self.one(subject).await
     }
 
@@ -428,8 +435,8 @@ impl Parties {
     }
 }
 
-fn asker(party: PartyRow, by: By, signed_by: Option<SignedBy>) -> Asker {
-    Asker {
+fn principal(party: PartyRow, by: By, signed_by: Option<SignedBy>) -> Principal {
+    Principal {
         party,
         by,
         signed_by,

@@ -42,15 +42,15 @@ impl Acting {
     pub async fn add_project(&self, name: &str, quota: Quota) -> Result<ProjectRow, ControlError> {
         self.must_administer()?;
         let new = NewProject {
-            id: ProjectId::from_random(self.inner.world.random.u128()),
+            id: ProjectId::from_u128(self.inner.world.random.u128()),
             name: parse::name(name)?.to_owned(),
             quota: parse::quota(quota)?,
         };
         let database = &self.inner.database;
-        Ok(database.insert_project(self.asker(), &new).await?)
+        Ok(database.insert_project(self.principal(), &new).await?)
     }
 
-    /// The projects that the asker is in; all, for an administrator.
+    /// The projects that the principal is in; all, for an administrator.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -60,7 +60,9 @@ impl Acting {
         count_max: u32,
     ) -> Result<Vec<ProjectRow>, ControlError> {
         let database = &self.inner.database;
-        Ok(database.projects(self.asker(), after, count_max).await?)
+        Ok(database
+            .projects(self.principal(), after, count_max)
+            .await?)
     }
 
     /// One of them.
@@ -68,7 +70,7 @@ impl Acting {
     /// # Errors
     /// [`ControlError::NotFound`].
     pub async fn project(&self, name: &str) -> Result<ProjectRow, ControlError> {
-        Ok(self.inner.database.project(self.asker(), name).await?)
+        Ok(self.inner.database.project(self.principal(), name).await?)
     }
 
     /// Sets how much a project may have.
@@ -79,7 +81,7 @@ impl Acting {
         self.must_administer()?;
         let quota = parse::quota(quota)?;
         let database = &self.inner.database;
-        Ok(database.set_quota(self.asker(), name, quota).await?)
+        Ok(database.set_quota(self.principal(), name, quota).await?)
     }
 
     /// Makes a user a member of a project, or no longer one.
@@ -99,7 +101,7 @@ impl Acting {
         }
         let database = &self.inner.database;
         Ok(database
-            .set_member(self.asker(), name, &user, is_member)
+            .set_member(self.principal(), name, &user, is_member)
             .await?)
     }
 
@@ -113,7 +115,7 @@ impl Acting {
         Ok(self
             .inner
             .database
-            .delete_project(self.asker(), name)
+            .delete_project(self.principal(), name)
             .await?)
     }
 
@@ -157,16 +159,20 @@ impl Acting {
             return Err(ControlError::invalid("vm", reason));
         }
         let new = NewGrant {
-            id: GrantId::from_random(self.inner.world.random.u128()),
+            id: GrantId::from_u128(self.inner.world.random.u128()),
             object,
             user: user_named(&request.user)?,
             right: request.right,
             vm,
         };
-        Ok(self.inner.database.insert_grant(self.asker(), &new).await?)
+        Ok(self
+            .inner
+            .database
+            .insert_grant(self.principal(), &new)
+            .await?)
     }
 
-    /// The rights that the asker has been given, or can take away: on one
+    /// The rights that the principal has been given, or can take away: on one
     /// thing, or on all.
     ///
     /// # Errors
@@ -183,7 +189,7 @@ impl Acting {
         };
         let database = &self.inner.database;
         Ok(database
-            .grants(self.asker(), object, after, count_max)
+            .grants(self.principal(), object, after, count_max)
             .await?)
     }
 
@@ -192,18 +198,22 @@ impl Acting {
     /// # Errors
     /// [`ControlError`].
     pub async fn delete_grant(&self, id: &str) -> Result<GrantRow, ControlError> {
-        Ok(self.inner.database.delete_grant(self.asker(), id).await?)
+        Ok(self
+            .inner
+            .database
+            .delete_grant(self.principal(), id)
+            .await?)
     }
 
     async fn object(&self, named: &Named, need: Need) -> Result<Object, ControlError> {
         let database = &self.inner.database;
         Ok(match named {
             Named::Volume(name) => {
-                let row = database.volume_for(self.asker(), name, need).await?;
+                let row = database.volume_for(self.principal(), name, need).await?;
                 Object::Volume(row.id)
             }
             Named::Snapshot(name) => {
-                let row = database.snapshot_for(self.asker(), name, need).await?;
+                let row = database.snapshot_for(self.principal(), name, need).await?;
                 Object::Snapshot(row.id)
             }
             Named::Host(name) => Object::Host(self.host_named(name).await?),

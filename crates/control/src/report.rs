@@ -5,7 +5,7 @@ use api::types::{HostLoad, VolumeLoad};
 use base::ClusterId;
 
 use crate::control::Control;
-use crate::database::{HostReport, MendingRow, ThinVolume, Volumes};
+use crate::database::{DegradedVolume, HostReport, RepairRow, Volumes};
 use crate::error::ControlError;
 
 /// A look at everything.
@@ -30,9 +30,9 @@ pub struct Report {
     /// Removed versions whose slots wait to be freed.
     pub pending_frees: u64,
     /// Segments with slots that have fewer copies than they should.
-    pub thin_segments: u64,
+    pub degraded_segments: u64,
     /// How many such slots there are at most: some may have been freed since.
-    pub thin_blocks: u64,
+    pub degraded_blocks: u64,
     /// What is wrong, one sentence each.
     pub problems: Vec<String>,
 }
@@ -79,10 +79,14 @@ impl Control {
             }
         }
         problems.extend(self.shared_zones().await?);
-        let thin = self.inner.database.thin_volumes().await?;
-        problems.extend(thin.iter().map(|thin| thin_problem(thin, &volumes)));
-        let mending = self.inner.database.mending(self.now().await?).await?;
-        problems.extend(mending_problem(&mending));
+        let degraded = self.inner.database.degraded_volumes().await?;
+        problems.extend(
+            degraded
+                .iter()
+                .map(|degraded| degraded_problem(degraded, &volumes)),
+        );
+        let repair = self.inner.database.repair(self.now().await?).await?;
+        problems.extend(repair_problem(&repair));
         for host in hosts {
             problems.extend(host.report.problems);
         }
@@ -102,8 +106,8 @@ impl Control {
             bytes,
             journal_used_bytes,
             pending_frees: self.inner.database.pending_free_count().await?,
-            thin_segments: thin.iter().map(|thin| thin.segments).sum(),
-            thin_blocks: thin.iter().map(|thin| thin.slots).sum(),
+            degraded_segments: degraded.iter().map(|degraded| degraded.segments).sum(),
+            degraded_blocks: degraded.iter().map(|degraded| degraded.slots).sum(),
             problems,
         })
     }
@@ -134,30 +138,30 @@ impl Control {
     }
 }
 
-fn thin_problem(thin: &ThinVolume, volumes: &Volumes) -> String {
-    let of = match volumes.name_of(thin.volume) {
+fn degraded_problem(degraded: &DegradedVolume, volumes: &Volumes) -> String {
+    let of = match volumes.name_of(degraded.volume) {
         Some(name) => format!("volume {name:?}"),
-        None => format!("the deleted volume {}", thin.volume),
+        None => format!("the deleted volume {}", degraded.volume),
     };
     format!(
         "up to {} blocks of {of} have fewer copies than they should, in {} segments: units were \
          away when they were written; they are copied when those are back, or others take their \
          place (`scree unit tasks`)",
-        thin.slots, thin.segments
+        degraded.slots, degraded.segments
     )
 }
 
-/// What is to be said of the copysets that are mended.
-fn mending_problem(mending: &[MendingRow]) -> Vec<String> {
+/// What is to be said of the copysets that are repaired.
+fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     let mut problems = Vec::new();
-    let rotten: u64 = mending.iter().map(|row| row.rotten).sum();
+    let rotten: u64 = repair.iter().map(|row| row.rotten).sum();
     if rotten > 0 {
         problems.push(format!(
             "{rotten} slots have rotted on every unit that has them; restore what is in them from \
              a backup (`scree unit tasks`)"
         ));
     }
-    let filled: Vec<&MendingRow> = mending
+    let filled: Vec<&RepairRow> = repair
         .iter()
         .filter(|row| row.members.iter().any(|(_, state)| state == "filling"))
         .collect();
@@ -171,7 +175,7 @@ fn mending_problem(mending: &[MendingRow]) -> Vec<String> {
         .collect();
     units.sort_unstable();
     units.dedup();
-    let under_way = filled.iter().filter(|row| row.mender.is_some());
+    let under_way = filled.iter().filter(|row| row.repairer.is_some());
     let (done, all) = under_way.fold((0, 0), |(done, all), row| {
         (done + row.progress.done, all + row.progress.all)
     });
@@ -184,7 +188,7 @@ fn mending_problem(mending: &[MendingRow]) -> Vec<String> {
         if units.len() == 1 { "is" } else { "are" }
     );
     // What is being tried again may be in the way no more.
-    let mut waiting = filled.iter().filter(|row| row.mender.is_none());
+    let mut waiting = filled.iter().filter(|row| row.repairer.is_none());
     if let Some(problem) = waiting.find_map(|row| row.problem.as_ref()) {
         text += &format!("; in the way is: {problem}");
     }

@@ -46,11 +46,11 @@ impl Acting {
     ) -> Result<SnapshotRow, ControlError> {
         let database = &self.inner.database;
         // Whatever has become of its volume.
-        if let Some(made) = database.made_under_key(self.asker()).await? {
+        if let Some(made) = database.made_under_key(self.principal()).await? {
             return self.snapshot_cut(&made).await.map_err(gone_since);
         }
         parse::tags(&tags)?;
-        let id = SnapshotId::from_random(self.inner.world.random.u128());
+        let id = SnapshotId::from_u128(self.inner.world.random.u128());
         let name = match name {
             Some(name) => parse::name(name)?.to_owned(),
             None => id.to_string(),
@@ -64,7 +64,7 @@ impl Acting {
             created: self.inner.world.clock.wall(),
         };
         let database = &self.inner.database;
-        let snapshot = database.insert_snapshot(self.asker(), &new).await?;
+        let snapshot = database.insert_snapshot(self.principal(), &new).await?;
         let id = snapshot.id;
         if self.is_dry_run() || snapshot.state != SnapshotState::Pending {
             return Ok(snapshot);
@@ -94,7 +94,9 @@ impl Acting {
     /// [`ControlError::NotFound`].
     pub async fn snapshot(&self, name: &str) -> Result<SnapshotRow, ControlError> {
         let database = &self.inner.database;
-        Ok(database.snapshot_for(self.asker(), name, Need::See).await?)
+        Ok(database
+            .snapshot_for(self.principal(), name, Need::See)
+            .await?)
     }
 
     /// As [`Acting::snapshot`], once it is no longer pending or `wait` has
@@ -117,7 +119,7 @@ impl Acting {
         }
     }
 
-    /// A page of the snapshots that the asker may see.
+    /// A page of the snapshots that the principal may see.
     ///
     /// # Errors
     /// Only those of the database.
@@ -127,7 +129,9 @@ impl Acting {
         page: &Page,
     ) -> Result<SnapshotPage, ControlError> {
         let database = &self.inner.database;
-        Ok(database.snapshot_page(self.asker(), filter, page).await?)
+        Ok(database
+            .snapshot_page(self.principal(), filter, page)
+            .await?)
     }
 
     /// The tags of a snapshot.
@@ -142,13 +146,13 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if a tag is none ([`parse::tags`]);
-    /// [`ControlError::NotFound`] and [`ControlError::Forbidden`] if the asker may not
+    /// [`ControlError::NotFound`] and [`ControlError::Forbidden`] if the principal may not
     /// see or not administer the snapshot; [`ControlError::Conflict`] if the name is
     /// not clear.
     pub async fn tag_snapshot(&self, name: &str, tags: &Tags) -> Result<SnapshotRow, ControlError> {
         parse::tags(tags)?;
         let database = &self.inner.database;
-        Ok(database.tag_snapshot(self.asker(), name, tags).await?)
+        Ok(database.tag_snapshot(self.principal(), name, tags).await?)
     }
 
     /// Deletes a snapshot. Clones of it go on; what only it held is freed in
@@ -162,9 +166,11 @@ impl Acting {
         self.to_its_end(|control| async move {
             let database = &control.inner.database;
             let need = Need::Have(Right::Administer);
-            let snapshot = database.snapshot_for(control.asker(), &name, need).await?;
+            let snapshot = database
+                .snapshot_for(control.principal(), &name, need)
+                .await?;
             let gone = database
-                .delete_snapshot(control.asker(), snapshot.id)
+                .delete_snapshot(control.principal(), snapshot.id)
                 .await?;
             tracing::info!(snapshot = %gone.id, name = gone.name, "snapshot deleted");
             Ok(gone)

@@ -1,7 +1,7 @@
 //! How many calls of one host are carried out at a time.
 //!
 //! All hosts share the database's connections, and each renews its leases over
-//! them in time or stalls. So a host that asks without end, broken or captured,
+//! them in time or stalls. So a host that asks without end, broken or compromised,
 //! waits for itself: it has [`CALLS_MAX`] turns, and one more each for renewals and
 //! for what is wanted of it, which its own calls do not hold up. Of its calls, one
 //! may be long: each is read into memory before anything is known of it.
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_host_that_asks_without_end_waits_for_itself_alone() {
         let turns = HostTurns::default();
-        let [greedy, other] = [1, 2].map(PartyId::from_random);
+        let [greedy, other] = [1, 2].map(PartyId::from_u128);
         let mut going_on = Vec::new();
         for _ in 0..CALLS_MAX {
             going_on.push(at_once(turns.call(greedy)).expect("its turn"));
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_host_makes_one_long_call_at_a_time() {
         let turns = HostTurns::default();
-        let [greedy, other] = [1, 2].map(PartyId::from_random);
+        let [greedy, other] = [1, 2].map(PartyId::from_u128);
         let long = at_once(turns.long(greedy)).expect("its turn");
         assert!(at_once(turns.long(greedy)).is_none(), "one at a time");
         assert!(at_once(turns.call(greedy)).is_some(), "short ones go on");

@@ -23,9 +23,9 @@ use crate::volumes::Redundancy;
 /// Who asks how things are is kept waiting no longer.
 const SHOW_WITHIN: Duration = Duration::from_millis(800);
 
-/// A host that was not heard of for longer is silent, and not waited for, in
+/// A host that was not heard of for longer is unresponsive, and not waited for, in
 /// milliseconds.
-pub(crate) const SILENT_MS: i64 = 10_000;
+pub(crate) const UNRESPONSIVE_MS: i64 = 10_000;
 
 /// A host that is well makes a folder a unit in less.
 const ADD_WITHIN: Duration = Duration::from_secs(60);
@@ -113,16 +113,16 @@ fn trouble(state: UnitState) -> u8 {
 }
 
 impl Control {
-    /// Hosts that were not heard of since are silent.
-    pub(crate) async fn silent_before(&self) -> Result<Millis, ControlError> {
-        Ok(Millis(self.now().await?.0.saturating_sub(SILENT_MS)))
+    /// Hosts that were not heard of since are unresponsive.
+    pub(crate) async fn unresponsive_before(&self) -> Result<Millis, ControlError> {
+        Ok(Millis(self.now().await?.0.saturating_sub(UNRESPONSIVE_MS)))
     }
 
     /// Asks the hosts that are there how they are, and waits until they have said
     /// so, but not for long. Where a database can be read only, as one on a full disk, what
     /// they said last is what is known: why they were not asked.
     pub(crate) async fn ask_hosts(&self) -> Result<Option<String>, ControlError> {
-        let since = self.silent_before().await?;
+        let since = self.unresponsive_before().await?;
         let database = &self.inner.database;
         let asked = match database.ask_hosts(since).await {
             Err(error @ (DatabaseError::Full(_) | DatabaseError::ReadOnly(_))) => {
@@ -177,7 +177,7 @@ impl Control {
         hosts: &[HostReport],
     ) -> Result<Vec<UnitView>, ControlError> {
         let rows = self.inner.database.units().await?.into_iter();
-        let since = self.silent_before().await?;
+        let since = self.unresponsive_before().await?;
         Ok(rows.map(|row| view(row, hosts, since)).collect())
     }
 
@@ -336,7 +336,7 @@ impl Control {
     /// Free room on the units' file systems, in bytes, as far as it is known.
     pub(crate) async fn free_bytes(&self) -> Result<Option<u64>, ControlError> {
         let hosts = self.inner.database.hosts().await?;
-        Ok(least_free(&hosts, self.silent_before().await?))
+        Ok(least_free(&hosts, self.unresponsive_before().await?))
     }
 }
 
@@ -403,7 +403,7 @@ impl Acting {
                 }
             }
         };
-        database.set_zone(self.asker(), unit, zone).await?;
+        database.set_zone(self.principal(), unit, zone).await?;
         if self.is_dry_run() {
             return Ok((unit, None));
         }
@@ -423,7 +423,10 @@ impl Acting {
     ) -> Result<TaskDone, ControlError> {
         // No host would hear of it.
         debug_assert!(!self.is_dry_run(), "a task is not tried");
-        let task = self.inner.database.insert_task(self.asker(), host, what);
+        let task = self
+            .inner
+            .database
+            .insert_task(self.principal(), host, what);
         let answer = self.task_done_within(task.await?, ADD_WITHIN).await?;
         let Some(answer) = answer else {
             return Err(ControlError::Unavailable {
@@ -444,7 +447,7 @@ impl Acting {
             .until(within, || async { Ok(database.task_answer(task).await?) })
             .await?;
         if answer.is_some() {
-            let now = self.asker().by.at;
+            let now = self.principal().by.at;
             let old = Millis(now.0.saturating_sub(FORGET_MS));
             database.forget_task(task, old).await?;
         }
@@ -453,24 +456,29 @@ impl Acting {
 }
 
 /// Of what hosts have said, and when each was last heard of, that which counts:
-/// what those say that were heard of after `silent_before`, or, if none of them
-/// says anything, what the silent ones said last.
+/// what those say that were heard of after `unresponsive_before`, or, if none of them
+/// says anything, what the unresponsive ones said last.
 fn counting<T>(
     said: impl Iterator<Item = (Option<Millis>, T)>,
-    silent_before: Millis,
+    unresponsive_before: Millis,
 ) -> impl Iterator<Item = T> {
-    let is_silent = |said: &(Option<Millis>, T)| said.0.is_none_or(|heard| heard <= silent_before);
-    let (silent, there): (Vec<_>, Vec<_>) = said.partition(is_silent);
-    let counts = if there.is_empty() { silent } else { there };
+    let is_unresponsive =
+        |said: &(Option<Millis>, T)| said.0.is_none_or(|heard| heard <= unresponsive_before);
+    let (unresponsive, there): (Vec<_>, Vec<_>) = said.partition(is_unresponsive);
+    let counts = if there.is_empty() {
+        unresponsive
+    } else {
+        there
+    };
     counts.into_iter().map(|(_, what)| what)
 }
 
-/// The free room as that host sees it which sees the least, in bytes. What silent
+/// The free room as that host sees it which sees the least, in bytes. What unresponsive
 /// hosts said counts only if nobody else says anything.
-fn least_free(hosts: &[HostRow], silent_before: Millis) -> Option<u64> {
+fn least_free(hosts: &[HostRow], unresponsive_before: Millis) -> Option<u64> {
     let said = hosts.iter();
     let said = said.filter_map(|host| Some((host.heard, host.free_bytes?)));
-    counting(said, silent_before).min()
+    counting(said, unresponsive_before).min()
 }
 
 /// Those over which copysets are planned.
@@ -534,7 +542,7 @@ fn refused(refusal: &Refusal, field: &'static str) -> ControlError {
     }
 }
 
-fn view(row: UnitRow, hosts: &[HostReport], silent_before: Millis) -> UnitView {
+fn view(row: UnitRow, hosts: &[HostReport], unresponsive_before: Millis) -> UnitView {
     let said = || {
         hosts.iter().filter_map(|HostReport { host, report }| {
             let unit = report.units.iter().find(|unit| unit.id == row.id)?;
@@ -544,9 +552,9 @@ fn view(row: UnitRow, hosts: &[HostReport], silent_before: Millis) -> UnitView {
     let found = |(_, report): &(&HostRow, &UnitReport)| {
         trouble(state_in(report)) < trouble(UnitState::Missing)
     };
-    let found_by = counting(said(), silent_before).find(found);
+    let found_by = counting(said(), unresponsive_before).find(found);
     // The first of those that are as bad.
-    let reports = counting(said(), silent_before).map(|(_, report)| report);
+    let reports = counting(said(), unresponsive_before).map(|(_, report)| report);
     let worst = reports.min_by_key(|report| Reverse(trouble(state_in(report))));
     UnitView {
         report: worst.cloned(),
@@ -554,7 +562,7 @@ fn view(row: UnitRow, hosts: &[HostReport], silent_before: Millis) -> UnitView {
         second: row
             .second
             .clone()
-            .filter(|(_, at)| at.0 > silent_before.0 - SECOND_PLACE_MS)
+            .filter(|(_, at)| at.0 > unresponsive_before.0 - SECOND_PLACE_MS)
             .map(|(url, _)| url),
         read_bytes: said().map(|(_, (_, report))| report.read_bytes).sum(),
         written_bytes: said().map(|(_, (_, report))| report.written_bytes).sum(),
@@ -566,11 +574,11 @@ fn view(row: UnitRow, hosts: &[HostReport], silent_before: Millis) -> UnitView {
 mod tests {
     use super::*;
 
-    const SILENT_BEFORE: Millis = Millis(100);
+    const UNRESPONSIVE_BEFORE: Millis = Millis(100);
 
     fn host(heard: Option<i64>, free_bytes: Option<u64>) -> HostRow {
         HostRow {
-            host: PartyId::from_random(1),
+            host: PartyId::from_u128(1),
             name: "h".to_owned(),
             look: 0,
             seen: 0,
@@ -581,7 +589,7 @@ mod tests {
 
     /// Of one unit: when each host was heard of, and what it says.
     fn said(words: &[(i64, &str)]) -> UnitView {
-        let row = UnitRow::new(UnitId::from_random(7), "file:///srv/unit-7".to_owned());
+        let row = UnitRow::new(UnitId::from_u128(7), "file:///srv/unit-7".to_owned());
         let report = |(heard, word): &(i64, &str)| HostReport {
             host: host(Some(*heard), None),
             report: api::host::Report {
@@ -600,7 +608,7 @@ mod tests {
             },
         };
         let hosts: Vec<HostReport> = words.iter().map(report).collect();
-        view(row.clone(), &hosts, SILENT_BEFORE)
+        view(row.clone(), &hosts, UNRESPONSIVE_BEFORE)
     }
 
     #[test]
@@ -623,20 +631,20 @@ mod tests {
         }
     }
 
-    /// A unit that was mended stayed broken for as long as a host was away that
+    /// A unit that was repaired stayed broken for as long as a host was away that
     /// had seen it so.
     #[test]
-    fn what_a_silent_host_said_of_a_unit_counts_if_no_other_says_anything() {
-        let mended = said(&[(100, "missing"), (101, "healthy")]);
-        assert!(mended.is_healthy());
-        assert_eq!((mended.read_bytes, mended.written_bytes), (6, 10));
+    fn what_a_unresponsive_host_said_of_a_unit_counts_if_no_other_says_anything() {
+        let repaired = said(&[(100, "missing"), (101, "healthy")]);
+        assert!(repaired.is_healthy());
+        assert_eq!((repaired.read_bytes, repaired.written_bytes), (6, 10));
         let gone = said(&[(99, "full"), (100, "missing")]);
         assert_eq!(gone.state(), UnitState::Missing);
     }
 
     #[test]
     fn a_host_that_is_gone_does_not_say_for_ever_that_there_is_no_room() {
-        let least = |hosts: &[HostRow]| least_free(hosts, SILENT_BEFORE);
+        let least = |hosts: &[HostRow]| least_free(hosts, UNRESPONSIVE_BEFORE);
         let (gone, never) = (host(Some(100), Some(5)), host(None, Some(0)));
         let (there, roomy) = (host(Some(101), Some(70)), host(Some(200), Some(80)));
         let mute = host(Some(200), None);

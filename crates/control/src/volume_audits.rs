@@ -33,7 +33,7 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, the snapshot, a unit);
-    /// [`ControlError::Forbidden`] unless the asker may read the volume, and a host has it or
+    /// [`ControlError::Forbidden`] unless the principal may read the volume, and a host has it or
     /// is for them; [`ControlError::Conflict`] if nothing was written to it yet, it is being
     /// deleted, the snapshot is not of it or not completed, a unit holds nothing of any volume,
     /// or enough of it are under way; [`ControlError::Invalid`] if no unit is named;
@@ -54,9 +54,9 @@ impl Acting {
             }
             None => None,
         };
-        let units = self.captured(units).await?;
+        let units = self.compromised(units).await?;
         let new = NewAudit {
-            id: AuditId::from_random(self.inner.world.random.u128()),
+            id: AuditId::from_u128(self.inner.world.random.u128()),
             placement: self.placement(&row, &units).await?,
             journal_bytes: self.journal_bytes(row.id, snapshot).await?,
             units,
@@ -67,7 +67,7 @@ impl Acting {
         let now = self.now().await?;
         let database = &self.inner.database;
         let volume = row.id.to_string();
-        let begun = database.begin_audit(self.asker(), &volume, &new, now);
+        let begun = database.begin_audit(self.principal(), &volume, &new, now);
         self.view_audit(&row, begun.await?).await
     }
 
@@ -75,17 +75,17 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::NotFound`], also a day after it has ended; [`ControlError::Forbidden`]
-    /// unless the asker may read the volume.
+    /// unless the principal may read the volume.
     pub async fn audit_of_volume(
         &self,
         volume: &str,
         id: AuditId,
         wait: Duration,
     ) -> Result<AuditView, ControlError> {
-        self.tend_errands().await?;
+        self.tend_jobs().await?;
         let database = &self.inner.database;
         let now = self.now().await?;
-        let look = || database.audit_for(self.asker(), volume, id, now);
+        let look = || database.audit_for(self.principal(), volume, id, now);
         let ended = self.until(wait, || async {
             let (row, audit) = look().await?;
             Ok(audit.ended.is_some().then_some((row, audit)))
@@ -101,13 +101,13 @@ impl Acting {
     /// have found.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] unless the asker may read the
+    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] unless the principal may read the
     /// volume.
     pub async fn audits_of_volume(&self, volume: &str) -> Result<Vec<AuditView>, ControlError> {
-        self.tend_errands().await?;
+        self.tend_jobs().await?;
         let now = self.now().await?;
         let database = &self.inner.database;
-        let (row, audits) = database.audits_for(self.asker(), volume, now).await?;
+        let (row, audits) = database.audits_for(self.principal(), volume, now).await?;
         let mut views = Vec::new();
         for audit in audits {
             views.push(self.view_audit(&row, audit).await?);
@@ -120,11 +120,11 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if it is another's on a volume that
-    /// the asker does not administer.
+    /// the principal does not administer.
     pub async fn delete_audit(&self, volume: &str, id: AuditId) -> Result<AuditView, ControlError> {
         let now = self.now().await?;
         let database = &self.inner.database;
-        let deleted = database.delete_audit(self.asker(), volume, id, now);
+        let deleted = database.delete_audit(self.principal(), volume, id, now);
         let (row, audit) = deleted.await?;
         self.view_audit(&row, audit).await
     }
@@ -132,18 +132,19 @@ impl Acting {
     async fn snapshot_to_audit(&self, name: &str) -> Result<SnapshotRow, ControlError> {
         let need = Need::Have(Right::Read);
         let database = &self.inner.database;
-        Ok(database.snapshot_for(self.asker(), name, need).await?)
+        Ok(database.snapshot_for(self.principal(), name, need).await?)
     }
 
     /// The units that are named, each once.
-    async fn captured(&self, names: &[String]) -> Result<Vec<UnitId>, ControlError> {
+    async fn compromised(&self, names: &[String]) -> Result<Vec<UnitId>, ControlError> {
         if !(1..=AUDIT_UNITS_MAX).contains(&names.len()) {
-            let reason = format!("name 1 to {AUDIT_UNITS_MAX} units that are taken for captured");
+            let reason =
+                format!("name 1 to {AUDIT_UNITS_MAX} units that are taken for compromised");
             return Err(ControlError::invalid("units", reason));
         }
         let database = &self.inner.database;
         let (known, sets) = (database.units().await?, database.copysets().await?);
-        let mut captured = BTreeSet::new();
+        let mut compromised = BTreeSet::new();
         for name in names {
             let is_it = |unit: &&UnitRow| is_called(unit, name);
             let unit = known.iter().find(is_it).or_else(|| ending_so(&known, name));
@@ -160,16 +161,16 @@ impl Acting {
                 let reason = format!("unit {name} is in no copyset: it holds nothing of a volume");
                 return Err(ControlError::conflict(reason));
             }
-            captured.insert(unit.id);
+            compromised.insert(unit.id);
         }
-        Ok(captured.into_iter().collect())
+        Ok(compromised.into_iter().collect())
     }
 
     /// Who audits a volume, and whether it has that: a host that has it, or had it last, or any
-    /// that is for the asker.
+    /// that is for the principal.
     async fn auditor_of(&self, row: &VolumeRow) -> Result<(PartyId, bool), ControlError> {
         let database = &self.inner.database;
-        let since = self.silent_before().await?;
+        let since = self.unresponsive_before().await?;
         let hosts = database.hosts().await?;
         let is_there = |host: PartyId| {
             let mut hosts = hosts.iter().filter(|one| one.host == host);
@@ -263,16 +264,17 @@ impl Acting {
     async fn placement(
         &self,
         row: &VolumeRow,
-        captured: &[UnitId],
+        compromised: &[UnitId],
     ) -> Result<AuditPlacement, ControlError> {
         let size = row.erasure.map_or(row.replicas, Erasure::members);
         let data = row.erasure.map_or(1, Erasure::data);
         let all = self.inner.database.copysets().await?;
-        let counted = counted(&all, (usize::from(size), data), captured);
-        let [units, captured, sets] = counted.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        let counted = counted(&all, (usize::from(size), data), compromised);
+        let [units, compromised, sets] =
+            counted.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
         Ok(AuditPlacement {
             units,
-            captured,
+            compromised,
             replicas: row.replicas,
             erasure: row.erasure.map(|erasure| erasure.to_string()),
             scatter_width: u32::try_from(self.inner.scatter_width).unwrap_or(u32::MAX),
@@ -283,9 +285,9 @@ impl Acting {
 }
 
 /// On how many units segments lie that have so many members, the first `data` of them with data;
-/// how many of those are captured; and in how many sets they are. A unit that leaves has what was
+/// how many of those are compromised; and in how many sets they are. A unit that leaves has what was
 /// put until then, and is audited.
-fn counted(all: &[Copyset], (members, data): (usize, u8), captured: &[UnitId]) -> [usize; 3] {
+fn counted(all: &[Copyset], (members, data): (usize, u8), compromised: &[UnitId]) -> [usize; 3] {
     let is_such = |set: &&Copyset| set.members.len() == members && set.data == data;
     let (mut units, mut sets) = (BTreeSet::new(), 0);
     for set in all.iter().filter(is_such) {
@@ -293,8 +295,8 @@ fn counted(all: &[Copyset], (members, data): (usize, u8), captured: &[UnitId]) -
         units.extend(&set.members);
         sets += 1;
     }
-    let are_captured = captured.iter().filter(|unit| units.contains(unit));
-    [units.len(), are_captured.count(), sets]
+    let are_compromised = compromised.iter().filter(|unit| units.contains(unit));
+    [units.len(), are_compromised.count(), sets]
 }
 
 /// The only unit whose URL ends with this part.
@@ -329,10 +331,10 @@ mod tests {
 
     use super::*;
 
-    /// It was audited, and said to be no captured one.
+    /// It was audited, and said to be no compromised one.
     #[test]
     fn a_unit_that_leaves_is_counted() {
-        let unit = |number: u128| UnitId::from_random(number);
+        let unit = |number: u128| UnitId::from_u128(number);
         let set = |id: u16, members: &[u128], leaving: &[u128]| Copyset {
             id: CopysetId::new(id).expect("a number"),
             members: members.iter().map(|number| unit(*number)).collect(),
@@ -352,9 +354,9 @@ mod tests {
             set(2, &[2, 3], &[4]),
             set(3, &[1, 2, 3], &[5]),
         ];
-        let captured = [unit(4), unit(5)];
-        assert_eq!(counted(&sets, (2, 1), &captured), [4, 1, 2]);
-        assert_eq!(counted(&sets, (3, 1), &captured), [4, 1, 1]);
-        assert_eq!(counted(&sets, (3, 2), &captured), [0, 0, 0]);
+        let compromised = [unit(4), unit(5)];
+        assert_eq!(counted(&sets, (2, 1), &compromised), [4, 1, 2]);
+        assert_eq!(counted(&sets, (3, 1), &compromised), [4, 1, 1]);
+        assert_eq!(counted(&sets, (3, 2), &compromised), [0, 0, 0]);
     }
 }

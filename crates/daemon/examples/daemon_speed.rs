@@ -25,8 +25,8 @@ use unit::{FolderUnit, RemoteUnit, SlotRun, Unit as _};
 use world::real::RealRandom;
 use world::{Endpoint, Millis, World};
 
-const CLUSTER: ClusterId = ClusterId::from_random(1);
-const UNIT: UnitId = UnitId::from_random(2);
+const CLUSTER: ClusterId = ClusterId::from_u128(1);
+const UNIT: UnitId = UnitId::from_u128(2);
 const SLOT_BYTES: u32 = 4096;
 const SEGMENTS: u64 = 32;
 const SLOTS: u64 = 2048;

@@ -202,7 +202,7 @@ mod tests {
             for thread in 1..9 {
                 let budget = &budget;
                 scope.spawn(move || {
-                    let member = budget.join(Wake::silent());
+                    let member = budget.join(Wake::unresponsive());
                     for _ in 0..1000 {
                         let mut share = member.nothing();
                         member.grow(&mut share, 100 + thread);

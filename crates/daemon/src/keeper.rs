@@ -247,10 +247,10 @@ impl Keeper {
     fn turns_of(&self, capability: &Capability) -> Vec<(Turn, i64)> {
         match &capability.scope {
             Scope::Lease { fence, epoch, .. } => vec![(Turn::Lease(*fence), i64::from(*epoch))],
-            Scope::Mend { copysets, units } if units.contains(&self.unit.id()) => {
+            Scope::Repair { copysets, units } if units.contains(&self.unit.id()) => {
                 let turns = copysets.iter();
                 turns
-                    .map(|copyset| (Turn::Mend(*copyset), capability.made.0))
+                    .map(|copyset| (Turn::Repair(*copyset), capability.made.0))
                     .collect()
             }
             _ => Vec::new(),
@@ -304,24 +304,24 @@ impl Keeper {
         shown: &Mutex<Shown>,
         action: &Action,
     ) -> Result<(Right, Option<Passing<'_>>), Refusal> {
-        let (right, connection, as_mender) = {
+        let (right, connection, as_repairer) = {
             let shown = lock(shown);
             let right = match shown.right(action, self.now()) {
                 Ok(_) if shown.generation() < self.generation() => Err(NotAllowed::Ended),
                 right => right,
             };
-            let as_mender = shown.puts_as_mender(action, self.now());
-            (right, shown.connection(), as_mender)
+            let as_repairer = shown.puts_as_repairer(action, self.now());
+            (right, shown.connection(), as_repairer)
         };
         let enter = |turn| {
             self.turns
                 .enter(turn, connection)
                 .ok_or_else(shown_elsewhere)
         };
-        let mend = |copyset| {
-            let _turn = enter(Turn::Mend(copyset))?;
+        let repair = |copyset| {
+            let _turn = enter(Turn::Repair(copyset))?;
             Ok((
-                Right::Mend(copyset),
+                Right::Repair(copyset),
                 Some(Passing {
                     _turn,
                     _lease: None,
@@ -330,21 +330,21 @@ impl Keeper {
         };
         match right {
             Ok(right @ Right::Lease { fence, epoch, .. }) => {
-                match (self.fences.enter(fence, epoch), as_mender) {
+                match (self.fences.enter(fence, epoch), as_repairer) {
                     (Some(passage), _) => {
                         let _turn = enter(Turn::Lease(fence))?;
                         let _lease = Some(passage);
                         Ok((right, Some(Passing { _turn, _lease })))
                     }
-                    // It has lost the volume, and mends what was put under that lease.
-                    (None, Some(copyset)) => mend(copyset),
+                    // It has lost the volume, and repairs what was put under that lease.
+                    (None, Some(copyset)) => repair(copyset),
                     (None, None) => {
                         let text = "a newer lease of the volume was shown";
                         Err(Refusal::new(Status::Ended, text))
                     }
                 }
             }
-            Ok(Right::Mend(copyset)) => mend(copyset),
+            Ok(Right::Repair(copyset)) => repair(copyset),
             Ok(Right::Other) => Ok((Right::Other, None)),
             Err(why @ NotAllowed::Never) => Err(Refusal::new(Status::NotAllowed, why.to_string())),
             Err(why @ NotAllowed::Ended) => Err(Refusal::new(Status::Ended, why.to_string())),

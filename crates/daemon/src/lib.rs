@@ -8,7 +8,7 @@
 //! * [`Server`]: sessions on sockets, each in a thread of its own.
 //! * [`Budget`], `places`, `patience`: how much, of whom and for how long.
 //! * `fences`: the newest lease of each volume, so that older ones are refused;
-//!   `turns`: the newest connection of each lease and mender, likewise.
+//!   `turns`: the newest connection of each lease and repairer, likewise.
 //! * [`restore`]: what hosts have freed, brought back while no daemon runs.
 //! * [`Service`]: all of it as a process has it, on a folder D, told by
 //!   controllers what it has to know.

@@ -18,7 +18,7 @@ const SLACK_MS: i64 = 10_000;
 const ITEMS_MAX: usize = 1 << 18;
 
 /// The line of a segment that cannot say to which it belongs: of nobody, but of the
-/// lease that its serial is reserved for, and of those that mend it.
+/// lease that its serial is reserved for, and of those that repair it.
 pub(crate) const UNREADABLE: Line = Line(u64::MAX);
 
 /// What a host wants to do.
@@ -50,8 +50,8 @@ pub(crate) enum Right {
         /// To which line what is put belongs.
         line: Line,
     },
-    /// By a *mend* of this copyset, if it counts on this connection.
-    Mend(CopysetId),
+    /// By a *repair* of this copyset, if it counts on this connection.
+    Repair(CopysetId),
     /// By another capability.
     Other,
 }
@@ -93,7 +93,7 @@ pub(crate) struct Shown {
     /// Until when slots of segments may be freed.
     freeable: HashMap<SegmentId, Millis>,
     /// Until when copysets may be compared.
-    mended: HashMap<CopysetId, Millis>,
+    repaired: HashMap<CopysetId, Millis>,
     /// And until when what is theirs may be changed on this unit.
     filled: HashMap<CopysetId, Millis>,
     /// How many leases were given, as a controller said last, and until when that may be
@@ -161,11 +161,11 @@ impl Shown {
             }
             Scope::Read { lines } => prolong(&mut self.lines, lines, ends),
             Scope::Free { segments } => prolong(&mut self.freeable, segments, ends),
-            Scope::Mend { copysets, units } => {
+            Scope::Repair { copysets, units } => {
                 if units.contains(&unit) {
                     prolong(&mut self.filled, copysets.clone(), ends);
                 }
-                prolong(&mut self.mended, copysets, ends);
+                prolong(&mut self.repaired, copysets, ends);
             }
             Scope::Count { leases } => {
                 let more = (leases, ends);
@@ -176,8 +176,8 @@ impl Shown {
     }
 
     fn items(&self) -> usize {
-        let mended = self.mended.len() + self.filled.len();
-        let others = self.lines.len() + self.freeable.len() + mended;
+        let repaired = self.repaired.len() + self.filled.len();
+        let others = self.lines.len() + self.freeable.len() + repaired;
         self.serials.len() + self.leases.len() + others
     }
 
@@ -187,7 +187,7 @@ impl Shown {
         self.leases.retain(|_, ends| goes_on(ends));
         self.lines.retain(|_, ends| goes_on(ends));
         self.freeable.retain(|_, ends| goes_on(ends));
-        self.mended.retain(|_, ends| goes_on(ends));
+        self.repaired.retain(|_, ends| goes_on(ends));
         self.filled.retain(|_, ends| goes_on(ends));
     }
 
@@ -243,8 +243,8 @@ impl Shown {
     }
 
     /// Whether a copyset may be compared at `now`.
-    pub fn mends(&self, copyset: CopysetId, now: Millis) -> bool {
-        let ends = self.mended.get(&copyset);
+    pub fn repairs(&self, copyset: CopysetId, now: Millis) -> bool {
+        let ends = self.repaired.get(&copyset);
         ends.is_some_and(|ends| !has_ended(*ends, now))
     }
 
@@ -268,15 +268,15 @@ impl Shown {
         }
     }
 
-    /// The copyset by whose *mend* `action` is a put that is allowed without any lease: a
+    /// The copyset by whose *repair* `action` is a put that is allowed without any lease: a
     /// lease for it that is not the newest any more does not keep its holder from
-    /// mending.
-    pub fn puts_as_mender(&self, action: &Action, now: Millis) -> Option<CopysetId> {
+    /// repair.
+    pub fn puts_as_repairer(&self, action: &Action, now: Millis) -> Option<CopysetId> {
         if !matches!(action, Action::Put(_)) {
             return None;
         }
         match self.by_other(action, now) {
-            Ok(Right::Mend(copyset)) => Some(copyset),
+            Ok(Right::Repair(copyset)) => Some(copyset),
             _ => None,
         }
     }
@@ -310,9 +310,9 @@ impl Shown {
     }
 
     fn by_other(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
-        let mended = |segment: &SegmentId| self.mended.get(&segment.copyset());
+        let repaired = |segment: &SegmentId| self.repaired.get(&segment.copyset());
         let filled = |segment: &SegmentId| self.filled.get(&segment.copyset());
-        let (ends, by_mend) = match action {
+        let (ends, by_repair) = match action {
             Action::Put(segment) => (None, Some(segment)),
             Action::Read(segment, line) => {
                 let read = match *line {
@@ -321,7 +321,7 @@ impl Shown {
                     UNREADABLE => None,
                     _ => self.lines.get(line),
                 };
-                (read.max(mended(segment)), None)
+                (read.max(repaired(segment)), None)
             }
             // What it is told to free, of what it may read; parity without what is freed,
             // or one that has rotted anew.
@@ -329,14 +329,14 @@ impl Shown {
                 (self.freed_until(segment, line), Some(segment))
             }
             Action::Delete(segment, _) => (None, Some(segment)),
-            // Of those that it mends.
-            Action::List(_) => (self.mended.values().max(), None),
+            // Of those that it repairs.
+            Action::List(_) => (self.repaired.values().max(), None),
         };
         let lasts = |ends: &Millis| !has_ended(*ends, now);
-        let filled = by_mend.and_then(|segment| Some((segment.copyset(), filled(segment)?)));
+        let filled = by_repair.and_then(|segment| Some((segment.copyset(), filled(segment)?)));
         match (ends, filled) {
             (Some(ends), _) if lasts(ends) => Ok(Right::Other),
-            (_, Some((copyset, ends))) if lasts(ends) => Ok(Right::Mend(copyset)),
+            (_, Some((copyset, ends))) if lasts(ends) => Ok(Right::Repair(copyset)),
             (None, None) => Err(NotAllowed::Never),
             _ => Err(NotAllowed::Ended),
         }

@@ -3,7 +3,7 @@
 //! A host whose connection broke does not know what became of what it had asked. It
 //! frees, deletes and puts anew, on another one, and what comes late on the first must
 //! undo none of that: it has waited in a queue, or on the way. So of each lease, and of
-//! each *mend* of a copyset, there is one connection on which it counts: of the newest
+//! each *repair* of a copyset, there is one connection on which it counts: of the newest
 //! that were shown, the one that came last. A host has but one connection to a daemon on
 //! which it asks ([`unit::remote::TlsLink`]), and shows there first what it may do.
 //!
@@ -24,7 +24,7 @@ pub(crate) enum Turn {
     /// To write a volume.
     Lease(Fence),
     /// To change what lies there of a copyset.
-    Mend(CopysetId),
+    Repair(CopysetId),
 }
 
 /// Whose turn it is. Of this life of the daemon: connections are, too.
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(turns.show_now(&[(ONE, 12)], 1), Some(true));
     }
 
-    /// A mend of two copysets that was refused for the one ended the other one's, which
+    /// A repair of two copysets that was refused for the one ended the other one's, which
     /// then counted nowhere.
     #[test]
     fn of_several_rights_all_count_or_none() {

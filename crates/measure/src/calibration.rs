@@ -170,7 +170,7 @@ impl Calibration {
 impl MeasuredLayer {
     /// What is to be known of it, if much of it may be chance.
     #[must_use]
-    pub fn doubt(&self) -> Option<String> {
+    pub fn suspicion(&self) -> Option<String> {
         (self.unsure > 0).then(|| {
             format!(
                 "of {} measurements {} may be nothing but chance",

@@ -26,7 +26,7 @@ pub enum Cipher {
     /// What disks are encrypted with; two keys of 128 bits.
     #[serde(rename = "aes-128-xts")]
     Aes128Xts,
-    /// Two keys of 256 bits, as LUKS and boxes have it.
+    /// Two keys of 256 bits, as LUKS and filters have it.
     #[serde(rename = "aes-256-xts")]
     Aes256Xts,
     /// What disks were encrypted with before.

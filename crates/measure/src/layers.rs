@@ -97,7 +97,7 @@ impl Sizes {
                 }
                 PlaceKind::GuestBlock => works.extend(direct(bytes.min(large), request_bytes, 1)),
                 // One request at a time is mostly woken up for, which hides what it costs.
-                PlaceKind::Box | PlaceKind::Agent => {
+                PlaceKind::Filter | PlaceKind::Agent => {
                     works.extend(direct(bytes.min(large), request_bytes, DEEP));
                     alone.extend(direct(bytes.min(large) / DEEP, request_bytes, 1));
                 }

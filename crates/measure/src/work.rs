@@ -218,7 +218,7 @@ impl Work {
     pub fn unfit(&self, kind: PlaceKind) -> Option<String> {
         let is_direct = matches!(self, Self::Direct { .. });
         let why = match kind {
-            PlaceKind::Box | PlaceKind::Agent if !is_direct => {
+            PlaceKind::Filter | PlaceKind::Agent if !is_direct => {
                 "a volume is measured by requests past memory only"
             }
             PlaceKind::GuestStackable if is_direct => {

@@ -144,7 +144,7 @@ impl Monitor {
         // What was said in time counts.
         let _ = told.await;
         let mut text = self.own().text();
-        let (mut ready, mut silent) = (Vec::new(), Vec::new());
+        let (mut ready, mut unresponsive) = (Vec::new(), Vec::new());
         for name in &self.inner.expected {
             let labels = vec![("part", (*name).to_owned())];
             let has_begun = parts.iter().any(|part| part.name() == *name);
@@ -153,9 +153,9 @@ impl Monitor {
             if let Some(measures) = measures {
                 text.push_str(&measures.text());
             }
-            let is_silent = has_begun && measures.is_none();
+            let is_unresponsive = has_begun && measures.is_none();
             ready.push((labels.clone(), f64::from(is_ready)));
-            silent.push((labels, f64::from(is_silent)));
+            unresponsive.push((labels, f64::from(is_unresponsive)));
         }
         let mut parts = Measures::default();
         parts.gauge(
@@ -164,7 +164,7 @@ impl Monitor {
             ready,
         );
         let help = "Whether a part gave no numbers in time, so that they are missing here";
-        parts.gauge("scree_part_silent", help, silent);
+        parts.gauge("scree_part_unresponsive", help, unresponsive);
         text.push_str(&parts.text());
         ended(text)
     }
@@ -333,15 +333,18 @@ mod tests {
         let began = Instant::now();
         let reasons = monitor.reasons().await;
         assert_eq!(began.elapsed().as_secs(), ANSWER_WITHIN.as_secs());
-        let silent = "it does not say how it is";
-        assert_eq!(reasons, [format!("a: {silent}"), format!("b: {silent}")]);
+        let unresponsive = "it does not say how it is";
+        assert_eq!(
+            reasons,
+            [format!("a: {unresponsive}"), format!("b: {unresponsive}")]
+        );
         let began = Instant::now();
         let (one, other) = tokio::join!(monitor.metrics(), monitor.metrics());
         assert_eq!(began.elapsed().as_secs(), ANSWER_WITHIN.as_secs());
         for text in [one, other] {
             for part in ["a", "b"] {
-                let silent = format!("scree_part_silent{{part=\"{part}\"}} 1.0");
-                assert!(has(&text, &silent), "{text}");
+                let unresponsive = format!("scree_part_unresponsive{{part=\"{part}\"}} 1.0");
+                assert!(has(&text, &unresponsive), "{text}");
             }
         }
     }
@@ -356,8 +359,8 @@ mod tests {
             "scree_of_b 1.0",
             "scree_ready{part=\"a\"} 0.0",
             "scree_ready{part=\"b\"} 1.0",
-            "scree_part_silent{part=\"a\"} 1.0",
-            "scree_part_silent{part=\"b\"} 0.0",
+            "scree_part_unresponsive{part=\"a\"} 1.0",
+            "scree_part_unresponsive{part=\"b\"} 0.0",
         ] {
             assert!(has(&text, row), "{row} in {text}");
         }
@@ -373,8 +376,8 @@ mod tests {
             for row in [
                 "scree_of_b 1.0",
                 "scree_ready{part=\"a\"} 1.0",
-                "scree_part_silent{part=\"a\"} 1.0",
-                "scree_part_silent{part=\"b\"} 0.0",
+                "scree_part_unresponsive{part=\"a\"} 1.0",
+                "scree_part_unresponsive{part=\"b\"} 0.0",
             ] {
                 assert!(has(&text, row), "{row} in {text}");
             }

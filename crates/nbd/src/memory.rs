@@ -81,7 +81,7 @@ impl MemoryDevice {
             calls: Calls::default(),
             random: SimulatedRandom::new(0),
             pending: VecDeque::new(),
-            wake: Wake::silent(),
+            wake: Wake::unresponsive(),
             uncommitted: false,
             stopped: false,
         }

@@ -162,7 +162,7 @@ impl Head {
             .ok_or(wrong("the number of slots present", present))?;
         Ok(Self {
             segment,
-            cluster: ClusterId::from_random(cluster),
+            cluster: ClusterId::from_u128(cluster),
             slot_bytes,
             line,
             generation,
@@ -274,7 +274,7 @@ impl Freed {
         }
         Ok(Self {
             segment,
-            cluster: ClusterId::from_random(cluster),
+            cluster: ClusterId::from_u128(cluster),
             slots: bits,
         })
     }
@@ -305,7 +305,7 @@ mod tests {
 
     fn head(slots: u32) -> Head {
         let segment = SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits");
-        let cluster = ClusterId::from_random(9);
+        let cluster = ClusterId::from_u128(9);
         Head::whole(segment, cluster, 7, 4096, slots as usize).expect("a size")
     }
 
@@ -320,7 +320,7 @@ mod tests {
         slots.insert(3);
         Freed {
             segment: head(1).segment,
-            cluster: ClusterId::from_random(9),
+            cluster: ClusterId::from_u128(9),
             slots,
         }
     }

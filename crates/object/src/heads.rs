@@ -118,7 +118,7 @@ mod tests {
 
     fn known(number: u64, e_tag: Option<&str>) -> (SegmentId, Arc<Known>) {
         let segment = SegmentId::from_bits(number).expect("48 bits");
-        let cluster = ClusterId::from_random(1);
+        let cluster = ClusterId::from_u128(1);
         let head = Head::whole(segment, cluster, 0, 4096, 2048).expect("a size");
         let known = Known {
             freed: Bitmap::none(2048),

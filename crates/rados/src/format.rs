@@ -86,7 +86,7 @@ impl Head {
         let segment = SegmentId::from_bits(segment).ok_or(wrong("the segment", segment))?;
         Ok(Self {
             segment,
-            cluster: ClusterId::from_random(cluster),
+            cluster: ClusterId::from_u128(cluster),
             line,
         })
     }
@@ -337,7 +337,7 @@ mod tests {
         let state = State {
             head: Head {
                 segment: segment(0x00a0_0000_0007),
-                cluster: ClusterId::from_random(9),
+                cluster: ClusterId::from_u128(9),
                 line: 5,
             },
             slots: Slots {

@@ -25,7 +25,7 @@ pub(crate) struct State {
     /// What every reading is answered.
     pub(crate) refuses_readings: Option<Errno>,
     /// Answers are kept for ever.
-    pub(crate) is_silent: bool,
+    pub(crate) is_unresponsive: bool,
     /// How often it was connected to.
     pub(crate) connections: usize,
     /// Carried out once, before the next change.
@@ -108,7 +108,7 @@ impl State {
 impl Pool for Memory {
     fn change(&self, name: &str, changes: &[Change<'_>], told: Told<()>) {
         let mut state = lock(&self.0);
-        if state.is_silent {
+        if state.is_unresponsive {
             state.kept.push(Box::new(told));
             return;
         }
@@ -125,7 +125,7 @@ impl Pool for Memory {
 
     fn read(&self, name: &str, offset: u64, length: usize, told: ToldBytes) {
         let mut state = lock(&self.0);
-        if state.is_silent {
+        if state.is_unresponsive {
             state.kept.push(Box::new(told));
             return;
         }

@@ -12,8 +12,8 @@ use crate::memory::Memory;
 use crate::pool::Errno;
 use crate::{Place, RadosUnit, lock};
 
-const CLUSTER: ClusterId = ClusterId::from_random(1);
-const UNIT: UnitId = UnitId::from_random(2);
+const CLUSTER: ClusterId = ClusterId::from_u128(1);
+const UNIT: UnitId = UnitId::from_u128(2);
 
 fn place() -> Place {
     Place::with_args("rados://pool/space", "").expect("a place")
@@ -116,7 +116,7 @@ fn later_readings_are_told_what_the_waiting_ones_are() {
 fn more_readings_than_there_is_room_for_are_not_begun() {
     let memory = Memory::default();
     let unit = made(&memory);
-    lock(&memory.0).is_silent = true;
+    lock(&memory.0).is_unresponsive = true;
     let run = SlotRun {
         segment: segment(1),
         first: Slot(0),
@@ -163,7 +163,7 @@ fn a_namespace_that_is_no_unit_is_not_written_to() {
 fn a_unit_is_changed_by_its_owner_only() {
     let memory = Memory::default();
     let owner = |database, generation| Owner {
-        database: DatabaseId::from_random(database),
+        database: DatabaseId::from_u128(database),
         generation,
         place: format!("place {database}"),
     };
@@ -197,7 +197,7 @@ fn a_claim_takes_nothing_from_who_came_before() {
     let memory = Memory::default();
     made(&memory);
     let owner = |database| Owner {
-        database: DatabaseId::from_random(database),
+        database: DatabaseId::from_u128(database),
         generation: 1,
         place: String::new(),
     };
@@ -407,7 +407,7 @@ fn who_is_on_the_blocklist_connects_anew() {
 fn a_cluster_that_does_not_answer_is_away() {
     let memory = Memory::default();
     let unit = made(&memory);
-    lock(&memory.0).is_silent = true;
+    lock(&memory.0).is_unresponsive = true;
     let away = unit.probe();
     assert!(matches!(away, Err(UnitError::Away { .. })), "{away:?}");
 }

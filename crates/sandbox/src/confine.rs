@@ -1,4 +1,4 @@
-//! What a box's process may not do: the rest of the machine is not its own.
+//! What a filter's process may not do: the rest of the machine is not its own.
 //!
 //! ```text
 //!   own network (none), own IPC    unshare
@@ -122,7 +122,7 @@ const NEEDED: &[libc::c_long] = &[
     libc::SYS_poll,
 ];
 
-/// What no program in the place of a box needs, and much harm was done with.
+/// What no program in the place of a filter needs, and much harm was done with.
 const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS_acct,
     libc::SYS_add_key,

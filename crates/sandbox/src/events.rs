@@ -1,12 +1,12 @@
-//! What a process says on its standard error: events of its box, a line of JSON each, and
+//! What a process says on its standard error: events of its filter, a line of JSON each, and
 //! else what people read.
 //!
-//! A process is not trusted: whose events they are, and which box's, this side says.
+//! A process is not trusted: whose events they are, and which filter's, this side says.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
 
-use chain::boxes::{Event, What};
+use chain::filters::{Event, What};
 use chain::{Attribution, EventSink};
 use world::Clock;
 
@@ -29,7 +29,7 @@ impl Listener {
             reason = "it lasts as long as the process, and waits for it"
         )]
         std::thread::Builder::new()
-            .name("box-events".to_owned())
+            .name("filter-events".to_owned())
             .spawn(move || self.hear(said))?;
         Ok(())
     }
@@ -50,7 +50,7 @@ impl Listener {
                 Ok(fields) => self.tell(What::Told(fields)),
                 Err(_) => {
                     let text = String::from_utf8_lossy(line.trim_ascii_end());
-                    tracing::info!(name = %self.name, tenant = self.whose.tenant, %text, "a box says");
+                    tracing::info!(name = %self.name, tenant = self.whose.tenant, %text, "a filter says");
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! below it. The host's operator says which there are, in a folder of files:
 //!
 //! ```toml
-//! # D/box-programs/readahead.toml
+//! # D/filter-programs/readahead.toml
 //! command = ["nbdkit", "-f", "-U", "{socket}", "--filter=readahead", "nbd", "socket={below}", "export=disk"]
 //! export = "disk"
 //! ```

@@ -1,4 +1,4 @@
-//! [`Hops`]: what makes the programs of a chain's boxes.
+//! [`Hops`]: what makes the programs of a chain's filters.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
 use chain::{Door, Program, Programs, Surroundings};
-use chain_policy::{BoxKind, BoxPolicy, Hop, Limits, MachineConfig};
+use chain_policy::{FilterKind, FilterPolicy, Hop, Limits, MachineConfig};
 use nbd::Watcher;
 use net::Channel;
 use world::real::{Listener as SocketListener, Stream};
@@ -18,15 +18,15 @@ use crate::confine::gives_users;
 use crate::events::Listener;
 use crate::launch::{self, Child, Start};
 use crate::machine::call;
-use crate::program::{Asks, BoxProgram, EXPORT, Launch, Launched, Requests};
+use crate::program::{Asks, EXPORT, FilterProgram, Launch, Launched, Requests};
 use crate::sockets::SocketFolder;
-use crate::users::{BoxUser, BoxUsers};
+use crate::users::{FilterUser, FilterUsers};
 use crate::{Foreign, HostIdentity, Spec};
 
 /// What all processes of a host share.
 #[derive(Clone)]
 pub struct HopsOptions {
-    /// This program, which becomes a box when it is told to.
+    /// This program, which becomes a filter when it is told to.
     pub program: PathBuf,
     /// Where the operator says which other programs there are; none: there are none.
     pub foreign: Option<PathBuf>,
@@ -34,9 +34,9 @@ pub struct HopsOptions {
     pub sockets: Option<PathBuf>,
     /// Its disk.
     pub disk: Arc<dyn Disk>,
-    /// As whom it shows itself to machines of boxes; none: there are none.
+    /// As whom it shows itself to machines of filters; none: there are none.
     pub host: Option<Arc<dyn HostIdentity>>,
-    /// Whether boxes may reach an address; if not, why.
+    /// Whether filters may reach an address; if not, why.
     pub may_reach: Arc<dyn Fn(SocketAddr) -> Result<(), String> + Send + Sync>,
 }
 
@@ -47,7 +47,7 @@ pub struct Hops {
 }
 
 impl Hops {
-    /// Programs of the boxes of one disk, whose thread has `watcher`.
+    /// Programs of the filters of one disk, whose thread has `watcher`.
     #[must_use]
     pub fn new(options: HopsOptions, watcher: Watcher) -> Self {
         Self { options, watcher }
@@ -57,12 +57,12 @@ impl Hops {
 impl Programs for Hops {
     fn program(
         &self,
-        of: &BoxPolicy,
+        of: &FilterPolicy,
         surroundings: &Surroundings,
         door: Door,
     ) -> Result<Box<dyn Program>, String> {
         let Some(hop) = &of.hop else {
-            return Err(format!("the box {} runs inline", of.name));
+            return Err(format!("the filter {} runs inline", of.name));
         };
         let common = Common {
             options: self.options.clone(),
@@ -72,9 +72,9 @@ impl Programs for Hops {
         };
         let mut export = EXPORT.to_owned();
         let launch: Box<dyn Launch> = match &of.kind {
-            BoxKind::Machine(config) => {
+            FilterKind::Machine(config) => {
                 let host = self.options.host.clone();
-                let host = host.ok_or("nobody knows this host, so boxes run on it only")?;
+                let host = host.ok_or("nobody knows this host, so filters run on it only")?;
                 (self.options.may_reach)(config.at)?;
                 Box::new(OthersMachine {
                     common,
@@ -82,14 +82,14 @@ impl Programs for Hops {
                     host,
                 })
             }
-            BoxKind::Program(config) => {
+            FilterKind::Program(config) => {
                 let folder = self.options.foreign.as_deref();
-                let folder = folder.ok_or("there are no programs for boxes here")?;
+                let folder = folder.ok_or("there are no programs for filters here")?;
                 if !gives_users() {
                     // Of the agent's own user it would have the agent's files.
                     return Err(
                         "a program needs a user of its own, which only an agent can give it that \
-                         is root or may (see \"Boxes\" in the operations manual)"
+                         is root or may (see \"Filters\" in the operations manual)"
                             .to_owned(),
                     );
                 }
@@ -100,7 +100,7 @@ impl Programs for Hops {
             }
             kind => Box::new(OwnProcess {
                 key: match kind {
-                    BoxKind::Encrypt(config) => Some(config.key.clone()),
+                    FilterKind::Encrypt(config) => Some(config.key.clone()),
                     _ => None,
                 },
                 common,
@@ -108,7 +108,7 @@ impl Programs for Hops {
         };
         let clock = Arc::clone(&surroundings.clock);
         let watcher = self.watcher.clone();
-        let program = BoxProgram::new(door, launch, &export, clock, watcher);
+        let program = FilterProgram::new(door, launch, &export, clock, watcher);
         Ok(Box::new(program))
     }
 }
@@ -140,7 +140,7 @@ impl Common {
 
     fn start(
         &self,
-        user: Option<BoxUser>,
+        user: Option<FilterUser>,
         arguments: Vec<String>,
         (stdin, stdout): (Stdio, Stdio),
     ) -> io::Result<Child> {
@@ -170,9 +170,9 @@ impl Common {
     }
 }
 
-/// A user that no other box of the machine has, if one may be given away.
-fn user() -> io::Result<Option<BoxUser>> {
-    static USERS: BoxUsers = BoxUsers::new();
+/// A user that no other filter of the machine has, if one may be given away.
+fn user() -> io::Result<Option<FilterUser>> {
+    static USERS: FilterUsers = FilterUsers::new();
     gives_users().then(|| USERS.take()).transpose()
 }
 
@@ -219,8 +219,8 @@ impl Launch for OthersProcess {
             let folder = common.options.sockets.as_deref();
             let folder = folder.ok_or_else(|| io::Error::other("there is no place for sockets"))?;
             let user = user()?;
-            let own = SocketFolder::make(folder, user.as_ref().map(BoxUser::number))?;
-            let (socket, below) = (own.path().join("box"), own.path().join("below"));
+            let own = SocketFolder::make(folder, user.as_ref().map(FilterUser::number))?;
+            let (socket, below) = (own.path().join("filter"), own.path().join("below"));
             let listener = SocketListener::bind(&Endpoint::Unix(below.clone()), 0o666)?;
             let mut arguments = vec!["--".to_owned()];
             arguments.extend(program.command(&socket, &below));

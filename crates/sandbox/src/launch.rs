@@ -1,4 +1,4 @@
-//! Processes of boxes: how they begin and end.
+//! Processes of filters: how they begin and end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use world::{Clock, Pool};
 
 use crate::share::Throttle;
 use crate::sockets::SocketFolder;
-use crate::users::BoxUser;
+use crate::users::FilterUser;
 
 /// Two sockets, joined to each other; neither blocks.
 pub(crate) fn pair() -> io::Result<(Stream, Stream)> {
@@ -38,7 +38,7 @@ pub(crate) struct Start<'a> {
     /// The program that confines itself: Scree.
     pub program: &'a Path,
     /// Which user it becomes, if it may.
-    pub user: Option<BoxUser>,
+    pub user: Option<FilterUser>,
     pub limits: Limits,
     /// What else it is told.
     pub arguments: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) struct Child {
     /// Its sockets are there.
     folder: Option<SocketFolder>,
     /// Nobody else's while it runs.
-    user: Option<BoxUser>,
+    user: Option<FilterUser>,
 }
 
 impl Child {
@@ -66,7 +66,7 @@ impl Child {
         clock: &Arc<dyn Clock>,
     ) -> io::Result<(Self, ChildStderr)> {
         let mut command = Command::new(start.program);
-        command.arg("box-process");
+        command.arg("filter-process");
         command.args(["--memory", &start.limits.memory_bytes.to_string()]);
         if let Some(user) = &start.user {
             command.args(["--user", &user.number().to_string()]);
@@ -131,7 +131,7 @@ impl Drop for Child {
             // It may take a moment to end, and nobody here may wait.
             self.pool.run(Box::new(move || {
                 if let Err(error) = process.wait() {
-                    tracing::warn!(%error, "a box's process cannot be waited for");
+                    tracing::warn!(%error, "a filter's process cannot be waited for");
                 }
                 drop(its);
             }));

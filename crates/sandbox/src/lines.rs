@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 
 use chain::EventSink;
-use chain::boxes::{Event, What};
+use chain::filters::{Event, What};
 
 /// So many batches of events wait for whoever reads them; what is more is lost.
 const BATCHES_MAX: usize = 256;
@@ -30,7 +30,7 @@ impl EventLines {
         let missing = Arc::clone(&lost);
         #[expect(
             clippy::disallowed_methods,
-            reason = "it lasts as long as the boxes, and waits for a reader"
+            reason = "it lasts as long as the filters, and waits for a reader"
         )]
         thread::Builder::new()
             .name("events".to_owned())

@@ -1,14 +1,14 @@
-//! Boxes on other machines: this side, and what both say before they speak NBD.
+//! Filters on other machines: this side, and what both say before they speak NBD.
 //!
 //! ```text
-//!   agent                                         scree box
+//!   agent                                         scree filter
 //!     ── TCP, TLS 1.3: both show a certificate ──▶   twice
 //!     ── greeting: length (4 bytes, little-endian), JSON ──▶
-//!     ◀═ NBD: requests ══▶  the box is the server      1st
+//!     ◀═ NBD: requests ══▶  the filter is the server      1st
 //!     ◀═ NBD: what it asks ══▶  the agent is           2nd
 //! ```
 //!
-//! The agent makes both connections: no box has credentials for anything of the host's, and
+//! The agent makes both connections: no filter has credentials for anything of the host's, and
 //! no port of the host's is open for it. It knows the machine's key from the policy; the
 //! machine knows hosts by the cluster's authority.
 
@@ -33,7 +33,7 @@ use crate::program::{Asks, Launched, Requests};
 /// A longer greeting is none, in bytes.
 const GREETING_BYTES_MAX: usize = 16 << 10;
 
-/// As whom a host shows itself to machines of boxes.
+/// As whom a host shows itself to machines of filters.
 pub trait HostIdentity: Send + Sync {
     /// Its certificate and those between it and its authority, and its key, both in PEM. It
     /// may wait.
@@ -47,9 +47,9 @@ pub trait HostIdentity: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Role {
-    /// The box is asked.
+    /// The filter is asked.
     Requests,
-    /// The box asks.
+    /// The filter asks.
     Asks,
 }
 
@@ -58,10 +58,10 @@ pub(crate) enum Role {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Greeting {
     pub role: Role,
-    /// Of one start of the box: 32 random bytes, in base64.
+    /// Of one start of the filter: 32 random bytes, in base64.
     pub session: String,
-    /// The box's name.
-    #[serde(rename = "box")]
+    /// The filter's name.
+    #[serde(rename = "filter")]
     pub name: String,
     pub whose: Attribution,
 }
@@ -110,7 +110,7 @@ impl GreetingReader {
     }
 }
 
-/// Begins to connect to the box `name` on a machine, twice.
+/// Begins to connect to the filter `name` on a machine, twice.
 pub(crate) fn call(
     (at, key): (SocketAddr, &str),
     name: &str,

@@ -1,4 +1,4 @@
-//! [`BoxServer`]: boxes for the disks of other machines: `scree box`.
+//! [`FilterServer`]: filters for the disks of other machines: `scree filter`.
 //!
 //! Each connection has a thread until its greeting is there; the second one of a session
 //! becomes the session's thread. Nobody is heard who shows no certificate of the authority.
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::with_causes;
-use chain::{Attribution, MiddleBox};
+use chain::{Attribution, Filter};
 use nbd::Watcher;
 use net::{Channel, Pipe as _};
 use rustls::{ServerConfig, ServerConnection};
@@ -20,7 +20,7 @@ use world::real::{Listener, Poller, Stream};
 use world::{Interest, Wake, World};
 
 use crate::machine::{Greeting, GreetingReader, Role};
-use crate::serve::{ServeError, serve_boxes};
+use crate::serve::{ServeError, serve_filters};
 
 /// A connection says who it is within this, and the second one follows within it.
 const GREETING_WITHIN: Duration = Duration::from_secs(10);
@@ -32,11 +32,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// that wait.
 const CONNECTIONS_MAX: usize = 512;
 
-/// Makes the boxes of a disk: what they are called, whose disk it is, and what they are woken
+/// Makes the filters of a disk: what they are called, whose disk it is, and what they are woken
 /// and watched by.
-pub type MakeBoxes = dyn Fn(&str, Attribution, Wake, &Watcher) -> Result<Vec<Box<dyn MiddleBox>>, String>
-    + Send
-    + Sync;
+pub type MakeFilters =
+    dyn Fn(&str, Attribution, Wake, &Watcher) -> Result<Vec<Box<dyn Filter>>, String> + Send + Sync;
 
 /// The first connection of a session.
 struct Half {
@@ -47,20 +46,20 @@ struct Half {
 }
 
 /// See the module's head.
-pub struct BoxServer {
+pub struct FilterServer {
     world: World,
     tls: Arc<ServerConfig>,
-    make: Box<MakeBoxes>,
+    make: Box<MakeFilters>,
     /// Those of sessions whose second connection is to come.
     halves: Mutex<HashMap<String, Half>>,
     /// One for each connection, and this one.
     places: Arc<()>,
 }
 
-impl BoxServer {
+impl FilterServer {
     /// Clients are known by `tls`, which must ask for a certificate.
     #[must_use]
-    pub fn new(world: World, tls: Arc<ServerConfig>, make: Box<MakeBoxes>) -> Arc<Self> {
+    pub fn new(world: World, tls: Arc<ServerConfig>, make: Box<MakeFilters>) -> Arc<Self> {
         Arc::new(Self {
             world,
             tls,
@@ -102,7 +101,7 @@ impl BoxServer {
             reason = "it lasts as long as the session: no job for a pool"
         )]
         let begun = std::thread::Builder::new()
-            .name("box".to_owned())
+            .name("filter".to_owned())
             .spawn(move || {
                 if let Err(why) = server.attend(stream, place) {
                     tracing::warn!(why, "a connection has ended");
@@ -166,10 +165,10 @@ impl BoxServer {
             volume = whose.volume,
             vm = whose.vm,
             name = greeting.name,
-            "a disk has a box here"
+            "a disk has a filter here"
         );
-        let served = serve_boxes(&self.world, (requests, asks), |wake, watcher| {
-            (self.make)(&greeting.name, whose, wake, watcher).map_err(ServeError::Boxes)
+        let served = serve_filters(&self.world, (requests, asks), |wake, watcher| {
+            (self.make)(&greeting.name, whose, wake, watcher).map_err(ServeError::Filters)
         });
         served.map_err(|error| with_causes(&error))
     }
@@ -235,7 +234,7 @@ mod tests {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let real = World::real(1);
         let now = real.clock.wall();
-        let (authority, key) = Authority::found("box", &*real.random, now).expect("made");
+        let (authority, key) = Authority::found("filter", &*real.random, now).expect("made");
         let pem = authority.certificate_pem().to_owned();
         let credentials = Credentials {
             chain_pem: &pem,
@@ -248,7 +247,7 @@ mod tests {
             ..real.clone()
         };
         let make = |_: &str, _: Attribution, _: Wake, _: &Watcher| Err("none".to_owned());
-        let server = BoxServer::new(world, Arc::new(tls), Box::new(make));
+        let server = FilterServer::new(world, Arc::new(tls), Box::new(make));
         let at = "127.0.0.1:0".parse().expect("an address");
         let listener = Listener::bind(&Endpoint::Tcp(at), 0o600).expect("it listens");
         let Endpoint::Tcp(at) = *listener.endpoint() else {

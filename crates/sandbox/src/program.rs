@@ -1,4 +1,4 @@
-//! [`BoxProgram`]: a box's program as a chain has it: an NBD client of it, an NBD server for
+//! [`FilterProgram`]: a filter's program as a chain has it: an NBD client of it, an NBD server for
 //! it, and what starts it.
 
 use std::io;
@@ -25,7 +25,7 @@ pub(crate) const EXPORT: &str = "disk";
 /// A program that makes its socket itself is tried so often.
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
-/// No request is late as such: whether a program hangs its box says, which knows what is
+/// No request is late as such: whether a program hangs its filter says, which knows what is
 /// under way below.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -78,7 +78,7 @@ enum Life {
 }
 
 /// See the module's head.
-pub(crate) struct BoxProgram {
+pub(crate) struct FilterProgram {
     client: NbdClient,
     leg: Leg<Door>,
     life: Life,
@@ -87,7 +87,7 @@ pub(crate) struct BoxProgram {
     clock: Arc<dyn Clock>,
 }
 
-impl BoxProgram {
+impl FilterProgram {
     pub fn new(
         door: Door,
         launch: Box<dyn Launch>,
@@ -186,7 +186,7 @@ impl BoxProgram {
                             *connect = None;
                             self.client.connect_over(Channel::new(stream));
                         }
-                        // It has not made its socket yet; how long that may take its box says.
+                        // It has not made its socket yet; how long that may take its filter says.
                         Err(_) => *at = now + TRY_AGAIN,
                     }
                 }
@@ -197,7 +197,7 @@ impl BoxProgram {
     }
 }
 
-impl Program for BoxProgram {
+impl Program for FilterProgram {
     fn start(&mut self) {
         self.end("it was ended");
         self.life = Life::Starting(self.launch.launch());
@@ -222,7 +222,7 @@ impl Program for BoxProgram {
     }
 }
 
-impl Remote for BoxProgram {
+impl Remote for FilterProgram {
     fn link(&self) -> Link {
         match (&self.life, self.client.state()) {
             (Life::None(why), _) => Link::Broken(why.clone()),
@@ -241,7 +241,7 @@ impl Remote for BoxProgram {
     }
 }
 
-impl BlockDevice for BoxProgram {
+impl BlockDevice for FilterProgram {
     fn geometry(&self) -> DeviceGeometry {
         self.client.geometry()
     }

@@ -1,11 +1,11 @@
-//! The other side: a process that is one box, between two sockets.
+//! The other side: a process that is one filter, between two sockets.
 
 use std::io;
 use std::sync::{Arc, mpsc};
 
 use base::BlockDevice as _;
 use chain::{
-    Chain, Derivations, Exchange, ExchangeError, KeyMissing, KeySource, MiddleBox, NoPrograms,
+    Chain, Derivations, Exchange, ExchangeError, Filter, KeyMissing, KeySource, NoPrograms,
     NoTargets, Room, SizeRule, Surroundings, Tenure, Unlimited, build,
 };
 use chain_policy::{Policy, PolicyError};
@@ -19,11 +19,11 @@ use zeroize::Zeroizing;
 use crate::program::EXPORT;
 use crate::{EventLines, Spec, SpecError};
 
-/// A box that reads a disk anew takes up to three times its bound, and the process needs some
-/// itself: so a box's bound is such a part of the process's.
-const BOX_SHARE: u64 = 4;
+/// A filter that reads a disk anew takes up to three times its bound, and the process needs some
+/// itself: so a filter's bound is such a part of the process's.
+const FILTER_SHARE: u64 = 4;
 
-/// Why a box cannot be served.
+/// Why a filter cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// What it was told.
@@ -35,12 +35,12 @@ pub enum ServeError {
     /// The disk below cannot be used.
     #[error("the disk below cannot be used: {0}")]
     Below(#[from] Broken),
-    /// There are no such boxes.
+    /// There are no such filters.
     #[error("{0}")]
-    Boxes(String),
-    /// The box cannot begin.
+    Filters(String),
+    /// The filter cannot begin.
     #[error(transparent)]
-    Box(#[from] ExchangeError),
+    Filter(#[from] ExchangeError),
     /// A socket.
     #[error("a socket cannot be used: {0}")]
     Socket(#[from] io::Error),
@@ -61,7 +61,7 @@ impl KeySource for Keys {
     }
 }
 
-/// Serves the box that `spec` tells of: takes requests by `requests`, asks by `asks`, and
+/// Serves the filter that `spec` tells of: takes requests by `requests`, asks by `asks`, and
 /// says what happens on `events`. The process has `memory_bytes`. Returns when nobody asks any
 /// more.
 ///
@@ -77,7 +77,7 @@ pub fn serve(
     let policy = Policy::parse(&spec.policy)?;
     let spec = Arc::new(spec);
     let channels = (Channel::new(requests), Channel::new(asks));
-    serve_boxes(world, channels, |wake, _| {
+    serve_filters(world, channels, |wake, _| {
         let surroundings = Surroundings {
             clock: Arc::clone(&world.clock),
             pool: Arc::clone(&world.pool),
@@ -89,7 +89,7 @@ pub fn serve(
             targets: Arc::new(NoTargets),
             programs: Arc::new(NoPrograms),
             derivations: Arc::new(Derivations::new(Arc::clone(&world.pool))),
-            memory_max: memory_bytes / BOX_SHARE,
+            memory_max: memory_bytes / FILTER_SHARE,
             tenure: Tenure::default(),
             lease: Arc::new(Unlimited),
             room: Room::UNLIMITED,
@@ -99,11 +99,11 @@ pub fn serve(
     })
 }
 
-/// Serves boxes between two channels, in this thread, until nobody asks any more.
-pub(crate) fn serve_boxes(
+/// Serves filters between two channels, in this thread, until nobody asks any more.
+pub(crate) fn serve_filters(
     world: &World,
     (requests, asks): (Channel, Channel),
-    make: impl FnOnce(Wake, &Watcher) -> Result<Vec<Box<dyn MiddleBox>>, ServeError>,
+    make: impl FnOnce(Wake, &Watcher) -> Result<Vec<Box<dyn Filter>>, ServeError>,
 ) -> Result<(), ServeError> {
     let watcher = Watcher::new()?;
     let bell = Bell::new()?;
@@ -113,7 +113,7 @@ pub(crate) fn serve_boxes(
     let mut chain = Chain::new(below, Arc::clone(&world.clock), bell.wake());
     let (tell, told) = mpsc::channel();
     chain.exchange(Exchange {
-        boxes: make(bell.wake(), &watcher)?,
+        filters: make(bell.wake(), &watcher)?,
         rule: SizeRule::MayChange,
         told: Box::new(move |ended| drop(tell.send(ended))),
     });

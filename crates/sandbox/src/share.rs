@@ -74,7 +74,7 @@ impl Throttle {
             reason = "it lasts as long as the process: no job for a pool"
         )]
         std::thread::Builder::new()
-            .name("box-share".to_owned())
+            .name("filter-share".to_owned())
             .spawn(move || throttle.hold(&poller, own))?;
         Ok(bell)
     }

@@ -6,13 +6,13 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where all sockets of programs are: users of boxes have to get there, which they do not
+/// Where all sockets of programs are: users of filters have to get there, which they do not
 /// below a folder of the agent's own.
 #[must_use]
 pub fn sockets_folder(agents: &Path) -> PathBuf {
     match rustix::process::geteuid().is_root() {
-        true => PathBuf::from("/run/scree-boxes"),
-        false => agents.join("box-run"),
+        true => PathBuf::from("/run/scree-filters"),
+        false => agents.join("filter-run"),
     }
 }
 
@@ -58,7 +58,7 @@ fn make(folder: &Path, mode: u32, parents: bool) -> io::Result<()> {
     builder.mode(mode).recursive(parents).create(folder)
 }
 
-/// Whatever the umask says, users of boxes pass through it.
+/// Whatever the umask says, users of filters pass through it.
 #[expect(
     clippy::disallowed_methods,
     reason = "sockets of processes are none of a simulator's"

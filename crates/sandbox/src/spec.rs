@@ -1,4 +1,4 @@
-//! [`Spec`]: what a box's process is told before the first request: over the socket that
+//! [`Spec`]: what a filter's process is told before the first request: over the socket that
 //! requests come by, as a length (4 bytes, little-endian) and as much JSON.
 
 use std::collections::BTreeMap;
@@ -17,13 +17,13 @@ const BYTES_MAX: usize = 192 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
     /// It cannot be read or sent.
-    #[error("what the box is told cannot be read or sent")]
+    #[error("what the filter is told cannot be read or sent")]
     Socket(#[from] io::Error),
     /// It is longer than any.
-    #[error("what the box is told has {0} bytes")]
+    #[error("what the filter is told has {0} bytes")]
     Long(usize),
     /// It is no JSON of this form.
-    #[error("what the box is told makes no sense")]
+    #[error("what the filter is told makes no sense")]
     Form(#[from] serde_json::Error),
     /// A key is not base64.
     #[error("a key makes no sense")]
@@ -34,7 +34,7 @@ pub enum SpecError {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// A chain of this box, inline.
+    /// A chain of this filter, inline.
     pub policy: String,
     /// Whose disk it is.
     pub whose: Attribution,
@@ -43,7 +43,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Of a box with that policy, before a disk of `whose`.
+    /// Of a filter with that policy, before a disk of `whose`.
     #[must_use]
     pub fn new(policy: &str, whose: &Attribution) -> Self {
         Self {

@@ -65,18 +65,18 @@ fn main() -> ExitCode {
         Command::Controller(controller) => up::run_controller(&args::folder(folder), *controller),
         Command::Agent(agent) => up::run_agent(&args::folder(folder), *agent),
         Command::Relay(relay) => up::run_relay(&relay),
-        Command::Box(arguments) => up::run_box_server(&arguments),
-        Command::BoxProcess(arguments) => up::run_box_process(&arguments),
+        Command::Filter(arguments) => up::run_filter_server(&arguments),
+        Command::FilterProcess(arguments) => up::run_filter_process(&arguments),
         Command::Login(login) => {
             commands::login(profile.as_deref(), folder.as_deref(), format, &login)
         }
-        Command::Api(ApiCommand::Host(HostCommand::Enrol { enrol })) => {
-            commands::enrol_host(&args::folder(folder), format, &enrol)
+        Command::Api(ApiCommand::Host(HostCommand::Join { join })) => {
+            commands::join_host(&args::folder(folder), format, &join)
         }
         Command::Api(ApiCommand::Unit(UnitArguments {
-            command: Some(UnitCommand::Enrol { enrol }),
+            command: Some(UnitCommand::Join { join }),
             ..
-        })) => commands::enrol_unit(&args::folder(folder), format, &enrol),
+        })) => commands::join_unit(&args::folder(folder), format, &join),
         Command::Api(ApiCommand::Unit(UnitArguments {
             command: Some(UnitCommand::Restore(restore)),
             ..

@@ -310,7 +310,7 @@ fn in_segment(sets: &Sets, unit: UnitId, kept: Location) -> Option<Location> {
 /// Compares what units keep with what `versions` name.
 ///
 /// Every copy of every slot must be there, but of segments of which the catalog was told
-/// that they are thin, since a unit was away while they were put.
+/// that they are degraded, since a unit was away while they were put.
 ///
 /// Of segments that some unit had when it was put back to an earlier state (`ghosts`)
 /// what was freed or deleted since may be there, and a file that a crash had cut short.
@@ -347,16 +347,16 @@ pub fn compare(
                 .map(move |slot| Location::new(segment, slot))
         })
         .collect();
-    let thin = machine.catalog.memory.thin();
+    let degraded = machine.catalog.memory.degraded();
     let sets = Sets::of(machine);
     for (number, (unit, _)) in machine.units.iter().enumerate() {
         if machine.gone.contains(&number) {
             continue;
         }
         let Kept { slots: kept, torn } = kept_slots(machine, number)?;
-        let was_thin = machine.catalog.members.was_thin();
+        let was_degraded = machine.catalog.members.was_degraded();
         let is_known =
-            |segment: &&SegmentId| was_thin.contains(segment) || ghosts.contains(segment);
+            |segment: &&SegmentId| was_degraded.contains(segment) || ghosts.contains(segment);
         if let Some(segment) = torn.iter().find(|segment| !is_known(segment)) {
             return Err(format!(
                 "unit {number} cannot read {segment}, and nobody was told"
@@ -396,7 +396,7 @@ pub fn compare(
             }
             if kept.contains_key(&Location::new(location.segment(), home.slot)) {
                 *copies += 1;
-            } else if !thin.contains_key(&location.segment()) {
+            } else if !degraded.contains_key(&location.segment()) {
                 return Err(format!("unit {number} has lost {location:?}"));
             }
         }
@@ -411,7 +411,7 @@ pub fn compare(
             Some(erasure) => 1 + usize::from(erasure.parity()),
             None => sets.members(segment).len(),
         };
-        if copies < wanted && !thin.contains_key(&segment) {
+        if copies < wanted && !degraded.contains_key(&segment) {
             return Err(format!(
                 "{location:?} has {copies} copies, and nobody was told"
             ));

@@ -11,7 +11,7 @@ use volume::catalog::{
     Catalog, CatalogError, Copyset, Lease, LineageKey, MemoryCatalog, Neighbours, PendingFree,
     StoredVersion, VersionCommit, VersionKey,
 };
-use volume::mend::Doubtful;
+use volume::repair::SuspectUnit;
 use volume::seal::LeaseSalt;
 use world::Millis;
 use world::simulated::SimulatedRandom;
@@ -168,7 +168,7 @@ impl Catalog for WatchedCatalog {
             }));
             serials.push(serial_next..u64::MAX);
             memory.commit(commit)?;
-            self.members.note(commit, &Doubtful::Serials(serials));
+            self.members.note(commit, &SuspectUnit::Serials(serials));
             self.state().commits.push(commit.clone());
             Ok(())
         })

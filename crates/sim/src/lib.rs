@@ -19,10 +19,10 @@
 //! ```
 //!
 //! Units die for good, come back older than they were, and are drained; others take
-//! their places. The mender runs beside all else, a pass at a time, and between two of
+//! their places. The repairer runs beside all else, a pass at a time, and between two of
 //! its calls of units jobs run, slots are freed, and it may be killed. In the end all
 //! members are whole, and each has every slot that it should (docs/units.md, "How
-//! mending is tried").
+//! repair is tried").
 //!
 //! In half of the runs each unit is on a machine of its own, behind the product's
 //! protocol, and the network breaks ([`net`]; docs/units.md, "How the network is tried").
@@ -65,8 +65,8 @@ pub struct Summary {
     pub restarts: u64,
     /// Units that died, were drained, or came back older.
     pub replaced: u64,
-    /// Passes of the mender that were gone through with.
-    pub mended: u64,
+    /// Passes of the repairer that were gone through with.
+    pub repaired: u64,
     /// Blocks that hosts' caches had, where there are any.
     pub cached: u64,
     /// On the network.
@@ -83,7 +83,7 @@ impl std::ops::AddAssign for Summary {
         self.restores += other.restores;
         self.restarts += other.restarts;
         self.replaced += other.replaced;
-        self.mended += other.mended;
+        self.repaired += other.repaired;
         self.cached += other.cached;
         self.network += other.network;
     }

@@ -84,7 +84,7 @@ impl Pool for Alone {
 /// The id of unit `number`.
 #[must_use]
 pub fn unit_id(number: usize) -> UnitId {
-    UnitId::from_random(number as u128 + 1)
+    UnitId::from_u128(number as u128 + 1)
 }
 
 impl Machine {
@@ -105,7 +105,7 @@ impl Machine {
         simulation
             .pool
             .set_at_once(setup.jobs_at_once_one_in, at_once);
-        let cluster = ClusterId::from_random(1);
+        let cluster = ClusterId::from_u128(1);
         let ids: Vec<UnitId> = (0..setup.units).map(unit_id).collect();
         let random = SimulatedRandom::new(seed);
         let config = VolumeConfig {
@@ -453,7 +453,7 @@ impl Machine {
         let keyring = self.keyring(&lease.keys);
         Volume::open(OpenParams {
             world: self.world.clone(),
-            wake: Wake::silent(),
+            wake: Wake::unresponsive(),
             store: Arc::clone(&self.store),
             catalog: Arc::clone(&self.catalog) as Arc<dyn Catalog>,
             journal,
@@ -472,7 +472,7 @@ impl Machine {
         let view = CacheView::new(Arc::clone(&self.cache), volume);
         let random = &self.simulation.random;
         view.set_image(ImagePart {
-            of: Some(Lineage::from_random(random.below(3).into())),
+            of: Some(Lineage::from_u128(random.below(3).into())),
             below: random.below(4) as u32,
             is_pinned: random.one_in(4),
         });
@@ -494,7 +494,7 @@ impl Machine {
             cache: version
                 .as_ref()
                 .map(|version| self.view(version.key.volume)),
-            wake: Wake::silent(),
+            wake: Wake::unresponsive(),
             clock: Arc::clone(&self.world.clock),
             store: Arc::clone(&self.store),
             version: version.map(|version| (version, self.keyring(keys))),

@@ -1,5 +1,5 @@
 //! What the database says of the members of copysets: the controllers' part of
-//! mending (docs/units.md, "Mending"), by the rules of `control::database`, without SQL.
+//! repair (docs/units.md, "Repair"), by the rules of `control::database`, without SQL.
 //!
 //! Invariants:
 //!
@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::{CopysetId, SegmentId, UnitId};
 use volume::catalog::{Copyset, Leaving, MemberState, VersionCommit};
-use volume::mend::{Doubtful, Found};
+use volume::repair::{Found, SuspectUnit};
 
 /// The members of all copysets.
 #[derive(Debug, Default)]
@@ -32,18 +32,18 @@ struct State {
     copysets: Vec<Copyset>,
     missed: BTreeMap<(CopysetId, UnitId), u64>,
     /// Of filling members; of others anything.
-    doubtful: BTreeMap<(CopysetId, UnitId), Doubtful>,
-    /// Copysets whose mender has not said that it is through.
+    suspect: BTreeMap<(CopysetId, UnitId), SuspectUnit>,
+    /// Copysets whose repairer has not said that it is through.
     under_way: BTreeSet<CopysetId>,
     /// Who became a member of a copyset that was there already, and as which one.
     joined: BTreeMap<(CopysetId, UnitId), u64>,
     joined_last: u64,
     /// Segments that some member ever lacked a part of.
-    was_thin: BTreeSet<SegmentId>,
+    was_degraded: BTreeSet<SegmentId>,
 }
 
 impl State {
-    fn misses(&mut self, copyset: CopysetId, unit: UnitId, doubtful: &Doubtful) {
+    fn misses(&mut self, copyset: CopysetId, unit: UnitId, suspect: &SuspectUnit) {
         let Some(set) = self.copysets.iter_mut().find(|set| set.id == copyset) else {
             return;
         };
@@ -52,16 +52,16 @@ impl State {
         }
         if !set.filling.contains(&unit) {
             set.filling.push(unit);
-            self.doubtful.insert((copyset, unit), doubtful.clone());
-        } else if *doubtful == Doubtful::All {
-            self.doubtful.remove(&(copyset, unit));
+            self.suspect.insert((copyset, unit), suspect.clone());
+        } else if *suspect == SuspectUnit::All {
+            self.suspect.remove(&(copyset, unit));
         }
         *self.missed.entry((copyset, unit)).or_default() += 1;
     }
 
     /// Of those that are being filled, anything may be otherwise than it was put.
     fn know_nothing(&mut self, copyset: CopysetId, of: impl Fn(&UnitId) -> bool) {
-        self.doubtful
+        self.suspect
             .retain(|(set, unit), _| *set != copyset || !of(unit));
     }
 }
@@ -89,10 +89,10 @@ impl Members {
     }
 
     /// A version was committed; `in_flight` is what was on its way before.
-    pub fn note(&self, commit: &VersionCommit, in_flight: &Doubtful) {
+    pub fn note(&self, commit: &VersionCommit, in_flight: &SuspectUnit) {
         let mut state = self.state();
-        for share in &commit.thin {
-            state.was_thin.insert(share.segment);
+        for share in &commit.degraded {
+            state.was_degraded.insert(share.segment);
             for unit in &share.lacking {
                 state.misses(share.segment.copyset(), *unit, in_flight);
             }
@@ -110,7 +110,7 @@ impl Members {
 
     /// A unit is older than it was: it may lack something in each of its copysets, but
     /// where it is alone.
-    pub fn doubt(&self, unit: UnitId) {
+    pub fn suspicion(&self, unit: UnitId) {
         let mut state = self.state();
         let sets = state.copysets.iter();
         let its: Vec<CopysetId> = sets
@@ -118,7 +118,7 @@ impl Members {
             .map(|set| set.id)
             .collect();
         its.into_iter()
-            .for_each(|copyset| state.misses(copyset, unit, &Doubtful::All));
+            .for_each(|copyset| state.misses(copyset, unit, &SuspectUnit::All));
     }
 
     /// Another unit takes the place of a member, which leaves, or is gone at once.
@@ -156,13 +156,13 @@ impl Members {
 
     /// What of a member that is filled may be otherwise than it was put.
     #[must_use]
-    pub fn doubtful(&self, copyset: CopysetId, unit: UnitId) -> Doubtful {
+    pub fn suspect(&self, copyset: CopysetId, unit: UnitId) -> SuspectUnit {
         let state = self.state();
-        let known = state.doubtful.get(&(copyset, unit));
+        let known = state.suspect.get(&(copyset, unit));
         known.cloned().unwrap_or_default()
     }
 
-    /// Somebody begins to mend a copyset.
+    /// Somebody begins to repair a copyset.
     pub fn begin(&self, copyset: CopysetId) {
         let mut state = self.state();
         if !state.under_way.insert(copyset) {
@@ -184,7 +184,7 @@ impl Members {
         let mut state = self.state();
         state.under_way.remove(&copyset);
         for unit in &found.lacking {
-            state.misses(copyset, *unit, &Doubtful::All);
+            state.misses(copyset, *unit, &SuspectUnit::All);
         }
         state.know_nothing(copyset, |unit| {
             brought.contains(unit) && !found.whole.contains(unit)
@@ -205,7 +205,7 @@ impl Members {
 
     /// The copysets of which some member is not whole.
     #[must_use]
-    pub fn to_mend(&self) -> Vec<CopysetId> {
+    pub fn to_repair(&self) -> Vec<CopysetId> {
         let state = self.state();
         let sets = state.copysets.iter().filter(|set| !is_whole(set));
         sets.map(|set| set.id).collect()
@@ -213,8 +213,8 @@ impl Members {
 
     /// Segments of which some put has failed on a member.
     #[must_use]
-    pub fn was_thin(&self) -> BTreeSet<SegmentId> {
-        self.state().was_thin.clone()
+    pub fn was_degraded(&self) -> BTreeSet<SegmentId> {
+        self.state().was_degraded.clone()
     }
 
     /// Whether each copyset of a unit has enough whole members besides.

@@ -25,8 +25,9 @@ pub fn check(machine: &Machine, version: &StoredVersion, walked: &Walked) -> Che
     let table = machine.audited.table();
     let all: Vec<UnitId> = table.units().iter().map(|unit| unit.id).collect();
     let some: Vec<UnitId> = all.iter().copied().step_by(2).collect();
-    for captured in [&all, &some] {
-        let mut audit = Audit::open(&machine.audited, version, &keyring, captured).map_err(text)?;
+    for compromised in [&all, &some] {
+        let mut audit =
+            Audit::open(&machine.audited, version, &keyring, compromised).map_err(text)?;
         let mut blocks = walked.blocks.iter();
         while let Some(batch) = audit.next_batch().map_err(text)? {
             for one in batch.blocks {
@@ -35,12 +36,14 @@ pub fn check(machine: &Machine, version: &StoredVersion, walked: &Walked) -> Che
                     return Err(format!("an audit has come across block {}", one.block));
                 };
                 let members = table.members(entry.location.segment().copyset());
-                let can_be = members.iter().any(|member| captured.contains(&member.id));
+                let can_be = members
+                    .iter()
+                    .any(|member| compromised.contains(&member.id));
                 let is_there = one.held >= Held::Sealed;
                 let is_sealed = !keyring.of_epoch(entry.sequence.epoch()).is_plaintext();
                 let is_wrong = match is_there {
                     true => !can_be || is_sealed != (one.held == Held::Sealed),
-                    false => captured.len() == all.len(),
+                    false => compromised.len() == all.len(),
                 };
                 if is_wrong {
                     return Err(format!("block {block} at {entry:?} is {:?}", one.held));

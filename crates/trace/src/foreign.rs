@@ -24,7 +24,7 @@ pub enum ForeignError {
     },
     /// It is none of these.
     #[error(
-        "it is no trace of a box, no log of fio (which begins with \"fio version 2 iolog\" or 3), \
+        "it is no trace of a filter, no log of fio (which begins with \"fio version 2 iolog\" or 3), \
          and nothing that blkparse prints"
     )]
     Unknown,

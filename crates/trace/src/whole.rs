@@ -2,7 +2,7 @@
 
 use crate::{Batch, BatchHead, Batches, Record, TraceError};
 
-/// One trace: of one life of a box.
+/// One trace: of one life of a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
     /// When it began, in microseconds since 1970.

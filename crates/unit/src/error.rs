@@ -165,7 +165,7 @@ pub enum UnitError {
 }
 
 impl UnitError {
-    /// Whether the same may succeed later although nobody makes room or mends
+    /// Whether the same may succeed later although nobody makes room or repairs
     /// anything: the unit is out of reach, was restarted, or fails for now.
     #[must_use]
     pub fn may_pass(&self) -> bool {

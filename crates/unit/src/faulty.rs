@@ -373,7 +373,7 @@ mod tests {
 
     fn faulty(seed: u64) -> FaultyUnit {
         let world = Simulation::new(seed).world();
-        let (cluster, unit) = (ClusterId::from_random(1), UnitId::from_random(2));
+        let (cluster, unit) = (ClusterId::from_u128(1), UnitId::from_u128(2));
         let unit = FolderUnit::create(&world, Path::new("/unit"), cluster, unit);
         FaultyUnit::new(Arc::new(unit.expect("made")), seed)
     }

@@ -56,8 +56,8 @@ fn main() {
 fn open(folder: &Path, replicas: u8) -> Volume {
     let world = World::real(32);
     let store = Store::new(Arc::clone(&world.pool));
-    let cluster = ClusterId::from_random(1);
-    let ids: Vec<UnitId> = (0..8).map(UnitId::from_random).collect();
+    let cluster = ClusterId::from_u128(1);
+    let ids: Vec<UnitId> = (0..8).map(UnitId::from_u128).collect();
     let units = ids.iter().map(|id| {
         let path = folder.join(id.to_string());
         let unit = FolderUnit::create(&world, &path, cluster, *id).expect("a new unit");
@@ -80,9 +80,9 @@ fn open(folder: &Path, replicas: u8) -> Volume {
 
     let catalog = Arc::new(MemoryCatalog::default());
     let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
-    let lineage = Lineage::from_random(1);
+    let lineage = Lineage::from_u128(1);
     let key = wrapping.wrap(lineage, &DataKey::generate(&*world.random), &*world.random);
-    let id = VolumeId::from_random(1);
+    let id = VolumeId::from_u128(1);
     let new = NewVolume {
         volume: id,
         size_bytes: VOLUME_BYTES,
@@ -107,7 +107,7 @@ fn open(folder: &Path, replicas: u8) -> Volume {
     Volume::open(OpenParams {
         pages: PageBudget::new(32 << 20),
         world,
-        wake: Wake::silent(),
+        wake: Wake::unresponsive(),
         store,
         catalog,
         lease,

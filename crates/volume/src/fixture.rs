@@ -14,7 +14,7 @@ use crate::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 #[must_use]
 pub fn keyring(leases: u32) -> Keyring {
     let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
-    let lineage = Lineage::from_random(1);
+    let lineage = Lineage::from_u128(1);
     let data_key = DataKey::from_bytes([2; 32]);
     let key = LineageKey {
         lineage,

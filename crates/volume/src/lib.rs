@@ -27,7 +27,7 @@ pub mod engine;
 pub mod fixture;
 pub mod journal;
 pub mod map;
-pub mod mend;
+pub mod repair;
 pub mod scatter;
 pub mod seal;
 mod term;

@@ -15,7 +15,7 @@ impl Wake {
 
     /// A wake that nobody hears, for owners that poll.
     #[must_use]
-    pub fn silent() -> Self {
+    pub fn unresponsive() -> Self {
         Self::new(|| {})
     }
 

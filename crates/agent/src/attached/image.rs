@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn what_an_image_and_those_above_it_wrote_is_the_images() {
-        let lineage = |number| Lineage::from_random(number);
+        let lineage = |number| Lineage::from_u128(number);
         let lines = [(lineage(3), 20), (lineage(2), 10), (lineage(1), 1)];
         assert_eq!(below(&lines, lineage(1)), 10);
         assert_eq!(below(&lines, lineage(2)), 20);

@@ -6,7 +6,7 @@
 //!               the head
 //!  2. key       brought by the first host that opens the volume
 //!  3. open      replay the journal
-//!  4. serve     over NBD, through the boxes of its chain: nobody is let in before they
+//!  4. serve     over NBD, through the filters of its chain: nobody is let in before they
 //!               have begun
 //!  5. stop      no more requests
 //!  6. close     destage everything: the head is the volume's state again
@@ -35,11 +35,11 @@ use world::Wake;
 
 use super::{Attached, Served, VolumeCache};
 use crate::agent::{Agent, Inner, TaskEnded, blocking, lock};
-use crate::box_files::Keepers;
 use crate::capability_cache::Kept;
 use crate::chains::ChainError;
 use crate::closer::Closer;
 use crate::database_age::OlderDatabase;
+use crate::filter_files::Keepers;
 use crate::host_keys::HostKeyError;
 use crate::journals::JournalsError;
 use crate::keys::KeyProvider as _;
@@ -88,22 +88,22 @@ pub enum AttachError {
     /// What another host's lease has made old is in the way.
     #[error("its old journal cannot be put aside: {0}")]
     PutAside(std::io::Error),
-    /// The boxes of its chain do not begin.
+    /// The filters of its chain do not begin.
     #[error("its chain: {}", with_causes(.0))]
     Chain(#[from] ChainError),
-    /// What a box had acknowledged may be nowhere else.
+    /// What a filter had acknowledged may be nowhere else.
     #[error(
-        "the journal of box {0} is gone, or is none any more, and the volume is in use through \
+        "the journal of filter {0} is gone, or is none any more, and the volume is in use through \
          it: what it had acknowledged and not carried out is lost, unless it is put back; \
          `scree detach --force` gives that up"
     )]
-    BoxJournalLost(String),
-    /// Through which boxes it was served.
-    #[error("what is noted of its boxes cannot be read, or kept: {0}")]
+    FilterJournalLost(String),
+    /// Through which filters it was served.
+    #[error("what is noted of its filters cannot be read, or kept: {0}")]
     Noted(std::io::Error),
-    /// What journals among its boxes have cannot be looked for, or put aside.
-    #[error("the journals of its boxes cannot be looked through: {0}")]
-    BoxJournals(std::io::Error),
+    /// What journals among its filters have cannot be looked for, or put aside.
+    #[error("the journals of its filters cannot be looked through: {0}")]
+    FilterJournals(std::io::Error),
     /// Nobody can connect to it.
     #[error(transparent)]
     Serving(#[from] ServingError),
@@ -113,7 +113,7 @@ pub enum AttachError {
     /// The engine had to stop.
     #[error("the engine stopped: {0}")]
     Stopped(#[from] IoError),
-    /// It has not all that was written through its boxes; who has, for people.
+    /// It has not all that was written through its filters; who has, for people.
     #[error("{0}")]
     Lacks(String),
     /// No unit takes what it has.
@@ -121,7 +121,7 @@ pub enum AttachError {
     Stalled(String),
     /// A unit keeps what it was asked to itself.
     #[error("nothing was put on any unit for {0} s and nothing failed: a unit does not answer")]
-    Silent(u64),
+    Unresponsive(u64),
     /// Its thread ended.
     #[error(transparent)]
     Gone(#[from] ExportGone),
@@ -348,7 +348,7 @@ impl From<SpawnError<Self>> for AttachError {
 }
 
 impl Agent {
-    /// Steps 1 to 4; of a read-only attachment, the last two. It begins with the boxes that
+    /// Steps 1 to 4; of a read-only attachment, the last two. It begins with the filters that
     /// whoever has it knows it through.
     pub(crate) async fn open_and_serve(
         &self,
@@ -358,7 +358,7 @@ impl Agent {
             return Err(AttachError::Ending);
         }
         let wish = &Assignment {
-            chain: self.boxes_to_begin_with(wish).await?,
+            chain: self.filters_to_begin_with(wish).await?,
             ..wish.clone()
         };
         // To a VM it has one name for ever, also if the volume gets another.
@@ -398,7 +398,7 @@ impl Agent {
             name,
             served?,
         ));
-        if let Err(error) = self.begin_boxes(wish, &attached).await {
+        if let Err(error) = self.begin_filters(wish, &attached).await {
             self.abandon(attached).await?;
             return Err(error);
         }
@@ -421,29 +421,29 @@ impl Agent {
         Ok(attached)
     }
 
-    /// Puts the boxes in place that somebody is to be let in through.
-    async fn begin_boxes(
+    /// Puts the filters in place that somebody is to be let in through.
+    async fn begin_filters(
         &self,
         wish: &Assignment,
         attached: &Arc<Attached>,
     ) -> Result<(), AttachError> {
         if attached.epoch.is_some() {
-            let put = self.put_box_journals_aside(wish).await?;
-            put.map_err(AttachError::BoxJournals)?;
+            let put = self.put_filter_journals_aside(wish).await?;
+            put.map_err(AttachError::FilterJournals)?;
         }
         if wish.chain.is_none() {
-            // Whichever boxes come later, it was written without them before.
+            // Whichever filters come later, it was written without them before.
             attached
                 .chain_turn
                 .store(self.new_turn(), Ordering::Release);
             if attached.epoch.is_some() {
-                self.tidy_boxes(wish.volume, Keepers::default()).await;
+                self.tidy_filters(wish.volume, Keepers::default()).await;
             }
         } else {
             self.put_chain(wish, attached, SizeRule::First).await?;
         }
         lock(&attached.chain).clone_from(&wish.chain);
-        let noted = self.note_boxes(wish, attached, None).await?;
+        let noted = self.note_filters(wish, attached, None).await?;
         noted.map_err(AttachError::Noted)?;
         if let Some(epoch) = attached.epoch {
             let noted = self.note_let_in(wish.volume, epoch).await?;
@@ -466,19 +466,19 @@ impl Agent {
         self.release(id, epoch);
         stopped??;
         match epoch {
-            Some(_) if !is_forced => self.boxes_hold_nothing(volume).await,
+            Some(_) if !is_forced => self.filters_hold_nothing(volume).await,
             _ => Ok(()),
         }
     }
 
-    /// Whether the journals of a volume's boxes are empty.
-    pub(crate) async fn boxes_hold_nothing(&self, volume: VolumeId) -> Result<(), AttachError> {
-        let left = self.box_journals_left(volume).await?;
-        let left = left.map_err(AttachError::BoxJournals)?;
+    /// Whether the journals of a volume's filters are empty.
+    pub(crate) async fn filters_hold_nothing(&self, volume: VolumeId) -> Result<(), AttachError> {
+        let left = self.filter_journals_left(volume).await?;
+        let left = left.map_err(AttachError::FilterJournals)?;
         match left.is_empty() {
             true => Ok(()),
             false => Err(AttachError::Lacks(format!(
-                "what was acknowledged by its boxes ({}) is not carried out",
+                "what was acknowledged by its filters ({}) is not carried out",
                 left.join(", ")
             ))),
         }
@@ -506,7 +506,7 @@ impl Agent {
         let config = config(&inner, wish);
         let settled = blocking(move || {
             let closer = Closer::default();
-            let wake = closer.wake(Wake::silent());
+            let wake = closer.wake(Wake::unresponsive());
             let opened = open(&inner, lease, false, (config, cache.view), wake)?;
             closer.close(opened, &*inner.world.clock)
         })

@@ -6,7 +6,7 @@ use base::{BlockDevice as _, Completion, IoError, Outcome, Started};
 use chain::extfs::Source;
 use volume::ReadOnlyVolume;
 
-use crate::errands::{TICK, rest};
+use crate::jobs::{TICK, rest};
 
 /// Where nothing was written lie zeroes. It is read by one thread, which waits.
 pub struct Disk<W> {

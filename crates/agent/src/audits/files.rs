@@ -1,4 +1,4 @@
-//! Whose blocks are what the captured units have: files of the volume's ext file systems, byte
+//! Whose blocks are what the compromised units have: files of the volume's ext file systems, byte
 //! by byte.
 
 use std::cmp::Reverse;
@@ -134,7 +134,7 @@ impl FileSystems {
         Ok(Self(all))
     }
 
-    /// Takes note of what the captured units have of these bytes of the disk.
+    /// Takes note of what the compromised units have of these bytes of the disk.
     pub fn add(&mut self, disk: Range<u64>, held: Held) {
         for FileSystem {
             place,

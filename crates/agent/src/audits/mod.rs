@@ -3,7 +3,7 @@
 //! ```text
 //!  1. open    the version, read-only, as for an attachment, but past the cache
 //!  2. files   what its partitions have for files, if their file systems are understood
-//!  3. judge   block after block, what the captured units have of it, and whose that is
+//!  3. judge   block after block, what the compromised units have of it, and whose that is
 //!  4. tell    now and then how far it is; and what was found
 //! ```
 //!
@@ -29,7 +29,7 @@ use volume::audit::{Audit, AuditError, Tally};
 use volume::map::PAGE_BYTES;
 
 use crate::agent::{Agent, blocking, lock};
-use crate::errands::{self, CalledOff, VersionError, Wanted};
+use crate::jobs::{self, CalledOff, VersionError, Wanted};
 use disk::Disk;
 use files::FileSystems;
 
@@ -112,7 +112,7 @@ impl Agent {
                 tracing::error!(%id, %error, "what an audit has found was not heard");
             }
         }
-        errands::forget(&self.inner.audits, &id, &audit);
+        jobs::forget(&self.inner.audits, &id, &audit);
     }
 
     /// Steps 1 to 3. Waits.

@@ -11,7 +11,7 @@
 //!  2. found    draw what must be the same on every host: KeyParameters, with a verifier
 //!  3. store    the controller keeps them under a KeyId; they hold no secret
 //!  4. open     on each host: reach the key, check it by the verifier
-//!  5. use      wrap, unwrap, rewrap; the verifier is asked again when in doubt
+//!  5. use      wrap, unwrap, rewrap; the verifier is asked again when in suspicion
 //! ```
 //!
 //! What every provider promises, whoever else reads and writes the database:

@@ -20,10 +20,10 @@ use super::remote::RemoteKey;
 use super::transit::{Transit, TransitError};
 
 /// Verifiers are wrapped for a lineage that no volume has.
-const VERIFIER: Lineage = Lineage::from_random(0);
+const VERIFIER: Lineage = Lineage::from_u128(0);
 
 /// No verifier is wrapped for this one.
-const NOT_VERIFIER: Lineage = Lineage::from_random(1);
+const NOT_VERIFIER: Lineage = Lineage::from_u128(1);
 
 /// A wrapping key whose verifier has opened.
 pub struct WrappingKey {
@@ -132,7 +132,7 @@ impl WrappingKey {
         }
     }
 
-    /// The same, told as of the wrapped key that is in doubt.
+    /// The same, told as of the wrapped key that is in suspicion.
     fn check_for(&self, lineage: Lineage) -> Result<(), KeyError> {
         self.check().map_err(|error| match error {
             KeyError::Unavailable { source, .. } => KeyError::Unavailable { lineage, source },

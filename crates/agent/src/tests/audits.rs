@@ -92,7 +92,7 @@ async fn what_a_unit_has_of_a_volume_is_what_its_files_say() {
         );
         let both = audited(&scree, &[&units[0], &units[1]]).await;
         let one = audited(&scree, &[&units[0]]).await;
-        assert_eq!((one.placement.units, one.placement.captured), (2, 1));
+        assert_eq!((one.placement.units, one.placement.compromised), (2, 1));
         let [both, one] = [both, one].map(|view| view.row.found.expect("found"));
         let all = 40 * 4096;
         match seal {

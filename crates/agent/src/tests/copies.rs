@@ -74,7 +74,7 @@ async fn a_copy_of_a_served_folder_is_refused() {
         .await
         .expect("a copy");
     let other = OwnerRow {
-        id: DatabaseId::from_random(2),
+        id: DatabaseId::from_u128(2),
         generation: 1,
         place: place_of(&folder).expect("there"),
     };

@@ -31,14 +31,14 @@ impl Store {
     /// A daemon that has begun at the controller, and listens.
     async fn start(rig: &Rig, scree: &Scree, name: &str) -> Self {
         let parties = scree.control.parties();
-        let asker = parties.local_asker().await.expect("there");
+        let principal = parties.local_principal().await.expect("there");
         let subject = Subject::new(Kind::Unit, name).expect("a name");
-        let added = parties.add(&asker, subject.clone(), false, None).await;
+        let added = parties.add(&principal, subject.clone(), false, None).await;
         let party = added.expect("made").id;
-        let (token, _) = parties.invite(&asker, &subject).await.expect("invited");
+        let (token, _) = parties.invite(&principal, &subject).await.expect("invited");
         let key = KeyRequest::generate().expect("a key");
         let token = token.reveal();
-        let issued = parties.enrol(&Caller::Local, &token, &key.request_pem);
+        let issued = parties.join(&Caller::Local, &token, &key.request_pem);
         let certificate = issued.await.expect("signed").certificate_pem;
         let here = BeginUnit::default();
         let cluster = scree.control.begin_unit(party, &here).await;
@@ -148,7 +148,7 @@ async fn a_volume_lives_on_a_daemon_and_leaves_nothing_there_when_it_is_deleted(
     writes(&scree, 0, 7).await;
     assert!(!store.segments().is_empty(), "a copy is there");
     let report = scree.control.report().await.expect("answers");
-    assert_eq!((report.thin_blocks, report.problems.len()), (0, 0));
+    assert_eq!((report.degraded_blocks, report.problems.len()), (0, 0));
 
     // The host begins anew, and finds its way by itself.
     end(scree).await;

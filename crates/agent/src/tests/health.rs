@@ -41,8 +41,8 @@ async fn a_host_that_nobody_hears_is_not_ready_and_shows_that_its_volumes_stall(
     assert_eq!(number(&text, &stalled), Some(0.0), "{text}");
     assert_eq!(number(&text, "scree_volumes_stalled"), Some(0.0));
     assert_eq!(number(&text, "scree_leases"), Some(1.0));
-    assert_eq!(number(&text, "scree_mend_copysets_waiting"), Some(0.0));
-    assert!(number(&text, "scree_mend_passes_total").is_some());
+    assert_eq!(number(&text, "scree_repair_copysets_waiting"), Some(0.0));
+    assert!(number(&text, "scree_repair_passes_total").is_some());
 
     scree.cut_off();
     rig.clock.advance(Duration::from_secs(8));
@@ -69,10 +69,10 @@ async fn a_volume_that_does_not_answer_is_shown_as_it_was_and_asked_once() {
     let made = scree.control.create_volume(small("disk")).await;
     let volume = made.expect("made").row.id;
     scree.export("disk").await.expect("served");
-    let silent = format!("scree_volume_silent{{volume=\"{volume}\"}}");
+    let unresponsive = format!("scree_volume_unresponsive{{volume=\"{volume}\"}}");
     let journal = format!("scree_volume_journal_bytes{{volume=\"{volume}\"}}");
     let text = scree.agent.measure().await.whole();
-    assert_eq!(number(&text, &silent), Some(0.0), "{text}");
+    assert_eq!(number(&text, &unresponsive), Some(0.0), "{text}");
     let bytes = number(&text, &journal).expect("known");
     assert!(bytes > 0.0);
 
@@ -91,7 +91,7 @@ async fn a_volume_that_does_not_answer_is_shown_as_it_was_and_asked_once() {
     holds.await.expect("it has begun");
     for _ in 0..2 {
         let text = scree.agent.measure().await.whole();
-        assert_eq!(number(&text, &silent), Some(1.0), "{text}");
+        assert_eq!(number(&text, &unresponsive), Some(1.0), "{text}");
         assert_eq!(number(&text, &journal), Some(bytes), "as it was");
     }
     drop(let_go);
@@ -99,7 +99,7 @@ async fn a_volume_that_does_not_answer_is_shown_as_it_was_and_asked_once() {
     // The answer that it owed comes by itself.
     let answers = async || {
         let text = scree.agent.measure().await.whole();
-        (number(&text, &silent) == Some(0.0)).then_some(())
+        (number(&text, &unresponsive) == Some(0.0)).then_some(())
     };
     eventually("its answer is shown", answers).await;
     end(scree).await;

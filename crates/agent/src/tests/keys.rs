@@ -221,7 +221,7 @@ async fn earlier(path: &Path, key: &KeyEncryptionKey, columns: &str, lineage: Li
             .map(|byte| format!("{byte:02x}"))
             .collect::<String>()
     };
-    let verifier = wrap(Lineage::from_random(0));
+    let verifier = wrap(Lineage::from_u128(0));
     let wrapped = wrap(lineage);
     let steps = STEPS.iter().filter(|step| step.version <= 10).cloned();
     let earlier = Migrator {
@@ -231,7 +231,7 @@ async fn earlier(path: &Path, key: &KeyEncryptionKey, columns: &str, lineage: Li
     fs::File::create(path).expect("made");
     let pool = altered::open(path).await;
     earlier.run(&pool).await.expect("made");
-    let cluster = ClusterId::from_random(1);
+    let cluster = ClusterId::from_u128(1);
     for statement in [
         format!(
             "INSERT INTO cluster (one, id, created_ms, vouch, key_source, key_salt, \
@@ -241,7 +241,7 @@ async fn earlier(path: &Path, key: &KeyEncryptionKey, columns: &str, lineage: Li
         format!("INSERT INTO lineages VALUES ('{lineage}', NULL, 1, x'{wrapped}')"),
         format!(
             "INSERT INTO lineages VALUES ('{}', NULL, 1, NULL)",
-            Lineage::from_random(8)
+            Lineage::from_u128(8)
         ),
     ] {
         sqlx::query(&statement)
@@ -257,7 +257,7 @@ async fn earlier(path: &Path, key: &KeyEncryptionKey, columns: &str, lineage: Li
 async fn what_an_earlier_scree_wrapped_opens_with_the_key_main() {
     let rig = Rig::new();
     let folder = rig.folder.path();
-    let lineage = Lineage::from_random(7);
+    let lineage = Lineage::from_u128(7);
     let key_file = folder.join("master.key");
     let made = crate::keys::WrappingKeys::new(rig.world());
     let entry = KeyEntry::File {

@@ -258,12 +258,12 @@ async fn journals_that_cannot_be_listed_are_a_problem_of_the_host() {
     end(scree).await;
 }
 
-/// Of a volume that is somewhere else for now what its boxes have kept stays, whatever is
+/// Of a volume that is somewhere else for now what its filters have kept stays, whatever is
 /// asked of the controllers: it is carried out when the volume is here again. Of one that was
 /// deleted elsewhere nothing would ever be removed; so it was of what they have told, wherever
 /// it was deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_boxes_have_kept_stays_as_long_as_its_volume_is_there() {
+async fn what_filters_have_kept_stays_as_long_as_its_volume_is_there() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     let (volume, id, attached) = written(&scree).await;
@@ -271,7 +271,7 @@ async fn what_boxes_have_kept_stays_as_long_as_its_volume_is_there() {
     scree.control.detach(id, true).await.expect("asked");
     is_let_go(&scree, volume).await;
     let kept = |volume: VolumeId| scree.agent.folder().chain(volume).join("fast.journal");
-    let (there, gone) = (kept(volume), kept(VolumeId::from_random(99)));
+    let (there, gone) = (kept(volume), kept(VolumeId::from_u128(99)));
     for file in [&there, &gone] {
         fs::create_dir_all(file.parent().expect("a folder")).expect("made");
         // Nobody can tell that it has nothing.
@@ -281,12 +281,12 @@ async fn what_boxes_have_kept_stays_as_long_as_its_volume_is_there() {
     fs::create_dir_all(&events).expect("made");
     let told = |volume: VolumeId, age: &str| events.join(format!("{volume}.jsonl{age}"));
     let remembered = told(volume, ".1");
-    // Of this one there are no boxes any more.
-    let other = VolumeId::from_random(98);
+    // Of this one there are no filters any more.
+    let other = VolumeId::from_u128(98);
     let forgotten = [
         told(other, ""),
         told(other, ".4"),
-        told(VolumeId::from_random(99), ""),
+        told(VolumeId::from_u128(99), ""),
     ];
     for file in forgotten.iter().chain([&remembered]) {
         fs::write(file, "{}\n").expect("written");
@@ -318,8 +318,8 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
     let view = scree.control.attachment(id, Duration::ZERO).await;
     assert_eq!(view.expect("there").row.state, AttachmentState::Detached);
 
-    let other = PartyId::from_random(7);
-    let asker = scree.control.asker();
+    let other = PartyId::from_u128(7);
+    let principal = scree.control.principal();
     let party = PartyRow {
         id: other,
         subject: "scree://host/other".parse().expect("a subject"),
@@ -328,17 +328,17 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
         created: Millis(0),
     };
     let database = scree.control.database();
-    let made = database.insert_party(asker, &party, &Membership::None);
+    let made = database.insert_party(principal, &party, &Membership::None);
     made.await.expect("made");
     let new = NewAttachment {
-        id: AttachmentId::from_random(8),
+        id: AttachmentId::from_u128(8),
         volume,
         host: other,
         vm: None,
         access: Access::ReadWrite,
         created: Millis(0),
     };
-    database.attach(asker, &new).await.expect("asked");
+    database.attach(principal, &new).await.expect("asked");
     let salt = LeaseSalt([8; 16]);
     let lease = database
         .answer(

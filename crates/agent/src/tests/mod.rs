@@ -8,9 +8,9 @@
 
 mod altered;
 mod audits;
-mod came_back;
 mod copies;
 mod daemons;
+mod degraded;
 mod hangs;
 mod health;
 mod images;
@@ -18,9 +18,9 @@ mod journals;
 mod keys;
 mod leases;
 mod lost;
+mod rejoined;
 mod requests;
 pub mod rig;
-mod thin;
 mod vms;
 
 use std::fs;

@@ -298,10 +298,10 @@ impl Scree {
             key: None,
             keys_file: None,
             allows_unsealed: true,
-            box_networks: Vec::new(),
-            box_program: None,
-            box_memory: 1 << 30,
-            box_room: chain::Room::UNLIMITED,
+            filter_networks: Vec::new(),
+            filter_program: None,
+            filter_memory: 1 << 30,
+            filter_room: chain::Room::UNLIMITED,
             listen_nbd: None,
             nbd_tls: None,
             vm: VmOptions {
@@ -310,7 +310,7 @@ impl Scree {
             },
             journals: settings.journals,
             vm_user: None,
-            mend_bytes_per_second: u64::MAX,
+            repair_bytes_per_second: u64::MAX,
             cache: CacheSettings {
                 file: None,
                 memory_bytes: 1 << 20,

@@ -10,7 +10,7 @@ use crate::attached::{AttachError, Attached};
 
 impl Work {
     pub(super) async fn close(&mut self, wish: &Assignment, attached: Arc<Attached>) -> Next {
-        let lost = match self.wait_for_boxes(wish, &attached).await {
+        let lost = match self.wait_for_filters(wish, &attached).await {
             Ok(lost) => lost,
             Err(next) => return next,
         };
@@ -71,7 +71,7 @@ impl Work {
         }
         let is_writable = wish.leased && wish.access == Access::ReadWrite;
         if !wish.forced {
-            match self.boxes_have_something(wish, is_writable).await {
+            match self.filters_have_something(wish, is_writable).await {
                 Ok(true) => return self.open(wish).await,
                 Ok(false) => {}
                 Err(next) => return next,

@@ -48,7 +48,7 @@ pub struct Assignment {
     pub version: Option<VersionKey>,
     /// Snapshots whose moment is to be taken.
     pub cuts: Vec<SnapshotId>,
-    /// The boxes that it is to be served through; none without a chain.
+    /// The filters that it is to be served through; none without a chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<WantedChain>,
     /// The nearest base image at or above it, if there is one.
@@ -67,9 +67,9 @@ pub struct Assignment {
 pub struct WantedChain {
     /// Which.
     pub key: ChainKey,
-    /// Whose the volume is, for what boxes say of it.
+    /// Whose the volume is, for what filters say of it.
     pub tenant: String,
-    /// The boxes, as their owner wrote them down.
+    /// The filters, as their owner wrote them down.
     pub policy: String,
     /// The volumes that they write beside this one, by the names that they have there.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -19,7 +19,7 @@ pub struct WantedAudit {
     pub size_bytes: u64,
     /// Its block size.
     pub block_size: BlockSize,
-    /// The units that are taken for captured.
+    /// The units that are taken for compromised.
     pub units: Vec<UnitId>,
     /// Files are to be listed.
     pub files: bool,

@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use world::Millis;
 
-use super::mending::{Doubt, MendEnd, MendProgress};
+use super::repair::{RepairEnd, RepairProgress, Suspicion};
 
 /// A host says of no more units at once how many leases it has noted there: no cluster has
 /// as many.
@@ -115,20 +115,20 @@ calls! {
         epoch: u32,
         count: u32,
     },
-    /// Takes a copyset that is to be mended, if there is one: `Option<MendTask>`. It
-    /// is this host's for [`MEND_TERM_MS`](super::MEND_TERM_MS).
-    MendTake = "mend-take" {},
-    /// How it is now, `Option<MendTask>`; it stays this host's for another
-    /// [`MEND_TERM_MS`](super::MEND_TERM_MS). `None` if it is another's.
-    MendLook = "mend-look" {
+    /// Takes a copyset that is to be repaired, if there is one: `Option<RepairTask>`. It
+    /// is this host's for [`REPAIR_TERM_MS`](super::REPAIR_TERM_MS).
+    RepairTake = "repair-take" {},
+    /// How it is now, `Option<RepairTask>`; it stays this host's for another
+    /// [`REPAIR_TERM_MS`](super::REPAIR_TERM_MS). `None` if it is another's.
+    RepairLook = "repair-look" {
         copyset: CopysetId,
-        progress: MendProgress,
+        progress: RepairProgress,
     },
     /// It is nobody's any more: what came of it.
-    MendEnd = "mend-end" { copyset: CopysetId, end: MendEnd },
+    RepairEnd = "repair-end" { copyset: CopysetId, end: RepairEnd },
     /// A unit has come back. `false` if this host has said so before, and some copyset of
     /// the unit is not whole since: then it is to be said again.
-    DoubtUnit = "doubt-unit" { unit: UnitId, doubt: Doubt },
+    SuspicionUnit = "suspicion-unit" { unit: UnitId, suspicion: Suspicion },
     /// This host has made units know of so many leases, durably: of [`NOTED_MAX`] at most.
     NoteLeases = "note-leases" { units: Vec<(UnitId, u64)> },
     /// How many leases were noted on each unit, as hosts have said:
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn calls_are_read_as_they_are_written() {
-        let lineage = Lineage::from_random(7);
+        let lineage = Lineage::from_u128(7);
         for (call, json) in [
             (CatalogCall::Leases {}, r#"{"call":"leases"}"#.to_owned()),
             (

@@ -46,8 +46,8 @@ pub enum Want {
     },
     /// To note on units how many leases were given.
     Count,
-    /// To mend a copyset that it has taken.
-    Mend {
+    /// To repair a copyset that it has taken.
+    Repair {
         /// Its number.
         copyset: CopysetId,
     },

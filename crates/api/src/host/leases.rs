@@ -15,7 +15,7 @@ pub const JOURNALS_MAX: usize = 256;
 pub struct Renewal {
     /// The leases it has, [`LEASES_MAX`] at most.
     pub leases: Vec<HeldLease>,
-    /// Volumes of which it has a journal, or something that boxes have kept, and nothing is
+    /// Volumes of which it has a journal, or something that filters have kept, and nothing is
     /// wanted as it knows: some of them, [`JOURNALS_MAX`] at most.
     pub journals: Vec<VolumeId>,
 }

@@ -31,7 +31,7 @@ mod cleaning;
 mod images;
 mod keys;
 mod leases;
-mod mending;
+mod repair;
 mod report;
 mod tasks;
 
@@ -48,7 +48,7 @@ pub use cleaning::{AskCleaning, Cleaning, Deleted};
 pub use images::{ImageOf, PreloadEnd, PreloadReport, WantedPreload};
 pub use keys::{FIRST_KEY, FoundedKey, WrappedRow, WrappingKey};
 pub use leases::{Fenced, HeldLease, JOURNALS_MAX, LEASES_MAX, Renewal, Renewed};
-pub use mending::{Doubt, MEND_TERM_MS, MendEnd, MendProgress, MendTask};
+pub use repair::{REPAIR_TERM_MS, RepairEnd, RepairProgress, RepairTask, Suspicion};
 pub use report::{Report, UnitReport, VolumeReport};
 pub use tasks::{EventLines, Refusal, Task, TaskAnswer, TaskDone, TaskKind};
 

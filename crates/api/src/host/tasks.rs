@@ -26,7 +26,7 @@ pub enum TaskKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         zone: Option<String>,
     },
-    /// To say what the boxes of an attachment have told.
+    /// To say what the filters of an attachment have told.
     ReadEvents {
         /// Of which.
         attachment: AttachmentId,
@@ -56,11 +56,11 @@ pub enum TaskDone {
     Unit(HostUnit),
     /// A wrapping key, which the controllers know by now.
     Key(WrappingKey),
-    /// What boxes have told.
+    /// What filters have told.
     Events(EventLines),
 }
 
-/// What boxes have told, as lines of JSON.
+/// What filters have told, as lines of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventLines {
     /// In order.

@@ -43,7 +43,7 @@ pub struct Attachment {
     pub note: Option<String>,
     /// What to give to a client on its host.
     pub uri: Option<String>,
-    /// The id of the chain of boxes that it is served through, if there is one.
+    /// The id of the chain of filters that it is served through, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^chain-[0-9a-f]{17}$")]
     pub chain: Option<String>,

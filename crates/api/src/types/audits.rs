@@ -15,7 +15,7 @@ pub const AUDIT_FILES_MAX: usize = 10_000;
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuditVolume {
-    /// The units that are taken for captured: ids, names of their daemons, or the last part of
+    /// The units that are taken for compromised: ids, names of their daemons, or the last part of
     /// their URLs, where only one ends so.
     #[schema(min_items = 1, max_items = 1000, pattern = r"^[^\u0000]*$")]
     pub units: Vec<String>,
@@ -47,14 +47,14 @@ pub struct Audit {
     /// asked for, in bytes: it was on no unit. None of a snapshot, or if the volume was not in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal_bytes: Option<u64>,
-    /// The ids of the units that are taken for captured.
+    /// The ids of the units that are taken for compromised.
     pub units: Vec<String>,
     /// How the volume's blocks came to lie on units when it was asked for, for who wants to compare
     /// it with the model.
     pub placement: AuditPlacement,
     /// Who has asked for it, by name: for who administers the volume, and for themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asker: Option<String>,
+    pub principal: Option<String>,
     /// The name of the host that does it.
     pub host: String,
     /// How far it is.
@@ -87,8 +87,8 @@ pub struct Audit {
 pub struct AuditPlacement {
     /// On how many units segments like this volume's lie, those included that are leaving.
     pub units: u32,
-    /// How many of those are taken for captured.
-    pub captured: u32,
+    /// How many of those are taken for compromised.
+    pub compromised: u32,
     /// Copies of each segment.
     pub replicas: u8,
     /// What is in their place: `k+m`.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What somebody enrols with. It is shown once.
+/// What somebody joins with. It is shown once.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Token {
     /// Good for one certificate.
@@ -11,7 +11,7 @@ pub struct Token {
     /// Until then.
     #[schema(format = DateTime)]
     pub expires: String,
-    /// The authority's fingerprint, by which whoever enrols knows the
+    /// The authority's fingerprint, by which whoever joins knows the
     /// controllers: `sha256:…`.
     pub authority: String,
 }
@@ -19,7 +19,7 @@ pub struct Token {
 /// To become somebody.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Enrol {
+pub struct Join {
     /// The token that an administrator handed out.
     pub token: String,
     /// A signing request (PKCS #10 in PEM) for one's own key.

@@ -1,11 +1,11 @@
-//! Chains: the boxes between volumes and whoever uses them.
+//! Chains: the filters between volumes and whoever uses them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::described::VmSchema;
 
-/// The boxes between a volume and whoever uses it.
+/// The filters between a volume and whoever uses it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Chain {
     /// `chain-…`.
@@ -24,8 +24,8 @@ pub struct Chain {
     pub vm: Option<String>,
     /// Grows by one with every change.
     pub revision: u64,
-    /// The boxes, the uppermost first.
-    pub boxes: Vec<ChainBox>,
+    /// The filters, the uppermost first.
+    pub filters: Vec<ChainFilter>,
     /// The policy, as it was written.
     pub policy: String,
     /// When it was changed last.
@@ -35,10 +35,10 @@ pub struct Chain {
     pub attachments: Vec<ChainUse>,
 }
 
-/// A box of a chain.
+/// A filter of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ChainBox {
-    /// Whose name no other box of the chain has.
+pub struct ChainFilter {
+    /// Whose name no other filter of the chain has.
     pub name: String,
     /// What it is.
     pub kind: String,
@@ -68,7 +68,7 @@ pub struct ChainUse {
     pub problem: Option<String>,
 }
 
-/// What the boxes of an attachment have told.
+/// What the filters of an attachment have told.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Events {
     /// In order: objects, with the fields that docs/chains.md names.
@@ -84,10 +84,10 @@ pub struct Events {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApplyChain {
-    /// The boxes, in TOML, with the volume that they are for.
+    /// The filters, in TOML, with the volume that they are for.
     #[schema(
         max_length = 65536,
-        example = "volume = \"disk\"\n[[box]]\nkind = \"rate\"\niops = 2000\n"
+        example = "volume = \"disk\"\n[[filter]]\nkind = \"rate\"\niops = 2000\n"
     )]
     pub policy: String,
 }

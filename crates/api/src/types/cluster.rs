@@ -159,16 +159,16 @@ pub struct UnitsWanted {
     pub copysets: u64,
 }
 
-/// A copyset that is mended, or waits for it.
+/// A copyset that is repaired, or waits for it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct MendTask {
+pub struct RepairTask {
     /// Its number.
     pub copyset: u16,
     /// The units that may lack something.
     pub filling: Vec<String>,
     /// The units that are replaced.
     pub leaving: Vec<String>,
-    /// The host that mends it now.
+    /// The host that repairs it now.
     pub host: Option<String>,
     /// So many segments has it compared,
     pub segments_done: u64,
@@ -263,10 +263,10 @@ pub struct Status {
     /// Segments with blocks that have fewer copies than they should: units
     /// were away when those were written.
     #[serde(default)]
-    pub thin_segments: u64,
+    pub degraded_segments: u64,
     /// How many such blocks there are at most: some may have been freed since.
     #[serde(default)]
-    pub thin_blocks: u64,
+    pub degraded_blocks: u64,
     /// What needs somebody's attention, one sentence each.
     pub problems: Vec<String>,
 }

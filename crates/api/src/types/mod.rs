@@ -26,10 +26,10 @@ pub use audits::{
     AUDIT_FILES_MAX, AUDIT_UNITS_MAX, Audit, AuditFile, AuditFileSystem, AuditFiles, AuditFound,
     AuditHeld, AuditKey, AuditLength, AuditListing, AuditPlacement, AuditSealed, AuditVolume,
 };
-pub use certificates::{AuthorityView, Certificate, Enrol, Renew, Token};
-pub use chains::{ApplyChain, Chain, ChainBox, ChainUse, Events};
+pub use certificates::{AuthorityView, Certificate, Join, Renew, Token};
+pub use chains::{ApplyChain, Chain, ChainFilter, ChainUse, Events};
 pub use cluster::{
-    AddKey, AddUnit, DrainUnits, Key, MendTask, RemoveUnit, RotateKey, Scrub, SetZone, Status,
+    AddKey, AddUnit, DrainUnits, Key, RemoveUnit, RepairTask, RotateKey, Scrub, SetZone, Status,
     Unit, UnitFact, UnitMoved, UnitZone, UnitsWanted,
 };
 pub use images::{Image, MarkImage, Preload, PreloadImage};

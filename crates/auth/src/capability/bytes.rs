@@ -14,7 +14,7 @@ pub const ITEMS_MAX: usize = 1024;
 const LEASE: u16 = 1;
 const READ: u16 = 2;
 const FREE: u16 = 3;
-const MEND: u16 = 4;
+const REPAIR: u16 = 4;
 const COUNT: u16 = 5;
 
 /// Why bytes are no capability.
@@ -67,14 +67,14 @@ impl Capability {
                 segments.iter().for_each(|id| items.put_u64(id.bits()));
                 (FREE, segments.len(), none)
             }
-            Scope::Mend { copysets, units } => {
+            Scope::Repair { copysets, units } => {
                 for copyset in copysets {
                     items.put_u64(copyset.number().into());
                 }
                 assert!(units.len() <= ITEMS_MAX, "{} units", units.len());
                 items.put_u64(units.len() as u64);
                 units.iter().for_each(|unit| items.put_u128(unit.as_u128()));
-                (MEND, copysets.len(), none)
+                (REPAIR, copysets.len(), none)
             }
             Scope::Count { leases } => {
                 items.put_u64(*leases);
@@ -120,7 +120,7 @@ impl Capability {
         if count > ITEMS_MAX {
             return Err(Some(BadCapability::Items));
         }
-        let cluster = ClusterId::from_random(reader.u128().or_end()?);
+        let cluster = ClusterId::from_u128(reader.u128().or_end()?);
         let holder = reader.array().or_end()?;
         let made = Millis(reader.u64().or_end()? as i64);
         let ends = Millis(reader.u64().or_end()? as i64);
@@ -159,7 +159,7 @@ impl Capability {
                 }
                 Scope::Free { segments }
             }
-            MEND => {
+            REPAIR => {
                 let numbers = items(reader)?.into_iter();
                 let ids = numbers.map(|number| CopysetId::new(number.try_into().ok()?));
                 let copysets = ids.collect::<Option<_>>().ok_or(BadCapability::Items)?;
@@ -169,9 +169,9 @@ impl Capability {
                 }
                 let mut units = Vec::new();
                 for _ in 0..count {
-                    units.push(UnitId::from_random(reader.u128().or_end()?));
+                    units.push(UnitId::from_u128(reader.u128().or_end()?));
                 }
-                Scope::Mend { copysets, units }
+                Scope::Repair { copysets, units }
             }
             COUNT => match items(reader)?[..] {
                 [leases] => Scope::Count { leases },

@@ -73,7 +73,7 @@ pub enum Scope {
         segments: Vec<SegmentId>,
     },
     /// To compare copies, and put what one lacks.
-    Mend {
+    Repair {
         /// Whose segments.
         copysets: Vec<CopysetId>,
         /// On which units they may be changed; on the others they are read.
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn lines_and_fences_differ_between_clusters_and_from_each_other() {
-        let clusters = [1, 2].map(ClusterId::from_random);
-        let (lineage, volume) = (Lineage::from_random(3), VolumeId::from_random(3));
+        let clusters = [1, 2].map(ClusterId::from_u128);
+        let (lineage, volume) = (Lineage::from_u128(3), VolumeId::from_u128(3));
         let mut all: Vec<u64> = Vec::new();
         for cluster in clusters {
             all.push(Line::of(cluster, lineage).0);

@@ -109,7 +109,7 @@ mod tests {
 
     fn of(scope: Scope) -> Capability {
         Capability {
-            cluster: ClusterId::from_random(1),
+            cluster: ClusterId::from_u128(1),
             holder: [9; 32],
             made: Millis(-5),
             ends: Millis(60_000),
@@ -145,9 +145,9 @@ mod tests {
                 prop::collection::vec(0_u16..4096, 0..20),
                 prop::collection::vec(any::<u128>(), 0..20)
             )
-                .prop_map(|(ids, units)| Scope::Mend {
+                .prop_map(|(ids, units)| Scope::Repair {
                     copysets: ids.into_iter().filter_map(CopysetId::new).collect(),
-                    units: units.into_iter().map(UnitId::from_random).collect(),
+                    units: units.into_iter().map(UnitId::from_u128).collect(),
                 }),
             any::<u64>().prop_map(|leases| Scope::Count { leases }),
         ]

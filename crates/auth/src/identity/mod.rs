@@ -31,4 +31,4 @@ pub use tls::{
     Credentials, ServerTls, TlsError, certificate_end, certificate_fingerprint, certificate_key,
     client_config, pinned_client_config, server_config, trusting_client_config,
 };
-pub use token::{BadToken, EnrolmentToken, TokenHash};
+pub use token::{BadToken, JoinToken, TokenHash};

@@ -9,7 +9,7 @@ use crate::identity::AuthorityError;
 pub struct KeyRequest {
     /// The private key, PKCS #8 in PEM.
     pub key_pem: Zeroizing<String>,
-    /// The signing request, PKCS #10 in PEM. It proves that the asker has the
+    /// The signing request, PKCS #10 in PEM. It proves that the principal has the
     /// key and claims nothing else: the authority knows whom it signs.
     pub request_pem: String,
 }

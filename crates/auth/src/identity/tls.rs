@@ -104,7 +104,7 @@ impl Credentials<'_> {
 }
 
 /// A server of TLS 1.3 whose clients may show a certificate, signed by one of
-/// the authorities. Those that show none can be told so, and can enrol.
+/// the authorities. Those that show none can be told so, and can join.
 ///
 /// # Errors
 /// [`TlsError`].

@@ -1,4 +1,4 @@
-//! One-time enrolment tokens: whoever shows one is signed a certificate.
+//! One-time join tokens: whoever shows one is signed a certificate.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -9,11 +9,11 @@ use world::Random;
 use zeroize::Zeroizing;
 
 /// What a token begins with, so that people and scanners know one.
-const PREFIX: &str = "scree-enrol-";
+const PREFIX: &str = "scree-join-";
 
 /// 256 random bits, worth one certificate. Wiped from memory when dropped,
-/// printed only by [`EnrolmentToken::reveal`].
-pub struct EnrolmentToken(Zeroizing<[u8; 32]>);
+/// printed only by [`JoinToken::reveal`].
+pub struct JoinToken(Zeroizing<[u8; 32]>);
 
 /// What is kept of a token: nothing that could be shown in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,10 +21,10 @@ pub struct TokenHash(pub [u8; 32]);
 
 /// A text that is no token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this is not an enrolment token: scree-enrol- and 64 hex digits")]
+#[error("this is not an join token: scree-join- and 64 hex digits")]
 pub struct BadToken;
 
-impl EnrolmentToken {
+impl JoinToken {
     /// A new token.
     #[must_use]
     pub fn generate(random: &dyn Random) -> Self {
@@ -52,13 +52,13 @@ impl EnrolmentToken {
     }
 }
 
-impl fmt::Debug for EnrolmentToken {
+impl fmt::Debug for JoinToken {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("EnrolmentToken(..)")
+        formatter.write_str("JoinToken(..)")
     }
 }
 
-impl FromStr for EnrolmentToken {
+impl FromStr for JoinToken {
     type Err = BadToken;
 
     fn from_str(text: &str) -> Result<Self, BadToken> {
@@ -88,12 +88,9 @@ mod tests {
     #[test]
     fn a_token_is_read_back_and_only_its_own_hash_matches() {
         let random = SimulatedRandom::new(1);
-        let (one, other) = (
-            EnrolmentToken::generate(&random),
-            EnrolmentToken::generate(&random),
-        );
+        let (one, other) = (JoinToken::generate(&random), JoinToken::generate(&random));
         let text = one.reveal();
-        let read: EnrolmentToken = text.parse().expect("a token");
+        let read: JoinToken = text.parse().expect("a token");
         assert_eq!(read.hash(), one.hash());
         assert_ne!(read.hash(), other.hash());
         assert!(!format!("{one:?}").contains(&text[PREFIX.len()..]));
@@ -101,17 +98,17 @@ mod tests {
 
     #[test]
     fn what_is_no_token_is_refused() {
-        let token = EnrolmentToken::generate(&SimulatedRandom::new(1)).reveal();
+        let token = JoinToken::generate(&SimulatedRandom::new(1)).reveal();
         let texts = [
             "",
-            "scree-enrol-",
+            "scree-join-",
             &token[1..],
             &token[..token.len() - 1],
             &token.to_uppercase(),
-            &token.replace("scree-enrol-", "scree-enrol-0"),
+            &token.replace("scree-join-", "scree-join-0"),
         ];
         for text in texts {
-            assert!(text.parse::<EnrolmentToken>().is_err(), "{text:?}");
+            assert!(text.parse::<JoinToken>().is_err(), "{text:?}");
         }
     }
 }

@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_scan_of_one_volume_leaves_another_its_share() {
-        let [quiet, scans] = [1, 2].map(VolumeId::from_random);
+        let [quiet, scans] = [1, 2].map(VolumeId::from_u128);
         let mut areas = Areas::new(&Division::default(), 400);
         let mut evicted = Vec::new();
         for number in 0..50 {
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn volumes_that_want_more_than_there_is_keep_most_of_their_loops() {
         let mut areas = Areas::new(&Division::default(), 404);
-        let volumes = [1, 2].map(VolumeId::from_random);
+        let volumes = [1, 2].map(VolumeId::from_u128);
         let mut hits = [0; 2];
         let (mut evicted, mut there) = (Vec::new(), HashSet::new());
         for number in (0..20).flat_map(|_| 0..60) {
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_volume_at_its_bound_gives_its_own() {
-        let [bound, other] = [1, 2].map(VolumeId::from_random);
+        let [bound, other] = [1, 2].map(VolumeId::from_u128);
         let mut areas = Areas::new(&Division::default(), 400);
         let mut evicted = Vec::new();
         areas.bound_share(bound, Some(20));
@@ -301,7 +301,7 @@ mod tests {
 
     fn image(number: u128) -> Area {
         Area::Image {
-            of: Some(Lineage::from_random(number)),
+            of: Some(Lineage::from_u128(number)),
             pinned: false,
         }
     }
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!((of_first.count(), areas.sizes()[1]), (50, (200, 200)));
         // What stays takes from whoever has most.
         let pinned = Area::Image {
-            of: Some(Lineage::from_random(3)),
+            of: Some(Lineage::from_u128(3)),
             pinned: true,
         };
         evicted.clear();
@@ -336,7 +336,7 @@ mod tests {
     /// Volumes that were here once had as much as those that are, for ever.
     #[test]
     fn what_nobody_uses_makes_room_for_who_is_used() {
-        let volumes = [1, 2, 3].map(VolumeId::from_random);
+        let volumes = [1, 2, 3].map(VolumeId::from_u128);
         let mut areas = Areas::new(&Division::default(), 400);
         let fill = |areas: &mut Areas, of: usize, count: u64| {
             let mut gone = [0; 3];
@@ -377,7 +377,7 @@ mod tests {
         for number in 1000..3000 {
             areas.insert(image(1), id(number), &mut evicted);
             areas.insert(
-                Area::Active(VolumeId::from_random(1)),
+                Area::Active(VolumeId::from_u128(1)),
                 id(number + 5000),
                 &mut evicted,
             );

@@ -88,7 +88,7 @@ impl Rig {
 }
 
 fn active(volume: u64) -> Area {
-    Area::Active(VolumeId::from_random(volume.into()))
+    Area::Active(VolumeId::from_u128(volume.into()))
 }
 
 #[test]

@@ -2,13 +2,13 @@
 //! written to it (docs/chains.md, "Reconstruction").
 //!
 //! ```text
-//!  1. read     partitions and file systems, in a thread that asks the box for blocks;
+//!  1. read     partitions and file systems, in a thread that asks the filter for blocks;
 //!              what is written meanwhile is kept
 //!  2. follow   what was kept, and what is written from then on
 //!  3. anew     when another file system may be there: 1 again, and 2 goes on meanwhile
 //! ```
 //!
-//! Invariants: it asks nothing itself, but has its box ask ([`Follower::next`]); it never
+//! Invariants: it asks nothing itself, but has its filter ask ([`Follower::next`]); it never
 //! waits; what it keeps is bounded. What is written is told in order, each write once.
 
 mod disk;

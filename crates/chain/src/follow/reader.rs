@@ -1,8 +1,8 @@
-//! Reading a disk's partition table and file systems, in a thread that asks the box for
-//! what lies where: the box alone may ask the disk.
+//! Reading a disk's partition table and file systems, in a thread that asks the filter for
+//! what lies where: the filter alone may ask the disk.
 //!
 //! ```text
-//!  reader's thread ── where, how long ──▶ box ── read ──▶ below
+//!  reader's thread ── where, how long ──▶ filter ── read ──▶ below
 //!                  ◀─────── bytes ─────────
 //!                  ────── what was found ─▶
 //! ```
@@ -32,7 +32,7 @@ impl Area {
     }
 }
 
-/// What the reader asks the box.
+/// What the reader asks the filter.
 pub struct Ask {
     pub offset: u64,
     pub length: usize,

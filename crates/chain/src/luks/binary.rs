@@ -240,15 +240,15 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_copy_counts_and_the_other_one_is_mended() {
+    fn the_newer_copy_counts_and_the_other_one_is_repaired() {
         for (first, second, expected) in [
             (3, 3, (3, None)),
             (4, 3, (4, Some(Copy::Second))),
             (3, 4, (4, Some(Copy::First))),
         ] {
-            let (read, mend) = Binary::read(&disk(first, second)).expect("valid");
+            let (read, repair) = Binary::read(&disk(first, second)).expect("valid");
             assert_eq!(read, binary(expected.0));
-            assert_eq!(mend, expected.1);
+            assert_eq!(repair, expected.1);
         }
     }
 
@@ -258,8 +258,8 @@ mod tests {
         for at in (0..16 << 10).step_by(61) {
             let mut disk = whole.clone();
             disk[at] ^= 1 << (at % 8);
-            let (read, mend) = Binary::read(&disk).expect("the second is valid");
-            assert_eq!((read, mend), (binary(7), Some(Copy::First)), "byte {at}");
+            let (read, repair) = Binary::read(&disk).expect("the second is valid");
+            assert_eq!((read, repair), (binary(7), Some(Copy::First)), "byte {at}");
             disk[(16 << 10) + at] ^= 1;
             Binary::read(&disk).expect_err("none is valid");
         }

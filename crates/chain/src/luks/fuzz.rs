@@ -75,14 +75,14 @@ fn check(disk: &[u8]) {
     let end = 2 * header.binary.header_bytes as usize;
     again.resize(again.len().max(end), 0);
     for copy in [Copy::First, Copy::Second] {
-        for step in header.mend(copy, &random) {
+        for step in header.repair(copy, &random) {
             if let Step::Write { offset, bytes } = step {
                 again[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
             }
         }
     }
-    let (read, mended) = Header::read(&again).expect("it was just written");
-    assert_eq!(mended, None);
+    let (read, repaired) = Header::read(&again).expect("it was just written");
+    assert_eq!(repaired, None);
     assert_eq!(read.binary, header.binary);
     assert_eq!(read.layout, header.layout);
 }

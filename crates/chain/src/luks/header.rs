@@ -46,7 +46,7 @@ impl Header {
     /// # Errors
     /// [`HeaderError`].
     pub fn read(disk: &[u8]) -> Result<(Self, Option<Copy>), HeaderError> {
-        let (binary, mend) = Binary::read(disk)?;
+        let (binary, repair) = Binary::read(disk)?;
         let tree: Value = serde_json::from_str(&binary.json)
             .map_err(|error| HeaderError::Json(error.to_string()))?;
         let layout = layout_of(&tree, binary.header_bytes)?;
@@ -55,12 +55,12 @@ impl Header {
             tree,
             layout,
         };
-        Ok((header, mend))
+        Ok((header, repair))
     }
 
     /// Writes one of its copies anew.
     #[must_use]
-    pub fn mend(&self, copy: Copy, random: &dyn world::Random) -> Vec<Step> {
+    pub fn repair(&self, copy: Copy, random: &dyn world::Random) -> Vec<Step> {
         vec![self.step(copy, random), Step::Flush]
     }
 

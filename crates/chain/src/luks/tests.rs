@@ -38,8 +38,8 @@ pub(super) fn formatted(random: &SimulatedRandom) -> (Vec<u8>, Header, KeyBytes)
 fn what_was_formatted_is_read_and_opens() {
     let random = SimulatedRandom::new(1);
     let (disk, header, key) = formatted(&random);
-    let (read, mend) = Header::read(&disk).expect("read");
-    assert_eq!(mend, None);
+    let (read, repair) = Header::read(&disk).expect("read");
+    assert_eq!(repair, None);
     assert_eq!(read.layout(), header.layout());
     assert_eq!(read.unlock(&disk, b"secret"), Ok(key));
     assert_eq!(
@@ -134,13 +134,13 @@ fn a_change_that_is_broken_off_leaves_a_disk_that_opens() {
         let (header, _) = Header::read(&disk).expect("one copy is valid");
         assert_eq!(header.unlock(&disk, b"secret").as_ref(), Ok(&key));
         carry_out(&mut disk, std::slice::from_ref(step));
-        let (header, mend) = Header::read(&disk).expect("one copy is valid");
+        let (header, repair) = Header::read(&disk).expect("one copy is valid");
         assert_eq!(header.unlock(&disk, b"secret").as_ref(), Ok(&key));
-        let mut mended = disk.clone();
-        let steps = mend.map(|copy| header.mend(copy, &random));
-        carry_out(&mut mended, &steps.unwrap_or_default());
-        let (same, mend) = Header::read(&mended).expect("both are valid");
-        assert_eq!((same.layout(), mend), (header.layout(), None));
+        let mut repaired = disk.clone();
+        let steps = repair.map(|copy| header.repair(copy, &random));
+        carry_out(&mut repaired, &steps.unwrap_or_default());
+        let (same, repair) = Header::read(&repaired).expect("both are valid");
+        assert_eq!((same.layout(), repair), (header.layout(), None));
     }
 }
 
@@ -181,8 +181,8 @@ fn a_reencryption_has_two_keys_until_it_ends() {
             let steps = header.advance(boundary, &random).expect("it goes on");
             carry_out(&mut disk, &steps);
         }
-        let (read, mend) = Header::read(&disk).expect("read");
-        assert_eq!((read.layout(), mend), (header.layout(), None));
+        let (read, repair) = Header::read(&disk).expect("read");
+        assert_eq!((read.layout(), repair), (header.layout(), None));
         let run = read.layout().run.as_ref().expect("it is under way");
         assert_eq!((run.to, run.boundary, read.layout().done), (3, boundary, 0));
         let both = read.unlock_both(&disk, b"secret").expect("it opens");
@@ -318,8 +318,8 @@ fn cryptsetup_opens_what_was_formatted() {
     ];
     cryptsetup(&add, &[&good, &image, &more]);
     let disk = files.read("image");
-    let (mut header, mend) = Header::read(&disk).expect("read");
-    assert_eq!(mend, None);
+    let (mut header, repair) = Header::read(&disk).expect("read");
+    assert_eq!(repair, None);
     let key = header.unlock(&disk, b"from outside").expect("it opens");
     assert_eq!(header.unlock(&disk, b"secret").as_ref(), Ok(&key));
     // And goes on there after a change of ours.
@@ -350,8 +350,8 @@ fn what_cryptsetup_formats_is_opened() {
         format.extend(["--pbkdf-force-iterations", iterations]);
         cryptsetup(&format, &[&image, &key]);
         let disk = files.read("image");
-        let (header, mend) = Header::read(&disk).expect("read");
-        assert_eq!(mend, None);
+        let (header, repair) = Header::read(&disk).expect("read");
+        assert_eq!(repair, None);
         assert_eq!(header.layout().sector_bytes.to_string(), sector);
         header.unlock(&disk, b"secret").expect("it opens");
     }

@@ -1,4 +1,4 @@
-//! AES-XTS (IEEE 1619), sector by sector, as `aes-xts-plain64` means it: of headers and boxes
+//! AES-XTS (IEEE 1619), sector by sector, as `aes-xts-plain64` means it: of headers and filters
 //! with 256 bits, and with 128 where it is measured what that would cost.
 //!
 //! ```text

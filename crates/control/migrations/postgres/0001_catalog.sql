@@ -173,9 +173,9 @@ CREATE TABLE lease_salts (
 -- Segments with slots of which some unit has no copy: it was away when they
 -- were put. Noted before the version that names them is committed; gone when
 -- the segment is.
-CREATE TABLE thin_segments (
+CREATE TABLE degraded_segments (
     segment BIGINT NOT NULL PRIMARY KEY,
     volume  TEXT   NOT NULL,
     slots   BIGINT NOT NULL CHECK (slots > 0)
 );
-CREATE INDEX thin_segments_volume ON thin_segments (volume);
+CREATE INDEX degraded_segments_volume ON degraded_segments (volume);

@@ -1,4 +1,4 @@
--- How each unit stands in a copyset (docs/units.md, "Mending"). A unit that leaves
+-- How each unit stands in a copyset (docs/units.md, "Repair"). A unit that leaves
 -- has its place together with the one that replaces it.
 ALTER TABLE copyset_members DROP CONSTRAINT copyset_members_pkey;
 ALTER TABLE copyset_members DROP CONSTRAINT copyset_members_copyset_unit_key;
@@ -18,7 +18,7 @@ CREATE UNIQUE INDEX copyset_members_place ON copyset_members (copyset, place)
 CREATE INDEX copyset_members_unit ON copyset_members (unit);
 -- Which of them lacks what was noted so far nobody knows.
 UPDATE copyset_members SET state = 'filling', missed = 1
-    WHERE copyset IN (SELECT segment / 68719476736 FROM thin_segments);
+    WHERE copyset IN (SELECT segment / 68719476736 FROM degraded_segments);
 ALTER TABLE cluster ADD COLUMN joined BIGINT NOT NULL DEFAULT 0;
 -- No copyset is planned over it any more.
 ALTER TABLE units ADD COLUMN draining BIGINT NOT NULL DEFAULT 0;

@@ -20,12 +20,12 @@ CREATE TABLE party_keys (
 CREATE INDEX party_keys_party ON party_keys (party);
 
 -- Tokens that are good for one certificate each, by their SHA-256.
-CREATE TABLE enrolments (
+CREATE TABLE join_tokens (
     hash       BLOB    NOT NULL PRIMARY KEY,
     party      TEXT    NOT NULL REFERENCES parties (id) ON DELETE CASCADE,
     expires_ms INTEGER NOT NULL
 ) STRICT;
-CREATE INDEX enrolments_party ON enrolments (party);
+CREATE INDEX joins_party ON join_tokens (party);
 
 -- Who changed what. A row is written in the transaction that it tells of.
 CREATE TABLE audit (

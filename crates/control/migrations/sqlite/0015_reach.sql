@@ -1,7 +1,7 @@
 -- What a host reaches (docs/service.md, "What a host reaches").
 
 -- The host that had a volume last, for what is left of one that is gone: its
--- versions that snapshots hold, its frees, its thin segments.
+-- versions that snapshots hold, its frees, its degraded segments.
 CREATE TABLE departed (
     volume    TEXT NOT NULL PRIMARY KEY,
     last_host TEXT NOT NULL

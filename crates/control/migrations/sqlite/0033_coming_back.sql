@@ -20,7 +20,7 @@ ALTER TABLE copyset_members ADD COLUMN in_flight_set INTEGER;
 -- in part, since it became whole last.
 ALTER TABLE copyset_members ADD COLUMN is_unknown INTEGER NOT NULL DEFAULT 0;
 -- Whose word was taken that a unit may lack something, until all of its copysets are whole.
-CREATE TABLE unit_doubts (
+CREATE TABLE unit_suspicions (
     unit     TEXT    NOT NULL,
     host     TEXT    NOT NULL,
     is_older INTEGER NOT NULL,

@@ -10,7 +10,7 @@ use sqlx::{AnyConnection, Row as _};
 
 use super::projects::{limit, not_found};
 use super::rows::VolumeRow;
-use super::{Asker, DatabaseError};
+use super::{DatabaseError, Principal};
 
 /// What is to be added to a project.
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,18 +70,18 @@ pub(super) async fn account_of(
 /// [`DatabaseError::Forbidden`].
 pub(super) async fn check_membership(
     change: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     volume: &VolumeRow,
 ) -> Result<(), DatabaseError> {
     let (Some(project), Some(owner)) = (volume.project, volume.owner) else {
         return Ok(());
     };
-    if asker.party.is_administrator || is_member(change, project, owner).await? {
+    if principal.party.is_administrator || is_member(change, project, owner).await? {
         return Ok(());
     }
-    let (name, user) = (&volume.name, asker.party.subject.name());
+    let (name, user) = (&volume.name, principal.party.subject.name());
     Err(DatabaseError::Forbidden {
-        reason: match owner == asker.party.id {
+        reason: match owner == principal.party.id {
             true => format!(
                 "you are no longer in project {:?}, on whose account volume {name:?} is, so \
                  nothing can be added to it; put it on another's first: `scree volume give {name} \
@@ -103,7 +103,7 @@ pub(super) async fn check_membership(
 /// [`DatabaseError::Quota`].
 pub(super) async fn check_quota(
     change: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     project: Option<ProjectId>,
     more: More,
 ) -> Result<(), DatabaseError> {
@@ -143,8 +143,8 @@ pub(super) async fn check_quota(
             .await?;
         let has = has.cast_unsigned();
         if has.saturating_add(more) > limit {
-            let is_insider = asker.party.is_administrator
-                || is_member(&mut *change, project, asker.party.id).await?;
+            let is_insider = principal.party.is_administrator
+                || is_member(&mut *change, project, principal.party.id).await?;
             if !is_insider {
                 return Err(DatabaseError::Quota {
                     reason: "its owner's quota is used up; the owner can delete something, or ask \

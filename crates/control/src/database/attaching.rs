@@ -10,7 +10,7 @@ use world::Millis;
 use super::attachments::{AttachmentRow, attachment_named, attachment_of, may_see, of_volume};
 use super::rights::{check_host, check_volume, refuse_if_deleting};
 use super::rows::{self, VolumeRow};
-use super::{Asker, Database, DatabaseError, Need, Right, audit};
+use super::{Database, DatabaseError, Need, Principal, Right, audit};
 
 /// An attachment to be made.
 #[derive(Debug, Clone)]
@@ -35,25 +35,25 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`] and [`DatabaseError::Forbidden`] if the volume, the
-    /// host or the VM is not for the asker; [`DatabaseError::Refused`] if the volume is
+    /// host or the VM is not for the principal; [`DatabaseError::Refused`] if the volume is
     /// attached in another way, or being deleted; [`DatabaseError::Quota`] of read-only
     /// attachments; [`DatabaseError::OtherRequest`].
     pub async fn attach(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         new: &NewAttachment,
     ) -> Result<AttachmentRow, DatabaseError> {
-        act!(self, asker, change, {
-            if let Some(made) = asker.made_before(&mut *change).await? {
-                let seen = attachment_named(&mut *change, asker, &made).await;
-                return seen.map_err(super::asker::gone_since);
+        act!(self, principal, change, {
+            if let Some(made) = principal.made_before(&mut *change).await? {
+                let seen = attachment_named(&mut *change, principal, &made).await;
+                return seen.map_err(super::principal::gone_since);
             }
             let need = Need::Have(match new.access {
                 Access::ReadOnly => Right::Read,
                 Access::ReadWrite => Right::Use,
             });
-            let volume = check_volume(&mut *change, asker, new.volume, need).await?;
-            check_host(&mut *change, asker, new.host, new.vm.as_deref()).await?;
+            let volume = check_volume(&mut *change, principal, new.volume, need).await?;
+            check_host(&mut *change, principal, new.host, new.vm.as_deref()).await?;
             refuse_if_deleting(&volume)?;
             let name = &volume.name;
             let others = of_volume(&mut *change, new.volume).await?;
@@ -62,16 +62,16 @@ impl Database {
                 .find(|one| (one.host, &one.vm, one.access) == (new.host, &new.vm, new.access));
             // Whose wish it is not must not renew it, nor hear of it.
             if let Some(same) = same
-                && !may_see(&mut *change, asker, same).await?
+                && !may_see(&mut *change, principal, same).await?
             {
                 let reason = format!("volume {name:?} is attached so by another user");
                 return Err(DatabaseError::Refused { reason });
             }
             let place = audit::place(&mut *change, new.host, new.vm.as_deref()).await?;
             let target = format!("{} {name} to {place}", volume.id);
-            asker.note(&mut *change, "attach", target).await?;
+            principal.note(&mut *change, "attach", target).await?;
             if let Some(same) = same {
-                asker.note_made(&mut *change, same.id).await?;
+                principal.note_made(&mut *change, same.id).await?;
                 if !same.is_wanted || same.state != AttachmentState::Attached {
                     wish(&mut *change, same, true, false).await?;
                 }
@@ -82,17 +82,17 @@ impl Database {
             };
             if let Some(other) = others.iter().find(excludes) {
                 return Err(DatabaseError::Refused {
-                    reason: match may_see(&mut *change, asker, other).await? {
-                        true => in_use(&volume.name_for(asker.party.id), other),
+                    reason: match may_see(&mut *change, principal, other).await? {
+                        true => in_use(&volume.name_for(principal.party.id), other),
                         false => format!("volume {name:?} is attached by another user"),
                     },
                 });
             }
             if new.access == Access::ReadOnly {
-                refuse_too_many(&mut *change, asker, new.host).await?;
+                refuse_too_many(&mut *change, principal, new.host).await?;
             }
-            insert(&mut *change, asker, new, &volume).await?;
-            asker.note_made(&mut *change, new.id).await?;
+            insert(&mut *change, principal, new, &volume).await?;
+            principal.note_made(&mut *change, new.id).await?;
             super::hosts::assign(&mut *change, new.host).await?;
             attachment_of(change, new.id).await
         })
@@ -101,15 +101,15 @@ impl Database {
     /// Asks for the end of an attachment: by force without the guest's consent.
     ///
     /// # Errors
-    /// [`DatabaseError::NotFound`], also if the asker may not see it.
+    /// [`DatabaseError::NotFound`], also if the principal may not see it.
     pub async fn detach(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         id: AttachmentId,
         is_forced: bool,
     ) -> Result<AttachmentRow, DatabaseError> {
-        act!(self, asker, change, {
-            let attachment = attachment_named(&mut *change, asker, &id.to_string()).await?;
+        act!(self, principal, change, {
+            let attachment = attachment_named(&mut *change, principal, &id.to_string()).await?;
             if attachment.state != AttachmentState::Detached {
                 // What was to end by force is not asked for its consent again.
                 let is_forced = is_forced || attachment.is_forced;
@@ -119,7 +119,7 @@ impl Database {
                 let vm = attachment.vm.as_deref();
                 let place = audit::place(&mut *change, attachment.host, vm).await?;
                 let target = format!("{volume} from {place}{how}");
-                asker.note(&mut *change, "detach", target).await?;
+                principal.note(&mut *change, "detach", target).await?;
             }
             attachment_of(change, id).await
         })
@@ -178,10 +178,10 @@ pub(super) async fn wish(
 /// more.
 async fn refuse_too_many(
     change: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     host: PartyId,
 ) -> Result<(), DatabaseError> {
-    if asker.party.is_administrator {
+    if principal.party.is_administrator {
         return Ok(());
     }
     let count: i64 = sqlx::query_scalar(
@@ -189,7 +189,7 @@ async fn refuse_too_many(
          AND access = 'read-only' AND state <> 'detached'",
     )
     .bind(host.to_string())
-    .bind(asker.party.id.to_string())
+    .bind(principal.party.id.to_string())
     .fetch_one(change)
     .await?;
     if count < i64::from(READ_ONLY_ATTACHMENTS_MAX) {
@@ -205,7 +205,7 @@ async fn refuse_too_many(
 
 async fn insert(
     change: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     new: &NewAttachment,
     volume: &VolumeRow,
 ) -> Result<(), DatabaseError> {
@@ -222,7 +222,7 @@ async fn insert(
     .bind(version.map(|version| version.number.cast_signed()))
     .bind(new.created.0)
     .bind(new.vm.clone())
-    .bind(asker.party.id.to_string())
+    .bind(principal.party.id.to_string())
     .execute(&mut *change)
     .await?;
     if new.access == Access::ReadOnly {

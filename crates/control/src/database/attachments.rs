@@ -16,7 +16,7 @@ use world::Millis;
 
 use super::rights::check_volume;
 use super::rows;
-use super::{Asker, ChainKey, Database, DatabaseError, Follower, Need, Right, Thing};
+use super::{ChainKey, Database, DatabaseError, Follower, Need, Principal, Right, Thing};
 
 /// An attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,17 +137,17 @@ pub(super) async fn is_attached(
 }
 
 impl Database {
-    /// The attachment with this id, if `asker` may see it: their own, or of a
+    /// The attachment with this id, if `principal` may see it: their own, or of a
     /// volume that they administer.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
     pub async fn attachment_for(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         id: &str,
     ) -> Result<AttachmentRow, DatabaseError> {
-        attachment_named(&mut *self.reader.acquire().await?, asker, id).await
+        attachment_named(&mut *self.reader.acquire().await?, principal, id).await
     }
 
     /// The attachment with this id.
@@ -220,43 +220,43 @@ impl Database {
     }
 }
 
-/// The attachment with this id, if `asker` may see it, and so end it.
+/// The attachment with this id, if `principal` may see it, and so end it.
 pub(super) async fn attachment_named(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     id: &str,
 ) -> Result<AttachmentRow, DatabaseError> {
     let not_found = || DatabaseError::not_found(Thing::Attachment, id);
     let parsed: AttachmentId = id.parse().map_err(|_| not_found())?;
     let attachment = attachment_of(&mut *connection, parsed).await?;
-    match may_see(connection, asker, &attachment).await? {
+    match may_see(connection, principal, &attachment).await? {
         true => Ok(attachment),
         false => Err(not_found()),
     }
 }
 
-/// Whether `asker` may see an attachment, and so end it: their own, or of a
+/// Whether `principal` may see an attachment, and so end it: their own, or of a
 /// volume that they administer.
 pub(super) async fn may_see(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     attachment: &AttachmentRow,
 ) -> Result<bool, DatabaseError> {
-    Ok(attachment.asked_by == Some(asker.party.id)
-        || administers(connection, asker, attachment.volume).await?)
+    Ok(attachment.asked_by == Some(principal.party.id)
+        || administers(connection, principal, attachment.volume).await?)
 }
 
-/// Whether `asker` administers a volume.
+/// Whether `principal` administers a volume.
 pub(super) async fn administers(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     volume: VolumeId,
 ) -> Result<bool, DatabaseError> {
     let need = Need::Have(Right::Administer);
-    match check_volume(connection, asker, volume, need).await {
+    match check_volume(connection, principal, volume, need).await {
         Ok(_) => Ok(true),
         // Its volume may be gone: administrators see it still.
-        Err(DatabaseError::NotFound { .. }) => Ok(asker.party.is_administrator),
+        Err(DatabaseError::NotFound { .. }) => Ok(principal.party.is_administrator),
         Err(DatabaseError::Forbidden { .. }) => Ok(false),
         Err(error) => Err(error),
     }

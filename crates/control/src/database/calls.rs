@@ -59,16 +59,16 @@ impl Database {
                 epoch,
                 count,
             } => json(self.reserve_serials(host, volume, epoch, count).await),
-            CatalogCall::MendTake {} => json(self.take_mending(host, reach.now()).await),
-            CatalogCall::MendLook { copyset, progress } => json(
-                self.look_mending(host, copyset, &progress, reach.now())
+            CatalogCall::RepairTake {} => json(self.take_repair(host, reach.now()).await),
+            CatalogCall::RepairLook { copyset, progress } => json(
+                self.look_repair(host, copyset, &progress, reach.now())
                     .await,
             ),
-            CatalogCall::MendEnd { copyset, end } => {
-                json(self.end_mending(host, copyset, &end, reach.now()).await)
+            CatalogCall::RepairEnd { copyset, end } => {
+                json(self.end_repair(host, copyset, &end, reach.now()).await)
             }
-            CatalogCall::DoubtUnit { unit, doubt } => {
-                json(self.doubt(host, unit, doubt, reach.now()).await)
+            CatalogCall::SuspicionUnit { unit, suspicion } => {
+                json(self.suspicion(host, unit, suspicion, reach.now()).await)
             }
             CatalogCall::NoteLeases { units } => json(self.note_leases(&units).await),
             CatalogCall::NotedLeases {} => json(self.noted_leases().await),

@@ -12,7 +12,7 @@ use base::{ChainId, PartyId, VolumeId};
 use sqlx::{AnyConnection, Row as _};
 
 use super::rights::{check_volume, refuse_if_deleting};
-use super::{Asker, Database, DatabaseError, Need, Right, VolumeRow, rows};
+use super::{Database, DatabaseError, Need, Principal, Right, VolumeRow, rows};
 
 /// Which volumes a chain writes, by the names that its policy has for them.
 pub type ChainVolumes = BTreeMap<String, VolumeId>;
@@ -24,12 +24,12 @@ fn refused(reason: String) -> DatabaseError {
 /// Refuses what chains of `volume` may not write.
 pub(super) async fn check(
     change: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     volume: &VolumeRow,
     named: &ChainVolumes,
 ) -> Result<(), DatabaseError> {
     for (name, &id) in named {
-        check_volume(&mut *change, asker, id, Need::Have(Right::Use)).await?;
+        check_volume(&mut *change, principal, id, Need::Have(Right::Use)).await?;
         let replica = super::volumes::by_id(&mut *change, id).await?;
         refuse_if_deleting(&replica)?;
         if id == volume.id {

@@ -1,10 +1,10 @@
-//! Chains: which boxes stand between a volume and who uses it, as its owner wrote
+//! Chains: which filters stand between a volume and who uses it, as its owner wrote
 //! them down (docs/chains.md, "Policies").
 //!
 //! * A volume has one chain for each VM that one was written for, and one for all
 //!   others.
 //! * Whoever changes one must be able to read and write the volume, beside
-//!   administering it: a box may send its content elsewhere.
+//!   administering it: a filter may send its content elsewhere.
 //! * Every change is a new wish of the attachments concerned: a host that has said
 //!   something of that wish has tried the chain.
 
@@ -18,7 +18,7 @@ use world::Millis;
 
 use super::rights::{check_volume, refuse_if_deleting};
 use super::{
-    Asker, ChainVolumes, Database, DatabaseError, Need, Page, Right, Thing, VolumeRow, rows,
+    ChainVolumes, Database, DatabaseError, Need, Page, Principal, Right, Thing, VolumeRow, rows,
 };
 use super::{chain_addresses, chain_volumes};
 
@@ -34,7 +34,7 @@ pub struct ChainRow {
     pub volume: VolumeId,
     /// Only in this VM; none: wherever no other one is for.
     pub vm: Option<String>,
-    /// The boxes, as its owner wrote them down.
+    /// The filters, as its owner wrote them down.
     pub policy: String,
     /// Grows by one with every change.
     pub revision: u64,
@@ -62,7 +62,7 @@ pub struct NewChain {
     pub volume: VolumeId,
     /// Only in this VM.
     pub vm: Option<String>,
-    /// The boxes.
+    /// The filters.
     pub policy: String,
     /// The volumes that they write beside this one.
     pub volumes: ChainVolumes,
@@ -115,14 +115,14 @@ pub(super) async fn forget(
     Ok(())
 }
 
-/// The volume, if `asker` may say which boxes it has.
+/// The volume, if `principal` may say which filters it has.
 async fn check(
     change: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     volume: VolumeId,
 ) -> Result<VolumeRow, DatabaseError> {
     for right in [Right::Administer, Right::Use] {
-        check_volume(&mut *change, asker, volume, Need::Have(right)).await?;
+        check_volume(&mut *change, principal, volume, Need::Have(right)).await?;
     }
     let row = super::volumes::by_id(change, volume).await?;
     refuse_if_deleting(&row)?;
@@ -156,12 +156,12 @@ impl Database {
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
     pub async fn check_watcher(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: VolumeId,
     ) -> Result<(), DatabaseError> {
         let connection = &mut *self.reader.acquire().await?;
         for right in [Right::Administer, Right::Read] {
-            check_volume(&mut *connection, asker, volume, Need::Have(right)).await?;
+            check_volume(&mut *connection, principal, volume, Need::Have(right)).await?;
         }
         Ok(())
     }
@@ -177,20 +177,20 @@ async fn by_id(connection: &mut AnyConnection, id: ChainId) -> Result<ChainRow, 
 
 impl Database {
     /// Puts a chain in the place of the one that a volume has, for the same VM; whether
-    /// that is news. The same boxes again are none.
+    /// that is news. The same filters again are none.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`] (the volume); [`DatabaseError::Forbidden`] unless the
-    /// asker administers the volume and may use it; [`DatabaseError::Refused`] if it is
-    /// being deleted, or of volumes or places that its boxes may not write;
+    /// principal administers the volume and may use it; [`DatabaseError::Refused`] if it is
+    /// being deleted, or of volumes or places that its filters may not write;
     /// [`DatabaseError::Quota`] of chains of one volume.
     pub async fn set_chain(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         new: &NewChain,
     ) -> Result<(ChainRow, bool), DatabaseError> {
-        act!(self, asker, change, {
-            let volume = check(&mut *change, asker, new.volume).await?;
+        act!(self, principal, change, {
+            let volume = check(&mut *change, principal, new.volume).await?;
             let vm = new.vm.as_deref().unwrap_or_default();
             let found = sqlx::query("SELECT * FROM chains WHERE volume = $1 AND vm = $2")
                 .bind(new.volume.to_string())
@@ -208,7 +208,7 @@ impl Database {
                 }
                 return Ok((old.clone(), false));
             }
-            chain_volumes::check(&mut *change, asker, &volume, &new.volumes).await?;
+            chain_volumes::check(&mut *change, principal, &volume, &new.volumes).await?;
             chain_addresses::check(&mut *change, &volume, &new.addresses).await?;
             if old.is_none() {
                 refuse_too_many(&mut *change, new.volume).await?;
@@ -231,24 +231,24 @@ impl Database {
             chain_addresses::set(&mut *change, kept.id, &new.addresses).await?;
             wish_anew(&mut *change, new.volume).await?;
             let target = format!("{} {}: {}", volume.id, volume.name, told(&kept));
-            asker.note(change, "apply-chain", target).await?;
+            principal.note(change, "apply-chain", target).await?;
             Ok((kept, true))
         })
     }
 
-    /// Ends a chain: the volume is served without boxes then, or through its other one.
+    /// Ends a chain: the volume is served without filters then, or through its other one.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`] as
     /// [`Database::set_chain`].
     pub async fn delete_chain(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         id: ChainId,
     ) -> Result<ChainRow, DatabaseError> {
-        act!(self, asker, change, {
-            let chain = seen(&mut *change, asker, id).await?;
-            let volume = check(&mut *change, asker, chain.volume).await?;
+        act!(self, principal, change, {
+            let chain = seen(&mut *change, principal, id).await?;
+            let volume = check(&mut *change, principal, chain.volume).await?;
             chain_volumes::set(&mut *change, id, &ChainVolumes::new()).await?;
             chain_addresses::set(&mut *change, id, &BTreeSet::new()).await?;
             sqlx::query("DELETE FROM chains WHERE id = $1")
@@ -257,17 +257,21 @@ impl Database {
                 .await?;
             wish_anew(&mut *change, chain.volume).await?;
             let target = format!("{} {}: {}", volume.id, volume.name, told(&chain));
-            asker.note(change, "delete-chain", target).await?;
+            principal.note(change, "delete-chain", target).await?;
             Ok(chain)
         })
     }
 
-    /// A chain of a volume that `asker` administers.
+    /// A chain of a volume that `principal` administers.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], also if they do not.
-    pub async fn chain_for(&self, asker: &Asker, id: ChainId) -> Result<ChainRow, DatabaseError> {
-        seen(&mut *self.reader.acquire().await?, asker, id).await
+    pub async fn chain_for(
+        &self,
+        principal: &Principal,
+        id: ChainId,
+    ) -> Result<ChainRow, DatabaseError> {
+        seen(&mut *self.reader.acquire().await?, principal, id).await
     }
 
     /// The chains of the volumes that are attached to `host`.
@@ -297,30 +301,30 @@ impl Database {
         Chains::of(&found)
     }
 
-    /// The chains of the volumes that `asker` administers, or of one of them.
+    /// The chains of the volumes that `principal` administers, or of one of them.
     ///
     /// # Errors
     /// [`DatabaseError`].
     pub async fn chain_page(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: Option<VolumeId>,
         page: &Page,
     ) -> Result<(Vec<ChainRow>, Option<String>), DatabaseError> {
-        let (found, next) = self.page_of_chains(asker, volume, page).await?;
+        let (found, next) = self.page_of_chains(principal, volume, page).await?;
         let rows = found.iter().map(chain_row);
         Ok((rows.collect::<Result<_, _>>()?, next))
     }
 }
 
-/// A chain, if `asker` administers its volume.
+/// A chain, if `principal` administers its volume.
 async fn seen(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     id: ChainId,
 ) -> Result<ChainRow, DatabaseError> {
     let chain = by_id(&mut *connection, id).await?;
-    match super::attachments::administers(connection, asker, chain.volume).await? {
+    match super::attachments::administers(connection, principal, chain.volume).await? {
         true => Ok(chain),
         false => Err(DatabaseError::not_found(Thing::Chain, id)),
     }

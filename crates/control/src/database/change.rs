@@ -59,16 +59,16 @@ macro_rules! change_alone {
     }};
 }
 
-/// As [`change_and_tell!`], on behalf of an [`Asker`](super::Asker).
+/// As [`change_and_tell!`], on behalf of an [`Principal`](super::Principal).
 macro_rules! act {
-    ($database:expr, $asker:expr, $change:ident, $work:block) => {
+    ($database:expr, $principal:expr, $change:ident, $work:block) => {
         change_and_tell!($database, $change, {
-            $crate::database::asker::begin(&mut *$change, $asker).await?;
+            $crate::database::principal::begin(&mut *$change, $principal).await?;
             let done = {
                 let $change: &mut sqlx::AnyConnection = &mut *$change;
                 $crate::database::change::typed(async { $work }).await?
             };
-            $crate::database::asker::end(&mut *$change, $asker).await?;
+            $crate::database::principal::end(&mut *$change, $principal).await?;
             Ok(done)
         })
     };

@@ -15,12 +15,12 @@ pub struct Counts {
     pub snapshots: Vec<(String, u64)>,
     /// Attachments by state, but for `detached`.
     pub attachments: Vec<(String, u64)>,
-    /// Hosts: `heard`, `silent`, `never-heard`, `disabled`.
+    /// Hosts: `heard`, `unresponsive`, `never-heard`, `disabled`.
     pub hosts: Vec<(String, u64)>,
     /// Removed versions whose slots wait to be freed.
     pub pending_frees: u64,
     /// Segments with slots that have fewer copies than they should.
-    pub thin_segments: u64,
+    pub degraded_segments: u64,
 }
 
 /// As `VolumeView::state` has it.
@@ -38,7 +38,7 @@ const ATTACHMENTS: &str = "SELECT state, COUNT(*) AS count FROM attachments \
 /// A controller's own machine is a host that need not have an agent.
 const HOSTS: &str = "SELECT CASE WHEN p.disabled = 1 THEN 'disabled' \
      WHEN r.heard_ms IS NULL THEN 'never-heard' WHEN r.heard_ms > $1 THEN 'heard' \
-     ELSE 'silent' END AS state, COUNT(*) AS count FROM hosts h JOIN parties p ON p.id = h.party \
+     ELSE 'unresponsive' END AS state, COUNT(*) AS count FROM hosts h JOIN parties p ON p.id = h.party \
      LEFT JOIN host_reports r ON r.party = h.party GROUP BY 1";
 
 impl Database {
@@ -54,7 +54,7 @@ impl Database {
     }
 
     /// Counts everything at one moment. Hosts that were not heard of since
-    /// `heard_min` are silent.
+    /// `heard_min` are unresponsive.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -70,7 +70,7 @@ impl Database {
             attachments: by_state(&mut moment, ATTACHMENTS).await?,
             hosts: hosts.iter().map(state).collect::<Result<_, _>>()?,
             pending_frees: count(&mut moment, "SELECT COUNT(*) FROM pending_frees").await?,
-            thin_segments: count(&mut moment, "SELECT COUNT(*) FROM thin_segments").await?,
+            degraded_segments: count(&mut moment, "SELECT COUNT(*) FROM degraded_segments").await?,
         };
         moment.commit().await?;
         Ok(counts)

@@ -7,7 +7,7 @@ use sqlx::AnyConnection;
 use world::Millis;
 
 use super::rights::check_volume;
-use super::{Asker, Database, DatabaseError, Need, Reach, Right, rows};
+use super::{Database, DatabaseError, Need, Principal, Reach, Right, rows};
 
 impl Database {
     /// The volumes on their way out that are a host's to clean.
@@ -38,13 +38,13 @@ impl Database {
     /// [`DatabaseError::Refused`] if it is in use, or on its way out already.
     pub async fn begin_delete(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: VolumeId,
         now: Millis,
     ) -> Result<(), DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             let need = Need::Have(Right::Administer);
-            let row = check_volume(&mut *change, asker, volume, need).await?;
+            let row = check_volume(&mut *change, principal, volume, need).await?;
             let changed = sqlx::query(
                 "UPDATE volumes SET deleting = 1, head_volume = NULL, head_number = NULL, \
              epoch = epoch + 1 WHERE id = $1 AND deleting = 0 \
@@ -66,9 +66,9 @@ impl Database {
             super::tags::forget(&mut *change, &volume.to_string()).await?;
             super::chains::forget(&mut *change, volume).await?;
             super::images::forget(&mut *change, &row).await?;
-            super::Errand::Audit.forget(&mut *change, volume).await?;
+            super::Job::Audit.forget(&mut *change, volume).await?;
             let target = format!("{volume} {}", row.name);
-            asker.note(change, "delete", target).await
+            principal.note(change, "delete", target).await
         })
     }
 
@@ -128,7 +128,7 @@ pub(super) async fn forget_departed(change: &mut AnyConnection) -> Result<(), Da
         "DELETE FROM departed WHERE \
          NOT EXISTS (SELECT 1 FROM versions v WHERE v.volume = departed.volume) \
          AND NOT EXISTS (SELECT 1 FROM pending_frees f WHERE f.volume = departed.volume) \
-         AND NOT EXISTS (SELECT 1 FROM thin_segments t WHERE t.volume = departed.volume)",
+         AND NOT EXISTS (SELECT 1 FROM degraded_segments t WHERE t.volume = departed.volume)",
     )
     .execute(change)
     .await?;

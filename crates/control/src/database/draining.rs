@@ -14,7 +14,7 @@ use world::Millis;
 
 use super::places::{Goes, Used, drop_member, put_in_place, take_place_back};
 use super::units::{copysets_of, units_of};
-use super::{Asker, Database, DatabaseError, Thing, UnitRow, rows};
+use super::{Database, DatabaseError, Principal, Thing, UnitRow, rows};
 use crate::units::{name_of, zones_of};
 
 /// A refusal tells of so many copysets at most.
@@ -50,21 +50,21 @@ impl Database {
     /// [`DatabaseError::Refused`] if there are too few of these: then none is.
     pub async fn drain_units(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         units: &[UnitId],
         usable: &HashSet<UnitId>,
     ) -> Result<Vec<(UnitId, Moved)>, DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             for unit in units {
                 must_be_there(&mut *change, *unit).await?;
                 set_draining(&mut *change, *unit, true).await?;
             }
-            let now = asker.by.at;
+            let now = principal.by.at;
             let mut moved = Vec::new();
             for unit in units {
                 let copysets = replace(&mut *change, *unit, usable, Goes::Leaves, now).await?;
                 moved.push((*unit, copysets));
-                asker.note(&mut *change, "drain-unit", unit).await?;
+                principal.note(&mut *change, "drain-unit", unit).await?;
             }
             let gone = forget_drained(&mut *change, now).await?;
             super::hosts::assign_all(&mut *change).await?;
@@ -88,10 +88,10 @@ impl Database {
     /// [`DatabaseError::Refused`] if one is neither drained nor leaves anything.
     pub async fn cancel_drain(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         units: &[UnitId],
     ) -> Result<Vec<(UnitId, Moved)>, DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             let rows = units_of(&mut *change).await?;
             let mut moved = Vec::new();
             for unit in units {
@@ -110,9 +110,9 @@ impl Database {
                 set_draining(&mut *change, *unit, false).await?;
                 for row in &places {
                     let copyset = row.try_get("copyset")?;
-                    take_place_back(&mut *change, copyset, *unit, asker.by.at).await?;
+                    take_place_back(&mut *change, copyset, *unit, principal.by.at).await?;
                 }
-                asker.note(&mut *change, "cancel-drain", unit).await?;
+                principal.note(&mut *change, "cancel-drain", unit).await?;
                 let copysets = places.len() as u64;
                 let is_removed = false;
                 let one = Moved {
@@ -136,21 +136,21 @@ impl Database {
     /// anything that is there, unless it is given up.
     pub async fn remove_unit(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         unit: UnitId,
         how: Removal,
         usable: &HashSet<UnitId>,
         there: &HashSet<UnitId>,
     ) -> Result<Moved, DatabaseError> {
-        act!(self, asker, change, {
-            let now = asker.by.at;
+        act!(self, principal, change, {
+            let now = principal.by.at;
             let (copysets, given_up) =
                 take_out(&mut *change, unit, how, (usable, there), now).await?;
             let what = match how {
                 Removal::GivenUp => "give-up-unit",
                 Removal::Empty | Removal::Lost => "remove-unit",
             };
-            asker.note(&mut *change, what, unit).await?;
+            principal.note(&mut *change, what, unit).await?;
             Ok(Moved {
                 copysets,
                 is_removed: true,
@@ -204,10 +204,10 @@ impl Database {
     /// [`DatabaseError`].
     pub async fn rebalance(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         usable: &HashSet<UnitId>,
     ) -> Result<u64, DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             let copysets = copysets_of(&mut *change).await?;
             let units = units_of(&mut *change).await?;
             let (usable, zones) = (still_usable(usable, &units), zones_of(&units));
@@ -217,11 +217,13 @@ impl Database {
                 let Some(copyset) = copysets.iter().find(|copyset| copyset.id == *id) else {
                     continue;
                 };
-                let now = asker.by.at;
+                let now = principal.by.at;
                 let goes = used.goes(copyset, Goes::Leaves);
                 put_in_place(&mut *change, copyset, *old, *new, goes, now).await?;
             }
-            asker.note(&mut *change, "rebalance", moves.len()).await?;
+            principal
+                .note(&mut *change, "rebalance", moves.len())
+                .await?;
             super::hosts::assign_all(&mut *change).await?;
             Ok(moves.len() as u64)
         })
@@ -234,15 +236,15 @@ impl Database {
     /// [`DatabaseError`].
     pub async fn want_scrub(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         unit: Option<UnitId>,
     ) -> Result<u64, DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             if let Some(unit) = unit {
                 must_be_there(&mut *change, unit).await?;
             }
             let wanted = sqlx::query(
-                "UPDATE copysets SET scrub_wanted = 1, mend_after_ms = 0 WHERE $1 = '' OR EXISTS \
+                "UPDATE copysets SET scrub_wanted = 1, repair_after_ms = 0 WHERE $1 = '' OR EXISTS \
                  (SELECT 1 FROM copyset_members m WHERE m.copyset = number AND m.unit = $1)",
             )
             .bind(unit.map(|unit| unit.to_string()).unwrap_or_default())
@@ -258,16 +260,16 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn want_repair(&self, asker: &Asker) -> Result<u64, DatabaseError> {
-        act!(self, asker, change, {
-            let wanted = super::thin::compare_all(&mut *change).await?;
+    pub async fn want_repair(&self, principal: &Principal) -> Result<u64, DatabaseError> {
+        act!(self, principal, change, {
+            let wanted = super::degraded::compare_all(&mut *change).await?;
             super::hosts::assign_all(&mut *change).await?;
             Ok(wanted)
         })
     }
 
     /// Notes which units every host says are missing; returns those that have been
-    /// so since before `since`. If nobody has said so since `silent_before`, nobody knows
+    /// so since before `since`. If nobody has said so since `unresponsive_before`, nobody knows
     /// whether they were there meanwhile: they are missing since now.
     ///
     /// # Errors
@@ -277,7 +279,7 @@ impl Database {
         missing: &HashSet<UnitId>,
         now: Millis,
         since: Millis,
-        silent_before: Millis,
+        unresponsive_before: Millis,
     ) -> Result<Vec<UnitId>, DatabaseError> {
         change!(self, change, {
             let mut long = Vec::new();
@@ -289,7 +291,8 @@ impl Database {
                 let was: Option<i64> = row.try_get("missing_ms")?;
                 let seen: Option<i64> = row.try_get("missing_seen_ms")?;
                 let is_missing = missing.contains(&unit);
-                let went_on = was.filter(|_| seen.is_some_and(|seen| seen >= silent_before.0));
+                let went_on =
+                    was.filter(|_| seen.is_some_and(|seen| seen >= unresponsive_before.0));
                 let begun = is_missing.then(|| went_on.unwrap_or(now.0));
                 if is_missing || was.is_some() {
                     sqlx::query(
@@ -468,7 +471,7 @@ async fn take_out(
             ),
         });
     }
-    super::doubts::try_again(&mut *change, unit).await?;
+    super::suspicions::try_again(&mut *change, unit).await?;
     let replaced = replace(&mut *change, unit, usable, Goes::IsLost, now).await?;
     for set in &its {
         drop_member(&mut *change, set.id, unit).await?;

@@ -14,7 +14,7 @@ pub enum Thing {
     Snapshot,
     /// An attachment.
     Attachment,
-    /// The boxes between a volume and who uses it.
+    /// The filters between a volume and who uses it.
     Chain,
     /// A version of a volume.
     Version,

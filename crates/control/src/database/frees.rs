@@ -83,7 +83,7 @@ impl Database {
             cleans!("pending_frees.volume")
         );
         change!(self, change, {
-            if super::thin::newest_of(&mut *change).await? > joined {
+            if super::degraded::newest_of(&mut *change).await? > joined {
                 let reason = format!("units have become members since free {id} was carried out");
                 return Err(DatabaseError::MembersChanged { reason });
             }

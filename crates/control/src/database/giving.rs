@@ -7,7 +7,7 @@ use sqlx::AnyConnection;
 
 use super::accounts::{More, account_of, check_quota};
 use super::rows::VolumeRow;
-use super::{Asker, Database, DatabaseError, Need, PartyRow, Thing};
+use super::{Database, DatabaseError, Need, PartyRow, Principal, Thing};
 
 impl Database {
     /// Gives a volume to another user, on the account of a project of theirs.
@@ -23,18 +23,19 @@ impl Database {
     /// whose account it could be.
     pub async fn give_volume(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: &str,
         user: &str,
         project: Option<&str>,
     ) -> Result<VolumeRow, DatabaseError> {
-        act!(self, asker, change, {
-            let volume = super::rights::volume_for(&mut *change, asker, volume, Need::Own).await?;
+        act!(self, principal, change, {
+            let volume =
+                super::rights::volume_for(&mut *change, principal, volume, Need::Own).await?;
             let subject = Subject::new(Kind::User, user)
                 .map_err(|_| DatabaseError::not_found(Thing::User, format_args!("{user:?}")))?;
             let party = super::parties::party_of(&mut *change, &subject).await?;
             refuse_if_in_use(&mut *change, &volume, party.id).await?;
-            let account = account_for(&mut *change, asker, &party, project).await?;
+            let account = account_for(&mut *change, principal, &party, project).await?;
             if volume.owner != Some(party.id) {
                 super::making::refuse_name(&mut *change, party.id, &volume.name).await?;
                 refuse_snapshot_names(&mut *change, party.id, user, volume.id).await?;
@@ -50,11 +51,11 @@ impl Database {
                     bytes: volume.size_bytes,
                     snapshots: snapshots.cast_unsigned(),
                 };
-                check_quota(&mut *change, asker, Some(account), more).await?;
+                check_quota(&mut *change, principal, Some(account), more).await?;
             }
             hand_over(&mut *change, &volume, party.id, account).await?;
             let target = format!("{} {} to {user}", volume.id, volume.name);
-            asker.note(&mut *change, "give", target).await?;
+            principal.note(&mut *change, "give", target).await?;
             super::volumes::by_id(change, volume.id).await
         })
     }
@@ -82,17 +83,17 @@ async fn refuse_if_in_use(
 /// is told.
 async fn account_for(
     change: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     party: &PartyRow,
     project: Option<&str>,
 ) -> Result<ProjectId, DatabaseError> {
     let account = account_of(&mut *change, party, project).await;
-    if asker.party.is_administrator || asker.party.id == party.id {
+    if principal.party.is_administrator || principal.party.id == party.id {
         return account;
     }
     if let Ok(account) = account {
         // It would be on the account of somebody who was not asked.
-        let shared = account_of(&mut *change, &asker.party, Some(&account.to_string())).await;
+        let shared = account_of(&mut *change, &principal.party, Some(&account.to_string())).await;
         if shared.is_ok() {
             return Ok(account);
         }

@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Asker, Database, DatabaseError, Need, Right, Thing, rights, rows};
+use super::{Database, DatabaseError, Need, Principal, Right, Thing, rights, rows};
 
 /// On what a right is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +101,7 @@ const ROWS: &str = "SELECT g.*, p.name AS user_name, \
      LEFT JOIN snapshots s ON s.id = g.object LEFT JOIN parties h ON h.id = g.object \
      LEFT JOIN parties o ON o.id = COALESCE(v.owner, s.owner)";
 
-/// Those that the asker has, or can take away.
+/// Those that the principal has, or can take away.
 const SEEN: &str = "($2 = 1 OR g.party = $1 OR v.owner = $1 OR s.owner = $1 \
      OR EXISTS (SELECT 1 FROM snapshots left_over WHERE left_over.volume = g.object \
          AND left_over.owner = $1) \
@@ -150,14 +150,14 @@ pub(super) async fn forget_gone(
 /// Refuses who may not give or take rights on `object`.
 async fn check(
     change: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     object: Object,
 ) -> Result<(), DatabaseError> {
     let need = Need::Have(Right::Administer);
     match object {
-        Object::Volume(id) => drop(rights::check_volume(change, asker, id, need).await?),
-        Object::Snapshot(id) => drop(rights::check_snapshot(change, asker, id, need).await?),
-        Object::Host(_) if asker.party.is_administrator => {}
+        Object::Volume(id) => drop(rights::check_volume(change, principal, id, need).await?),
+        Object::Snapshot(id) => drop(rights::check_snapshot(change, principal, id, need).await?),
+        Object::Host(_) if principal.party.is_administrator => {}
         Object::Host(_) => {
             return Err(DatabaseError::Forbidden {
                 reason: "only an administrator says who may use a host".to_owned(),
@@ -167,19 +167,19 @@ async fn check(
     Ok(())
 }
 
-/// Whether `asker` may take away any right on `object`, also when that is gone:
+/// Whether `principal` may take away any right on `object`, also when that is gone:
 /// rights on a volume are rights on the snapshots that are left of it.
 async fn may_take(
     change: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     object: Object,
 ) -> Result<bool, DatabaseError> {
-    if asker.party.is_administrator {
+    if principal.party.is_administrator {
         return Ok(true);
     }
     let left = sqlx::query("SELECT id FROM snapshots WHERE volume = $1 AND owner = $2 LIMIT 1")
         .bind(object.id())
-        .bind(asker.party.id.to_string())
+        .bind(principal.party.id.to_string())
         .fetch_optional(change)
         .await?;
     Ok(left.is_some())
@@ -187,12 +187,12 @@ async fn may_take(
 
 async fn find(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     id: &str,
 ) -> Result<GrantRow, DatabaseError> {
     let row = sqlx::query(&format!("{ROWS} WHERE {SEEN} AND g.id = $3"))
-        .bind(asker.party.id.to_string())
-        .bind(i64::from(asker.party.is_administrator))
+        .bind(principal.party.id.to_string())
+        .bind(i64::from(principal.party.is_administrator))
         .bind(id)
         .fetch_optional(connection)
         .await?;
@@ -206,15 +206,15 @@ impl Database {
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
     pub async fn insert_grant(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         new: &NewGrant,
     ) -> Result<GrantRow, DatabaseError> {
-        act!(self, asker, change, {
-            if let Some(made) = asker.made_before(&mut *change).await? {
-                let seen = find(&mut *change, asker, &made).await;
-                return seen.map_err(super::asker::gone_since);
+        act!(self, principal, change, {
+            if let Some(made) = principal.made_before(&mut *change).await? {
+                let seen = find(&mut *change, principal, &made).await;
+                return seen.map_err(super::principal::gone_since);
             }
-            check(&mut *change, asker, new.object).await?;
+            check(&mut *change, principal, new.object).await?;
             if let Object::Volume(id) = new.object {
                 rights::refuse_if_deleting(&super::volumes::by_id(&mut *change, id).await?)?;
             }
@@ -228,7 +228,7 @@ impl Database {
             .bind(user.id.to_string())
             .bind(new.right.as_str())
             .bind(&new.vm)
-            .bind(asker.by.at.0)
+            .bind(principal.by.at.0)
             .execute(&mut *change)
             .await?;
             let id: String = sqlx::query_scalar(
@@ -241,21 +241,21 @@ impl Database {
             .bind(&new.vm)
             .fetch_one(&mut *change)
             .await?;
-            let grant = find(&mut *change, asker, &id).await?;
-            asker.note(&mut *change, "grant", &grant).await?;
-            asker.note_made(change, &id).await?;
+            let grant = find(&mut *change, principal, &id).await?;
+            principal.note(&mut *change, "grant", &grant).await?;
+            principal.note_made(change, &id).await?;
             Ok(grant)
         })
     }
 
-    /// The grants that `asker` has, or can take away: on `object` or on all,
+    /// The grants that `principal` has, or can take away: on `object` or on all,
     /// after `after`, in the order of their ids, at most `count_max`.
     ///
     /// # Errors
     /// [`DatabaseError`].
     pub async fn grants(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         object: Option<Object>,
         after: &str,
         count_max: u32,
@@ -264,8 +264,8 @@ impl Database {
             "{ROWS} WHERE {SEEN} AND g.id > $3 AND ($4 = '' OR g.object = $4) \
              ORDER BY g.id LIMIT $5"
         ))
-        .bind(asker.party.id.to_string())
-        .bind(i64::from(asker.party.is_administrator))
+        .bind(principal.party.id.to_string())
+        .bind(i64::from(principal.party.is_administrator))
         .bind(after)
         .bind(object.map_or_else(String::new, Object::id))
         .bind(i64::from(count_max))
@@ -281,18 +281,22 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
-    pub async fn delete_grant(&self, asker: &Asker, id: &str) -> Result<GrantRow, DatabaseError> {
-        act!(self, asker, change, {
-            let grant = find(&mut *change, asker, id).await?;
-            let is_own = grant.user == asker.party.subject.name();
-            if !is_own && !may_take(&mut *change, asker, grant.object).await? {
-                check(&mut *change, asker, grant.object).await?;
+    pub async fn delete_grant(
+        &self,
+        principal: &Principal,
+        id: &str,
+    ) -> Result<GrantRow, DatabaseError> {
+        act!(self, principal, change, {
+            let grant = find(&mut *change, principal, id).await?;
+            let is_own = grant.user == principal.party.subject.name();
+            if !is_own && !may_take(&mut *change, principal, grant.object).await? {
+                check(&mut *change, principal, grant.object).await?;
             }
             sqlx::query("DELETE FROM grants WHERE id = $1")
                 .bind(id)
                 .execute(&mut *change)
                 .await?;
-            asker.note(change, "revoke", &grant).await?;
+            principal.note(change, "revoke", &grant).await?;
             Ok(grant)
         })
     }

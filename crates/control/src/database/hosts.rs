@@ -7,7 +7,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Asker, Database, DatabaseError, Thing, rows};
+use super::{Database, DatabaseError, Principal, Thing, rows};
 
 /// Hosts, with more columns and as the end says.
 macro_rules! hosts {
@@ -221,16 +221,16 @@ impl Database {
     /// [`DatabaseError`].
     pub async fn insert_task(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         host: PartyId,
         what: &TaskKind,
     ) -> Result<i64, DatabaseError> {
         let text = task_text(what)?;
-        act!(self, asker, change, {
-            let task = begin_task(&mut *change, host, &text, asker.by.at).await?;
+        act!(self, principal, change, {
+            let task = begin_task(&mut *change, host, &text, principal.by.at).await?;
             assign(&mut *change, host).await?;
             let place = super::audit::place(&mut *change, host, None).await?;
-            asker
+            principal
                 .note(change, "ask-host", format!("{place}: {text}"))
                 .await?;
             Ok(task)

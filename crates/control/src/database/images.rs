@@ -13,23 +13,23 @@ use base::{PartyId, VolumeId};
 use sqlx::AnyConnection;
 
 use super::rows::{self, VolumeRow};
-use super::{Asker, Database, DatabaseError, Errand, Need, Right, rights};
+use super::{Database, DatabaseError, Job, Need, Principal, Right, rights};
 
 impl Database {
     /// Makes a volume a base image, or says of one whether it stays; `None`: as before.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], also if one is to stay and
-    /// the asker is no administrator; [`DatabaseError::Refused`] if the volume is being
+    /// the principal is no administrator; [`DatabaseError::Refused`] if the volume is being
     /// deleted, its name is not clear, or what is no image is to stay no more.
     pub async fn mark_image(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: &str,
         pinned: Option<bool>,
     ) -> Result<VolumeRow, DatabaseError> {
-        act!(self, asker, change, {
-            let row = administered(&mut *change, asker, volume).await?;
+        act!(self, principal, change, {
+            let row = administered(&mut *change, principal, volume).await?;
             let mark = match (row.image, pinned) {
                 (Some(mark), None) => mark,
                 (None, None) | (Some(_), Some(false)) => ImageMark::Marked,
@@ -37,14 +37,14 @@ impl Database {
                 (None, Some(false)) => return Err(no_image(&row)),
             };
             if mark == ImageMark::Pinned && row.image != Some(mark) {
-                refuse_unless_administrator(asker)?;
+                refuse_unless_administrator(principal)?;
             }
             if row.image == Some(mark) {
                 return Ok(row);
             }
             set(&mut *change, &row, Some(mark)).await?;
             let target = format!("{} {}: {mark}", row.id, row.name);
-            asker.note(change, "mark-image", target).await?;
+            principal.note(change, "mark-image", target).await?;
             Ok(VolumeRow {
                 image: Some(mark),
                 ..row
@@ -59,18 +59,18 @@ impl Database {
     /// [`DatabaseError::Refused`] if it is none, is being deleted, or its name is not clear.
     pub async fn unmark_image(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: &str,
     ) -> Result<VolumeRow, DatabaseError> {
-        act!(self, asker, change, {
-            let row = administered(&mut *change, asker, volume).await?;
+        act!(self, principal, change, {
+            let row = administered(&mut *change, principal, volume).await?;
             if row.image.is_none() {
                 return Err(no_image(&row));
             }
             set(&mut *change, &row, None).await?;
-            Errand::Preload.forget(&mut *change, row.id).await?;
+            Job::Preload.forget(&mut *change, row.id).await?;
             let target = format!("{} {}", row.id, row.name);
-            asker.note(change, "unmark-image", target).await?;
+            principal.note(change, "unmark-image", target).await?;
             Ok(row)
         })
     }
@@ -139,28 +139,28 @@ impl Database {
         row.map_or(Ok(0), |row| rows::number(&row, "unpins"))
     }
 
-    /// Whether `asker` administers a volume.
+    /// Whether `principal` administers a volume.
     ///
     /// # Errors
     /// [`DatabaseError`].
     pub async fn administers(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: VolumeId,
     ) -> Result<bool, DatabaseError> {
         let connection = &mut *self.reader.acquire().await?;
-        super::attachments::administers(connection, asker, volume).await
+        super::attachments::administers(connection, principal, volume).await
     }
 }
 
-/// The volume that is meant, if `asker` administers it.
+/// The volume that is meant, if `principal` administers it.
 pub(super) async fn administered(
     change: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     volume: &str,
 ) -> Result<VolumeRow, DatabaseError> {
     let need = Need::Have(Right::Administer);
-    let row = rights::volume_for(&mut *change, asker, volume, need).await?;
+    let row = rights::volume_for(&mut *change, principal, volume, need).await?;
     rights::refuse_if_deleting(&row)?;
     Ok(row)
 }
@@ -175,8 +175,8 @@ pub(super) fn no_image(row: &VolumeRow) -> DatabaseError {
 }
 
 /// What stays takes room from all others of a host.
-fn refuse_unless_administrator(asker: &Asker) -> Result<(), DatabaseError> {
-    match asker.party.is_administrator {
+fn refuse_unless_administrator(principal: &Principal) -> Result<(), DatabaseError> {
+    match principal.party.is_administrator {
         true => Ok(()),
         false => Err(DatabaseError::Forbidden {
             reason: "what is pinned takes room in the caches of all hosts, and only an \
@@ -191,7 +191,7 @@ pub(super) async fn forget(
     change: &mut AnyConnection,
     row: &VolumeRow,
 ) -> Result<(), DatabaseError> {
-    Errand::Preload.forget(&mut *change, row.id).await?;
+    Job::Preload.forget(&mut *change, row.id).await?;
     match row.image {
         Some(_) => set(change, row, None).await,
         None => Ok(()),

@@ -85,7 +85,7 @@ pub(super) async fn heed_sets(change: &mut AnyConnection) -> Result<(), Database
 
 /// Of which members of a copyset, that are filled, it is known what may be otherwise than it
 /// was put; and what that is.
-pub(super) async fn doubtful_of(
+pub(super) async fn suspect_of(
     connection: &mut AnyConnection,
     copyset: CopysetId,
 ) -> Result<Vec<(UnitId, Vec<Range<u64>>)>, DatabaseError> {
@@ -96,7 +96,7 @@ pub(super) async fn doubtful_of(
     .bind(i64::from(copyset.number()))
     .fetch_all(&mut *connection)
     .await?;
-    let mut doubtful = Vec::new();
+    let mut suspect = Vec::new();
     for member in &members {
         let serials = sqlx::query(
             "SELECT first, end_before FROM in_flight_serials \
@@ -117,10 +117,10 @@ pub(super) async fn doubtful_of(
         // Each has at least the serials that were not handed out. One that has nothing says
         // nothing.
         if !merged.is_empty() {
-            doubtful.push((rows::spelt(member, "unit")?, merged));
+            suspect.push((rows::spelt(member, "unit")?, merged));
         }
     }
-    Ok(doubtful)
+    Ok(suspect)
 }
 
 /// Of these members of a copyset anything may be otherwise than it was put, until they have

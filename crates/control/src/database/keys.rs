@@ -20,7 +20,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Asker, Database, DatabaseError, Reach, Thing, hosts, rows};
+use super::{Database, DatabaseError, Principal, Reach, Thing, hosts, rows};
 
 /// A wrapping key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -217,11 +217,11 @@ impl Database {
     /// [`DatabaseError::Refused`] if one of them is not there for that.
     pub async fn rotate_key(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         old: &str,
         new: &str,
     ) -> Result<KeyRow, DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             let (from, to) = (
                 find(&mut *change, old).await?,
                 find(&mut *change, new).await?,
@@ -257,7 +257,7 @@ impl Database {
             retire(&mut *change).await?;
             hosts::assign_all(&mut *change).await?;
             let target = format!("{} {} to {}", from.id, from.name, to.name);
-            asker.note(&mut *change, "rotate-key", target).await?;
+            principal.note(&mut *change, "rotate-key", target).await?;
             find(change, old).await
         })
     }
@@ -268,10 +268,10 @@ impl Database {
     /// [`DatabaseError::Refused`] if it is not retired.
     pub async fn delete_wrapping_key(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         name: &str,
     ) -> Result<KeyRow, DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             let row = find(&mut *change, name).await?;
             if row.key.state != KeyState::Retired {
                 return refused(format!(
@@ -286,7 +286,7 @@ impl Database {
                 .await?;
             hosts::assign_all(&mut *change).await?;
             let target = format!("{} {}", row.key.id, row.key.name);
-            asker.note(change, "delete-key", target).await?;
+            principal.note(change, "delete-key", target).await?;
             Ok(row)
         })
     }

@@ -128,8 +128,8 @@ impl Database {
             super::attachment_states::reopen_all(&mut *change, host, now).await?;
             // What it says of members may be older than they are; and what hosts know of
             // them may be of what is lost.
-            super::thin::compare_all(&mut *change).await?;
-            super::thin::join_anew(&mut *change).await?;
+            super::degraded::compare_all(&mut *change).await?;
+            super::degraded::join_anew(&mut *change).await?;
             super::hosts::assign_all(&mut *change).await?;
             // A unit that is away now may know of some more.
             self.skip(&mut *change, SERIALS_AHEAD, leases, EPOCHS_AHEAD)
@@ -260,9 +260,9 @@ impl Database {
                 );
                 return Err(DatabaseError::Refused { reason });
             }
-            let thin = commit.thin.iter().map(|share| share.segment);
+            let degraded = commit.degraded.iter().map(|share| share.segment);
             let open = commit.open_segments.iter().map(|open| open.segment);
-            check_segments(&mut *change, volume, thin.chain(open).collect()).await?;
+            check_segments(&mut *change, volume, degraded.chain(open).collect()).await?;
             super::versions::insert(&mut *change, version).await?;
             let number = version.key.number.cast_signed();
             sqlx::query(

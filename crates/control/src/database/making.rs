@@ -11,7 +11,7 @@ use super::rights::{check_snapshot, volume_for};
 use super::rows::{self, SnapshotState, VolumeRow};
 use super::tags::{self, Tags};
 use super::volumes::by_id;
-use super::{Asker, Database, DatabaseError, Need, Right, Thing, VolumeSizes};
+use super::{Database, DatabaseError, Need, Principal, Right, Thing, VolumeSizes};
 
 /// A volume to be made. Its names, sizes and key have been checked or made by
 /// the caller.
@@ -21,7 +21,7 @@ pub struct NewVolume {
     pub id: VolumeId,
     /// Its name.
     pub name: String,
-    /// On whose account; on the asker's own, if none is named.
+    /// On whose account; on the principal's own, if none is named.
     pub project: Option<String>,
     /// Its tags.
     pub tags: Tags,
@@ -67,17 +67,17 @@ impl Database {
     /// [`DatabaseError::OtherRequest`].
     pub async fn insert_volume(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         new: &NewVolume,
     ) -> Result<VolumeRow, DatabaseError> {
-        act!(self, asker, change, {
-            if let Some(made) = asker.made_before(&mut *change).await? {
+        act!(self, principal, change, {
+            if let Some(made) = principal.made_before(&mut *change).await? {
                 let need = Need::See;
-                let seen = volume_for(&mut *change, asker, &made, need).await;
-                return seen.map_err(super::asker::gone_since);
+                let seen = volume_for(&mut *change, principal, &made, need).await;
+                return seen.map_err(super::principal::gone_since);
             }
-            new.sizes.refuse_unless_allowed(asker)?;
-            let party = &asker.party;
+            new.sizes.refuse_unless_allowed(principal)?;
+            let party = &principal.party;
             let account = account_of(&mut *change, party, new.project.as_deref()).await?;
             refuse_name(&mut *change, party.id, &new.name).await?;
             let more = More {
@@ -85,10 +85,10 @@ impl Database {
                 bytes: new.size_bytes,
                 snapshots: 0,
             };
-            check_quota(&mut *change, asker, Some(account), more).await?;
+            check_quota(&mut *change, principal, Some(account), more).await?;
             if let Some(origin) = new.origin {
                 let need = Need::Have(Right::Read);
-                check_snapshot(&mut *change, asker, origin, need).await?;
+                check_snapshot(&mut *change, principal, origin, need).await?;
             }
             let start = match new.origin {
                 Some(origin) => start_of(&mut *change, origin).await?,
@@ -129,8 +129,8 @@ impl Database {
             new.sizes.keep(&mut *change, &new.id.to_string()).await?;
             tags::set(&mut *change, &new.id.to_string(), &new.tags).await?;
             let target = format!("{} {}", new.id, new.name);
-            asker.note(&mut *change, "create", target).await?;
-            asker.note_made(&mut *change, new.id).await?;
+            principal.note(&mut *change, "create", target).await?;
+            principal.note_made(&mut *change, new.id).await?;
             by_id(change, new.id).await
         })
     }

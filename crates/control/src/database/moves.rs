@@ -15,7 +15,7 @@ use world::Millis;
 use super::attaching::wish;
 use super::attachments::{AttachmentRow, administers, attachment_named, attachment_of};
 use super::rights::{check_host, check_volume};
-use super::{Asker, Database, DatabaseError, Need, Right, audit, rows};
+use super::{Database, DatabaseError, Need, Principal, Right, audit, rows};
 
 /// The attachment that follows one as soon as that has let go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,16 +77,16 @@ impl Database {
     /// nothing to be moved.
     pub async fn move_attachment(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         id: AttachmentId,
         next: &Follower,
         heard_after: Millis,
     ) -> Result<AttachmentRow, DatabaseError> {
-        act!(self, asker, change, {
-            let old = attachment_named(&mut *change, asker, &id.to_string()).await?;
+        act!(self, principal, change, {
+            let old = attachment_named(&mut *change, principal, &id.to_string()).await?;
             let need = Need::Have(Right::Use);
-            let volume = check_volume(&mut *change, asker, old.volume, need).await?;
-            check_host(&mut *change, asker, next.host, next.vm.as_deref()).await?;
+            let volume = check_volume(&mut *change, principal, old.volume, need).await?;
+            check_host(&mut *change, principal, next.host, next.vm.as_deref()).await?;
             let is_same = |other: &Follower| (other.host, &other.vm) == (next.host, &next.vm);
             if old.follower.as_ref().is_some_and(is_same) {
                 return Ok(old);
@@ -127,14 +127,14 @@ impl Database {
             .bind(next.id.to_string())
             .bind(next.host.to_string())
             .bind(next.vm.clone())
-            .bind(asker.party.id.to_string())
+            .bind(principal.party.id.to_string())
             .bind(id.to_string())
             .execute(&mut *change)
             .await?;
             let from = audit::place(&mut *change, old.host, old.vm.as_deref()).await?;
             let to = audit::place(&mut *change, next.host, next.vm.as_deref()).await?;
             let target = format!("{} {name} from {from} to {to}", old.volume);
-            asker.note(&mut *change, "move", target).await?;
+            principal.note(&mut *change, "move", target).await?;
             attachment_of(change, id).await
         })
     }
@@ -147,15 +147,15 @@ impl Database {
     /// follow it, or its host has let go by now.
     pub async fn call_off_move(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         id: AttachmentId,
     ) -> Result<AttachmentRow, DatabaseError> {
-        act!(self, asker, change, {
-            let old = attachment_named(&mut *change, asker, &id.to_string()).await?;
-            if !administers(&mut *change, asker, old.volume).await? {
+        act!(self, principal, change, {
+            let old = attachment_named(&mut *change, principal, &id.to_string()).await?;
+            if !administers(&mut *change, principal, old.volume).await? {
                 // As if it were attached anew, where it is.
-                check_volume(&mut *change, asker, old.volume, Need::Have(Right::Use)).await?;
-                check_host(&mut *change, asker, old.host, old.vm.as_deref()).await?;
+                check_volume(&mut *change, principal, old.volume, Need::Have(Right::Use)).await?;
+                check_host(&mut *change, principal, old.host, old.vm.as_deref()).await?;
             }
             let Some(follower) = &old.follower else {
                 return refused(format!("attachment {id} is not being moved"));
@@ -170,7 +170,9 @@ impl Database {
             let volume = audit::volume(&mut *change, old.volume).await?;
             let to = audit::place(&mut *change, follower.host, follower.vm.as_deref()).await?;
             let target = format!("{volume} to {to}");
-            asker.note(&mut *change, "call-off-move", target).await?;
+            principal
+                .note(&mut *change, "call-off-move", target)
+                .await?;
             attachment_of(change, id).await
         })
     }

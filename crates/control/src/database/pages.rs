@@ -14,7 +14,7 @@ use sqlx::any::AnyRow;
 use super::attachments::{AttachmentRow, attachment_row};
 use super::tags::{self, Tags};
 use super::volumes::volumes_of;
-use super::{Asker, Database, DatabaseError, SnapshotRow, Volumes, rows};
+use super::{Database, DatabaseError, Principal, SnapshotRow, Volumes, rows};
 
 /// Which page.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ pub struct VolumePage {
     pub volumes: Volumes,
     /// Those that are attached, or not yet detached.
     pub attached: BTreeSet<VolumeId>,
-    /// Their attachments that are not detached, as far as the asker may see
+    /// Their attachments that are not detached, as far as the principal may see
     /// them.
     pub attachments: Vec<AttachmentRow>,
     /// Their tags, by id.
@@ -83,7 +83,7 @@ pub struct SnapshotPage {
 }
 
 /// An SQL condition that grows, and its values. The first three are the page's
-/// beginning, the asker, and whether that is an administrator.
+/// beginning, the principal, and whether that is an administrator.
 struct Condition {
     text: String,
     values: Vec<String>,
@@ -116,7 +116,7 @@ impl Condition {
         connection: &mut AnyConnection,
         select: &str,
         order: &str,
-        asker: &Asker,
+        principal: &Principal,
         page: &Page,
     ) -> Result<(Vec<AnyRow>, Option<String>), DatabaseError> {
         let limit = page.count_max.saturating_add(1);
@@ -126,8 +126,8 @@ impl Condition {
         );
         let mut query = sqlx::query(&text)
             .bind(&page.after)
-            .bind(asker.party.id.to_string())
-            .bind(i64::from(asker.party.is_administrator));
+            .bind(principal.party.id.to_string())
+            .bind(i64::from(principal.party.is_administrator));
         for value in &self.values {
             query = query.bind(value);
         }
@@ -145,20 +145,20 @@ impl Condition {
 /// What is not detached of the volume of a row.
 const OPEN: &str = "SELECT 1 FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached'";
 
-/// What the asker may see of attachments `a` of volumes `v`: their own, and
+/// What the principal may see of attachments `a` of volumes `v`: their own, and
 /// those of volumes that they administer. In which VMs others have a volume,
 /// and what is wrong there, is not for whoever may read it.
 const SEEN: &str = "($3 = 1 OR a.asked_by = $2 OR v.owner = $2 OR EXISTS (SELECT 1 FROM grants g \
      WHERE g.party = $2 AND g.object = a.volume AND g.right_name = 'administer'))";
 
 impl Database {
-    /// The volumes that `asker` may see.
+    /// The volumes that `principal` may see.
     ///
     /// # Errors
     /// [`DatabaseError`].
     pub async fn volume_page(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         filter: &Filter,
         page: &Page,
     ) -> Result<VolumePage, DatabaseError> {
@@ -203,10 +203,10 @@ impl Database {
         };
         let mut moment = self.moment().await?;
         let (found, next) = condition
-            .page(&mut moment, volumes!(""), "v.id", asker, page)
+            .page(&mut moment, volumes!(""), "v.id", principal, page)
             .await?;
         let (first, last) = super::projects::ends(&found)?;
-        let (attached, attachments) = not_detached(&mut moment, asker, &first, &last).await?;
+        let (attached, attachments) = not_detached(&mut moment, principal, &first, &last).await?;
         Ok(VolumePage {
             volumes: volumes_of(&found),
             attached,
@@ -217,28 +217,28 @@ impl Database {
     }
 
     /// Whether a volume is attached, or not yet detached; and its attachments,
-    /// as far as `asker` may see them.
+    /// as far as `principal` may see them.
     ///
     /// # Errors
     /// [`DatabaseError`].
     pub async fn attachments_seen(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: VolumeId,
     ) -> Result<(bool, Vec<AttachmentRow>), DatabaseError> {
         let id = volume.to_string();
         let connection = &mut *self.reader.acquire().await?;
-        let (attached, seen) = not_detached(connection, asker, &id, &id).await?;
+        let (attached, seen) = not_detached(connection, principal, &id, &id).await?;
         Ok((!attached.is_empty(), seen))
     }
 
-    /// The snapshots that `asker` may see.
+    /// The snapshots that `principal` may see.
     ///
     /// # Errors
     /// [`DatabaseError`].
     pub async fn snapshot_page(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         filter: &Filter,
         page: &Page,
     ) -> Result<SnapshotPage, DatabaseError> {
@@ -263,7 +263,7 @@ impl Database {
         condition.and_tags("s.id", &filter.tags);
         let mut moment = self.moment().await?;
         let (found, next) = condition
-            .page(&mut moment, snapshots!(""), "s.id", asker, page)
+            .page(&mut moment, snapshots!(""), "s.id", principal, page)
             .await?;
         let (first, last) = super::projects::ends(&found)?;
         Ok(SnapshotPage {
@@ -276,7 +276,7 @@ impl Database {
         })
     }
 
-    /// The attachments that `asker` may see: their own, and those of volumes
+    /// The attachments that `principal` may see: their own, and those of volumes
     /// that they administer. Those that are not detached, unless that is the
     /// state that is asked for.
     ///
@@ -284,7 +284,7 @@ impl Database {
     /// [`DatabaseError`].
     pub async fn attachment_page(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: Option<VolumeId>,
         host: Option<PartyId>,
         state: Option<AttachmentState>,
@@ -307,16 +307,16 @@ impl Database {
         let mut moment = self.moment().await?;
         let select = "SELECT a.* FROM attachments a LEFT JOIN volumes v ON v.id = a.volume";
         let (found, next) = condition
-            .page(&mut moment, select, "a.id", asker, page)
+            .page(&mut moment, select, "a.id", principal, page)
             .await?;
         let rows = found.iter().map(attachment_row);
         Ok((rows.collect::<Result<_, _>>()?, next))
     }
 
-    /// The rows of the chains whose volumes `asker` administers.
+    /// The rows of the chains whose volumes `principal` administers.
     pub(super) async fn page_of_chains(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: Option<VolumeId>,
         page: &Page,
     ) -> Result<(Vec<AnyRow>, Option<String>), DatabaseError> {
@@ -332,16 +332,16 @@ impl Database {
         let select = "SELECT c.* FROM chains c JOIN volumes v ON v.id = c.volume";
         let mut moment = self.moment().await?;
         condition
-            .page(&mut moment, select, "c.id", asker, page)
+            .page(&mut moment, select, "c.id", principal, page)
             .await
     }
 }
 
 /// Of the volumes with ids from `first` to `last`, those that are attached, or
-/// not yet detached; and what `asker` may see of their attachments.
+/// not yet detached; and what `principal` may see of their attachments.
 async fn not_detached(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     first: &str,
     last: &str,
 ) -> Result<(BTreeSet<VolumeId>, Vec<AttachmentRow>), DatabaseError> {
@@ -351,8 +351,8 @@ async fn not_detached(
          AND a.state <> 'detached' ORDER BY a.created_ms, a.id"
     ))
     .bind(first)
-    .bind(asker.party.id.to_string())
-    .bind(i64::from(asker.party.is_administrator))
+    .bind(principal.party.id.to_string())
+    .bind(i64::from(principal.party.is_administrator))
     .bind(last)
     .fetch_all(connection)
     .await?;

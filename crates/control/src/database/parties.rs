@@ -1,5 +1,5 @@
 //! Users, hosts and unit daemons, the keys by which they are known, and the tokens with
-//! which they enrol.
+//! which they join.
 
 use auth::{KeyFingerprint, Kind, Subject, TokenHash};
 use base::{PartyId, ProjectId};
@@ -7,7 +7,7 @@ use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 use world::Millis;
 
-use super::{Asker, By, Database, DatabaseError, Thing, errands, rows};
+use super::{By, Database, DatabaseError, Principal, Thing, jobs, rows};
 
 /// A user, a host or a unit daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,12 +77,12 @@ impl Database {
     /// [`DatabaseError::Taken`], [`DatabaseError::NotFound`] (the project).
     pub async fn insert_party(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         new: &PartyRow,
         project: &Membership,
     ) -> Result<PartyRow, DatabaseError> {
-        act!(self, asker, change, {
-            if let Some(made) = asker.made_before(&mut *change).await? {
+        act!(self, principal, change, {
+            if let Some(made) = principal.made_before(&mut *change).await? {
                 let row = sqlx::query("SELECT * FROM parties WHERE id = $1")
                     .bind(made)
                     .fetch_one(change)
@@ -108,12 +108,12 @@ impl Database {
                     super::projects::join(&mut *change, *id, new.id).await?;
                 }
                 Membership::Of(name) => {
-                    let id = super::projects::id_of(&mut *change, asker, name).await?;
+                    let id = super::projects::id_of(&mut *change, principal, name).await?;
                     super::projects::join(&mut *change, id, new.id).await?;
                 }
             }
-            asker.note(&mut *change, "add", &new.subject).await?;
-            asker.note_made(change, new.id).await?;
+            principal.note(&mut *change, "add", &new.subject).await?;
+            principal.note_made(change, new.id).await?;
             Ok(new.clone())
         })
     }
@@ -148,7 +148,7 @@ impl Database {
             };
             insert(&mut *change, &new).await?;
             if kind == Kind::User {
-                let project = ProjectId::from_random(id.as_u128());
+                let project = ProjectId::from_u128(id.as_u128());
                 super::projects::insert(&mut *change, project, subject.name(), now).await?;
                 super::projects::join(change, project, id).await?;
             }
@@ -224,11 +224,11 @@ impl Database {
     /// [`DatabaseError::NotFound`].
     pub async fn set_disabled(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         subject: &Subject,
         is_disabled: bool,
     ) -> Result<(), DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             let changed =
                 sqlx::query("UPDATE parties SET disabled = $1 WHERE kind = $2 AND name = $3")
                     .bind(i64::from(is_disabled))
@@ -245,34 +245,34 @@ impl Database {
             }
             if subject.kind() == Kind::Host && is_disabled {
                 let host = party_of(&mut *change, subject).await?.id;
-                let why = errands::IS_DISABLED;
-                errands::end_all_of_host(&mut *change, host, why, asker.by.at).await?;
+                let why = jobs::IS_DISABLED;
+                jobs::end_all_of_host(&mut *change, host, why, principal.by.at).await?;
             }
             let action = if is_disabled { "disable" } else { "enable" };
-            asker.note(change, action, subject).await
+            principal.note(change, action, subject).await
         })
     }
 
-    /// Notes a token with which this party may enrol, once, until `expires`.
+    /// Notes a token with which this party may join, once, until `expires`.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn insert_enrolment(
+    pub async fn insert_join(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         subject: &Subject,
         token: TokenHash,
         expires: Millis,
     ) -> Result<(), DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             let party = party_of(&mut *change, subject).await?;
-            sqlx::query("INSERT INTO enrolments (hash, party, expires_ms) VALUES ($1, $2, $3)")
+            sqlx::query("INSERT INTO join_tokens (hash, party, expires_ms) VALUES ($1, $2, $3)")
                 .bind(&token.0[..])
                 .bind(party.id.to_string())
                 .bind(expires.0)
                 .execute(&mut *change)
                 .await?;
-            asker.note(change, "invite", subject).await
+            principal.note(change, "invite", subject).await
         })
     }
 
@@ -282,7 +282,7 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::Taken`] if somebody else has that key.
-    pub async fn enrol(
+    pub async fn join(
         &self,
         token: TokenHash,
         key: KeyFingerprint,
@@ -290,12 +290,12 @@ impl Database {
     ) -> Result<Option<PartyRow>, DatabaseError> {
         change!(self, change, {
             // What has ended goes, too.
-            sqlx::query("DELETE FROM enrolments WHERE expires_ms <= $1")
+            sqlx::query("DELETE FROM join_tokens WHERE expires_ms <= $1")
                 .bind(by.at.0)
                 .execute(&mut *change)
                 .await?;
             let row = sqlx::query(
-                "SELECT p.* FROM parties p JOIN enrolments e ON e.party = p.id \
+                "SELECT p.* FROM parties p JOIN join_tokens e ON e.party = p.id \
                  WHERE e.hash = $1 AND p.disabled = 0",
             )
             .bind(&token.0[..])
@@ -303,12 +303,12 @@ impl Database {
             .await?;
             let Some(row) = row else { return Ok(None) };
             let party = party_row(&row)?;
-            sqlx::query("DELETE FROM enrolments WHERE hash = $1")
+            sqlx::query("DELETE FROM join_tokens WHERE hash = $1")
                 .bind(&token.0[..])
                 .execute(&mut *change)
                 .await?;
             add_key(&mut *change, party.id, key, by.at).await?;
-            by.note(change, "enrol", &party.subject.to_string()).await?;
+            by.note(change, "join", &party.subject.to_string()).await?;
             Ok(Some(party))
         })
     }
@@ -333,12 +333,16 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn forget_keys(&self, asker: &Asker, subject: &Subject) -> Result<(), DatabaseError> {
-        act!(self, asker, change, {
+    pub async fn forget_keys(
+        &self,
+        principal: &Principal,
+        subject: &Subject,
+    ) -> Result<(), DatabaseError> {
+        act!(self, principal, change, {
             let party = party_of(&mut *change, subject).await?;
             for statement in [
                 "DELETE FROM party_keys WHERE party = $1",
-                "DELETE FROM enrolments WHERE party = $1",
+                "DELETE FROM join_tokens WHERE party = $1",
             ] {
                 sqlx::query(statement)
                     .bind(party.id.to_string())
@@ -347,9 +351,9 @@ impl Database {
             }
             if subject.kind() == Kind::Host {
                 let why = "the host's keys were forgotten";
-                errands::end_all_of_host(&mut *change, party.id, why, asker.by.at).await?;
+                jobs::end_all_of_host(&mut *change, party.id, why, principal.by.at).await?;
             }
-            asker.note(change, "forget-keys", subject).await
+            principal.note(change, "forget-keys", subject).await
         })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Whoever is put on from now on has a number (`joined`) that is larger than all before,
 //! and whoever leaves notes it (`left_at`): so it can be said who was put on by a table
-//! (`thin`).
+//! (`degraded`).
 
 use std::collections::HashSet;
 
@@ -114,7 +114,7 @@ pub(super) async fn put_in_place(
     })
     .execute(&mut *change)
     .await?;
-    sqlx::query("UPDATE copysets SET mend_after_ms = 0 WHERE number = $1")
+    sqlx::query("UPDATE copysets SET repair_after_ms = 0 WHERE number = $1")
         .bind(number)
         .execute(change)
         .await?;
@@ -148,7 +148,7 @@ pub(super) async fn take_place_back(
             .execute(&mut *change)
             .await?;
     }
-    sqlx::query("UPDATE copysets SET mend_after_ms = 0 WHERE number = $1")
+    sqlx::query("UPDATE copysets SET repair_after_ms = 0 WHERE number = $1")
         .bind(copyset)
         .execute(change)
         .await?;

@@ -1,6 +1,6 @@
 //! Preloads: images that hosts are to read into their caches, and how far they are.
 //!
-//! They are errands (`errands`). Of each image and host the last one is kept, until the image is
+//! They are jobs (`jobs`). Of each image and host the last one is kept, until the image is
 //! none any more.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use world::Millis;
 
 use super::images::{administered, no_image};
 use super::rows::{self, VolumeRow};
-use super::{Asker, Database, DatabaseError, Errand, Need, Right, errands, rights};
+use super::{Database, DatabaseError, Job, Need, Principal, Right, jobs, rights};
 
 /// Refuses a host that was never heard of: nobody would read anything.
 async fn check_heard(change: &mut AnyConnection, host: PartyId) -> Result<(), DatabaseError> {
@@ -58,22 +58,22 @@ impl Database {
     /// already goes on; of one that is disabled it ends at once.
     ///
     /// # Errors
-    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the asker administers
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the principal administers
     /// the volume and may read it, and each host is for them; [`DatabaseError::Refused`] if it
     /// is no image, nothing was written to it yet, it is being deleted, its name is not clear,
     /// or a host was never heard of.
     pub async fn begin_preloads(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: &str,
         hosts: &[PartyId],
         now: Millis,
     ) -> Result<VolumeRow, DatabaseError> {
-        act!(self, asker, change, {
-            let row = administered(&mut *change, asker, volume).await?;
+        act!(self, principal, change, {
+            let row = administered(&mut *change, principal, volume).await?;
             // Whoever may read it could attach it there as well.
             let need = Need::Have(Right::Read);
-            rights::check_volume(&mut *change, asker, row.id, need).await?;
+            rights::check_volume(&mut *change, principal, row.id, need).await?;
             if row.image.is_none() {
                 return Err(no_image(&row));
             }
@@ -84,7 +84,7 @@ impl Database {
                 });
             };
             for host in hosts {
-                rights::check_host(&mut *change, asker, *host, None).await?;
+                rights::check_host(&mut *change, principal, *host, None).await?;
                 check_heard(&mut *change, *host).await?;
                 sqlx::query(
                     "INSERT INTO preloads (volume, host, generation, version_volume, \
@@ -108,7 +108,7 @@ impl Database {
                 super::hosts::assign(&mut *change, *host).await?;
                 let place = super::audit::place(&mut *change, *host, None).await?;
                 let target = format!("{} {} on {place}", row.id, row.name);
-                asker.note(&mut *change, "preload", target).await?;
+                principal.note(&mut *change, "preload", target).await?;
             }
             let disabled = sqlx::query(
                 "SELECT id FROM parties WHERE disabled = 1 AND id IN \
@@ -119,8 +119,8 @@ impl Database {
             .await?;
             for host in &disabled {
                 let host = rows::spelt(host, "id")?;
-                Errand::Preload
-                    .end_of_host(&mut *change, host, errands::IS_DISABLED, now)
+                Job::Preload
+                    .end_of_host(&mut *change, host, jobs::IS_DISABLED, now)
                     .await?;
             }
             Ok(row)
@@ -133,12 +133,12 @@ impl Database {
     /// As [`Database::unmark_image`].
     pub async fn end_preloads(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: &str,
         now: Millis,
     ) -> Result<VolumeRow, DatabaseError> {
-        act!(self, asker, change, {
-            let row = administered(&mut *change, asker, volume).await?;
+        act!(self, principal, change, {
+            let row = administered(&mut *change, principal, volume).await?;
             if row.image.is_none() {
                 return Err(no_image(&row));
             }
@@ -152,9 +152,9 @@ impl Database {
             .bind(row.id.to_string())
             .fetch_all(&mut *change)
             .await?;
-            errands::assign(&mut *change, &ended).await?;
+            jobs::assign(&mut *change, &ended).await?;
             let target = format!("{} {}", row.id, row.name);
-            asker.note(change, "end-preloads", target).await?;
+            principal.note(change, "end-preloads", target).await?;
             Ok(row)
         })
     }

@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use super::{Asker, Database, DatabaseError, Thing, rows};
+use super::{Database, DatabaseError, Principal, Thing, rows};
 
 /// How much a project may have; none is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ const ROWS: &str = "SELECT j.*, \
          WHERE v.project = j.id AND v.deleting = 0) AS bytes, \
      (SELECT COUNT(*) FROM snapshots s WHERE s.project = j.id) AS snapshots FROM projects j";
 
-/// Only those that the asker is a member of, or all for an administrator.
+/// Only those that the principal is a member of, or all for an administrator.
 const SEEN: &str = "($2 = 1 OR EXISTS (SELECT 1 FROM project_members m \
      WHERE m.project = j.id AND m.party = $1))";
 
@@ -97,30 +97,32 @@ impl Database {
     /// [`DatabaseError::Taken`].
     pub async fn insert_project(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         new: &NewProject,
     ) -> Result<ProjectRow, DatabaseError> {
-        act!(self, asker, change, {
-            if let Some(made) = asker.made_before(&mut *change).await? {
-                let seen = find(&mut *change, asker, &made).await;
-                return seen.map_err(super::asker::gone_since);
+        act!(self, principal, change, {
+            if let Some(made) = principal.made_before(&mut *change).await? {
+                let seen = find(&mut *change, principal, &made).await;
+                return seen.map_err(super::principal::gone_since);
             }
-            insert(&mut *change, new.id, &new.name, asker.by.at).await?;
+            insert(&mut *change, new.id, &new.name, principal.by.at).await?;
             set_quota(&mut *change, new.id, new.quota).await?;
-            asker.note(&mut *change, "add-project", &new.name).await?;
-            asker.note_made(&mut *change, new.id).await?;
-            find(change, asker, &new.id.to_string()).await
+            principal
+                .note(&mut *change, "add-project", &new.name)
+                .await?;
+            principal.note_made(&mut *change, new.id).await?;
+            find(change, principal, &new.id.to_string()).await
         })
     }
 
-    /// The projects that `asker` may see: after `after`, in the order of their
+    /// The projects that `principal` may see: after `after`, in the order of their
     /// ids, at most `count_max`.
     ///
     /// # Errors
     /// [`DatabaseError`].
     pub async fn projects(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         after: &str,
         count_max: u32,
     ) -> Result<Vec<ProjectRow>, DatabaseError> {
@@ -128,8 +130,8 @@ impl Database {
         let found = sqlx::query(&format!(
             "{ROWS} WHERE {SEEN} AND j.id > $3 ORDER BY j.id LIMIT $4"
         ))
-        .bind(asker.party.id.to_string())
-        .bind(i64::from(asker.party.is_administrator))
+        .bind(principal.party.id.to_string())
+        .bind(i64::from(principal.party.is_administrator))
         .bind(after)
         .bind(i64::from(count_max))
         .fetch_all(&mut *moment)
@@ -163,9 +165,13 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn project(&self, asker: &Asker, name: &str) -> Result<ProjectRow, DatabaseError> {
+    pub async fn project(
+        &self,
+        principal: &Principal,
+        name: &str,
+    ) -> Result<ProjectRow, DatabaseError> {
         let mut moment = self.moment().await?;
-        find(&mut moment, asker, name).await
+        find(&mut moment, principal, name).await
     }
 
     /// Sets how much a project may have. What it has already, it keeps.
@@ -174,15 +180,17 @@ impl Database {
     /// [`DatabaseError::NotFound`].
     pub async fn set_quota(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         name: &str,
         quota: Quota,
     ) -> Result<ProjectRow, DatabaseError> {
-        act!(self, asker, change, {
-            let project = find(&mut *change, asker, name).await?;
+        act!(self, principal, change, {
+            let project = find(&mut *change, principal, name).await?;
             set_quota(&mut *change, project.id, quota).await?;
-            asker.note(&mut *change, "set-quota", &project.name).await?;
-            find(change, asker, name).await
+            principal
+                .note(&mut *change, "set-quota", &project.name)
+                .await?;
+            find(change, principal, name).await
         })
     }
 
@@ -192,13 +200,13 @@ impl Database {
     /// [`DatabaseError::NotFound`].
     pub async fn set_member(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         name: &str,
         user: &Subject,
         is_member: bool,
     ) -> Result<ProjectRow, DatabaseError> {
-        act!(self, asker, change, {
-            let project = find(&mut *change, asker, name).await?;
+        act!(self, principal, change, {
+            let project = find(&mut *change, principal, name).await?;
             let party = super::parties::party_of(&mut *change, user).await?;
             let action = if is_member {
                 join(&mut *change, project.id, party.id).await?;
@@ -212,8 +220,8 @@ impl Database {
                 "leave"
             };
             let target = format!("{} {}", project.name, user.name());
-            asker.note(&mut *change, action, target).await?;
-            find(change, asker, name).await
+            principal.note(&mut *change, action, target).await?;
+            find(change, principal, name).await
         })
     }
 
@@ -237,11 +245,11 @@ impl Database {
     /// [`DatabaseError::Refused`] if it has something.
     pub async fn delete_project(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         name: &str,
     ) -> Result<ProjectRow, DatabaseError> {
-        act!(self, asker, change, {
-            let project = find(&mut *change, asker, name).await?;
+        act!(self, principal, change, {
+            let project = find(&mut *change, principal, name).await?;
             // What is being deleted still names it, until it is gone.
             let volumes: i64 =
                 sqlx::query_scalar("SELECT COUNT(*) FROM volumes WHERE project = $1")
@@ -261,7 +269,9 @@ impl Database {
                 .bind(project.id.to_string())
                 .execute(&mut *change)
                 .await?;
-            asker.note(change, "delete-project", &project.name).await?;
+            principal
+                .note(change, "delete-project", &project.name)
+                .await?;
             Ok(project)
         })
     }
@@ -339,14 +349,14 @@ pub(super) async fn join(
 
 async fn find(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     name: &str,
 ) -> Result<ProjectRow, DatabaseError> {
     let row = sqlx::query(&format!(
         "{ROWS} WHERE {SEEN} AND (j.id = $3 OR j.name = $3) ORDER BY j.id = $3 DESC LIMIT 1"
     ))
-    .bind(asker.party.id.to_string())
-    .bind(i64::from(asker.party.is_administrator))
+    .bind(principal.party.id.to_string())
+    .bind(i64::from(principal.party.is_administrator))
     .bind(name)
     .fetch_optional(&mut *connection)
     .await?
@@ -365,8 +375,8 @@ async fn find(
 /// The id of the project with this name or id.
 pub(super) async fn id_of(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     name: &str,
 ) -> Result<ProjectId, DatabaseError> {
-    Ok(find(connection, asker, name).await?.id)
+    Ok(find(connection, principal, name).await?.id)
 }

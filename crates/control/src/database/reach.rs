@@ -2,7 +2,7 @@
 //! take away (docs/service.md, "What a host reaches").
 //!
 //! * A volume is one host's to clean: the one that has it attached for writing;
-//!   else the one that had it last; else, or when that one has been silent for
+//!   else the one that had it last; else, or when that one has been unresponsive for
 //!   an hour, anybody's. [`cleans!`] says so once, for every call.
 //! * To open a version takes its lineage's key and those above it, so a key is
 //!   reached from any lineage below: the walk goes down from the one that is
@@ -19,11 +19,11 @@ use super::DatabaseError;
 
 /// After so long without a word from the host that had a volume last, others
 /// clean it, in milliseconds: an hour.
-pub const SILENT_FOR_MS: i64 = 60 * 60 * 1000;
+pub const UNRESPONSIVE_FOR_MS: i64 = 60 * 60 * 1000;
 
 /// Whether host $1 cleans the volume that the expression names, as an SQL
 /// condition: $2 is the moment after which a host that was heard of is not
-/// silent.
+/// unresponsive.
 macro_rules! cleans {
     ($volume:literal) => {
         concat!(
@@ -100,12 +100,12 @@ macro_rules! below {
     };
 }
 
-/// A host, at a moment: who asks, and whom it takes for silent.
+/// A host, at a moment: who asks, and whom it takes for unresponsive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reach {
     /// Who asks.
     pub host: PartyId,
-    /// Hosts that were not heard of since are silent.
+    /// Hosts that were not heard of since are unresponsive.
     heard_after: Millis,
     now: Millis,
 }
@@ -117,7 +117,7 @@ impl Reach {
     pub fn new(host: PartyId, now: Millis) -> Self {
         Self {
             host,
-            heard_after: Millis(now.0.saturating_sub(SILENT_FOR_MS)),
+            heard_after: Millis(now.0.saturating_sub(UNRESPONSIVE_FOR_MS)),
             now,
         }
     }

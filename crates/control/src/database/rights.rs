@@ -13,7 +13,7 @@ use sqlx::query::Query;
 use sqlx::{Any, AnyConnection};
 
 use super::rows::{self, SnapshotRow, VolumeRow};
-use super::{Asker, DatabaseError, Thing};
+use super::{DatabaseError, Principal, Thing};
 
 /// What a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,20 +55,20 @@ impl Rights {
     }
 }
 
-/// What `asker` may do with what `owner` has; rights were given on any of
+/// What `principal` may do with what `owner` has; rights were given on any of
 /// `objects`.
 async fn rights_on(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     owner: Option<PartyId>,
     objects: [&str; 2],
 ) -> Result<Rights, DatabaseError> {
-    let owns = owner == Some(asker.party.id);
+    let owns = owner == Some(principal.party.id);
     let given = if owns {
         Vec::new()
     } else {
         sqlx::query("SELECT right_name FROM grants WHERE party = $1 AND object IN ($2, $3)")
-            .bind(asker.party.id.to_string())
+            .bind(principal.party.id.to_string())
             .bind(objects[0])
             .bind(objects[1])
             .fetch_all(connection)
@@ -79,7 +79,7 @@ async fn rights_on(
     };
     Ok(Rights {
         owns,
-        is_administrator: asker.party.is_administrator,
+        is_administrator: principal.party.is_administrator,
         given,
     })
 }
@@ -126,8 +126,8 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Of the rows that are called so, and that `asker` may see, the one that is
-/// meant: by its id, else the asker's own, else the only one. `rows` are in
+/// Of the rows that are called so, and that `principal` may see, the one that is
+/// meant: by its id, else the principal's own, else the only one. `rows` are in
 /// this order, each with its id and owner.
 ///
 /// A bare name means another's thing only where one merely looks: whoever gives
@@ -136,7 +136,7 @@ impl<'a> Named<'a> {
 fn the_one<T>(
     mut rows: Vec<T>,
     named: &Named<'_>,
-    asker: &Asker,
+    principal: &Principal,
     need: Need,
     kind: Thing,
     of: impl Fn(&T) -> (String, Option<PartyId>, Option<String>),
@@ -148,7 +148,8 @@ fn the_one<T>(
         ));
     };
     let (id, owner, owner_name) = of(first);
-    let is_certain = id == named.whole || owner == Some(asker.party.id) || !named.owner.is_empty();
+    let is_certain =
+        id == named.whole || owner == Some(principal.party.id) || !named.owner.is_empty();
     if is_certain || (rows.len() == 1 && need == Need::See) {
         return Ok(rows.swap_remove(0));
     }
@@ -176,7 +177,7 @@ fn the_one<T>(
     })
 }
 
-/// What `asker` may see of the rows `t`: for an SQL condition. `objects` are
+/// What `principal` may see of the rows `t`: for an SQL condition. `objects` are
 /// the columns on which rights may have been given.
 macro_rules! visible {
     ($t:literal, $objects:literal) => {
@@ -190,25 +191,25 @@ macro_rules! visible {
     };
 }
 
-/// A query for what is called so and `asker` may see: $1 is the whole of what
+/// A query for what is called so and `principal` may see: $1 is the whole of what
 /// they wrote, $4 and $5 a name and its owner's, $2 and $3 are for [`visible!`].
 fn called<'q>(
     statement: &'q str,
     named: &Named<'q>,
-    asker: &Asker,
+    principal: &Principal,
 ) -> Query<'q, Any, AnyArguments<'q>> {
     sqlx::query(statement)
         .bind(named.whole)
-        .bind(asker.party.id.to_string())
-        .bind(i64::from(asker.party.is_administrator))
+        .bind(principal.party.id.to_string())
+        .bind(i64::from(principal.party.is_administrator))
         .bind(named.name)
         .bind(named.owner)
 }
 
-/// The volume that `asker` means by `text`, if they may do what is needed.
+/// The volume that `principal` means by `text`, if they may do what is needed.
 pub(super) async fn volume_for(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     text: &str,
     need: Need,
 ) -> Result<VolumeRow, DatabaseError> {
@@ -220,34 +221,34 @@ pub(super) async fn volume_for(
             " ORDER BY v.id = $1 DESC, v.owner = $2 DESC, v.id LIMIT 3"
         ),
         &named,
-        asker,
+        principal,
     )
     .fetch_all(&mut *connection)
     .await?;
     let volumes = found.iter().map(rows::volume_row);
     let volumes = volumes.collect::<Result<Vec<_>, _>>()?;
-    let volume = the_one(volumes, &named, asker, need, Thing::Volume, |row| {
+    let volume = the_one(volumes, &named, principal, need, Thing::Volume, |row| {
         (row.id.to_string(), row.owner, row.owner_name.clone())
     })?;
-    let rights = volume_rights(connection, asker, &volume).await?;
+    let rights = volume_rights(connection, principal, &volume).await?;
     refuse_unless(&rights, need, Thing::Volume, text)?;
     Ok(volume)
 }
 
-/// What `asker` may do with a volume.
+/// What `principal` may do with a volume.
 pub(super) async fn volume_rights(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     volume: &VolumeRow,
 ) -> Result<Rights, DatabaseError> {
     let id = volume.id.to_string();
-    rights_on(connection, asker, volume.owner, [&id, &id]).await
+    rights_on(connection, principal, volume.owner, [&id, &id]).await
 }
 
 /// As [`volume_for`], a snapshot: rights on its volume are rights on it.
 pub(super) async fn snapshot_for(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     text: &str,
     need: Need,
 ) -> Result<SnapshotRow, DatabaseError> {
@@ -259,37 +260,37 @@ pub(super) async fn snapshot_for(
             " ORDER BY s.id = $1 DESC, s.owner = $2 DESC, s.id LIMIT 3"
         ),
         &named,
-        asker,
+        principal,
     )
     .fetch_all(&mut *connection)
     .await?;
     let snapshots = found.iter().map(rows::snapshot_row);
     let snapshots = snapshots.collect::<Result<Vec<_>, _>>()?;
-    let snapshot = the_one(snapshots, &named, asker, need, Thing::Snapshot, |row| {
+    let snapshot = the_one(snapshots, &named, principal, need, Thing::Snapshot, |row| {
         (row.id.to_string(), row.owner, row.owner_name.clone())
     })?;
-    let rights = snapshot_rights(connection, asker, &snapshot).await?;
+    let rights = snapshot_rights(connection, principal, &snapshot).await?;
     refuse_unless(&rights, need, Thing::Snapshot, text)?;
     Ok(snapshot)
 }
 
 async fn snapshot_rights(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     snapshot: &SnapshotRow,
 ) -> Result<Rights, DatabaseError> {
     let (id, volume) = (snapshot.id.to_string(), snapshot.volume.to_string());
-    rights_on(connection, asker, snapshot.owner, [&id, &volume]).await
+    rights_on(connection, principal, snapshot.owner, [&id, &volume]).await
 }
 
-/// Refuses what `asker` may not do with the volume `id`.
+/// Refuses what `principal` may not do with the volume `id`.
 pub(super) async fn check_volume(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     id: VolumeId,
     need: Need,
 ) -> Result<VolumeRow, DatabaseError> {
-    volume_for(connection, asker, &id.to_string(), need).await
+    volume_for(connection, principal, &id.to_string(), need).await
 }
 
 /// Refuses to change what is about to be gone.
@@ -302,30 +303,30 @@ pub(super) fn refuse_if_deleting(volume: &VolumeRow) -> Result<(), DatabaseError
     }
 }
 
-/// Refuses what `asker` may not do with the snapshot `id`.
+/// Refuses what `principal` may not do with the snapshot `id`.
 pub(super) async fn check_snapshot(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     id: SnapshotId,
     need: Need,
 ) -> Result<SnapshotRow, DatabaseError> {
-    snapshot_for(connection, asker, &id.to_string(), need).await
+    snapshot_for(connection, principal, &id.to_string(), need).await
 }
 
 /// Refuses to put anything on `host`, and in the VM there, for one who was not
 /// given that.
 pub(super) async fn check_host(
     connection: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     host: PartyId,
     vm: Option<&str>,
 ) -> Result<(), DatabaseError> {
-    if asker.party.is_administrator {
+    if principal.party.is_administrator {
         return Ok(());
     }
     let given: Vec<(String,)> =
         sqlx::query_as("SELECT vm FROM grants WHERE party = $1 AND object = $2")
-            .bind(asker.party.id.to_string())
+            .bind(principal.party.id.to_string())
             .bind(host.to_string())
             .fetch_all(connection)
             .await?;

@@ -6,7 +6,7 @@ use sqlx::{AnyConnection, Row as _};
 use super::attachments::of_volume;
 use super::images::administered;
 use super::rows::VolumeRow;
-use super::{Asker, Database, DatabaseError};
+use super::{Database, DatabaseError, Principal};
 
 /// What a volume may take of hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,25 +24,25 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], also if its journal is to be
-    /// of another length and the asker is no administrator; [`DatabaseError::Refused`] if it
+    /// of another length and the principal is no administrator; [`DatabaseError::Refused`] if it
     /// is being deleted, or the name is not clear.
     pub async fn set_volume_sizes(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: &str,
         sizes: VolumeSizes,
     ) -> Result<VolumeRow, DatabaseError> {
-        act!(self, asker, change, {
-            let row = administered(&mut *change, asker, volume).await?;
+        act!(self, principal, change, {
+            let row = administered(&mut *change, principal, volume).await?;
             if sizes.journal_bytes != row.sizes.journal_bytes {
-                sizes.refuse_unless_allowed(asker)?;
+                sizes.refuse_unless_allowed(principal)?;
             }
             sizes.keep(&mut *change, &row.id.to_string()).await?;
             for attachment in of_volume(&mut *change, row.id).await? {
                 super::hosts::assign(&mut *change, attachment.host).await?;
             }
             let target = format!("{} {}", row.id, row.name);
-            asker.note(change, "set-sizes", target).await?;
+            principal.note(change, "set-sizes", target).await?;
             Ok(VolumeRow { sizes, ..row })
         })
     }
@@ -61,8 +61,8 @@ impl VolumeSizes {
     }
 
     /// A journal takes room of its host's disk, which others need, too.
-    pub(super) fn refuse_unless_allowed(self, asker: &Asker) -> Result<(), DatabaseError> {
-        if self.journal_bytes.is_none() || asker.party.is_administrator {
+    pub(super) fn refuse_unless_allowed(self, principal: &Principal) -> Result<(), DatabaseError> {
+        if self.journal_bytes.is_none() || principal.party.is_administrator {
             return Ok(());
         }
         Err(DatabaseError::Forbidden {

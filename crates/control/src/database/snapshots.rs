@@ -8,7 +8,7 @@ use super::accounts::{More, check_membership, check_quota};
 use super::rights::{check_snapshot, check_volume, refuse_if_deleting, snapshot_for};
 use super::rows::{self, SnapshotRow};
 use super::tags::{self, Tags};
-use super::{Asker, Database, DatabaseError, Need, Right, Thing};
+use super::{Database, DatabaseError, Need, Principal, Right, Thing};
 
 /// A snapshot to be taken.
 #[derive(Debug, Clone)]
@@ -87,17 +87,17 @@ impl Database {
     /// deleted; [`DatabaseError::OtherRequest`].
     pub async fn insert_snapshot(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         new: &NewSnapshot,
     ) -> Result<SnapshotRow, DatabaseError> {
         let NewSnapshot { id, volume, .. } = *new;
-        act!(self, asker, change, {
-            if let Some(made) = asker.made_before(&mut *change).await? {
-                let seen = snapshot_for(&mut *change, asker, &made, Need::See).await;
-                return seen.map_err(super::asker::gone_since);
+        act!(self, principal, change, {
+            if let Some(made) = principal.made_before(&mut *change).await? {
+                let seen = snapshot_for(&mut *change, principal, &made, Need::See).await;
+                return seen.map_err(super::principal::gone_since);
             }
             let need = Need::Have(Right::Snapshot);
-            let of = check_volume(&mut *change, asker, volume, need).await?;
+            let of = check_volume(&mut *change, principal, volume, need).await?;
             // It is the volume's owner's, whoever takes it.
             let owner = of.owner.map(|owner| owner.to_string()).unwrap_or_default();
             let taken = sqlx::query("SELECT id FROM snapshots WHERE name = $1 AND owner = $2")
@@ -111,12 +111,12 @@ impl Database {
                 });
             }
             refuse_if_deleting(&of)?;
-            check_membership(&mut *change, asker, &of).await?;
+            check_membership(&mut *change, principal, &of).await?;
             let more = More {
                 snapshots: 1,
                 ..More::default()
             };
-            check_quota(&mut *change, asker, of.project, more).await?;
+            check_quota(&mut *change, principal, of.project, more).await?;
             let writer = super::attachments::writer_of(&mut *change, volume).await?;
             let made = sqlx::query(
                 "INSERT INTO snapshots (id, name, owner, project, volume, volume_name, \
@@ -141,13 +141,13 @@ impl Database {
             }
             tags::set(&mut *change, &id.to_string(), &new.tags).await?;
             let target = format!("{id} {} of {volume} {}", new.name, of.name);
-            asker.note(&mut *change, "snapshot", target).await?;
-            asker.note_made(&mut *change, id).await?;
+            principal.note(&mut *change, "snapshot", target).await?;
+            principal.note_made(&mut *change, id).await?;
             by_id(change, id).await
         })
     }
 
-    /// The snapshot that `asker` means by this id, name or `owner/name`, if
+    /// The snapshot that `principal` means by this id, name or `owner/name`, if
     /// they may do what is needed.
     ///
     /// # Errors
@@ -155,11 +155,11 @@ impl Database {
     /// [`DatabaseError::Forbidden`].
     pub async fn snapshot_for(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         text: &str,
         need: Need,
     ) -> Result<SnapshotRow, DatabaseError> {
-        snapshot_for(&mut *self.reader.acquire().await?, asker, text, need).await
+        snapshot_for(&mut *self.reader.acquire().await?, principal, text, need).await
     }
 
     /// The snapshot with this id.
@@ -232,12 +232,12 @@ impl Database {
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
     pub async fn delete_snapshot(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         id: SnapshotId,
     ) -> Result<SnapshotRow, DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             let need = Need::Have(Right::Administer);
-            let snapshot = check_snapshot(&mut *change, asker, id, need).await?;
+            let snapshot = check_snapshot(&mut *change, principal, id, need).await?;
             sqlx::query("DELETE FROM snapshots WHERE id = $1")
                 .bind(id.to_string())
                 .execute(&mut *change)
@@ -247,7 +247,7 @@ impl Database {
             super::grants::forget(&mut *change, &id.to_string()).await?;
             super::grants::forget_gone(&mut *change, snapshot.volume).await?;
             let target = format!("{id} {}", snapshot.name);
-            asker.note(&mut *change, "delete", target).await?;
+            principal.note(&mut *change, "delete", target).await?;
             Ok(snapshot)
         })
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sqlx::{AnyConnection, Row as _};
 
-use super::{Asker, Database, DatabaseError, Need, Right, rights};
+use super::{Database, DatabaseError, Need, Principal, Right, rights};
 
 /// Tags of one thing.
 pub type Tags = BTreeMap<String, String>;
@@ -72,17 +72,17 @@ impl Database {
     /// [`DatabaseError::Refused`] if it is being deleted, or the name is not clear.
     pub async fn tag_volume(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: &str,
         tags: &Tags,
     ) -> Result<super::VolumeRow, DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             let need = Need::Have(Right::Administer);
-            let volume = rights::volume_for(&mut *change, asker, volume, need).await?;
+            let volume = rights::volume_for(&mut *change, principal, volume, need).await?;
             rights::refuse_if_deleting(&volume)?;
             set(&mut *change, &volume.id.to_string(), tags).await?;
             let target = format!("{} {}", volume.id, volume.name);
-            asker.note(change, "tag", target).await?;
+            principal.note(change, "tag", target).await?;
             Ok(volume)
         })
     }
@@ -94,16 +94,16 @@ impl Database {
     /// [`DatabaseError::Refused`] if the name is not clear.
     pub async fn tag_snapshot(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         snapshot: &str,
         tags: &Tags,
     ) -> Result<super::SnapshotRow, DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             let need = Need::Have(Right::Administer);
-            let snapshot = rights::snapshot_for(&mut *change, asker, snapshot, need).await?;
+            let snapshot = rights::snapshot_for(&mut *change, principal, snapshot, need).await?;
             set(&mut *change, &snapshot.id.to_string(), tags).await?;
             let target = format!("{} {}", snapshot.id, snapshot.name);
-            asker.note(change, "tag", target).await?;
+            principal.note(change, "tag", target).await?;
             Ok(snapshot)
         })
     }

@@ -20,7 +20,7 @@ use super::{Backend, Database, DatabaseError, rows};
 use crate::volumes::spell_time;
 
 /// Attachments that are to end by force, of hosts that were not heard of since.
-const SILENT: &str = "SELECT a.*, p.name AS host_name, r.heard_ms, r.report FROM attachments a \
+const UNRESPONSIVE: &str = "SELECT a.*, p.name AS host_name, r.heard_ms, r.report FROM attachments a \
      JOIN parties p ON p.id = a.host LEFT JOIN host_reports r ON r.party = a.host \
      WHERE a.forced = 1 AND a.wanted = 0 AND a.state <> 'detached' \
      AND COALESCE(r.heard_ms, 0) <= $1 ORDER BY a.id";
@@ -111,7 +111,7 @@ impl Database {
         now: Millis,
     ) -> Result<Vec<AttachmentId>, DatabaseError> {
         let heard_max = now.0.saturating_sub(lease_ms);
-        let due = sqlx::query(SILENT)
+        let due = sqlx::query(UNRESPONSIVE)
             .bind(heard_max)
             .fetch_optional(&self.reader)
             .await?;
@@ -119,7 +119,7 @@ impl Database {
             return Ok(Vec::new());
         }
         change_and_tell!(self, change, {
-            let rows = sqlx::query(SILENT)
+            let rows = sqlx::query(UNRESPONSIVE)
                 .bind(heard_max)
                 .fetch_all(&mut *change)
                 .await?;
@@ -132,8 +132,8 @@ impl Database {
                 let report: Report = report
                     .and_then(|report| serde_json::from_str(&report).ok())
                     .unwrap_or_default();
-                let silent = silent(&host, heard);
-                let reason = take_away(&mut *change, &attachment, &silent, &report).await?;
+                let unresponsive = unresponsive(&host, heard);
+                let reason = take_away(&mut *change, &attachment, &unresponsive, &report).await?;
                 sqlx::query(
                     "UPDATE attachments SET state = 'detached', reason = $1, ended_ms = $2, \
                      uri = NULL, tcp_uri = NULL, generation = generation + 1 WHERE id = $3",
@@ -152,7 +152,7 @@ impl Database {
     }
 }
 
-fn silent(host: &str, heard: Option<i64>) -> String {
+fn unresponsive(host: &str, heard: Option<i64>) -> String {
     match heard {
         Some(heard) => format!(
             "host {host:?}, last heard of at {}",
@@ -167,11 +167,11 @@ fn silent(host: &str, heard: Option<i64>) -> String {
 async fn take_away(
     change: &mut AnyConnection,
     attachment: &AttachmentRow,
-    silent: &str,
+    unresponsive: &str,
     report: &Report,
 ) -> Result<String, DatabaseError> {
     if attachment.access == Access::ReadOnly || attachment.epoch.is_none() {
-        return Ok(format!("given up by force without {silent}"));
+        return Ok(format!("given up by force without {unresponsive}"));
     }
     let volume = attachment.volume;
     sqlx::query("UPDATE volumes SET epoch = epoch + 1 WHERE id = $1")
@@ -186,7 +186,7 @@ async fn take_away(
         .find(|one| one.attachment == attachment.id);
     let left = said.map(|one| about_bytes(one.engine.journal_used_bytes));
     let left = left.map_or_else(String::new, |left| format!(" ({left} when it last said)"));
-    let taken = format!("taken by force from {silent}: the volume is {at}");
+    let taken = format!("taken by force from {unresponsive}: the volume is {at}");
     super::journals::take_away(change, volume, &taken, &left).await
 }
 

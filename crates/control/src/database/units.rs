@@ -7,7 +7,7 @@ use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use super::rows;
-use super::{Asker, Database, DatabaseError};
+use super::{Database, DatabaseError, Principal};
 
 /// What is true of the whole cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl Database {
             let party: base::PartyId = rows::spelt(row, "id")?;
             Ok(UnitRow {
                 daemon: Some(row.try_get("name")?),
-                ..UnitRow::new(UnitId::from_random(party.as_u128()), String::new())
+                ..UnitRow::new(UnitId::from_u128(party.as_u128()), String::new())
             })
         };
         rows.iter().map(unit).collect()
@@ -267,14 +267,14 @@ impl Database {
     /// [`DatabaseError`].
     pub async fn set_zone(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         unit: UnitId,
         zone: Option<&str>,
     ) -> Result<(), DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             put_zone(&mut *change, unit, zone).await?;
             let target = format!("{unit}: {}", zone.unwrap_or("none"));
-            asker.note(change, "set-zone", target).await
+            principal.note(change, "set-zone", target).await
         })
     }
 }

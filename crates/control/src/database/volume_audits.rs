@@ -19,7 +19,7 @@ use world::Millis;
 
 use super::rights::Rights;
 use super::rows::{self, SnapshotState, VolumeRow};
-use super::{Asker, Database, DatabaseError, Need, Right, Thing, errands, rights};
+use super::{Database, DatabaseError, Need, Principal, Right, Thing, jobs, rights};
 
 /// What was found is kept for so long.
 const KEPT_MS: i64 = 24 * 60 * 60 * 1000;
@@ -42,7 +42,7 @@ const KEPT_OF_OWNER_MAX: i64 = 64;
 pub struct NewAudit {
     /// Its id.
     pub id: AuditId,
-    /// The units that are taken for captured.
+    /// The units that are taken for compromised.
     pub units: Vec<UnitId>,
     /// The snapshot that was named, if one was.
     pub snapshot: Option<SnapshotId>,
@@ -52,7 +52,7 @@ pub struct NewAudit {
     pub placement: AuditPlacement,
     /// What is in the journal of the volume's host, in bytes, if that was said and matters.
     pub journal_bytes: Option<u64>,
-    /// Who is to do it, and whether it has the volume: then it needs not be for the asker.
+    /// Who is to do it, and whether it has the volume: then it needs not be for the principal.
     pub host: (PartyId, bool),
 }
 
@@ -66,14 +66,14 @@ pub struct AuditOfVolume {
     /// The snapshot that was named, if one was.
     pub snapshot: Option<SnapshotId>,
     /// Who has asked for it; nobody knows of those that older controllers took.
-    pub asker: Option<PartyId>,
+    pub principal: Option<PartyId>,
     /// By name, for those who administer the volume, and for themselves.
-    pub asker_name: Option<String>,
+    pub principal_name: Option<String>,
     /// What of it.
     pub version: VersionKey,
     /// Who does it, by name.
     pub host_name: String,
-    /// The units that are taken for captured.
+    /// The units that are taken for compromised.
     pub units: Vec<UnitId>,
     /// How far it is.
     pub state: AuditState,
@@ -99,7 +99,7 @@ pub struct AuditOfVolume {
 /// What is audited: the snapshot that is named, or the newest version.
 async fn version_of(
     change: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     row: &VolumeRow,
     snapshot: Option<SnapshotId>,
 ) -> Result<(VersionKey, u64), DatabaseError> {
@@ -113,7 +113,7 @@ async fn version_of(
         return Ok((head, row.size_bytes));
     };
     let need = Need::Have(Right::Read);
-    let taken = rights::check_snapshot(change, asker, snapshot, need).await?;
+    let taken = rights::check_snapshot(change, principal, snapshot, need).await?;
     if taken.volume != row.id {
         return Err(DatabaseError::Refused {
             reason: format!("snapshot {:?} is not of volume {:?}", taken.name, row.name),
@@ -138,17 +138,17 @@ async fn version_of(
 /// take from its owner what they keep.
 async fn make_room(
     change: &mut AnyConnection,
-    asker: &Asker,
+    principal: &Principal,
     row: &VolumeRow,
 ) -> Result<(), DatabaseError> {
-    let asker = asker.party.id.to_string();
+    let principal = principal.party.id.to_string();
     sqlx::query(
         "DELETE FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL AND id NOT \
          IN (SELECT id FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL \
-         ORDER BY CASE WHEN asker = $2 THEN 1 ELSE 0 END, ended_ms DESC, id LIMIT $3)",
+         ORDER BY CASE WHEN principal = $2 THEN 1 ELSE 0 END, ended_ms DESC, id LIMIT $3)",
     )
     .bind(row.id.to_string())
-    .bind(&asker)
+    .bind(&principal)
     .bind(KEPT_MAX - 1)
     .execute(&mut *change)
     .await?;
@@ -160,10 +160,10 @@ async fn make_room(
          AND volume IN (SELECT id FROM volumes WHERE owner = $1) \
          AND id NOT IN (SELECT a.id FROM volume_audits a JOIN volumes v ON v.id = a.volume \
          WHERE v.owner = $1 AND a.ended_ms IS NOT NULL \
-         ORDER BY CASE WHEN a.asker = $2 THEN 1 ELSE 0 END, a.ended_ms DESC, a.id LIMIT $3)",
+         ORDER BY CASE WHEN a.principal = $2 THEN 1 ELSE 0 END, a.ended_ms DESC, a.id LIMIT $3)",
     )
     .bind(owner.to_string())
-    .bind(&asker)
+    .bind(&principal)
     .bind(KEPT_OF_OWNER_MAX - 1)
     .execute(change)
     .await?;
@@ -203,32 +203,33 @@ impl Database {
     /// Has a host audit a volume.
     ///
     /// # Errors
-    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the asker may read the
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the principal may read the
     /// volume, and the host is for them or has it; [`DatabaseError::Refused`] if nothing was
     /// written to it yet, it is being deleted, the snapshot is not of it or not completed, or
     /// enough of it are under way.
     pub async fn begin_audit(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: &str,
         new: &NewAudit,
         now: Millis,
     ) -> Result<AuditOfVolume, DatabaseError> {
         let (units, placement) = (json(&new.units)?, json(&new.placement)?);
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             let need = Need::Have(Right::Read);
-            let row = rights::volume_for(&mut *change, asker, volume, need).await?;
+            let row = rights::volume_for(&mut *change, principal, volume, need).await?;
             rights::refuse_if_deleting(&row)?;
-            let (version, size_bytes) = version_of(&mut *change, asker, &row, new.snapshot).await?;
+            let (version, size_bytes) =
+                version_of(&mut *change, principal, &row, new.snapshot).await?;
             let (host, has_it) = new.host;
             if !has_it {
-                rights::check_host(&mut *change, asker, host, None).await?;
+                rights::check_host(&mut *change, principal, host, None).await?;
             }
-            make_room(&mut *change, asker, &row).await?;
+            make_room(&mut *change, principal, &row).await?;
             check_room(&mut *change, &row).await?;
             sqlx::query(
                 "INSERT INTO volume_audits (id, volume, snapshot, host, version_volume, \
-                 version_number, units, files, size_bytes, state, created_ms, told_ms, asker, \
+                 version_number, units, files, size_bytes, state, created_ms, told_ms, principal, \
                  placement, journal_bytes) \
                  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12, $13, $14)",
             )
@@ -243,7 +244,7 @@ impl Database {
             .bind(size_bytes.cast_signed())
             .bind(AuditState::Waiting.as_str())
             .bind(now.0)
-            .bind(asker.party.id.to_string())
+            .bind(principal.party.id.to_string())
             .bind(&placement)
             .bind(new.journal_bytes.map(u64::cast_signed))
             .execute(&mut *change)
@@ -251,46 +252,46 @@ impl Database {
             super::hosts::assign(&mut *change, host).await?;
             let place = super::audit::place(&mut *change, host, None).await?;
             let target = format!("{} of {} {} on {place}", new.id, row.id, row.name);
-            asker.note(&mut *change, "audit-volume", target).await?;
+            principal.note(&mut *change, "audit-volume", target).await?;
             one(change, row.id, new.id, now).await
         })
     }
 
-    /// An audit of a volume that the asker may read.
+    /// An audit of a volume that the principal may read.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], also if it was kept for long enough;
     /// [`DatabaseError::Forbidden`].
     pub async fn audit_for(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: &str,
         id: AuditId,
         now: Millis,
     ) -> Result<(VolumeRow, AuditOfVolume), DatabaseError> {
         let mut moment = self.moment().await?;
         let need = Need::Have(Right::Read);
-        let row = rights::volume_for(&mut moment, asker, volume, need).await?;
-        let rights = rights::volume_rights(&mut moment, asker, &row).await?;
+        let row = rights::volume_for(&mut moment, principal, volume, need).await?;
+        let rights = rights::volume_rights(&mut moment, principal, &row).await?;
         let audit = one(&mut moment, row.id, id, now).await?;
-        Ok((row, seen(audit, &rights, asker)))
+        Ok((row, seen(audit, &rights, principal)))
     }
 
-    /// All audits of a volume that the asker may read, the newest one first, without what was
+    /// All audits of a volume that the principal may read, the newest one first, without what was
     /// found.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`].
     pub async fn audits_for(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: &str,
         now: Millis,
     ) -> Result<(VolumeRow, Vec<AuditOfVolume>), DatabaseError> {
         let mut moment = self.moment().await?;
         let need = Need::Have(Right::Read);
-        let row = rights::volume_for(&mut moment, asker, volume, need).await?;
-        let rights = rights::volume_rights(&mut moment, asker, &row).await?;
+        let row = rights::volume_for(&mut moment, principal, volume, need).await?;
+        let rights = rights::volume_rights(&mut moment, principal, &row).await?;
         // Together what was found may have more than what a controller has memory for.
         let statement = format!(
             "SELECT {COLUMNS}, CAST(NULL AS TEXT) AS found FROM {TABLES} \
@@ -303,42 +304,42 @@ impl Database {
             .fetch_all(&mut *moment)
             .await?;
         let audits = found.iter().map(audit_of_volume);
-        let audits = audits.map(|audit| Ok(seen(audit?, &rights, asker)));
+        let audits = audits.map(|audit| Ok(seen(audit?, &rights, principal)));
         let audits = audits.collect::<Result<_, DatabaseError>>()?;
         Ok((row, audits))
     }
 
     /// Calls an audit off, if it has not ended, and forgets what it has found. Returns it as it
-    /// was, and what it has found if the asker may read the volume.
+    /// was, and what it has found if the principal may read the volume.
     ///
     /// # Errors
     /// As [`Self::audit_for`]; but [`DatabaseError::Forbidden`] for somebody who neither has asked
     /// for it nor administers the volume.
     pub async fn delete_audit(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: &str,
         id: AuditId,
         now: Millis,
     ) -> Result<(VolumeRow, AuditOfVolume), DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             // Cluster administrators may not read it, and a right may have been taken away.
             let need = Need::SeeToChange;
-            let row = rights::volume_for(&mut *change, asker, volume, need).await?;
-            let rights = rights::volume_rights(&mut *change, asker, &row).await?;
+            let row = rights::volume_for(&mut *change, principal, volume, need).await?;
+            let rights = rights::volume_rights(&mut *change, principal, &row).await?;
             let audit = one(&mut *change, row.id, id, now).await?;
-            if audit.asker != Some(asker.party.id) {
+            if audit.principal != Some(principal.party.id) {
                 let need = Need::Have(Right::Administer);
-                rights::volume_for(&mut *change, asker, volume, need).await?;
+                rights::volume_for(&mut *change, principal, volume, need).await?;
             }
             let gone = sqlx::query("DELETE FROM volume_audits WHERE id = $1 RETURNING host")
                 .bind(id.to_string())
                 .fetch_all(&mut *change)
                 .await?;
-            errands::assign(&mut *change, &gone).await?;
+            jobs::assign(&mut *change, &gone).await?;
             let target = format!("{id} of {} {}", row.id, row.name);
-            asker.note(change, "delete-audit", target).await?;
-            Ok((row, seen(audit, &rights, asker)))
+            principal.note(change, "delete-audit", target).await?;
+            Ok((row, seen(audit, &rights, principal)))
         })
     }
 
@@ -422,23 +423,23 @@ impl Database {
 }
 
 /// What of an audit somebody sees who has these rights on its volume.
-fn seen(audit: AuditOfVolume, rights: &Rights, asker: &Asker) -> AuditOfVolume {
-    let is_own = audit.asker == Some(asker.party.id);
-    let sees_asker = is_own || rights.allow(Need::Have(Right::Administer));
+fn seen(audit: AuditOfVolume, rights: &Rights, principal: &Principal) -> AuditOfVolume {
+    let is_own = audit.principal == Some(principal.party.id);
+    let sees_principal = is_own || rights.allow(Need::Have(Right::Administer));
     let sees_found = rights.allow(Need::Have(Right::Read));
     AuditOfVolume {
-        asker_name: audit.asker_name.filter(|_| sees_asker),
+        principal_name: audit.principal_name.filter(|_| sees_principal),
         found: audit.found.filter(|_| sees_found),
         ..audit
     }
 }
 
 /// What is read of one besides what was found, and from where.
-const COLUMNS: &str = "a.id, a.volume, a.snapshot, a.asker, a.version_volume, a.version_number, \
+const COLUMNS: &str = "a.id, a.volume, a.snapshot, a.principal, a.version_volume, a.version_number, \
     a.units, a.state, a.done_bytes, a.size_bytes, a.reason, a.created_ms, a.ended_ms, \
-    a.placement, a.journal_bytes, h.name AS host_name, p.name AS asker_name";
+    a.placement, a.journal_bytes, h.name AS host_name, p.name AS principal_name";
 const TABLES: &str = "volume_audits a JOIN parties h ON h.id = a.host \
-    LEFT JOIN parties p ON p.id = a.asker";
+    LEFT JOIN parties p ON p.id = a.principal";
 
 /// One that has not ended, or not long ago.
 async fn one(
@@ -469,8 +470,8 @@ fn audit_of_volume(row: &AnyRow) -> Result<AuditOfVolume, DatabaseError> {
         id: rows::spelt(row, "id")?,
         volume: rows::spelt(row, "volume")?,
         snapshot: rows::spelt_if_any(row, "snapshot")?,
-        asker: rows::spelt_if_any(row, "asker")?,
-        asker_name: row.try_get("asker_name")?,
+        principal: rows::spelt_if_any(row, "principal")?,
+        principal_name: row.try_get("principal_name")?,
         version: version(row)?,
         host_name: row.try_get("host_name")?,
         units: read(row.try_get("units")?)?,

@@ -12,7 +12,7 @@ use sqlx::{AnyConnection, Row as _};
 use super::accounts::{More, check_membership, check_quota};
 use super::rights::{check_volume, refuse_if_deleting, volume_for};
 use super::rows::{self, VolumeRow};
-use super::{Asker, Database, DatabaseError, Need, Right, Thing};
+use super::{Database, DatabaseError, Need, Principal, Right, Thing};
 
 /// All volumes, as far as they can be read.
 #[derive(Debug, Clone, Default)]
@@ -57,7 +57,7 @@ pub struct VolumeName {
 }
 
 impl Database {
-    /// The volume that `asker` means by this id, name or `owner/name`, if they
+    /// The volume that `principal` means by this id, name or `owner/name`, if they
     /// may do what is needed.
     ///
     /// # Errors
@@ -65,11 +65,11 @@ impl Database {
     /// [`DatabaseError::Forbidden`].
     pub async fn volume_for(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         text: &str,
         need: Need,
     ) -> Result<VolumeRow, DatabaseError> {
-        volume_for(&mut *self.reader.acquire().await?, asker, text, need).await
+        volume_for(&mut *self.reader.acquire().await?, principal, text, need).await
     }
 
     /// The volume with this id.
@@ -139,20 +139,20 @@ impl Database {
     /// that large already, or being deleted.
     pub async fn set_size(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: VolumeId,
         size_bytes: u64,
     ) -> Result<VolumeRow, DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             let need = Need::Have(Right::Administer);
-            let row = check_volume(&mut *change, asker, volume, need).await?;
+            let row = check_volume(&mut *change, principal, volume, need).await?;
             refuse_if_deleting(&row)?;
-            check_membership(&mut *change, asker, &row).await?;
+            check_membership(&mut *change, principal, &row).await?;
             let more = More {
                 bytes: size_bytes.saturating_sub(row.size_bytes),
                 ..More::default()
             };
-            check_quota(&mut *change, asker, row.project, more).await?;
+            check_quota(&mut *change, principal, row.project, more).await?;
             let changed =
                 sqlx::query("UPDATE volumes SET size_bytes = $1 WHERE id = $2 AND size_bytes < $1")
                     .bind(size_bytes.cast_signed())
@@ -164,7 +164,7 @@ impl Database {
                     super::hosts::assign(&mut *change, writer).await?;
                 }
                 let target = format!("{volume} {} to {size_bytes}", row.name);
-                asker.note(&mut *change, "grow", target).await?;
+                principal.note(&mut *change, "grow", target).await?;
                 return by_id(change, volume).await;
             }
             let size = exact_bytes(size_bytes);
@@ -182,13 +182,13 @@ impl Database {
     /// or being deleted.
     pub async fn set_head(
         &self,
-        asker: &Asker,
+        principal: &Principal,
         volume: VolumeId,
         head: VersionKey,
     ) -> Result<(), DatabaseError> {
-        act!(self, asker, change, {
+        act!(self, principal, change, {
             let need = Need::Have(Right::Administer);
-            let row = check_volume(&mut *change, asker, volume, need).await?;
+            let row = check_volume(&mut *change, principal, volume, need).await?;
             super::versions::version_of(&mut *change, head).await?;
             let changed = sqlx::query(
                 "UPDATE volumes SET head_volume = $1, head_number = $2, epoch = epoch + 1, \
@@ -209,7 +209,7 @@ impl Database {
             // What a journal has follows a version that is not the head any more.
             super::journals::forget(&mut *change, volume).await?;
             let target = format!("{volume} {} to version {}", row.name, head.number);
-            asker.note(change, "restore", target).await
+            principal.note(change, "restore", target).await
         })
     }
 }

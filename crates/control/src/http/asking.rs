@@ -17,7 +17,7 @@ use utoipa::IntoParams;
 use super::{ApiError, Caller, Query};
 use crate::acting::Acting;
 use crate::control::Control;
-use crate::database::{Asker, Idempotency, Page};
+use crate::database::{Idempotency, Page, Principal};
 use crate::error::ControlError;
 
 /// The header's name.
@@ -33,7 +33,7 @@ const BODY_BYTES_MAX: usize = 2 << 20;
 const LIMIT_MAX: u32 = 1000;
 const LIMIT: u32 = 100;
 
-/// An asker who is an administrator.
+/// An principal who is an administrator.
 pub(super) struct Administrator(pub Acting);
 
 /// What any change may be asked with. Where the description of a call does not
@@ -44,16 +44,16 @@ struct How {
     dry_run: bool,
 }
 
-impl FromRequestParts<Control> for Asker {
+impl FromRequestParts<Control> for Principal {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
         let caller = parts.extensions.get::<Caller>().ok_or_else(nowhere)?;
-        let mut asker = control.parties().asker(caller).await?;
-        asker.idempotency = parts.extensions.get::<Idempotency>().cloned();
+        let mut principal = control.parties().principal(caller).await?;
+        principal.idempotency = parts.extensions.get::<Idempotency>().cloned();
         let Query(how) = Query::<How>::from_request_parts(parts, control).await?;
-        asker.is_dry_run = how.dry_run;
-        Ok(asker)
+        principal.is_dry_run = how.dry_run;
+        Ok(principal)
     }
 }
 
@@ -61,7 +61,7 @@ impl FromRequestParts<Control> for Acting {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
-        let acting = control.acting(Asker::from_request_parts(parts, control).await?);
+        let acting = control.acting(Principal::from_request_parts(parts, control).await?);
         acting.must_be_user()?;
         Ok(acting)
     }

@@ -2,7 +2,7 @@
 //! network do: at last with `unavailable`. What it had begun may still be
 //! carried out.
 //!
-//! A connection to PostgreSQL that has gone silent (its machine lost power, the
+//! A connection to PostgreSQL that has gone unresponsive (its machine lost power, the
 //! network is cut) holds what waits for it until the operating system gives it
 //! up, which takes a quarter of an hour.
 
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_may_take_what_it_waits_for_and_no_more_than_its_asker_waits() {
+    fn a_request_may_take_what_it_waits_for_and_no_more_than_its_principal_waits() {
         let bound = |method, path, query| bound_of(&method, path, query).as_secs();
         assert_eq!(bound(Method::GET, "/v1/volumes", ""), 25);
         assert_eq!(bound(Method::PUT, "/v1/volumes/a/export", ""), 130);

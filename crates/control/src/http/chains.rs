@@ -1,8 +1,8 @@
-//! `/v1/chains`, and what boxes tell.
+//! `/v1/chains`, and what filters tell.
 
 use std::time::Duration;
 
-use api::types::{ApplyChain, Chain, ChainBox, ChainUse, Events, Page};
+use api::types::{ApplyChain, Chain, ChainFilter, ChainUse, Events, Page};
 use axum::Json;
 use base::ChainId;
 use serde::Deserialize;
@@ -51,7 +51,7 @@ async fn list(
 
 /// Put a chain in the place of the one that a volume has
 ///
-/// Hosts that have the volume attached exchange the boxes while it is used.
+/// Hosts that have the volume attached exchange the filters while it is used.
 #[utoipa::path(post, path = "/v1/chains", operation_id = "apply_chain", tag = "chains",
     params(Wait), request_body = ApplyChain, responses((status = 200, body = Chain)))]
 async fn apply(
@@ -82,7 +82,7 @@ async fn show(
     )))
 }
 
-/// Delete a chain; its volume is served without boxes then
+/// Delete a chain; its volume is served without filters then
 ///
 /// The attachments that are told are those that are served through it still.
 #[utoipa::path(delete, path = "/v1/chains/{chain}", operation_id = "delete_chain",
@@ -118,7 +118,7 @@ const EVENTS_WAIT_MAX: Duration = Duration::from_secs(10);
 const EVENTS_MAX: u32 = 1000;
 const EVENTS: u32 = 500;
 
-/// Read what the boxes of an attachment tell
+/// Read what the filters of an attachment tell
 ///
 /// With `wait`, the answer is held back until there is something, 10 seconds at most.
 #[utoipa::path(get, path = "/v1/attachments/{attachment}/events",
@@ -185,9 +185,9 @@ fn shown(view: ChainView) -> Chain {
         vm: row.vm,
         revision: row.revision,
         // One that a later controller has taken may have what this one does not know.
-        boxes: chain_policy::outline(&row.policy)
+        filters: chain_policy::outline(&row.policy)
             .into_iter()
-            .map(|one| ChainBox {
+            .map(|one| ChainFilter {
                 name: one.name,
                 kind: one.kind,
                 runs: one.runs,

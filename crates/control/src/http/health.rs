@@ -32,8 +32,8 @@ async fn metrics(
     State(control): State<Control>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Response, ApiError> {
-    let asker = control.parties().asker(&caller).await?;
-    asker.must_administer()?;
+    let principal = control.parties().principal(&caller).await?;
+    principal.must_administer()?;
     let kind = [(header::CONTENT_TYPE, CONTENT_TYPE)];
     Ok((kind, control.measures().await.whole()).into_response())
 }

@@ -52,7 +52,7 @@ impl FromRequestParts<Control> for Asking {
         if matches!(caller, Caller::Local) {
             return Ok(Self(control.local_host()));
         }
-        let party = control.parties().asker(caller).await?.party;
+        let party = control.parties().principal(caller).await?.party;
         if party.subject.kind() != Kind::Host {
             let reason = "this is for hosts only".to_owned();
             return Err(ControlError::Forbidden { reason }.into());

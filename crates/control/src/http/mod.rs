@@ -22,13 +22,13 @@ mod host;
 pub mod https;
 mod images;
 mod keys;
-mod mending;
 mod metered;
 mod openapi;
 mod parties;
 mod problem;
 mod projects;
 mod queries;
+mod repair;
 mod snapshots;
 mod unit;
 mod units;
@@ -120,7 +120,7 @@ fn users() -> OpenApiRouter<Control> {
         .merge(volume_audits::router())
         .merge(projects::router())
         .merge(units::router())
-        .merge(mending::router())
+        .merge(repair::router())
         .merge(keys::router())
         .merge(parties::router())
 }

@@ -38,7 +38,7 @@ const REPEATABLE: [&str; 9] = [
 /// Changes that cannot be tried: only somebody else knows whether they can be
 /// made, or they are none of the kind.
 const NEVER_DRY: [&str; 9] = [
-    "enrol",
+    "join",
     "renew_certificate",
     "add_unit",
     "add_key",
@@ -50,7 +50,7 @@ const NEVER_DRY: [&str; 9] = [
 ];
 
 /// What anybody may ask, without a certificate.
-const FOR_ANYBODY: [&str; 2] = ["authority", "enrol"];
+const FOR_ANYBODY: [&str; 2] = ["authority", "join"];
 
 /// What takes room on units.
 const TAKES_ROOM: [&str; 2] = ["create_volume", "grow_volume"];
@@ -78,7 +78,7 @@ const TAGS: [(&str, &str); 14] = [
     ),
     (
         "chains",
-        "Boxes between a volume and whoever uses it, as its owner wrote them down. They are \
+        "Filters between a volume and whoever uses it, as its owner wrote them down. They are \
          exchanged while the volume is used.",
     ),
     (

@@ -1,7 +1,7 @@
 //! `/v1/me`, `/v1/users`, `/v1/hosts`, `/v1/daemons`, and how to become one of them.
 //!
 //! ```text
-//! GET    /v1/authority                    POST   /v1/enrol
+//! GET    /v1/authority                    POST   /v1/join
 //! GET    /v1/me                           POST   /v1/me/certificate
 //! GET    /v1/users                        POST   /v1/users
 //! GET    /v1/users/{user}                 POST   /v1/users/{user}/token
@@ -13,7 +13,7 @@
 //! others is for administrators.
 
 use api::types::{
-    AddParty, AuditEntry, AuthorityView, Certificate, Enrol, Page, Party, Renew, Token,
+    AddParty, AuditEntry, AuthorityView, Certificate, Join, Page, Party, Renew, Token,
 };
 use auth::{Kind, Subject};
 use axum::extract::State;
@@ -27,7 +27,7 @@ use utoipa_axum::routes;
 use super::asking::{Administrator, Paging, page_of};
 use super::{ApiError, Body, Caller, Name, Query};
 use crate::control::Control;
-use crate::database::{Asker, AuditRow, PartyRow};
+use crate::database::{AuditRow, PartyRow, Principal};
 use crate::error::ControlError;
 use crate::parties::{Issued, Parties, local};
 use crate::volumes::spell_time;
@@ -40,7 +40,7 @@ const LINES: u32 = 100;
 pub(super) fn router() -> OpenApiRouter<Control> {
     OpenApiRouter::new()
         .routes(routes!(authority))
-        .routes(routes!(enrol))
+        .routes(routes!(join))
         .routes(routes!(me))
         .routes(routes!(renew))
         .routes(routes!(audit))
@@ -59,23 +59,23 @@ async fn authority(State(control): State<Control>) -> Json<AuthorityView> {
 }
 
 /// Become somebody, with a token
-#[utoipa::path(post, path = "/v1/enrol", operation_id = "enrol", tag = "identity",
-    request_body = Enrol, responses((status = 201, body = Certificate)))]
-async fn enrol(
+#[utoipa::path(post, path = "/v1/join", operation_id = "join", tag = "identity",
+    request_body = Join, responses((status = 201, body = Certificate)))]
+async fn join(
     State(control): State<Control>,
     Extension(caller): Extension<Caller>,
-    Body(enrol): Body<Enrol>,
+    Body(join): Body<Join>,
 ) -> Result<(StatusCode, Json<Certificate>), ApiError> {
     let parties = control.parties();
-    let issued = parties.enrol(&caller, &enrol.token, &enrol.request).await?;
+    let issued = parties.join(&caller, &join.token, &join.request).await?;
     Ok((StatusCode::CREATED, Json(certificate(parties, issued))))
 }
 
 /// Who is asking
 #[utoipa::path(get, path = "/v1/me", operation_id = "me", tag = "identity",
     responses((status = 200, body = Party)))]
-async fn me(asker: Asker) -> Json<Party> {
-    Json(shown(asker.party))
+async fn me(principal: Principal) -> Json<Party> {
+    Json(shown(principal.party))
 }
 
 /// Have one's certificate renewed
@@ -83,11 +83,11 @@ async fn me(asker: Asker) -> Json<Party> {
     tag = "identity", request_body = Renew, responses((status = 201, body = Certificate)))]
 async fn renew(
     State(control): State<Control>,
-    asker: Asker,
+    principal: Principal,
     Body(renew): Body<Renew>,
 ) -> Result<(StatusCode, Json<Certificate>), ApiError> {
     let parties = control.parties();
-    let issued = parties.renew(&asker, &renew.request).await?;
+    let issued = parties.renew(&principal, &renew.request).await?;
     Ok((StatusCode::CREATED, Json(certificate(parties, issued))))
 }
 
@@ -142,7 +142,7 @@ macro_rules! party_routes {
                 super::create(administrator, $kind, new).await
             }
 
-            #[doc = concat!("Hand out a token with which a ", $one, " can enrol, once")]
+            #[doc = concat!("Hand out a token with which a ", $one, " can join, once")]
             #[utoipa::path(post, path = concat!($path, "/{name}/token"), operation_id = $token,
                                 tag = $tag, params(("name" = String, Path, description = "Its name",
                                     pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
@@ -190,7 +190,7 @@ macro_rules! party_routes {
                 let subject = subject($kind, &name)?;
                 let parties = acting.parties();
                 Ok(Json(shown(
-                    parties.forget_keys(acting.asker(), &subject).await?,
+                    parties.forget_keys(acting.principal(), &subject).await?,
                 )))
             }
         }
@@ -260,7 +260,7 @@ async fn create(
     let subject = subject(kind, &new.name)?;
     let parties = acting.parties();
     let added = parties
-        .add(acting.asker(), subject, new.administrator, new.project)
+        .add(acting.principal(), subject, new.administrator, new.project)
         .await?;
     Ok((StatusCode::CREATED, Json(shown(added))))
 }
@@ -275,7 +275,7 @@ async fn invite(
         return Err(ControlError::conflict(reason).into());
     }
     let parties = acting.parties();
-    let (token, expires) = parties.invite(acting.asker(), subject).await?;
+    let (token, expires) = parties.invite(acting.principal(), subject).await?;
     let token = Token {
         token: token.reveal().to_string(),
         expires: spell_time(expires),
@@ -289,13 +289,13 @@ async fn set_disabled(
     subject: &Subject,
     is_disabled: bool,
 ) -> Result<Json<Party>, ApiError> {
-    if is_disabled && *subject == acting.asker().party.subject {
+    if is_disabled && *subject == acting.principal().party.subject {
         let reason = "you cannot disable yourself; another administrator can";
         return Err(ControlError::conflict(reason).into());
     }
     let parties = acting.parties();
     let row = parties
-        .set_disabled(acting.asker(), subject, is_disabled)
+        .set_disabled(acting.principal(), subject, is_disabled)
         .await?;
     Ok(Json(shown(row)))
 }

@@ -21,7 +21,7 @@ impl FromRequestParts<Control> for Asking {
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
         let caller = parts.extensions.get::<Caller>().ok_or_else(nowhere)?;
-        let party = control.parties().asker(caller).await?.party;
+        let party = control.parties().principal(caller).await?.party;
         if party.subject.kind() != Kind::Unit {
             let reason = "this is for unit daemons only".to_owned();
             return Err(ControlError::Forbidden { reason }.into());

@@ -99,8 +99,8 @@ async fn status(Administrator(control): Administrator) -> Result<Json<Status>, A
         bytes: report.bytes,
         journal_used_bytes: report.journal_used_bytes,
         pending_frees: report.pending_frees,
-        thin_segments: report.thin_segments,
-        thin_blocks: report.thin_blocks,
+        degraded_segments: report.degraded_segments,
+        degraded_blocks: report.degraded_blocks,
         problems: report.problems,
     }))
 }

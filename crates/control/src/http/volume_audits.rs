@@ -118,7 +118,7 @@ fn shown(view: AuditView) -> Audit {
         journal_bytes: view.journal_bytes,
         units: row.units.iter().map(ToString::to_string).collect(),
         placement: view.placement,
-        asker: row.asker_name,
+        principal: row.principal_name,
         host: row.host_name,
         state: row.state.as_str().to_owned(),
         done_bytes: row.done_bytes,

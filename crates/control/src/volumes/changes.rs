@@ -20,13 +20,13 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if a tag is none ([`parse::tags`]);
-    /// [`ControlError::NotFound`] and [`ControlError::Forbidden`] if the asker may not
+    /// [`ControlError::NotFound`] and [`ControlError::Forbidden`] if the principal may not
     /// see or not administer the volume; [`ControlError::Conflict`] if it is being
     /// deleted, or the name is not clear.
     pub async fn tag_volume(&self, name: &str, tags: Tags) -> Result<VolumeView, ControlError> {
         parse::tags(&tags)?;
         let database = &self.inner.database;
-        let row = database.tag_volume(self.asker(), name, &tags).await?;
+        let row = database.tag_volume(self.principal(), name, &tags).await?;
         Ok(VolumeView {
             tags,
             ..self.seen(row.id).await?
@@ -38,7 +38,7 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if a size is none; [`ControlError::NotFound`];
-    /// [`ControlError::Forbidden`] if the asker does not administer the volume, or is no
+    /// [`ControlError::Forbidden`] if the principal does not administer the volume, or is no
     /// administrator of the cluster and its journal is to be of another length;
     /// [`ControlError::Conflict`] if it is being deleted, or the name is not clear.
     pub async fn set_volume_sizes(
@@ -48,7 +48,9 @@ impl Acting {
     ) -> Result<VolumeView, ControlError> {
         parse::sizes(sizes)?;
         let database = &self.inner.database;
-        let row = database.set_volume_sizes(self.asker(), name, sizes).await?;
+        let row = database
+            .set_volume_sizes(self.principal(), name, sizes)
+            .await?;
         let mut view = self.seen(row.id).await?;
         view.row.sizes = sizes;
         Ok(view)
@@ -58,7 +60,7 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, the user, the project);
-    /// [`ControlError::Forbidden`] if the asker neither owns it nor is an
+    /// [`ControlError::Forbidden`] if the principal neither owns it nor is an
     /// administrator; [`ControlError::Exists`] if the user has a volume or snapshot of
     /// that name; [`ControlError::QuotaExceeded`] of the project;
     /// [`ControlError::Conflict`] if it is being deleted, attached and not the user's
@@ -71,7 +73,7 @@ impl Acting {
     ) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
         let row = database
-            .give_volume(self.asker(), name, user, project)
+            .give_volume(self.principal(), name, user, project)
             .await?;
         let seen = self.seen(row.id).await?;
         Ok(VolumeView { row, ..seen })
@@ -111,7 +113,9 @@ impl Acting {
         let more = size_bytes - row.size_bytes;
         self.refuse_beyond_capacity(more, row.redundancy()).await?;
         let database = &self.inner.database;
-        let grown = database.set_size(self.asker(), row.id, size_bytes).await?;
+        let grown = database
+            .set_size(self.principal(), row.id, size_bytes)
+            .await?;
         if self.is_dry_run() {
             let mut view = self.seen(row.id).await?;
             view.row.size_bytes = grown.size_bytes;
@@ -156,7 +160,7 @@ impl Acting {
         self.refuse_if_wanted(&row).await?;
         let now = self.inner.world.clock.wall();
         let database = &self.inner.database;
-        database.begin_delete(self.asker(), row.id, now).await?;
+        database.begin_delete(self.principal(), row.id, now).await?;
         if self.is_dry_run() {
             return self.seen(row.id).await;
         }
@@ -194,7 +198,7 @@ impl Acting {
 
     pub(super) async fn refuse_if_wanted(&self, row: &VolumeRow) -> Result<(), ControlError> {
         let attachments = self.inner.database.attachments_of(row.id).await?;
-        let name = row.name_for(self.asker().party.id);
+        let name = row.name_for(self.principal().party.id);
         match attachments.iter().find(|attachment| attachment.is_wanted) {
             None => Ok(()),
             Some(attachment) => Err(ControlError::conflict(match &attachment.vm {

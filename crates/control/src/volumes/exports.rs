@@ -20,7 +20,7 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if neither the volume nor
-    /// the host is for the asker; [`ControlError::Conflict`] if it is attached in another
+    /// the host is for the principal; [`ControlError::Conflict`] if it is attached in another
     /// way, or being deleted; [`ControlError::QuotaExceeded`] of read-only attachments;
     /// [`ControlError::Unavailable`] if it cannot be opened now, or its host does not
     /// answer: then its host goes on trying.
@@ -35,7 +35,7 @@ impl Acting {
             Access::ReadWrite => Right::Use,
         };
         let row = self.living(name, need).await?;
-        let id = AttachmentId::from_random(self.inner.world.random.u128());
+        let id = AttachmentId::from_u128(self.inner.world.random.u128());
         let new = NewAttachment {
             id,
             volume: row.id,
@@ -44,7 +44,7 @@ impl Acting {
             access,
             created: self.inner.world.clock.wall(),
         };
-        let asked = self.inner.database.attach(self.asker(), &new).await?;
+        let asked = self.inner.database.attach(self.principal(), &new).await?;
         let now = self.settled(&asked).await?;
         match now.state {
             AttachmentState::Attached => Ok(now),
@@ -60,17 +60,17 @@ impl Acting {
     /// in a version afterwards.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`]; [`ControlError::Conflict`] if the asker has it
+    /// [`ControlError::NotFound`]; [`ControlError::Conflict`] if the principal has it
     /// exported nowhere; [`ControlError::Unavailable`] if it cannot be closed now, or
     /// its host does not answer: then its host goes on trying.
     pub async fn unexport_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
         let need = Need::SeeToChange;
-        let row = database.volume_for(self.asker(), name, need).await?;
+        let row = database.volume_for(self.principal(), name, need).await?;
         let mut attachments = Vec::new();
         for attachment in database.attachments_of(row.id).await? {
             let id = attachment.id.to_string();
-            match database.attachment_for(self.asker(), &id).await {
+            match database.attachment_for(self.principal(), &id).await {
                 Ok(seen) => attachments.push(seen),
                 // Another user's.
                 Err(DatabaseError::NotFound { .. }) => {}
@@ -79,7 +79,7 @@ impl Acting {
         }
         let of_vm = attachments.extract_if(.., |one| one.vm.is_some()).next();
         if attachments.is_empty() {
-            let name = row.name_for(self.asker().party.id);
+            let name = row.name_for(self.principal().party.id);
             let vm = of_vm.and_then(|one| one.vm);
             return Err(ControlError::conflict(match vm {
                 None => format!("volume {name:?} is not exported"),
@@ -91,7 +91,9 @@ impl Acting {
         }
         for attachment in attachments {
             let database = &self.inner.database;
-            let asked = database.detach(self.asker(), attachment.id, false).await?;
+            let asked = database
+                .detach(self.principal(), attachment.id, false)
+                .await?;
             let now = self.settled(&asked).await?;
             if now.state != AttachmentState::Detached {
                 return Err(ControlError::Unavailable {

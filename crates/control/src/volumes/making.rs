@@ -17,7 +17,7 @@ use crate::parse;
 pub struct VolumeRequest {
     /// Its name.
     pub name: String,
-    /// On whose account; on the asker's own, if none is named.
+    /// On whose account; on the principal's own, if none is named.
     pub project: Option<String>,
     /// Its tags.
     pub tags: Tags,
@@ -58,7 +58,7 @@ impl Acting {
     async fn create(&self, request: VolumeRequest) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
         // Whatever has become of what it was made from.
-        if let Some(made) = database.made_under_key(self.asker()).await? {
+        if let Some(made) = database.made_under_key(self.principal()).await? {
             return self.volume(&made).await.map_err(gone_since);
         }
         let name = parse::name(&request.name)?.to_owned();
@@ -67,7 +67,7 @@ impl Acting {
         let origin = match &request.from {
             Some(from) => {
                 let need = Need::Have(Right::Read);
-                Some(database.snapshot_for(self.asker(), from, need).await?)
+                Some(database.snapshot_for(self.principal(), from, need).await?)
             }
             None => None,
         };
@@ -100,7 +100,7 @@ impl Acting {
         }
         self.ensure_copysets(redundancy, self.is_dry_run()).await?;
         let world = &self.inner.world;
-        let id = VolumeId::from_random(world.random.u128());
+        let id = VolumeId::from_u128(world.random.u128());
         let new = NewVolume {
             id,
             name,
@@ -112,12 +112,12 @@ impl Acting {
             replicas,
             erasure: request.erasure,
             // By its name the wrapped key is bound to the volume.
-            lineage: Lineage::from_random(id.as_u128()),
+            lineage: Lineage::from_u128(id.as_u128()),
             sizes: request.sizes,
             origin: origin.map(|snapshot| snapshot.id),
             created: world.clock.wall(),
         };
-        let row = database.insert_volume(self.asker(), &new).await?;
+        let row = database.insert_volume(self.principal(), &new).await?;
         let mut view = if self.is_dry_run() {
             VolumeView::fresh(row, new.tags)
         } else {

@@ -44,7 +44,7 @@ impl Acting {
         let line = self.inner.database.line_of(row.id).await?;
         let version = self.choose(&row, &line, to)?;
         let database = &self.inner.database;
-        database.set_head(self.asker(), row.id, version).await?;
+        database.set_head(self.principal(), row.id, version).await?;
         tracing::info!(volume = %row.id, name = row.name, version = version.number, "restored");
         self.seen(row.id).await
     }
@@ -103,7 +103,9 @@ impl Acting {
     /// the volumes of several owners.
     pub async fn versions(&self, name: &str) -> Result<(VolumeRow, Vec<VersionRow>), ControlError> {
         let database = &self.inner.database;
-        let row = database.volume_for(self.asker(), name, Need::See).await?;
+        let row = database
+            .volume_for(self.principal(), name, Need::See)
+            .await?;
         let line = self.inner.database.line_of(row.id).await?;
         Ok((row, line))
     }

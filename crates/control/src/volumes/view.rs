@@ -23,10 +23,10 @@ pub struct VolumeView {
     pub tags: Tags,
     /// Whether it is attached anywhere, or not yet detached.
     pub is_attached: bool,
-    /// Where, as far as the asker may see that: where others have it is for
+    /// Where, as far as the principal may see that: where others have it is for
     /// those who administer it.
     pub attachments: Vec<AttachmentRow>,
-    /// How its engine is doing, as its host said last, if the asker may see
+    /// How its engine is doing, as its host said last, if the principal may see
     /// where that is.
     pub engine: Option<Engine>,
     /// What its owner should know, just after it was made or grown.
@@ -93,7 +93,9 @@ impl Acting {
     /// [`ControlError::NotFound`].
     pub async fn volume(&self, name: &str) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
-        let row = database.volume_for(self.asker(), name, Need::See).await?;
+        let row = database
+            .volume_for(self.principal(), name, Need::See)
+            .await?;
         let mut view = self.seen(row.id).await?;
         if view.served().is_some() {
             self.ask_hosts().await?;
@@ -113,7 +115,7 @@ impl Acting {
         Ok(view)
     }
 
-    /// A page of the volumes that the asker may see, without their engines'
+    /// A page of the volumes that the principal may see, without their engines'
     /// states.
     ///
     /// # Errors
@@ -126,7 +128,7 @@ impl Acting {
             mut attachments,
             mut tags,
             next,
-        } = database.volume_page(self.asker(), filter, page).await?;
+        } = database.volume_page(self.principal(), filter, page).await?;
         let projects = self.projects_known().await?;
         let mut view = |row: VolumeRow| VolumeView {
             is_attached: attached.contains(&row.id),
@@ -148,7 +150,7 @@ impl Acting {
     /// As [`Acting::volume`], but nobody is asked.
     pub(super) async fn seen(&self, id: VolumeId) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
-        let (is_attached, attachments) = database.attachments_seen(self.asker(), id).await?;
+        let (is_attached, attachments) = database.attachments_seen(self.principal(), id).await?;
         Ok(VolumeView {
             is_attached,
             attachments,
@@ -162,10 +164,10 @@ impl Acting {
         })
     }
 
-    /// Which projects the asker may know of with the volumes of others; `None`
+    /// Which projects the principal may know of with the volumes of others; `None`
     /// if all.
     pub(super) async fn projects_known(&self) -> Result<Option<BTreeSet<ProjectId>>, ControlError> {
-        let party = &self.asker().party;
+        let party = &self.principal().party;
         if party.is_administrator {
             return Ok(None);
         }
@@ -179,7 +181,7 @@ impl Acting {
         row: VolumeRow,
         projects: Option<&BTreeSet<ProjectId>>,
     ) -> VolumeRow {
-        let is_known = row.owner == Some(self.asker().party.id)
+        let is_known = row.owner == Some(self.principal().party.id)
             || projects.is_none_or(|all| row.project.is_some_and(|one| all.contains(&one)));
         VolumeRow {
             project_name: row.project_name.clone().filter(|_| is_known),

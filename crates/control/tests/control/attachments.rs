@@ -6,37 +6,40 @@ use api::host::{
 use auth::Kind;
 use base::{JournalFolderId, PartyId, VolumeId};
 use catalog::{CatalogError, Lease, LeaseSalt};
-use control::database::{Asker, AttachmentRow, Database, DatabaseError, NewAttachment, Reach};
+use control::database::{AttachmentRow, Database, DatabaseError, NewAttachment, Principal, Reach};
 use serde_json::Value;
 use world::Millis;
 
-use crate::askers::local;
 use crate::fresh::{self, number, on_postgres, on_sqlite};
 use crate::postgres::Postgres;
+use crate::principals::local;
 
 const LEASE_MS: i64 = 10_000;
 
-const FOLDER: JournalFolderId = JournalFolderId::from_random(1);
-const OTHER_FOLDER: JournalFolderId = JournalFolderId::from_random(2);
+const FOLDER: JournalFolderId = JournalFolderId::from_u128(1);
+const OTHER_FOLDER: JournalFolderId = JournalFolderId::from_u128(2);
 
 struct Rows {
     database: Database,
-    asker: Asker,
+    principal: Principal,
     host: PartyId,
     volume: VolumeId,
 }
 
 impl fresh::Rows for Rows {
     async fn new(database: Database) -> Self {
-        let host = database.local_party(Kind::Host, PartyId::from_random(number()), Millis(0));
+        let host = database.local_party(Kind::Host, PartyId::from_u128(number()), Millis(0));
         let host = host.await.expect("there");
         let new = fresh::volume("disk", Millis(0));
         let volume = new.id;
-        let asker = local(&database).await;
-        database.insert_volume(&asker, &new).await.expect("made");
+        let principal = local(&database).await;
+        database
+            .insert_volume(&principal, &new)
+            .await
+            .expect("made");
         Self {
             database,
-            asker,
+            principal,
             host,
             volume,
         }
@@ -53,7 +56,7 @@ impl Rows {
             vm: vm.map(str::to_owned),
             ..fresh::attachment(self.volume, self.host, access, Millis(0))
         };
-        self.database.attach(&self.asker, &new).await
+        self.database.attach(&self.principal, &new).await
     }
 
     async fn call(&self, call: CatalogCall) -> Result<Value, CatalogError> {
@@ -87,7 +90,7 @@ impl Rows {
 
     /// Attached by a host that was not heard of since, and taken from it.
     async fn take(&self, asked: &AttachmentRow) -> String {
-        let detached = self.database.detach(&self.asker, asked.id, true);
+        let detached = self.database.detach(&self.principal, asked.id, true);
         detached.await.expect("there");
         let ended = self.database.end_forced(LEASE_MS, Millis(LEASE_MS)).await;
         assert_eq!(ended.expect("looked"), [asked.id]);
@@ -226,7 +229,7 @@ mod claims {
         for one in rows.database.attachments().await.expect("read") {
             let asked = rows
                 .database
-                .detach(&rows.asker, one.id, false)
+                .detach(&rows.principal, one.id, false)
                 .await
                 .expect("there");
             assert!(rows.report(&asked, AttachmentState::Detached).await);
@@ -247,7 +250,7 @@ mod claims {
         let asked = asked.expect("asked");
         let ended = rows
             .database
-            .detach(&rows.asker, asked.id, false)
+            .detach(&rows.principal, asked.id, false)
             .await
             .expect("there");
         assert!(!rows.report(&asked, AttachmentState::Attached).await);
@@ -255,7 +258,7 @@ mod claims {
         // Asked again, the guest is asked again; until then it is not busy.
         let again = rows
             .database
-            .detach(&rows.asker, asked.id, false)
+            .detach(&rows.principal, asked.id, false)
             .await
             .expect("there");
         assert_eq!(again.state, AttachmentState::Detaching);
@@ -286,12 +289,12 @@ mod claims {
         let renewed = renewed.expect("heard");
         assert!(renewed.lost.is_empty() && renewed.fenced.is_empty());
 
-        // Nobody asked for it: nothing is taken, however silent the host is.
+        // Nobody asked for it: nothing is taken, however unresponsive the host is.
         let late = Millis(heard.0 + 100 * LEASE_MS);
         let ended = database.end_forced(LEASE_MS, late).await;
         assert_eq!(ended.expect("looked"), []);
         let forced = database
-            .detach(&rows.asker, asked.id, true)
+            .detach(&rows.principal, asked.id, true)
             .await
             .expect("there");
         assert_eq!(forced.state, AttachmentState::Detaching);
@@ -363,7 +366,7 @@ mod claims {
     }
 
     /// Both restores make a row of the same id. The second one kept that the
-    /// first was to end by force: a host that was silent for ten seconds lost
+    /// first was to end by force: a host that was unresponsive for ten seconds lost
     /// the volume again, and with it what was in its journal.
     pub async fn what_was_ended_by_force_is_not_so_after_the_next_restore(rows: Rows) {
         let database = &rows.database;
@@ -445,7 +448,7 @@ mod claims {
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
         let detach = async |asked: &AttachmentRow, is_forced| {
             let database = &rows.database;
-            let wish = database.detach(&rows.asker, asked.id, is_forced).await;
+            let wish = database.detach(&rows.principal, asked.id, is_forced).await;
             wish.expect("there")
         };
         let wish = detach(&asked, false).await;
@@ -473,7 +476,7 @@ mod claims {
         let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
-        let wish = rows.database.detach(&rows.asker, asked.id, true).await;
+        let wish = rows.database.detach(&rows.principal, asked.id, true).await;
         let wish = wish.expect("there");
         let kept = rows.report_with(&wish, AttachmentState::Detached, Some("it is gone"));
         assert!(kept.await);

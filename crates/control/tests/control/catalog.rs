@@ -17,7 +17,7 @@ use catalog::{
     PLAN_BYTES_MAX, PendingFree, RESTORE_SKIPS_BYTES, StoredVersion, VersionCommit, VersionKey,
 };
 use control::database::{
-    Asker, Database, DatabaseError, Need, NewAttachment, NewVolume, Reach, SnapshotState, Tags,
+    Database, DatabaseError, Need, NewAttachment, NewVolume, Principal, Reach, SnapshotState, Tags,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -25,8 +25,8 @@ use tokio::runtime::Handle;
 use tokio::runtime::Runtime;
 use world::Millis;
 
-use crate::askers::{local, snapshot};
 use crate::postgres::Postgres;
+use crate::principals::{local, snapshot};
 
 const SALT: LeaseSalt = LeaseSalt([3; 16]);
 
@@ -36,17 +36,17 @@ static ATTACHMENTS: AtomicU64 = AtomicU64::new(1);
 /// volume that it takes a lease on is attached to it.
 struct Called {
     database: Database,
-    asker: Asker,
+    principal: Principal,
     host: PartyId,
     runtime: Handle,
 }
 
 impl Called {
     fn new(database: &Database, runtime: &Runtime) -> Self {
-        let host = database.local_party(Kind::Host, PartyId::from_random(1), Millis(0));
+        let host = database.local_party(Kind::Host, PartyId::from_u128(1), Millis(0));
         Self {
             host: runtime.block_on(host).expect("there"),
-            asker: runtime.block_on(local(database)),
+            principal: runtime.block_on(local(database)),
             database: database.clone(),
             runtime: runtime.handle().clone(),
         }
@@ -66,14 +66,14 @@ impl Called {
 
     fn attach(&self, volume: VolumeId) {
         let new = NewAttachment {
-            id: AttachmentId::from_random(ATTACHMENTS.fetch_add(1, Ordering::Relaxed).into()),
+            id: AttachmentId::from_u128(ATTACHMENTS.fetch_add(1, Ordering::Relaxed).into()),
             volume,
             host: self.host,
             vm: None,
             access: Access::ReadWrite,
             created: Millis(0),
         };
-        let attached = self.database.attach(&self.asker, &new);
+        let attached = self.database.attach(&self.principal, &new);
         self.runtime.block_on(attached).expect("attached");
     }
 
@@ -83,7 +83,7 @@ impl Called {
             let of = self.database.attachments_of(volume).await.expect("read");
             let asked = self
                 .database
-                .detach(&self.asker, of[0].id, false)
+                .detach(&self.principal, of[0].id, false)
                 .await
                 .expect("there");
             let report = AttachmentReport {
@@ -259,7 +259,7 @@ impl Sqlite {
     }
 
     fn on(runtime: Runtime, database: Database, folder: tempfile::TempDir) -> Self {
-        let founded = database.found(ClusterId::from_random(1), &[1; 32], Millis(0));
+        let founded = database.found(ClusterId::from_u128(1), &[1; 32], Millis(0));
         runtime.block_on(founded).expect("founded");
         let catalog = Called::new(&database, &runtime);
         Self {
@@ -276,7 +276,7 @@ impl Sqlite {
     }
 
     fn insert(&self, name: &str, origin: Option<SnapshotId>) -> Result<VolumeId, DatabaseError> {
-        let id = VolumeId::from_random(self.number());
+        let id = VolumeId::from_u128(self.number());
         let new = NewVolume {
             id,
             name: name.to_owned(),
@@ -287,12 +287,12 @@ impl Sqlite {
             erasure: None,
             project: None,
             tags: Tags::new(),
-            lineage: Lineage::from_random(self.number()),
+            lineage: Lineage::from_u128(self.number()),
             origin,
             created: Millis(1),
             sizes: control::database::VolumeSizes::default(),
         };
-        let inserted = self.database.insert_volume(&self.catalog.asker, &new);
+        let inserted = self.database.insert_volume(&self.catalog.principal, &new);
         self.runtime.block_on(inserted)?;
         Ok(id)
     }
@@ -302,9 +302,9 @@ impl Sqlite {
     }
 
     fn take_snapshot(&self, volume: VolumeId, name: &str) -> Result<SnapshotId, DatabaseError> {
-        let id = SnapshotId::from_random(self.number());
+        let id = SnapshotId::from_u128(self.number());
         let new = snapshot(id, name, volume);
-        let insert = self.database.insert_snapshot(&self.catalog.asker, &new);
+        let insert = self.database.insert_snapshot(&self.catalog.principal, &new);
         self.runtime.block_on(insert).map(|row| row.id)
     }
 
@@ -335,7 +335,7 @@ impl Sqlite {
             pins: vec![],
             open_segments: vec![],
             serial_next: 0,
-            thin: vec![],
+            degraded: vec![],
             joined: 0,
             joined_last: 0,
         };
@@ -378,14 +378,19 @@ impl Fixture for Sqlite {
 
     fn delete_snapshot(&self, snapshot: SnapshotId) {
         self.runtime
-            .block_on(self.database.delete_snapshot(&self.catalog.asker, snapshot))
+            .block_on(
+                self.database
+                    .delete_snapshot(&self.catalog.principal, snapshot),
+            )
             .expect("there");
     }
 
     fn take_away(&self, volume: VolumeId) {
         self.runtime.block_on(async {
             let of = self.database.attachments_of(volume).await.expect("read");
-            let asked = self.database.detach(&self.catalog.asker, of[0].id, true);
+            let asked = self
+                .database
+                .detach(&self.catalog.principal, of[0].id, true);
             asked.await.expect("there");
             let ended = self.database.end_forced(1, Millis(1)).await;
             assert_eq!(ended.expect("nobody was heard of"), [of[0].id]);
@@ -448,12 +453,11 @@ fn instances_on_one_database_never_give_the_same_twice() {
                             // Another one has taken the lease since.
                             Err(error) => assert!(error.is_fenced(), "{error}"),
                         }
-                        let id = SnapshotId::from_random(
-                            snapshots.fetch_add(1, Ordering::Relaxed).into(),
-                        );
+                        let id =
+                            SnapshotId::from_u128(snapshots.fetch_add(1, Ordering::Relaxed).into());
                         let name = format!("of-turn-{turn}");
                         let new = snapshot(id, &name, volume);
-                        let taken = database.insert_snapshot(&catalog.asker, &new);
+                        let taken = database.insert_snapshot(&catalog.principal, &new);
                         match runtime.block_on(taken) {
                             Ok(_) => made += 1,
                             Err(DatabaseError::Taken { .. }) => {}
@@ -492,9 +496,9 @@ struct Memory {
 impl Memory {
     fn insert(&self, from: Option<VersionKey>) -> VolumeId {
         let number = self.next.fetch_add(1, Ordering::Relaxed).into();
-        let volume = VolumeId::from_random(number);
+        let volume = VolumeId::from_u128(number);
         let key = LineageKey {
-            lineage: Lineage::from_random(number),
+            lineage: Lineage::from_u128(number),
             epoch_first: 0,
             wrapped: None,
             wrapped_by: None,
@@ -524,7 +528,7 @@ impl Fixture for Memory {
     }
 
     fn snapshot(&self, _: VolumeId) -> SnapshotId {
-        SnapshotId::from_random(self.next.fetch_add(1, Ordering::Relaxed).into())
+        SnapshotId::from_u128(self.next.fetch_add(1, Ordering::Relaxed).into())
     }
 
     fn clone_of(&self, snapshot: SnapshotId) -> VolumeId {
@@ -556,7 +560,7 @@ fn a_volume_that_goes_back_leaves_its_journal_behind() {
     let held = sqlite.write(volume);
     sqlite.write(volume);
     sqlite.attach(volume);
-    let folder = Some(JournalFolderId::from_random(1));
+    let folder = Some(JournalFolderId::from_u128(1));
     let lease = sqlite.catalog.acquire(volume, SALT, folder);
     let epoch = lease.expect("a lease").epoch;
     let named = sqlite.catalog.name_journal(volume, epoch, folder);
@@ -564,7 +568,7 @@ fn a_volume_that_goes_back_leaves_its_journal_behind() {
     sqlite.take_away(volume);
     let set_back = sqlite
         .database
-        .set_head(&sqlite.catalog.asker, volume, held);
+        .set_head(&sqlite.catalog.principal, volume, held);
     sqlite.runtime.block_on(set_back).expect("detached");
     let lease = sqlite.catalog.acquire(volume, SALT, folder);
     assert_eq!(lease.expect("a lease").journal, None);
@@ -591,10 +595,11 @@ fn a_clone_goes_back_to_its_origin_and_no_further() {
     assert_eq!(keys(), [held, own]);
     assert_eq!(line()[0].snapshots, ["held"]);
     let go_back = |to| {
-        let gone =
-            sqlite
-                .runtime
-                .block_on(sqlite.database.set_head(&sqlite.catalog.asker, clone, to));
+        let gone = sqlite.runtime.block_on(sqlite.database.set_head(
+            &sqlite.catalog.principal,
+            clone,
+            to,
+        ));
         gone.expect("detached");
     };
     go_back(held);
@@ -603,7 +608,7 @@ fn a_clone_goes_back_to_its_origin_and_no_further() {
     // Whatever becomes of the snapshot and of the versions around it.
     let forgotten = sqlite
         .database
-        .delete_snapshot(&sqlite.catalog.asker, snapshot);
+        .delete_snapshot(&sqlite.catalog.principal, snapshot);
     sqlite.runtime.block_on(forgotten).expect("there");
     assert_eq!(keys(), [held, own]);
     let around = sqlite.catalog.neighbours(held).expect("kept");
@@ -625,7 +630,7 @@ fn names_are_taken_until_their_volume_is_deleted() {
         .block_on(
             sqlite
                 .database
-                .begin_delete(&sqlite.catalog.asker, first, Millis(0)),
+                .begin_delete(&sqlite.catalog.principal, first, Millis(0)),
         )
         .expect("detached");
     let second = sqlite.insert("disk", None).expect("free again");
@@ -634,7 +639,7 @@ fn names_are_taken_until_their_volume_is_deleted() {
         .block_on(
             sqlite
                 .database
-                .volume_for(&sqlite.catalog.asker, "disk", Need::See),
+                .volume_for(&sqlite.catalog.principal, "disk", Need::See),
         )
         .expect("there");
     assert_eq!(found.id, second);
@@ -697,14 +702,14 @@ fn a_pending_snapshot_ends_and_never_stays() {
     let attachments = sqlite.runtime.block_on(attachments).expect("read");
     let asked = sqlite
         .database
-        .detach(&sqlite.catalog.asker, attachments[0].id, false);
+        .detach(&sqlite.catalog.principal, attachments[0].id, false);
     sqlite.runtime.block_on(asked).expect("there");
     sqlite
         .runtime
         .block_on(
             sqlite
                 .database
-                .begin_delete(&sqlite.catalog.asker, volume, Millis(0)),
+                .begin_delete(&sqlite.catalog.principal, volume, Millis(0)),
         )
         .expect("not wanted");
     assert!(is_error(deleted));
@@ -722,7 +727,7 @@ fn deleting_a_volume_leaves_its_snapshots_and_their_clones() {
         .block_on(
             sqlite
                 .database
-                .begin_delete(&sqlite.catalog.asker, volume, Millis(0)),
+                .begin_delete(&sqlite.catalog.principal, volume, Millis(0)),
         )
         .expect("detached");
     sqlite.remove(head).expect("nothing holds the head now");
@@ -779,7 +784,7 @@ fn only_volumes_with_versions_that_may_go_are_looked_at() {
         assert_eq!(owners(3, last), [busy], "heads stay, however old");
         let deleted = fixture
             .database
-            .begin_delete(&fixture.catalog.asker, gone, Millis(0));
+            .begin_delete(&fixture.catalog.principal, gone, Millis(0));
         fixture.runtime.block_on(deleted).expect("detached");
         assert_eq!(owners(3, first), [gone]);
         fixture.finish_delete(gone);
@@ -805,7 +810,7 @@ fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
         .block_on(
             sqlite
                 .database
-                .begin_delete(&sqlite.catalog.asker, volume, Millis(0)),
+                .begin_delete(&sqlite.catalog.principal, volume, Millis(0)),
         )
         .expect("detached");
     sqlite.finish_delete(volume);
@@ -820,7 +825,7 @@ fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
         .block_on(
             sqlite
                 .database
-                .begin_delete(&sqlite.catalog.asker, clone, Millis(0)),
+                .begin_delete(&sqlite.catalog.principal, clone, Millis(0)),
         )
         .expect("detached");
     sqlite.remove(key).expect("nothing holds it now");
@@ -848,9 +853,11 @@ fn going_back_fences_the_owner_and_needs_a_closed_volume() {
     let lease = sqlite.catalog.acquire(volume, SALT, None).expect("a lease");
     sqlite.attach(volume);
     let set_head = || {
-        sqlite
-            .runtime
-            .block_on(sqlite.database.set_head(&sqlite.catalog.asker, volume, old))
+        sqlite.runtime.block_on(
+            sqlite
+                .database
+                .set_head(&sqlite.catalog.principal, volume, old),
+        )
     };
     assert!(matches!(set_head(), Err(DatabaseError::Refused { .. })));
     sqlite.catalog.detach(volume);
@@ -870,7 +877,7 @@ fn a_volume_in_use_is_not_deleted() {
     let volume = sqlite.create();
     sqlite.attach(volume);
     let refused = sqlite.runtime.block_on(sqlite.database.begin_delete(
-        &sqlite.catalog.asker,
+        &sqlite.catalog.principal,
         volume,
         Millis(0),
     ));
@@ -897,7 +904,7 @@ fn a_commit_that_was_made_is_made() {
         pins: vec![],
         open_segments: vec![],
         serial_next: 0,
-        thin: vec![],
+        degraded: vec![],
         joined: 0,
         joined_last: 0,
     };

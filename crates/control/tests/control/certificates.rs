@@ -20,7 +20,7 @@ use tokio_rustls::client::TlsStream;
 use world::real::{RealClock, RealRandom};
 use world::{Clock as _, Millis, host};
 
-use crate::parties::{Scene, try_enrol};
+use crate::parties::{Scene, try_join};
 use crate::tls::{Party, authority, signed};
 
 /// Another program's authority.
@@ -167,9 +167,9 @@ async fn the_api_refuses_whom_it_does_not_know_any_more_or_in_that_role() {
             .ask(root, &format!("DELETE {}", at("/keys")), Value::Null, 200)
             .await;
         let said = refusal(&scene, &known, "GET /v1/me", 401).await;
-        assert!(said.contains("enrol with a new token"), "{kind}: {said}");
+        assert!(said.contains("join with a new token"), "{kind}: {said}");
 
-        // The authority has signed it, and nobody has enrolled with its key.
+        // The authority has signed it, and nobody has joined with its key.
         let stranger = signed(
             &scene.server.authority,
             &format!("scree://{kind}/known"),
@@ -233,7 +233,7 @@ async fn a_certificate_that_runs_out_is_nobodys_at_the_next_request() {
         scene.member(path, "brief").await;
         let key = KeyRequest::generate().expect("a key");
         let token = scene.token(path, "brief").await;
-        let (status, _) = try_enrol(&scene.server, &token, &key).await;
+        let (status, _) = try_join(&scene.server, &token, &key).await;
         assert_eq!(status, 201);
         let lifetime = Lifetime {
             now: RealClock::default().wall(),

@@ -13,7 +13,7 @@ async fn replicate(scene: &Scene, who: &Party, volume: &str, to: &str, status: u
         "volume"
     };
     let policy = format!(
-        "volume = {volume:?}\n[[box]]\nkind = 'replicate'\n[[box.replica]]\nname = 'r'\n\
+        "volume = {volume:?}\n[[filter]]\nkind = 'replicate'\n[[filter.replica]]\nname = 'r'\n\
          {place} = {to:?}\n"
     );
     let body = json!({"policy": policy});

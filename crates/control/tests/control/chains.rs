@@ -3,34 +3,38 @@
 use api::host::{Access, AttachmentReport, AttachmentState, ChainKey};
 use base::{ChainId, PartyId, VolumeId};
 use control::database::{
-    Asker, AttachmentRow, ChainRow, ChainVolumes, Database, DatabaseError, NewAttachment, NewChain,
+    AttachmentRow, ChainRow, ChainVolumes, Database, DatabaseError, NewAttachment, NewChain,
+    Principal,
 };
 use world::Millis;
 
-use crate::askers::local;
 use crate::fresh::{self, add_host, attachment, number, on_postgres, on_sqlite, report};
 use crate::postgres::Postgres;
+use crate::principals::local;
 
 const NOW: Millis = Millis(1_000_000);
 
 /// A volume that is attached to a host.
 struct Rows {
     database: Database,
-    asker: Asker,
+    principal: Principal,
     host: PartyId,
     volume: VolumeId,
 }
 
 impl fresh::Rows for Rows {
     async fn new(database: Database) -> Self {
-        let asker = local(&database).await;
-        let host = add_host(&database, &asker, "h1", NOW).await;
+        let principal = local(&database).await;
+        let host = add_host(&database, &principal, "h1", NOW).await;
         let new = fresh::volume("disk", NOW);
         let volume = new.id;
-        database.insert_volume(&asker, &new).await.expect("made");
+        database
+            .insert_volume(&principal, &new)
+            .await
+            .expect("made");
         Self {
             database,
-            asker,
+            principal,
             host,
             volume,
         }
@@ -43,7 +47,7 @@ impl Rows {
             vm: vm.map(str::to_owned),
             ..attachment(self.volume, self.host, Access::ReadOnly, NOW)
         };
-        let asked = self.database.attach(&self.asker, &new).await;
+        let asked = self.database.attach(&self.principal, &new).await;
         asked.expect("asked")
     }
 
@@ -63,7 +67,7 @@ impl Rows {
         (policy, addresses): (&str, &[&str]),
     ) -> Result<(ChainRow, bool), DatabaseError> {
         let new = NewChain {
-            id: ChainId::from_random(number()),
+            id: ChainId::from_u128(number()),
             volume,
             vm: vm.map(str::to_owned),
             policy: policy.to_owned(),
@@ -71,7 +75,7 @@ impl Rows {
             addresses: addresses.iter().map(|one| (*one).to_owned()).collect(),
             changed: NOW,
         };
-        self.database.set_chain(&self.asker, &new).await
+        self.database.set_chain(&self.principal, &new).await
     }
 
     /// The chain that is wanted in `vm`.
@@ -161,7 +165,7 @@ mod claims {
         let (second, _) = rows.apply(None, "two").await.expect("kept");
         assert_eq!((second.id, second.revision), (first.id, 2));
         assert_eq!(rows.wanted(None).await, Some(second.key()));
-        let gone = database.delete_chain(&rows.asker, first.id).await;
+        let gone = database.delete_chain(&rows.principal, first.id).await;
         assert_eq!(gone.expect("deleted").policy, "two");
         assert_eq!(rows.wanted(None).await, None);
         assert!(rows.serial().await > before);
@@ -182,7 +186,7 @@ mod claims {
         assert_eq!(rows.wanted(one).await, Some(own.key()));
         assert_eq!(rows.wanted(two).await, Some(all.key()));
         assert_eq!(rows.wanted(None).await, Some(all.key()));
-        let deleted = rows.database.delete_chain(&rows.asker, own.id).await;
+        let deleted = rows.database.delete_chain(&rows.principal, own.id).await;
         deleted.expect("deleted");
         assert_eq!(rows.wanted(one).await, Some(all.key()));
     }
@@ -200,10 +204,12 @@ mod claims {
         assert_eq!(rows.apply(vm, "new").await.expect("kept").0.revision, 2);
 
         let database = &rows.database;
-        let deleted = database.begin_delete(&rows.asker, rows.volume, NOW).await;
+        let deleted = database
+            .begin_delete(&rows.principal, rows.volume, NOW)
+            .await;
         deleted.expect("on its way out");
         let gone = database
-            .chain_for(&rows.asker, last.expect("made").id)
+            .chain_for(&rows.principal, last.expect("made").id)
             .await;
         assert!(matches!(gone, Err(DatabaseError::NotFound { .. })));
         let late = rows.apply(vm, "late").await;
@@ -219,7 +225,7 @@ mod claims {
         let (here, place) = (rows.volume, ["10.0.0.1:10809/x"]);
         let new = fresh::volume("other", NOW);
         let other = new.id;
-        let made = rows.database.insert_volume(&rows.asker, &new).await;
+        let made = rows.database.insert_volume(&rows.principal, &new).await;
         made.expect("made");
         let (first, _) = rows.apply_to(here, None, ("one", &[])).await.expect("kept");
         let again = rows.apply_to(here, None, ("one", &place)).await;

@@ -3,14 +3,14 @@
 
 use std::ops::Range;
 
-use api::host::{CatalogCall, Doubt, MendEnd, MendTask};
+use api::host::{CatalogCall, RepairEnd, RepairTask, Suspicion};
 use base::{SegmentId, UnitId};
 use serde_json::Value;
 use world::Millis;
 
 use crate::fresh::{on_postgres, on_sqlite};
-use crate::mending_scene::{LATER, NOW, Scene, copyset, unit};
 use crate::postgres::Postgres;
+use crate::repair_scene::{LATER, NOW, Scene, copyset, unit};
 
 /// Longer than a set of what was in flight serves, and than a host has a copyset that it says no more of.
 const MUCH_LATER: Millis = Millis(NOW.0 + 11 * 60 * 1000);
@@ -29,33 +29,33 @@ impl Scene {
 }
 
 /// What is read of a unit that is filled; `None` if that is all.
-fn read_of(task: &MendTask, number: u128) -> Option<&[Range<u64>]> {
-    let known = task.doubtful.iter().find(|(of, _)| *of == unit(number));
+fn read_of(task: &RepairTask, number: u128) -> Option<&[Range<u64>]> {
+    let known = task.suspect.iter().find(|(of, _)| *of == unit(number));
     known.map(|(_, serials)| serials.as_slice())
 }
 
 mod claims {
     use super::*;
 
-    /// A captured host said again and again that a unit may lack something, and no pass
+    /// A compromised host said again and again that a unit may lack something, and no pass
     /// made anybody whole.
     pub async fn is_taken_once(scene: Scene) {
-        assert!(scene.doubt(1, false).await);
+        assert!(scene.suspicion(1, false).await);
         let task = scene.take(0, NOW).await.expect("filling");
-        assert!(!scene.doubt(1, false).await, "it is said again later");
+        assert!(!scene.suspicion(1, false).await, "it is said again later");
         scene.ends_well(0, &task).await;
-        assert!(scene.doubt(1, false).await, "that was through");
+        assert!(scene.suspicion(1, false).await, "that was through");
         let task = scene.take(0, NOW).await.expect("filling");
-        assert!(scene.doubt(1, true).await, "that it is older is more");
-        assert!(!scene.doubt(1, true).await);
-        assert!(!scene.doubt(1, false).await);
-        assert!(scene.doubt_as(1, 1, false).await, "another host's word");
+        assert!(scene.suspicion(1, true).await, "that it is older is more");
+        assert!(!scene.suspicion(1, true).await);
+        assert!(!scene.suspicion(1, false).await);
+        assert!(scene.suspect_as(1, 1, false).await, "another host's word");
         scene.ends_well(0, &task).await;
-        scene.is_mended().await;
+        scene.is_repaired().await;
         assert_eq!(scene.take(0, NOW).await, None);
         let audit = scene.database.audit(i64::MAX, 100).await;
         let audit = audit.expect("read");
-        let said = audit.iter().filter(|row| row.action == "doubt");
+        let said = audit.iter().filter(|row| row.action == "suspicion");
         let mut said: Vec<(&str, String)> = said
             .map(|row| (row.who.as_str(), row.target.clone()))
             .collect();
@@ -72,34 +72,37 @@ mod claims {
         );
     }
 
-    /// A captured host filled the log.
+    /// A compromised host filled the log.
     pub async fn what_changes_nothing_is_not_logged(scene: Scene) {
         for _ in 0..3 {
-            assert!(scene.doubt(9999, true).await, "there is no such unit");
+            assert!(scene.suspicion(9999, true).await, "there is no such unit");
         }
         let audit = scene.database.audit(i64::MAX, 100).await.expect("read");
-        assert!(audit.iter().all(|row| row.action != "doubt"), "{audit:?}");
+        assert!(
+            audit.iter().all(|row| row.action != "suspicion"),
+            "{audit:?}"
+        );
     }
 
     /// What it can have lost nothing of is not compared; but what was in the way is tried
     /// again.
     pub async fn is_back_as_it_was(scene: Scene) {
-        scene.doubt(1, false).await;
+        scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("filling");
-        let end = MendEnd {
+        let end = RepairEnd {
             problem: Some("it is away".to_owned()),
-            ..MendEnd::default()
+            ..RepairEnd::default()
         };
         assert!(scene.end(0, NOW, end).await);
         assert_eq!(scene.take(0, NOW).await, None, "not at once");
-        let call = CatalogCall::DoubtUnit {
+        let call = CatalogCall::SuspicionUnit {
             unit: unit(1),
-            doubt: Doubt::Back,
+            suspicion: Suspicion::Back,
         };
         let taken = scene.call(2, NOW, call).await.expect("answered");
         assert_eq!(taken, Value::Bool(true));
-        let mending = scene.database.mending(NOW).await.expect("read");
-        let problem = mending.iter().find_map(|row| row.problem.as_deref());
+        let repair = scene.database.repair(NOW).await.expect("read");
+        let problem = repair.iter().find_map(|row| row.problem.as_deref());
         assert_eq!(problem, None, "that it was away is told no more");
         let again = scene.take(0, NOW).await.expect("at once");
         assert_eq!(again.missed, task.missed, "it lacks no more");
@@ -108,7 +111,7 @@ mod claims {
     /// All that a unit of 10 TB holds was read each time its daemon had been restarted.
     pub async fn what_was_on_its_way_is_read(scene: Scene) {
         let first = scene.attach().await.serial();
-        scene.doubt(1, false).await;
+        scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("filling");
         let read = read_of(&task, 1).expect("not all");
         for serial in [first, first + 1, task.serial_next, 1 << 35] {
@@ -116,19 +119,19 @@ mod claims {
             assert!(is_read, "{serial} in {read:?}");
         }
         // It goes on to be known as long as nothing was brought.
-        let end = MendEnd {
+        let end = RepairEnd {
             brought: Some(Vec::new()),
             problem: Some("it is away".to_owned()),
-            ..MendEnd::default()
+            ..RepairEnd::default()
         };
         assert!(scene.end(0, NOW, end).await);
         let task = scene.take(0, LATER).await.expect("still filling");
         assert_eq!(read_of(&task, 1), Some(read));
         // Something was, and it is not whole.
-        let end = MendEnd {
+        let end = RepairEnd {
             brought: Some(vec![unit(1)]),
             problem: Some("it went away".to_owned()),
-            ..MendEnd::default()
+            ..RepairEnd::default()
         };
         assert!(scene.end(0, LATER, end).await);
         let task = scene.take(0, MUCH_LATER).await.expect("still filling");
@@ -142,8 +145,8 @@ mod claims {
         let used = scene.commit_using(1, (0, 0), None, first + 8).await;
         used.expect("committed");
         let lacked = SegmentId::new(copyset(), first + 9).expect("reserved");
-        let thin = Some((lacked, [1].as_slice()));
-        let missed = scene.commit_using(2, (0, 0), thin, first + 16).await;
+        let degraded = Some((lacked, [1].as_slice()));
+        let missed = scene.commit_using(2, (0, 0), degraded, first + 16).await;
         missed.expect("committed");
         let task = scene.take(0, NOW).await.expect("filling");
         let read = read_of(&task, 1).expect("not all");
@@ -157,7 +160,7 @@ mod claims {
     }
 
     pub async fn all_is_read_after_a_task_that_was_broken_off(scene: Scene) {
-        scene.doubt(1, false).await;
+        scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("filling");
         assert!(read_of(&task, 1).is_some());
         // Its host is not heard of any more.
@@ -168,7 +171,7 @@ mod claims {
     /// A comparison puts on whole members, too: they went on to be whole, and what it had
     /// put there in part was not read when they came back.
     pub async fn what_a_comparison_left_is_read_later(scene: Scene) {
-        let wanted = scene.database.want_repair(&scene.asker).await;
+        let wanted = scene.database.want_repair(&scene.principal).await;
         assert_eq!(wanted.expect("wanted"), 1);
         scene.take(0, NOW).await.expect("to be compared");
         // Its host is not heard of any more, and the unit is away.
@@ -176,40 +179,40 @@ mod claims {
             .take(1, MUCH_LATER)
             .await
             .expect("still to be compared");
-        let end = MendEnd {
+        let end = RepairEnd {
             compared: true,
             brought: Some(Vec::new()),
-            ..MendEnd::default()
+            ..RepairEnd::default()
         };
         assert!(task.compare && scene.end(1, MUCH_LATER, end).await);
-        scene.doubt(1, false).await;
+        scene.suspicion(1, false).await;
         let later = Millis(MUCH_LATER.0 + 120_000);
         let task = scene.take(0, later).await.expect("filling");
         assert_eq!(read_of(&task, 1), None);
         // When it has been read that is over.
-        let end = MendEnd {
+        let end = RepairEnd {
             whole: task.missed,
-            ..MendEnd::default()
+            ..RepairEnd::default()
         };
         assert!(scene.end(0, later, end).await);
-        scene.doubt(1, false).await;
+        scene.suspicion(1, false).await;
         let task = scene.take(0, later).await.expect("filling");
         assert!(read_of(&task, 1).is_some());
     }
 
     pub async fn all_is_read_of_one_that_is_older(scene: Scene) {
-        scene.doubt(1, false).await;
-        scene.doubt_as(1, 1, true).await;
+        scene.suspicion(1, false).await;
+        scene.suspect_as(1, 1, true).await;
         let task = scene.take(0, NOW).await.expect("filling");
         assert_eq!(read_of(&task, 1), None);
         scene.ends_well(0, &task).await;
         // The last one leaves nothing behind.
-        scene.doubt(1, false).await;
+        scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("filling");
         assert!(read_of(&task, 1).is_some());
     }
 
-    /// A captured host noted more than any unit could ever say; and of what was noted on a
+    /// A compromised host noted more than any unit could ever say; and of what was noted on a
     /// unit that is older something was left, so that every host took it for older for ever.
     pub async fn counts_are_of_leases_that_were_given(scene: Scene) {
         scene.attach().await;
@@ -220,9 +223,9 @@ mod claims {
         noted.truncate(3);
         assert_eq!(noted, [of(0, 1), of(1, 1), of(2, 0)], "no more were given");
         scene.note(0, 0).await;
-        scene.doubt(1, false).await;
+        scene.suspicion(1, false).await;
         assert_eq!(scene.noted().await[..2], [of(0, 1), of(1, 1)]);
-        scene.doubt(1, true).await;
+        scene.suspicion(1, true).await;
         assert_eq!(scene.noted().await[..2], [of(0, 1), of(1, 0)]);
     }
 }

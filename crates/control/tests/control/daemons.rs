@@ -244,7 +244,7 @@ async fn a_host_is_given_what_its_lease_allows(scene: Scene) {
         journals: None,
     });
     let epoch = lease.await["epoch"].as_u64().expect("a number") as u32;
-    let lineage = Lineage::from_random(volume.as_u128());
+    let lineage = Lineage::from_u128(volume.as_u128());
     let wants = [
         Want::Lease { volume, epoch },
         Want::Read { lineage },

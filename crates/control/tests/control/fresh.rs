@@ -7,7 +7,7 @@ use api::host::{Access, AttachmentReport, AttachmentState, Seal};
 use auth::{Kind, Subject};
 use base::{AttachmentId, BlockSize, Lineage, PartyId, VolumeId};
 use control::database::{
-    Asker, AttachmentRow, Database, Membership, NewAttachment, NewVolume, PartyRow, Tags,
+    AttachmentRow, Database, Membership, NewAttachment, NewVolume, PartyRow, Principal, Tags,
 };
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -55,32 +55,42 @@ pub fn on_postgres<R: Rows, F: Future<Output = ()>>(server: &Postgres, claim: im
 }
 
 /// Adds a host that is heard of at `now`.
-pub async fn add_host(database: &Database, asker: &Asker, name: &str, now: Millis) -> PartyId {
-    let party = add_party(database, asker, (Kind::Host, name), now).await;
+pub async fn add_host(
+    database: &Database,
+    principal: &Principal,
+    name: &str,
+    now: Millis,
+) -> PartyId {
+    let party = add_party(database, principal, (Kind::Host, name), now).await;
     let heard = database.note_heard(party.id, now);
     heard.await.expect("kept");
     party.id
 }
 
 /// Adds a user.
-pub async fn add_user(database: &Database, asker: &Asker, name: &str, now: Millis) -> PartyRow {
-    add_party(database, asker, (Kind::User, name), now).await
+pub async fn add_user(
+    database: &Database,
+    principal: &Principal,
+    name: &str,
+    now: Millis,
+) -> PartyRow {
+    add_party(database, principal, (Kind::User, name), now).await
 }
 
 async fn add_party(
     database: &Database,
-    asker: &Asker,
+    principal: &Principal,
     (kind, name): (Kind, &str),
     now: Millis,
 ) -> PartyRow {
     let party = PartyRow {
-        id: PartyId::from_random(number()),
+        id: PartyId::from_u128(number()),
         subject: Subject::new(kind, name).expect("a name"),
         is_administrator: false,
         is_disabled: false,
         created: now,
     };
-    let made = database.insert_party(asker, &party, &Membership::None);
+    let made = database.insert_party(principal, &party, &Membership::None);
     made.await.expect("made");
     party
 }
@@ -88,7 +98,7 @@ async fn add_party(
 /// An empty volume of 1 MiB to be made.
 pub fn volume(name: &str, created: Millis) -> NewVolume {
     NewVolume {
-        id: VolumeId::from_random(number()),
+        id: VolumeId::from_u128(number()),
         name: name.to_owned(),
         size_bytes: 1 << 20,
         block_size: BlockSize::DEFAULT,
@@ -97,7 +107,7 @@ pub fn volume(name: &str, created: Millis) -> NewVolume {
         erasure: None,
         project: None,
         tags: Tags::new(),
-        lineage: Lineage::from_random(number()),
+        lineage: Lineage::from_u128(number()),
         sizes: control::database::VolumeSizes::default(),
         origin: None,
         created,
@@ -112,7 +122,7 @@ pub fn attachment(
     created: Millis,
 ) -> NewAttachment {
     NewAttachment {
-        id: AttachmentId::from_random(number()),
+        id: AttachmentId::from_u128(number()),
         volume,
         host,
         vm: None,

@@ -14,9 +14,9 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use world::{Millis, host};
 
-use crate::askers::local;
 use crate::parties::Scene;
 use crate::postgres::Postgres;
+use crate::principals::local;
 use crate::tls::{Answer, Party};
 
 /// The numbers in a text, read strictly.
@@ -185,11 +185,11 @@ async fn a_controller_that_starts_or_ends_is_not_ready() {
 
 /// Two volumes, one of them attached; a host that was heard of at 100.
 async fn counted(database: &Database) -> Counts {
-    let host = database.local_party(Kind::Host, PartyId::from_random(1), Millis(0));
+    let host = database.local_party(Kind::Host, PartyId::from_u128(1), Millis(0));
     let host = host.await.expect("made");
-    let asker = local(database).await;
+    let principal = local(database).await;
     for number in [2, 3] {
-        let id = VolumeId::from_random(number);
+        let id = VolumeId::from_u128(number);
         let new = NewVolume {
             id,
             name: format!("disk{number}"),
@@ -200,22 +200,25 @@ async fn counted(database: &Database) -> Counts {
             erasure: None,
             project: None,
             tags: Tags::new(),
-            lineage: Lineage::from_random(number),
+            lineage: Lineage::from_u128(number),
             origin: None,
             created: Millis(0),
             sizes: control::database::VolumeSizes::default(),
         };
-        database.insert_volume(&asker, &new).await.expect("made");
+        database
+            .insert_volume(&principal, &new)
+            .await
+            .expect("made");
     }
     let new = NewAttachment {
-        id: AttachmentId::from_random(4),
-        volume: VolumeId::from_random(2),
+        id: AttachmentId::from_u128(4),
+        volume: VolumeId::from_u128(2),
         host,
         vm: None,
         access: Access::ReadWrite,
         created: Millis(0),
     };
-    database.attach(&asker, &new).await.expect("attached");
+    database.attach(&principal, &new).await.expect("attached");
     let report = Report::default();
     let kept = database.keep_report(host, &report, Millis(100));
     kept.await.expect("kept");
@@ -245,7 +248,7 @@ fn everything_is_counted_on_both_databases() {
         let sqlite = sqlite.expect("made");
         check(counted(&sqlite).await);
         let later = sqlite.counts(Millis(100)).await.expect("counted");
-        assert_eq!(later.hosts, [("silent".to_owned(), 1)]);
+        assert_eq!(later.hosts, [("unresponsive".to_owned(), 1)]);
         let postgres = Database::connect(&url.parse().expect("a URL"))
             .await
             .expect("made");

@@ -64,9 +64,9 @@ async fn a_request_carries_who_is_asking() {
 #[tokio::test]
 async fn who_speaks_in_the_clear_is_told_so_and_who_says_nothing_holds_up_nobody() {
     let server = start().await;
-    let mut silent = Vec::new();
+    let mut unresponsive = Vec::new();
     for _ in 0..50 {
-        silent.push(TcpStream::connect(server.address).await.expect("taken"));
+        unresponsive.push(TcpStream::connect(server.address).await.expect("taken"));
     }
     let mut plain = TcpStream::connect(server.address).await.expect("taken");
     plain
@@ -89,7 +89,7 @@ async fn who_speaks_in_the_clear_is_told_so_and_who_says_nothing_holds_up_nobody
     // Closed, or an alert first.
     let _ = garbage.read_to_end(&mut rest).await;
     assert_eq!(ask(&server, None).await.expect("answered"), "nobody");
-    drop(silent);
+    drop(unresponsive);
 }
 
 #[tokio::test]

@@ -5,20 +5,20 @@ use api::words::{ImageMark, PreloadState};
 use auth::{Kind, Subject};
 use base::{KeyId, Lineage, PartyId, SnapshotId, VolumeId};
 use catalog::{Lease, LeaseSalt, StoredVersion, VersionCommit, VersionKey, WrappedKey};
-use control::database::{Asker, Database, DatabaseError, Errand, NewVolume, Reach};
+use control::database::{Database, DatabaseError, Job, NewVolume, Principal, Reach};
 use serde_json::json;
 use world::Millis;
 
-use crate::askers::{local, snapshot};
 use crate::fresh::{self, add_host, number, on_postgres, on_sqlite, report};
 use crate::postgres::Postgres;
+use crate::principals::{local, snapshot};
 
 pub const NOW: Millis = Millis(1_000_000);
 
 /// A volume that was written, a clone of it that was, too, and a clone of that.
 pub struct Rows {
     pub database: Database,
-    pub asker: Asker,
+    pub principal: Principal,
     key: KeyId,
     /// The first has the clone, the second that one's clone, the third nothing.
     pub hosts: [PartyId; 3],
@@ -29,20 +29,20 @@ pub struct Rows {
 
 impl fresh::Rows for Rows {
     async fn new(database: Database) -> Self {
-        let founded = database.found(base::ClusterId::from_random(1), &[1; 32], NOW);
+        let founded = database.found(base::ClusterId::from_u128(1), &[1; 32], NOW);
         founded.await.expect("founded");
-        let asker = local(&database).await;
+        let principal = local(&database).await;
         let mut hosts = Vec::new();
         for name in ["h1", "h2", "h3"] {
-            hosts.push(add_host(&database, &asker, name, NOW).await);
+            hosts.push(add_host(&database, &principal, name, NOW).await);
         }
-        let key = KeyId::from_random(number());
+        let key = KeyId::from_u128(number());
         let parameters = json!({"name": "main"});
         let made = database.insert_wrapping_key(key, "main", &parameters, NOW);
         made.await.expect("kept");
         let mut rows = Self {
             database,
-            asker,
+            principal,
             key,
             hosts: hosts.try_into().expect("three"),
             volumes: Vec::new(),
@@ -61,13 +61,13 @@ impl fresh::Rows for Rows {
 
 impl Rows {
     pub async fn insert(&mut self, name: &str, origin: Option<SnapshotId>) -> (VolumeId, Lineage) {
-        let lineage = Lineage::from_random(number());
+        let lineage = Lineage::from_u128(number());
         let new = NewVolume {
             lineage,
             origin,
             ..fresh::volume(name, NOW)
         };
-        let made = self.database.insert_volume(&self.asker, &new).await;
+        let made = self.database.insert_volume(&self.principal, &new).await;
         made.expect("made");
         self.volumes.push((new.id, lineage));
         (new.id, lineage)
@@ -75,7 +75,7 @@ impl Rows {
 
     async fn attach(&self, volume: VolumeId, host: PartyId) -> control::database::AttachmentRow {
         let new = fresh::attachment(volume, host, Access::ReadWrite, NOW);
-        let made = self.database.attach(&self.asker, &new).await;
+        let made = self.database.attach(&self.principal, &new).await;
         made.expect("asked")
     }
 
@@ -119,25 +119,28 @@ impl Rows {
             pins: vec![],
             open_segments: vec![],
             serial_next: 0,
-            thin: vec![],
+            degraded: vec![],
             joined: 0,
             joined_last: 0,
         };
         self.call(host, CatalogCall::Commit { commit }).await;
         let database = &self.database;
-        let ended = database.detach(&self.asker, asked.id, false).await;
+        let ended = database.detach(&self.principal, asked.id, false).await;
         let said = report(&ended.expect("there"), AttachmentState::Detached);
         let kept = database.keep_attachment_report(host, asked.id, &said, NOW);
         assert!(kept.await.expect("heard"));
-        let id = SnapshotId::from_random(number());
+        let id = SnapshotId::from_u128(number());
         let new = snapshot(id, &format!("of-{name}"), volume);
-        let taken = database.insert_snapshot(&self.asker, &new).await;
+        let taken = database.insert_snapshot(&self.principal, &new).await;
         taken.expect("a new name");
         id
     }
 
     async fn mark(&self, name: &str, pinned: Option<bool>) -> Result<(), DatabaseError> {
-        let marked = self.database.mark_image(&self.asker, name, pinned).await;
+        let marked = self
+            .database
+            .mark_image(&self.principal, name, pinned)
+            .await;
         marked.map(drop)
     }
 
@@ -227,7 +230,7 @@ mod claims {
         let before = rows.serial(0).await;
         rows.mark("clone", None).await.expect("it is one already");
         assert_eq!(rows.serial(0).await, before);
-        let unmark = async |name| rows.database.unmark_image(&rows.asker, name).await;
+        let unmark = async |name| rows.database.unmark_image(&rows.principal, name).await;
         unmark("base").await.expect("unmarked");
         assert_eq!(rows.images().await, [Some((1, false)); 2]);
         unmark("clone").await.expect("unmarked");
@@ -255,12 +258,12 @@ mod claims {
         assert_eq!(rows.unpins().await, 1);
         assert!(rows.serial(2).await > before, "it may have had it before");
         // Nothing more is let go of if it is unmarked now.
-        let unmarked = rows.database.unmark_image(&rows.asker, "base").await;
+        let unmarked = rows.database.unmark_image(&rows.principal, "base").await;
         assert_eq!(unmarked.expect("unmarked").image, Some(ImageMark::Marked));
         assert_eq!(rows.unpins().await, 1);
         rows.mark("base", Some(true)).await.expect("pinned");
         let base = rows.volumes[0].0;
-        let deleted = rows.database.begin_delete(&rows.asker, base, NOW).await;
+        let deleted = rows.database.begin_delete(&rows.principal, base, NOW).await;
         deleted.expect("on its way out");
         assert_eq!(rows.unpins().await, 2);
         assert_eq!(rows.images().await, [None, None]);
@@ -271,7 +274,7 @@ mod claims {
         let (volume, lineage) = rows.volumes[0];
         let begin = async || {
             let hosts = [host];
-            let begun = database.begin_preloads(&rows.asker, "base", &hosts, NOW);
+            let begun = database.begin_preloads(&rows.principal, "base", &hosts, NOW);
             begun.await.map(drop)
         };
         assert!(matches!(begin().await, Err(DatabaseError::Refused { .. })));
@@ -331,7 +334,7 @@ mod claims {
         begin().await.expect("once more");
         assert_eq!(shown().await, is(PreloadState::Waiting, 0, None));
         let serial = rows.serial(0).await;
-        let ended = database.end_preloads(&rows.asker, "base", NOW).await;
+        let ended = database.end_preloads(&rows.principal, "base", NOW).await;
         ended.expect("called off");
         assert!(rows.serial(0).await > serial);
         assert_eq!(database.preloads_on(host).await.expect("read"), []);
@@ -339,7 +342,7 @@ mod claims {
         assert_eq!(shown().await, called_off);
         // With the image goes all that is known of it.
         begin().await.expect("once more");
-        let unmarked = database.unmark_image(&rows.asker, "base").await;
+        let unmarked = database.unmark_image(&rows.principal, "base").await;
         unmarked.expect("unmarked");
         assert_eq!(database.preloads_on(host).await.expect("read"), []);
         assert_eq!(shown().await, vec![]);
@@ -350,7 +353,7 @@ mod claims {
         let (database, volume) = (&rows.database, rows.volumes[0].0);
         rows.mark("base", None).await.expect("marked");
         let begin = async |at| {
-            let begun = database.begin_preloads(&rows.asker, "base", &rows.hosts, Millis(at));
+            let begun = database.begin_preloads(&rows.principal, "base", &rows.hosts, Millis(at));
             begun.await.map(drop).expect("begun");
         };
         let shown = async || {
@@ -367,32 +370,33 @@ mod claims {
             let kept = database.keep_report(rows.hosts[host], &said, Millis(at));
             kept.await.expect("kept");
         };
-        let silent = async |since, now| {
-            let ended = database.end_silent(Errand::Preload, Millis(since), "silent", Millis(now));
+        let unresponsive = async |since, now| {
+            let ended =
+                database.end_unresponsive(Job::Preload, Millis(since), "unresponsive", Millis(now));
             ended.await.expect("ended")
         };
         hear(0, 2_001_000).await;
         begin(2_001_000).await;
-        assert_eq!(silent(2_000_999, 2_002_000).await, 0);
+        assert_eq!(unresponsive(2_000_999, 2_002_000).await, 0);
         assert_eq!(shown().await, [&waits; 3].map(Clone::clone));
         hear(0, 2_001_500).await;
         let serial = rows.serial(1).await;
-        assert_eq!(silent(2_001_200, 2_002_000).await, 2);
-        assert_eq!(silent(2_001_200, 2_002_500).await, 0);
-        let gone = wrong("silent", 2_002_000);
+        assert_eq!(unresponsive(2_001_200, 2_002_000).await, 2);
+        assert_eq!(unresponsive(2_001_200, 2_002_500).await, 0);
+        let gone = wrong("unresponsive", 2_002_000);
         assert_eq!(shown().await, [waits.clone(), gone.clone(), gone]);
         assert!(rows.serial(1).await > serial);
         assert_eq!(database.preloads_on(rows.hosts[1]).await.expect("read"), []);
 
         let subject = |name| Subject::new(Kind::Host, name).expect("a name");
         let disable = async |name, is_disabled| {
-            let (asker, subject) = (&rows.asker, subject(name));
-            let done = database.set_disabled(asker, &subject, is_disabled);
+            let (principal, subject) = (&rows.principal, subject(name));
+            let done = database.set_disabled(principal, &subject, is_disabled);
             done.await.expect("done");
         };
         begin(2_003_000).await;
         disable("h1", true).await;
-        let forgotten = database.forget_keys(&rows.asker, &subject("h2")).await;
+        let forgotten = database.forget_keys(&rows.principal, &subject("h2")).await;
         forgotten.expect("done");
         let whys = |shown: Vec<(PreloadState, Option<String>, Option<i64>)>| {
             shown.into_iter().map(|(_, why, _)| why).collect::<Vec<_>>()

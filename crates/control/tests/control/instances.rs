@@ -111,7 +111,7 @@ fn small(name: &str, replicas: u8) -> VolumeRequest {
 
 fn units(count: u128) -> Vec<HostUnit> {
     let unit = |number| HostUnit {
-        id: UnitId::from_random(number),
+        id: UnitId::from_u128(number),
         url: format!("file:///srv/u{number}"),
         is_disabled: false,
     };
@@ -452,7 +452,7 @@ fn who_gives_up_waiting_for_a_turn_leaves_no_transaction_behind() {
         let mut other = PgConnection::connect(&url).await.expect("it is ready");
         let alone = "BEGIN; LOCK TABLE turns IN EXCLUSIVE MODE";
         other.execute(alone).await.expect("nobody has it");
-        let nobody = PartyId::from_random(1);
+        let nobody = PartyId::from_u128(1);
         for _ in 0..4 {
             let waits = control.database().note_heard(nobody, Millis(1));
             let told = host::within(Duration::from_millis(200), waits).await;

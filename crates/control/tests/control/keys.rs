@@ -13,13 +13,13 @@ use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, any::install_default_drivers};
 use world::Millis;
 
-use crate::askers::local;
 use crate::postgres::Postgres;
+use crate::principals::local;
 
 static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
 pub static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
 
-const LINEAGE: Lineage = Lineage::from_random(7);
+const LINEAGE: Lineage = Lineage::from_u128(7);
 
 /// A database as an earlier Scree left it, with a passphrase and one wrapped
 /// key.
@@ -43,7 +43,7 @@ pub async fn earlier(url: &str, steps: &Migrator, last: i64) {
     .execute(&pool)
     .await
     .expect("written");
-    for (lineage, wrapped) in [(LINEAGE, Some(vec![4_u8])), (Lineage::from_random(8), None)] {
+    for (lineage, wrapped) in [(LINEAGE, Some(vec![4_u8])), (Lineage::from_u128(8), None)] {
         sqlx::query("INSERT INTO lineages (lineage, epoch_first, wrapped) VALUES ($1, 1, $2)")
             .bind(lineage.to_string())
             .bind(wrapped)
@@ -104,12 +104,12 @@ fn the_key_of_an_earlier_scree_is_the_key_main() {
 
 /// What an agent asks while it rewraps.
 async fn rotates(database: &Database) {
-    let asker = local(database).await;
+    let principal = local(database).await;
     use api::host::CatalogCall;
-    let host = database.local_party(Kind::Host, PartyId::from_random(1), Millis(5));
+    let host = database.local_party(Kind::Host, PartyId::from_u128(1), Millis(5));
     let host = host.await.expect("there");
     let main = database.wrapping_key("main").await.expect("there").key.id;
-    let new = KeyId::from_random(2);
+    let new = KeyId::from_u128(2);
     let (parameters, others) = (json!({}), json!({"a": 1}));
     let added = |parameters| database.insert_wrapping_key(new, "new", parameters, Millis(6));
     for _ in 0..2 {
@@ -132,26 +132,26 @@ async fn rotates(database: &Database) {
     for refused in [("new", "new"), ("main", "none"), ("none", "new")] {
         let (old, by) = refused;
         assert!(
-            database.rotate_key(&asker, old, by).await.is_err(),
+            database.rotate_key(&principal, old, by).await.is_err(),
             "{refused:?}"
         );
     }
     for _ in 0..2 {
         let begun = database
-            .rotate_key(&asker, "main", "new")
+            .rotate_key(&principal, "main", "new")
             .await
             .expect("begun");
         assert_eq!((begun.key.state, begun.lineages), (KeyState::Retiring, 1));
     }
-    let back = database.rotate_key(&asker, "new", "main").await;
+    let back = database.rotate_key(&principal, "new", "main").await;
     assert!(matches!(back, Err(DatabaseError::Refused { .. })));
     for name in ["main", "new"] {
-        let kept = database.delete_wrapping_key(&asker, name).await;
+        let kept = database.delete_wrapping_key(&principal, name).await;
         assert!(matches!(kept, Err(DatabaseError::Refused { .. })), "{name}");
     }
     let fresh = CatalogCall::SetKey {
-        volume: base::VolumeId::from_random(8),
-        lineage: Lineage::from_random(8),
+        volume: base::VolumeId::from_u128(8),
+        lineage: Lineage::from_u128(8),
         key: main,
         wrapped: WrappedKey(vec![9]),
     };
@@ -169,11 +169,11 @@ async fn rotates(database: &Database) {
     assert_eq!(rows, json!([]));
 
     // A third key takes over what was on its way to the second one.
-    let third = KeyId::from_random(3);
+    let third = KeyId::from_u128(3);
     let made = database.insert_wrapping_key(third, "third", &parameters, Millis(7));
     made.await.expect("kept");
     let passed_on = database
-        .rotate_key(&asker, "new", "third")
+        .rotate_key(&principal, "new", "third")
         .await
         .expect("begun");
     assert_eq!(passed_on.key.state, KeyState::Retired, "it wraps nothing");
@@ -192,7 +192,7 @@ async fn rotates(database: &Database) {
     assert_eq!((main.key.state, main.lineages), (KeyState::Retired, 0));
     for name in ["main", "new"] {
         database
-            .delete_wrapping_key(&asker, name)
+            .delete_wrapping_key(&principal, name)
             .await
             .expect("retired");
     }

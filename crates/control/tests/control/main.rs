@@ -5,7 +5,6 @@
     reason = "these tests are foreign clients on a real machine"
 )]
 
-mod askers;
 mod attachments;
 mod catalog;
 mod certificates;
@@ -17,9 +16,10 @@ mod https;
 mod images;
 mod instances;
 mod keys;
-mod mending;
-mod mending_scene;
 mod moves;
+mod principals;
+mod repair;
+mod repair_scene;
 #[macro_use]
 mod parties;
 mod chain_volumes;

@@ -3,12 +3,12 @@
 use api::host::{Access, AttachmentState, CatalogCall};
 use base::{AttachmentId, PartyId, VolumeId};
 use catalog::{Lease, LeaseSalt};
-use control::database::{Asker, AttachmentRow, Database, DatabaseError, Follower, Reach};
+use control::database::{AttachmentRow, Database, DatabaseError, Follower, Principal, Reach};
 use world::Millis;
 
-use crate::askers::local;
 use crate::fresh::{self, add_host, attachment, number, on_postgres, on_sqlite};
 use crate::postgres::Postgres;
+use crate::principals::local;
 
 const NOW: Millis = Millis(1_000_000);
 
@@ -19,7 +19,7 @@ const LEASE_MS: i64 = 10_000;
 /// A volume that the first of two hosts has attached, with a lease.
 struct Rows {
     database: Database,
-    asker: Asker,
+    principal: Principal,
     hosts: Vec<PartyId>,
     volume: VolumeId,
     attached: AttachmentRow,
@@ -27,19 +27,22 @@ struct Rows {
 
 impl fresh::Rows for Rows {
     async fn new(database: Database) -> Self {
-        let asker = local(&database).await;
+        let principal = local(&database).await;
         let mut hosts = Vec::new();
         for name in ["h1", "h2", "h3"] {
-            hosts.push(add_host(&database, &asker, name, NOW).await);
+            hosts.push(add_host(&database, &principal, name, NOW).await);
         }
         let new = fresh::volume("disk", NOW);
         let volume = new.id;
-        database.insert_volume(&asker, &new).await.expect("made");
+        database
+            .insert_volume(&principal, &new)
+            .await
+            .expect("made");
         let first = attachment(volume, hosts[0], Access::ReadWrite, NOW);
-        let attached = database.attach(&asker, &first).await.expect("asked");
+        let attached = database.attach(&principal, &first).await.expect("asked");
         let rows = Self {
             database,
-            asker,
+            principal,
             hosts,
             volume,
             attached,
@@ -74,7 +77,7 @@ impl Rows {
 
     fn to(&self, host: usize) -> Follower {
         Follower {
-            id: AttachmentId::from_random(number()),
+            id: AttachmentId::from_u128(number()),
             host: self.hosts[host],
             vm: None,
         }
@@ -84,7 +87,7 @@ impl Rows {
         let database = &self.database;
         let id = self.attached.id;
         database
-            .move_attachment(&self.asker, id, to, HEARD_AFTER)
+            .move_attachment(&self.principal, id, to, HEARD_AFTER)
             .await
     }
 
@@ -97,7 +100,7 @@ impl Rows {
     async fn nobody_else_gets_it(&self) {
         for access in [Access::ReadWrite, Access::ReadOnly] {
             let new = attachment(self.volume, self.hosts[2], access, NOW);
-            let refused = self.database.attach(&self.asker, &new).await;
+            let refused = self.database.attach(&self.principal, &new).await;
             assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
         }
     }
@@ -125,7 +128,7 @@ fn what_cannot_be_moved_stays() {
 
 #[test]
 fn nothing_is_moved_to_a_host_that_is_not_heard_of() {
-    on_sqlite(claims::stays_away_from_the_silent);
+    on_sqlite(claims::stays_away_from_the_unresponsive);
 }
 
 #[test]
@@ -135,7 +138,7 @@ fn all_of_it_is_so_on_postgresql() {
     on_postgres(&server, claims::is_called_off);
     on_postgres(&server, claims::is_detached);
     on_postgres(&server, claims::stays);
-    on_postgres(&server, claims::stays_away_from_the_silent);
+    on_postgres(&server, claims::stays_away_from_the_unresponsive);
 }
 
 /// What is claimed of both.
@@ -150,7 +153,9 @@ mod claims {
         // The same again changes nothing, and has no other id.
         assert_eq!(rows.start(&rows.to(1)).await.expect("the same"), moving);
         rows.nobody_else_gets_it().await;
-        let deleted = rows.database.begin_delete(&rows.asker, rows.volume, NOW);
+        let deleted = rows
+            .database
+            .begin_delete(&rows.principal, rows.volume, NOW);
         assert!(matches!(deleted.await, Err(DatabaseError::Refused { .. })));
         // Its agent is killed, and starts again; so is what is wanted.
         let begun = rows.database.nothing_open(rows.hosts[0]).await;
@@ -169,7 +174,7 @@ mod claims {
         assert_eq!(there.len(), 1);
         assert_eq!((there[0].id, there[0].host), (next.id, rows.hosts[1]));
         assert!(there[0].is_wanted && there[0].epoch.is_none());
-        assert_eq!(there[0].asked_by, Some(rows.asker.party.id));
+        assert_eq!(there[0].asked_by, Some(rows.principal.party.id));
         rows.nobody_else_gets_it().await;
         // Said once more, nothing follows twice.
         assert!(!rows.report(0, &moving, AttachmentState::Detached).await);
@@ -190,7 +195,7 @@ mod claims {
     pub async fn is_called_off(rows: Rows) {
         let database = &rows.database;
         let id = rows.attached.id;
-        let early = database.call_off_move(&rows.asker, id).await;
+        let early = database.call_off_move(&rows.principal, id).await;
         assert!(matches!(early, Err(DatabaseError::Refused { .. })));
         let moving = rows.start(&rows.to(1)).await.expect("asked");
         // To another one after all.
@@ -201,7 +206,7 @@ mod claims {
         );
         assert!(!rows.report(0, &moving, AttachmentState::Detached).await);
         let stays = database
-            .call_off_move(&rows.asker, id)
+            .call_off_move(&rows.principal, id)
             .await
             .expect("in time");
         assert!(stays.is_wanted && stays.follower.is_none());
@@ -210,7 +215,7 @@ mod claims {
 
         let moving = rows.start(&rows.to(1)).await.expect("asked");
         assert!(rows.report(0, &moving, AttachmentState::Detached).await);
-        let late = database.call_off_move(&rows.asker, id).await;
+        let late = database.call_off_move(&rows.principal, id).await;
         let late = late.expect_err("it has let go").to_string();
         assert!(late.contains("follows it"), "{late}");
         assert_eq!(rows.there().await[0].host, rows.hosts[1]);
@@ -220,7 +225,7 @@ mod claims {
         let (database, id) = (&rows.database, rows.attached.id);
         rows.start(&rows.to(1)).await.expect("asked");
         // Its host is dead, and it is taken from it.
-        let forced = database.detach(&rows.asker, id, true).await;
+        let forced = database.detach(&rows.principal, id, true).await;
         assert_eq!(forced.expect("asked").follower, None);
         let late = Millis(NOW.0 + LEASE_MS);
         let ended = database.end_forced(LEASE_MS, late).await.expect("looked");
@@ -231,10 +236,10 @@ mod claims {
     }
 
     /// Where it is, it is in use.
-    pub async fn stays_away_from_the_silent(rows: Rows) {
+    pub async fn stays_away_from_the_unresponsive(rows: Rows) {
         let (to, database) = (rows.to(1), &rows.database);
-        let moved = database.move_attachment(&rows.asker, rows.attached.id, &to, NOW);
-        let refused = moved.await.expect_err("silent").to_string();
+        let moved = database.move_attachment(&rows.principal, rows.attached.id, &to, NOW);
+        let refused = moved.await.expect_err("unresponsive").to_string();
         assert!(refused.contains("not heard of"), "{refused}");
         let [there] = &rows.there().await[..] else {
             panic!("one attachment");
@@ -245,7 +250,9 @@ mod claims {
     pub async fn stays(rows: Rows) {
         let there = rows.start(&rows.to(0)).await.expect_err("there already");
         assert!(there.to_string().contains("there already"), "{there}");
-        let detaching = rows.database.detach(&rows.asker, rows.attached.id, false);
+        let detaching = rows
+            .database
+            .detach(&rows.principal, rows.attached.id, false);
         let detaching = detaching.await.expect("asked");
         let ending = rows.start(&rows.to(1)).await;
         assert!(matches!(ending, Err(DatabaseError::Refused { .. })));
@@ -253,13 +260,13 @@ mod claims {
         let reader = attachment(rows.volume, rows.hosts[0], Access::ReadOnly, NOW);
         let reader = rows
             .database
-            .attach(&rows.asker, &reader)
+            .attach(&rows.principal, &reader)
             .await
             .expect("asked");
         let to = rows.to(1);
         let shown = rows
             .database
-            .move_attachment(&rows.asker, reader.id, &to, HEARD_AFTER)
+            .move_attachment(&rows.principal, reader.id, &to, HEARD_AFTER)
             .await;
         let shown = shown.expect_err("read-only").to_string();
         assert!(shown.contains("read-only"), "{shown}");

@@ -86,7 +86,7 @@ impl Scene {
         control.set_open(true);
         // As if a host had marked one: volumes need room somewhere.
         let unit = HostUnit {
-            id: UnitId::from_random(1),
+            id: UnitId::from_u128(1),
             url: "file:///unit".to_owned(),
             is_disabled: false,
         };
@@ -94,14 +94,14 @@ impl Scene {
         let authority = authority::open(&world, folder.path(), "").expect("founded");
         let parties = control.parties();
         let subject = "scree://user/root".parse().expect("a subject");
-        let asker = parties.local_asker().await.expect("there");
-        let added = parties.add(&asker, subject, true, None).await;
+        let principal = parties.local_principal().await.expect("there");
+        let added = parties.add(&principal, subject, true, None).await;
         added.expect("made");
         let subject = "scree://user/root".parse().expect("a subject");
-        let (token, _) = parties.invite(&asker, &subject).await.expect("invited");
+        let (token, _) = parties.invite(&principal, &subject).await.expect("invited");
         let router = http::router(control.clone());
         let server = Server::naming(Arc::new(authority), authorities, router).await;
-        let root = enrolled(&server, &token.reveal()).await;
+        let root = joined(&server, &token.reveal()).await;
         Self {
             server,
             root,
@@ -143,7 +143,7 @@ impl Scene {
         self.ask(Some(&self.root), &format!("POST /v1/{path}"), new, 201)
             .await;
         let token = self.token(path, name).await;
-        enrolled(&self.server, &token).await
+        joined(&self.server, &token).await
     }
 
     pub async fn token(&self, path: &str, name: &str) -> String {
@@ -153,9 +153,9 @@ impl Scene {
     }
 }
 
-pub async fn try_enrol(server: &Server, token: &str, key: &KeyRequest) -> (u16, Value) {
+pub async fn try_join(server: &Server, token: &str, key: &KeyRequest) -> (u16, Value) {
     let body = json!({ "token": token, "request": key.request_pem }).to_string();
-    let answer = server.send(None, "POST", "/v1/enrol", &body).await;
+    let answer = server.send(None, "POST", "/v1/join", &body).await;
     let answer = answer.expect("answered");
     (
         answer.status,
@@ -163,9 +163,9 @@ pub async fn try_enrol(server: &Server, token: &str, key: &KeyRequest) -> (u16, 
     )
 }
 
-async fn enrolled(server: &Server, token: &str) -> Party {
+async fn joined(server: &Server, token: &str) -> Party {
     let key = KeyRequest::generate().expect("a key");
-    let (status, issued) = try_enrol(server, token, &key).await;
+    let (status, issued) = try_join(server, token, &key).await;
     assert_eq!(status, 201, "{issued}");
     Party {
         chain_pem: issued["certificate"].as_str().expect("PEM").to_owned(),
@@ -190,10 +190,10 @@ async fn whoever_has_a_token_becomes_that_party_once() {
     assert_eq!(me["kind"], json!("host"), "a name of its own");
 
     let token = scene.token("users", "alice").await;
-    enrolled(&scene.server, &token).await;
+    joined(&scene.server, &token).await;
     let key = KeyRequest::generate().expect("a key");
-    for bad in [token.as_str(), "", "scree-enrol-", "x"] {
-        let (status, problem) = try_enrol(&scene.server, bad, &key).await;
+    for bad in [token.as_str(), "", "scree-join-", "x"] {
+        let (status, problem) = try_join(&scene.server, bad, &key).await;
         assert_eq!((status, &problem["code"]), (401, &json!("unauthenticated")));
     }
     let bad = KeyRequest {
@@ -201,9 +201,9 @@ async fn whoever_has_a_token_becomes_that_party_once() {
         request_pem: "x".to_owned(),
     };
     let token = scene.token("users", "alice").await;
-    let (status, problem) = try_enrol(&scene.server, &token, &bad).await;
+    let (status, problem) = try_join(&scene.server, &token, &bad).await;
     assert_eq!((status, &problem["field"]), (400, &json!("request")));
-    enrolled(&scene.server, &token).await;
+    joined(&scene.server, &token).await;
 }
 
 #[tokio::test]
@@ -223,7 +223,7 @@ async fn a_disabled_party_is_nobody_from_the_next_request_on() {
         .await;
     assert_eq!(ask(401).await["code"], json!("unauthenticated"));
     let key = KeyRequest::generate().expect("a key");
-    assert_eq!(try_enrol(&scene.server, &token, &key).await.0, 401);
+    assert_eq!(try_join(&scene.server, &token, &key).await.0, 401);
     scene
         .ask(root, "POST /v1/users/alice/enable", Value::Null, 200)
         .await;
@@ -232,7 +232,7 @@ async fn a_disabled_party_is_nobody_from_the_next_request_on() {
         .ask(root, "DELETE /v1/users/alice/keys", Value::Null, 200)
         .await;
     ask(401).await;
-    assert_eq!(try_enrol(&scene.server, &token, &key).await.0, 401);
+    assert_eq!(try_join(&scene.server, &token, &key).await.0, 401);
     scene
         .ask(root, "POST /v1/users/root/disable", Value::Null, 409)
         .await;
@@ -323,10 +323,10 @@ async fn only_administrators_see_and_change_others() {
         ("GET /v1/nowhere", Value::Null, [404, 404, 404, 404]),
         ("PUT /v1/users", Value::Null, [405, 405, 405, 405]),
     ];
-    let askers = [None, Some(&host), Some(&alice), Some(&scene.root)];
+    let principals = [None, Some(&host), Some(&alice), Some(&scene.root)];
     for (request, body, statuses) in table {
-        for (asker, status) in askers.into_iter().zip(statuses) {
-            scene.ask(asker, request, body.clone(), status).await;
+        for (principal, status) in principals.into_iter().zip(statuses) {
+            scene.ask(principal, request, body.clone(), status).await;
         }
     }
 }
@@ -357,10 +357,10 @@ async fn what_was_changed_is_in_the_log_and_what_was_refused_is_not() {
         )
     };
     let expected = [
-        line("a token", "enrol", "alice"),
+        line("a token", "join", "alice"),
         line("scree://user/root", "invite", "alice"),
         line("scree://user/root", "add", "alice"),
-        line("a token", "enrol", "root"),
+        line("a token", "join", "root"),
         line("scree://user/local", "invite", "root"),
         line("scree://user/local", "add", "root"),
     ];
@@ -403,7 +403,7 @@ async fn what_a_host_says_may_be_long() {
         .ask(Some(&host), tell, report(json!(0.0), &[&long]), 422)
         .await;
     let key = VersionKey {
-        volume: VolumeId::from_random(7),
+        volume: VolumeId::from_u128(7),
         number: 1,
     };
     let call = CatalogCall::RemoveVersion {

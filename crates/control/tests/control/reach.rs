@@ -10,20 +10,22 @@ use catalog::{
     CatalogError, FreePlan, Lease, LeaseSalt, Neighbours, OpenSegment, StoredVersion,
     VersionCommit, VersionKey, WrappedKey,
 };
-use control::database::{Asker, Database, DatabaseError, NewVolume, Reach, SILENT_FOR_MS};
+use control::database::{
+    Database, DatabaseError, NewVolume, Principal, Reach, UNRESPONSIVE_FOR_MS,
+};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use world::Millis;
 
-use crate::askers::{local, snapshot};
 use crate::fresh::{self, add_host, number};
 use crate::postgres::Postgres;
+use crate::principals::{local, snapshot};
 
 /// When all hosts were heard of.
 const NOW: Millis = Millis(1_000_000_000);
 
 /// An hour after that, and a bit.
-const LATER: Millis = Millis(NOW.0 + SILENT_FOR_MS + 1);
+const LATER: Millis = Millis(NOW.0 + UNRESPONSIVE_FOR_MS + 1);
 
 const HOSTS: [&str; 5] = ["has", "last", "shows", "clone", "other"];
 
@@ -46,7 +48,7 @@ enum Stage {
 /// copies; its key is to be wrapped anew, and host `clone` has a clone of it.
 struct Scene {
     database: Database,
-    asker: Asker,
+    principal: Principal,
     hosts: Vec<PartyId>,
     volume: VolumeId,
     lineage: Lineage,
@@ -57,20 +59,20 @@ struct Scene {
 
 impl Scene {
     async fn new(database: Database, stage: Stage) -> Self {
-        let founded = database.found(ClusterId::from_random(1), &[1; 32], NOW);
+        let founded = database.found(ClusterId::from_u128(1), &[1; 32], NOW);
         founded.await.expect("founded");
         let mut scene = Self {
-            asker: local(&database).await,
+            principal: local(&database).await,
             database,
             hosts: Vec::new(),
-            volume: VolumeId::from_random(number()),
-            lineage: Lineage::from_random(number()),
+            volume: VolumeId::from_u128(number()),
+            lineage: Lineage::from_u128(number()),
             epoch: 1,
-            keys: [number(), number()].map(KeyId::from_random),
-            snapshot: SnapshotId::from_random(number()),
+            keys: [number(), number()].map(KeyId::from_u128),
+            snapshot: SnapshotId::from_u128(number()),
         };
         for name in HOSTS {
-            let host = add_host(&scene.database, &scene.asker, name, NOW).await;
+            let host = add_host(&scene.database, &scene.principal, name, NOW).await;
             scene.hosts.push(host);
         }
         for (key, name) in scene.keys.into_iter().zip(["old", "new"]) {
@@ -82,7 +84,7 @@ impl Scene {
         }
         scene.write().await;
         scene.clone_it().await;
-        let rotated = scene.database.rotate_key(&scene.asker, "old", "new");
+        let rotated = scene.database.rotate_key(&scene.principal, "old", "new");
         rotated.await.expect("begun");
         match stage {
             Stage::Attached => {
@@ -93,7 +95,9 @@ impl Scene {
                 scene.attach("shows", scene.volume, Access::ReadOnly).await;
             }
             Stage::Deleting => {
-                let begun = scene.database.begin_delete(&scene.asker, scene.volume, NOW);
+                let begun = scene
+                    .database
+                    .begin_delete(&scene.principal, scene.volume, NOW);
                 begun.await.expect("detached");
             }
         }
@@ -115,18 +119,18 @@ impl Scene {
             origin,
             ..fresh::volume(&format!("disk-{}", number()), NOW)
         };
-        let made = self.database.insert_volume(&self.asker, &new).await;
+        let made = self.database.insert_volume(&self.principal, &new).await;
         made.expect("made");
     }
 
     async fn attach(&self, host: &str, volume: VolumeId, access: Access) -> AttachmentId {
         let new = fresh::attachment(volume, self.host(host), access, NOW);
-        let made = self.database.attach(&self.asker, &new).await;
+        let made = self.database.attach(&self.principal, &new).await;
         made.expect("asked").id
     }
 
     async fn detach(&self, host: &str, id: AttachmentId) {
-        let asked = self.database.detach(&self.asker, id, false).await;
+        let asked = self.database.detach(&self.principal, id, false).await;
         let report = fresh::report(&asked.expect("there"), AttachmentState::Detached);
         let database = &self.database;
         let kept = database.keep_attachment_report(self.host(host), id, &report, NOW);
@@ -202,10 +206,10 @@ impl Scene {
 
     async fn clone_it(&self) {
         let new = snapshot(self.snapshot, "moment", self.volume);
-        let taken = self.database.insert_snapshot(&self.asker, &new).await;
+        let taken = self.database.insert_snapshot(&self.principal, &new).await;
         taken.expect("a new name");
-        let clone = VolumeId::from_random(number());
-        let lineage = Lineage::from_random(number());
+        let clone = VolumeId::from_u128(number());
+        let lineage = Lineage::from_u128(number());
         self.insert(clone, lineage, Some(self.snapshot)).await;
         self.attach("clone", clone, Access::ReadWrite).await;
         self.acquire("clone", clone).await;
@@ -217,7 +221,7 @@ impl Scene {
             pins: vec![],
             open_segments: vec![],
             serial_next: 0,
-            thin: vec![],
+            degraded: vec![],
             joined: 0,
             joined_last: 0,
         }
@@ -300,7 +304,7 @@ impl Scene {
             "name-journal" => CatalogCall::NameJournal {
                 volume,
                 epoch,
-                folder: Some(JournalFolderId::from_random(1)),
+                folder: Some(JournalFolderId::from_u128(1)),
             },
             "finish-delete" => CatalogCall::FinishDelete { volume },
             other => panic!("no call is named {other}"),
@@ -469,11 +473,11 @@ fn it_is_so_on_postgresql_too() {
 async fn after_an_hour_of_silence_any_host_cleans_and_none_before() {
     for name in CLEANING.into_iter().chain(["version", "keys"]) {
         let (scene, _folder) = on_sqlite(Stage::Detached).await;
-        let before = Millis(NOW.0 + SILENT_FOR_MS - 1);
+        let before = Millis(NOW.0 + UNRESPONSIVE_FOR_MS - 1);
         assert!(!scene.does(name, "other", before).await, "{name}");
         assert!(scene.does(name, "other", LATER).await, "{name}");
     }
-    // One that is attached is not taken for that, however silent its host.
+    // One that is attached is not taken for that, however unresponsive its host.
     for name in CLEANING {
         let (scene, _folder) = on_sqlite(Stage::Attached).await;
         assert!(!scene.does(name, "other", LATER).await, "{name}");
@@ -504,10 +508,7 @@ async fn what_a_deleted_volume_left_is_its_last_hosts_until_nothing_is_left() {
 #[tokio::test]
 async fn what_is_out_of_reach_is_answered_like_what_does_not_exist() {
     let (scene, _folder) = on_sqlite(Stage::Attached).await;
-    let (absent, no_lineage) = (
-        VolumeId::from_random(1 << 60),
-        Lineage::from_random(1 << 61),
-    );
+    let (absent, no_lineage) = (VolumeId::from_u128(1 << 60), Lineage::from_u128(1 << 61));
     let names = ["version", "neighbours", "keys", "remove-version"];
     for name in names.into_iter().chain(WRITING) {
         let call = scene.asked(name).await;
@@ -573,7 +574,7 @@ async fn what_a_lease_leaves_open_was_reserved_for_its_volume() {
 async fn a_version_is_committed_under_its_volumes_own_lineage_only() {
     let (scene, _folder) = on_sqlite(Stage::Attached).await;
     let mut commit = scene.commit(4);
-    commit.version.lineage = Lineage::from_random(number());
+    commit.version.lineage = Lineage::from_u128(number());
     let refused = scene
         .call_at("has", NOW, CatalogCall::Commit { commit })
         .await;
@@ -588,8 +589,8 @@ async fn a_version_is_committed_under_its_volumes_own_lineage_only() {
 #[tokio::test]
 async fn a_clone_that_nobody_had_opens_its_parents_to_nobody() {
     let (scene, _folder) = on_sqlite(Stage::Detached).await;
-    let clone = VolumeId::from_random(number());
-    let lineage = Lineage::from_random(number());
+    let clone = VolumeId::from_u128(number());
+    let lineage = Lineage::from_u128(number());
     scene.insert(clone, lineage, Some(scene.snapshot)).await;
     assert!(!scene.does("keys", "other", NOW).await);
     scene.attach("other", clone, Access::ReadWrite).await;

@@ -143,17 +143,19 @@ async fn what_is_only_tried_is_checked_and_not_done(scene: Scene) {
     scene.member("hosts", "h1").await;
     let grant = json!({"user": "alice", "right": "use", "host": "h1"});
     scene.ask(root, "POST /v1/grants", grant, 201).await;
-    let asker = Some(&alice);
+    let principal = Some(&alice);
     let new = json!({"name": "disk", "size": 1 << 20, "tags": {"tier": "gold"}});
     let request = "POST /v1/volumes?dry_run=true";
-    let tried = scene.ask(asker, request, new.clone(), 201).await;
+    let tried = scene.ask(principal, request, new.clone(), 201).await;
     assert_eq!(
         (&tried["name"], &tried["tags"]["tier"]),
         (&json!("disk"), &json!("gold"))
     );
     assert!(names(&scene, &alice, "/v1/volumes").await.is_empty());
-    scene.ask(asker, "POST /v1/volumes", new.clone(), 201).await;
-    scene.ask(asker, request, new, 409).await;
+    scene
+        .ask(principal, "POST /v1/volumes", new.clone(), 201)
+        .await;
+    scene.ask(principal, request, new, 409).await;
     let log = async || {
         let log = scene.ask(root, "GET /v1/audit", Value::Null, 200).await;
         log.as_array().expect("lines").len()
@@ -161,7 +163,7 @@ async fn what_is_only_tried_is_checked_and_not_done(scene: Scene) {
     let before = (
         log().await,
         scene
-            .ask(asker, "GET /v1/volumes/disk", Value::Null, 200)
+            .ask(principal, "GET /v1/volumes/disk", Value::Null, 200)
             .await,
     );
     for (request, body, status) in [
@@ -227,11 +229,11 @@ async fn what_is_only_tried_is_checked_and_not_done(scene: Scene) {
         ),
         ("POST /v1/users?dry_run=true", json!({"name": "carol"}), 403),
     ] {
-        scene.ask(asker, request, body, status).await;
+        scene.ask(principal, request, body, status).await;
     }
     let signing = json!({"token": "t", "request": "r"});
     for (request, body) in [
-        ("POST /v1/enrol", signing),
+        ("POST /v1/join", signing),
         ("POST /v1/units", json!({"url": "/srv/unit-9"})),
         ("POST /v1/keys", json!({"name": "second"})),
         ("POST /v1/users/alice/token", Value::Null),
@@ -271,7 +273,7 @@ async fn what_is_only_tried_is_checked_and_not_done(scene: Scene) {
     let after = (
         log().await,
         scene
-            .ask(asker, "GET /v1/volumes/disk", Value::Null, 200)
+            .ask(principal, "GET /v1/volumes/disk", Value::Null, 200)
             .await,
     );
     assert_eq!(before, after);
@@ -286,15 +288,15 @@ async fn what_is_only_tried_is_checked_and_not_done(scene: Scene) {
 
 async fn lists_come_in_pages_and_only_what_is_asked_for(scene: Scene) {
     let alice = scene.member("users", "alice").await;
-    let asker = Some(&alice);
+    let principal = Some(&alice);
     for number in 0..7 {
         let tier = if number % 2 == 0 { "gold" } else { "tin" };
         let tags = json!({"tier": tier, "number": number.to_string()});
         let new = json!({"name": format!("disk-{number}"), "size": 1 << 20, "tags": tags});
-        scene.ask(asker, "POST /v1/volumes", new, 201).await;
+        scene.ask(principal, "POST /v1/volumes", new, 201).await;
         let new = json!({"volume": format!("disk-{number}"), "name": format!("noon-{number}"),
             "tags": {"tier": tier}});
-        scene.ask(asker, "POST /v1/snapshots", new, 201).await;
+        scene.ask(principal, "POST /v1/snapshots", new, 201).await;
     }
     for limit in [1, 2, 3, 6, 7, 8, 1000] {
         let mut all = names(&scene, &alice, &format!("/v1/volumes?limit={limit}")).await;
@@ -342,11 +344,11 @@ async fn lists_come_in_pages_and_only_what_is_asked_for(scene: Scene) {
         "tag=x",
     ] {
         let request = format!("GET /v1/volumes?{query}");
-        scene.ask(asker, &request, Value::Null, 400).await;
+        scene.ask(principal, &request, Value::Null, 400).await;
     }
     let set = json!({"tags": {"tier": "lead"}});
     let tagged = scene
-        .ask(asker, "PUT /v1/volumes/disk-0/tags", set.clone(), 200)
+        .ask(principal, "PUT /v1/volumes/disk-0/tags", set.clone(), 200)
         .await;
     assert_eq!(tagged["tags"], set["tags"]);
     assert_eq!(
@@ -366,7 +368,7 @@ async fn lists_come_in_pages_and_only_what_is_asked_for(scene: Scene) {
     ] {
         let set = json!({"tags": tags});
         let refused = scene
-            .ask(asker, "PUT /v1/volumes/disk-0/tags", set, 400)
+            .ask(principal, "PUT /v1/volumes/disk-0/tags", set, 400)
             .await;
         assert_eq!(refused["field"], "tags");
     }
@@ -374,14 +376,14 @@ async fn lists_come_in_pages_and_only_what_is_asked_for(scene: Scene) {
 
 async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
     let alice = scene.member("users", "alice").await;
-    let (root, asker) = (Some(&scene.root), Some(&alice));
+    let (root, principal) = (Some(&scene.root), Some(&alice));
     let quota = json!({"volumes": 3, "snapshots": 1, "bytes": 4 << 20});
     scene
         .ask(root, "PUT /v1/projects/alice/quota", quota, 200)
         .await;
     let make = async |name: &str, size: u64, status| {
         let new = json!({"name": name, "size": size});
-        scene.ask(asker, "POST /v1/volumes", new, status).await
+        scene.ask(principal, "POST /v1/volumes", new, status).await
     };
     make("one", 1 << 20, 201).await;
     let refused = make("large", 4 << 20, 403).await;
@@ -390,7 +392,7 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
     let grow = async |size: u64, status| {
         let request = "POST /v1/volumes/two/grow";
         scene
-            .ask(asker, request, json!({"size": size}), status)
+            .ask(principal, request, json!({"size": size}), status)
             .await
     };
     grow(4 << 20, 403).await;
@@ -399,17 +401,19 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
     make("four", 4096, 403).await;
     let snapshot = async |name: &str, status| {
         let new = json!({"volume": "one", "name": name});
-        scene.ask(asker, "POST /v1/snapshots", new, status).await
+        scene
+            .ask(principal, "POST /v1/snapshots", new, status)
+            .await
     };
     snapshot("first", 201).await;
     assert_eq!(snapshot("second", 403).await["code"], "quota-exceeded");
     let shown = scene
-        .ask(asker, "GET /v1/projects/alice", Value::Null, 200)
+        .ask(principal, "GET /v1/projects/alice", Value::Null, 200)
         .await;
     let used = (&shown["volumes"], &shown["snapshots"], &shown["bytes"]);
     assert_eq!(used, (&json!(3), &json!(1), &json!(4 << 20)));
     scene
-        .ask(asker, "DELETE /v1/volumes/three", Value::Null, 202)
+        .ask(principal, "DELETE /v1/volumes/three", Value::Null, 202)
         .await;
     make("four", 1 << 20, 201).await;
     // A clone is on the account of whoever makes it.
@@ -419,7 +423,7 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
         .ask(root, "PUT /v1/projects/bob/quota", quota, 200)
         .await;
     let grant = json!({"user": "bob", "right": "read", "snapshot": "first"});
-    scene.ask(asker, "POST /v1/grants", grant, 201).await;
+    scene.ask(principal, "POST /v1/grants", grant, 201).await;
     let clone = json!({"name": "clone", "from": "alice/first"});
     scene
         .ask(Some(&bob), "POST /v1/volumes", clone.clone(), 403)
@@ -453,7 +457,7 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
         .await;
     assert_eq!(given["owner"], "bob");
     scene
-        .ask(asker, "GET /v1/snapshots/first", Value::Null, 404)
+        .ask(principal, "GET /v1/snapshots/first", Value::Null, 404)
         .await;
     scene
         .ask(Some(&bob), "GET /v1/snapshots/first", Value::Null, 200)
@@ -463,61 +467,61 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
 /// One user could fill a host with thousands.
 async fn a_user_has_so_many_read_only_attachments_on_a_host(scene: Scene) {
     let alice = scene.member("users", "alice").await;
-    let (root, asker) = (Some(&scene.root), Some(&alice));
+    let (root, principal) = (Some(&scene.root), Some(&alice));
     for host in ["h1", "h2"] {
         scene.member("hosts", host).await;
         let grant = json!({"user": "alice", "right": "use", "host": host});
         scene.ask(root, "POST /v1/grants", grant, 201).await;
     }
     let new = json!({"name": "disk", "size": 1 << 20});
-    scene.ask(asker, "POST /v1/volumes", new, 201).await;
+    scene.ask(principal, "POST /v1/volumes", new, 201).await;
     let attach = async |who, host: &str, number: u32, status| {
         let vm = format!("libvirt:vm-{number}");
         let new = json!({"volume": "alice/disk", "host": host, "vm": vm, "read_only": true});
         scene.ask(who, "POST /v1/attachments", new, status).await
     };
     for number in 0..READ_ONLY_ATTACHMENTS_MAX {
-        attach(asker, "h1", number, 202).await;
+        attach(principal, "h1", number, 202).await;
     }
     let last = READ_ONLY_ATTACHMENTS_MAX;
-    let refused = attach(asker, "h1", last, 403).await;
+    let refused = attach(principal, "h1", last, 403).await;
     assert_eq!(refused["code"], "quota-exceeded");
     // The same again is no other; another host, or another user, is.
-    let again = attach(asker, "h1", 0, 202).await;
-    attach(asker, "h2", last, 202).await;
+    let again = attach(principal, "h1", 0, 202).await;
+    attach(principal, "h2", last, 202).await;
     let grant = json!({"user": "root", "right": "read", "volume": "disk"});
-    scene.ask(asker, "POST /v1/grants", grant, 201).await;
+    scene.ask(principal, "POST /v1/grants", grant, 201).await;
     attach(root, "h1", last + 1, 202).await;
     // On its way out it still has a place.
     let id = again["id"].as_str().expect("an id");
     let end = format!("DELETE /v1/attachments/{id}");
-    scene.ask(asker, &end, Value::Null, 202).await;
-    attach(asker, "h1", last, 403).await;
+    scene.ask(principal, &end, Value::Null, 202).await;
+    attach(principal, "h1", last, 403).await;
 }
 
 /// Whoever had one right on a volume was told its owner's project and limits.
 async fn of_a_quota_outsiders_learn_only_that_it_is_used_up(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let bob = scene.member("users", "bob").await;
-    let (root, asker) = (Some(&scene.root), Some(&alice));
+    let (root, principal) = (Some(&scene.root), Some(&alice));
     let new = json!({"name": "red", "quota": {"snapshots": 0, "bytes": 1 << 20}});
     scene.ask(root, "POST /v1/projects", new, 201).await;
     let join = "PUT /v1/projects/red/members/alice";
     scene.ask(root, join, Value::Null, 200).await;
     let new = json!({"name": "disk", "size": 1 << 20, "project": "red"});
-    scene.ask(asker, "POST /v1/volumes", new, 201).await;
+    scene.ask(principal, "POST /v1/volumes", new, 201).await;
     let take = json!({"volume": "alice/disk"});
     let grow = json!({"size": 2 << 20});
     let grow_it = "POST /v1/volumes/alice%2Fdisk/grow";
     let requests = [("POST /v1/snapshots", take), (grow_it, grow)];
     for (request, body) in &requests {
-        let told = scene.ask(asker, request, body.clone(), 403).await;
+        let told = scene.ask(principal, request, body.clone(), 403).await;
         assert_eq!(told["code"], "quota-exceeded");
         assert!(told["detail"].as_str().expect("text").contains("\"red\""));
     }
     for (right, requests) in [("snapshot", &requests[..1]), ("administer", &requests[..])] {
         let grant = json!({"user": "bob", "right": right, "volume": "disk"});
-        scene.ask(asker, "POST /v1/grants", grant, 201).await;
+        scene.ask(principal, "POST /v1/grants", grant, 201).await;
         for (request, body) in requests {
             let told = scene.ask(Some(&bob), request, body.clone(), 403).await;
             assert_eq!(told["code"], "quota-exceeded");
@@ -555,7 +559,7 @@ async fn who_has_left_a_project_adds_nothing_to_its_account(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let bob = scene.member("users", "bob").await;
     scene.member("hosts", "h1").await;
-    let (root, asker) = (Some(&scene.root), Some(&alice));
+    let (root, principal) = (Some(&scene.root), Some(&alice));
     let new = json!({"name": "red"});
     scene.ask(root, "POST /v1/projects", new, 201).await;
     let membership = "/v1/projects/red/members/alice";
@@ -564,13 +568,15 @@ async fn who_has_left_a_project_adds_nothing_to_its_account(scene: Scene) {
     let grant = json!({"user": "alice", "right": "use", "host": "h1"});
     scene.ask(root, "POST /v1/grants", grant, 201).await;
     let new = json!({"name": "disk", "size": 1 << 20, "project": "red"});
-    scene.ask(asker, "POST /v1/volumes", new, 201).await;
+    scene.ask(principal, "POST /v1/volumes", new, 201).await;
     for right in ["snapshot", "administer"] {
         let grant = json!({"user": "bob", "right": right, "volume": "disk"});
-        scene.ask(asker, "POST /v1/grants", grant, 201).await;
+        scene.ask(principal, "POST /v1/grants", grant, 201).await;
     }
     let attach = json!({"volume": "disk", "host": "h1"});
-    scene.ask(asker, "POST /v1/attachments", attach, 202).await;
+    scene
+        .ask(principal, "POST /v1/attachments", attach, 202)
+        .await;
     let add = async |who, size: u64, status| {
         let take = json!({"volume": "alice/disk"});
         let taken = scene.ask(who, "POST /v1/snapshots?dry_run=true", take, status);
@@ -580,10 +586,10 @@ async fn who_has_left_a_project_adds_nothing_to_its_account(scene: Scene) {
         let grown = scene.ask(who, grow, json!({ "size": size }), status);
         (taken, grown.await)
     };
-    add(asker, 2 << 20, 201).await;
+    add(principal, 2 << 20, 201).await;
     let leave = format!("DELETE {membership}");
     scene.ask(root, &leave, Value::Null, 200).await;
-    let (taken, grown) = add(asker, 3 << 20, 403).await;
+    let (taken, grown) = add(principal, 3 << 20, 403).await;
     for refused in [taken, grown] {
         let detail = refused["detail"].as_str().expect("text");
         assert!(
@@ -599,18 +605,18 @@ async fn who_has_left_a_project_adds_nothing_to_its_account(scene: Scene) {
     // Whoever says who is in which project may.
     add(root, 3 << 20, 201).await;
     let shown = scene
-        .ask(asker, "GET /v1/volumes/disk", Value::Null, 200)
+        .ask(principal, "GET /v1/volumes/disk", Value::Null, 200)
         .await;
     assert_eq!(shown["project"], "red");
     // What helps, also while it is attached; others keep their rights.
     let give = "POST /v1/volumes/disk/give";
     let given = json!({"user": "alice", "project": "alice"});
-    let given = scene.ask(asker, give, given, 200).await;
+    let given = scene.ask(principal, give, given, 200).await;
     assert_eq!(
         (&given["owner"], &given["project"], &given["state"]),
         (&json!("alice"), &json!("alice"), &json!("in-use"))
     );
-    add(asker, 4 << 20, 201).await;
+    add(principal, 4 << 20, 201).await;
     add(Some(&bob), 5 << 20, 201).await;
     scene
         .ask(root, "DELETE /v1/projects/red", Value::Null, 200)
@@ -622,7 +628,7 @@ async fn who_has_left_a_project_adds_nothing_to_its_account(scene: Scene) {
 async fn what_a_call_does_not_have_or_cannot_mean_is_refused() {
     let scene = Scene::new().await;
     let alice = scene.member("users", "alice").await;
-    let asker = Some(&alice);
+    let principal = Some(&alice);
     let new = json!({"name": "disk", "size": 1 << 20});
     for request in [
         "POST /v1/volumes?dryrun=true",
@@ -638,7 +644,7 @@ async fn what_a_call_does_not_have_or_cannot_mean_is_refused() {
             true => new.clone(),
             false => Value::Null,
         };
-        let refused = scene.ask(asker, request, body, 400).await;
+        let refused = scene.ask(principal, request, body, 400).await;
         assert_eq!(refused["code"], "invalid-argument", "{request}");
     }
     assert!(names(&scene, &alice, "/v1/volumes").await.is_empty());
@@ -647,10 +653,10 @@ async fn what_a_call_does_not_have_or_cannot_mean_is_refused() {
             .ask(Some(&scene.root), request, Value::Null, 400)
             .await;
     }
-    scene.ask(asker, "POST /v1/volumes", new, 201).await;
+    scene.ask(principal, "POST /v1/volumes", new, 201).await;
     let restore = "POST /v1/volumes/disk/restore";
     for body in [json!({}), json!({"time": null, "version": 1})] {
-        let (status, _) = scene.try_ask(asker, restore, &body.to_string()).await;
+        let (status, _) = scene.try_ask(principal, restore, &body.to_string()).await;
         assert!(matches!(status, 400 | 422), "{body}: {status}");
     }
 }

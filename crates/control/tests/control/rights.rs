@@ -59,9 +59,9 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
     // Administrators of the cluster would have to be given the use of it.
     let move_on = [401, 403, 404, 404, 404, 404, 202, 202, 403];
     let watch = [401, 403, 404, 404, 404, 404, 200, 200, 403];
-    // A box may send elsewhere what is written: whoever chooses it must be able to read it.
-    let with_boxes = [401, 403, 404, 403, 403, 403, 200, 200, 403];
-    let without_boxes = [401, 403, 404, 404, 404, 404, 200, 200, 403];
+    // A filter may send elsewhere what is written: whoever chooses it must be able to read it.
+    let with_filters = [401, 403, 404, 403, 403, 403, 200, 200, 403];
+    let without_filters = [401, 403, 404, 404, 404, 404, 200, 200, 403];
     // What stays takes room from all others; what a host reads, its users could read there.
     let pin = [401, 403, 404, 403, 403, 403, 403, 403, 200];
     let preload = [401, 403, 404, 403, 403, 403, 409, 409, 403];
@@ -158,7 +158,7 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
             none.clone(),
             with(HIDDEN, 409),
         ),
-        // It has no boxes; but whoever is told so may know.
+        // It has no filters; but whoever is told so may know.
         (
             "GET /v1/attachments/{a}/events",
             none.clone(),
@@ -168,11 +168,11 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
         ("GET /v1/chains?volume={v}", none.clone(), MANAGE),
         (
             "POST /v1/chains",
-            json!({"policy": "volume = '{v}'\n[[box]]\nkind = 'rate'\niops = 9\n"}),
-            with_boxes,
+            json!({"policy": "volume = '{v}'\n[[filter]]\nkind = 'rate'\niops = 9\n"}),
+            with_filters,
         ),
         ("GET /v1/chains/{c}", none.clone(), HIDDEN),
-        ("DELETE /v1/chains/{c}", none.clone(), without_boxes),
+        ("DELETE /v1/chains/{c}", none.clone(), without_filters),
         ("GET /v1/images", none.clone(), ANY),
         ("PUT /v1/volumes/{v}/image", json!({}), MANAGE),
         ("PUT /v1/volumes/{v}/image", json!({"pinned": true}), pin),
@@ -307,7 +307,7 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
 /// their own.
 const ELSEWHERE: [&str; 5] = [
     "GET /v1/authority",
-    "POST /v1/enrol",
+    "POST /v1/join",
     "POST /v1/me/certificate",
     "PUT /v1/volumes/{volume}/export",
     "DELETE /v1/volumes/{volume}/export",
@@ -391,7 +391,7 @@ impl Cast {
             let new = json!({"user": "bob", "right": right, "volume": other});
             made("POST /v1/grants", new, 201).await;
         }
-        let policy = format!("volume = '{other}'\n[[box]]\nkind = 'fault'\n");
+        let policy = format!("volume = '{other}'\n[[filter]]\nkind = 'fault'\n");
         let chain = made("POST /v1/chains", json!({"policy": policy}), 200).await;
         vec![
             ("{v}", volume),
@@ -403,7 +403,7 @@ impl Cast {
         ]
     }
 
-    /// Nothing is moved to who is silent.
+    /// Nothing is moved to who is unresponsive.
     async fn h2_is_heard_of(&self) {
         let heard = self.scene.control.note_heard(self.h2).await;
         heard.expect("kept");
@@ -966,11 +966,11 @@ async fn hints_are_for_whoever_reads_them(scene: Scene) {
     let many = json!({"name": "many", "size": 1 << 20, "replicas": 4, "project": "alice"});
     let to_nobody = json!({"user": "nobody", "right": "read", "volume": volume});
     let of_host = format!("GET /v1/attachments/{}", things[2].1);
-    let silent = scene.ask(alice, &of_host, Value::Null, 200).await;
+    let unresponsive = scene.ask(alice, &of_host, Value::Null, 200).await;
     for said in [
         detail(alice, "POST /v1/volumes", many, 400).await,
         detail(alice, "POST /v1/grants", to_nobody, 404).await,
-        silent["reason"].as_str().expect("text").to_owned(),
+        unresponsive["reason"].as_str().expect("text").to_owned(),
     ] {
         assert!(said.contains("an administrator"), "{said}");
     }

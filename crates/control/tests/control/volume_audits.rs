@@ -5,20 +5,20 @@ use api::types::{AuditFound, AuditPlacement};
 use api::words::{AuditState, Right};
 use base::{AuditId, GrantId, UnitId};
 use catalog::VersionKey;
-use control::database::{Asker, DatabaseError, Errand, NewAudit, NewGrant, Object, Reach};
+use control::database::{DatabaseError, Job, NewAudit, NewGrant, Object, Principal, Reach};
 use world::Millis;
 
-use crate::askers;
 use crate::fresh::{add_user, number, on_postgres, on_sqlite};
 use crate::images::{NOW, Rows};
 use crate::postgres::Postgres;
+use crate::principals;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 fn new(host: base::PartyId) -> NewAudit {
     NewAudit {
-        id: AuditId::from_random(number()),
-        units: vec![UnitId::from_random(7)],
+        id: AuditId::from_u128(number()),
+        units: vec![UnitId::from_u128(7)],
         snapshot: None,
         files: true,
         placement: placement(),
@@ -30,7 +30,7 @@ fn new(host: base::PartyId) -> NewAudit {
 fn placement() -> AuditPlacement {
     AuditPlacement {
         units: 5,
-        captured: 1,
+        compromised: 1,
         replicas: 2,
         erasure: None,
         scatter_width: 8,
@@ -109,10 +109,10 @@ mod claims {
         for name in ["third", "fourth"] {
             rows.insert(name, rows.snapshot).await;
         }
-        let (database, asker, host) = (&rows.database, &rows.asker, rows.hosts[0]);
+        let (database, principal, host) = (&rows.database, &rows.principal, rows.hosts[0]);
         let begin = async |volume, at| {
             let asked = new(host);
-            let begun = database.begin_audit(asker, volume, &asked, Millis(at));
+            let begun = database.begin_audit(principal, volume, &asked, Millis(at));
             begun.await.map(|audit| audit.id)
         };
         let end = async |id, at| {
@@ -167,7 +167,7 @@ mod claims {
         assert!(!before.0);
         let serial = rows.serial(1).await;
         let asked = new(host);
-        let begun = database.begin_audit(&rows.asker, "base", &asked, NOW);
+        let begun = database.begin_audit(&rows.principal, "base", &asked, NOW);
         let begun = begun.await.expect("begun");
         assert_eq!((begun.state, begun.version), (AuditState::Waiting, key));
         assert!(rows.serial(1).await > serial, "the host is told");
@@ -189,7 +189,9 @@ mod claims {
         assert!(!say(rows.hosts[0], None, NOW).await, "it is another's");
         assert!(say(host, None, NOW).await);
         let show = async || {
-            let shown = database.audit_for(&rows.asker, "base", asked.id, NOW).await;
+            let shown = database
+                .audit_for(&rows.principal, "base", asked.id, NOW)
+                .await;
             shown.map(|(_, audit)| audit)
         };
         let shown = show().await.expect("there");
@@ -204,7 +206,7 @@ mod claims {
         assert!(!say(host, Some(Err("late".to_owned())), NOW).await);
         // Of another volume it is none.
         let other = database
-            .audit_for(&rows.asker, "clone", asked.id, NOW)
+            .audit_for(&rows.principal, "clone", asked.id, NOW)
             .await;
         assert!(matches!(other, Err(DatabaseError::NotFound { .. })));
 
@@ -218,17 +220,17 @@ mod claims {
         );
         let later = Millis(NOW.0 + DAY_MS + 1);
         let shown = database
-            .audit_for(&rows.asker, "base", asked.id, later)
+            .audit_for(&rows.principal, "base", asked.id, later)
             .await;
         assert!(matches!(shown, Err(DatabaseError::NotFound { .. })));
         assert_eq!(database.forget_old_audits(later).await.expect("gone"), 1);
         assert!(matches!(show().await, Err(DatabaseError::NotFound { .. })));
         // One that is under way can be called off, and its host hears of it.
         let asked_next = new(host);
-        let next = database.begin_audit(&rows.asker, "base", &asked_next, later);
+        let next = database.begin_audit(&rows.principal, "base", &asked_next, later);
         next.await.expect("begun");
         let serial = rows.serial(1).await;
-        let gone = database.delete_audit(&rows.asker, "base", asked_next.id, later);
+        let gone = database.delete_audit(&rows.principal, "base", asked_next.id, later);
         assert_eq!(gone.await.expect("called off").1.state, AuditState::Waiting);
         assert!(rows.serial(1).await > serial, "the host is told");
         let report = AuditReport {
@@ -241,7 +243,7 @@ mod claims {
         for number in 0..20 {
             let asked = new(host);
             let at = Millis(later.0 + number);
-            let begun = database.begin_audit(&rows.asker, "base", &asked, at);
+            let begun = database.begin_audit(&rows.principal, "base", &asked, at);
             begun.await.expect("begun");
             let report = AuditReport {
                 done_bytes: 0,
@@ -256,7 +258,7 @@ mod claims {
             16
         );
         let asked = new(host);
-        let nothing = database.begin_audit(&rows.asker, "second", &asked, NOW);
+        let nothing = database.begin_audit(&rows.principal, "second", &asked, NOW);
         let nothing = nothing.await.map(drop);
         assert!(
             nothing.is_ok(),
@@ -265,11 +267,11 @@ mod claims {
     }
 
     /// Somebody who may do that with the first volume.
-    async fn given(rows: &Rows, name: &str, right: Right) -> (Asker, GrantId) {
-        let (database, owner) = (&rows.database, &rows.asker);
-        let user = askers::of(add_user(database, owner, name, NOW).await);
+    async fn given(rows: &Rows, name: &str, right: Right) -> (Principal, GrantId) {
+        let (database, owner) = (&rows.database, &rows.principal);
+        let user = principals::of(add_user(database, owner, name, NOW).await);
         let grant = NewGrant {
-            id: GrantId::from_random(number()),
+            id: GrantId::from_u128(number()),
             object: Object::Volume(rows.volumes[0].0),
             user: user.party.subject.clone(),
             right,
@@ -293,19 +295,19 @@ mod claims {
     pub async fn who_may_not_read_a_volume_calls_an_audit_off_and_is_not_told_what_it_found(
         rows: Rows,
     ) {
-        let (database, owner) = (&rows.database, &rows.asker);
+        let (database, owner) = (&rows.database, &rows.principal);
         let volume = rows.volumes[0].0.to_string();
         let (reader, right) = given(&rows, "reader", Right::Read).await;
-        let mut root = askers::of(add_user(database, owner, "root", NOW).await);
+        let mut root = principals::of(add_user(database, owner, "root", NOW).await);
         root.party.is_administrator = true;
-        let asked = async |asker| {
+        let asked = async |principal| {
             let asked = new(rows.hosts[0]);
-            let begun = database.begin_audit(asker, &volume, &asked, NOW).await;
+            let begun = database.begin_audit(principal, &volume, &asked, NOW).await;
             end(&rows, begun.expect("begun").id, NOW).await;
             asked.id
         };
-        let deleted = async |asker, audit| {
-            let deleted = database.delete_audit(asker, &volume, audit, NOW).await;
+        let deleted = async |principal, audit| {
+            let deleted = database.delete_audit(principal, &volume, audit, NOW).await;
             deleted.map(|(_, audit)| audit)
         };
         let [first, second, third] = [
@@ -323,7 +325,7 @@ mod claims {
         let refused = deleted(&snapshotter, third).await;
         assert!(matches!(refused, Err(DatabaseError::Forbidden { .. })));
         let grant = NewGrant {
-            id: GrantId::from_random(number()),
+            id: GrantId::from_u128(number()),
             object: Object::Volume(rows.volumes[0].0),
             user: reader.party.subject.clone(),
             right: Right::Snapshot,
@@ -337,18 +339,18 @@ mod claims {
     }
 
     pub async fn audits_are_listed_with_who_asked_for_them(rows: Rows) {
-        let (database, owner) = (&rows.database, &rows.asker);
+        let (database, owner) = (&rows.database, &rows.principal);
         let volume = rows.volumes[0].0.to_string();
         let (reader, _) = given(&rows, "reader", Right::Read).await;
         let mut ids = Vec::new();
-        for (asker, at) in [(owner, 0), (&reader, 1), (owner, 2)] {
+        for (principal, at) in [(owner, 0), (&reader, 1), (owner, 2)] {
             let asked = new(rows.hosts[0]);
-            let begun = database.begin_audit(asker, &volume, &asked, Millis(NOW.0 + at));
+            let begun = database.begin_audit(principal, &volume, &asked, Millis(NOW.0 + at));
             ids.push(begun.await.expect("begun").id);
         }
         end(&rows, ids[1], NOW).await;
-        let list = async |asker, now| {
-            let listed = database.audits_for(asker, &volume, now).await;
+        let list = async |principal, now| {
+            let listed = database.audits_for(principal, &volume, now).await;
             listed.expect("listed").1
         };
         let listed = list(owner, NOW).await;
@@ -361,14 +363,14 @@ mod claims {
             assert_eq!(audit.placement, Some(placement()));
             assert_eq!(audit.journal_bytes, Some(77));
         }
-        let askers = |listed: &[control::database::AuditOfVolume]| {
-            let names = listed.iter().map(|audit| audit.asker_name.clone());
+        let principals = |listed: &[control::database::AuditOfVolume]| {
+            let names = listed.iter().map(|audit| audit.principal_name.clone());
             names.collect::<Vec<_>>()
         };
         let (own, theirs) = (owner.party.subject.name(), "reader");
         let all = [own, theirs, own].map(|name| Some(name.to_owned()));
-        assert_eq!(askers(&listed), all);
-        let seen = askers(&list(&reader, NOW).await);
+        assert_eq!(principals(&listed), all);
+        let seen = principals(&list(&reader, NOW).await);
         assert_eq!(seen, [None, Some(theirs.to_owned()), None]);
         // What has ended is there for a day.
         let later = Millis(NOW.0 + DAY_MS + 1);
@@ -380,20 +382,20 @@ mod claims {
             lines.any(|line| line.target.starts_with(&id))
         };
         assert!(ids.iter().all(is_noted), "{log:?}");
-        let stranger = askers::of(add_user(database, owner, "stranger", NOW).await);
+        let stranger = principals::of(add_user(database, owner, "stranger", NOW).await);
         let hidden = database.audits_for(&stranger, &volume, NOW).await;
         assert!(matches!(hidden, Err(DatabaseError::NotFound { .. })));
     }
 
     pub async fn audits_of_a_reader_do_not_take_what_an_owner_keeps(rows: Rows) {
-        let (database, owner) = (&rows.database, &rows.asker);
+        let (database, owner) = (&rows.database, &rows.principal);
         let volume = rows.volumes[0].0.to_string();
         let (reader, _) = given(&rows, "reader", Right::Read).await;
         let mut at = NOW.0;
-        let mut asked = async |asker| {
+        let mut asked = async |principal| {
             at += 1;
             let asked = new(rows.hosts[0]);
-            let begun = database.begin_audit(asker, &volume, &asked, Millis(at));
+            let begun = database.begin_audit(principal, &volume, &asked, Millis(at));
             let id = begun.await.expect("begun").id;
             end(&rows, id, Millis(at)).await;
             id
@@ -421,17 +423,17 @@ mod claims {
     }
 
     pub async fn a_reader_deletes_what_they_asked_for_and_an_owner_all(rows: Rows) {
-        let (database, owner, host) = (&rows.database, &rows.asker, rows.hosts[0]);
+        let (database, owner, host) = (&rows.database, &rows.principal, rows.hosts[0]);
         let (id, _) = rows.volumes[0];
         let (reader, _) = given(&rows, "reader", Right::Read).await;
         let volume = id.to_string();
-        let begin = async |asker| {
+        let begin = async |principal| {
             let asked = new(host);
-            let begun = database.begin_audit(asker, &volume, &asked, NOW).await;
+            let begun = database.begin_audit(principal, &volume, &asked, NOW).await;
             begun.expect("begun").id
         };
-        let delete = async |asker, audit| {
-            let deleted = database.delete_audit(asker, &volume, audit, NOW).await;
+        let delete = async |principal, audit| {
+            let deleted = database.delete_audit(principal, &volume, audit, NOW).await;
             deleted.map(drop)
         };
         let (of_owner, of_reader) = (begin(owner).await, begin(&reader).await);
@@ -441,7 +443,10 @@ mod claims {
             "{refused:?}"
         );
         let shown = database.audit_for(&reader, &volume, of_owner, NOW).await;
-        assert_eq!(shown.expect("still there").1.asker, Some(owner.party.id));
+        assert_eq!(
+            shown.expect("still there").1.principal,
+            Some(owner.party.id)
+        );
         delete(&reader, of_reader).await.expect("their own");
         let another = begin(&reader).await;
         for audit in [of_owner, another] {
@@ -450,22 +455,24 @@ mod claims {
     }
 
     pub async fn an_audit_that_nobody_does_any_more_ends(rows: Rows) {
-        let (database, asker) = (&rows.database, &rows.asker);
+        let (database, principal) = (&rows.database, &rows.principal);
         let [first, second, _] = rows.hosts;
         let mut ids = Vec::new();
         for host in [first, second, first, second] {
             let asked = new(host);
             ids.push(asked.id);
-            let begun = database.begin_audit(asker, "base", &asked, NOW).await;
+            let begun = database.begin_audit(principal, "base", &asked, NOW).await;
             begun.expect("begun");
         }
-        let more = database.begin_audit(asker, "base", &new(first), NOW).await;
+        let more = database
+            .begin_audit(principal, "base", &new(first), NOW)
+            .await;
         assert!(
             matches!(more, Err(DatabaseError::Refused { .. })),
             "{more:?}"
         );
         let state = async |id| {
-            let audit = database.audit_for(asker, "base", id, NOW).await;
+            let audit = database.audit_for(principal, "base", id, NOW).await;
             let (_, audit) = audit.expect("there");
             (audit.state, audit.reason)
         };
@@ -481,24 +488,24 @@ mod claims {
             let kept = database.keep_audit_report(second, id, &report, later);
             assert!(kept.await.expect("heard"));
         }
-        let silent = database
-            .end_silent(Errand::Audit, NOW, "silent", later)
+        let unresponsive = database
+            .end_unresponsive(Job::Audit, NOW, "unresponsive", later)
             .await;
-        assert_eq!(silent.expect("ended"), 2);
-        let ended = (AuditState::Error, Some("silent".to_owned()));
+        assert_eq!(unresponsive.expect("ended"), 2);
+        let ended = (AuditState::Error, Some("unresponsive".to_owned()));
         assert_eq!(state(ids[0]).await, ended);
         assert_eq!(state(ids[1]).await.0, AuditState::Running);
         let subject = auth::Subject::new(auth::Kind::Host, "h2").expect("a name");
-        let disabled = database.set_disabled(asker, &subject, true).await;
+        let disabled = database.set_disabled(principal, &subject, true).await;
         disabled.expect("disabled");
         assert_eq!(state(ids[1]).await.0, AuditState::Error);
         assert!(database.audits_on(second).await.expect("read").is_empty());
         // With a volume its audits go.
         let (volume, _) = rows.volumes[0];
-        let deleted = database.begin_delete(asker, volume, later).await;
+        let deleted = database.begin_delete(principal, volume, later).await;
         deleted.expect("on its way out");
         let gone = database
-            .audit_for(asker, &volume.to_string(), ids[0], NOW)
+            .audit_for(principal, &volume.to_string(), ids[0], NOW)
             .await;
         assert!(matches!(gone, Err(DatabaseError::NotFound { .. })));
     }

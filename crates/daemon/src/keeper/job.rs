@@ -183,10 +183,10 @@ impl Job {
                 };
                 rest.filter(is_its).take(most).collect()
             }
-            // Nor what is another copyset's of whoever mends one.
-            Right::Mend(_) | Right::Other => {
+            // Nor what is another copyset's of whoever repairs one.
+            Right::Repair(_) | Right::Other => {
                 let (shown, now) = (lock(&self.shown), keeper.now());
-                let is_its = |id: &SegmentId| shown.mends(id.copyset(), now);
+                let is_its = |id: &SegmentId| shown.repairs(id.copyset(), now);
                 rest.filter(is_its).take(most).collect()
             }
         };
@@ -223,18 +223,18 @@ impl Job {
         Ok(())
     }
 
-    /// Refuses what whoever mends puts, if the room for it had to be taken from what is
+    /// Refuses what whoever repairs puts, if the room for it had to be taken from what is
     /// held: it would destroy what the operator may want back.
     fn must_keep_what_is_held(&self, right: Right, bytes: usize) -> Result<(), Refusal> {
         let unit = &self.keeper.unit;
         match right {
-            Right::Mend(_) | Right::Other if unit.would_give_up(bytes as u64)? => {
+            Right::Repair(_) | Right::Other if unit.would_give_up(bytes as u64)? => {
                 Err(UnitError::Full {
                     url: unit.url().to_owned(),
                 }
                 .into())
             }
-            Right::Mend(_) | Right::Other | Right::Lease { .. } => Ok(()),
+            Right::Repair(_) | Right::Other | Right::Lease { .. } => Ok(()),
         }
     }
 
@@ -245,7 +245,7 @@ impl Job {
             Right::Lease { line, .. } if asked == 0 || asked == line.0 => line.0,
             Right::Lease { .. } => return not_allowed("the lease is for another line"),
             // What is copied keeps its line, which whoever copies it has read.
-            Right::Mend(_) | Right::Other => asked,
+            Right::Repair(_) | Right::Other => asked,
         };
         match self.keeper.unit.line_of(segment) {
             // A lease's own serials are nobody else's, but an earlier lease of

@@ -274,7 +274,7 @@ mod tests {
         let path = Path::new("/unit");
         simulation.disk.set_capacity(path, 32 << 20);
         world.clock = Arc::new(SlowClock(simulation));
-        let (cluster, id) = (ClusterId::from_random(1), UnitId::from_random(1));
+        let (cluster, id) = (ClusterId::from_u128(1), UnitId::from_u128(1));
         let unit = FolderUnit::create(&world, path, cluster, id).expect("made");
         let unit = unit.keeping(Keeping {
             room_percent: 5,

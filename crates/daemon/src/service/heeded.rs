@@ -132,7 +132,7 @@ impl Range {
 }
 
 /// Whether a daemon that hosts reach at `own` passes connections on to `there`: what a
-/// captured daemon says of itself must not lead into this machine, or to its
+/// compromised daemon says of itself must not lead into this machine, or to its
 /// neighbours that nobody else reaches.
 fn may_lead_to(there: &Endpoint, own: IpAddr) -> bool {
     let Endpoint::Tcp(address) = there else {
@@ -173,10 +173,10 @@ mod tests {
 
     fn said() -> UnitCluster {
         UnitCluster {
-            id: ClusterId::from_random(1),
-            unit: UnitId::from_random(1),
+            id: ClusterId::from_u128(1),
+            unit: UnitId::from_u128(1),
             owner: host::Owner {
-                database: DatabaseId::from_random(1),
+                database: DatabaseId::from_u128(1),
                 generation: 7,
                 place: "c1".to_owned(),
             },
@@ -197,21 +197,21 @@ mod tests {
             change(&mut answer);
             check(&kept, &answer)
         };
-        let cluster = with(|answer| answer.id = ClusterId::from_random(2));
+        let cluster = with(|answer| answer.id = ClusterId::from_u128(2));
         assert!(matches!(cluster, Err(NotHeeded::Cluster { .. })));
-        let unit = with(|answer| answer.unit = UnitId::from_random(2));
+        let unit = with(|answer| answer.unit = UnitId::from_u128(2));
         assert!(matches!(unit, Err(NotHeeded::Unit { .. })));
         let older = with(|answer| answer.owner.generation = 6);
         assert!(matches!(older, Err(NotHeeded::Replaced { .. })));
-        let copy = with(|answer| answer.owner.database = DatabaseId::from_random(2));
+        let copy = with(|answer| answer.owner.database = DatabaseId::from_u128(2));
         assert!(matches!(copy, Err(NotHeeded::Copy { .. })));
         let taken_over = with(|answer| {
-            answer.owner.database = DatabaseId::from_random(2);
+            answer.owner.database = DatabaseId::from_u128(2);
             answer.takes_over = true;
         });
         assert_eq!(taken_over, Ok(()));
         let newer = with(|answer| {
-            answer.owner.database = DatabaseId::from_random(2);
+            answer.owner.database = DatabaseId::from_u128(2);
             answer.owner.generation = 8;
         });
         assert_eq!(newer, Ok(()));
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn connections_are_passed_on_to_other_units_that_have_daemons() {
         let mut cluster = said();
-        let id = UnitId::from_random;
+        let id = UnitId::from_u128;
         for (number, url) in [
             (1, "scree://10.0.0.1:7070"),
             (2, "scree://10.0.0.2:7070"),
@@ -240,7 +240,7 @@ mod tests {
         assert!([1, 3, 4].iter().all(|unit| others(id(*unit)).is_none()));
     }
 
-    /// A captured daemon could have strangers led to whatever listens on a machine for
+    /// A compromised daemon could have strangers led to whatever listens on a machine for
     /// itself alone.
     #[test]
     fn nobody_is_led_into_this_machine_or_to_its_neighbours() {

@@ -50,7 +50,7 @@ pub enum StartError {
     /// It was made in another folder.
     #[error(
         "the cluster has {unit}, and it was made elsewhere than in {folder}: mount it there, or, \
-         if it is lost for good, disable this daemon and enrol another one under a new name: an \
+         if it is lost for good, disable this daemon and join another one under a new name: an \
          empty unit would be taken for the full one", folder = folder.display()
     )]
     MadeElsewhere {
@@ -315,7 +315,7 @@ fn end_restore(unit: &FolderUnit) {
         }
         Err(error) => tracing::warn!(
             why = with_causes(&error),
-            "a restore is not through: when that is mended, stop this daemon and say it again, \
+            "a restore is not through: when that is repaired, stop this daemon and say it again, \
              as the user whose daemon it is"
         ),
     }
@@ -326,7 +326,7 @@ fn hint(error: &UnitError) -> &'static str {
     match error {
         UnitError::Missing { .. } | UnitError::Away { .. } => {
             "; mount it, if it is not mounted; if it is lost for good, disable this daemon and \
-             enrol another one in a new folder"
+             join another one in a new folder"
         }
         UnitError::Held { .. } => {
             "; stop that one, or, if it is gone for good, start one controller once with \

@@ -7,7 +7,7 @@ use super::*;
 const ENDS: Millis = Millis(1_000_000);
 const OWN: Line = Line(7);
 const OTHER: Line = Line(8);
-const UNIT: UnitId = UnitId::from_random(3);
+const UNIT: UnitId = UnitId::from_u128(3);
 
 fn segment(copyset: u16, serial: u64) -> SegmentId {
     let copyset = CopysetId::new(copyset).expect("under 4096");
@@ -16,7 +16,7 @@ fn segment(copyset: u16, serial: u64) -> SegmentId {
 
 fn until(ends: Millis, scope: Scope) -> Capability {
     Capability {
-        cluster: ClusterId::from_random(1),
+        cluster: ClusterId::from_u128(1),
         holder: [0; 32],
         made: Millis(0),
         ends,
@@ -107,14 +107,14 @@ fn what_may_be_freed_or_read_anyway_does_not_hang_on_a_lease() {
         assert_eq!(shown.right(&action, now), Ok(Right::Other));
     }
     let copysets = vec![own.copyset()];
-    let mend = until(
+    let repair = until(
         ENDS,
-        Scope::Mend {
+        Scope::Repair {
             copysets,
             units: vec![UNIT],
         },
     );
-    shown.take(mend, UNIT, now).expect("there is room");
+    shown.take(repair, UNIT, now).expect("there is room");
     assert!(is_leased(&shown, Action::Put(own)), "it is for that line");
 }
 
@@ -156,27 +156,27 @@ fn each_capability_allows_its_own_and_nothing_else() {
     assert_eq!(allowed(&free, segment(1, 10), OTHER), [false; 5]);
     assert_eq!(allowed(&free, segment(2, 10), OWN), read_only);
 
-    let mend = shown([Scope::Mend {
+    let repair = shown([Scope::Repair {
         copysets: vec![CopysetId::new(4).expect("one")],
-        units: vec![UnitId::from_random(2), UNIT],
+        units: vec![UnitId::from_u128(2), UNIT],
     }]);
-    assert_eq!(allowed(&mend, segment(4, 10), OTHER), [true; 5]);
-    // A copyset was changed on every unit by whoever mended one of them.
-    let elsewhere = shown([Scope::Mend {
+    assert_eq!(allowed(&repair, segment(4, 10), OTHER), [true; 5]);
+    // A copyset was changed on every unit by whoever repaired one of them.
+    let elsewhere = shown([Scope::Repair {
         copysets: vec![CopysetId::new(4).expect("one")],
-        units: vec![UnitId::from_random(2)],
+        units: vec![UnitId::from_u128(2)],
     }]);
     let look_only = [false, true, false, false, true];
     assert_eq!(allowed(&elsewhere, segment(4, 10), OTHER), look_only);
     let replaces = Action::Replace(segment(4, 10), OTHER);
-    assert!(mend.right(&replaces, ENDS).is_ok());
+    assert!(repair.right(&replaces, ENDS).is_ok());
     assert!(elsewhere.right(&replaces, ENDS).is_err());
     // A list, of nothing but its own copysets.
     let list_only = [false, false, false, false, true];
-    assert_eq!(allowed(&mend, segment(5, 10), OTHER), list_only);
+    assert_eq!(allowed(&repair, segment(5, 10), OTHER), list_only);
     let (own, other) = (segment(4, 1).copyset(), segment(5, 1).copyset());
-    assert!(mend.mends(own, ENDS) && !mend.mends(other, ENDS));
-    assert!(!mend.mends(own, Millis(ENDS.0 + SLACK_MS + 1)));
+    assert!(repair.repairs(own, ENDS) && !repair.repairs(other, ENDS));
+    assert!(!repair.repairs(own, Millis(ENDS.0 + SLACK_MS + 1)));
     assert_eq!(allowed(&shown([]), segment(5, 10), Line::NONE), [false; 5]);
 }
 
@@ -191,11 +191,11 @@ fn a_segment_that_cannot_say_whose_it_is_is_nobodys() {
     let leased = shown([lease_of(1, 10..11)]);
     assert_eq!(allowed(&leased, own, UNREADABLE), [true; 5]);
     let copysets = vec![own.copyset()];
-    let mend = shown([Scope::Mend {
+    let repair = shown([Scope::Repair {
         copysets,
         units: vec![UNIT],
     }]);
-    assert_eq!(allowed(&mend, own, UNREADABLE), [true; 5], "put anew");
+    assert_eq!(allowed(&repair, own, UNREADABLE), [true; 5], "put anew");
 }
 
 #[test]

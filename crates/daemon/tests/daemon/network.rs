@@ -60,7 +60,7 @@ fn whoever_is_no_host_of_the_cluster_gets_no_word_in() {
     why_not(&RemoteUnit::new(String::new(), site.link(config)));
     // A host that takes the daemon for another cluster's, or for another's.
     let mut config = site.link_config(&host, id, &at);
-    config.cluster = ClusterId::from_random(9);
+    config.cluster = ClusterId::from_u128(9);
     let why = why_not(&RemoteUnit::new(String::new(), site.link(config)));
     assert!(why.contains("another cluster"), "{why}");
     let why = why_not(&other.unit(&stranger, id, &at, &[]));
@@ -115,7 +115,7 @@ fn a_link_finds_a_daemon_that_is_back_and_shows_it_what_it_had_shown() {
     assert_eq!(read(&unit, 10).expect("it is durable"), [10; 512]);
     let lost = unit.sync(&[segment(11)]).expect_err("of an earlier life");
     assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
-    // Whoever mends takes what is there, and whoever put it goes on to miss it.
+    // Whoever repairs takes what is there, and whoever put it goes on to miss it.
     unit.sync_found(&[segment(11)]).expect("what is there");
     let lost = unit.sync(&[segment(11)]).expect_err("of an earlier life");
     assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
@@ -234,11 +234,11 @@ fn what_is_no_protocol_is_hung_up_on_and_harms_nobody() {
         }
     }
     // One that says nothing keeps nobody out.
-    let silent = connect(server.endpoint());
+    let unresponsive = connect(server.endpoint());
     site.unit(&host, id, &[server.endpoint().clone()], &[])
         .probe()
         .expect("it serves on");
-    drop(silent);
+    drop(unresponsive);
 }
 
 /// Many at once, more than the daemon holds.
@@ -273,7 +273,7 @@ fn threads_that_put_more_than_is_held_at_once_wait_and_lose_nothing() {
 
 /// A daemon that takes connections and never answers is given up.
 #[test]
-fn a_silent_daemon_is_away() {
+fn a_unresponsive_daemon_is_away() {
     let site = Site::new();
     let host = site.host("h1");
     #[expect(clippy::disallowed_methods, reason = "it is no daemon")]
@@ -358,10 +358,10 @@ fn a_connection_that_nobody_uses_is_closed_and_made_again_when_somebody_asks() {
         until("it stays", || server.connections() == 0);
     }
     // One that says nothing has no place for long.
-    let mut silent = connect(server.endpoint());
+    let mut unresponsive = connect(server.endpoint());
     until("it has come", || server.connections() == 1);
     until("it stays", || server.connections() == 0);
-    let _ = silent.read_to_end(&mut Vec::new());
+    let _ = unresponsive.read_to_end(&mut Vec::new());
 }
 
 /// It kept its answers in the daemon's memory for ever.

@@ -1,4 +1,4 @@
-//! A host that was captured destroys what it may, and the operator brings it back.
+//! A host that was compromised destroys what it may, and the operator brings it back.
 
 use std::path::Path;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn destroy(unit: &RemoteUnit) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_captured_host_has_destroyed_is_brought_back_while_no_daemon_runs() {
+async fn what_a_compromised_host_has_destroyed_is_brought_back_while_no_daemon_runs() {
     let site = Site::new();
     let _controller = Controller::start(&site);
     let service = start(&site).await.expect("started");

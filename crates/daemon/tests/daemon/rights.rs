@@ -141,7 +141,7 @@ fn a_host_without_a_lease_changes_and_reads_nothing() {
         vec![Scope::Free {
             segments: vec![segment(10), segment(11)],
         }],
-        vec![Scope::Mend {
+        vec![Scope::Repair {
             copysets: vec![copyset],
             units: vec![scene.keeper.id()],
         }],
@@ -152,8 +152,8 @@ fn a_host_without_a_lease_changes_and_reads_nothing() {
             assert_eq!(allowed.pop(), Some("note down"));
             scene.own.note_down(&[3; NOTE_BYTES]).expect("put right");
         }
-        // And a list of what it mends, which is nothing here.
-        if let [Scope::Mend { .. }] = nothing.as_slice() {
+        // And a list of what it repairs, which is nothing here.
+        if let [Scope::Repair { .. }] = nothing.as_slice() {
             assert_eq!(allowed.pop(), Some("list"));
             let unit = unit_of(&scene.keeper, OTHER_HOST, &nothing);
             assert_eq!(unit.list().expect("of its copysets"), []);
@@ -198,14 +198,14 @@ fn each_capability_lets_its_holder_do_its_own() {
     let left = scene.own.list_serials(10..20).expect("listed");
     assert_eq!(left, [segment(11)]);
     // What is put where it was read is of the line that it was read from.
-    let mend = Scope::Mend {
+    let repair = Scope::Repair {
         copysets: vec![segment(10).copyset(), segment(1010).copyset()],
         units: vec![scene.keeper.id()],
     };
     // Where another one is filled it may but look.
-    let elsewhere = Scope::Mend {
+    let elsewhere = Scope::Repair {
         copysets: vec![segment(10).copyset()],
-        units: vec![base::UnitId::from_random(77)],
+        units: vec![base::UnitId::from_u128(77)],
     };
     assert_eq!(
         Scene::new().allowed(OTHER_HOST, &[elsewhere]),
@@ -214,7 +214,7 @@ fn each_capability_lets_its_holder_do_its_own() {
     let mut done = Vec::new();
     for (name, attempt) in ATTEMPTS {
         let scene = Scene::new();
-        let unit = unit_of(&scene.keeper, OTHER_HOST, std::slice::from_ref(&mend));
+        let unit = unit_of(&scene.keeper, OTHER_HOST, std::slice::from_ref(&repair));
         assert_eq!(unit.list().expect("listed"), [segment(10)]);
         let slots = unit.slots_of(segment(10)).expect("told");
         assert_eq!((slots.line, slots.stat.slots), (7, 1));
@@ -223,10 +223,14 @@ fn each_capability_lets_its_holder_do_its_own() {
         }
     }
     let not = ["append", "note down"];
-    let mends = all.iter().copied().filter(|name| !not.contains(name));
-    assert_eq!(done, mends.collect::<Vec<_>>(), "it appends as the line's");
+    let repairs = all.iter().copied().filter(|name| !not.contains(name));
+    assert_eq!(
+        done,
+        repairs.collect::<Vec<_>>(),
+        "it appends as the line's"
+    );
     let scene = Scene::new();
-    let unit = unit_of(&scene.keeper, OTHER_HOST, &[mend]);
+    let unit = unit_of(&scene.keeper, OTHER_HOST, &[repair]);
     let data = [5; SLOT_BYTES as usize];
     unit.put_for(7, segment(10), SLOT_BYTES, Slot(1), &[[1; 16]], &data)
         .expect("of the line that it was read from");
@@ -266,7 +270,7 @@ fn a_capability_that_is_not_ones_own_or_was_altered_is_not_heeded() {
     };
     says(&own(&|one| one.holder = HOST), "another host's");
     says(
-        &own(&|one| one.cluster = ClusterId::from_random(9)),
+        &own(&|one| one.cluster = ClusterId::from_u128(9)),
         "another cluster",
     );
     says(&own(&|one| one.generation = 0), "replaced");
@@ -462,7 +466,7 @@ fn what_was_put_before_a_restart_is_not_synced_after_it() {
     unit.sync(&[segment(14)]).expect("in this one alone");
 }
 
-/// The mender synced a segment to which the engine put something in that moment, and then
+/// The repairer synced a segment to which the engine put something in that moment, and then
 /// the daemon's machine lost that: the engine's own sync said that all was well.
 #[test]
 fn what_was_put_during_a_sync_is_not_synced_after_a_restart() {
@@ -503,15 +507,15 @@ impl unit::remote::Link for BeforeSync {
 /// A host had lost a volume, and could not fill a member with what it had put under its
 /// lease until that had ended.
 #[test]
-fn a_host_that_has_lost_a_volume_mends_what_it_has_put() {
+fn a_host_that_has_lost_a_volume_repairs_what_it_has_put() {
     let scene = Scene::new();
-    let mend = Scope::Mend {
+    let repair = Scope::Repair {
         copysets: vec![segment(15).copyset()],
         units: vec![scene.keeper.id()],
     };
-    let lost = unit_of(&scene.keeper, HOST, &[lease(7, 1, 3, 10..20), mend]);
+    let lost = unit_of(&scene.keeper, HOST, &[lease(7, 1, 3, 10..20), repair]);
     let _newer = unit_of(&scene.keeper, OTHER_HOST, &[lease(7, 1, 4, 10..20)]);
-    put(&lost, segment(15), 0).expect("it mends that copyset");
+    put(&lost, segment(15), 0).expect("it repairs that copyset");
     lost.sync(&[segment(15)]).expect("what it has put");
     for (what, done) in [
         ("put", put(&lost, segment(16), 0)),
@@ -522,20 +526,20 @@ fn a_host_that_has_lost_a_volume_mends_what_it_has_put() {
     }
 }
 
-/// A mender's connection broke as it removed a segment that could not be read. On the
+/// A repairer's connection broke as it removed a segment that could not be read. On the
 /// next one it removed it once more and put it anew, and then the daemon did what it had
 /// been asked first: a member that was whole had lost the segment.
 #[test]
 fn what_comes_late_on_an_older_connection_changes_nothing() {
-    let mend = |scene: &Scene| Scope::Mend {
+    let repair = |scene: &Scene| Scope::Repair {
         copysets: vec![segment(10).copyset()],
         units: vec![scene.keeper.id()],
     };
     for is_leased in [true, false] {
         let scene = Scene::new();
         let scopes = match is_leased {
-            true => vec![lease(7, 1, 3, 10..20), mend(&scene)],
-            false => vec![mend(&scene)],
+            true => vec![lease(7, 1, 3, 10..20), repair(&scene)],
+            false => vec![repair(&scene)],
         };
         let holder = if is_leased { HOST } else { OTHER_HOST };
         let before = unit_of(&scene.keeper, holder, &scopes);
@@ -585,25 +589,25 @@ impl unit::remote::Link for Restarting {
     }
 }
 
-/// A captured host mended until what it had deleted elsewhere was given back for want of
+/// A compromised host repaired until what it had deleted elsewhere was given back for want of
 /// room.
 #[test]
-fn what_is_held_makes_no_room_for_whoever_mends() {
+fn what_is_held_makes_no_room_for_whoever_repairs() {
     let simulation = Simulation::new(1);
     let keeper = keeper(&simulation.world());
     let leased = lease(7, 1, 1, 0..SegmentId::SERIAL_MAX);
     let own = unit_of(&keeper, HOST, &[leased]);
-    let mend = Scope::Mend {
+    let repair = Scope::Repair {
         copysets: vec![segment(10).copyset()],
         units: vec![keeper.id()],
     };
-    let mender = unit_of(&keeper, OTHER_HOST, &[mend]);
+    let repairer = unit_of(&keeper, OTHER_HOST, &[repair]);
     simulation.disk.set_capacity(Path::new("/unit"), 4 << 20);
     put(&own, segment(10), 0).expect("there is room");
-    put(&mender, segment(1010), 0).expect("nothing is held");
+    put(&repairer, segment(1010), 0).expect("nothing is held");
     own.delete(segment(10)).expect("it is held from now on");
     for _ in 0..2 {
-        let full = put(&mender, segment(2010), 0);
+        let full = put(&repairer, segment(2010), 0);
         assert!(matches!(full, Err(UnitError::Full { .. })), "{full:?}");
         let by = Replacement {
             expected: Some(0),
@@ -613,7 +617,7 @@ fn what_is_held_makes_no_room_for_whoever_mends() {
             tags: &[[5; 16]],
             data: &[9; 512],
         };
-        let full = mender.replace(segment(1010), by);
+        let full = repairer.replace(segment(1010), by);
         assert!(matches!(full, Err(UnitError::Full { .. })), "{full:?}");
     }
     put(&own, segment(3010), 0).expect("a writer gets the room");

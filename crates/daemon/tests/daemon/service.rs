@@ -57,7 +57,7 @@ impl Controller {
             id: CLUSTER,
             unit: UNIT,
             owner: Owner {
-                database: DatabaseId::from_random(1),
+                database: DatabaseId::from_u128(1),
                 generation: 1,
                 place: "c1".to_owned(),
             },
@@ -374,7 +374,7 @@ async fn what_another_cluster_says_is_not_heeded() {
     let is_ready = async || service.reasons().await.is_empty();
     until("it is heard", is_ready).await;
     controller.says(|cluster| {
-        cluster.id = ClusterId::from_random(9);
+        cluster.id = ClusterId::from_u128(9);
         cluster.keys.clear();
     });
     until("what it says is not heeded", async || !is_ready().await).await;
@@ -386,7 +386,7 @@ async fn what_another_cluster_says_is_not_heeded() {
     until("it is heard", is_ready).await;
     stopped(&site, service, run).await;
     // Nor at a start.
-    controller.says(|cluster| cluster.unit = base::UnitId::from_random(9));
+    controller.says(|cluster| cluster.unit = base::UnitId::from_u128(9));
     let error = refused(&site).await;
     assert!(
         matches!(
@@ -450,7 +450,7 @@ async fn connections_for_other_daemons_are_passed_on_where_controllers_say() {
         let service = service.clone();
         async move { service.run().await }
     });
-    let (far_id, host) = (base::UnitId::from_random(9), Arc::new(site.host("h1")));
+    let (far_id, host) = (base::UnitId::from_u128(9), Arc::new(site.host("h1")));
     let far = site.server(far_id);
     let at = endpoint_of_url(service.url()).expect("a daemon's URL");
     let probe = async || {
@@ -488,7 +488,7 @@ async fn for_a_unit_that_it_does_not_know_a_daemon_asks_at_once() {
     let asked = controller.asked().len();
     let host = Arc::new(site.host("h1"));
     let at = endpoint_of_url(service.url()).expect("a daemon's URL");
-    let unknown = site.unit(&host, base::UnitId::from_random(9), &[at], &[]);
+    let unknown = site.unit(&host, base::UnitId::from_u128(9), &[at], &[]);
     let probed = as_host(move || unknown.probe()).await;
     assert!(probed.is_err(), "nobody knows where it is");
     until("it asks", async || controller.asked().len() > asked).await;
@@ -510,7 +510,7 @@ async fn a_folder_has_one_daemon_and_its_unit_is_nobody_elses() {
     let _controller = Controller::start(&site);
     let unit = site.folder.path().join("d/unit");
     host::make_folders(&*site.world.disk, unit.parent().expect("d")).expect("made");
-    let other = base::UnitId::from_random(9);
+    let other = base::UnitId::from_u128(9);
     FolderUnit::create(&site.world, &unit, CLUSTER, other).expect("made");
     let error = refused(&site).await;
     assert!(
@@ -527,7 +527,7 @@ async fn a_folder_has_one_daemon_and_its_unit_is_nobody_elses() {
     assert!(host::mode(&kept).is_err(), "nothing is kept");
 }
 
-/// Its daemon was enrolled once more, in a new folder: hosts took the empty unit for
+/// Its daemon was joined once more, in a new folder: hosts took the empty unit for
 /// the full one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_unit_that_the_cluster_has_is_not_made_anew() {

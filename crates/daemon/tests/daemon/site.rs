@@ -57,7 +57,7 @@ pub fn any_port() -> Endpoint {
 }
 
 pub fn unit_called(number: u128) -> UnitId {
-    UnitId::from_random(number)
+    UnitId::from_u128(number)
 }
 
 impl Site {

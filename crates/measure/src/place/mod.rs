@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | `guest-block` | ext4 on a device | ext4 on dm-crypt on it | all of the machine's |
 //! | `guest-stackable` | a folder | gocryptfs, by FUSE, above it | this process, gocryptfs |
-//! | `box` | a volume, not sealed | the same behind an `encrypt` box | the agent's |
+//! | `filter` | a volume, not sealed | the same behind an `encrypt` filter | the agent's |
 //! | `agent` | a volume, not sealed | a sealed one | the agent's |
 //!
 //! What is opened is closed when it is dropped, as well as can be: what is still in use then goes
@@ -33,8 +33,8 @@ pub enum PlaceKind {
     GuestBlock,
     /// In the guest, above its file systems: gocryptfs. The paper's stackable CFS.
     GuestStackable,
-    /// In a box between the machine and its volume.
-    Box,
+    /// In a filter between the machine and its volume.
+    Filter,
     /// In the agent, as what lies on units is sealed.
     Agent,
 }
@@ -44,7 +44,7 @@ impl PlaceKind {
     pub const ALL: [Self; 4] = [
         Self::GuestBlock,
         Self::GuestStackable,
-        Self::Box,
+        Self::Filter,
         Self::Agent,
     ];
 
@@ -54,7 +54,7 @@ impl PlaceKind {
         match self {
             Self::GuestBlock => "guest-block",
             Self::GuestStackable => "guest-stackable",
-            Self::Box => "box",
+            Self::Filter => "filter",
             Self::Agent => "agent",
         }
     }
@@ -76,7 +76,7 @@ impl PlaceKind {
                 Cipher::Aes128Cbc,
             ],
             Self::GuestStackable => &[Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305],
-            Self::Box => &[Cipher::Aes256Xts],
+            Self::Filter => &[Cipher::Aes256Xts],
             Self::Agent => &[Cipher::Aes256Gcm],
         }
     }
@@ -155,6 +155,8 @@ pub fn place(kind: PlaceKind, settings: &Settings) -> Result<Box<dyn Place>, Mea
     Ok(match kind {
         PlaceKind::GuestBlock => Box::new(block::BlockPlace::new(settings)?),
         PlaceKind::GuestStackable => Box::new(stackable::StackablePlace::new(settings)?),
-        PlaceKind::Box | PlaceKind::Agent => Box::new(volumes::VolumePlace::new(kind, settings)?),
+        PlaceKind::Filter | PlaceKind::Agent => {
+            Box::new(volumes::VolumePlace::new(kind, settings)?)
+        }
     })
 }

@@ -1,4 +1,4 @@
-//! Volumes of a `scree up` of its own: behind a box, and sealed.
+//! Volumes of a `scree up` of its own: behind a filter, and sealed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::{Account, Cipher, MeasureError, Meter, Stop, Surface, exports};
 /// It answers by then, or never.
 const START_MAX: Duration = Duration::from_secs(120);
 
-/// The box's key, by name.
+/// The filter's key, by name.
 const KEY: &str = "measured";
 
 pub struct VolumePlace {
@@ -66,7 +66,7 @@ impl VolumePlace {
         process.until("`scree up` does not answer", START_MAX, || {
             scree.run(&["status"]).is_ok()
         })?;
-        let keys = folder.join("box-keys").join("local");
+        let keys = folder.join("filter-keys").join("local");
         std::fs::create_dir_all(&keys).at(&keys)?;
         write_private(&keys.join(KEY), "a passphrase to be measured with\n")?;
         Ok(Self {
@@ -91,11 +91,11 @@ impl Place for VolumePlace {
     fn open(&mut self, cipher: Option<Cipher>) -> Result<Box<dyn Opened>, MeasureError> {
         self.opened += 1;
         let name = format!("measured-{}", self.opened);
-        // The head of a disk that a box encrypts takes room of its own.
+        // The head of a disk that a filter encrypts takes room of its own.
         let size = format!("{}M", (self.bytes >> 20) + 64);
         let seal = match (self.kind, cipher) {
             (PlaceKind::Agent, Some(Cipher::Aes256Gcm)) => "aes-256-gcm",
-            (PlaceKind::Box, Some(Cipher::Aes256Xts)) | (_, None) => "none",
+            (PlaceKind::Filter, Some(Cipher::Aes256Xts)) | (_, None) => "none",
             (kind, Some(cipher)) => {
                 let why = format!("{kind} has no {cipher}");
                 return Err(MeasureError::Unfit(why));
@@ -113,12 +113,12 @@ impl Place for VolumePlace {
             "1",
         ];
         self.scree.run(&words)?;
-        if self.kind == PlaceKind::Box && cipher.is_some() {
+        if self.kind == PlaceKind::Filter && cipher.is_some() {
             let policy = self.scree.folder.join("measured.toml");
-            let boxes = format!(
-                "volume = \"{name}\"\n[[box]]\nkind = \"encrypt\"\nkey = \"{KEY}\"\nformat = \"if-empty\"\n"
+            let filters = format!(
+                "volume = \"{name}\"\n[[filter]]\nkind = \"encrypt\"\nkey = \"{KEY}\"\nformat = \"if-empty\"\n"
             );
-            std::fs::write(&policy, boxes).at(&policy)?;
+            std::fs::write(&policy, filters).at(&policy)?;
             self.scree
                 .run(&["chain", "apply", &policy.to_string_lossy()])?;
         }
@@ -135,8 +135,8 @@ impl Place for VolumePlace {
             snapshots: 0,
             plain: self.plain.clone(),
         });
-        // A box has written its head by now, and the map of a volume without one is still empty:
-        // what is done for the first time costs more, and would seem to be what a box saves.
+        // A filter has written its head by now, and the map of a volume without one is still empty:
+        // what is done for the first time costs more, and would seem to be what a filter saves.
         exports::fill((&socket, &name), self.bytes, &self.stop)?;
         opened.settle()?;
         Ok(opened)

@@ -1,7 +1,7 @@
 //! The files of HVSTO's Fig. 4, as far as they can be known.
 //!
 //! Its authors took 20.86 GB of documents from ten students' computers, and publish no lengths
-//! but four results: with one of 100 units captured 0.0033 % of the bytes leak with blocks of
+//! but four results: with one of 100 units compromised 0.0033 % of the bytes leak with blocks of
 //! 4 KiB, and 0.0074 % with 8 KiB; with 25 units 0.11 % (by the 2.45 MB that they give for each
 //! student, 0.117 %) and 0.25 %. Nearly all of that is in the smallest files. With `a`, `b` and
 //! `c` for the shares of the bytes in files of up to 4 KiB, of up to 8 and of up to 16:
@@ -66,16 +66,19 @@ mod tests {
             sets: Sets::Any,
             deal: Deal::default(),
         };
-        for (captured, block_bytes, published) in [
+        for (compromised, block_bytes, published) in [
             (1, 4096, 0.000_033),
             (1, 8192, 0.000_074),
             (25, 4096, 0.001_1),
             (25, 8192, 0.002_5),
         ] {
-            let shares = placement.shares(captured).expect("it is one");
+            let shares = placement.shares(compromised).expect("it is one");
             let ratio = estimate(&files.classes(block_bytes), &shares).ratio();
             let off = ratio / published - 1.0;
-            assert!(off.abs() < 0.05, "{captured} {block_bytes}: {ratio}, {off}");
+            assert!(
+                off.abs() < 0.05,
+                "{compromised} {block_bytes}: {ratio}, {off}"
+            );
         }
     }
 }

@@ -4,14 +4,14 @@ use super::beginnings::beginnings;
 use super::placement::Placement;
 use super::shares::power;
 
-/// Sets, as some captured units make them: of each the places of a row that are readable, as
+/// Sets, as some compromised units make them: of each the places of a row that are readable, as
 /// bits.
 pub struct Drawn<'a> {
     placement: &'a Placement,
     places: Vec<u64>,
 }
 
-/// What is readable of files that are dealt to some sets, with some captured units.
+/// What is readable of files that are dealt to some sets, with some compromised units.
 #[derive(Debug, Clone)]
 pub struct Readable {
     /// How many blocks a piece has, and a row.
@@ -26,16 +26,16 @@ pub struct Readable {
 
 impl<'a> Drawn<'a> {
     /// These sets, each with its units by their places, of which the first ones have the data;
-    /// the first units are captured.
-    pub fn new(placement: &'a Placement, sets: &[Vec<u32>], captured: u32) -> Self {
+    /// the first units are compromised.
+    pub fn new(placement: &'a Placement, sets: &[Vec<u32>], compromised: u32) -> Self {
         let row = placement.spread.row_blocks() as usize;
         let of_set = |set: &Vec<u32>| {
-            let are_captured = set.iter().map(|unit| *unit < captured);
-            if are_captured.clone().filter(|is| *is).count() >= row {
+            let are_compromised = set.iter().map(|unit| *unit < compromised);
+            if are_compromised.clone().filter(|is| *is).count() >= row {
                 return all_places(placement);
             }
             // A copy of a row is the row.
-            let places = are_captured.take(row).enumerate();
+            let places = are_compromised.take(row).enumerate();
             places.fold(0, |bits, (place, is)| bits | u64::from(is) << place)
         };
         Self {

@@ -3,7 +3,7 @@
 use super::files::Class;
 use super::shares::Shares;
 
-/// What leaks, on the mean over captured units and places. Of blocks that are sealed nothing
+/// What leaks, on the mean over compromised units and places. Of blocks that are sealed nothing
 /// does.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Estimate {
@@ -56,24 +56,24 @@ mod tests {
     use super::super::{Deal, FileList, Placement, Sets, Spread};
     use super::*;
 
-    /// Every place of every block, and one captured set, as good as any.
+    /// Every place of every block, and one compromised set, as good as any.
     #[test]
     fn files_leak_as_often_as_in_all_cases_counted() {
         let files: FileList = [100, 4096, 5000, 9000].into_iter().collect();
-        let (units, captured) = (4_u32, 3_u32);
+        let (units, compromised) = (4_u32, 3_u32);
         let placement = Placement {
             units,
             spread: Spread::Copies(1),
             sets: Sets::Any,
             deal: Deal::default(),
         };
-        let shares = placement.shares(captured).expect("it is one");
+        let shares = placement.shares(compromised).expect("it is one");
         let found = estimate(&files.classes(4096), &shares);
         // 1, 1, 2 and 3 blocks.
         let (mut whole, mut bytes, mut part, mut read) = (0, 0, 0, 0);
         let cases = units.pow(7);
         for case in 0..cases {
-            let mut places = (0..7).map(|block| case / units.pow(block) % units < captured);
+            let mut places = (0..7).map(|block| case / units.pow(block) % units < compromised);
             for length in files.lengths() {
                 let blocks: Vec<bool> = places
                     .by_ref()

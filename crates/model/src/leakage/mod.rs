@@ -2,7 +2,7 @@
 //! "Leakage").
 //!
 //! ```text
-//!  placement, captured ─▶ Shares: which share of all blocks is readable, and how likely
+//!  placement, compromised ─▶ Shares: which share of all blocks is readable, and how likely
 //!                            │
 //!  lengths of files ─────────┴─▶ Estimate: files and bytes that leak, on the mean
 //! ```

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Each piece lies on one of the sets that are dealt to, any of which is as likely. With x blocks
-//! of a file in it, it is readable on a set with c captured members with ρ_min(x, k)(c); a whole
-//! one if c ≥ k. So with R of D sets that have k captured members the file is with
+//! of a file in it, it is readable on a set with c compromised members with ρ_min(x, k)(c); a whole
+//! one if c ≥ k. So with R of D sets that have k compromised members the file is with
 //!
 //! ```text
 //!   E[ Σ_s ρ_first(s)/D · (R/D)^whole · Σ_t ρ_last(t)/D ]
@@ -46,23 +46,23 @@ enum Dealt {
 }
 
 impl Pieces {
-    /// Of a placement that is one, with so many captured units.
-    pub(super) fn of(placement: &Placement, captured: u32) -> Self {
+    /// Of a placement that is one, with so many compromised units.
+    pub(super) fn of(placement: &Placement, compromised: u32) -> Self {
         let spread = placement.spread;
         let row_blocks = spread.row_blocks();
         let dealt = match (placement.sets_dealt_to(), placement.deal.width) {
             (Sets::Any, None) => Dealt::Any(
                 (0..=row_blocks)
-                    .map(|blocks| mean_readable(placement, captured, blocks))
+                    .map(|blocks| mean_readable(placement, compromised, blocks))
                     .collect(),
             ),
-            (Sets::Any, Some(width)) => Dealt::Some(Sums::of_any(placement, captured, width)),
+            (Sets::Any, Some(width)) => Dealt::Some(Sums::of_any(placement, compromised, width)),
             (Sets::Planned { sets_per_unit }, width) => {
                 let sets = placement.units / spread.members() * sets_per_unit;
                 let chosen = width.map_or(sets, |width| width.min(sets));
                 Dealt::Some(match row_blocks {
-                    1 => of_copies(placement, captured, sets_per_unit, chosen),
-                    _ => Sums::of_plan(placement, captured, sets_per_unit, chosen),
+                    1 => of_copies(placement, compromised, sets_per_unit, chosen),
+                    _ => Sums::of_plan(placement, compromised, sets_per_unit, chosen),
                 })
             }
         };
@@ -124,9 +124,9 @@ impl Pieces {
 }
 
 /// How likely it is that so many blocks of a row are readable, on any set.
-fn mean_readable(placement: &Placement, captured: u32, blocks: u32) -> f64 {
+fn mean_readable(placement: &Placement, compromised: u32, blocks: u32) -> f64 {
     let spread = placement.spread;
-    let of_set = hypergeometric(placement.units, captured, spread.members());
+    let of_set = hypergeometric(placement.units, compromised, spread.members());
     let counts = (0..).zip(of_set);
     counts
         .map(|(count, p)| p * spread.readable(count, blocks))
@@ -135,12 +135,12 @@ fn mean_readable(placement: &Placement, captured: u32, blocks: u32) -> f64 {
 
 /// Of `chosen` of the sets of a plan with copies: of all sets so many are readable, and of the
 /// chosen ones as many as a draw without replacement has.
-fn of_copies(placement: &Placement, captured: u32, sets_per_unit: u32, chosen: u32) -> Sums {
+fn of_copies(placement: &Placement, compromised: u32, sets_per_unit: u32, chosen: u32) -> Sums {
     let members = placement.spread.members();
     let all = match members {
         // Each unit is a set.
-        1 => hypergeometric(placement.units, captured, placement.units),
-        _ => convolved(&placement.one_permutation(captured), sets_per_unit),
+        1 => hypergeometric(placement.units, compromised, placement.units),
+        _ => convolved(&placement.one_permutation(compromised), sets_per_unit),
     };
     let all: Vec<f64> = all.into_iter().step_by(members as usize).collect();
     let sets = all.len() as u32 - 1;

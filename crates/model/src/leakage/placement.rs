@@ -37,14 +37,14 @@ impl Spread {
     }
 
     /// How likely it is that `blocks` of one row, each at a place of its own, are all readable,
-    /// if `captured` members of its set are captured, any of which are as likely.
-    pub(super) fn readable(self, captured: u32, blocks: u32) -> f64 {
-        if captured >= self.row_blocks() {
+    /// if `compromised` members of its set are compromised, any of which are as likely.
+    pub(super) fn readable(self, compromised: u32, blocks: u32) -> f64 {
+        if compromised >= self.row_blocks() {
             return 1.0;
         }
         let members = f64::from(self.members());
         let each = |before: u32| {
-            f64::from(captured.saturating_sub(before)) / (members - f64::from(before))
+            f64::from(compromised.saturating_sub(before)) / (members - f64::from(before))
         };
         (0..blocks).map(each).product()
     }
@@ -77,18 +77,18 @@ impl Spread {
         }
     }
 
-    /// A block of a set of which `captured` members are captured can be read with this
+    /// A block of a set of which `compromised` members are compromised can be read with this
     /// probability, in parts of [`Spread::members`].
-    pub(super) fn readable_parts(self, captured: u32) -> u32 {
+    pub(super) fn readable_parts(self, compromised: u32) -> u32 {
         let is_all = match self {
-            Self::Copies(_) => captured > 0,
-            Self::Erasure { data, .. } => captured >= data,
+            Self::Copies(_) => compromised > 0,
+            Self::Erasure { data, .. } => compromised >= data,
         };
         match is_all {
             true => self.members(),
             false => match self {
                 Self::Copies(_) => 0,
-                Self::Erasure { .. } => captured,
+                Self::Erasure { .. } => compromised,
             },
         }
     }
@@ -139,7 +139,7 @@ pub struct Placement {
     pub deal: Deal,
 }
 
-/// Why something is no placement, or nothing can be captured of it so.
+/// Why something is no placement, or nothing can be compromised of it so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
     /// Nothing is placed nowhere.
@@ -176,10 +176,10 @@ pub enum PlacementError {
     )]
     Nothing,
     /// More than there are.
-    #[error("{captured} units cannot be captured of {units}")]
-    ManyCaptured {
+    #[error("{compromised} units cannot be compromised of {units}")]
+    ManyCompromised {
         /// How many.
-        captured: u32,
+        compromised: u32,
         /// How many there are.
         units: u32,
     },
@@ -217,15 +217,15 @@ impl Placement {
         Self { deal, ..self }
     }
 
-    /// Which share of all blocks is readable with `captured` units, any of which are as likely,
+    /// Which share of all blocks is readable with `compromised` units, any of which are as likely,
     /// and how likely each share is.
     ///
     /// # Errors
     /// [`PlacementError`].
-    pub fn shares(&self, captured: u32) -> Result<Shares, PlacementError> {
-        self.check(captured)?;
+    pub fn shares(&self, compromised: u32) -> Result<Shares, PlacementError> {
+        self.check(compromised)?;
         let members = self.spread.members();
-        let one_set = hypergeometric(self.units, captured, members);
+        let one_set = hypergeometric(self.units, compromised, members);
         let of_blocks = match self.sets {
             // Each block has a set of its own: of so many the mean is certain.
             Sets::Any => {
@@ -234,7 +234,7 @@ impl Placement {
                 Shares::certain(mean / f64::from(members))
             }
             Sets::Planned { sets_per_unit } => {
-                let one = self.one_permutation(captured);
+                let one = self.one_permutation(compromised);
                 let all = convolved(&one, sets_per_unit);
                 let most = (all.len() - 1) as f64;
                 let share = |(parts, p)| (f64::from(parts) / most, p);
@@ -244,7 +244,7 @@ impl Placement {
         let is_plain = self.deal == Deal::default() && self.spread.row_blocks() == 1;
         Ok(match is_plain {
             true => of_blocks,
-            false => of_blocks.in_pieces(Pieces::of(self, captured)),
+            false => of_blocks.in_pieces(Pieces::of(self, compromised)),
         })
     }
 
@@ -256,7 +256,7 @@ impl Placement {
         }
     }
 
-    fn check(&self, captured: u32) -> Result<(), PlacementError> {
+    fn check(&self, compromised: u32) -> Result<(), PlacementError> {
         let (units, members) = (self.units, self.spread.members());
         let is_nothing = match self.spread {
             Spread::Copies(copies) => copies == 0,
@@ -277,8 +277,8 @@ impl Placement {
             Err(PlacementError::LongRow { data, max })
         } else if members > units {
             Err(PlacementError::FewUnits { units, members })
-        } else if captured > units {
-            Err(PlacementError::ManyCaptured { captured, units })
+        } else if compromised > units {
+            Err(PlacementError::ManyCompromised { compromised, units })
         } else {
             Ok(())
         }
@@ -287,18 +287,18 @@ impl Placement {
     /// The readable parts of all sets that one permutation of the units is cut into: how likely
     /// each sum is. Those units that are left over are in none.
     ///
-    /// Set by set: of the units that are left so many are captured, and the next set has some
+    /// Set by set: of the units that are left so many are compromised, and the next set has some
     /// of them, as a draw without replacement has.
-    pub(super) fn one_permutation(&self, captured: u32) -> Vec<f64> {
+    pub(super) fn one_permutation(&self, compromised: u32) -> Vec<f64> {
         let members = self.spread.members();
         let sets = self.units / members;
         let most = (sets * members) as usize;
-        // By how many captured units are left, and the sum so far.
-        let mut now = vec![vec![0.0; most + 1]; captured as usize + 1];
-        now[captured as usize][0] = 1.0;
+        // By how many compromised units are left, and the sum so far.
+        let mut now = vec![vec![0.0; most + 1]; compromised as usize + 1];
+        now[compromised as usize][0] = 1.0;
         for set in 0..sets {
             let units_left = self.units - set * members;
-            let mut next = vec![vec![0.0; most + 1]; captured as usize + 1];
+            let mut next = vec![vec![0.0; most + 1]; compromised as usize + 1];
             for (left, sums) in (0..).zip(&now) {
                 let reachable = &sums[..=(set * members) as usize];
                 if left > units_left || reachable.iter().all(|p| *p == 0.0) {
@@ -325,14 +325,14 @@ impl Placement {
     }
 }
 
-/// Of `units`, `captured` are; how likely it is that 0, 1 … of `members` of them are.
-pub(super) fn hypergeometric(units: u32, captured: u32, members: u32) -> Vec<f64> {
+/// Of `units`, `compromised` are; how likely it is that 0, 1 … of `members` of them are.
+pub(super) fn hypergeometric(units: u32, compromised: u32, members: u32) -> Vec<f64> {
     let members = members.min(units);
-    let first = (members + captured).saturating_sub(units);
-    let [n, k, w] = [units, captured, members].map(f64::from);
+    let first = (members + compromised).saturating_sub(units);
+    let [n, k, w] = [units, compromised, members].map(f64::from);
     let ratio =
         |count: f64| (k - count) * (w - count) / ((count + 1.0) * (n - k - w + count + 1.0));
-    by_ratios(members, (first, members.min(captured)), ratio)
+    by_ratios(members, (first, members.min(compromised)), ratio)
 }
 
 /// How likely it is that 0, 1 … of so many things are, each with probability `p`.
@@ -404,9 +404,10 @@ mod tests {
     /// By products of fractions, one for each that is drawn.
     #[test]
     fn draws_are_as_likely_as_their_formula_says() {
-        for (units, captured, members) in [(10, 3, 4), (7, 7, 3), (9, 0, 2), (12, 6, 12), (5, 4, 3)]
+        for (units, compromised, members) in
+            [(10, 3, 4), (7, 7, 3), (9, 0, 2), (12, 6, 12), (5, 4, 3)]
         {
-            let found = hypergeometric(units, captured, members);
+            let found = hypergeometric(units, compromised, members);
             let ways = |of: u32, count: u32| -> f64 {
                 let factors = (0..count)
                     .map(|at| (f64::from(of) - f64::from(at)).max(0.0) / f64::from(at + 1));
@@ -414,7 +415,7 @@ mod tests {
             };
             assert_eq!(found.len() as u32, members + 1);
             for (count, found) in (0..).zip(found) {
-                let both = ways(captured, count) * ways(units - captured, members - count);
+                let both = ways(compromised, count) * ways(units - compromised, members - count);
                 assert!(close(found, both / ways(units, members)), "{units} {count}");
             }
         }
@@ -438,22 +439,22 @@ mod tests {
 
     #[test]
     fn one_copy_on_any_unit_is_the_papers_equation() {
-        for captured in 0..=100 {
+        for compromised in 0..=100 {
             let placement = Placement {
                 units: 100,
                 spread: Spread::Copies(1),
                 sets: Sets::Any,
                 deal: Deal::default(),
             };
-            let shares = placement.shares(captured).expect("it is one");
-            let q = f64::from(captured) / 100.0;
+            let shares = placement.shares(compromised).expect("it is one");
+            let q = f64::from(compromised) / 100.0;
             for blocks in [1, 2, 7] {
                 assert!(close(shares.leaks(blocks), q.powi(blocks as i32)));
             }
         }
     }
 
-    /// Every set of units that may be captured, and every set that a block may lie on.
+    /// Every set of units that may be compromised, and every set that a block may lie on.
     #[test]
     fn a_block_is_read_as_often_as_in_all_cases_counted() {
         let spreads = [
@@ -465,12 +466,12 @@ mod tests {
         ];
         for (units, spread) in (5..9).flat_map(|units| spreads.map(|spread| (units, spread))) {
             let members = spread.members();
-            for captured in 0..=units {
+            for compromised in 0..=units {
                 let sets = subsets(units, members);
                 let count: u32 = sets
                     .iter()
-                    // By symmetry one captured set is as good as any.
-                    .map(|set| (set & ((1 << captured) - 1)).count_ones())
+                    // By symmetry one compromised set is as good as any.
+                    .map(|set| (set & ((1 << compromised) - 1)).count_ones())
                     .map(|count| spread.readable_parts(count))
                     .sum();
                 let expected = f64::from(count) / (sets.len() as f64 * f64::from(members));
@@ -480,15 +481,15 @@ mod tests {
                     sets: Sets::Any,
                     deal: Deal::default(),
                 };
-                let found = placement.shares(captured).expect("it is one").leaks(1);
-                assert!(close(found, expected), "{placement:?} {captured}");
+                let found = placement.shares(compromised).expect("it is one").leaks(1);
+                assert!(close(found, expected), "{placement:?} {compromised}");
                 // A plan has the same mean.
                 let planned = Placement {
                     sets: Sets::Planned { sets_per_unit: 3 },
                     ..placement
                 };
-                let found = planned.shares(captured).expect("it is one").leaks(1);
-                assert!(close(found, expected), "{planned:?} {captured}");
+                let found = planned.shares(compromised).expect("it is one").leaks(1);
+                assert!(close(found, expected), "{planned:?} {compromised}");
             }
         }
     }
@@ -498,14 +499,14 @@ mod tests {
     fn files_on_a_plan_leak_as_often_as_in_all_cases_counted() {
         for spread in [Spread::Copies(2), Spread::Copies(3), Spread::Copies(4)] {
             let members = spread.members() as usize;
-            for captured in 0..=6 {
+            for compromised in 0..=6 {
                 let sums: Vec<u32> = permutations((0..6).collect())
                     .iter()
                     .map(|order| {
                         let sets = order.chunks_exact(members);
                         let count = |set: &[u32]| {
-                            let captured = set.iter().filter(|unit| **unit < captured);
-                            spread.readable_parts(captured.count() as u32)
+                            let compromised = set.iter().filter(|unit| **unit < compromised);
+                            spread.readable_parts(compromised.count() as u32)
                         };
                         sets.map(count).sum()
                     })
@@ -528,9 +529,9 @@ mod tests {
                         sets: Sets::Planned { sets_per_unit: 2 },
                         deal: Deal::default(),
                     };
-                    let shares = placement.shares(captured).expect("it is one");
+                    let shares = placement.shares(compromised).expect("it is one");
                     let found = shares.leaks(blocks as u64);
-                    assert!(close(found, expected), "{spread:?} {captured} {blocks}");
+                    assert!(close(found, expected), "{spread:?} {compromised} {blocks}");
                 }
             }
         }
@@ -564,10 +565,13 @@ mod tests {
             sets: Sets::Any,
             deal: Deal::default(),
         };
-        let refused = |placement: Placement, captured| {
-            placement.shares(captured).expect_err("refused").to_string()
+        let refused = |placement: Placement, compromised| {
+            placement
+                .shares(compromised)
+                .expect_err("refused")
+                .to_string()
         };
-        assert!(refused(placement, 5).contains("cannot be captured of 4"));
+        assert!(refused(placement, 5).contains("cannot be compromised of 4"));
         let with = |spread| Placement {
             spread,
             ..placement

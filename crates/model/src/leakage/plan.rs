@@ -20,21 +20,21 @@ pub struct Site {
     pub scatter_width: Option<u32>,
     /// How blocks are dealt to sets of them.
     pub deal: Deal,
-    /// So many may be captured.
-    pub captured: u32,
+    /// So many may be compromised.
+    pub compromised: u32,
     /// So many may be lost, whichever these are, and everything is there still.
     pub lost: u32,
 }
 
 impl Site {
-    /// Whether there can be so many units, of which so many are captured.
+    /// Whether there can be so many units, of which so many are compromised.
     ///
     /// # Errors
     /// [`PlacementError`].
     pub fn check(&self) -> Result<(), PlacementError> {
         // What is wrong with every placement is wrong with the simplest one.
         let simplest = Placement::on(self.units, Spread::Copies(1), None);
-        simplest.shares(self.captured).map(|_| ())
+        simplest.shares(self.compromised).map(|_| ())
     }
 }
 
@@ -71,7 +71,7 @@ pub fn plan(classes: &[Class], site: &Site) -> Result<Vec<Choice>, PlacementErro
             continue;
         }
         let placement = Placement::on(site.units, spread, site.scatter_width).dealt(site.deal);
-        let shares = placement.shares(site.captured)?;
+        let shares = placement.shares(site.compromised)?;
         choices.push(Choice {
             spread,
             leak_ratio: estimate(classes, &shares).ratio(),
@@ -97,7 +97,7 @@ mod tests {
             units: 20,
             scatter_width: None,
             deal: Deal::default(),
-            captured: 3,
+            compromised: 3,
             lost,
         }
     }
@@ -143,12 +143,12 @@ mod tests {
 
     #[test]
     fn units_that_cannot_be_are_refused_and_few_have_few_choices() {
-        let with = |units, captured| {
+        let with = |units, compromised| {
             plan(
                 &classes(),
                 &Site {
                     units,
-                    captured,
+                    compromised,
                     ..site(0)
                 },
             )

@@ -1,13 +1,13 @@
 //! [`Simulation`]: the same by trial. Each trial captures units one after another, and looks
 //! after each which files have leaked.
 //!
-//! Where a file's blocks lie is not drawn block by block: with the captured units and the sets
+//! Where a file's blocks lie is not drawn block by block: with the compromised units and the sets
 //! given, each file of a class is readable by itself with the same probability, so the number of
 //! those that leak is binomial. It is drawn for all units that a trial captures first, as it is none for
 //! most classes; then with which unit each of them leaks, and which they are:
 //!
 //! ```text
-//!  units captured   1        2        3        a file is readable with probability P1 ≤ P2 ≤ P3
+//!  units compromised   1        2        3        a file is readable with probability P1 ≤ P2 ≤ P3
 //!  leaked so far    L1   ≤   L2   ≤   L3       L3 ~ B(files, P3), and of these
 //!                                              L1 ~ B(L3, P1 / P3), L2 − L1 ~ B(L3 − L1, (P2 − P1) / (P3 − P1))
 //! ```
@@ -67,7 +67,7 @@ struct Files {
 #[derive(Debug, Clone)]
 pub struct Simulation {
     placement: Placement,
-    captured_max: u32,
+    compromised_max: u32,
     classes: Vec<Files>,
     /// In how many parts files are written.
     parts: u64,
@@ -75,23 +75,23 @@ pub struct Simulation {
     of_parts: Vec<(u64, u64)>,
     /// A plan is drawn as Scree does it, until each unit shares blocks with so many others.
     scatter_width: Option<u32>,
-    /// How likely a file of each class is readable with 0, 1 … captured units, if that is
+    /// How likely a file of each class is readable with 0, 1 … compromised units, if that is
     /// certain: each piece has a set of its own.
     certain: Option<Vec<Vec<f64>>>,
 }
 
 impl Simulation {
-    /// Of files on blocks of `block_bytes`, of whose units up to `captured_max` are captured.
+    /// Of files on blocks of `block_bytes`, of whose units up to `compromised_max` are compromised.
     ///
     /// # Errors
     /// [`PlacementError`].
     pub fn new(
         placement: Placement,
-        captured_max: u32,
+        compromised_max: u32,
         files: &FileList,
         block_bytes: u64,
     ) -> Result<Self, PlacementError> {
-        let shares = placement.shares(captured_max)?;
+        let shares = placement.shares(compromised_max)?;
         let (mut rest, mut classes) = (files.lengths(), Vec::new());
         for class in files.classes(block_bytes) {
             let and_longer = rest.len() as u64;
@@ -107,7 +107,7 @@ impl Simulation {
         let certain = match is_certain {
             false => None,
             true => {
-                let counts = 0..=captured_max;
+                let counts = 0..=compromised_max;
                 let shares = counts.map(|count| placement.shares(count));
                 let shares = shares.collect::<Result<Vec<_>, _>>()?;
                 let of_class = |class: &Files| {
@@ -133,7 +133,7 @@ impl Simulation {
         });
         let simulation = Self {
             placement,
-            captured_max,
+            compromised_max,
             classes,
             parts: 1,
             of_parts: Vec::new(),
@@ -164,7 +164,7 @@ impl Simulation {
         }
     }
 
-    /// One trial: how many bytes of whole files leak with 0, 1 … captured units.
+    /// One trial: how many bytes of whole files leak with 0, 1 … compromised units.
     pub fn trial(&self, random: &mut impl Rng) -> Vec<f64> {
         // By class, with which unit how many files leak; nothing, if none does.
         let mut newly = vec![Vec::new(); self.classes.len()];
@@ -180,7 +180,7 @@ impl Simulation {
             }
             None => self.leak_in_parts(&mut newly, random),
         }
-        let mut leaked = vec![0.0; self.captured_max as usize + 1];
+        let mut leaked = vec![0.0; self.compromised_max as usize + 1];
         for (class, newly) in self.classes.iter().zip(newly) {
             class.add_lengths(&newly, &mut leaked, random);
         }
@@ -221,8 +221,8 @@ impl Simulation {
                 }
                 let by_count = || {
                     let steps = steps.get_or_insert_with(|| readable_steps(drawn, &chosen));
-                    let leaks = |(captured, readable): &(usize, Readable)| {
-                        (*captured, readable.leaks(class.blocks))
+                    let leaks = |(compromised, readable): &(usize, Readable)| {
+                        (*compromised, readable.leaks(class.blocks))
                     };
                     steps.iter().map(leaks).collect()
                 };
@@ -231,11 +231,11 @@ impl Simulation {
         }
     }
 
-    /// These sets, with 0, 1 … captured units: those are captured in the order of their numbers.
+    /// These sets, with 0, 1 … compromised units: those are compromised in the order of their numbers.
     fn drawn(&self, sets: &[Vec<u32>]) -> Vec<Drawn<'_>> {
-        let counts = 0..=self.captured_max;
+        let counts = 0..=self.compromised_max;
         counts
-            .map(|captured| Drawn::new(&self.placement, sets, captured))
+            .map(|compromised| Drawn::new(&self.placement, sets, compromised))
             .collect()
     }
 
@@ -278,16 +278,16 @@ impl Simulation {
     }
 }
 
-/// What is readable of files on these sets, with as many captured units as more is with than
+/// What is readable of files on these sets, with as many compromised units as more is with than
 /// with one less.
 fn readable_steps(drawn: &[Drawn<'_>], chosen: &[usize]) -> Vec<(usize, Readable)> {
     let mut steps: Vec<(usize, Readable)> = Vec::new();
-    for (captured, drawn) in drawn.iter().enumerate() {
+    for (compromised, drawn) in drawn.iter().enumerate() {
         if steps
             .last()
             .is_none_or(|(_, before)| !drawn.is_as(before, chosen))
         {
-            steps.push((captured, drawn.readable(chosen)));
+            steps.push((compromised, drawn.readable(chosen)));
         }
     }
     steps
@@ -327,10 +327,10 @@ fn leak(
         return;
     }
     let mut before = 0.0;
-    for (captured, now) in steps {
+    for (compromised, now) in steps {
         if now > before {
             let count = draw(left, (now - before) / (most - before), random);
-            newly[captured] += count;
+            newly[compromised] += count;
             left -= count;
             before = now;
         }
@@ -378,7 +378,7 @@ impl Files {
         }
     }
 
-    /// Adds how long those are to `leaked`, by captured units, of which so many leak with each.
+    /// Adds how long those are to `leaked`, by compromised units, of which so many leak with each.
     fn add_lengths(&self, newly: &[u64], leaked: &mut [f64], random: &mut impl Rng) {
         if newly.is_empty() {
             return;
@@ -568,21 +568,21 @@ mod tests {
                     mean.add(leaked);
                 }
             }
-            for (captured, mean) in (0..).zip(means) {
-                let shares = placement.shares(captured).expect("it is one");
+            for (compromised, mean) in (0..).zip(means) {
+                let shares = placement.shares(compromised).expect("it is one");
                 let expected = estimate(&files().classes(4096), &shares).bytes;
                 let off = (mean.mean() - expected).abs();
                 // So far off is one in 15,000.
                 assert!(
                     off <= mean.within_deviations(4.0) + 1e-9,
-                    "{placement:?} {captured}: {expected} {mean:?}"
+                    "{placement:?} {compromised}: {expected} {mean:?}"
                 );
             }
         }
     }
 
     /// What trials draw, drawn block by block.
-    fn slow_trial(placement: &Placement, captured: u32, random: &mut SmallRng) -> f64 {
+    fn slow_trial(placement: &Placement, compromised: u32, random: &mut SmallRng) -> f64 {
         let members = placement.spread.members() as usize;
         let any = |random: &mut SmallRng| {
             let mut order: Vec<u32> = (0..placement.units).collect();
@@ -619,9 +619,9 @@ mod tests {
                         false => sets[random.random_range(0..sets.len())].clone(),
                     };
                 }
-                let of_set = set.iter().filter(|unit| **unit < captured).count() as u64;
+                let of_set = set.iter().filter(|unit| **unit < compromised).count() as u64;
                 let place = (block % row) as usize;
-                is_read &= of_set >= row || (row > 1 && set[place] < captured);
+                is_read &= of_set >= row || (row > 1 && set[place] < compromised);
             }
             bytes += f64::from(u8::from(is_read)) * *length as f64;
         }
@@ -632,14 +632,14 @@ mod tests {
     #[test]
     fn trials_are_like_those_that_place_every_block() {
         let mut random = SmallRng::seed_from_u64(8);
-        let (captured, trials) = (4, 4000);
+        let (compromised, trials) = (4, 4000);
         for placement in placements() {
             let (mut slow, mut fast) = (Mean::default(), Mean::default());
-            let simulation = Simulation::new(placement, captured, &files(), 4096);
+            let simulation = Simulation::new(placement, compromised, &files(), 4096);
             let simulation = simulation.expect("it is one");
             for _ in 0..trials {
-                slow.add(slow_trial(&placement, captured, &mut random));
-                fast.add(simulation.trial(&mut random)[captured as usize]);
+                slow.add(slow_trial(&placement, compromised, &mut random));
+                fast.add(simulation.trial(&mut random)[compromised as usize]);
             }
             let off = (slow.mean() - fast.mean()).abs();
             let within = slow.within_deviations(4.0) + fast.within_deviations(4.0);
@@ -664,12 +664,12 @@ mod tests {
                 mean.add(leaked);
             }
         }
-        for (captured, mean) in means.iter().enumerate() {
-            let expected = captured as f64 / 10.0 * files.bytes() as f64;
+        for (compromised, mean) in means.iter().enumerate() {
+            let expected = compromised as f64 / 10.0 * files.bytes() as f64;
             let off = (mean.mean() - expected).abs();
-            assert!(off <= mean.within_deviations(4.0), "{captured} {mean:?}");
+            assert!(off <= mean.within_deviations(4.0), "{compromised} {mean:?}");
         }
-        // All of them, if all are captured, whichever were first.
+        // All of them, if all are compromised, whichever were first.
         let all = Simulation::new(placement, 10, &files, 4096).expect("it is one");
         let leaked = all.trial(&mut random)[10];
         assert!(
@@ -683,18 +683,18 @@ mod tests {
     fn files_as_long_as_can_be_do_not_overflow() {
         let files: FileList = [u64::MAX, u64::MAX, u64::MAX - 1, 1].into_iter().collect();
         for placement in placements() {
-            for captured in [3, placement.units] {
-                let simulation = Simulation::new(placement, captured, &files, 1);
+            for compromised in [3, placement.units] {
+                let simulation = Simulation::new(placement, compromised, &files, 1);
                 let simulation = simulation.expect("it is one");
                 let leaked = simulation.trial(&mut SmallRng::seed_from_u64(1));
-                let shares = placement.shares(captured).expect("it is one");
+                let shares = placement.shares(compromised).expect("it is one");
                 let found = estimate(&files.classes(1), &shares);
                 assert!(found.bytes_in_part <= found.bytes_all as f64 * 1.000_1);
                 assert!(leaked.iter().all(|bytes| bytes.is_finite()));
-                let is_all = captured == placement.units;
+                let is_all = compromised == placement.units;
                 let all = files.bytes() as f64;
                 assert_eq!(
-                    leaked[captured as usize] > all * 0.99,
+                    leaked[compromised as usize] > all * 0.99,
                     is_all,
                     "{placement:?}"
                 );

@@ -13,7 +13,7 @@ use nbd::client::{Broken, ClientOptions, Reconnect, State, Target};
 use world::Endpoint;
 use world::simulated::SimulatedRandom;
 
-use crate::asker::{Asker, connected, options};
+use crate::requester::{Requester, connected, options};
 use crate::support::eventually;
 
 const SIZE: usize = 64 << 10;
@@ -234,7 +234,7 @@ fn a_server_that_dies_and_forgets_loses_nothing_that_was_acknowledged() {
         serve_all(&socket, &disk);
         let mut few = again("disk");
         few.kept_bytes_max = if seed % 2 == 0 { 20_000 } else { 1 << 20 };
-        let mut asker = Asker::at(&socket, few).expect("it is served");
+        let mut requester = Requester::at(&socket, few).expect("it is served");
         let random = SimulatedRandom::new(seed);
         let mut model = vec![0; SIZE];
 
@@ -258,27 +258,27 @@ fn a_server_that_dies_and_forgets_loses_nothing_that_was_acknowledged() {
                 model[from..from + length].copy_from_slice(&data);
                 let offset = from as u64;
                 let token = loop {
-                    let begun =
-                        asker.begin(|device, token| device.write(token, offset, &data, durability));
+                    let begun = requester
+                        .begin(|device, token| device.write(token, offset, &data, durability));
                     match begun {
                         Some(token) => break token,
-                        None => asker.turn(Duration::from_millis(5)),
+                        None => requester.turn(Duration::from_millis(5)),
                     }
                 };
                 together.push(token);
             }
             for token in together {
-                asker.wait(token).expect("nothing fails");
+                requester.wait(token).expect("nothing fails");
             }
             if random.one_in(4) {
-                asker.flush().expect("nothing fails");
+                requester.flush().expect("nothing fails");
             }
             assert!(
-                asker.read(0, SIZE) == Ok(model.clone()),
+                requester.read(0, SIZE) == Ok(model.clone()),
                 "seed {seed}, round {round}"
             );
         }
-        asker.flush().expect("nothing fails");
+        requester.flush().expect("nothing fails");
         let mut disk = disk.lock().expect("a lock");
         disk.crash();
         assert!(disk.durable == model, "seed {seed}");
@@ -293,9 +293,9 @@ fn what_may_be_kept_is_bounded_by_flushes_of_its_own() {
     serve_all(&socket, &disk);
     let mut few = again("disk");
     few.kept_bytes_max = 10_000;
-    let mut asker = Asker::at(&socket, few).expect("it is served");
+    let mut requester = Requester::at(&socket, few).expect("it is served");
     for _ in 0..100 {
-        let written = asker.write(0, &[1; 1000], Durability::Volatile);
+        let written = requester.write(0, &[1; 1000], Durability::Volatile);
         written.expect("it goes on");
         let unflushed = disk.lock().expect("a lock").unflushed.len();
         assert!(unflushed <= 12, "{unflushed} writes are not flushed");
@@ -312,11 +312,11 @@ fn a_flush_of_its_own_that_failed_is_asked_for_again() {
     serve_all(&socket, &disk);
     let mut few = again("disk");
     few.kept_bytes_max = 10_000;
-    let mut asker = Asker::at(&socket, few).expect("it is served");
-    let written = asker.write(0, &[1; 6000], Durability::Volatile);
+    let mut requester = Requester::at(&socket, few).expect("it is served");
+    let written = requester.write(0, &[1; 6000], Durability::Volatile);
     written.expect("it goes on");
     let is_flushed = (0..100).any(|_| {
-        asker.turn(Duration::from_millis(100));
+        requester.turn(Duration::from_millis(100));
         disk.lock().expect("a lock").unflushed.is_empty()
     });
     assert!(is_flushed);
@@ -331,9 +331,9 @@ fn a_slow_server_is_not_a_late_one() {
     serve_all(&socket, &disk);
     let mut slow = again("disk");
     slow.request_timeout = Duration::from_millis(400);
-    let mut asker = Asker::at(&socket, slow).expect("it is served");
+    let mut requester = Requester::at(&socket, slow).expect("it is served");
     for number in 0..20 {
-        let written = asker.write(number % 3 * 512, &[number as u8; 512], Durability::Volatile);
+        let written = requester.write(number % 3 * 512, &[number as u8; 512], Durability::Volatile);
         written.expect("written");
     }
     {
@@ -342,10 +342,10 @@ fn a_slow_server_is_not_a_late_one() {
         disk.goes_after = Some(disk.served + 1);
     }
     let reads: Vec<_> = (0..20)
-        .map(|_| asker.begin(|device, token| device.read(token, 0, &mut [0; 512])))
+        .map(|_| requester.begin(|device, token| device.read(token, 0, &mut [0; 512])))
         .collect();
     for read in reads {
-        let read = asker.wait(read.expect("begun"));
+        let read = requester.wait(read.expect("begun"));
         assert_eq!(read, Ok(base::Outcome::Data(vec![18; 512])));
     }
     assert_eq!(disk.lock().expect("a lock").connections, 2);
@@ -357,17 +357,17 @@ fn a_disk_of_another_size_is_not_the_same_one() {
     let socket = folder.path().join("socket");
     let disk = Disk::new(0);
     serve_all(&socket, &disk);
-    let mut asker = Asker::at(&socket, again("disk")).expect("it is served");
+    let mut requester = Requester::at(&socket, again("disk")).expect("it is served");
     {
         let mut disk = disk.lock().expect("a lock");
         disk.goes_after = Some(disk.served + 1);
         disk.size -= 512;
     }
-    let token = asker.begin(|device, token| device.read(token, 0, &mut [0; 10]));
+    let token = requester.begin(|device, token| device.read(token, 0, &mut [0; 10]));
     let token = token.expect("begun");
-    let changed = |asker: &Asker| {
+    let changed = |requester: &Requester| {
         matches!(
-            asker.device.state(),
+            requester.device.state(),
             State::Broken {
                 why: Broken::Changed {
                     what: "its size",
@@ -376,16 +376,16 @@ fn a_disk_of_another_size_is_not_the_same_one() {
             }
         )
     };
-    while !changed(&asker) {
-        asker.turn(Duration::from_secs(1));
+    while !changed(&requester) {
+        requester.turn(Duration::from_secs(1));
         assert_eq!(
-            asker.take(token),
+            requester.take(token),
             None,
             "it is not answered by another disk"
         );
     }
     disk.lock().expect("a lock").size += 512;
-    assert!(asker.wait(token).is_ok(), "it was waited for");
+    assert!(requester.wait(token).is_ok(), "it was waited for");
 }
 
 #[test]
@@ -398,8 +398,8 @@ fn a_kept_write_that_is_refused_for_long_stops_the_device_for_good() {
         refused_for: Duration::from_millis(50),
         ..again("disk")
     };
-    let mut asker = Asker::at(&socket, options).expect("it is served");
-    asker
+    let mut requester = Requester::at(&socket, options).expect("it is served");
+    requester
         .write(0, &[1; 10], Durability::Volatile)
         .expect("written");
     {
@@ -407,9 +407,9 @@ fn a_kept_write_that_is_refused_for_long_stops_the_device_for_good() {
         disk.goes_after = Some(disk.served + 1);
         disk.refused_writes = u64::MAX;
     }
-    assert!(asker.flush().is_err());
+    assert!(requester.flush().is_err());
     disk.lock().expect("a lock").refused_writes = 0;
-    let read = asker.read(0, 10);
+    let read = requester.read(0, 10);
     assert!(matches!(read, Err(IoError::Stopped(_))), "{read:?}");
 }
 
@@ -420,9 +420,9 @@ fn a_kept_write_that_is_refused_is_made_when_it_is_not_any_more() {
     let socket = folder.path().join("socket");
     let disk = Disk::new(0);
     serve_all(&socket, &disk);
-    let mut asker = Asker::at(&socket, again("disk")).expect("it is served");
+    let mut requester = Requester::at(&socket, again("disk")).expect("it is served");
     for block in 0..20 {
-        asker
+        requester
             .write(block * 512, &[1; 512], Durability::Volatile)
             .expect("written");
     }
@@ -431,7 +431,7 @@ fn a_kept_write_that_is_refused_is_made_when_it_is_not_any_more() {
         disk.goes_after = Some(disk.served + 1);
         disk.refused_writes = 30;
     }
-    asker.flush().expect("it is flushed");
+    requester.flush().expect("it is flushed");
     let disk = disk.lock().expect("a lock");
     assert_eq!(disk.refused_writes, 0);
     assert_eq!(disk.durable[..20 * 512], [1; 20 * 512]);
@@ -443,21 +443,21 @@ fn who_waits_for_a_server_that_is_gone_can_be_told_to_stop() {
     let socket = folder.path().join("socket");
     let disk = Disk::new(0);
     serve_all(&socket, &disk);
-    let mut asker = Asker::at(&socket, again("disk")).expect("it is served");
+    let mut requester = Requester::at(&socket, again("disk")).expect("it is served");
     std::fs::remove_file(&socket).expect("it is there");
     {
         let mut disk = disk.lock().expect("a lock");
         disk.goes_after = Some(disk.served + 1);
     }
-    let token = asker.begin(|device, token| device.read(token, 0, &mut [0; 10]));
+    let token = requester.begin(|device, token| device.read(token, 0, &mut [0; 10]));
     let token = token.expect("begun");
     for _ in 0..20 {
-        asker.turn(Duration::from_millis(5));
-        assert_eq!(asker.take(token), None, "it waits");
+        requester.turn(Duration::from_millis(5));
+        assert_eq!(requester.take(token), None, "it waits");
     }
-    assert!(asker.device.next_timer() <= Some(Duration::from_millis(20)));
-    asker.device.stop_waiting();
-    let answer = asker.wait(token);
+    assert!(requester.device.next_timer() <= Some(Duration::from_millis(20)));
+    requester.device.stop_waiting();
+    let answer = requester.wait(token);
     assert!(matches!(answer, Err(IoError::Unavailable(_))), "{answer:?}");
 }
 
@@ -470,29 +470,29 @@ fn the_owner_can_say_where_to_go_on() {
         thread::spawn(move || serve(ours, &disk));
         connected(theirs)
     };
-    let mut asker = Asker::over(pair(), again("disk"));
-    asker.device = asker.device.opened().expect("it is served");
-    asker
+    let mut requester = Requester::over(pair(), again("disk"));
+    requester.device = requester.device.opened().expect("it is served");
+    requester
         .write(100, &[5; 100], Durability::Volatile)
         .expect("written");
     {
         let mut disk = disk.lock().expect("a lock");
         disk.goes_after = Some(disk.served + 1);
     }
-    let token = asker.begin(|device, token| device.read(token, 100, &mut [0; 100]));
-    while asker.device.state() == State::Ready {
-        asker.turn(Duration::from_secs(1));
+    let token = requester.begin(|device, token| device.read(token, 100, &mut [0; 100]));
+    while requester.device.state() == State::Ready {
+        requester.turn(Duration::from_secs(1));
     }
-    assert_eq!(asker.device.next_timer(), None, "only the owner knows");
+    assert_eq!(requester.device.next_timer(), None, "only the owner knows");
     let nbd::client::Target::Connected(stream) = pair() else {
         panic!("it is a stream");
     };
-    asker.device.connect_over(stream);
-    let read = asker.wait(token.expect("begun"));
+    requester.device.connect_over(stream);
+    let read = requester.wait(token.expect("begun"));
     assert_eq!(read, Ok(base::Outcome::Data(vec![5; 100])));
     // It says farewell.
     let served = disk.lock().expect("a lock").served;
-    drop(asker);
+    drop(requester);
     eventually("it leaves", || disk.lock().expect("a lock").served > served);
 }
 
@@ -508,30 +508,30 @@ fn a_request_that_was_held_back_does_not_overwrite_what_is_newer() {
     serve_each(&socket, &disk);
     let mut impatient = again("disk");
     impatient.request_timeout = Duration::from_millis(50);
-    let mut asker = Asker::at(&socket, impatient).expect("it is served");
+    let mut requester = Requester::at(&socket, impatient).expect("it is served");
     let held = gate.lock().expect("a lock");
     disk.lock().expect("a lock").held = 1;
     let first =
-        asker.begin(|device, token| device.write(token, 0, &[1; 512], Durability::Volatile));
+        requester.begin(|device, token| device.write(token, 0, &[1; 512], Durability::Volatile));
     let first = first.expect("begun");
-    while asker.device.state() == State::Ready {
-        asker.turn(Duration::from_secs(1));
+    while requester.device.state() == State::Ready {
+        requester.turn(Duration::from_secs(1));
     }
     for _ in 0..20 {
-        asker.turn(Duration::from_millis(20));
+        requester.turn(Duration::from_millis(20));
         let made = disk.lock().expect("a lock").connections;
         assert_eq!(
-            (asker.take(first), made),
+            (requester.take(first), made),
             (None, 1),
             "the first may still be carried out"
         );
     }
     drop(held);
-    asker.wait(first).expect("written");
-    asker
+    requester.wait(first).expect("written");
+    requester
         .write(0, &[2; 512], Durability::Volatile)
         .expect("written");
-    assert_eq!(asker.read(0, 512), Ok(vec![2; 512]));
+    assert_eq!(requester.read(0, 512), Ok(vec![2; 512]));
     let disk = disk.lock().expect("a lock");
     assert_eq!((disk.connections, disk.live[0]), (2, 2));
 }
@@ -550,28 +550,28 @@ fn whoever_comes_next_waits_for_what_the_last_one_has_asked() {
             departed: Arc::clone(&first.departed),
             ..options("disk")
         };
-        let mut asker = Asker::at(&socket, first).expect("it is served");
+        let mut requester = Requester::at(&socket, first).expect("it is served");
         let held = gate.lock().expect("a lock");
         disk.lock().expect("a lock").held = 1;
         // More than a socket takes: of one a part is sent.
         let count = if is_cut { 64 } else { 1 };
         for _ in 0..count {
             let data = vec![1; SIZE];
-            let begun =
-                asker.begin(|device, token| device.write(token, 0, &data, Durability::Volatile));
+            let begun = requester
+                .begin(|device, token| device.write(token, 0, &data, Durability::Volatile));
             assert!(begun.is_some());
         }
-        asker.device.commit().expect("it goes on");
-        drop(asker);
+        requester.device.commit().expect("it goes on");
+        drop(requester);
         let target = Target::Endpoint(Endpoint::Unix(socket.clone()));
-        let mut asker = Asker::over(target, second);
+        let mut requester = Requester::over(target, second);
         for _ in 0..10 {
-            asker.turn(Duration::from_millis(20));
+            requester.turn(Duration::from_millis(20));
             let made = disk.lock().expect("a lock").connections;
-            assert_eq!((asker.device.state(), made), (State::Connecting, 1));
+            assert_eq!((requester.device.state(), made), (State::Connecting, 1));
         }
         drop(held);
-        asker
+        requester
             .write(0, &[2; 512], Durability::Volatile)
             .expect("written");
         assert_eq!(disk.lock().expect("a lock").live[0], 2, "is cut: {is_cut}");
@@ -590,12 +590,12 @@ fn a_flush_that_succeeds_after_one_that_failed_hides_nothing() {
         (disk.failing_flushes, disk.forgets_at_failure) = (1, true);
     }
     serve_all(&socket, &disk);
-    let mut asker = Asker::at(&socket, again("disk")).expect("it is served");
-    asker
+    let mut requester = Requester::at(&socket, again("disk")).expect("it is served");
+    requester
         .write(512, &[7; 512], Durability::Volatile)
         .expect("written");
-    assert!(asker.flush().is_err(), "who asked hears of it");
-    asker.flush().expect("it is flushed");
+    assert!(requester.flush().is_err(), "who asked hears of it");
+    requester.flush().expect("it is flushed");
     let disk = disk.lock().expect("a lock");
     assert_eq!(disk.durable[512..1024], [7; 512]);
 }

@@ -81,7 +81,7 @@ pub fn request(command: u16, flags: u16, cookie: u64, offset: u64, length: u32) 
 impl Client {
     /// Connects, and answers the greeting.
     pub fn connect(socket: &Path) -> Self {
-        let mut client = Self::connect_silent(socket);
+        let mut client = Self::connect_unresponsive(socket);
         let greeting = client.take(18);
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
         assert_eq!(&greeting[16..], [0, 3], "fixed newstyle and no zeroes");
@@ -90,7 +90,7 @@ impl Client {
     }
 
     /// Connects, and says nothing.
-    pub fn connect_silent(socket: &Path) -> Self {
+    pub fn connect_unresponsive(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).expect("the server listens");
         // A test that waits for what never comes ends.
         stream

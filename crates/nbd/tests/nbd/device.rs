@@ -10,13 +10,13 @@ use nbd::{ExportThread, Limits};
 use world::Endpoint;
 use world::simulated::SimulatedRandom;
 
-use crate::asker::{Asker, connected, options};
+use crate::requester::{Requester, connected, options};
 use crate::support::{Fixture, MIB, eventually};
 
 /// Requests under way together do not overlap, so the model knows every answer.
-pub fn same_as_an_array(asker: &mut Asker, size: usize, seed: u64, rounds: usize) {
+pub fn same_as_an_array(requester: &mut Requester, size: usize, seed: u64, rounds: usize) {
     let random = SimulatedRandom::new(seed);
-    let mut model = asker.read(0, size).expect("readable");
+    let mut model = requester.read(0, size).expect("readable");
     for _ in 0..rounds {
         let mut waited_for = Vec::new();
         let stripes = 1 + random.index(24);
@@ -37,7 +37,7 @@ pub fn same_as_an_array(asker: &mut Asker, size: usize, seed: u64, rounds: usize
                 Durability::Volatile
             };
             let token = loop {
-                let begun = asker.begin(|device, token| match kind {
+                let begun = requester.begin(|device, token| match kind {
                     0 | 1 => device.read(token, offset, &mut vec![0; length]),
                     2 | 3 => {
                         let data: Vec<u8> =
@@ -59,7 +59,7 @@ pub fn same_as_an_array(asker: &mut Asker, size: usize, seed: u64, rounds: usize
                 });
                 match begun {
                     Some(token) => break token,
-                    None => asker.turn(Duration::from_millis(10)),
+                    None => requester.turn(Duration::from_millis(10)),
                 }
             };
             let expected = match kind {
@@ -80,10 +80,10 @@ pub fn same_as_an_array(asker: &mut Asker, size: usize, seed: u64, rounds: usize
         }
         random.shuffle(&mut waited_for);
         for (token, expected) in waited_for {
-            assert!(asker.wait(token) == Ok(expected), "seed {seed}");
+            assert!(requester.wait(token) == Ok(expected), "seed {seed}");
         }
     }
-    assert!(asker.read(0, size) == Ok(model), "seed {seed}");
+    assert!(requester.read(0, size) == Ok(model), "seed {seed}");
 }
 
 #[test]
@@ -97,9 +97,10 @@ fn a_client_is_the_disk_that_the_server_has() {
             ..Manners::default()
         };
         let _export = fixture.export_with(fixture.options("disk"), MIB, manners);
-        let mut asker = Asker::at(&fixture.socket(), options("disk")).expect("it is served");
-        assert_eq!(asker.device.geometry().size_bytes, MIB as u64);
-        same_as_an_array(&mut asker, MIB, seed, 40);
+        let mut requester =
+            Requester::at(&fixture.socket(), options("disk")).expect("it is served");
+        assert_eq!(requester.device.geometry().size_bytes, MIB as u64);
+        same_as_an_array(&mut requester, MIB, seed, 40);
     }
 }
 
@@ -119,9 +120,9 @@ fn a_client_over_a_client_over_a_client_is_the_same_disk() {
     };
     let _first = relay("first", "lowest");
     let _second = relay("second", "first");
-    let mut asker = Asker::at(&fixture.socket(), options("second")).expect("it is served");
-    same_as_an_array(&mut asker, MIB, 9, 60);
-    let runs = asker.extents(0, MIB as u64).expect("told");
+    let mut requester = Requester::at(&fixture.socket(), options("second")).expect("it is served");
+    same_as_an_array(&mut requester, MIB, 9, 60);
+    let runs = requester.extents(0, MIB as u64).expect("told");
     assert_eq!(runs.iter().map(|run| run.length).sum::<u64>(), MIB as u64);
 }
 
@@ -130,14 +131,17 @@ fn what_is_larger_than_a_payload_may_be_is_cut() {
     let fixture = Fixture::new();
     let size = 80 * MIB;
     let _export = fixture.export("disk", size);
-    let mut asker = Asker::at(&fixture.socket(), options("disk")).expect("it is served");
+    let mut requester = Requester::at(&fixture.socket(), options("disk")).expect("it is served");
     let data: Vec<u8> = (0..size).map(|at| (at / 4096) as u8 ^ at as u8).collect();
-    let written = asker.write(0, &data, Durability::Durable);
+    let written = requester.write(0, &data, Durability::Durable);
     assert_eq!(written, Ok(Outcome::Done));
-    assert!(asker.read(0, size) == Ok(data), "it is another disk");
-    let past = asker.read(size as u64 - 10, 11);
+    assert!(requester.read(0, size) == Ok(data), "it is another disk");
+    let past = requester.read(size as u64 - 10, 11);
     assert!(matches!(past, Err(IoError::OutOfRange { .. })), "{past:?}");
-    assert_eq!(asker.write(5, &[], Durability::Volatile), Ok(Outcome::Done));
+    assert_eq!(
+        requester.write(5, &[], Durability::Volatile),
+        Ok(Outcome::Done)
+    );
 }
 
 #[test]
@@ -152,17 +156,17 @@ fn a_client_over_a_connected_socket_says_what_the_server_can_do() {
     let export = ExportThread::spawn(fixture.options("disk"), make).expect("a thread");
     fixture.table.add(export.export());
     let stream = UnixStream::connect(fixture.socket()).expect("it listens");
-    let mut asker = Asker::over(connected(stream), options("disk"));
-    assert_eq!(asker.device.state(), State::Connecting);
-    assert_eq!(asker.device.read(1, 0, &mut [0; 1]), Started::Busy);
-    asker.device = asker.device.opened().expect("it is served");
-    assert_eq!(asker.device.capabilities(), can);
-    assert_eq!(asker.trim(0, 4096), Err(IoError::NotSupported));
-    assert_eq!(asker.zero(0, 4096), Err(IoError::NotSupported));
-    asker
+    let mut requester = Requester::over(connected(stream), options("disk"));
+    assert_eq!(requester.device.state(), State::Connecting);
+    assert_eq!(requester.device.read(1, 0, &mut [0; 1]), Started::Busy);
+    requester.device = requester.device.opened().expect("it is served");
+    assert_eq!(requester.device.capabilities(), can);
+    assert_eq!(requester.trim(0, 4096), Err(IoError::NotSupported));
+    assert_eq!(requester.zero(0, 4096), Err(IoError::NotSupported));
+    requester
         .write(8192, &[1; 4096], Durability::Volatile)
         .expect("written");
-    let runs = asker.extents(0, MIB as u64).expect("told");
+    let runs = requester.extents(0, MIB as u64).expect("told");
     let kinds: Vec<_> = runs.iter().map(|run| (run.length, run.kind)).collect();
     let rest = MIB as u64 - 12288;
     assert_eq!(
@@ -183,13 +187,13 @@ fn what_the_server_refuses_is_told_and_the_rest_goes_on() {
         ..Manners::default()
     };
     let _export = fixture.export_with(fixture.options("disk"), MIB, manners);
-    let mut asker = Asker::at(&fixture.socket(), options("disk")).expect("it is served");
-    let Err(IoError::Damaged(words)) = asker.read(0, 8192) else {
+    let mut requester = Requester::at(&fixture.socket(), options("disk")).expect("it is served");
+    let Err(IoError::Damaged(words)) = requester.read(0, 8192) else {
         panic!("damaged");
     };
     assert!(words.contains("on purpose"), "{words}");
-    assert_eq!(asker.read(8192, 10), Ok(vec![0; 10]));
-    let missing = Asker::at(&fixture.socket(), options("none")).err();
+    assert_eq!(requester.read(8192, 10), Ok(vec![0; 10]));
+    let missing = Requester::at(&fixture.socket(), options("none")).err();
     let said = missing.expect("it is refused").to_string();
     assert!(said.contains("no such export"), "{said}");
 }
@@ -206,23 +210,24 @@ fn requests_and_bytes_under_way_are_bounded() {
     let mut few = options("disk");
     few.requests_max = 10;
     few.bytes_max = 100_000;
-    let mut asker = Asker::at(&fixture.socket(), few).expect("it is served");
-    let mut begin =
-        |length: usize| asker.begin(|device, token| device.read(token, 0, &mut vec![0; length]));
+    let mut requester = Requester::at(&fixture.socket(), few).expect("it is served");
+    let mut begin = |length: usize| {
+        requester.begin(|device, token| device.read(token, 0, &mut vec![0; length]))
+    };
     let one = begin(300_000).expect("one may be larger");
     assert_eq!(begin(1), None, "and none beside it");
     let release = |device: &mut MemoryDevice| device.manners.holds_answers = false;
     export.call(release).expect("it serves");
-    assert!(asker.wait(one).is_ok());
+    assert!(requester.wait(one).is_ok());
     let hold = |device: &mut MemoryDevice| device.manners.holds_answers = true;
     export.call(hold).expect("it serves");
     let begun: Vec<_> = (0..20)
-        .filter_map(|_| asker.begin(|device, token| device.read(token, 0, &mut [0; 100])))
+        .filter_map(|_| requester.begin(|device, token| device.read(token, 0, &mut [0; 100])))
         .collect();
     assert_eq!(begun.len(), 10);
     export.call(release).expect("it serves");
     for token in begun {
-        assert!(asker.wait(token).is_ok());
+        assert!(requester.wait(token).is_ok());
     }
 }
 
@@ -232,9 +237,9 @@ fn when_the_server_goes_all_fails_and_goes_on_failing() {
     let mut short = fixture.options("disk");
     short.stop_timeout = Duration::from_millis(50);
     let export = fixture.export_with(short, MIB, crate::support::holding());
-    let mut asker = Asker::at(&fixture.socket(), options("disk")).expect("it is served");
-    let token = asker.begin(|device, token| device.read(token, 0, &mut [0; 100]));
-    asker.device.commit().expect("sent");
+    let mut requester = Requester::at(&fixture.socket(), options("disk")).expect("it is served");
+    let token = requester.begin(|device, token| device.read(token, 0, &mut [0; 100]));
+    requester.device.commit().expect("sent");
     let entrance = export.export();
     let unanswered = || {
         export
@@ -244,13 +249,13 @@ fn when_the_server_goes_all_fails_and_goes_on_failing() {
     eventually("the request arrives", || unanswered() == 1);
     drop(export);
     eventually("it ends", || entrance.connections() == 0);
-    let answer = asker.wait(token.expect("begun"));
+    let answer = requester.wait(token.expect("begun"));
     assert!(matches!(answer, Err(IoError::Unavailable(_))), "{answer:?}");
-    let later = asker.flush();
+    let later = requester.flush();
     assert!(matches!(later, Err(IoError::Unavailable(_))), "{later:?}");
-    assert!(matches!(asker.device.state(), State::Broken { .. }));
+    assert!(matches!(requester.device.state(), State::Broken { .. }));
     // Nobody listens at another address.
     let nowhere = fixture.folder.path().join("nowhere");
-    let refused = Asker::at(&nowhere, options("disk")).err();
+    let refused = Requester::at(&nowhere, options("disk")).err();
     assert!(matches!(refused, Some(Broken::Socket(_))), "{refused:?}");
 }

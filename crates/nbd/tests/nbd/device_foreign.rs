@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use base::{BlockDevice, Durability, ExtentKind, IoError};
 use nbd::client::Broken;
 
-use crate::asker::{Asker, options};
 use crate::device::same_as_an_array;
+use crate::requester::{Requester, options};
 use crate::support::{MIB, eventually};
 
 /// A server that runs until this is dropped.
@@ -50,16 +50,16 @@ impl Foreign {
         })
     }
 
-    fn open(&self, export: &str) -> Result<Asker, Broken> {
+    fn open(&self, export: &str) -> Result<Requester, Broken> {
         let socket = self.folder.path().join("socket");
         // The name may be there before anybody listens.
-        let mut opened = Asker::at(&socket, options(export));
+        let mut opened = Requester::at(&socket, options(export));
         for _ in 0..1000 {
             if !matches!(opened, Err(Broken::Socket(_))) {
                 break;
             }
             std::thread::yield_now();
-            opened = Asker::at(&socket, options(export));
+            opened = Requester::at(&socket, options(export));
         }
         opened
     }
@@ -68,15 +68,15 @@ impl Foreign {
 #[test]
 fn nbdkits_memory_is_a_disk() {
     let server = Foreign::nbdkit(&["memory", "1M"]);
-    let mut asker = server.open("").expect("it is served");
-    let can = asker.device.capabilities();
+    let mut requester = server.open("").expect("it is served");
+    let can = requester.device.capabilities();
     assert!(can.can_extents && can.can_trim && can.can_write_zeroes);
-    same_as_an_array(&mut asker, MIB, 1, 60);
-    asker.trim(0, MIB as u64).expect("trimmed");
-    asker
+    same_as_an_array(&mut requester, MIB, 1, 60);
+    requester.trim(0, MIB as u64).expect("trimmed");
+    requester
         .write(65536, &[1; 65536], Durability::Durable)
         .expect("written");
-    let runs = asker.extents(0, MIB as u64).expect("told");
+    let runs = requester.extents(0, MIB as u64).expect("told");
     assert_eq!(runs[0].length, 65536);
     assert_eq!(runs[0].kind, ExtentKind::Hole);
     assert_eq!(runs[1].kind, ExtentKind::Data);
@@ -85,10 +85,10 @@ fn nbdkits_memory_is_a_disk() {
 #[test]
 fn nbdkit_without_structured_replies_is_the_same_disk() {
     let server = Foreign::nbdkit(&["--no-sr", "memory", "1M"]);
-    let mut asker = server.open("").expect("it is served");
-    assert!(!asker.device.capabilities().can_extents);
-    same_as_an_array(&mut asker, MIB, 2, 60);
-    assert_eq!(asker.extents(0, 4096), Err(IoError::NotSupported));
+    let mut requester = server.open("").expect("it is served");
+    assert!(!requester.device.capabilities().can_extents);
+    same_as_an_array(&mut requester, MIB, 2, 60);
+    assert_eq!(requester.extents(0, 4096), Err(IoError::NotSupported));
 }
 
 #[test]
@@ -103,30 +103,30 @@ fn a_server_without_verbs_and_with_a_smallest_block_gets_no_others() {
         "blocksize-error-policy=error",
     ];
     let server = Foreign::nbdkit(&policy);
-    let mut asker = server.open("").expect("it is served");
-    assert_eq!(asker.device.geometry().block_bytes, 65536);
+    let mut requester = server.open("").expect("it is served");
+    assert_eq!(requester.device.geometry().block_bytes, 65536);
     let data: Vec<u8> = (0..MIB).map(|at| (at / 999) as u8).collect();
-    asker
+    requester
         .write(0, &data, Durability::Durable)
         .expect("it is cut");
-    assert_eq!(asker.read(0, MIB), Ok(data));
-    assert_eq!(asker.read(512, 512), Err(IoError::NotSupported));
-    asker.trim(100, 20_000).expect("whole blocks of it");
+    assert_eq!(requester.read(0, MIB), Ok(data));
+    assert_eq!(requester.read(512, 512), Err(IoError::NotSupported));
+    requester.trim(100, 20_000).expect("whole blocks of it");
 
     let server = Foreign::nbdkit(&["--read-only", "memory", "1M"]);
-    let mut asker = server.open("").expect("it is served");
-    assert!(asker.device.capabilities().read_only);
-    let refused = asker.write(0, &[1], Durability::Volatile);
+    let mut requester = server.open("").expect("it is served");
+    assert!(requester.device.capabilities().read_only);
+    let refused = requester.write(0, &[1], Durability::Volatile);
     assert_eq!(refused, Err(IoError::ReadOnly));
 }
 
 #[test]
 fn a_server_that_fails_now_and_then_is_a_disk_that_does() {
     let server = Foreign::nbdkit(&["--filter=error", "memory", "1M", "error-pread-rate=100%"]);
-    let mut asker = server.open("").expect("it is served");
-    let failed = asker.read(0, 4096);
+    let mut requester = server.open("").expect("it is served");
+    let failed = requester.read(0, 4096);
     assert!(matches!(failed, Err(IoError::Damaged(_))), "{failed:?}");
-    asker
+    requester
         .write(0, &[1; 512], Durability::Volatile)
         .expect("written");
 }
@@ -144,9 +144,9 @@ fn qemus_server_is_a_disk() {
             .chain([socket.display().to_string(), image.display().to_string()])
             .collect()
     });
-    let mut asker = server.open("disk").expect("it is served");
-    same_as_an_array(&mut asker, MIB, 3, 40);
-    asker.trim(0, MIB as u64).expect("trimmed");
-    assert!(asker.extents(0, MIB as u64).is_ok());
+    let mut requester = server.open("disk").expect("it is served");
+    same_as_an_array(&mut requester, MIB, 3, 40);
+    requester.trim(0, MIB as u64).expect("trimmed");
+    assert!(requester.extents(0, MIB as u64).is_ok());
     assert!(matches!(server.open("other"), Err(Broken::Refused(_))));
 }

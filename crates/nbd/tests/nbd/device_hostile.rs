@@ -10,7 +10,7 @@ use base::{BlockDevice, IoError, Started};
 use nbd::client::{Broken, ClientOptions, Nonsense, State};
 use world::simulated::SimulatedClock;
 
-use crate::asker::{Asker, connected, options};
+use crate::requester::{Requester, connected, options};
 
 const SIZE: u64 = 1 << 20;
 
@@ -70,17 +70,17 @@ fn simple(cookie: u64, errno: u32) -> Vec<u8> {
 }
 
 /// A client of somebody who has said `said`, and says no more.
-fn client_of(said: &[u8], options: ClientOptions) -> (Asker, UnixStream) {
+fn client_of(said: &[u8], options: ClientOptions) -> (Requester, UnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("a pair");
-    let mut asker = Asker::over(connected(theirs), options);
+    let mut requester = Requester::over(connected(theirs), options);
     let mut server = ours;
     server.write_all(said).expect("there is room");
-    asker.turn(Duration::ZERO);
-    (asker, server)
+    requester.turn(Duration::ZERO);
+    (requester, server)
 }
 
-fn why(asker: &Asker) -> Broken {
-    match asker.device.state() {
+fn why(requester: &Requester) -> Broken {
+    match requester.device.state() {
         State::Broken { why } => why,
         state => panic!("{state:?}"),
     }
@@ -88,23 +88,23 @@ fn why(asker: &Asker) -> Broken {
 
 /// Requests 0 (a read of 100 bytes at 1000), 1 (a write) and 2 (a block status of 64 KiB)
 /// are under way. What comes of an answer.
-fn answered_by(said: &[u8], piece: usize) -> (Asker, [u64; 3]) {
-    let (mut asker, mut server) = client_of(&welcome(SIZE), options("disk"));
-    assert_eq!(asker.device.state(), State::Ready);
+fn answered_by(said: &[u8], piece: usize) -> (Requester, [u64; 3]) {
+    let (mut requester, mut server) = client_of(&welcome(SIZE), options("disk"));
+    assert_eq!(requester.device.state(), State::Ready);
     let tokens = [
-        asker.begin(|device, token| device.read(token, 1000, &mut [0; 100])),
-        asker.begin(|device, token| {
+        requester.begin(|device, token| device.read(token, 1000, &mut [0; 100])),
+        requester.begin(|device, token| {
             device.write(token, 5000, &[1; 500], base::Durability::Volatile)
         }),
-        asker.begin(|device, token| device.extents(token, 0, 65536, &mut Vec::new())),
+        requester.begin(|device, token| device.extents(token, 0, 65536, &mut Vec::new())),
     ];
-    asker.turn(Duration::ZERO);
+    requester.turn(Duration::ZERO);
     for piece in said.chunks(piece) {
         // It may have hung up.
         let _ = server.write_all(piece);
-        asker.turn(Duration::ZERO);
+        requester.turn(Duration::ZERO);
     }
-    (asker, tokens.map(|token| token.expect("begun")))
+    (requester, tokens.map(|token| token.expect("begun")))
 }
 
 #[test]
@@ -196,11 +196,11 @@ fn nonsense_ends_the_connection_and_is_named() {
     ];
     for (what, said, named) in cases {
         for piece in [1, 7, usize::MAX] {
-            let (mut asker, tokens) = answered_by(&said, piece.min(said.len()));
-            let why = why(&asker);
+            let (mut requester, tokens) = answered_by(&said, piece.min(said.len()));
+            let why = why(&requester);
             assert!(matches!(why, Broken::Nonsense(_)), "{what}: {why}");
             assert!(why.to_string().contains(named), "{what}: {why}");
-            let failed = asker.wait(tokens[0]).expect_err(what);
+            let failed = requester.wait(tokens[0]).expect_err(what);
             assert!(
                 matches!(failed, IoError::Unavailable(_)),
                 "{what}: {failed}"
@@ -222,11 +222,11 @@ fn what_is_odd_and_allowed_is_understood() {
     ]
     .concat();
     for piece in [1, 11, said.len()] {
-        let (mut asker, [read, write, status]) = answered_by(&said, piece);
+        let (mut requester, [read, write, status]) = answered_by(&said, piece);
         let expected = [vec![7; 50], vec![0; 10], vec![7; 40]].concat();
-        assert_eq!(asker.wait(read), Ok(base::Outcome::Data(expected)));
-        assert!(matches!(asker.wait(write), Err(IoError::NoSpace(_))));
-        let Ok(base::Outcome::Extents(runs)) = asker.wait(status) else {
+        assert_eq!(requester.wait(read), Ok(base::Outcome::Data(expected)));
+        assert!(matches!(requester.wait(write), Err(IoError::NoSpace(_))));
+        let Ok(base::Outcome::Extents(runs)) = requester.wait(status) else {
             panic!("no extents");
         };
         let lengths: Vec<_> = runs.iter().map(|run| run.length).collect();
@@ -245,13 +245,13 @@ fn an_error_among_data_fails_the_read_and_nothing_else() {
         simple(1, 0),
     ]
     .concat();
-    let (mut asker, [read, write, _]) = answered_by(&said, 5);
-    let Err(IoError::Damaged(words)) = asker.wait(read) else {
+    let (mut requester, [read, write, _]) = answered_by(&said, 5);
+    let Err(IoError::Damaged(words)) = requester.wait(read) else {
         panic!("it failed");
     };
     assert!(words.contains("error 5, bad\\n"), "{words}");
-    assert_eq!(asker.wait(write), Ok(base::Outcome::Done));
-    assert_eq!(asker.device.state(), State::Ready);
+    assert_eq!(requester.wait(write), Ok(base::Outcome::Done));
+    assert_eq!(requester.device.state(), State::Ready);
 }
 
 #[test]
@@ -286,16 +286,16 @@ fn a_handshake_that_makes_no_sense_is_named() {
         ("a reply of no known kind", changed(33, &[9]), "kind 0x9"),
     ];
     for (what, said, named) in cases {
-        let (asker, _server) = client_of(&said, options("disk"));
-        let said = why(&asker).to_string();
+        let (requester, _server) = client_of(&said, options("disk"));
+        let said = why(&requester).to_string();
         assert!(said.contains(named), "{what}: {said}");
     }
-    let (asker, server) = client_of(&whole[..100], options("disk"));
-    assert_eq!(asker.device.state(), State::Connecting);
+    let (requester, server) = client_of(&whole[..100], options("disk"));
+    assert_eq!(requester.device.state(), State::Connecting);
     server.shutdown(Shutdown::Write).expect("a socket");
-    let mut asker = asker;
-    asker.turn(Duration::ZERO);
-    assert_eq!(why(&asker), Broken::Closed);
+    let mut requester = requester;
+    requester.turn(Duration::ZERO);
+    assert_eq!(why(&requester), Broken::Closed);
 }
 
 #[test]
@@ -304,9 +304,9 @@ fn a_server_that_never_ends_its_options_is_left() {
     // Contexts, and no end of them.
     let one = &option[..20 + 19];
     let said = [&welcome(SIZE)[..38], &one.repeat(1000)].concat();
-    let (asker, _server) = client_of(&said, options("disk"));
+    let (requester, _server) = client_of(&said, options("disk"));
     let expected = Broken::Nonsense(Nonsense::OptionReplies(10));
-    assert_eq!(why(&asker), expected);
+    assert_eq!(why(&requester), expected);
 }
 
 #[test]
@@ -314,41 +314,44 @@ fn a_server_that_does_not_answer_is_left_in_time_and_not_before() {
     let clock = Arc::new(SimulatedClock::default());
     let with = || ClientOptions::new("disk", clock.clone());
     // In the handshake.
-    let (mut asker, _server) = client_of(&welcome(SIZE)[..40], with());
+    let (mut requester, _server) = client_of(&welcome(SIZE)[..40], with());
     clock.advance(Duration::from_millis(9_999));
-    asker.poll();
-    assert_eq!(asker.device.state(), State::Connecting);
-    assert_eq!(asker.device.next_timer(), Some(Duration::from_millis(1)));
+    requester.poll();
+    assert_eq!(requester.device.state(), State::Connecting);
+    assert_eq!(
+        requester.device.next_timer(),
+        Some(Duration::from_millis(1))
+    );
     clock.advance(Duration::from_millis(1));
-    asker.poll();
-    assert!(matches!(why(&asker), Broken::Late { .. }));
+    requester.poll();
+    assert!(matches!(why(&requester), Broken::Late { .. }));
     // A request, of which something goes on.
-    let (mut asker, mut server) = client_of(&welcome(SIZE), with());
-    assert_eq!(asker.device.next_timer(), None, "nothing is waited for");
+    let (mut requester, mut server) = client_of(&welcome(SIZE), with());
+    assert_eq!(requester.device.next_timer(), None, "nothing is waited for");
     clock.advance(Duration::from_secs(100));
-    asker.poll();
-    let read = asker.begin(|device, token| device.read(token, 0, &mut [0; 100]));
-    asker.turn(Duration::ZERO);
+    requester.poll();
+    let read = requester.begin(|device, token| device.read(token, 0, &mut [0; 100]));
+    requester.turn(Duration::ZERO);
     let reply = data(1, 0, 0, 100);
     for piece in reply[..120].chunks(40) {
         clock.advance(Duration::from_secs(9));
         server.write_all(piece).expect("room");
-        asker.turn(Duration::from_secs(1));
-        assert_eq!(asker.device.state(), State::Ready);
+        requester.turn(Duration::from_secs(1));
+        assert_eq!(requester.device.state(), State::Ready);
     }
     clock.advance(Duration::from_secs(10));
-    asker.poll();
-    assert!(matches!(why(&asker), Broken::Late { .. }));
+    requester.poll();
+    assert!(matches!(why(&requester), Broken::Late { .. }));
     assert!(
-        asker
+        requester
             .take(read.expect("begun"))
             .is_some_and(|read| read.is_err())
     );
-    let late = asker.device.flush(1);
+    let late = requester.device.flush(1);
     assert!(matches!(late, Started::Failed(IoError::Unavailable(_))));
     // It was told nothing twice.
     let mut sent = Vec::new();
-    drop(asker);
+    drop(requester);
     server.read_to_end(&mut sent).expect("a socket");
     assert!(sent.len() < 300, "{} bytes", sent.len());
 }

@@ -21,7 +21,7 @@ fn others_go_on(fixture: &Fixture) {
 fn garbage_ends_only_the_connection_it_came_on() {
     let fixture = Fixture::new();
     let export = fixture.export("disk", MIB);
-    let mut client = Client::connect_silent(&fixture.socket());
+    let mut client = Client::connect_unresponsive(&fixture.socket());
     client.take(18);
     client.send(&[0xff; 4]);
     assert_eq!(client.closed(), [], "unknown client flags");
@@ -49,7 +49,7 @@ fn half_a_handshake_is_ended_in_time_however_slowly_it_goes_on() {
         |_| {},
     );
     let _export = fixture.export("disk", MIB);
-    let silent = Client::connect_silent(&fixture.socket());
+    let unresponsive = Client::connect_unresponsive(&fixture.socket());
     let mut slow = Client::connect(&fixture.socket());
     let go = option(OPT_GO, &named(&"x".repeat(4000), &[0, 0]));
     for byte in go.iter().cycle() {
@@ -60,7 +60,7 @@ fn half_a_handshake_is_ended_in_time_however_slowly_it_goes_on() {
         let mut client = fixture.client("disk");
         assert_eq!(client.read(0, 512).errno, 0, "others go on meanwhile");
     }
-    assert_eq!(silent.closed().len(), 18, "only the greeting");
+    assert_eq!(unresponsive.closed().len(), 18, "only the greeting");
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_flood_of_handshakes_makes_the_oldest_leave_and_not_the_newest() {
     let fixture = Fixture::with(|server| server.handshakes_max = 8, |_| {});
     let _export = fixture.export("disk", MIB);
     let mut flood: Vec<_> = (0..100)
-        .map(|_| Client::connect_silent(&fixture.socket()))
+        .map(|_| Client::connect_unresponsive(&fixture.socket()))
         .collect();
     others_go_on(&fixture);
     let oldest = flood.remove(0);
@@ -80,11 +80,11 @@ fn sockets_are_limited_and_one_that_closes_makes_room() {
     let fixture = Fixture::with(|server| server.connections_max = 4, |_| {});
     let _export = fixture.export("disk", MIB);
     let mut clients: Vec<_> = (0..4).map(|_| fixture.client("disk")).collect();
-    let fifth = Client::connect_silent(&fixture.socket());
+    let fifth = Client::connect_unresponsive(&fixture.socket());
     assert_eq!(fifth.closed(), [], "not even a greeting");
     drop(clients.pop());
     eventually("the place is free", || {
-        let mut client = Client::connect_silent(&fixture.socket());
+        let mut client = Client::connect_unresponsive(&fixture.socket());
         matches!(client.stream.read(&mut [0; 18]), Ok(18))
     });
     assert_eq!(clients[0].read(0, 512).errno, 0);

@@ -9,7 +9,6 @@
 )]
 
 mod again;
-mod asker;
 mod client;
 mod device;
 mod device_foreign;
@@ -17,5 +16,6 @@ mod device_hostile;
 mod exports;
 mod foreign;
 mod hostile;
+mod requester;
 mod support;
 mod tls;

@@ -17,9 +17,9 @@ use rcgen::{
 use world::real::RealDisk;
 use world::{Disk, Endpoint, OpenMode};
 
-use crate::asker::{Asker, options};
 use crate::client::*;
 use crate::device::same_as_an_array;
+use crate::requester::{Requester, options};
 use crate::support::{Fixture, MIB, must_run, run};
 
 /// An authority and what it signed, as PEM.
@@ -171,18 +171,18 @@ fn a_device_speaks_tls_and_shows_who_it_is() {
         options.tls = Some(ClientTls::read(&RealDisk, &folder, server).expect("certificates"));
         let address = format!("127.0.0.1:{}", secure.port);
         let target = Target::Endpoint(Endpoint::Tcp(address.parse().expect("an address")));
-        let mut asker = Asker::over(target, options);
-        asker.device = asker.device.opened()?;
-        Ok::<_, Broken>(asker)
+        let mut requester = Requester::over(target, options);
+        requester.device = requester.device.opened()?;
+        Ok::<_, Broken>(requester)
     };
-    let mut asker = open("pki", "localhost").expect("it is let in");
-    same_as_an_array(&mut asker, MIB, 4, 20);
+    let mut requester = open("pki", "localhost").expect("it is let in");
+    same_as_an_array(&mut requester, MIB, 4, 20);
     // Its data are longer than what TLS holds.
     let data: Vec<u8> = (0..MIB).map(|at| (at / 4096) as u8).collect();
-    asker
+    requester
         .write(0, &data, Durability::Durable)
         .expect("it is let in");
-    assert!(asker.read(0, MIB) == Ok(data));
+    assert!(requester.read(0, MIB) == Ok(data));
     for (pki, server) in [("stranger", "localhost"), ("pki", "elsewhere")] {
         let refused = open(pki, server).err();
         assert!(
@@ -191,7 +191,7 @@ fn a_device_speaks_tls_and_shows_who_it_is() {
         );
     }
     let plain = secure.fixture.folder.path().join("secure");
-    let refused = Asker::at(&plain, options("disk"))
+    let refused = Requester::at(&plain, options("disk"))
         .err()
         .expect("it wants TLS");
     assert!(refused.to_string().contains("wants TLS"), "{refused}");

@@ -9,7 +9,7 @@ use crate::help::{self, CLUSTER, Site, UNIT, local, memory, put_slots, runtime, 
 
 fn owner(database: u128, generation: u32) -> Owner {
     Owner {
-        database: DatabaseId::from_random(database),
+        database: DatabaseId::from_u128(database),
         generation,
         place: format!("place {database}"),
     }
@@ -98,8 +98,8 @@ fn another_unit_is_foreign_and_so_is_a_unit_within_one() {
     site.unit();
     let world = site.simulation.world();
     for (cluster, unit) in [
-        (ClusterId::from_random(9), UNIT),
-        (CLUSTER, UnitId::from_random(9)),
+        (ClusterId::from_u128(9), UNIT),
+        (CLUSTER, UnitId::from_u128(9)),
     ] {
         let other = ObjectUnit::open(&world, runtime(), &site.place, cluster, unit);
         for refused in [
@@ -117,7 +117,7 @@ fn another_unit_is_foreign_and_so_is_a_unit_within_one() {
     }
     let shared: std::sync::Arc<dyn object_store::ObjectStore> = site.store.clone();
     let within = Place::on(shared, "a/unit/b/c".into(), "test://within".to_owned());
-    let within = ObjectUnit::create(&world, runtime(), &within, CLUSTER, UnitId::from_random(3));
+    let within = ObjectUnit::create(&world, runtime(), &within, CLUSTER, UnitId::from_u128(3));
     let within = within.map(drop);
     assert!(
         matches!(&within, Err(UnitError::Foreign { reason, .. }) if reason.contains("lies in")),

@@ -114,7 +114,7 @@ fn an_object_of_another_segment_or_cluster_is_refused() {
     assert!(matches!(other, Err(UnitError::Damaged { .. })), "{other:?}");
     let elsewhere = Site::new(memory());
     let world = elsewhere.simulation.world();
-    let cluster = ClusterId::from_random(9);
+    let cluster = ClusterId::from_u128(9);
     let place = &elsewhere.place;
     let id = unit.id();
     let foreign = object::ObjectUnit::create(&world, crate::help::runtime(), place, cluster, id);

@@ -313,8 +313,8 @@ pub struct Site {
     pub simulation: Simulation,
 }
 
-pub const CLUSTER: ClusterId = ClusterId::from_random(1);
-pub const UNIT: UnitId = UnitId::from_random(2);
+pub const CLUSTER: ClusterId = ClusterId::from_u128(1);
+pub const UNIT: UnitId = UnitId::from_u128(2);
 
 impl Site {
     pub fn new(inner: Arc<dyn ObjectStore>) -> Self {
@@ -435,16 +435,16 @@ pub fn live(unit: &dyn Unit, segment: SegmentId, slots: Range<u16>) -> Vec<u16> 
 
 /// A store that never answers.
 #[derive(Debug)]
-pub struct Silent;
+pub struct Unresponsive;
 
-impl fmt::Display for Silent {
+impl fmt::Display for Unresponsive {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Silent")
+        formatter.write_str("Unresponsive")
     }
 }
 
 #[async_trait]
-impl ObjectStore for Silent {
+impl ObjectStore for Unresponsive {
     async fn put_opts(&self, _: &Path, _: PutPayload, _: PutOptions) -> Result<PutResult> {
         std::future::pending().await
     }

@@ -9,7 +9,7 @@ use unit::{ReadDone, SlotRun, Unit, UnitError};
 use world::World;
 
 use crate::help::{
-    CLUSTER, Silent, Site, UNIT, data, free, memory, put_slots, runtime, segment, tags,
+    CLUSTER, Site, UNIT, Unresponsive, data, free, memory, put_slots, runtime, segment, tags,
 };
 
 fn run(first: u16, count: u16) -> SlotRun {
@@ -64,9 +64,9 @@ fn what_is_read_without_waiting_is_what_was_put_and_told_once() {
 #[test]
 fn no_more_readings_are_begun_than_there_is_memory_for() {
     let place = Place::on(
-        Arc::new(Silent),
+        Arc::new(Unresponsive),
         Path::from("a"),
-        "test://silent".to_owned(),
+        "test://unresponsive".to_owned(),
     );
     let unit = ObjectUnit::open(&World::real(1), runtime(), &place, CLUSTER, UNIT);
     let begun = (0..1000)

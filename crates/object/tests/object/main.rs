@@ -199,15 +199,15 @@ fn serials_are_listed_from_where_they_begin() {
 #[test]
 fn a_store_that_does_not_answer_is_away_in_time() {
     let place = Place::on(
-        Arc::new(help::Silent),
+        Arc::new(help::Unresponsive),
         Path::from("unit"),
-        "test://silent".to_owned(),
+        "test://unresponsive".to_owned(),
     )
     .answering_within(Duration::from_millis(50));
     let site = Site::new(memory());
     let world = site.simulation.world();
     let unit = ObjectUnit::open(&world, help::runtime(), &place, help::CLUSTER, help::UNIT);
-    for silent in [
+    for unresponsive in [
         unit.probe(),
         unit.list().map(drop),
         unit.delete(help::segment(1)),
@@ -215,6 +215,9 @@ fn a_store_that_does_not_answer_is_away_in_time() {
         help::read_slots(&unit, help::segment(1), 4096, 0, 1),
         help::free(&unit, help::segment(1), [0]),
     ] {
-        assert!(matches!(silent, Err(UnitError::Away { .. })), "{silent:?}");
+        assert!(
+            matches!(unresponsive, Err(UnitError::Away { .. })),
+            "{unresponsive:?}"
+        );
     }
 }

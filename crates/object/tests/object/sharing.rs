@@ -179,7 +179,7 @@ fn what_another_host_frees_meanwhile_is_free() {
 }
 
 /// A host freed slots of a segment that a member lacked which is filled: it looked, found
-/// nothing, and deleted what whoever mends had put there meanwhile.
+/// nothing, and deleted what whoever repairs had put there meanwhile.
 #[test]
 fn freeing_what_is_not_there_takes_nothing_that_comes_meanwhile() {
     let site = Site::new(memory());

@@ -12,8 +12,8 @@ use unit::folder::Owner;
 use unit::{SlotRun, Unit, UnitError};
 use world::World;
 
-const CLUSTER: ClusterId = ClusterId::from_random(1);
-const UNIT: UnitId = UnitId::from_random(2);
+const CLUSTER: ClusterId = ClusterId::from_u128(1);
+const UNIT: UnitId = UnitId::from_u128(2);
 
 /// A namespace of the pool that nobody has used, if there is a pool.
 fn place(name: &str) -> Option<Place> {
@@ -46,7 +46,7 @@ fn a_unit_of_a_cluster_is_changed_by_its_owner_only_and_says_how_much_more_it_ta
     let Some(place) = place("owner") else { return };
     let world = World::real(4);
     let owner = |database| Owner {
-        database: DatabaseId::from_random(database),
+        database: DatabaseId::from_u128(database),
         generation: 5,
         place: format!("place {database}"),
     };

@@ -17,7 +17,7 @@ pub enum CacheCommand {
 
 #[derive(Args)]
 pub struct SimulateArguments {
-    /// The trace: files of a box `trace` (its newest and older ones, in any order), or a log of
+    /// The trace: files of a filter `trace` (its newest and older ones, in any order), or a log of
     /// fio (--write_iolog), or what blkparse prints.
     #[arg(long = "trace", value_name = "FILE", required = true, num_args = 1..)]
     pub traces: Vec<PathBuf>,

@@ -1,4 +1,4 @@
-//! Chains: the boxes between a volume and whoever uses it.
+//! Chains: the filters between a volume and whoever uses it.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 #[derive(Subcommand)]
 pub enum ChainCommand {
-    /// Put the boxes of a policy between its volume and whoever uses that, in the place of
+    /// Put the filters of a policy between its volume and whoever uses that, in the place of
     /// those that are there; while it is used, and no request is lost.
     Apply {
         /// The policy, a TOML file; `-` for standard input.
@@ -23,7 +23,7 @@ pub enum ChainCommand {
     },
     /// Show a volume's chain: its policy, and where it is in use.
     Show(WhichChain),
-    /// Serve a volume without its boxes. Whoever has the disk keeps it as large as it is: a box
+    /// Serve a volume without its filters. Whoever has the disk keeps it as large as it is: a filter
     /// that makes it smaller (`encrypt`) stays until the volume is detached.
     Delete {
         /// Which.
@@ -48,8 +48,8 @@ pub struct WhichChain {
 pub struct TraceArguments {
     /// The volume: its name, or its id, which does without a running Scree.
     pub volume: String,
-    /// The box that has recorded it.
-    #[arg(long = "box", value_name = "NAME", default_value = "trace")]
+    /// The filter that has recorded it.
+    #[arg(long = "filter", value_name = "NAME", default_value = "trace")]
     pub name: String,
     /// As a log that `fio --read_iolog` replays (version 3).
     #[arg(long, value_enum)]

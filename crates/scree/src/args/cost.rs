@@ -135,7 +135,7 @@ pub struct WorkloadArguments {
     #[arg(long, value_name = "SIZE", value_parser = some_size, group = "asked")]
     pub read: Option<u64>,
 
-    /// What was recorded of a disk: by a box `trace` (then all of its files), by fio
+    /// What was recorded of a disk: by a filter `trace` (then all of its files), by fio
     /// (write_iolog), or by blktrace, as blkparse prints it. Where it does not tell how many
     /// requests were under way together, say --direct.
     #[arg(long = "trace", value_name = "FILE", group = "asked", num_args = 1..,
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn names_that_are_none_are_told_what_there_is() {
-        assert_eq!(place("box"), Ok(PlaceKind::Box));
+        assert_eq!(place("filter"), Ok(PlaceKind::Filter));
         assert_eq!(cipher("aes-256-xts"), Ok(Cipher::Aes256Xts));
         assert!(place("moon").expect_err("none").contains("guest-block"));
         assert!(

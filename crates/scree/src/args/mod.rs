@@ -3,10 +3,10 @@
 //! file of its own.
 
 mod attachment;
-mod box_process;
 mod cache;
 mod chain;
 mod cost;
+mod filter_process;
 mod grant;
 mod image;
 mod key;
@@ -33,18 +33,18 @@ use clap_complete::Shell;
 use crate::output::Format;
 
 pub use attachment::{AttachArguments, AttachmentCommand, DetachArguments};
-pub use box_process::{BoxProcessArguments, BoxServerArguments};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use chain::{ChainCommand, MonitorArguments, TraceArguments, WhichChain};
 pub use cost::{
     CalibrateArguments, CostCommand, DrawArguments, Figure, PlaceArguments, PredictArguments,
     ValidateArguments, WorkloadArguments,
 };
+pub use filter_process::{FilterProcessArguments, FilterServerArguments};
 pub use grant::GrantCommand;
 pub use image::ImageCommand;
 pub use key::KeyCommand;
 pub use options::command_line;
-pub use party::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
+pub use party::{HostCommand, JoinArguments, LoginArguments, PartyCommand};
 pub use privacy::{
     CaseArguments, FilesArguments, Made, Mark, ModelCommand, PrivacyAuditArguments,
     PrivacyAuditsArguments, PrivacyCommand, PrivacyPlanArguments, PrivacySimulateArguments, Width,
@@ -119,19 +119,19 @@ pub enum Command {
     /// machines.
     Controller(Box<ControllerArguments>),
 
-    /// Run the agent of this host, once it is enrolled.
+    /// Run the agent of this host, once it is joined.
     Agent(Box<AgentArguments>),
 
-    /// Stand between an NBD client and an NBD server, with boxes of a policy, or with a
+    /// Stand between an NBD client and an NBD server, with filters of a policy, or with a
     /// journal that acknowledges writes before the server does.
     Relay(Box<RelayArguments>),
 
-    /// Be boxes for disks of other machines, on this one.
-    Box(BoxServerArguments),
+    /// Be filters for disks of other machines, on this one.
+    Filter(FilterServerArguments),
 
-    /// Be one box of a chain: agents start this.
+    /// Be one filter of a chain: agents start this.
     #[command(hide = true)]
-    BoxProcess(BoxProcessArguments),
+    FilterProcess(FilterProcessArguments),
 
     /// Become a user of a controller, with a token.
     Login(LoginArguments),
@@ -186,7 +186,7 @@ pub enum ApiCommand {
     #[command(subcommand)]
     Attachment(AttachmentCommand),
 
-    /// Boxes between a volume and whoever uses it.
+    /// Filters between a volume and whoever uses it.
     #[command(subcommand)]
     Chain(ChainCommand),
 
@@ -194,10 +194,10 @@ pub enum ApiCommand {
     #[command(subcommand)]
     Image(ImageCommand),
 
-    /// What a volume's boxes tell: what happens to its files, if one of them is a monitor.
+    /// What a volume's filters tell: what happens to its files, if one of them is a monitor.
     Monitor(MonitorArguments),
 
-    /// What was asked of a volume, if one of its boxes is a trace. To be run on its host: it
+    /// What was asked of a volume, if one of its filters is a trace. To be run on its host: it
     /// reads what lies in the host's folder, as long as that is there.
     Trace(TraceArguments),
 

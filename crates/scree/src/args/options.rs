@@ -50,7 +50,7 @@ fn has(path: &[&str], nouns: &[String]) -> Has {
     match path {
         ["privacy", "audit" | "audits"] | ["unit", "restore"] => Has::DRY_RUN,
         // A certificate is fetched, or a daemon run.
-        ["host" | "unit", "enrol"] | ["unit"] => Has::NEITHER,
+        ["host" | "unit", "join"] | ["unit"] => Has::NEITHER,
         [noun, ..] if nouns.iter().any(|one| one == noun) => Has::BOTH,
         _ => Has::NEITHER,
     }
@@ -157,8 +157,8 @@ mod tests {
     /// All that have not both, by their words.
     const NEITHER: &[&str] = &[
         "agent",
-        "box",
-        "box-process",
+        "filter",
+        "filter-process",
         "cache",
         "cache simulate",
         "completions",
@@ -168,14 +168,14 @@ mod tests {
         "cost draw",
         "cost predict",
         "cost validate",
-        "host enrol",
+        "host join",
         "login",
         "man",
         "privacy estimate",
         "privacy plan",
         "privacy simulate",
         "relay",
-        "unit enrol",
+        "unit join",
         "up",
     ];
     const NO_KEY: &[&str] = &["privacy", "privacy audit", "privacy audits", "unit restore"];
@@ -240,7 +240,7 @@ mod tests {
             &[
                 "--dry-run",
                 "unit",
-                "enrol",
+                "join",
                 "u",
                 "--token",
                 "t",

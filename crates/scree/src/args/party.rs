@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 /// How to become somebody.
 #[derive(Args)]
-pub struct EnrolArguments {
+pub struct JoinArguments {
     /// The controllers of one cluster, or one of them: https://HOST:PORT; each
     /// can be asked when another one is away. Several with commas or spaces
     /// between them.
@@ -39,7 +39,7 @@ pub struct EnrolArguments {
 #[derive(Args)]
 pub struct LoginArguments {
     #[command(flatten)]
-    pub enrol: EnrolArguments,
+    pub join: JoinArguments,
 }
 
 /// Users, and hosts too.
@@ -81,9 +81,9 @@ pub enum PartyCommand {
 pub enum HostCommand {
     #[command(flatten)]
     Party(PartyCommand),
-    /// Enrol this machine, with a token: `scree agent` can be started then.
-    Enrol {
+    /// Join this machine, with a token: `scree agent` can be started then.
+    Join {
         #[command(flatten)]
-        enrol: EnrolArguments,
+        join: JoinArguments,
     },
 }

@@ -27,7 +27,7 @@ pub enum ModelCommand {
     /// Say what whoever captures some of the storage units can read of files, by equations.
     /// Nothing that runs is asked.
     Estimate(PrivacyEstimateArguments),
-    /// The same by trials: which units are captured, and where blocks lie, is drawn at random.
+    /// The same by trials: which units are compromised, and where blocks lie, is drawn at random.
     Simulate(PrivacySimulateArguments),
     /// List the placements that survive what may be lost and tell no more than may be told,
     /// with what they cost: those that take least room first.
@@ -52,7 +52,7 @@ pub struct PrivacyAuditArguments {
     #[arg(value_name = "VOLUME")]
     pub volume: String,
 
-    /// The units that are taken for captured: ids, names of daemons, or the last part of their
+    /// The units that are taken for compromised: ids, names of daemons, or the last part of their
     /// URLs (u1,u3).
     #[arg(long, value_name = "UNIT", value_delimiter = ',', required = true)]
     pub units: Vec<String>,
@@ -112,9 +112,9 @@ pub struct PrivacyPlanArguments {
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = block)]
     pub block_size: u64,
 
-    /// How many of them may be captured.
+    /// How many of them may be compromised.
     #[arg(long, value_name = "N")]
-    pub captured: u32,
+    pub compromised: u32,
 
     /// How many of them may be lost, whichever these are, and everything is there still.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -178,10 +178,10 @@ pub struct CaseArguments {
     #[command(flatten)]
     pub site: SiteArguments,
 
-    /// How many of them are captured: one number, several (1,5,25), or all from one to another
+    /// How many of them are compromised: one number, several (1,5,25), or all from one to another
     /// (1..25).
     #[arg(long, value_name = "N")]
-    pub captured: Counts,
+    pub compromised: Counts,
 
     /// The size of a block; or several, to compare them (4K,8K): each is a line in the picture.
     #[arg(long = "block-size", value_name = "SIZE", default_value = "4K",
@@ -218,17 +218,17 @@ pub struct CaseArguments {
     #[arg(long)]
     pub sealed: bool,
 
-    /// Draw which part leaks by captured units into this file, as SVG.
+    /// Draw which part leaks by compromised units into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 
-    /// Mark points in the picture, as what others have published or an audit has found: captured
+    /// Mark points in the picture, as what others have published or an audit has found: compromised
     /// units, and percent of the bytes (HVSTO=1:0.0033,25:0.11).
     #[arg(long = "mark", value_name = "NAME=N:PERCENT,…", requires = "plot")]
     pub marks: Vec<Mark>,
 }
 
-/// Points with a name: captured units, and percent.
+/// Points with a name: compromised units, and percent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mark {
     /// What they are of.

@@ -80,7 +80,7 @@ pub struct ControllerArguments {
     pub database_file: Option<PathBuf>,
 
     /// The authority in D, or a new one if there is none, takes the place of the
-    /// cluster's, which is lost. Everybody enrols anew, and the other controllers
+    /// cluster's, which is lost. Everybody joins anew, and the other controllers
     /// get its files. Give it once.
     #[arg(long)]
     pub new_authority: bool,
@@ -170,34 +170,34 @@ pub struct ServeArguments {
     #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_ca", "nbd_tls_cert"])]
     pub nbd_tls_key: Option<PathBuf>,
 
-    /// A network that tenants' boxes may reach, such as replicas' servers; may be given
+    /// A network that tenants' filters may reach, such as replicas' servers; may be given
     /// again. [default: none]
-    #[arg(long = "box-network", value_name = "ADDRESS/BITS")]
-    pub box_networks: Vec<agent::Network>,
+    #[arg(long = "filter-network", value_name = "ADDRESS/BITS")]
+    pub filter_networks: Vec<agent::Network>,
 
-    /// What the boxes of one chain may take of memory together, whatever their policy gives
+    /// What the filters of one chain may take of memory together, whatever their policy gives
     /// them.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
-    pub box_memory: u64,
+    pub filter_memory: u64,
 
-    /// What a tenant's box that acknowledges writes may take of D's disk, whatever its policy
+    /// What a tenant's filter that acknowledges writes may take of D's disk, whatever its policy
     /// gives it.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
-    pub box_journal: u64,
+    pub filter_journal: u64,
 
     /// What the traces of a tenant's volume may take of D's disk together, whatever its policy
     /// gives them; with 0 there are none.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
-    pub box_trace: u64,
+    pub filter_trace: u64,
 
     /// The number of the user who runs the VMs, and may connect to their disks.
     /// [default: the owner of a VM's QMP socket]
     #[arg(long, value_name = "UID")]
     pub vm_user: Option<u32>,
 
-    /// Move no more to mend what units lack, in bytes per second.
+    /// Move no more to repair what units lack, in bytes per second.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
-    pub mend_bytes_per_second: u64,
+    pub repair_bytes_per_second: u64,
 
     /// Says where this host's wrapping keys are. [default: D/keys/keys.toml, if
     /// it is there]
@@ -270,7 +270,7 @@ pub struct KeepArguments {
     pub overcommit: u32,
 
     /// With how many others a unit shares segments, unless there are fewer: a
-    /// larger number mends faster, and loses more often when several units die at
+    /// larger number repairs faster, and loses more often when several units die at
     /// once. It counts for units that are added from then on.
     #[arg(long, value_name = "N", default_value_t = control::control::SCATTER_WIDTH as u16,
           value_parser = clap::value_parser!(u16).range(1..=1024))]

@@ -50,15 +50,15 @@ pub struct RelayArguments {
     )]
     pub flush: Flush,
 
-    /// A policy, whose boxes requests go through before they reach the journal and the
+    /// A policy, whose filters requests go through before they reach the journal and the
     /// server.
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
 
-    /// What those boxes have: keys, each in a private file DIR/keys/NAME, programs, each as
+    /// What those filters have: keys, each in a private file DIR/keys/NAME, programs, each as
     /// DIR/programs/NAME.toml says, and in DIR/state what they have to know after a crash.
     #[arg(long, value_name = "DIR")]
-    pub box_dir: Option<PathBuf>,
+    pub filter_dir: Option<PathBuf>,
 
     /// Which volume this is, for the policy. [default: the export's name]
     #[arg(long, value_name = "NAME")]
@@ -68,7 +68,7 @@ pub struct RelayArguments {
     #[arg(long, value_name = "NAME")]
     pub vm: Option<String>,
 
-    /// Whose it is, for what boxes tell of it.
+    /// Whose it is, for what filters tell of it.
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
 }

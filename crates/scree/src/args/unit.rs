@@ -7,7 +7,7 @@ use base::SegmentId;
 use clap::{Args, Subcommand};
 
 use super::process::MonitorArguments;
-use super::{EnrolArguments, address};
+use super::{JoinArguments, address};
 use crate::moment;
 
 /// A verb of the noun, or, without one, a daemon that runs.
@@ -24,7 +24,7 @@ pub struct UnitArguments {
 #[derive(Args)]
 #[command(next_help_heading = "Options of a daemon")]
 pub struct DaemonArguments {
-    /// Run the daemon of the unit in D, once it is enrolled, and let hosts in
+    /// Run the daemon of the unit in D, once it is joined, and let hosts in
     /// here.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen: Option<SocketAddr>,
@@ -150,7 +150,7 @@ pub enum UnitCommand {
     },
     /// Let units take over from those that have more.
     Rebalance,
-    /// List what is mended, or waits for it.
+    /// List what is repaired, or waits for it.
     Tasks,
     /// Make the party of a unit daemon, and hand out its first token.
     Create {
@@ -183,11 +183,11 @@ pub enum UnitCommand {
         /// Its name.
         name: String,
     },
-    /// Enrol this machine, with a token: `scree unit --listen` can be started
+    /// Join this machine, with a token: `scree unit --listen` can be started
     /// then.
-    Enrol {
+    Join {
         #[command(flatten)]
-        enrol: EnrolArguments,
+        join: JoinArguments,
     },
     /// Bring back what hosts have freed, deleted or replaced on the unit of the daemon
     /// in D, on its machine and while it does not run: as far as that is still kept.
@@ -233,9 +233,9 @@ mod tests {
             assert!(command.is_some(), "{verb}");
             assert!(unit(verb).is_none(), "{verb} of whom?");
         }
-        let enrol = "enrol https://c1:8443 --token t --authority sha256:a";
-        let enrol = unit(enrol).expect("a command").command;
-        assert!(matches!(enrol, Some(UnitCommand::Enrol { .. })));
+        let join = "join https://c1:8443 --token t --authority sha256:a";
+        let join = unit(join).expect("a command").command;
+        assert!(matches!(join, Some(UnitCommand::Join { .. })));
     }
 
     #[test]

@@ -262,7 +262,7 @@ fn show(attachment: &Attachment) -> String {
         row("reason", reason.clone());
     }
     if let Some(problem) = &attachment.chain_problem {
-        row("boxes", format!("not as its chain says: {problem}"));
+        row("filters", format!("not as its chain says: {problem}"));
     }
     if let Some(note) = &attachment.note {
         row("note", note.clone());

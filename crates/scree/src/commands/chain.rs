@@ -3,7 +3,7 @@
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use api::types::{ApplyChain, Chain, ChainBox, ChainUse};
+use api::types::{ApplyChain, Chain, ChainFilter, ChainUse};
 use world::host;
 use world::real::RealDisk;
 
@@ -41,13 +41,13 @@ impl Session {
     async fn delete_chain(&self, which: &WhichChain, no_wait: bool) -> Result<(), Failure> {
         let chain = self.chain_of(which).await?;
         let wait = if no_wait { 0 } else { WAIT_SECONDS };
-        let progress = Progress::start("exchanging boxes".to_owned());
+        let progress = Progress::start("exchanging filters".to_owned());
         let path = format!("/v1/chains/{}?wait={wait}", chain.id);
         let chain: Chain = self.client.delete(&path).await?;
         drop(progress);
         print(self.format, &chain, |chain| {
             let (id, volume) = (&chain.id, &chain.volume);
-            format!("{id} is no more; {volume} has no boxes{}\n", in_vm(chain))
+            format!("{id} is no more; {volume} has no filters{}\n", in_vm(chain))
         })?;
         match chain.attachments.first() {
             Some(one) if !no_wait && !self.is_dry_run => Err(Failure::new(format!(
@@ -63,7 +63,7 @@ impl Session {
     async fn apply_chain(&self, file: &Path, no_wait: bool) -> Result<(), Failure> {
         let policy = read(file)?;
         let wait = if no_wait { 0 } else { WAIT_SECONDS };
-        let progress = Progress::start("exchanging boxes".to_owned());
+        let progress = Progress::start("exchanging filters".to_owned());
         let path = format!("/v1/chains?wait={wait}");
         let chain: Chain = self.client.post(&path, &ApplyChain { policy }).await?;
         drop(progress);
@@ -113,8 +113,8 @@ impl Session {
 
 /// Why an attachment is not served as its volume's chain says.
 fn why_not(one: &ChainUse) -> String {
-    let silent = || format!("its host has not answered after {WAIT_SECONDS} s");
-    one.problem.clone().unwrap_or_else(silent)
+    let unresponsive = || format!("its host has not answered after {WAIT_SECONDS} s");
+    one.problem.clone().unwrap_or_else(unresponsive)
 }
 
 fn read(file: &Path) -> Result<String, Failure> {
@@ -138,8 +138,8 @@ fn in_vm(chain: &Chain) -> String {
     vm.unwrap_or_default()
 }
 
-fn boxes(chain: &Chain) -> String {
-    let names = chain.boxes.iter().map(|one| match one.name == one.kind {
+fn filters(chain: &Chain) -> String {
+    let names = chain.filters.iter().map(|one| match one.name == one.kind {
         true => one.name.clone(),
         false => format!("{} ({})", one.name, one.kind),
     });
@@ -147,8 +147,8 @@ fn boxes(chain: &Chain) -> String {
 }
 
 /// Where those run that do not run in the agent, a line for each.
-fn elsewhere(boxes: &[ChainBox]) -> String {
-    let elsewhere = boxes
+fn elsewhere(filters: &[ChainFilter]) -> String {
+    let elsewhere = filters
         .iter()
         .filter(|one| !matches!(&*one.runs, "" | "inline"));
     let lines = elsewhere.map(|one| {
@@ -165,7 +165,7 @@ fn elsewhere(boxes: &[ChainBox]) -> String {
 
 fn list(chains: &[Chain], is_own: bool) -> String {
     let mut table = Table::new(&[
-        "ID", "VOLUME", "VM", "REVISION", "BOXES", "IN USE", "CHANGED",
+        "ID", "VOLUME", "VM", "REVISION", "FILTERS", "IN USE", "CHANGED",
     ]);
     for chain in chains {
         let revision = Some(chain.revision);
@@ -176,7 +176,7 @@ fn list(chains: &[Chain], is_own: bool) -> String {
             spelt(chain.owner.as_ref(), &chain.volume, is_own),
             or_dash(chain.vm.as_deref()),
             chain.revision.to_string(),
-            boxes(chain),
+            filters(chain),
             format!("{in_use} of {}", uses.len()),
             time(&chain.changed),
         ]);
@@ -196,8 +196,8 @@ fn shown(chain: &Chain) -> String {
             .unwrap_or_default(),
         chain.revision,
         time(&chain.changed),
-        boxes(chain),
-        elsewhere(&chain.boxes),
+        filters(chain),
+        elsewhere(&chain.filters),
     );
     for one in &chain.attachments {
         let vm = one.vm.as_deref().unwrap_or("exported");
@@ -254,15 +254,16 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shown_where_boxes_run_and_what_the_disk_does_without_them() {
-        let one = |name: &str, runs: &str, at: Option<&str>, on_failure: Option<&str>| ChainBox {
-            name: name.to_owned(),
-            kind: "monitor".to_owned(),
-            runs: runs.to_owned(),
-            at: at.map(str::to_owned),
-            on_failure: on_failure.map(str::to_owned),
-        };
-        let boxes = [
+    fn it_is_shown_where_filters_run_and_what_the_disk_does_without_them() {
+        let one =
+            |name: &str, runs: &str, at: Option<&str>, on_failure: Option<&str>| ChainFilter {
+                name: name.to_owned(),
+                kind: "monitor".to_owned(),
+                runs: runs.to_owned(),
+                at: at.map(str::to_owned),
+                on_failure: on_failure.map(str::to_owned),
+            };
+        let filters = [
             one("a", "inline", None, None),
             one("b", "process", None, Some("fail-closed")),
             one("c", "machine", Some("10.0.0.7:10810"), Some("bypass")),
@@ -270,7 +271,7 @@ mod tests {
             one("d", "", None, None),
         ];
         assert_eq!(
-            elsewhere(&boxes),
+            elsewhere(&filters),
             "  b: process; the disk fails without it\n  \
              c: machine 10.0.0.7:10810; the disk goes on without it\n"
         );

@@ -76,9 +76,9 @@ fn load(path: &Path) -> Result<(Calibration, Option<String>), Failure> {
 }
 
 /// That a calibration tells little.
-fn doubtful(place: PlaceKind, cipher: Cipher, doubt: &str) -> String {
+fn suspect(place: PlaceKind, cipher: Cipher, suspicion: &str) -> String {
     format!(
-        "{place} with {cipher}: {doubt}; calibrate when nothing else runs, with more --rounds or \
+        "{place} with {cipher}: {suspicion}; calibrate when nothing else runs, with more --rounds or \
          --bytes"
     )
 }

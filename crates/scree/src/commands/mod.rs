@@ -23,7 +23,7 @@ mod volume;
 
 pub use cache::run_cache;
 pub use cost::run_cost;
-pub use party::{enrol_host, enrol_unit, login};
+pub use party::{join_host, join_unit, login};
 pub use privacy::run_privacy;
 pub use restoring::restore_unit;
 

@@ -62,7 +62,7 @@ impl Session {
                      where it is"
                 ),
                 None => format!(
-                    "volume {volume:?} is not attached: its boxes tell something while it is"
+                    "volume {volume:?} is not attached: its filters tell something while it is"
                 ),
             })),
         }

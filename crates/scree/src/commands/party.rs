@@ -1,5 +1,5 @@
 //! `scree user`, `scree host`, `scree whoami`, `scree audit`, `scree login`; and
-//! how hosts and unit daemons enrol.
+//! how hosts and unit daemons join.
 
 use std::path::{Path, PathBuf};
 
@@ -10,13 +10,13 @@ use serde::Serialize;
 use world::{World, host};
 
 use super::{Failure, Session, or_dash, segment};
-use crate::args::{EnrolArguments, HostCommand, LoginArguments, PartyCommand};
+use crate::args::{HostCommand, JoinArguments, LoginArguments, PartyCommand};
 use crate::output::{Format, Table, print, print_notice};
 use crate::profiles::{self, Profiles};
 use crate::tls_files::read_pem;
 use crate::up::identity_of;
 
-/// What whoever enrols is given.
+/// What whoever joins is given.
 #[derive(Serialize)]
 struct Invitation {
     #[serde(flatten)]
@@ -32,17 +32,15 @@ impl Session {
 
     pub(super) async fn host(&self, command: HostCommand) -> Result<(), Failure> {
         match command {
-            HostCommand::Party(command) => self.party("hosts", "scree host enrol", command).await,
-            HostCommand::Enrol { .. } => {
-                Err(Failure::new("a host enrols without asking as a user"))
-            }
+            HostCommand::Party(command) => self.party("hosts", "scree host join", command).await,
+            HostCommand::Join { .. } => Err(Failure::new("a host joins without asking as a user")),
         }
     }
 
     pub(super) async fn party(
         &self,
         kind: &str,
-        enrol: &str,
+        join: &str,
         command: PartyCommand,
     ) -> Result<(), Failure> {
         let shown = |party: &Party| list(std::slice::from_ref(party));
@@ -66,9 +64,9 @@ impl Session {
                 if self.is_dry_run {
                     return Ok(print(self.format, &party, shown)?);
                 }
-                self.invite(kind, enrol, &name).await
+                self.invite(kind, join, &name).await
             }
-            PartyCommand::Token { name } => self.invite(kind, enrol, &name).await,
+            PartyCommand::Token { name } => self.invite(kind, join, &name).await,
             PartyCommand::Disable { name } => {
                 let path = format!("/v1/{kind}/{}/disable", segment(&name)?);
                 let party: Party = self.client.post(&path, &()).await?;
@@ -82,14 +80,14 @@ impl Session {
         }
     }
 
-    async fn invite(&self, kind: &str, enrol: &str, name: &str) -> Result<(), Failure> {
+    async fn invite(&self, kind: &str, join: &str, name: &str) -> Result<(), Failure> {
         let path = format!("/v1/{kind}/{}/token", segment(name)?);
         let token: Token = self.client.post(&path, &()).await?;
         let urls = self.client.urls();
         let urls = urls.unwrap_or_else(|| "https://CONTROLLER:PORT".to_owned());
         let invitation = Invitation {
             command: format!(
-                "{enrol} {urls} --token {} --authority {}",
+                "{join} {urls} --token {} --authority {}",
                 token.token, token.authority
             ),
             token,
@@ -123,7 +121,7 @@ pub fn login(
     arguments: &LoginArguments,
 ) -> Result<(), Failure> {
     let profiles = Profiles::of_user()?;
-    let made = enrolled(&arguments.enrol)?;
+    let made = joined(&arguments.join)?;
     check_kind(&made, Kind::User)?;
     let path = profiles.keep(profile, &made)?;
     tell(format, &made, &path)?;
@@ -142,37 +140,29 @@ pub fn login(
     Ok(())
 }
 
-/// `scree host enrol`.
-pub fn enrol_host(
-    folder: &Path,
-    format: Format,
-    arguments: &EnrolArguments,
-) -> Result<(), Failure> {
-    enrol_as(Kind::Host, folder, format, arguments)
+/// `scree host join`.
+pub fn join_host(folder: &Path, format: Format, arguments: &JoinArguments) -> Result<(), Failure> {
+    join_as(Kind::Host, folder, format, arguments)
 }
 
-/// `scree unit enrol`.
-pub fn enrol_unit(
-    folder: &Path,
-    format: Format,
-    arguments: &EnrolArguments,
-) -> Result<(), Failure> {
+/// `scree unit join`.
+pub fn join_unit(folder: &Path, format: Format, arguments: &JoinArguments) -> Result<(), Failure> {
     if arguments.cert.is_some() {
         return Err(Failure::new(
-            "hosts know a unit daemon by a certificate of the cluster's own authority: enrol it \
+            "hosts know a unit daemon by a certificate of the cluster's own authority: join it \
              with a token",
         ));
     }
-    enrol_as(Kind::Unit, folder, format, arguments)
+    join_as(Kind::Unit, folder, format, arguments)
 }
 
-/// Enrols this machine as somebody of this kind, who is kept in `folder`, unless
+/// Joins this machine as somebody of this kind, who is kept in `folder`, unless
 /// that is another kind's.
-fn enrol_as(
+fn join_as(
     kind: Kind,
     folder: &Path,
     format: Format,
-    arguments: &EnrolArguments,
+    arguments: &JoinArguments,
 ) -> Result<(), Failure> {
     let world = World::real(1);
     host::make_folders(&*world.disk, folder)?;
@@ -187,7 +177,7 @@ fn enrol_as(
             there.subject
         )));
     }
-    let made = enrolled(arguments)?;
+    let made = joined(arguments)?;
     check_kind(&made, kind)?;
     if kind == Kind::Unit
         && let Ok(there) = Profile::read(&world, &path)
@@ -223,7 +213,7 @@ fn check_kind(made: &Profile, kind: Kind) -> Result<(), Failure> {
     )))
 }
 
-fn enrolled(arguments: &EnrolArguments) -> Result<Profile, Failure> {
+fn joined(arguments: &JoinArguments) -> Result<Profile, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -240,9 +230,9 @@ fn enrolled(arguments: &EnrolArguments) -> Result<Profile, Failure> {
             (Some(ca), _, _, Some(cert), Some(key)) => {
                 Profile::bring(&world, urls, ca, (&cert, &key)).await
             }
-            (Some(ca), Some(token), _, _, _) => Profile::enrol_trusting(urls, token, ca).await,
+            (Some(ca), Some(token), _, _, _) => Profile::join_trusting(urls, token, ca).await,
             (None, Some(token), Some(authority), _, _) => {
-                Profile::enrol(urls, token, authority).await
+                Profile::join(urls, token, authority).await
             }
             // The command line's own rules leave nothing else.
             _ => unreachable!("a token or a certificate, and whom to trust"),
@@ -254,7 +244,7 @@ fn enrolled(arguments: &EnrolArguments) -> Result<Profile, Failure> {
 
 /// What somebody has become.
 #[derive(Serialize)]
-struct Enrolled<'a> {
+struct Joined<'a> {
     subject: &'a str,
     urls: &'a [String],
     expires: &'a str,
@@ -262,18 +252,18 @@ struct Enrolled<'a> {
 }
 
 fn tell(format: Format, profile: &Profile, path: &Path) -> Result<(), Failure> {
-    let enrolled = Enrolled {
+    let joined = Joined {
         subject: &profile.subject,
         urls: &profile.urls,
         expires: &profile.expires,
         file: path.display().to_string(),
     };
-    Ok(print(format, &enrolled, |enrolled| {
+    Ok(print(format, &joined, |joined| {
         format!(
             "{} at {}, kept in {}\n",
-            enrolled.subject,
-            enrolled.urls.join(", "),
-            enrolled.file
+            joined.subject,
+            joined.urls.join(", "),
+            joined.file
         )
     })?)
 }

@@ -30,11 +30,11 @@ const TRIALS_AT_ONCE: u32 = 16;
 /// There are so many tasks at most, each of which has its own means.
 const TASKS_MAX: u32 = 1024;
 
-/// What leaks with some units captured, of blocks of one size. Bytes and files are means.
+/// What leaks with some units compromised, of blocks of one size. Bytes and files are means.
 #[derive(Serialize)]
 struct Leak {
     block_bytes: u64,
-    captured: u32,
+    compromised: u32,
     /// Which part of all bytes is in files that leak as a whole, of 1.
     leak_ratio: f64,
     /// By trial: the true mean is not further away in 95 of 100 cases.
@@ -69,7 +69,7 @@ pub fn run_privacy(format: Format, command: ModelCommand) -> Result<(), Failure>
     };
     let placement = case.placement();
     // Before files are looked for, which may take its time, as what is drawn at last may.
-    let shares = shares(&case.captured.0, placement)?;
+    let shares = shares(&case.compromised.0, placement)?;
     if let Some(path) = &case.plot {
         check_picture(path, case)?;
     }
@@ -81,7 +81,7 @@ pub fn run_privacy(format: Format, command: ModelCommand) -> Result<(), Failure>
             None => Vec::new(),
         };
         let classes = files.classes(block_bytes);
-        for (captured, shares) in case.captured.0.iter().zip(&shares) {
+        for (compromised, shares) in case.compromised.0.iter().zip(&shares) {
             let found = match case.sealed {
                 true => Estimate {
                     files_all: files.lengths().len() as u64,
@@ -91,8 +91,8 @@ pub fn run_privacy(format: Format, command: ModelCommand) -> Result<(), Failure>
                 false => estimate(&classes, shares),
             };
             let map_ratio = if case.sealed { 0.0 } else { shares.leaks(1) };
-            let simulated = simulated.get(*captured as usize);
-            let case = (block_bytes, *captured);
+            let simulated = simulated.get(*compromised as usize);
+            let case = (block_bytes, *compromised);
             results.push(Leak::of(case, &found, map_ratio, simulated));
         }
     }
@@ -112,11 +112,11 @@ pub fn run_privacy(format: Format, command: ModelCommand) -> Result<(), Failure>
     }
 }
 
-/// For each count of captured units.
+/// For each count of compromised units.
 fn shares(counts: &[u32], placement: Placement) -> Result<Vec<Shares>, Failure> {
     let progress = Progress::bar("equations", counts.len() as u64);
-    let of_count = |captured: &u32| {
-        let shares = placement.shares(*captured).map_err(refused);
+    let of_count = |compromised: &u32| {
+        let shares = placement.shares(*compromised).map_err(refused);
         progress.more(1);
         shares
     };
@@ -141,7 +141,7 @@ fn refused(error: impl std::fmt::Display) -> Failure {
 impl Leak {
     /// As the equations have it, but for what trials have found.
     fn of(
-        (block_bytes, captured): (u64, u32),
+        (block_bytes, compromised): (u64, u32),
         found: &Estimate,
         map_ratio: f64,
         trials: Option<&Mean>,
@@ -150,7 +150,7 @@ impl Leak {
         let bytes = trials.map_or(found.bytes, Mean::mean);
         Self {
             block_bytes,
-            captured,
+            compromised,
             leak_ratio: bytes / all,
             leak_ratio_within: trials.map(|mean| mean.within() / all),
             leaked_bytes: bytes,
@@ -162,7 +162,7 @@ impl Leak {
     }
 }
 
-/// How many bytes leak with 0, 1 … captured units.
+/// How many bytes leak with 0, 1 … compromised units.
 fn simulate(
     arguments: &PrivacySimulateArguments,
     placement: Placement,
@@ -170,7 +170,7 @@ fn simulate(
     block_bytes: u64,
 ) -> Result<Vec<Mean>, Failure> {
     let case = &arguments.case;
-    let most = case.captured.0.last().copied().unwrap_or(0);
+    let most = case.compromised.0.last().copied().unwrap_or(0);
     if case.sealed {
         let mut none = Mean::default();
         (0..arguments.trials).for_each(|_| none.add(0.0));
@@ -243,7 +243,7 @@ fn shown(leaks: &Leaks) -> String {
     if sizes.len() > 1 {
         heads.push("BLOCKS");
     }
-    heads.extend(["CAPTURED", "LEAKS"]);
+    heads.extend(["COMPROMISED", "LEAKS"]);
     if leaks.trials.is_some() {
         heads.push("WITHIN");
     }
@@ -254,7 +254,7 @@ fn shown(leaks: &Leaks) -> String {
         if sizes.len() > 1 {
             row.push(exact_bytes(leak.block_bytes));
         }
-        row.extend([leak.captured.to_string(), percent(leak.leak_ratio)]);
+        row.extend([leak.compromised.to_string(), percent(leak.leak_ratio)]);
         row.extend(
             leak.leak_ratio_within
                 .map(|within| format!("± {}", percent(within))),
@@ -287,19 +287,27 @@ fn shown(leaks: &Leaks) -> String {
 
 /// What can be known of a picture before it is drawn.
 fn check_picture(path: &Path, case: &CaseArguments) -> Result<(), Failure> {
-    if case.captured.0.iter().all(|captured| *captured == 0) {
+    if case
+        .compromised
+        .0
+        .iter()
+        .all(|compromised| *compromised == 0)
+    {
         return Err(failed(
             path,
-            "with no captured unit there is nothing to draw",
+            "with no compromised unit there is nothing to draw",
         ));
     }
     let units = case.site.units;
     let points = case.marks.iter().flat_map(|mark| &mark.points);
-    if let Some((captured, _)) = points.max_by_key(|(captured, _)| *captured)
-        && *captured > units
+    if let Some((compromised, _)) = points.max_by_key(|(compromised, _)| *compromised)
+        && *compromised > units
     {
-        let captured = *captured;
-        return Err(refused(PlacementError::ManyCaptured { captured, units }));
+        let compromised = *compromised;
+        return Err(refused(PlacementError::ManyCompromised {
+            compromised,
+            units,
+        }));
     }
     let files = &case.site.files;
     check_place(path, &files.list)?;
@@ -320,9 +328,9 @@ fn draw(path: &Path, case: &CaseArguments, leaks: &Leaks) -> Result<(), Failure>
         Spread::Erasure { data, parity } => format!("{data}+{parity}"),
     };
     let line = |block_bytes: u64| {
-        let is_here = |leak: &&Leak| leak.block_bytes == block_bytes && leak.captured > 0;
+        let is_here = |leak: &&Leak| leak.block_bytes == block_bytes && leak.compromised > 0;
         let points = leaks.results.iter().filter(is_here);
-        let points = points.map(|leak| (f64::from(leak.captured), 100.0 * leak.leak_ratio));
+        let points = points.map(|leak| (f64::from(leak.compromised), 100.0 * leak.leak_ratio));
         Series {
             name: format!("{spread}, blocks of {}", exact_bytes(block_bytes)),
             points: points.collect(),
@@ -338,8 +346,8 @@ fn draw(path: &Path, case: &CaseArguments, leaks: &Leaks) -> Result<(), Failure>
         }
     };
     let chart = Chart {
-        title: "What leaks of files when units are captured".to_owned(),
-        x: format!("captured units of {}", leaks.units),
+        title: "What leaks of files when units are compromised".to_owned(),
+        x: format!("compromised units of {}", leaks.units),
         y: "bytes in files that leak, %".to_owned(),
         series: block_sizes(case).into_iter().map(line).collect(),
         marks: case.marks.iter().map(marked).collect(),

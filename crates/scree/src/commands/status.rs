@@ -32,10 +32,10 @@ fn show(status: &Status) -> String {
     row("on units", bytes(status.bytes));
     row("in journals", bytes(status.journal_used_bytes));
     row("pending frees", status.pending_frees.to_string());
-    if status.thin_blocks > 0 {
+    if status.degraded_blocks > 0 {
         row(
             "with few copies",
-            format!("up to {} blocks", status.thin_blocks),
+            format!("up to {} blocks", status.degraded_blocks),
         );
     }
     let mut text = table.to_string();

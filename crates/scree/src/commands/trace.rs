@@ -1,11 +1,11 @@
-//! `scree trace`: what a box has recorded, from the folder of the volume's host.
+//! `scree trace`: what a filter has recorded, from the folder of the volume's host.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use api::types::Volume;
 use base::VolumeId;
-use chain::boxes::TRACE_SUFFIX;
+use chain::filters::TRACE_SUFFIX;
 use serde_json::json;
 use trace::{IOLOG_HEAD, Record, Trace, iolog_file, iolog_line};
 use world::{Disk, OpenMode, World};
@@ -36,7 +36,7 @@ impl Session {
         };
         if !chain_policy::is_name(&arguments.name) {
             return Err(Failure::new(format!(
-                "no box is named {:?}",
+                "no filter is named {:?}",
                 arguments.name
             )));
         }
@@ -56,11 +56,11 @@ impl Session {
         if files.is_empty() {
             let there = names(&*disk, &folder)?;
             let hint = match there.is_empty() {
-                true => "no box of this volume has recorded anything on this host".to_owned(),
+                true => "no filter of this volume has recorded anything on this host".to_owned(),
                 false => format!("there are traces of: {}", there.join(", ")),
             };
             return Err(Failure::new(format!(
-                "there is no {}; {hint}. A box that records writes what it has once a second",
+                "there is no {}; {hint}. A filter that records writes what it has once a second",
                 newest.display()
             )));
         }
@@ -91,7 +91,7 @@ impl Session {
     }
 }
 
-/// The boxes that have recorded something, by their names.
+/// The filters that have recorded something, by their names.
 fn names(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, Failure> {
     let entries = match disk.list(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),

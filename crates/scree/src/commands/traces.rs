@@ -75,7 +75,7 @@ pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
     }
     let ([path], [bytes]) = (paths, &files[..]) else {
         return Err(Failure::new(
-            "of several files all have to be of one box `trace`; of other traces give one",
+            "of several files all have to be of one filter `trace`; of other traces give one",
         ));
     };
     // The name of a process may be cut within a character.

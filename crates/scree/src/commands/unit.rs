@@ -1,7 +1,7 @@
 //! `scree unit`, but for the daemon itself.
 
 use api::types::{
-    AddUnit, DrainUnits, MendTask, RemoveUnit, Scrub, SetZone, Unit, UnitMoved, UnitZone,
+    AddUnit, DrainUnits, RemoveUnit, RepairTask, Scrub, SetZone, Unit, UnitMoved, UnitZone,
     UnitsWanted,
 };
 use base::size::about_bytes as bytes;
@@ -13,7 +13,7 @@ use crate::output::{Table, print};
 impl Session {
     pub(super) async fn unit(&self, command: Option<UnitCommand>) -> Result<(), Failure> {
         match command {
-            None | Some(UnitCommand::Enrol { .. } | UnitCommand::Restore(_)) => Err(Failure::new(
+            None | Some(UnitCommand::Join { .. } | UnitCommand::Restore(_)) => Err(Failure::new(
                 "what is done on a daemon's own machine is not asked for as a user",
             )),
             Some(UnitCommand::Create { name, zone }) => {
@@ -78,7 +78,7 @@ impl Session {
             }
             Some(UnitCommand::Rebalance) => self.begin("/v1/units/rebalance", &()).await,
             Some(UnitCommand::Tasks) => {
-                let tasks: Vec<MendTask> = self.client.get("/v1/units/tasks").await?;
+                let tasks: Vec<RepairTask> = self.client.get("/v1/units/tasks").await?;
                 Ok(print(self.format, &tasks, |tasks| list_tasks(tasks))?)
             }
             Some(UnitCommand::List) => {
@@ -115,7 +115,7 @@ impl Session {
     }
 
     async fn daemon(&self, command: PartyCommand) -> Result<(), Failure> {
-        self.party("daemons", "scree unit enrol", command).await
+        self.party("daemons", "scree unit join", command).await
     }
 }
 
@@ -148,7 +148,7 @@ fn kept_text(kept: &UnitMoved) -> String {
     )
 }
 
-fn list_tasks(tasks: &[MendTask]) -> String {
+fn list_tasks(tasks: &[RepairTask]) -> String {
     let mut table = Table::new(&["COPYSET", "FILLING", "LEAVING", "HOST", "SEGMENTS"]);
     let mut problems = String::new();
     for task in tasks {

@@ -17,13 +17,13 @@
 //! What standard output or standard error do not take is lost, and the service
 //! goes on.
 
-mod box_process;
-mod box_server;
+mod filter_process;
+mod filter_server;
 mod folder;
 mod parts;
 mod readiness;
 mod relay;
-mod relay_boxes;
+mod relay_filters;
 mod renewal;
 mod serving;
 mod settings;
@@ -46,8 +46,8 @@ use folder::check_folder;
 use serving::serve;
 use settings::{Identity, Settings, UNITS_DEFAULT, agent_settings, control_settings, database};
 
-pub use box_process::run_box_process;
-pub use box_server::run_box_server;
+pub use filter_process::run_filter_process;
+pub use filter_server::run_filter_server;
 pub use relay::run_relay;
 pub use settings::{check_private, given_passphrase, identity_of};
 pub use unit::run_unit;
@@ -152,7 +152,7 @@ fn begin(
     check_folder(folder)?;
     let ended = runtime.block_on(serve(world, settings));
     // What has to be finished has been waited for. Threads that are still at work for
-    // cleaning or mending would stumble over its end.
+    // cleaning or repair would stumble over its end.
     std::mem::forget(runtime);
     ended
 }

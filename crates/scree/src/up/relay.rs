@@ -2,7 +2,7 @@
 //! until SIGTERM, SIGINT or SIGQUIT.
 //!
 //! ```text
-//!  client ── NBD ──▶ frontend ─▶ [boxes of the policy] ─▶ [journal] ─▶ NBD client ── NBD ──▶ server
+//!  client ── NBD ──▶ frontend ─▶ [filters of the policy] ─▶ [journal] ─▶ NBD client ── NBD ──▶ server
 //! ```
 //!
 //! A connection to the server that is lost is made again, and requests wait for it.
@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use base::checksum::crc32c;
 use base::{BlockDevice as _, NbdUri};
-use chain::boxes::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
-use chain::{Attribution, Chain, Exchange, ExchangeError, MiddleBox, SizeRule, build};
-use chain_policy::{BoxKind, BoxPolicy, Policy};
+use chain::filters::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
+use chain::{Attribution, Chain, Exchange, ExchangeError, Filter, SizeRule, build};
+use chain_policy::{FilterKind, FilterPolicy, Policy};
 use nbd::client::{Broken, ClientOptions, ClientTls, NbdClient, Reconnect, Target};
 use nbd::{
     ExportOptions, ExportTable, ExportThread, ListenOptions, Server, ServerOptions, Watcher,
@@ -26,7 +26,7 @@ use world::{Wake, World, host};
 
 use super::prepare;
 use super::readiness::{announce, tell_init};
-use super::relay_boxes::{Boxes, policy_of};
+use super::relay_filters::{Filters, policy_of};
 use crate::args::{Flush, RelayArguments, RelayTarget};
 use crate::commands::Failure;
 use crate::signals::Ends;
@@ -60,8 +60,8 @@ type Relayed = Chain<NbdClient>;
 enum Unopened {
     #[error("the server cannot be used")]
     Server(#[from] Broken),
-    #[error("the boxes cannot be used")]
-    Boxes(#[from] ExchangeError),
+    #[error("the filters cannot be used")]
+    Filters(#[from] ExchangeError),
     #[error("--journal {folder}: {why}{}", size_hint(why))]
     Journal { folder: String, why: String },
     #[error("nothing can be waited for")]
@@ -80,8 +80,8 @@ fn size_hint(why: &str) -> &'static str {
 }
 
 fn has_journal(policy: &Policy) -> bool {
-    let is_one = |one: &BoxPolicy| matches!(one.kind, BoxKind::Journal(_));
-    policy.boxes.iter().any(is_one)
+    let is_one = |one: &FilterPolicy| matches!(one.kind, FilterKind::Journal(_));
+    policy.filters.iter().any(is_one)
 }
 
 /// Runs `scree relay`.
@@ -90,7 +90,7 @@ pub fn run_relay(arguments: &RelayArguments) -> Result<(), Failure> {
     runtime.block_on(serve(&world, arguments))
 }
 
-/// The boxes that somebody wrote down, if they are for this.
+/// The filters that somebody wrote down, if they are for this.
 fn policy(
     world: &World,
     arguments: &RelayArguments,
@@ -129,17 +129,17 @@ fn lock(world: &World, folder: &Path) -> Result<File, Failure> {
     }
 }
 
-/// Connects, and opens the boxes. In the thread that will serve them.
+/// Connects, and opens the filters. In the thread that will serve them.
 fn open(
     client: NbdClient,
-    mut boxes: Vec<Box<dyn MiddleBox>>,
+    mut filters: Vec<Box<dyn Filter>>,
     journal: Option<JournalConfig>,
     world: &World,
     (wake, watcher): (Wake, &Watcher),
 ) -> Result<Relayed, Unopened> {
     let client = client.opened()?;
     // It is the lowest one.
-    let journal_at = boxes.len();
+    let journal_at = filters.len();
     let journal_in = journal.as_ref().map(|config| {
         let folder = config.path.parent().unwrap_or(&config.path);
         folder.display().to_string()
@@ -149,16 +149,16 @@ fn open(
             block_min: client.block_min(),
             ..config
         };
-        boxes.push(Box::new(Journal::new(config, world.clone(), wake.clone())));
+        filters.push(Box::new(Journal::new(config, world.clone(), wake.clone())));
     }
     let mut chain = Chain::new(client, Arc::clone(&world.clock), wake);
-    if boxes.is_empty() {
+    if filters.is_empty() {
         return Ok(chain);
     }
     chain.set_open_within(OPEN_WITHIN);
     let (tell, told) = mpsc::channel();
     chain.exchange(Exchange {
-        boxes,
+        filters,
         rule: SizeRule::First,
         told: Box::new(move |ended| drop(tell.send(ended))),
     });
@@ -167,7 +167,9 @@ fn open(
         if let Ok(ended) = told.try_recv() {
             return match (ended, journal_in) {
                 (Ok(()), _) => Ok(chain),
-                (Err(ExchangeError::Box { at, reason: why }), Some(folder)) if at == journal_at => {
+                (Err(ExchangeError::Filter { at, reason: why }), Some(folder))
+                    if at == journal_at =>
+                {
                     Err(Unopened::Journal { folder, why })
                 }
                 (Err(error), _) => Err(error.into()),
@@ -196,9 +198,9 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
             Some(lock(world, folder)?),
         ),
     };
-    // What boxes keep is of one disk, too.
+    // What filters keep is of one disk, too.
     let state = arguments
-        .box_dir
+        .filter_dir
         .as_ref()
         .map(|folder| folder.join("state"));
     let _state_locked = match (&state, &policy) {
@@ -216,13 +218,13 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
         volume: volume.to_owned(),
         volume_id: None,
     };
-    let given = Boxes::new(world, arguments.box_dir.as_deref(), Path::new(""), whose)?;
+    let given = Filters::new(world, arguments.filter_dir.as_deref(), Path::new(""), whose)?;
     let thread = tokio::task::block_in_place(|| {
         ExportThread::spawn_watching(export_options, move |wake: Wake, watcher: Watcher| {
             let client = NbdClient::new(target, options, watcher.clone());
             let surroundings = given.surroundings(wake.clone(), &watcher);
-            let boxes = policy.map_or_else(Vec::new, |policy| build(&policy, &surroundings));
-            open(client, boxes, journal, &own, (wake, &watcher))
+            let filters = policy.map_or_else(Vec::new, |policy| build(&policy, &surroundings));
+            open(client, filters, journal, &own, (wake, &watcher))
         })
     });
     let thread = thread.map_err(|error| Failure::of(&error))?;

@@ -75,7 +75,7 @@ impl Identity {
     /// runtime that this is called in.
     pub fn read(world: &World, folder: &Path, kind: Kind) -> Result<Self, Failure> {
         let path = identity_of(folder);
-        let todo = format!("enrol this {kind} with `scree {kind} enrol`");
+        let todo = format!("join this {kind} with `scree {kind} join`");
         let mut profile = Profile::read(world, &path).map_err(|error| {
             let text = base::with_causes(&error);
             Failure::new(format!("{text}; {todo}"))
@@ -181,19 +181,19 @@ pub(super) fn agent_settings(
         key,
         keys_file: arguments.keys_file.clone(),
         allows_unsealed: false,
-        box_networks: arguments.box_networks.clone(),
-        box_program: Some(super::this_program()?),
-        box_memory: arguments.box_memory,
-        box_room: Room {
-            journal_bytes: arguments.box_journal,
-            trace_bytes: arguments.box_trace,
+        filter_networks: arguments.filter_networks.clone(),
+        filter_program: Some(super::this_program()?),
+        filter_memory: arguments.filter_memory,
+        filter_room: Room {
+            journal_bytes: arguments.filter_journal,
+            trace_bytes: arguments.filter_trace,
         },
         listen_nbd: arguments.listen_nbd,
         nbd_tls: tls(world, arguments)?,
         vm: VmOptions::default(),
         journals: None,
         vm_user: arguments.vm_user,
-        mend_bytes_per_second: arguments.mend_bytes_per_second.max(1),
+        repair_bytes_per_second: arguments.repair_bytes_per_second.max(1),
         cache: cache_settings(arguments)?,
         map_memory_bytes: arguments.map_memory,
         volume: VolumeConfig {

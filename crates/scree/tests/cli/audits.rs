@@ -144,7 +144,10 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
             number(&files["content"]["readable"]),
             expected.values().sum::<u64>()
         );
-        assert_eq!(number(&told["placement"]["captured"]), units.len() as u64);
+        assert_eq!(
+            number(&told["placement"]["compromised"]),
+            units.len() as u64
+        );
         // Of twenty audits one does not agree, by chance; of twenty thousand one is this far out.
         for ratio in ["less_ratio", "more_ratio"] {
             let ratio = told["predicted"][ratio].as_f64().expect("a number");

@@ -26,10 +26,10 @@ fn audit(state: &str) -> Value {
     let mut audit = json!({
         "id": ID, "volume": "vol-00000000000000001", "version": 1, "units": ["unit-1"],
         "placement": {
-            "units": 2, "captured": 1, "replicas": 1, "scatter_width": 8, "sets": 2,
+            "units": 2, "compromised": 1, "replicas": 1, "scatter_width": 8, "sets": 2,
             "block_size": 4096,
         },
-        "asker": "bob", "host": "h1", "state": state, "done_bytes": 4096, "all_bytes": 8192,
+        "principal": "bob", "host": "h1", "state": state, "done_bytes": 4096, "all_bytes": 8192,
         "created": "2026-01-31T09:30:00Z",
     });
     if state == "done" {

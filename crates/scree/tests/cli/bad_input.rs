@@ -57,7 +57,7 @@ fn usage_errors_are_told_from_failures() {
         ],
         &[
             "unit",
-            "enrol",
+            "join",
             "https://localhost:1",
             "--token",
             "x",

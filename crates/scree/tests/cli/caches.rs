@@ -79,10 +79,10 @@ fn a_log_of_fio_is_simulated_shown_and_drawn() {
     let text = format!("fio version 2 iolog\n{}", request.repeat(200));
     std::fs::write(&huge, text).expect("written");
     for (arguments, why) in [
-        (&["--trace", &picture][..], "it is no trace of a box"),
+        (&["--trace", &picture][..], "it is no trace of a filter"),
         (&["--trace", &log, "--plot", &log], "it is what is read"),
         (&["--trace", &huge], "it asks for more than"),
-        (&["--trace", &log, &picture], "all have to be of one box"),
+        (&["--trace", &log, &picture], "all have to be of one filter"),
         (&["--trace", "/nowhere/log"], "/nowhere/log"),
     ] {
         let said = simulate(arguments);
@@ -94,10 +94,10 @@ fn a_log_of_fio_is_simulated_shown_and_drawn() {
 }
 
 #[test]
-fn what_a_box_has_recorded_is_simulated() {
+fn what_a_filter_has_recorded_is_simulated() {
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "16M"]);
-    let said = host.apply_chain("disk", "[[box]]\nkind = 'trace'\nname = 'all'\n");
+    let said = host.apply_chain("disk", "[[filter]]\nkind = 'trace'\nname = 'all'\n");
     assert_eq!(said.code, 0, "{}", said.error);
     for _ in 0..3 {
         host.qemu_io("disk", &["read 0 1M"]);
@@ -134,7 +134,7 @@ pub fn file_of(site: &Site) -> Value {
 pub fn site_with_cache() -> (Site, [Process; 4], Vec<String>) {
     let (site, controller) = Site::new();
     let invited = site.locally(&["host", "add", "h1"]);
-    assert_eq!(site.enrol_host(&invited).code, 0);
+    assert_eq!(site.join_host(&invited).code, 0);
     let mut stores = Stores::new(&site, 2);
     let cache = site.text("cache");
     let options = [

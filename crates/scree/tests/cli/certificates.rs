@@ -123,7 +123,7 @@ fn an_operators_own_authority_does_for_controllers_users_and_hosts() {
     // A host serves volumes as any other.
     site.locally(&["host", "add", "h1"]);
     let folder = site.text("a");
-    let said = bring(&["host", "enrol", "--dir", &folder], "h1");
+    let said = bring(&["host", "join", "--dir", &folder], "h1");
     assert_eq!(said.code, 0, "{}", said.error);
     let agent = site.agent();
     alice(&["volume", "create", "disk", "--size", "64M"]);

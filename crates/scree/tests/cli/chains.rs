@@ -21,12 +21,12 @@ fn succeeds(uri: &str, commands: &[&str]) -> bool {
     said.code == 0 && !said.out.contains("failed") && !said.error.contains("error")
 }
 
-const SLOW: &str = "[[box]]\nkind = \"fault\"\ndelays_one_in = 3\ndelay_ms = 2\n";
-const LIMITED: &str = "[[box]]\nkind = \"rate\"\niops = 1000000\n";
-const BOTH: &str = "[[box]]\nkind = \"rate\"\niops = 1000000\n[[box]]\nkind = \"fault\"\n";
+const SLOW: &str = "[[filter]]\nkind = \"fault\"\ndelays_one_in = 3\ndelay_ms = 2\n";
+const LIMITED: &str = "[[filter]]\nkind = \"rate\"\niops = 1000000\n";
+const BOTH: &str = "[[filter]]\nkind = \"rate\"\niops = 1000000\n[[filter]]\nkind = \"fault\"\n";
 
 #[test]
-fn boxes_come_and_go_while_a_disk_is_written_and_no_request_is_lost() {
+fn filters_come_and_go_while_a_disk_is_written_and_no_request_is_lost() {
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "32M"]);
     let uri = uri(&host, "disk");
@@ -41,8 +41,8 @@ fn boxes_come_and_go_while_a_disk_is_written_and_no_request_is_lost() {
         .expect("fio is installed");
     let mut exchanges = 0;
     while fio.try_wait().expect("asked").is_none() || exchanges < 6 {
-        let boxes = [SLOW, LIMITED, BOTH][exchanges % 3];
-        let said = host.apply_chain("disk", boxes);
+        let filters = [SLOW, LIMITED, BOTH][exchanges % 3];
+        let said = host.apply_chain("disk", filters);
         assert_eq!(said.code, 0, "{}", said.error);
         exchanges += 1;
         if exchanges % 4 == 0 {
@@ -65,7 +65,7 @@ fn a_chain_is_in_force_when_it_is_applied_and_before_anybody_is_let_in() {
     assert!(succeeds(&uri, &["write -P 7 0 64k", "flush"]));
     let said = host.apply_chain(
         "disk",
-        "[[box]]\nkind = \"fault\"\nread_errors_one_in = 1\n",
+        "[[filter]]\nkind = \"fault\"\nread_errors_one_in = 1\n",
     );
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(
@@ -82,12 +82,12 @@ fn a_chain_is_in_force_when_it_is_applied_and_before_anybody_is_let_in() {
     let shown = host.json(&["chain", "show", "disk"]);
     assert_eq!(shown["attachments"][0]["revision"], 1, "{shown}");
     let listed = host.json(&["chain", "list"]);
-    assert_eq!(listed[0]["boxes"][0]["kind"], "fault", "{listed}");
+    assert_eq!(listed[0]["filters"][0]["kind"], "fault", "{listed}");
 
     // The disk that is served goes on without it, and so does a client.
     host.json(&["chain", "delete", "disk"]);
     let whole = ["read -P 7 0 4k", "read -P 8 4k 4k", "read -P 7 8k 56k"];
-    crate::host::wait_until("the boxes are gone", || succeeds(&uri, &whole));
+    crate::host::wait_until("the filters are gone", || succeeds(&uri, &whole));
     host.refuses(1, &["chain", "show", "disk"], &["has no chain"]);
 }
 
@@ -97,21 +97,25 @@ fn a_policy_that_makes_no_sense_changes_nothing() {
     host.json(&["volume", "create", "disk", "--size", "8M"]);
     assert_eq!(host.apply_chain("disk", LIMITED).code, 0);
     let before = host.json(&["chain", "show", "disk"]);
-    for (volume, boxes, word) in [
-        ("disk", "[[box]]\nkind = \"turbo\"\n", "no kind \"turbo\""),
-        ("disk", "[[box]\n", "TOML parse error"),
+    for (volume, filters, word) in [
+        (
+            "disk",
+            "[[filter]]\nkind = \"turbo\"\n",
+            "no kind \"turbo\"",
+        ),
+        ("disk", "[[filter]\n", "TOML parse error"),
         ("disk", "", "delete the chain"),
         ("disc", LIMITED, "does not exist"),
         (
             "disk",
-            "vm = \"web\"\n[[box]]\nkind = \"fault\"\n",
+            "vm = \"web\"\n[[filter]]\nkind = \"fault\"\n",
             "names no VM",
         ),
     ] {
-        let said = host.apply_chain(volume, boxes);
+        let said = host.apply_chain(volume, filters);
         assert!(
             said.code == 1 && said.error.contains(word),
-            "{boxes}: {}",
+            "{filters}: {}",
             said.error
         );
     }

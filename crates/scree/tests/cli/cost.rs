@@ -152,14 +152,14 @@ fn equations_say_what_a_workload_costs() {
 #[test]
 fn each_place_is_compared_with_itself_and_files_only_with_files() {
     let rig = Rig::with_place();
-    // The same above memory, and in a box that is half as fast.
+    // The same above memory, and in a filter that is half as fast.
     rig.change(|calibration| {
         let mut other = calibration["places"][0].clone();
         let places = calibration["places"].as_array_mut().expect("places");
         other["place"] = json!("guest-stackable");
         other["layers"][0]["cipher"] = json!("aes-256-gcm");
         places.push(other.clone());
-        other["place"] = json!("box");
+        other["place"] = json!("filter");
         other["layers"][0]["cipher"] = json!("aes-256-xts");
         other["target"]["bytes_per_s"]["write"] = json!(5e7);
         places.push(other);
@@ -167,7 +167,7 @@ fn each_place_is_compared_with_itself_and_files_only_with_files() {
     let all = rig.told("predict", &["--write", "100M"]);
     assert_eq!(all["ways"].as_array().map(Vec::len), Some(3));
     let said = rig.cost("predict", &["--write", "100M"]);
-    assert!(said.out.contains("none, at box"), "{}", said.out);
+    assert!(said.out.contains("none, at filter"), "{}", said.out);
     let direct = ["--write", "100M", "--direct", "1"];
     let said = rig.cost("predict", &[&direct[..], &["-o", "json"]].concat());
     assert!(said.error.contains("it is left out"), "{}", said.error);
@@ -265,8 +265,8 @@ fn a_trace_is_a_workload_and_one_that_is_cut_or_of_something_else_is_none() {
         assert!(error.contains("line 4"), "{error}");
     }
     for (text, why) in [
-        ("nothing that anybody records\n", "no trace of a box"),
-        ("", "no trace of a box"),
+        ("nothing that anybody records\n", "no trace of a filter"),
+        ("", "no trace of a filter"),
         ("fio version 3 iolog\n0 disk add\n", "no request"),
         (
             "fio version 3 iolog\n0 disk trim 0 4096\n",
@@ -278,7 +278,10 @@ fn a_trace_is_a_workload_and_one_that_is_cut_or_of_something_else_is_none() {
         assert!(error.contains(why), "{text:?}: {error}");
     }
     fs::write(&path, [0xff; 100]).expect("written");
-    assert!(rig.refused("predict", &asked).contains("no trace of a box"));
+    assert!(
+        rig.refused("predict", &asked)
+            .contains("no trace of a filter")
+    );
     let pipe = ["--trace", "/dev/null"];
     assert!(rig.refused("predict", &pipe).contains("it is no file"));
     // Of a log that tells how long nothing was asked for on purpose, times are not those of
@@ -472,14 +475,14 @@ fn a_place_is_calibrated_and_validated_for_real() {
     assert!(error.contains("past memory only"), "{error}");
     // One more place is measured, and this one stays as it was.
     let before = told["calibrated_at"].clone();
-    let other = [&["--place", "box"][..], &little].concat();
+    let other = [&["--place", "filter"][..], &little].concat();
     let told = rig.told("calibrate", &[&other[..], &at[..]].concat());
     let places: Vec<_> = told["places"].as_array().expect("places").iter().collect();
     let of = |name: &str| places.iter().find(|one| one["place"] == name);
     assert_eq!(of("agent").expect("agent")["at"], before);
-    assert_ne!(of("box").expect("box")["at"], before);
+    assert_ne!(of("filter").expect("filter")["at"], before);
     // Memory is above a volume, whoever encrypts that.
-    let reads = of("box").expect("box")["target"]["reads"].as_array();
+    let reads = of("filter").expect("filter")["target"]["reads"].as_array();
     assert!(
         number(&reads.expect("a curve")[0]["speedup"]) > 1.0,
         "{reads:?}"
@@ -559,7 +562,7 @@ fn what_it_has_started_ends_with_it_however_that_comes() {
 fn calibrations_of_several_machines_are_compared() {
     let [guest, host] = [Rig::with_place(), Rig::with_place()];
     host.change(|calibration| {
-        calibration["places"][0]["place"] = json!("box");
+        calibration["places"][0]["place"] = json!("filter");
         calibration["machine"]["name"] = json!("a-host");
     });
     let other = host.path("c.json");
@@ -568,7 +571,7 @@ fn calibrations_of_several_machines_are_compared() {
     let told = guest.told("predict", &[&asked[..], &other[..]].concat());
     let ways = told["ways"].as_array().expect("ways");
     assert_eq!(ways.len(), 2, "{told}");
-    assert_eq!(ways[1]["place"], "box");
+    assert_eq!(ways[1]["place"], "filter");
     assert_eq!(ways[1]["machine"], "a-host");
     assert!(ways[0]["other_machine"].is_null(), "{told}");
     assert!(ways[1]["other_machine"].is_string(), "{told}");
@@ -620,7 +623,7 @@ fn what_is_guessed_or_left_out_is_told() {
         said.error.contains("data of up to 256M"),
         "twice as much is drawn"
     );
-    rig.change(|calibration| calibration["places"][0]["place"] = json!("box"));
+    rig.change(|calibration| calibration["places"][0]["place"] = json!("filter"));
     let said = rig.cost("predict", &["--read", "1M"]);
     assert!(!said.error.contains("is taken to have"), "it is read once");
     let said = rig.cost("predict", &["--read", "1M", "--warm"]);
@@ -631,15 +634,15 @@ fn what_is_guessed_or_left_out_is_told() {
     );
     let ciphers = ["--cipher", "aes-256-xts", "--cipher", "aes-256-gcm"];
     let said = rig.cost("predict", &[&["--write", "1M"], &ciphers[..]].concat());
-    let why = "box with aes-256-gcm is left out: it does not have that";
+    let why = "filter with aes-256-gcm is left out: it does not have that";
     assert!(said.error.contains(why), "{}", said.error);
 }
 
 #[test]
 fn what_cannot_be_is_refused_before_anything_is_measured() {
     let rig = Rig::with_place();
-    rig.change(|calibration| calibration["places"][0]["place"] = json!("box"));
-    let place = ["--place", "box"];
+    rig.change(|calibration| calibration["places"][0]["place"] = json!("filter"));
+    let place = ["--place", "filter"];
     let error = rig.refused(
         "validate",
         &[&place[..], &["--plot", "/none/p.svg"]].concat(),

@@ -1,4 +1,4 @@
-//! Boxes in processes of their own, as programs that are not Scree's, and on other machines:
+//! Filters in processes of their own, as programs that are not Scree's, and on other machines:
 //! what they may do, and what becomes of the disk when they end.
 
 use std::fs;
@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 
 use crate::host::{Host, Said, wait_until};
 
-fn applied(host: &Host, boxes: &str) {
-    let said = host.apply_chain("disk", boxes);
+fn applied(host: &Host, filters: &str) {
+    let said = host.apply_chain("disk", filters);
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(said.out.contains("served through"), "{}", said.out);
 }
@@ -72,15 +72,15 @@ fn notes(host: &Host) -> String {
     host.run(&["monitor", "disk", "-o", "json"]).out
 }
 
-const LIMITED: &str = "[[box]]\nkind = \"rate\"\nname = \"limits\"\niops = 1000000\nruns = \
+const LIMITED: &str = "[[filter]]\nkind = \"rate\"\nname = \"limits\"\niops = 1000000\nruns = \
                        \"process\"\nmemory = \"128M\"\ncpu_percent = 300\n";
 
 #[test]
-fn a_box_in_a_process_is_confined_and_may_be_killed_under_a_disk() {
+fn a_filter_in_a_process_is_confined_and_may_be_killed_under_a_disk() {
     let host = Host::with(&["--units", "2"]);
     let uri = disk(&host);
     applied(&host, LIMITED);
-    let found = processes(host.pid(), &["box-process"]);
+    let found = processes(host.pid(), &["filter-process"]);
     let &[pid] = found.as_slice() else {
         panic!("one process, and not {found:?}");
     };
@@ -98,7 +98,7 @@ fn a_box_in_a_process_is_confined_and_may_be_killed_under_a_disk() {
     let fio = verified(&uri);
     let mut killed = 0;
     wait_until("it was killed three times", || {
-        if let [pid] = processes(host.pid(), &["box-process"])[..] {
+        if let [pid] = processes(host.pid(), &["filter-process"])[..] {
             let name = if killed == 1 { "-ABRT" } else { "-KILL" };
             let times_back = || notes(&host).matches("is back after").count();
             let before = times_back();
@@ -112,7 +112,7 @@ fn a_box_in_a_process_is_confined_and_may_be_killed_under_a_disk() {
     // Inline again: the process goes.
     host.json(&["chain", "delete", "disk"]);
     wait_until("its process is gone", || {
-        processes(host.pid(), &["box-process"]).is_empty()
+        processes(host.pid(), &["filter-process"]).is_empty()
     });
 }
 
@@ -120,24 +120,24 @@ fn a_box_in_a_process_is_confined_and_may_be_killed_under_a_disk() {
 fn what_cannot_run_in_a_process_is_said_and_the_disk_goes_on() {
     let host = Host::with(&["--units", "2"]);
     let uri = disk(&host);
-    for (boxes, words) in [
+    for (filters, words) in [
         (
-            "[[box]]\nkind = \"program\"\nprogram = \"none\"\n",
+            "[[filter]]\nkind = \"program\"\nprogram = \"none\"\n",
             "no program none",
         ),
         (
-            "[[box]]\nkind = \"encrypt\"\nkey = \"missing\"\nruns = \"process\"\nformat = \"if-empty\"\n",
+            "[[filter]]\nkind = \"encrypt\"\nkey = \"missing\"\nruns = \"process\"\nformat = \"if-empty\"\n",
             "no key missing",
         ),
         (
-            "[[box]]\nkind = \"machine\"\nat = \"192.0.2.1:7\"\nkey = \"sha256:\
+            "[[filter]]\nkind = \"machine\"\nat = \"192.0.2.1:7\"\nkey = \"sha256:\
              0000000000000000000000000000000000000000000000000000000000000000\"\n",
-            "--box-network",
+            "--filter-network",
         ),
     ] {
-        let said = host.apply_chain("disk", boxes);
+        let said = host.apply_chain("disk", filters);
         let all = format!("{}{}", said.out, said.error);
-        assert!(all.contains(words), "{boxes}: {all}");
+        assert!(all.contains(words), "{filters}: {all}");
         ended_well(verified(&uri));
     }
 }
@@ -146,7 +146,7 @@ fn what_cannot_run_in_a_process_is_said_and_the_disk_goes_on() {
 fn a_program_that_is_not_screes_stands_in_a_chain_and_is_gone_round() {
     let host = Host::with(&["--units", "2"]);
     let uri = disk(&host);
-    let programs = host.path().join("box-programs");
+    let programs = host.path().join("filter-programs");
     fs::create_dir_all(&programs).expect("made");
     let command = "command = [\"nbdkit\", \"-f\", \"-U\", \"{socket}\", \"--filter=readahead\", \
                    \"nbd\", \"socket={below}\", \"export=disk\"]\n";
@@ -154,7 +154,7 @@ fn a_program_that_is_not_screes_stands_in_a_chain_and_is_gone_round() {
     fs::write(&file, command).expect("written");
     applied(
         &host,
-        "[[box]]\nkind = \"program\"\nprogram = \"ahead\"\non_failure = \"bypass\"\n",
+        "[[filter]]\nkind = \"program\"\nprogram = \"ahead\"\non_failure = \"bypass\"\n",
     );
     let found = || processes(host.pid(), &["nbdkit", "--filter=readahead"]);
     let fio = verified(&uri);
@@ -174,7 +174,7 @@ fn a_program_that_is_not_screes_stands_in_a_chain_and_is_gone_round() {
     ended_well(verified(&uri));
 }
 
-/// As the package's agent has it with the drop-in `boxes.conf`.
+/// As the package's agent has it with the drop-in `filters.conf`.
 const OF_A_USER: &str = "-S -c 0 && set -- setpriv --reuid=64123 --regid=64123 --clear-groups \
     --inh-caps=+setuid,+setgid,+kill,+chown,+dac_override \
     --ambient-caps=+setuid,+setgid,+kill,+chown,+dac_override \"$@\"";
@@ -182,7 +182,7 @@ const OF_A_USER: &str = "-S -c 0 && set -- setpriv --reuid=64123 --regid=64123 -
 /// Processes of an agent that is not root had its user, and its capabilities; and programs
 /// were refused.
 #[test]
-fn an_agent_that_is_not_root_and_may_gives_boxes_users_of_their_own() {
+fn an_agent_that_is_not_root_and_may_gives_filters_users_of_their_own() {
     let mut host = Host::idle(&["--units", "2"]);
     let mut chown = Command::new("chown");
     let owned = chown.arg("64123:64123").arg(host.path()).status();
@@ -191,17 +191,17 @@ fn an_agent_that_is_not_root_and_may_gives_boxes_users_of_their_own() {
     host.limit = OF_A_USER;
     host.start();
     let uri = disk(&host);
-    let programs = host.path().join("box-programs");
+    let programs = host.path().join("filter-programs");
     fs::create_dir_all(&programs).expect("made");
     let command = "command = [\"nbdkit\", \"-f\", \"-U\", \"{socket}\", \"nbd\", \
                    \"socket={below}\", \"export=disk\"]\n";
     fs::write(programs.join("through.toml"), command).expect("written");
     applied(
         &host,
-        "[[box]]\nkind = \"monitor\"\nruns = \"process\"\n\
-         [[box]]\nkind = \"program\"\nprogram = \"through\"\n",
+        "[[filter]]\nkind = \"monitor\"\nruns = \"process\"\n\
+         [[filter]]\nkind = \"program\"\nprogram = \"through\"\n",
     );
-    let own = processes(host.pid(), &["box-process"]);
+    let own = processes(host.pid(), &["filter-process"]);
     let foreign = processes(host.pid(), &["nbdkit", "export=disk"]);
     let found = [own, foreign].concat();
     assert_eq!(found.len(), 2, "{found:?}");
@@ -225,23 +225,23 @@ fn an_agent_that_is_not_root_and_may_gives_boxes_users_of_their_own() {
 }
 
 #[test]
-fn a_box_on_another_machine_is_known_by_its_key_and_may_come_and_go() {
-    let host = Host::with(&["--units", "2", "--box-network", "127.0.0.1"]);
+fn a_filter_on_another_machine_is_known_by_its_key_and_may_come_and_go() {
+    let host = Host::with(&["--units", "2", "--filter-network", "127.0.0.1"]);
     let uri = disk(&host);
-    let folder = host.path().with_extension("box");
+    let folder = host.path().with_extension("filter");
     fs::create_dir_all(folder.join("policies")).expect("made");
     fs::write(
         folder.join("policies/far.toml"),
-        "volume = \"*\"\n[[box]]\nkind = \"rate\"\niops = 1000000\n",
+        "volume = \"*\"\n[[filter]]\nkind = \"rate\"\niops = 1000000\n",
     )
     .expect("written");
     let port = TcpListener::bind("127.0.0.1:0").expect("a port is left");
     let at = port.local_addr().expect("it has one");
     drop(port);
-    let begin = || begin_box(&folder, &at.to_string(), &host.path().join("authority.pem"));
+    let begin = || begin_filter(&folder, &at.to_string(), &host.path().join("authority.pem"));
     let (mut machine, key) = begin();
     let policy = |key: &str| {
-        format!("[[box]]\nkind = \"machine\"\nname = \"far\"\nat = \"{at}\"\nkey = \"{key}\"\n")
+        format!("[[filter]]\nkind = \"machine\"\nname = \"far\"\nat = \"{at}\"\nkey = \"{key}\"\n")
     };
     let other = format!("sha256:{}", "0".repeat(64));
     let said = host.apply_chain("disk", &policy(&other));
@@ -271,11 +271,11 @@ fn a_box_on_another_machine_is_known_by_its_key_and_may_come_and_go() {
     fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Starts `scree box`, and waits until it says its key.
-fn begin_box(folder: &Path, at: &str, authority: &Path) -> (Child, String) {
+/// Starts `scree filter`, and waits until it says its key.
+fn begin_filter(folder: &Path, at: &str, authority: &Path) -> (Child, String) {
     use std::io::{BufRead as _, BufReader};
     let mut child = Command::new(env!("CARGO_BIN_EXE_scree"))
-        .args(["box", "--listen", at, "--box-dir"])
+        .args(["filter", "--listen", at, "--filter-dir"])
         .arg(folder)
         .arg("--authority")
         .arg(authority)

@@ -202,15 +202,15 @@ impl Host {
     }
 
     /// Writes a policy for a volume, and applies it.
-    pub fn apply_chain(&self, volume: &str, boxes: &str) -> Said {
+    pub fn apply_chain(&self, volume: &str, filters: &str) -> Said {
         let file = self.path().join("policy.toml");
-        std::fs::write(&file, format!("volume = {volume:?}\n{boxes}")).expect("written");
+        std::fs::write(&file, format!("volume = {volume:?}\n{filters}")).expect("written");
         self.run(&["chain", "apply", file.to_str().expect("text")])
     }
 
-    /// Brings a passphrase for boxes of the one tenant that there is.
-    pub fn box_key(&self, name: &str, passphrase: &str) -> PathBuf {
-        let keys = self.path().join("box-keys/local");
+    /// Brings a passphrase for filters of the one tenant that there is.
+    pub fn filter_key(&self, name: &str, passphrase: &str) -> PathBuf {
+        let keys = self.path().join("filter-keys/local");
         std::fs::create_dir_all(&keys).expect("made");
         let key = keys.join(name);
         std::fs::write(&key, passphrase).expect("written");

@@ -23,7 +23,7 @@ impl Hosts {
         let (site, controller) = Site::with(|_| lease.to_vec());
         for (host, folder) in [("h1", "a"), ("h2", "b")] {
             let invited = site.locally(&["host", "add", host]);
-            assert_eq!(site.enrol_host_in(folder, &invited).code, 0);
+            assert_eq!(site.join_host_in(folder, &invited).code, 0);
         }
         for folder in journals {
             fs::create_dir_all(site.path(folder)).expect("made");

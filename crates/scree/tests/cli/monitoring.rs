@@ -112,7 +112,7 @@ fn all_parts_of_a_process_are_one_text_that_prometheus_reads() {
         ("scree_unit_state", Some(("state", "healthy")), 2.0),
         ("scree_volumes_open", None, 1.0),
         ("scree_volume_stalled", None, 0.0),
-        ("scree_part_silent", None, 0.0),
+        ("scree_part_unresponsive", None, 0.0),
     ] {
         assert_eq!(numbers.sum(name, label), Some(expected), "{name}");
     }
@@ -129,7 +129,7 @@ fn all_parts_of_a_process_are_one_text_that_prometheus_reads() {
 fn a_host_without_its_controller_says_so_until_it_is_back() {
     let (site, mut controller) = Site::new();
     let invited = site.locally(&["host", "add", "h1"]);
-    assert_eq!(site.enrol_host(&invited).code, 0);
+    assert_eq!(site.join_host(&invited).code, 0);
     let agent = site.agent();
     let port = agent.metrics.expect("it listens");
     site.locally(&["volume", "create", "disk", "--size", "64M"]);

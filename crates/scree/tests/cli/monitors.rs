@@ -68,8 +68,8 @@ fn a_trojan_that_installs_itself_in_a_guest_is_named_step_by_step() {
     assert!(copied.expect("libnbd-bin is installed").success());
     host.json(&["volume", "unexport", "disk"]);
     let policy = folder.path().join("policy.toml");
-    let text = "volume = 'disk'\n[[box]]\nkind = 'monitor'\nname = 'watch'\n\
-                [[box.rule]]\nname = 'programs'\npaths = ['/bin/**', '/etc/init.d/**']\n\
+    let text = "volume = 'disk'\n[[filter]]\nkind = 'monitor'\nname = 'watch'\n\
+                [[filter.rule]]\nname = 'programs'\npaths = ['/bin/**', '/etc/init.d/**']\n\
                 operations = ['create', 'rename', 'write']\naction = 'alert'\n";
     std::fs::write(&policy, text).expect("written");
     host.json(&["chain", "apply", policy.to_str().expect("text")]);

@@ -10,7 +10,7 @@ use crate::service::{Process, Site, qemu_io};
 /// this machine.
 pub fn second_host(site: &Site) -> Process {
     let invited = site.locally(&["host", "add", "h2"]);
-    assert_eq!(site.enrol_host_in("b", &invited).code, 0);
+    assert_eq!(site.join_host_in("b", &invited).code, 0);
     let copied = Command::new("cp")
         .args(["-a", &site.text("a/keys"), &site.text("b")])
         .status();
@@ -35,7 +35,7 @@ fn is_on(site: &Site, host: &str) -> bool {
 fn a_volume_moves_whole_whoever_is_killed_on_the_way() {
     let (site, mut controller) = Site::new();
     let invited = site.locally(&["host", "add", "h1"]);
-    assert_eq!(site.enrol_host(&invited).code, 0);
+    assert_eq!(site.join_host(&invited).code, 0);
     let mut first = site.agent();
     site.locally(&["volume", "create", "disk", "--size", "64M"]);
     site.locally(&["volume", "export", "disk"]);

@@ -83,7 +83,7 @@ impl Networks {
         command
     }
 
-    /// Cuts a link, or mends it.
+    /// Cuts a link, or repairs it.
     fn set_link(&self, number: usize, state: &str) {
         let [one, _] = LINKS[number];
         let link = format!("l{number}");
@@ -170,14 +170,14 @@ impl Cluster {
         serde_json::from_str(&said.out).expect("JSON")
     }
 
-    /// Enrols a machine at the controller's address on one of its links.
-    fn enrol(&self, machine: &str, kind: &str, link: usize, invited: &Value) {
+    /// Joins a machine at the controller's address on one of its links.
+    fn join(&self, machine: &str, kind: &str, link: usize, invited: &Value) {
         let text = |field: &str| invited[field].as_str().expect("a text");
         let url = format!("https://10.9.{link}.1:8443");
         let output = self
             .networks
             .on(machine, SCREE)
-            .args([kind, "enrol", &url, "--dir", &self.text(machine)])
+            .args([kind, "join", &url, "--dir", &self.text(machine)])
             .args(["--token", text("token"), "--authority", text("authority")])
             .output();
         let said = Said::of(output.expect("scree runs"));
@@ -187,7 +187,7 @@ impl Cluster {
     /// A unit daemon that says that it is at an address on one of its links.
     fn store(&self, machine: &str, (control, own): (usize, &str)) -> Process {
         let invited = self.locally(&["unit", "create", machine]);
-        self.enrol(machine, "unit", control, &invited);
+        self.join(machine, "unit", control, &invited);
         let (folder, address) = (self.text(machine), format!("{own}:7070"));
         let listen = ["--listen", "0.0.0.0:7070", "--address", &address];
         self.start(
@@ -226,7 +226,7 @@ fn a_host_that_reaches_one_daemon_uses_all() {
         cluster.store("store3", (4, "10.9.6.2")),
     ];
     let invited = cluster.locally(&["host", "add", "host"]);
-    cluster.enrol("host", "host", 0, &invited);
+    cluster.join("host", "host", 0, &invited);
     let folder = cluster.text("host");
     let _agent = cluster.start("host", &["agent", "--dir", &folder]);
     // The other two are nowhere for it.
@@ -252,7 +252,10 @@ fn a_host_that_reaches_one_daemon_uses_all() {
     assert!(cluster.io(&["write -P 7 0 8M", "flush"]));
     cluster.locally(&["volume", "unexport", "disk"]);
     let status = cluster.locally(&["status"]);
-    assert_eq!(status["thin_segments"], 0, "each has its copy: {status}");
+    assert_eq!(
+        status["degraded_segments"], 0,
+        "each has its copy: {status}"
+    );
     for unit in cluster
         .locally(&["unit", "list"])
         .as_array()

@@ -44,7 +44,7 @@ impl Users {
 fn users_have_give_and_hide_what_is_theirs() {
     let (site, _controller) = Site::new();
     let invited = site.locally(&["host", "add", "h1"]);
-    assert_eq!(site.enrol_host(&invited).code, 0);
+    assert_eq!(site.join_host(&invited).code, 0);
     let _agent = site.agent();
     for user in ["alice", "bob"] {
         let invited = site.locally(&["user", "add", user]);

@@ -18,21 +18,21 @@ fn told(arguments: &[&str]) -> Value {
     serde_json::from_str(&said.out).expect("JSON")
 }
 
-fn ratio(told: &Value, captured: u64) -> f64 {
+fn ratio(told: &Value, compromised: u64) -> f64 {
     let mut results = told["results"].as_array().expect("a list").iter();
-    let found = results.find(|one| one["captured"] == captured);
+    let found = results.find(|one| one["compromised"] == compromised);
     found.expect("it was asked for")["leak_ratio"]
         .as_f64()
         .expect("a number")
 }
 
-const PAPER: [&str; 4] = ["--units", "100", "--captured", "1..25"];
+const PAPER: [&str; 4] = ["--units", "100", "--compromised", "1..25"];
 
 /// Of 16 sets more whole files leak than of any, and of long pieces; and blocks as before.
 #[test]
 fn few_sets_and_long_pieces_leak_more_by_equations_and_by_trial() {
     let case = |more: &[&'static str]| {
-        let site = ["--units", "60", "--captured", "6", "--replicas", "2"];
+        let site = ["--units", "60", "--compromised", "6", "--replicas", "2"];
         let plan = ["--scatter-width", "8"];
         [&site[..], &plan[..], more].concat()
     };
@@ -73,21 +73,21 @@ fn the_papers_four_figures_come_back_by_equations_and_by_trial() {
         let estimated = told(&[&["estimate"], &case[..]].concat());
         let trials = ["--trials", "200", "--seed", "7"];
         let simulated = told(&[&["simulate"], &case[..], &trials[..]].concat());
-        for (captured, published) in [(1, of_one), (25, of_25)] {
+        for (compromised, published) in [(1, of_one), (25, of_25)] {
             for told in [&estimated, &simulated] {
-                let off = ratio(told, captured) / published - 1.0;
-                assert!(off.abs() < 0.05, "{block} {captured}: {off}");
+                let off = ratio(told, compromised) / published - 1.0;
+                assert!(off.abs() < 0.05, "{block} {compromised}: {off}");
             }
         }
         // The true mean is further away than so three times in a million: as often as not of
         // fifty numbers.
-        for captured in 1..=25 {
-            let of_trials = &simulated["results"][captured as usize - 1];
+        for compromised in 1..=25 {
+            let of_trials = &simulated["results"][compromised as usize - 1];
             let within = of_trials["leak_ratio_within"].as_f64().expect("a number");
-            let off = (ratio(&simulated, captured) - ratio(&estimated, captured)).abs();
+            let off = (ratio(&simulated, compromised) - ratio(&estimated, compromised)).abs();
             assert!(
                 off < within * 4.7 / 1.96,
-                "{block} {captured}: {off} {within}"
+                "{block} {compromised}: {off} {within}"
             );
         }
     }
@@ -109,7 +109,7 @@ fn files_are_those_of_a_folder_or_of_a_list() {
     std::os::unix::fs::symlink(path("tree/one"), path("tree/link")).expect("made");
     std::fs::write(path("list.csv"), "name,bytes\none,100\ntwo,5000\n").expect("written");
     std::fs::write(path("list"), "100\n5000\n0\n").expect("written");
-    let case = ["estimate", "--units", "4", "--captured", "1,2"];
+    let case = ["estimate", "--units", "4", "--compromised", "1,2"];
     for of in [
         ["--tree", &text("tree")],
         ["--list", &text("list.csv")],
@@ -159,7 +159,7 @@ fn files_are_those_of_a_folder_or_of_a_list() {
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(said.out.contains("2 files, 5.0K"), "{}", said.out);
     let drawn = std::fs::read_to_string(&picture).expect("drawn");
-    assert!(drawn.starts_with("<svg") && drawn.contains("captured units of 4"));
+    assert!(drawn.starts_with("<svg") && drawn.contains("compromised units of 4"));
     // Whoever has no keys reads nothing.
     let sealed = told(&[&case[..], &["--list", &list, "--sealed"]].concat());
     assert_eq!(ratio(&sealed, 2), 0.0);
@@ -168,7 +168,7 @@ fn files_are_those_of_a_folder_or_of_a_list() {
         "estimate",
         "--units",
         "3",
-        "--captured",
+        "--compromised",
         "1,2",
         "--erasure",
         "2+1",
@@ -227,25 +227,25 @@ fn sizes_of_blocks_are_lines_of_one_picture_and_rows_of_one_table() {
 fn a_picture_that_cannot_be_is_refused_before_or_after_all_else_is_done() {
     let folder = TempDir::new().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
-    let case = ["estimate", "--units", "4", "--captured"];
-    for (captured, place, why) in [
+    let case = ["estimate", "--units", "4", "--compromised"];
+    for (compromised, place, why) in [
         ("1", path(""), "it is a folder"),
         ("1", path("none/leaks.svg"), "its folder is not there"),
         ("0", path("leaks.svg"), "nothing to draw"),
     ] {
-        let said = privacy(&[&case[..], &[captured, "--plot", &place]].concat());
+        let said = privacy(&[&case[..], &[compromised, "--plot", &place]].concat());
         assert_eq!((said.code, &*said.out), (1, ""), "{place}");
         assert!(said.error.contains(why), "{}", said.error);
     }
     let said = privacy(&[&case[..], &["1", "--plot", "/dev/full"]].concat());
     assert_eq!(said.code, 1, "{}", said.out);
     assert!(said.error.contains("/dev/full"), "{}", said.error);
-    assert!(said.out.contains("CAPTURED"), "{}", said.out);
+    assert!(said.out.contains("COMPROMISED"), "{}", said.out);
     let marked = ["1", "--plot", "/dev/null", "--mark", "a=1:2,5:3"];
     let said = privacy(&[&case[..], &marked].concat());
     assert_eq!((said.code, &*said.out), (1, ""), "{}", said.error);
     assert!(
-        said.error.contains("5 units cannot be captured of 4"),
+        said.error.contains("5 units cannot be compromised of 4"),
         "{}",
         said.error
     );
@@ -257,7 +257,7 @@ fn a_picture_that_cannot_be_is_refused_before_or_after_all_else_is_done() {
 /// A thousand units took hours.
 #[test]
 fn a_thousand_units_with_parity_are_reckoned_at_once() {
-    let case = ["estimate", "--units", "1000", "--captured", "10,250"];
+    let case = ["estimate", "--units", "1000", "--compromised", "10,250"];
     let spread = ["--erasure", "4+2", "--scatter-width", "64"];
     for deal in [
         &[][..],
@@ -274,7 +274,15 @@ fn a_thousand_units_with_parity_are_reckoned_at_once() {
 #[test]
 fn a_plan_has_what_survives_and_tells_little() {
     fn plan<'a>(more: &[&'a str]) -> Vec<&'a str> {
-        let site = ["plan", "--units", "20", "--captured", "5", "--survive", "2"];
+        let site = [
+            "plan",
+            "--units",
+            "20",
+            "--compromised",
+            "5",
+            "--survive",
+            "2",
+        ];
         [&site[..], more].concat()
     }
     let all = told(&plan(&["--max-leak", "1"]));
@@ -298,7 +306,7 @@ fn a_plan_has_what_survives_and_tells_little() {
     };
     let any = ["--scatter-width", "any", "--destage-width", "any"];
     let any = told(&plan(&[&["--max-leak", "1"], &any[..]].concat()));
-    let asked = ["--units", "20", "--captured", "5", "--replicas", "3"];
+    let asked = ["--units", "20", "--compromised", "5", "--replicas", "3"];
     let widths = ["--scatter-width", "8", "--destage-width", "16"];
     let engines = told(&[&["estimate"], &asked[..], &widths].concat());
     assert_eq!(
@@ -334,7 +342,7 @@ fn a_plan_has_what_survives_and_tells_little() {
         "plan",
         "--units",
         "5",
-        "--captured",
+        "--compromised",
         "9",
         "--max-leak",
         "1",
@@ -343,7 +351,7 @@ fn a_plan_has_what_survives_and_tells_little() {
     ];
     let said = privacy(&many);
     assert!(
-        said.error.contains("9 units cannot be captured"),
+        said.error.contains("9 units cannot be compromised"),
         "{}",
         said.error
     );
@@ -351,7 +359,7 @@ fn a_plan_has_what_survives_and_tells_little() {
         "plan",
         "--units",
         "5",
-        "--captured",
+        "--compromised",
         "1",
         "--survive",
         "4",
@@ -374,20 +382,20 @@ fn what_makes_no_sense_is_refused() {
     std::fs::write(&words, "name,age\nbob,7\n").expect("written");
     let huge = path("huge");
     std::fs::write(&huge, format!("{}\n1\n", u64::MAX)).expect("written");
-    let units = ["estimate", "--units", "3", "--captured", "1"];
+    let units = ["estimate", "--units", "3", "--compromised", "1"];
     for (arguments, code, why) in [
         (
-            &["estimate", "--units", "3", "--captured", "4"][..],
+            &["estimate", "--units", "3", "--compromised", "4"][..],
             1,
-            "4 units cannot be captured of 3",
+            "4 units cannot be compromised of 3",
         ),
         (
-            &["estimate", "--units", "3", "--captured", "x"],
+            &["estimate", "--units", "3", "--compromised", "x"],
             2,
             "no number of units",
         ),
         (
-            &["estimate", "--units", "5000", "--captured", "1"],
+            &["estimate", "--units", "5000", "--compromised", "1"],
             1,
             "more than the 1000",
         ),

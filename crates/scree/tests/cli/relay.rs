@@ -95,7 +95,7 @@ fn a_passive_relay_is_the_disk_that_the_server_has() {
     let folder = folder.path();
     let _server = qemu_nbd(folder);
     let policy = folder.join("policy");
-    let text = "volume = \"disk\"\n[[box]]\nkind = \"rate\"\niops = 100000\n";
+    let text = "volume = \"disk\"\n[[filter]]\nkind = \"rate\"\niops = 100000\n";
     std::fs::write(&policy, text).expect("room");
     let relay = relay(folder, &["--policy", policy.to_str().expect("text")]);
     qemu_io(
@@ -252,19 +252,19 @@ fn a_server_that_refuses_for_a_moment_loses_nothing() {
     qemu_io(&uri(folder, "server"), &reads);
 }
 
-/// Of a journal that is a box of a policy it was not said that it has what the server lacks.
+/// Of a journal that is a filter of a policy it was not said that it has what the server lacks.
 #[test]
 fn a_relay_that_ends_says_that_its_journal_has_what_the_server_has_not() {
     let folder = folder();
     let folder = folder.path();
     let (_server, trouble) = troubled(folder);
     let policy = folder.join("policy.toml");
-    let text = "volume = '*'\n[[box]]\nkind = 'journal'\nsize = '8M'\nflush = 'journal'\n";
+    let text = "volume = '*'\n[[filter]]\nkind = 'journal'\nsize = '8M'\nflush = 'journal'\n";
     fs::write(&policy, text).expect("written");
     let path = |name: &str| folder.join(name).to_str().expect("text").to_owned();
-    let (boxes, policy, journal) = (path("boxes"), path("policy.toml"), path("journal"));
+    let (filters, policy, journal) = (path("filters"), path("policy.toml"), path("journal"));
     let with: [&[&str]; 2] = [
-        &["--policy", &policy, "--box-dir", &boxes],
+        &["--policy", &policy, "--filter-dir", &filters],
         &[
             "--active",
             "--journal",
@@ -314,22 +314,22 @@ fn a_journal_that_cannot_be_used_is_called_by_its_folder() {
     assert!(!error.contains("--journal-size"), "{error}");
 }
 
-/// What boxes keep in a folder is of one disk, and a chain has one journal.
+/// What filters keep in a folder is of one disk, and a chain has one journal.
 #[test]
-fn boxes_that_keep_something_have_one_relay() {
+fn filters_that_keep_something_have_one_relay() {
     let folder = folder();
     let folder = folder.path();
     let _server = qemu_nbd(folder);
     let policy = folder.join("policy.toml");
-    let text = "volume = '*'\n[[box]]\nkind = 'journal'\nsize = '8M'\n";
+    let text = "volume = '*'\n[[filter]]\nkind = 'journal'\nsize = '8M'\n";
     fs::write(&policy, text).expect("written");
-    let boxes = folder.join("boxes");
+    let filters = folder.join("filters");
     let path = |path: &Path| path.to_str().expect("text").to_owned();
     let with = [
         "--policy".to_owned(),
         path(&policy),
-        "--box-dir".to_owned(),
-        path(&boxes),
+        "--filter-dir".to_owned(),
+        path(&filters),
     ];
     let with: Vec<&str> = with.iter().map(String::as_str).collect();
     let _first = relay(folder, &with);

@@ -23,7 +23,7 @@ const SIZE: u64 = 64 << 20;
 
 /// An NBD server of a file, in its tenant's folder.
 fn serve(host: &Host, name: &str, file: &Path) -> Child {
-    let folder = host.path().join("box-sockets/local");
+    let folder = host.path().join("filter-sockets/local");
     fs::create_dir_all(&folder).expect("made");
     let socket = folder.join(name);
     let _ = fs::remove_file(&socket);
@@ -122,13 +122,13 @@ fn a_guest_works_at_random_on_a_monitor_encryption_and_replicas_of_which_one_die
     }
     let mut b = serve(&host, "b", &copies[0]);
     let mut c = serve(&host, "c", &copies[1]);
-    let key = host.box_key("web", "correct horse");
+    let key = host.filter_key("web", "correct horse");
     let text = "volume = 'disk'\n\
-                [[box]]\nkind = 'monitor'\n\
-                [[box]]\nkind = 'encrypt'\nkey = 'web'\nformat = 'if-empty'\n\
-                [[box]]\nkind = 'replicate'\nname = 'copies'\n\
-                [[box.replica]]\nname = 'b'\nuri = 'nbd+unix:///?socket=b'\n\
-                [[box.replica]]\nname = 'c'\nuri = 'nbd+unix:///?socket=c'\n";
+                [[filter]]\nkind = 'monitor'\n\
+                [[filter]]\nkind = 'encrypt'\nkey = 'web'\nformat = 'if-empty'\n\
+                [[filter]]\nkind = 'replicate'\nname = 'copies'\n\
+                [[filter.replica]]\nname = 'b'\nuri = 'nbd+unix:///?socket=b'\n\
+                [[filter.replica]]\nname = 'c'\nuri = 'nbd+unix:///?socket=c'\n";
     apply(&host, folder.path(), text);
 
     let (tree, block_bytes, kind) = (tree(), 4096, "ext4");
@@ -247,8 +247,8 @@ fn a_replica_of_chosen_files_is_a_file_system_with_these_after_its_guest_lost_it
     let mut b = serve(&host, "b", &copy);
     let policy = folder.path().join("policy.toml");
     let text = "volume = 'disk'\n\
-                [[box]]\nkind = 'replicate'\n\
-                [[box.replica]]\nname = 'b'\nuri = 'nbd+unix:///?socket=b'\n\
+                [[filter]]\nkind = 'replicate'\n\
+                [[filter.replica]]\nname = 'b'\nuri = 'nbd+unix:///?socket=b'\n\
                 paths = ['/etc/**', '/home/*/mail/**']\n";
     fs::write(&policy, text).expect("written");
     host.json(&["chain", "apply", policy.to_str().expect("text")]);

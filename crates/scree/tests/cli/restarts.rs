@@ -1,11 +1,11 @@
-//! A disk in use goes on with the boxes that it was served through, whatever its chain has
+//! A disk in use goes on with the filters that it was served through, whatever its chain has
 //! become, when its host comes back.
 
 use std::path::PathBuf;
 
 use crate::host::{Host, wait_until};
 
-const ENCRYPT: &str = "[[box]]\nkind = 'encrypt'\nkey = 'disk'\nformat = 'if-empty'\n";
+const ENCRYPT: &str = "[[filter]]\nkind = 'encrypt'\nkey = 'disk'\nformat = 'if-empty'\n";
 
 fn shown(host: &Host, volume: &str) -> String {
     let said = host.run(&["attachment", "list"]);
@@ -18,7 +18,7 @@ fn shown(host: &Host, volume: &str) -> String {
 #[test]
 fn an_encrypted_disk_in_use_stays_so_though_its_chain_was_deleted() {
     let mut host = Host::with(&["--units", "2"]);
-    host.box_key("disk", "a passphrase");
+    host.filter_key("disk", "a passphrase");
     host.json(&["volume", "create", "disk", "--size", "64M"]);
     let said = host.apply_chain("disk", ENCRYPT);
     assert_eq!(said.code, 0, "{}", said.error);
@@ -40,7 +40,7 @@ fn an_encrypted_disk_in_use_stays_so_though_its_chain_was_deleted() {
         wait_until("it is said", || shown(&host, "disk").contains(why));
     }
     // A chain that has its size comes into its place.
-    let monitored = format!("[[box]]\nkind = 'monitor'\n{ENCRYPT}");
+    let monitored = format!("[[filter]]\nkind = 'monitor'\n{ENCRYPT}");
     let said = host.apply_chain("disk", &monitored);
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(!shown(&host, "disk").contains(why));
@@ -57,12 +57,12 @@ fn an_encrypted_disk_in_use_stays_so_though_its_chain_was_deleted() {
 
 /// What it had acknowledged was gone without a word.
 #[test]
-fn a_disk_whose_boxes_lost_their_journal_is_not_served_without_a_word() {
+fn a_disk_whose_filters_lost_their_journal_is_not_served_without_a_word() {
     let mut host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "64M"]);
-    let boxes = "[[box]]\nkind = 'journal'\nname = 'fast'\nsize = '8M'\nflush = 'journal'\n\
-                 [[box]]\nkind = 'fault'\ndelays_one_in = 1\ndelay_ms = 3000\n";
-    let said = host.apply_chain("disk", boxes);
+    let filters = "[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '8M'\nflush = 'journal'\n\
+                 [[filter]]\nkind = 'fault'\ndelays_one_in = 1\ndelay_ms = 3000\n";
+    let said = host.apply_chain("disk", filters);
     assert_eq!(said.code, 0, "{}", said.error);
     host.json(&["volume", "export", "disk"]);
     host.qemu_io("disk", &["write -P 2 0 1M", "flush"]);
@@ -74,7 +74,7 @@ fn a_disk_whose_boxes_lost_their_journal_is_not_served_without_a_word() {
     std::fs::rename(&journal, &aside).expect("renamed");
     host.start();
     wait_until("it is said", || {
-        shown(&host, "disk").contains("the journal of box fast is gone")
+        shown(&host, "disk").contains("the journal of filter fast is gone")
     });
     host.kill();
     std::fs::rename(&aside, &journal).expect("renamed");

@@ -168,7 +168,7 @@ impl Site {
         self.scree(&[&["--dir", &self.text("c")], arguments].concat())
     }
 
-    /// What enrols somebody: the URL and the options.
+    /// What joins somebody: the URL and the options.
     fn invitation(&self, invited: &Value) -> Vec<String> {
         let text = |field: &str| invited[field].as_str().expect("a text").to_owned();
         let (token, authority) = (text("token"), text("authority"));
@@ -186,23 +186,23 @@ impl Site {
         self.try_scree(&[&["login"], options, &words[..]].concat())
     }
 
-    pub fn enrol_host(&self, invited: &Value) -> Said {
-        self.enrol_host_in("a", invited)
+    pub fn join_host(&self, invited: &Value) -> Said {
+        self.join_host_in("a", invited)
     }
 
-    pub fn enrol_host_in(&self, folder: &str, invited: &Value) -> Said {
-        self.enrol_in("host", folder, invited)
+    pub fn join_host_in(&self, folder: &str, invited: &Value) -> Said {
+        self.join_in("host", folder, invited)
     }
 
-    pub fn enrol_unit_in(&self, folder: &str, invited: &Value) -> Said {
-        self.enrol_in("unit", folder, invited)
+    pub fn join_unit_in(&self, folder: &str, invited: &Value) -> Said {
+        self.join_in("unit", folder, invited)
     }
 
-    fn enrol_in(&self, kind: &str, folder: &str, invited: &Value) -> Said {
+    fn join_in(&self, kind: &str, folder: &str, invited: &Value) -> Said {
         let words = self.invitation(invited);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let folder = self.text(folder);
-        self.try_scree(&[&[kind, "enrol", "--dir", &folder], &words[..]].concat())
+        self.try_scree(&[&[kind, "join", "--dir", &folder], &words[..]].concat())
     }
 }
 
@@ -223,10 +223,10 @@ pub fn qemu_io(folder: &Path, export: &str, commands: &[&str]) -> bool {
 /// The first five minutes of an operator and of a user, and then both processes
 /// are killed.
 #[test]
-fn a_volume_is_served_on_a_host_that_has_enrolled() {
+fn a_volume_is_served_on_a_host_that_has_joined() {
     let (site, mut controller) = Site::new();
     let invited = site.locally(&["host", "add", "h1"]);
-    assert_eq!(site.enrol_host(&invited).code, 0);
+    assert_eq!(site.join_host(&invited).code, 0);
     let mut agent = site.agent();
     let invited = site.locally(&["user", "add", "root", "--administrator"]);
     assert_eq!(site.login("default", &invited).code, 0);
@@ -320,7 +320,7 @@ fn whoever_is_nobody_or_may_not_is_told_so() {
         .iter()
         .map(|line| line["action"].as_str().expect("a word"))
         .collect();
-    for action in ["add", "invite", "enrol", "disable", "enable"] {
+    for action in ["add", "invite", "join", "disable", "enable"] {
         assert!(done.contains(&action), "{action} of {done:?}");
     }
     let said = site.try_scree(&["--profile", "nobody", "whoami"]);
@@ -331,7 +331,7 @@ fn whoever_is_nobody_or_may_not_is_told_so() {
     );
     let said = site.try_scree(&["agent", "--dir", &site.text("a")]);
     assert!(
-        said.code == 1 && said.error.contains("scree host enrol"),
+        said.code == 1 && said.error.contains("scree host join"),
         "{}",
         said.error
     );

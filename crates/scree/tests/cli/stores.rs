@@ -18,8 +18,8 @@ impl<'a> Stores<'a> {
         };
         for number in 1..=count {
             let invited = site.locally(&["unit", "create", &format!("s{number}")]);
-            let enrolled = site.enrol_unit_in(&format!("u{number}"), &invited);
-            assert_eq!(enrolled.code, 0, "{}", enrolled.error);
+            let joined = site.join_unit_in(&format!("u{number}"), &invited);
+            assert_eq!(joined.code, 0, "{}", joined.error);
             stores.running.push(stores.start(number));
         }
         stores

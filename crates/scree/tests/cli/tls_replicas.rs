@@ -63,11 +63,11 @@ fn is_told(host: &Host, words: &str) -> bool {
 fn a_replica_is_reached_over_tls_by_a_tenants_own_certificate() {
     const SIZE: u64 = 8 << 20;
     let folder = TempDir::new().expect("a folder");
-    let host = Host::with(&["--units", "2", "--box-network", "127.0.0.1"]);
+    let host = Host::with(&["--units", "2", "--filter-network", "127.0.0.1"]);
     let (ours, others) = (authority(), authority());
     let server = folder.path().join("server");
     write(&server, "server", "copies.example", &ours);
-    let own = host.path().join("box-certificates/local/pki");
+    let own = host.path().join("filter-certificates/local/pki");
     write(&own, "client", "host", &others);
     let file = folder.path().join("copy");
     let made = fs::File::create(&file).expect("made");
@@ -79,11 +79,11 @@ fn a_replica_is_reached_over_tls_by_a_tenants_own_certificate() {
     host.json(&["volume", "create", "disk", "--size", "8M"]);
     let export = host.json(&["volume", "export", "disk"]);
     let uri = export["uri"].as_str().expect("text").to_owned();
-    let boxes = format!(
-        "[[box]]\nkind = 'replicate'\n[[box.replica]]\nname = 'r'\n\
+    let filters = format!(
+        "[[filter]]\nkind = 'replicate'\n[[filter.replica]]\nname = 'r'\n\
          uri = 'nbds://127.0.0.1:{port}/?tls-certificates=pki&tls-hostname=copies.example'\n"
     );
-    let said = host.apply_chain("disk", &boxes);
+    let said = host.apply_chain("disk", &filters);
     assert_eq!(said.code, 0, "{}", said.error);
     // Neither knows the other's authority.
     wait_until("the server is not trusted", || is_told(&host, "r is out"));

@@ -1,4 +1,4 @@
-//! What a box records of requests, and that fio replays it.
+//! What a filter records of requests, and that fio replays it.
 
 use std::fs;
 use std::process::Command;
@@ -28,9 +28,9 @@ fn what_passes_is_recorded_and_replayed_by_fio() {
     host.refuses(
         1,
         &["trace", "disk"],
-        &["no box of this volume has recorded anything"],
+        &["no filter of this volume has recorded anything"],
     );
-    let said = host.apply_chain("disk", "[[box]]\nkind = \"trace\"\nbytes_max = \"8M\"\n");
+    let said = host.apply_chain("disk", "[[filter]]\nkind = \"trace\"\nbytes_max = \"8M\"\n");
     assert_eq!(said.code, 0, "{}", said.error);
     let commands = [
         "write -P 1 4096 8192",

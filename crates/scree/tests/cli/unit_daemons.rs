@@ -1,4 +1,4 @@
-//! `scree unit`: the process of a unit daemon, and how one enrols.
+//! `scree unit`: the process of a unit daemon, and how one joins.
 
 use std::fs;
 use std::io::Write as _;
@@ -103,27 +103,27 @@ fn a_folder_is_a_hosts_or_a_unit_daemons() {
     let (site, _controller) = Site::new();
     let invited = site.locally(&["host", "add", "h1"]);
     // A token of the wrong kind.
-    let said = site.enrol_unit_in("u", &invited);
+    let said = site.join_unit_in("u", &invited);
     assert_eq!(said.code, 1);
     assert!(said.error.contains("is no unit"), "{}", said.error);
     assert!(!site.path("u/identity.toml").exists());
 
     let invited = site.locally(&["host", "token", "h1"]);
-    assert_eq!(site.enrol_host(&invited).code, 0);
-    let before = fs::read(site.path("a/identity.toml")).expect("it is enrolled");
+    assert_eq!(site.join_host(&invited).code, 0);
+    let before = fs::read(site.path("a/identity.toml")).expect("it is joined");
     let invited = site.locally(&["host", "token", "h1"]);
-    let said = site.enrol_unit_in("a", &invited);
+    let said = site.join_unit_in("a", &invited);
     assert_eq!(said.code, 1);
     let reason = "is that of scree://host/h1; give another folder";
     assert!(said.error.contains(reason), "{}", said.error);
-    let after = fs::read(site.path("a/identity.toml")).expect("it is enrolled");
+    let after = fs::read(site.path("a/identity.toml")).expect("it is joined");
     assert!(before == after);
     let dir = site.text("a");
     let said = scree(&["unit", "--dir", &dir, "--listen", "127.0.0.1:0"]);
     assert_eq!(said.code, 1);
     assert!(said.error.contains("is no unit"), "{}", said.error);
     // The token is still good.
-    assert_eq!(site.enrol_host(&invited).code, 0);
+    assert_eq!(site.join_host(&invited).code, 0);
     // A zone that is none is refused before there is a party that has to be looked for.
     let folder = site.text("c");
     let create = ["--dir", &folder, "unit", "create", "s9", "--zone", "Rack 3"];
@@ -139,10 +139,10 @@ fn a_folder_is_a_hosts_or_a_unit_daemons() {
     let dir = site.text("u");
     let said = scree(&["unit", "--dir", &dir, "--listen", "127.0.0.1:0"]);
     assert_eq!(said.code, 1);
-    assert!(said.error.contains("scree unit enrol"), "{}", said.error);
+    assert!(said.error.contains("scree unit join"), "{}", said.error);
     leave(&site.path("u"));
     let invited = site.locally(&["host", "token", "h1"]);
-    let said = site.enrol_host_in("u", &invited);
+    let said = site.join_host_in("u", &invited);
     assert_eq!(said.code, 1);
     assert!(said.error.contains("scree://unit/store1"), "{}", said.error);
     let said = scree(&["agent", "--dir", &dir]);
@@ -157,7 +157,7 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
     let soon = ["--grace", "0s"].map(str::to_owned);
     let (site, mut controller) = Site::with(|_| soon.to_vec());
     let invited = site.locally(&["host", "add", "h1"]);
-    assert_eq!(site.enrol_host(&invited).code, 0);
+    assert_eq!(site.join_host(&invited).code, 0);
     let mut stores = Stores::new(&site, 3);
     let mut agent = site.agent();
     wait_until("all daemons are used", || stores.are(&[1, 2, 3]));
@@ -227,7 +227,7 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
 fn a_guest_waits_while_the_only_daemon_is_restarted() {
     let (site, controller) = Site::with(|_| Vec::new());
     let invited = site.locally(&["host", "add", "h1"]);
-    assert_eq!(site.enrol_host(&invited).code, 0);
+    assert_eq!(site.join_host(&invited).code, 0);
     let mut stores = Stores::new(&site, 1);
     let agent = site.agent();
     wait_until("the daemon is used", || stores.are(&[1]));
@@ -284,7 +284,7 @@ fn what_was_deleted_on_daemons_is_brought_back_on_their_machines() {
     let soon = ["--grace", "0s"].map(str::to_owned);
     let (site, controller) = Site::with(|_| soon.to_vec());
     let invited = site.locally(&["host", "add", "h1"]);
-    assert_eq!(site.enrol_host(&invited).code, 0);
+    assert_eq!(site.join_host(&invited).code, 0);
     let mut stores = Stores::new(&site, 3);
     let agent = site.agent();
     wait_until("all daemons are used", || stores.are(&[1, 2, 3]));

@@ -7,8 +7,7 @@ use tempfile::TempDir;
 
 use crate::host::{Host, Said, wait_until};
 
-const CHAIN: &str =
-    "[[box]]\nkind = 'replicate'\nname = 'copies'\n[[box.replica]]\nname = 'r'\nvolume = 'b'\n";
+const CHAIN: &str = "[[filter]]\nkind = 'replicate'\nname = 'copies'\n[[filter.replica]]\nname = 'r'\nvolume = 'b'\n";
 
 fn export(host: &Host, volume: &str) -> String {
     let export = host.json(&["volume", "export", volume]);
@@ -100,7 +99,7 @@ fn a_volume_grows_under_its_guest_once_its_replica_has_grown() {
     host.json(&["volume", "grow", "b", "24M"]);
     wait_for(&host, "r is in sync", 2);
     assert!(content(&folder, &disk) == content(&folder, &b));
-    let monitored = format!("[[box]]\nkind = 'monitor'\n{CHAIN}");
+    let monitored = format!("[[filter]]\nkind = 'monitor'\n{CHAIN}");
     let said = host.apply_chain("disk", &monitored);
     assert_eq!(said.code, 0, "{}", said.error);
     let reads = ["read -P 1 0 16M", "read -P 2 16M 8M"];
@@ -115,7 +114,7 @@ fn a_volume_that_lacks_what_its_replica_has_is_detached_by_force_only() {
     for name in ["disk", "b"] {
         host.json(&["volume", "create", name, "--size", "16M"]);
     }
-    let failing = format!("{CHAIN}[[box]]\nkind = 'fault'\nwrite_errors_one_in = 1\n");
+    let failing = format!("{CHAIN}[[filter]]\nkind = 'fault'\nwrite_errors_one_in = 1\n");
     let disk = export(&host, "disk");
     export(&host, "b");
     let said = host.apply_chain("disk", &failing);
@@ -156,7 +155,7 @@ fn a_volume_that_lacks_what_its_replica_has_is_detached_by_force_only() {
         .run(&["attachment", "list", "--state", "detached", "-o", "json"])
         .out;
     assert!(
-        ended.contains("without what was written last through its boxes"),
+        ended.contains("without what was written last through its filters"),
         "{ended}"
     );
 }

@@ -423,7 +423,7 @@ fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &TempDir)
     apply(
         &host,
         folder,
-        "volume = 'disk'\n[[box]]\nkind = 'monitor'\n",
+        "volume = 'disk'\n[[filter]]\nkind = 'monitor'\n",
     );
     let heard = guest_takes(&host, tested, workload, steps, folder, |_, _| ());
     let notes = heard.iter().filter_map(|event| event["note"].as_str());
@@ -614,7 +614,7 @@ fn a_file_system_that_grows_in_a_guest_is_followed() {
     apply(
         &host,
         folder.path(),
-        "volume = 'disk'\n[[box]]\nkind = 'monitor'\n",
+        "volume = 'disk'\n[[filter]]\nkind = 'monitor'\n",
     );
     let given = folder.path().join("given");
     trace::put_program(&given, "/usr/sbin/resize2fs");

@@ -385,7 +385,7 @@ impl Run {
             Some((unit, disks)) => {
                 let earlier = disks.get(unit).unwrap_or(&disks[0]);
                 let members = &self.machine.catalog.members;
-                members.doubt(unit_id(unit));
+                members.suspicion(unit_id(unit));
                 let done = self.machine.kill_and_put_back(unit, earlier);
                 done.map_err(|error| format!("unit {unit} is not put back: {error}"))?;
             }

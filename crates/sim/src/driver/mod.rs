@@ -1,10 +1,10 @@
 //! One run: steps that the seed chooses, and what must hold after each.
 
 mod attach;
-mod mending;
 mod mishaps;
 mod network;
 mod readers;
+mod repair;
 mod steps;
 mod versions;
 
@@ -173,8 +173,8 @@ impl Run {
     }
 
     fn step(&mut self) -> Check {
-        if self.is_mending() && self.chance(6) {
-            return self.mend();
+        if self.is_repairing() && self.chance(6) {
+            return self.repair();
         }
         if self.is_disturbed() && self.chance(12) {
             self.disturb();
@@ -197,7 +197,7 @@ impl Run {
                 false => self.read_version(),
             },
             91 => self.fence(),
-            92 => self.mend(),
+            92 => self.repair(),
             93 | 94 if self.setup.hazards.members => self.change_members(),
             _ => self.mishap(),
         }

@@ -139,7 +139,7 @@ impl Run {
         let Some(index) = self.any_attached()? else {
             return Ok(());
         };
-        let id = SnapshotId::from_random(self.number());
+        let id = SnapshotId::from_u128(self.number());
         let subject = &mut self.subjects[index];
         let Some(client) = &mut subject.client else {
             return Ok(());
@@ -167,8 +167,8 @@ impl Run {
     }
 
     pub(super) fn create(&mut self, from: Option<VersionKey>) {
-        let id = VolumeId::from_random(self.number());
-        let lineage = Lineage::from_random(self.number());
+        let id = VolumeId::from_u128(self.number());
+        let lineage = Lineage::from_u128(self.number());
         let random = self.random.split();
         let is_sealed = self.setup.is_sealed;
         let key = self.machine.new_key(lineage, is_sealed, &random);
@@ -373,8 +373,8 @@ impl Run {
         for free in due {
             match self.machine.carry_out(&free) {
                 Ok(_) => {}
-                // With parity, what is mended is not freed.
-                Err(_) if self.may_fail() || self.is_mending() => return Ok(()),
+                // With parity, what is repaired is not freed.
+                Err(_) if self.may_fail() || self.is_repairing() => return Ok(()),
                 Err(error) => return Err(format!("cannot free: {error}")),
             }
         }

@@ -55,9 +55,9 @@ impl Run {
         }
         trace!(
             self,
-            "{key:?} committed: {boundaries:?}, {:?}, thin {:?}, joined {}",
+            "{key:?} committed: {boundaries:?}, {:?}, degraded {:?}, joined {}",
             commit.open_segments,
-            commit.thin,
+            commit.degraded,
             commit.joined
         );
         subject.version_floor = *boundaries.start();
@@ -130,7 +130,7 @@ impl Run {
             network.haunt(true);
         }
         self.check_network()?;
-        self.mend_all()?;
+        self.repair_all()?;
         self.carry_out_due(Millis(i64::MAX))?;
         self.audit()?;
         if self.rotten {

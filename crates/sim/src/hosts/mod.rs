@@ -44,9 +44,9 @@ use crate::{Check, Summary};
 
 /// Blocks that are written. Few, so that they are overwritten often.
 const BLOCKS: u64 = 40;
-const VOLUME: VolumeId = VolumeId::from_random(1);
+const VOLUME: VolumeId = VolumeId::from_u128(1);
 /// Where both have their journals, in some runs.
-const FOLDER: JournalFolderId = JournalFolderId::from_random(1);
+const FOLDER: JournalFolderId = JournalFolderId::from_u128(1);
 
 struct Run {
     random: SimulatedRandom,
@@ -97,7 +97,7 @@ impl Run {
             network.trace();
         }
         let other = machine.beside("/other");
-        let lineage = Lineage::from_random(1);
+        let lineage = Lineage::from_u128(1);
         let new = NewVolume {
             volume: VOLUME,
             size_bytes: setup.size_bytes,

@@ -17,7 +17,7 @@ use crate::net::daemon::unit_path;
 impl Machine {
     /// The folder of a unit, by a process of this host, or of the unit's machine.
     fn open_folder(&self, number: usize) -> Arc<dyn Unit> {
-        let (path, cluster) = (unit_path(number), ClusterId::from_random(1));
+        let (path, cluster) = (unit_path(number), ClusterId::from_u128(1));
         let open = |world: &World| FolderUnit::open(world, &path, cluster, unit_id(number));
         let unit = match &self.network {
             None => open(&self.world),
@@ -62,7 +62,7 @@ impl Machine {
         let id = unit_id(number);
         match &mut self.network {
             None => {
-                let cluster = ClusterId::from_random(1);
+                let cluster = ClusterId::from_u128(1);
                 FolderUnit::create(&self.world, &unit_path(number), cluster, id).map(drop)
             }
             Some(network) => network.add(number, id, self.segment_bytes),

@@ -22,8 +22,8 @@ use crate::members::Members;
 const CHANGES_FOR: Duration = Duration::from_secs(60);
 /// How long it may read.
 const READS_FOR: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long it may mend.
-const MENDS_FOR: Duration = Duration::from_secs(20);
+/// How long it may repair.
+const REPAIRS_FOR: Duration = Duration::from_secs(20);
 
 /// What a host wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,8 +34,8 @@ pub enum Want {
     Read(Lineage),
     /// To carry out a plan.
     Free(i64),
-    /// To mend a copyset: the members that are filled, or all that are put on.
-    Mend(CopysetId, bool),
+    /// To repair a copyset: the members that are filled, or all that are put on.
+    Repair(CopysetId, bool),
 }
 
 /// The controllers.
@@ -127,7 +127,7 @@ impl Controllers {
         Some(Scope::Read { lines })
     }
 
-    fn mend_scope(&self, copyset: CopysetId, are_compared: bool) -> Option<Scope> {
+    fn repair_scope(&self, copyset: CopysetId, are_compared: bool) -> Option<Scope> {
         let copysets = self.members.copysets();
         let set = copysets.into_iter().find(|set| set.id == copyset)?;
         let units = match are_compared {
@@ -135,7 +135,7 @@ impl Controllers {
             false => set.filling,
         };
         let copysets = vec![copyset];
-        Some(Scope::Mend { copysets, units })
+        Some(Scope::Repair { copysets, units })
     }
 
     /// What a want is good for, and how long; `None` if it is refused.
@@ -145,8 +145,8 @@ impl Controllers {
                 Some((vec![self.lease_scope(volume, epoch)?], CHANGES_FOR))
             }
             Want::Read(lineage) => Some((vec![self.read_scope(lineage)?], READS_FOR)),
-            Want::Mend(copyset, are_compared) => {
-                Some((vec![self.mend_scope(copyset, are_compared)?], MENDS_FOR))
+            Want::Repair(copyset, are_compared) => {
+                Some((vec![self.repair_scope(copyset, are_compared)?], REPAIRS_FOR))
             }
             Want::Free(id) => {
                 use volume::catalog::Catalog as _;
@@ -249,15 +249,15 @@ impl CapabilityCache {
     }
 
     /// A copyset is about to be gone through; whole members, too, if they are compared.
-    pub fn mends(&self, copyset: CopysetId, are_compared: bool) {
-        let want = Want::Mend(copyset, are_compared);
+    pub fn repairs(&self, copyset: CopysetId, are_compared: bool) {
+        let want = Want::Repair(copyset, are_compared);
         lock(&self.state).kept.insert(want);
         self.obtain(want);
     }
 
     /// It was gone through.
-    pub fn has_mended(&self, copyset: CopysetId) {
-        let is_other = |want: &Want| !matches!(want, Want::Mend(its, _) if *its == copyset);
+    pub fn has_repaired(&self, copyset: CopysetId) {
+        let is_other = |want: &Want| !matches!(want, Want::Repair(its, _) if *its == copyset);
         let mut state = lock(&self.state);
         state.kept.retain(is_other);
         state.granted.retain(|want, _| is_other(want));

@@ -63,7 +63,7 @@ enum Strike {
     After,
     InRequest,
     InAnswer,
-    Late { is_silent: bool },
+    Late { is_unresponsive: bool },
     Slow,
 }
 
@@ -317,7 +317,7 @@ impl Link {
                 daemon.give_up(used.number, false);
                 return Err(ErrorKind::ConnectionReset.into());
             }
-            Strike::Late { is_silent } => {
+            Strike::Late { is_unresponsive } => {
                 let arrives = match random.below(4) {
                     0 if self.params.haunts => random.index(sent.len()),
                     _ => sent.len(),
@@ -328,7 +328,7 @@ impl Link {
                     daemon.read(used.number, &mut Vec::new());
                 }
                 daemon.give_up(used.number, true);
-                if !is_silent {
+                if !is_unresponsive {
                     return Err(ErrorKind::ConnectionReset.into());
                 }
                 clock.advance(used.patience);
@@ -406,7 +406,9 @@ impl Link {
         let random = &self.params.random;
         let strikes = *lock(&self.params.strikes);
         if strikes.is_cut {
-            return Strike::Late { is_silent: true };
+            return Strike::Late {
+                is_unresponsive: true,
+            };
         }
         if strikes.only.is_some_and(|verb| verb as u16 != code) {
             return Strike::Nothing;
@@ -422,7 +424,12 @@ impl Link {
                     false => Strike::InAnswer,
                 },
             ),
-            (strikes.late_one_in, Strike::Late { is_silent: other }),
+            (
+                strikes.late_one_in,
+                Strike::Late {
+                    is_unresponsive: other,
+                },
+            ),
             (strikes.slow_one_in, Strike::Slow),
         ];
         let struck = possible

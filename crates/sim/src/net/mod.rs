@@ -62,7 +62,7 @@ pub struct Counts {
     pub crashed: u64,
     /// Reads that were answered with something else.
     pub lies: u64,
-    /// Changes under a lease, or by a *mend*, that is not the newest, or was shown on a
+    /// Changes under a lease, or by a *repair*, that is not the newest, or was shown on a
     /// newer connection, which were refused.
     pub refused_older: u64,
 }

@@ -56,10 +56,10 @@ pub struct Witness {
     key: VerifyingKey,
     records: Records,
     newest: BTreeMap<Fence, u32>,
-    /// On which connection each lease was shown last, and each *mend*, which was made
+    /// On which connection each lease was shown last, and each *repair*, which was made
     /// then.
     leases_on: BTreeMap<(Fence, u32), u64>,
-    mends_on: BTreeMap<CopysetId, (Millis, u64)>,
+    repairs_on: BTreeMap<CopysetId, (Millis, u64)>,
     lies_one_in: u64,
     /// Answers to reads, by their length.
     seen: Vec<Vec<u8>>,
@@ -77,7 +77,7 @@ impl Witness {
             records,
             newest: BTreeMap::new(),
             leases_on: BTreeMap::new(),
-            mends_on: BTreeMap::new(),
+            repairs_on: BTreeMap::new(),
             lies_one_in: 0,
             seen: Vec::new(),
             now: Millis(0),
@@ -191,12 +191,12 @@ impl Tap {
             let on = witness.leases_on.entry((fence, epoch)).or_default();
             *on = self.connection.max(*on);
         }
-        if let Scope::Mend { copysets, units } = &capability.scope
+        if let Scope::Repair { copysets, units } = &capability.scope
             && units.contains(&witness.unit)
         {
             let this = (capability.made, self.connection);
             for copyset in copysets {
-                let on = witness.mends_on.entry(*copyset).or_insert(this);
+                let on = witness.repairs_on.entry(*copyset).or_insert(this);
                 *on = this.max(*on);
             }
         }
@@ -236,10 +236,10 @@ impl Tap {
                     is_older |= is_its && !is_newest;
                     is_its && is_newest
                 }
-                Scope::Mend { copysets, units } => {
+                Scope::Repair { copysets, units } => {
                     let copyset = segment.copyset();
                     let is_its = copysets.contains(&copyset) && units.contains(&witness.unit);
-                    let on = witness.mends_on.get(&copyset).map(|on| on.1);
+                    let on = witness.repairs_on.get(&copyset).map(|on| on.1);
                     let is_newest = on.is_none_or(|on| on == self.connection);
                     is_older |= is_its && !is_newest;
                     is_its && is_newest

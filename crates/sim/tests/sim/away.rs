@@ -410,7 +410,7 @@ fn closing_or_stopping_answers_what_waits() {
         if is_fenced {
             let _ = bench.machine.acquire(id);
             // The next version shows it.
-            volume.snapshot(base::SnapshotId::from_random(1));
+            volume.snapshot(base::SnapshotId::from_u128(1));
         } else {
             volume.begin_close();
         }

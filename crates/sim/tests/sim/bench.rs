@@ -43,8 +43,8 @@ impl Bench {
     pub fn create(&mut self, from: Option<VersionKey>) -> VolumeId {
         self.next += 1;
         let (volume, lineage) = (
-            VolumeId::from_random(self.next),
-            Lineage::from_random(self.next),
+            VolumeId::from_u128(self.next),
+            Lineage::from_u128(self.next),
         );
         let is_sealed = self.setup.is_sealed;
         let key = self.machine.new_key(lineage, is_sealed, &self.random);

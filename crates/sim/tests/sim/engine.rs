@@ -125,7 +125,7 @@ fn a_destage_that_fails_leaves_nothing_behind() {
         let disk = &bench.machine.simulation.disk;
         disk.inject(&bench.machine.unit_path(0), Fault::SyncFails);
         disk.inject(&bench.machine.unit_path(1), Fault::Full);
-        volume.snapshot(base::SnapshotId::from_random(u128::from(round)));
+        volume.snapshot(base::SnapshotId::from_u128(u128::from(round)));
         bench.turn(&mut volume, 30);
         assert!(volume.status().destage_error.is_some(), "round {round}");
         for unit in 0..2 {

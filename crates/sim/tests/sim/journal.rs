@@ -16,7 +16,7 @@ const PATH: &str = "/journal";
 type Write = (Sequence, u64, u64);
 
 fn volume() -> VolumeId {
-    VolumeId::from_random(1)
+    VolumeId::from_u128(1)
 }
 
 fn replayed(journal: &mut Journal, keyring: &Keyring, after: Sequence) -> Vec<Write> {

@@ -14,7 +14,7 @@ use crate::bench::Bench;
 
 /// No lease ends by itself in these.
 const LONG: Duration = Duration::from_secs(3600);
-const FOLDER: JournalFolderId = JournalFolderId::from_random(1);
+const FOLDER: JournalFolderId = JournalFolderId::from_u128(1);
 
 /// The folder, which is the first host's; the disk is one.
 fn folder(bench: &Bench) -> SharedFolder {

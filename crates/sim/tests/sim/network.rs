@@ -9,7 +9,7 @@ use sim::net::link::Strikes;
 use sim::setup::{NetSetup, Setup};
 use unit::wire::Verb;
 use volume::Volume;
-use volume::mend::{Depth, Found, Mendable, Pace, Stopped, Task, Uncommitted};
+use volume::repair::{Depth, Found, Pace, Repairable, Stopped, Task, Uncommitted};
 
 use world::Clock;
 
@@ -234,7 +234,7 @@ fn a_flush_that_was_acknowledged_survives_the_power_of_every_daemon() {
     bench.close(volume);
 }
 
-/// A mender that nothing disturbs.
+/// A repairer that nothing disturbs.
 struct Calm;
 
 impl Pace for Calm {
@@ -246,7 +246,7 @@ impl Pace for Calm {
 }
 
 /// One pass over a copyset.
-fn mend_once(bench: &Bench, copyset: CopysetId) -> Found {
+fn repair_once(bench: &Bench, copyset: CopysetId) -> Found {
     let machine = &bench.machine;
     let members = &machine.catalog.members;
     let missed = members.missed(copyset);
@@ -259,29 +259,29 @@ fn mend_once(bench: &Bench, copyset: CopysetId) -> Found {
     let placed = set.placed().map(|(place, id, state)| {
         let unit = machine.units.iter().position(|(unit, _)| *unit == id);
         let unit = Arc::clone(&machine.tracked[unit.expect("there")]);
-        Mendable {
+        Repairable {
             id,
             place,
             state,
             unit,
-            doubtful: members.doubtful(copyset, id),
+            suspect: members.suspect(copyset, id),
         }
     });
-    let placed: Vec<Mendable> = placed.collect();
+    let placed: Vec<Repairable> = placed.collect();
     let network = machine.network.as_ref().expect("there is one");
-    network.capability_cache().mends(copyset, false);
+    network.capability_cache().repairs(copyset, false);
     let erasure = set.erasure();
     let passed = Task::new(copyset).pass(erasure, &placed, &uncommitted, Depth::Fill, &Calm);
-    network.capability_cache().has_mended(copyset);
+    network.capability_cache().has_repaired(copyset);
     let found = passed.expect("nobody stops it");
     members.end(copyset, &missed, &found, &found.lacking);
     found
 }
 
-/// A mender removed what could not be read, its connection broke, and it removed it once
+/// A repairer removed what could not be read, its connection broke, and it removed it once
 /// more and put it anew; then the daemon carried out what it had been asked first.
 #[test]
-fn a_delete_that_comes_late_takes_nothing_that_was_mended_since() {
+fn a_delete_that_comes_late_takes_nothing_that_was_repaired_since() {
     let mut bench = bench(2, 2);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
@@ -299,7 +299,7 @@ fn a_delete_that_comes_late_takes_nothing_that_was_mended_since() {
     bench.machine.start_daemon(0);
     let members = Arc::clone(&bench.machine.catalog.members);
     let copyset = members.copysets()[0].id;
-    members.doubt(sim::machine::unit_id(0));
+    members.suspicion(sim::machine::unit_id(0));
     let network = bench.machine.network.as_ref().expect("there is one");
     network.strike(
         0,
@@ -310,17 +310,17 @@ fn a_delete_that_comes_late_takes_nothing_that_was_mended_since() {
             ..Strikes::default()
         },
     );
-    let found = mend_once(&bench, copyset);
+    let found = repair_once(&bench, copyset);
     assert!(!found.problems.is_empty(), "{found:?}");
     let clock = &bench.machine.simulation.clock;
     clock.advance(Duration::from_millis(200));
     bench.machine.probe(true);
-    while !members.to_mend().is_empty() {
-        let found = mend_once(&bench, copyset);
+    while !members.to_repair().is_empty() {
+        let found = repair_once(&bench, copyset);
         assert_eq!(found.problems.len(), 0, "{found:?}");
     }
     arrive(&bench);
-    bench.machine.catalog.memory.forget_thin(copyset);
+    bench.machine.catalog.memory.forget_degraded(copyset);
     bench.audit();
 }
 

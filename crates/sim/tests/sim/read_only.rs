@@ -50,7 +50,7 @@ fn snapshot(bench: &Bench, volume: &mut volume::Volume) -> (SnapshotId, VersionK
         bench.write(volume, first..first + 8, 1);
         bench.turn(volume, 30);
     }
-    let id = SnapshotId::from_random(1);
+    let id = SnapshotId::from_u128(1);
     volume.snapshot(id);
     bench.turn(volume, 60);
     let pinned = bench.machine.catalog.memory.snapshot(id);

@@ -161,7 +161,7 @@ mod tests {
     fn segment(disk: &SimulatedDisk, id: SegmentId) -> Arc<Segment> {
         let path = format!("/{id}");
         let file = disk.open(Path::new(&path), OpenMode::CreateNew);
-        let header = Header::new(id, ClusterId::from_random(1), 4096, 8192).expect("a size");
+        let header = Header::new(id, ClusterId::from_u128(1), 4096, 8192).expect("a size");
         Arc::new(Segment::new(header, file.expect("new")))
     }
 

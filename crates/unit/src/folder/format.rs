@@ -187,7 +187,7 @@ impl Header {
         }
         let id = SegmentId::from_bits(segment).ok_or(wrong("the segment's number", segment))?;
         let data_bytes = u64::from(slot_bytes) * u64::from(capacity);
-        let header = Self::new(id, ClusterId::from_random(cluster), slot_bytes, data_bytes)
+        let header = Self::new(id, ClusterId::from_u128(cluster), slot_bytes, data_bytes)
             .ok_or(wrong("the slot size", slot_bytes))?;
         if header.capacity != capacity {
             return Err(wrong("the capacity", capacity));
@@ -332,7 +332,7 @@ mod tests {
 
     fn header() -> Header {
         let segment = SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits");
-        Header::new(segment, ClusterId::from_random(9), 4096, 8 << 20).expect("a slot size")
+        Header::new(segment, ClusterId::from_u128(9), 4096, 8 << 20).expect("a slot size")
     }
 
     #[test]

@@ -110,14 +110,14 @@ mod tests {
     #[test]
     fn a_marker_round_trips() {
         let owner = Owner {
-            database: DatabaseId::from_random(3),
+            database: DatabaseId::from_u128(3),
             generation: u32::MAX,
             place: "/srv/\"a\\ b\"\n on vm1".to_owned(),
         };
         for owner in [None, Some(owner)] {
             let marker = Marker {
-                cluster: ClusterId::from_random(1),
-                unit: UnitId::from_random(2),
+                cluster: ClusterId::from_u128(1),
+                unit: UnitId::from_u128(2),
                 owner,
             };
             let text = marker.encode();

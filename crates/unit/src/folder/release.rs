@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn a_hole_never_touches_a_slot_beside_it() {
         let id = SegmentId::from_bits(1).expect("48 bits");
-        let header = Header::new(id, ClusterId::from_random(1), 1536, 16_384).expect("a size");
+        let header = Header::new(id, ClusterId::from_u128(1), 1536, 16_384).expect("a size");
         for start in 0..header.capacity {
             for end in start + 1..=header.capacity {
                 let hole = hole_of(&header, start..end);

@@ -25,11 +25,11 @@ use crate::{FolderUnit, Unit as _, UnitError, conformance};
 const PATH: &str = "/unit";
 
 fn cluster() -> ClusterId {
-    ClusterId::from_random(0xc1)
+    ClusterId::from_u128(0xc1)
 }
 
 fn unit_id() -> UnitId {
-    UnitId::from_random(0x1d)
+    UnitId::from_u128(0x1d)
 }
 
 fn create(world: &World) -> FolderUnit {

@@ -144,7 +144,7 @@ fn one_bad_segment_is_no_bad_unit() {
 
 fn tracked(simulation: &Simulation) -> TrackedUnit {
     let world = simulation.world();
-    let (cluster, unit) = (ClusterId::from_random(1), UnitId::from_random(2));
+    let (cluster, unit) = (ClusterId::from_u128(1), UnitId::from_u128(2));
     let path = Path::new("/unit");
     let unit = FolderUnit::create(&world, path, cluster, unit).expect("made");
     TrackedUnit::new(Arc::new(unit), world.clock)

@@ -4,7 +4,7 @@
 //! ```text
 //!   ask ──► outbox ──bell──► thread: connect, greet, show, then: send what is in
 //!           (encoded)                the outbox, receive, tell whoever asked
-//!                                      │ broken, silent or refused
+//!                                      │ broken, unresponsive or refused
 //!                                      ▼
 //!                            everybody who waits is told; again after a pause,
 //!                            during which whoever asks is told at once

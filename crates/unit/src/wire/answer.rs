@@ -53,7 +53,7 @@ impl Greeting {
         reader.u16()?;
         let body_bytes_max = reader.u32()?;
         let number = reader.u128()?;
-        let unit = UnitId::from_random(number);
+        let unit = UnitId::from_u128(number);
         if unit.as_u128() != number {
             return Err(Malformed("the unit's id has more digits than ids have"));
         }
@@ -225,7 +225,7 @@ mod tests {
         let greeting = Greeting {
             version: 1,
             body_bytes_max: 5,
-            unit: UnitId::from_random(0x0_1234_5678_9abc_def0),
+            unit: UnitId::from_u128(0x0_1234_5678_9abc_def0),
             incarnation: 6,
             now_ms: -7,
             held_bytes_max: 8,

@@ -6,7 +6,7 @@
 //! * [`Status`], [`Refusal`]: how an answer that is none is told.
 //!
 //! Nothing that is read here is trusted: a daemon is fed by hosts that may be
-//! captured, and a host by daemons that may.
+//! compromised, and a host by daemons that may.
 
 mod answer;
 mod frame;

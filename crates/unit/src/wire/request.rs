@@ -315,7 +315,7 @@ impl<'a> Request<'a> {
                 let version = reader.u16()?;
                 zero(reader.u16()?)?;
                 zero(reader.u32()?)?;
-                let cluster = ClusterId::from_random(reader.u128()?);
+                let cluster = ClusterId::from_u128(reader.u128()?);
                 Self::Hello { version, cluster }
             }
             Verb::Show => Self::Show(reader.bytes(reader.remaining())?),
@@ -474,7 +474,7 @@ mod tests {
         vec![
             Request::Hello {
                 version: 1,
-                cluster: ClusterId::from_random(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
+                cluster: ClusterId::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
             },
             Request::Show(b"anything"),
             Request::Put {

@@ -4,7 +4,7 @@
 //!  1. open    the version's record and tail, as to read it
 //!  2. walk    all its blocks in order, a leaf at a time
 //!  3. read    some of them as whoever has the volume does: what they say
-//!  4. judge   what lies in their places on the captured units, read raw, by that
+//!  4. judge   what lies in their places on the compromised units, read raw, by that
 //! ```
 //!
 //! It takes the version's word for where blocks lie, and nobody's for what lies there. What is
@@ -23,7 +23,7 @@ use crate::catalog::StoredVersion;
 use crate::engine::{OpenError, StoredPages, open_version};
 use crate::map::{Entry, Leaves, PAGE_BYTES};
 use crate::scatter::{
-    CapturedError, Held, Piece, ReadError, Store, data_piece, held_by, read_pieces,
+    CompromisedError, Held, Piece, ReadError, Store, data_piece, held_by, read_pieces,
 };
 use crate::seal::{Address, Keyring};
 
@@ -42,12 +42,12 @@ pub enum AuditError {
     /// What it says cannot be had.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// What is captured cannot be judged.
+    /// What is compromised cannot be judged.
     #[error(transparent)]
-    Captured(#[from] CapturedError),
+    Compromised(#[from] CompromisedError),
 }
 
-/// A block that is no hole, and what the captured units have of it.
+/// A block that is no hole, and what the compromised units have of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Judged {
     /// Which.
@@ -66,7 +66,7 @@ pub struct Batch {
     pub end: u64,
 }
 
-/// How many pieces are how much in the hands of whoever captured the units.
+/// How many pieces are how much in the hands of whoever compromised the units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// All there are.
@@ -96,7 +96,7 @@ impl Tally {
 pub struct Audit {
     store: Arc<Store>,
     keyring: Arc<Keyring>,
-    captured: Vec<UnitId>,
+    compromised: Vec<UnitId>,
     slot_bytes: u32,
     leaves: Leaves<StoredPages>,
     has_ended: bool,
@@ -108,7 +108,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Opens a version, of whose units these are captured. May wait.
+    /// Opens a version, of whose units these are compromised. May wait.
     ///
     /// # Errors
     /// [`AuditError`].
@@ -116,7 +116,7 @@ impl Audit {
         store: &Arc<Store>,
         version: &StoredVersion,
         keyring: &Arc<Keyring>,
-        captured: &[UnitId],
+        compromised: &[UnitId],
     ) -> Result<Self, AuditError> {
         let (record, tail) = open_version(version, None, store, keyring)?;
         let slot_bytes = u32::try_from(record.block_size.bytes()).expect("at most 64 KiB");
@@ -124,7 +124,7 @@ impl Audit {
         let mut audit = Self {
             store: Arc::clone(store),
             keyring: Arc::clone(keyring),
-            captured: captured.to_vec(),
+            compromised: compromised.to_vec(),
             slot_bytes,
             leaves: Leaves::new(pages, record.root, &tail),
             has_ended: false,
@@ -220,6 +220,12 @@ impl Audit {
             };
             truths.push((piece, content));
         }
-        Ok(held_by(&self.captured, store, keyring, slot_bytes, truths)?)
+        Ok(held_by(
+            &self.compromised,
+            store,
+            keyring,
+            slot_bytes,
+            truths,
+        )?)
     }
 }

@@ -19,11 +19,11 @@ use crate::seal::{KeyEncryptionKey, LeaseSalt, SequenceSource};
 use crate::term::LeaseTerm;
 use crate::version::{Record, encode_tail};
 
-const VOLUME: VolumeId = VolumeId::from_random(1);
+const VOLUME: VolumeId = VolumeId::from_u128(1);
 const SLOT_BYTES: u32 = 4096;
 
 fn unit_id(unit: u8) -> UnitId {
-    UnitId::from_random(u128::from(unit) + 1)
+    UnitId::from_u128(u128::from(unit) + 1)
 }
 
 fn folder(unit: u8) -> PathBuf {
@@ -42,7 +42,7 @@ fn keyring(is_sealed: bool) -> Keyring {
         true => crate::fixture::keyring(1),
         false => {
             let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
-            let lineage = Lineage::from_random(1);
+            let lineage = Lineage::from_u128(1);
             let random = world::simulated::SimulatedRandom::new(1);
             let key = LineageKey {
                 lineage,
@@ -88,7 +88,7 @@ impl Rig {
     ) -> Self {
         let simulation = Simulation::new(5);
         let world = simulation.world();
-        let cluster = ClusterId::from_random(1);
+        let cluster = ClusterId::from_u128(1);
         let unit = |unit: u8| {
             let folder = folder(unit);
             let made = FolderUnit::create(&world, &folder, cluster, unit_id(unit)).expect("made");
@@ -118,7 +118,7 @@ impl Rig {
             replicas,
             erasure,
             key: LineageKey {
-                lineage: Lineage::from_random(1),
+                lineage: Lineage::from_u128(1),
                 epoch_first: 0,
                 wrapped: None,
                 wrapped_by: None,
@@ -151,7 +151,7 @@ impl Rig {
                     number: 1,
                 },
                 parent: None,
-                lineage: Lineage::from_random(1),
+                lineage: Lineage::from_u128(1),
                 epoch,
                 journal_next: 0,
                 created: Millis(0),
@@ -235,9 +235,9 @@ impl Rig {
         places.into_iter().zip(order).map(entry).collect()
     }
 
-    fn audit(&self, captured: &[u8]) -> Result<(Vec<Judged>, Tally), AuditError> {
-        let captured: Vec<UnitId> = captured.iter().map(|unit| unit_id(*unit)).collect();
-        let mut audit = Audit::open(&self.store, &self.version, &self.keyring, &captured)?;
+    fn audit(&self, compromised: &[u8]) -> Result<(Vec<Judged>, Tally), AuditError> {
+        let compromised: Vec<UnitId> = compromised.iter().map(|unit| unit_id(*unit)).collect();
+        let mut audit = Audit::open(&self.store, &self.version, &self.keyring, &compromised)?;
         let mut all = Vec::new();
         let mut end = 0;
         while let Some(batch) = audit.next_batch()? {
@@ -290,20 +290,20 @@ fn blocks() -> Vec<u64> {
 const PAIRS: [&[u8]; 6] = [&[0, 1], &[1, 2], &[2, 3], &[3, 0], &[0, 2], &[1, 3]];
 
 #[test]
-fn of_copies_that_is_content_whose_bytes_lie_on_captured_units() {
+fn of_copies_that_is_content_whose_bytes_lie_on_compromised_units() {
     let blocks = blocks();
     for sets in [&[&[0][..], &[1], &[2], &[3]], &PAIRS[..]] {
         let rig = Rig::new(4, sets, None, false, &blocks);
-        for captured in [&[][..], &[0], &[2], &[0, 3], &[1, 2, 3], &[0, 1, 2, 3]] {
-            let (judged, map) = rig.audit(captured).expect("audited");
+        for compromised in [&[][..], &[0], &[2], &[0, 3], &[1, 2, 3], &[0, 1, 2, 3]] {
+            let (judged, map) = rig.audit(compromised).expect("audited");
             let order: Vec<u64> = judged.iter().map(|one| one.block).collect();
             assert_eq!(order, blocks, "each once, in order");
             let content = blocks_held(&judged, Held::Content);
-            assert_eq!(content, rig.found(captured), "{sets:?} {captured:?}");
+            assert_eq!(content, rig.found(compromised), "{sets:?} {compromised:?}");
             let nothing = blocks_held(&judged, Held::Nothing).len();
             assert_eq!(nothing + content.len(), blocks.len());
             assert_eq!(map.all, 2, "170 blocks to a page of the tail");
-            if captured.len() == 4 {
+            if compromised.len() == 4 {
                 assert_eq!((nothing, map.content), (0, 2));
             }
         }
@@ -315,24 +315,24 @@ fn sealed_blocks_are_there_and_say_nothing() {
     let blocks = blocks();
     let rig = Rig::new(4, &PAIRS, None, true, &blocks);
     let open = Rig::new(4, &PAIRS, None, false, &blocks);
-    for captured in [&[0][..], &[0, 1, 2, 3]] {
-        let (judged, map) = rig.audit(captured).expect("audited");
+    for compromised in [&[0][..], &[0, 1, 2, 3]] {
+        let (judged, map) = rig.audit(compromised).expect("audited");
         assert_eq!(blocks_held(&judged, Held::Content), BTreeSet::new());
-        assert_eq!(rig.found(captured), BTreeSet::new());
+        assert_eq!(rig.found(compromised), BTreeSet::new());
         assert_eq!(map.content, 0);
         // Both were dealt alike but for the order within a segment.
         let sealed = blocks_held(&judged, Held::Sealed);
         assert!(!sealed.is_empty());
-        if captured.len() == 4 {
+        if compromised.len() == 4 {
             assert_eq!((sealed.len(), map.sealed), (blocks.len(), 2));
         }
-        let (judged, _) = open.audit(captured).expect("audited");
+        let (judged, _) = open.audit(compromised).expect("audited");
         assert_eq!(blocks_held(&judged, Held::Sealed), BTreeSet::new());
     }
 }
 
 #[test]
-fn with_parity_k_captured_members_have_all_and_fewer_what_lies_on_them() {
+fn with_parity_k_compromised_members_have_all_and_fewer_what_lies_on_them() {
     let erasure = Erasure::new(2, 2).expect("allowed");
     // Whole rows in all segments, as far as that can be: the parity of one that is not says more.
     let blocks: Vec<u64> = (0..600).collect();
@@ -343,24 +343,28 @@ fn with_parity_k_captured_members_have_all_and_fewer_what_lies_on_them() {
         } else {
             Held::Content
         };
-        for captured in [[0, 1], [0, 3], [2, 3], [1, 2]] {
-            let (judged, _) = rig.audit(&captured).expect("audited");
+        for compromised in [[0, 1], [0, 3], [2, 3], [1, 2]] {
+            let (judged, _) = rig.audit(&compromised).expect("audited");
             assert_eq!(
                 blocks_held(&judged, have).len(),
                 blocks.len(),
-                "{captured:?}"
+                "{compromised:?}"
             );
         }
-        for captured in 0..4 {
-            let (judged, _) = rig.audit(&[captured]).expect("audited");
+        for compromised in 0..4 {
+            let (judged, _) = rig.audit(&[compromised]).expect("audited");
             let held = blocks_held(&judged, have);
             match is_sealed {
-                false => assert_eq!(held, rig.found(&[captured]), "{captured}"),
-                true => assert_eq!(rig.found(&[captured]), BTreeSet::new()),
+                false => assert_eq!(held, rig.found(&[compromised]), "{compromised}"),
+                true => assert_eq!(rig.found(&[compromised]), BTreeSet::new()),
             }
-            let is_data = captured < 2;
+            let is_data = compromised < 2;
             let expected = if is_data { 290..=310 } else { 0..=4 };
-            assert!(expected.contains(&held.len()), "{captured}: {}", held.len());
+            assert!(
+                expected.contains(&held.len()),
+                "{compromised}: {}",
+                held.len()
+            );
         }
     }
 }
@@ -404,7 +408,8 @@ fn a_unit_that_does_not_answer_is_named_and_not_taken_for_empty() {
     for rig in [copies, parity] {
         rig.simulation.disk.inject(&folder(2), Fault::Missing);
         let refused = rig.audit(&[0, 2]).map(|_| ());
-        let Err(AuditError::Captured(CapturedError::Unanswered { unit, .. })) = refused else {
+        let Err(AuditError::Compromised(CompromisedError::Unanswered { unit, .. })) = refused
+        else {
             panic!("{refused:?}");
         };
         assert_eq!(unit, unit_id(2));
@@ -443,7 +448,7 @@ fn what_was_discarded_is_judged_bit_by_bit_as_well() {
 fn a_unit_that_nobody_knows_is_refused() {
     let rig = Rig::new(2, &[&[0, 1]], None, false, &[1]);
     let refused = rig.audit(&[0, 9]).map(|_| ());
-    let Err(AuditError::Captured(CapturedError::Unknown(unit))) = refused else {
+    let Err(AuditError::Compromised(CompromisedError::Unknown(unit))) = refused else {
         panic!("{refused:?}");
     };
     assert_eq!(unit, unit_id(9));

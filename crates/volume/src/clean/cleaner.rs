@@ -258,12 +258,12 @@ mod tests {
         fn new() -> Self {
             let simulation = Simulation::new(1);
             let world = simulation.world();
-            let ids = [1, 2].map(UnitId::from_random);
+            let ids = [1, 2].map(UnitId::from_u128);
             let units: Vec<_> = ids
                 .iter()
                 .enumerate()
                 .map(|(number, id)| {
-                    let cluster = ClusterId::from_random(1);
+                    let cluster = ClusterId::from_u128(1);
                     let unit = FolderUnit::create(&world, &folder(number), cluster, *id);
                     let unit = Arc::new(unit.expect("made"));
                     Arc::new(TrackedUnit::new(unit, Arc::clone(&world.clock)))
@@ -353,7 +353,7 @@ mod tests {
             "{changed:?}"
         );
         // It has heard of the second one.
-        let ids = [1, 2].map(UnitId::from_random);
+        let ids = [1, 2].map(UnitId::from_u128);
         let copyset = Copyset {
             joined: 1,
             ..Copyset::of_copies(CopysetId::new(0).expect("12 bits"), ids.to_vec())

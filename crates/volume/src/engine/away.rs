@@ -60,7 +60,7 @@ const TRY_BESIDE_AFTER: Duration = Duration::from_secs(10);
 pub struct Unread {
     /// How the frontend is told.
     pub error: IoError,
-    /// Whether the same may succeed later, although nobody mends anything.
+    /// Whether the same may succeed later, although nobody repairs anything.
     pub may_pass: bool,
 }
 

@@ -343,7 +343,7 @@ impl Job {
             pins: self.cut.pins.clone(),
             open_segments: ledgered.open_segments,
             serial_next: ledgered.serial_next,
-            thin: ledgered.dealt.thin,
+            degraded: ledgered.dealt.degraded,
             joined,
             joined_last,
         };
@@ -483,7 +483,7 @@ mod tests {
             reason: "connection refused".to_owned(),
         };
         let lost = || CatalogError::Fenced {
-            volume: VolumeId::from_random(1),
+            volume: VolumeId::from_u128(1),
             reason: "another host has it".to_owned(),
         };
         let url = || "scree://u1:9".to_owned();

@@ -381,7 +381,7 @@ impl Page {
         let mut reader = Reader::new(page);
         let magic = reader.bytes(8).ok()?;
         let id = reader.u128().ok()?;
-        let volume = VolumeId::from_random(reader.u128().ok()?);
+        let volume = VolumeId::from_u128(reader.u128().ok()?);
         let ring_bytes = reader.u64().ok()?;
         let sound = magic == MAGIC
             && reader.u32().ok()? == crc32c(&page[..48])

@@ -127,7 +127,7 @@ mod tests {
 
     fn lease(journal: Option<NamedJournal>) -> Lease {
         Lease {
-            volume: VolumeId::from_random(1),
+            volume: VolumeId::from_u128(1),
             epoch: 42,
             size_bytes: 1 << 20,
             block_size: BlockSize::DEFAULT,
@@ -147,7 +147,7 @@ mod tests {
     fn a_lease_goes_on_with_what_is_named_here_or_else_with_the_hosts_own() {
         let folder = |number| SharedFolder {
             path: PathBuf::from(format!("/shared-{number}")),
-            id: JournalFolderId::from_random(number),
+            id: JournalFolderId::from_u128(number),
         };
         let (here, elsewhere) = (folder(1), folder(2));
         let own = Path::new("/host/vol");
@@ -157,7 +157,7 @@ mod tests {
                 folder: folder.id,
             }))
         };
-        let volume = VolumeId::from_random(1);
+        let volume = VolumeId::from_u128(1);
         for (lease, shared, path, former) in [
             // As ever: one file.
             (lease(None), None, own.to_owned(), Some(own.to_owned())),
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn only_a_volumes_own_files_are_taken_for_its_journals() {
-        let volume = VolumeId::from_random(1);
+        let volume = VolumeId::from_u128(1);
         let epoch = |name: &str| epoch_of(name, volume);
         assert_eq!(epoch(&format!("{volume}.journal-41")), Some(41));
         assert_eq!(epoch(&format!("{volume}.new-7")), Some(7));
@@ -204,7 +204,7 @@ mod tests {
             format!("{volume}.journal-"),
             format!("{volume}.journal-4x"),
             format!("{volume}.fenced-4"),
-            format!("{}.journal-4", VolumeId::from_random(2)),
+            format!("{}.journal-4", VolumeId::from_u128(2)),
         ] {
             assert_eq!(epoch(&other), None, "{other}");
         }

@@ -12,10 +12,10 @@ use crate::seal::{KeyEncryptionKey, Keyring};
 
 const PAGE: u64 = HEADER_BYTES as u64;
 const RING_BYTES: u64 = 16 * PAGE;
-const VOLUME: VolumeId = VolumeId::from_random(1);
+const VOLUME: VolumeId = VolumeId::from_u128(1);
 
 fn keyring() -> Keyring {
-    let lineage = Lineage::from_random(1);
+    let lineage = Lineage::from_u128(1);
     let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
     let random = world::simulated::SimulatedRandom::new(1);
     let key = LineageKey {

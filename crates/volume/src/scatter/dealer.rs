@@ -17,7 +17,7 @@ use super::ledger::{Dealt, Ledger};
 use super::progress::Progress;
 use super::store::Table;
 use crate::catalog::copysets::shuffle;
-use crate::catalog::{Catalog, CatalogError, ThinShare};
+use crate::catalog::{Catalog, CatalogError, DegradedShare};
 
 /// How many segment serials are asked for at once: a destage uses some ten.
 const SERIALS_AT_ONCE: u32 = 64;
@@ -220,7 +220,7 @@ impl Dealer {
             return Err(DealError::NoUnit { are_away });
         }
         self.dealt.add(Dealt {
-            thin: Vec::new(),
+            degraded: Vec::new(),
             joined: Some((table.joined(), table.joined())),
         });
         self.close_unless(|growing| {
@@ -400,9 +400,9 @@ impl Dealer {
 
     /// Part of what was dealt was put on fewer units than it should be: nothing
     /// more is dealt to that segment, so that what it has can be copied.
-    pub fn note_thin(&mut self, thin: ThinShare) {
-        self.close(thin.segment);
-        self.dealt.thin.push(thin);
+    pub fn note_degraded(&mut self, degraded: DegradedShare) {
+        self.close(degraded.segment);
+        self.dealt.degraded.push(degraded);
     }
 
     /// Nothing more is dealt to the segment of `share`, for its put failed.

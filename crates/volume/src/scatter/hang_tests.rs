@@ -37,8 +37,8 @@ impl Rig {
         let simulation = Simulation::new(1);
         let threads = |count| Arc::new(ThreadPool::new(count)) as Arc<dyn Pool>;
         let world = simulation.world();
-        let id = UnitId::from_random(1);
-        let unit = FolderUnit::create(&world, Path::new("/u1"), ClusterId::from_random(1), id);
+        let id = UnitId::from_u128(1);
+        let unit = FolderUnit::create(&world, Path::new("/u1"), ClusterId::from_u128(1), id);
         let unit = TrackedUnit::new(Arc::new(unit.expect("made")), Arc::clone(&world.clock));
         let copyset = CopysetId::new(1).expect("small");
         let segment = SegmentId::new(copyset, 1).expect("small");
@@ -74,7 +74,7 @@ impl Rig {
             simulation,
             store,
             keyring: Arc::new(keyring),
-            view: CacheView::new(cache, VolumeId::from_random(1)),
+            view: CacheView::new(cache, VolumeId::from_u128(1)),
             pieces,
         };
         rig.read();

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base::SegmentId;
 
 use super::dealer::Serials;
-use crate::catalog::{OpenSegment, ThinShare};
+use crate::catalog::{DegradedShare, OpenSegment};
 
 /// The segments that some volume of this process may still append to. A
 /// segment not among them may be deleted once all its slots are free.
@@ -52,7 +52,7 @@ pub struct Ledger {
 #[derive(Debug, Clone, Default)]
 pub struct Dealt {
     /// What some member lacks.
-    pub thin: Vec<ThinShare>,
+    pub degraded: Vec<DegradedShare>,
     /// Which members were known when it was dealt, by the oldest and by the newest
     /// table; `None` if nothing was.
     pub joined: Option<(u64, u64)>,
@@ -61,7 +61,7 @@ pub struct Dealt {
 impl Dealt {
     /// This and `other`, which was dealt beside it.
     pub fn add(&mut self, other: Self) {
-        self.thin.extend(other.thin);
+        self.degraded.extend(other.degraded);
         let all = [self.joined, other.joined].into_iter().flatten();
         let least = |(a, b): (u64, u64), (c, d): (u64, u64)| (a.min(c), b.max(d));
         self.joined = all.reduce(least);

@@ -9,7 +9,7 @@
 //! copy it read is good.
 
 mod candidates;
-mod captured;
+mod compromised;
 mod dealer;
 pub mod erasure;
 #[cfg(test)]
@@ -23,7 +23,7 @@ mod store;
 mod view;
 mod write;
 
-pub use captured::{CapturedError, Held, Truth, held_by};
+pub use compromised::{CompromisedError, Held, Truth, held_by};
 pub use dealer::{DealError, Dealer, DealerConfig, Serials};
 pub use later::read_pieces_later;
 pub use layout::{Home, Layout};

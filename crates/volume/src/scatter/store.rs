@@ -433,10 +433,10 @@ mod tests {
     fn a_failing_unit_is_read_after_the_others() {
         let simulation = Simulation::new(1);
         let world = simulation.world();
-        let ids = [1, 2].map(UnitId::from_random);
+        let ids = [1, 2].map(UnitId::from_u128);
         let faulty = ids.map(|id| {
             let path = format!("/{id}");
-            let unit = FolderUnit::create(&world, Path::new(&path), ClusterId::from_random(1), id);
+            let unit = FolderUnit::create(&world, Path::new(&path), ClusterId::from_u128(1), id);
             Arc::new(FaultyUnit::new(Arc::new(unit.expect("made")), 1))
         });
         let units = faulty.clone().map(|unit| {

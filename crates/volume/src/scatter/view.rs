@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Lineage, VolumeId};
-use cache::host::{AreaCounts, Asker, Had, HostCache, Tally, Used};
+use cache::host::{AreaCounts, Had, HostCache, Principal, Tally, Used};
 use cache::memory::AheadCounts;
 use cache::store::{Area, Id, Protector, SLOT_BYTES, Sharer};
 use unit::Tag;
@@ -19,7 +19,7 @@ use crate::seal::{Address, Keyring};
 pub struct CacheView {
     cache: Arc<HostCache>,
     volume: VolumeId,
-    asker: Arc<Asker>,
+    principal: Arc<Principal>,
     /// What of it is a base image's, which is used as long as there is any such view.
     image: Arc<Mutex<(ImagePart, Option<Used>)>>,
     /// As is what is kept for the volume.
@@ -90,7 +90,7 @@ impl CacheView {
             cache,
             volume,
             _used: Arc::new(used),
-            asker: Arc::default(),
+            principal: Arc::default(),
             image: Arc::default(),
             purpose: Purpose::Asked,
             newest: None,
@@ -156,8 +156,8 @@ impl CacheView {
     #[must_use]
     pub fn counts(&self) -> CacheCounts {
         CacheCounts {
-            areas: self.asker.counters.counts(),
-            ahead: self.asker.ahead_counts(),
+            areas: self.principal.counters.counts(),
+            ahead: self.principal.ahead_counts(),
         }
     }
 
@@ -193,7 +193,7 @@ impl CacheView {
 
     /// How many blocks that were read ahead went unread so far.
     pub(crate) fn ahead_unread(&self) -> u64 {
-        self.asker.ahead_counts().unread
+        self.principal.ahead_counts().unread
     }
 
     fn area(&self, piece: &Piece) -> Area {
@@ -286,7 +286,7 @@ impl CacheView {
     /// A reading got all of this from the cache.
     pub(crate) fn count(&self, tally: &Tally) {
         if self.purpose == Purpose::Asked {
-            self.cache.count_had(&self.asker, tally);
+            self.cache.count_had(&self.principal, tally);
         }
     }
 
@@ -300,11 +300,11 @@ impl CacheView {
         match self.purpose {
             Purpose::Asked => {
                 let (kind, count) = (self.area(piece).kind(), ids.count() as u64);
-                self.cache.count_missed(&self.asker, kind, count);
+                self.cache.count_missed(&self.principal, kind, count);
             }
             Purpose::Ahead => {
                 for (id, bytes) in ids.zip(sealed.chunks_exact(SLOT_BYTES)) {
-                    self.cache.keep_ahead(&self.asker, id, *tag, bytes);
+                    self.cache.keep_ahead(&self.principal, id, *tag, bytes);
                 }
             }
             Purpose::Filling => {}

@@ -8,7 +8,7 @@ use base::{Location, SegmentId, Slot, UnitId};
 use unit::{Tag, Unit, UnitError};
 use world::{PageBuffer, Random, parallel};
 
-use crate::catalog::ThinShare;
+use crate::catalog::DegradedShare;
 
 use super::dealer::{DealError, Dealer, Share};
 use super::erasure::put_rows;
@@ -114,7 +114,7 @@ pub fn place(
                     let lacking = members.iter().filter(|member| !has.contains(member));
                     let lacking: Vec<UnitId> = lacking.copied().collect();
                     if !lacking.is_empty() {
-                        dealer.note_thin(ThinShare {
+                        dealer.note_degraded(DegradedShare {
                             segment: share.segment,
                             slots: u32::try_from(share.items.len()).expect("few"),
                             lacking,

@@ -288,7 +288,7 @@ impl Keyring {
     /// this could open, and it must not seal.
     #[must_use]
     pub(crate) fn of_nothing() -> Self {
-        let sealer = Sealer::checksum(Lineage::from_random(0));
+        let sealer = Sealer::checksum(Lineage::from_u128(0));
         Self {
             sealers: vec![(0, sealer)],
         }
@@ -332,14 +332,14 @@ mod tests {
     fn a_wrapped_key_opens_for_its_lineage_and_its_wrapping_key_only() {
         let random = Counting(1.into());
         let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
-        let lineage = Lineage::from_random(5);
+        let lineage = Lineage::from_u128(5);
         let key = DataKey::generate(&random);
         let wrapped = wrapping.wrap(lineage, &key, &random);
         assert_eq!(
             wrapping.unwrap(lineage, &wrapped).expect("opens").bytes(),
             key.bytes()
         );
-        assert!(wrapping.unwrap(Lineage::from_random(6), &wrapped).is_err());
+        assert!(wrapping.unwrap(Lineage::from_u128(6), &wrapped).is_err());
         assert!(
             KeyEncryptionKey::from_bytes(&[2; 32])
                 .unwrap(lineage, &wrapped)
@@ -356,9 +356,9 @@ mod tests {
         let random = Counting(1.into());
         let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
         let key = |lineage: u128, epoch_first| LineageKey {
-            lineage: Lineage::from_random(lineage),
+            lineage: Lineage::from_u128(lineage),
             epoch_first,
-            wrapped: Some(wrapping.wrap_none(Lineage::from_random(lineage), &random)),
+            wrapped: Some(wrapping.wrap_none(Lineage::from_u128(lineage), &random)),
             wrapped_by: None,
             salts: Vec::new(),
         };
@@ -376,7 +376,7 @@ mod tests {
             ..key(30, 7)
         };
         let others = KeyEncryptionKey::from_bytes(&[2; 32]);
-        let by_others = others.wrap_none(Lineage::from_random(30), &random);
+        let by_others = others.wrap_none(Lineage::from_u128(30), &random);
         let of_another = key(20, 7).wrapped;
         for wrapped in [None, Some(by_others), of_another] {
             assert!(Keyring::unwrap(&[forged(wrapped)], &wrapping).is_err());
@@ -387,7 +387,7 @@ mod tests {
     fn each_lease_seals_with_a_key_of_its_own() {
         let random = Counting(1.into());
         let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
-        let lineage = Lineage::from_random(5);
+        let lineage = Lineage::from_u128(5);
         let wrapped = wrapping.wrap(lineage, &DataKey::generate(&random), &random);
         let with = |salts: &[(u32, u8)]| {
             let key = LineageKey {

@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_letter_opens_with_the_key_of_its_volume_and_about_its_subject_only() {
         let random = SimulatedRandom::new(1);
-        let lineage = Lineage::from_random(5);
+        let lineage = Lineage::from_u128(5);
         let key = DataKey::generate(&random);
         let text = b"/etc/passwd".to_vec();
         let letter = Letter::seal((lineage, &key), "audit-1", text.clone(), &random);
@@ -91,7 +91,7 @@ mod tests {
         let has = |part: &[u8]| letter.sealed.windows(part.len()).any(|at| at == part);
         assert!(!has(b"passwd"));
         let other_key = DataKey::generate(&random);
-        let other = Lineage::from_random(6);
+        let other = Lineage::from_u128(6);
         for (own, about) in [
             ((lineage, &other_key), "audit-1"),
             ((other, &key), "audit-1"),

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     fn sealers() -> [Sealer; 2] {
-        let lineage = Lineage::from_random(9);
+        let lineage = Lineage::from_u128(9);
         [
             Sealer::aead(lineage, &DataKey::from_bytes([3; 32])),
             Sealer::checksum(lineage),

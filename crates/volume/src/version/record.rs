@@ -117,7 +117,7 @@ impl Record {
         }
         let block_size =
             BlockSize::new(u64::from(reader.u32()?)).ok_or(BadRecord::Field("block bytes"))?;
-        let volume = VolumeId::from_random(reader.u128()?);
+        let volume = VolumeId::from_u128(reader.u128()?);
         let key = VersionKey {
             volume,
             number: reader.u64()?,
@@ -157,7 +157,7 @@ mod tests {
         };
         let record = Record {
             key: VersionKey {
-                volume: VolumeId::from_random(3),
+                volume: VolumeId::from_u128(3),
                 number: 4,
             },
             block_size: BlockSize::DEFAULT,

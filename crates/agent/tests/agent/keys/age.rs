@@ -39,7 +39,7 @@ fn an_identity_is_the_same_key_whether_encrypted_or_not() {
     let passphrase = place.private("words", PASSPHRASE);
     let plain = entry(&place.private("plain", IDENTITY), None);
     let parameters = place.keys.found(&plain).expect("founded");
-    let id = KeyId::from_random(1);
+    let id = KeyId::from_u128(1);
     for (name, content) in [("binary", ENCRYPTED), ("armored", ARMORED.as_bytes())] {
         let encrypted = entry(&place.private(name, content), Some(&passphrase));
         let opened = place.keys.open(id, &encrypted, &parameters);

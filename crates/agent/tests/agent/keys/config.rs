@@ -46,7 +46,7 @@ fn read(place: &Place, text: &str) -> Result<KeysFile, String> {
 fn each_kind_is_read_and_its_paths_begin_at_the_file() {
     let place = Place::new();
     let file = read(&place, ALL).expect("it is right");
-    let id = KeyId::from_random(1);
+    let id = KeyId::from_u128(1);
     let entry = |name| file.entry(Some(id), name).expect("an entry").clone();
     let main = entry("main");
     assert_eq!(
@@ -83,7 +83,7 @@ fn an_entry_is_found_by_id_before_it_is_found_by_name() {
     let place = Place::new();
     let file = read(&place, ALL).expect("it is right");
     let kind = |id, name| {
-        file.entry(Some(KeyId::from_random(id)), name)
+        file.entry(Some(KeyId::from_u128(id)), name)
             .map(KeyEntry::kind)
     };
     assert_eq!(kind(7, "main"), Some("passphrase"));

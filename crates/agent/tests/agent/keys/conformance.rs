@@ -7,8 +7,8 @@ use base::{KeyId, Lineage};
 use catalog::WrappedKey;
 use volume::seal::{DataKey, KeyError, UnwrapKeys, Unwrapped};
 
-const OURS: Lineage = Lineage::from_random(0x5eed);
-const OTHER: Lineage = Lineage::from_random(0xbad);
+const OURS: Lineage = Lineage::from_u128(0x5eed);
+const OTHER: Lineage = Lineage::from_u128(0xbad);
 
 /// The data key in `wrapped`, or `None` for the word that there is none.
 pub fn opened(key: &dyn UnwrapKeys, lineage: Lineage, wrapped: &WrappedKey) -> Option<[u8; 32]> {
@@ -30,7 +30,7 @@ fn is_refused(key: &dyn UnwrapKeys, lineage: Lineage, wrapped: &[u8]) -> bool {
 /// Holds `ours` to all of it; `theirs` is another key of the same kind. Both
 /// exist.
 pub fn conforms(keys: &WrappingKeys, ours: &KeyEntry, theirs: &KeyEntry) {
-    let (our_id, their_id) = (KeyId::from_random(1), KeyId::from_random(2));
+    let (our_id, their_id) = (KeyId::from_u128(1), KeyId::from_u128(2));
     let our_parameters = keys.found(ours).expect("founded");
     let their_parameters = keys.found(theirs).expect("founded");
     let stored = serde_json::to_string(&our_parameters).expect("JSON");

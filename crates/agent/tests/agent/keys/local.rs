@@ -59,7 +59,7 @@ fn what_a_key_file_wrapped_before_there_were_providers_still_opens() {
     let bytes: Vec<u8> = [0x0a, 0xf1].repeat(16);
     let before = KeyEncryptionKey::from_bytes(&bytes.try_into().expect("32"));
     let verifier = before.wrap(
-        Lineage::from_random(0),
+        Lineage::from_u128(0),
         &DataKey::generate(&RealRandom),
         &RealRandom,
     );
@@ -67,9 +67,9 @@ fn what_a_key_file_wrapped_before_there_were_providers_still_opens() {
         source: KeySource::File,
         verifier,
     };
-    let id = KeyId::from_random(3);
+    let id = KeyId::from_u128(3);
     let now = place.keys.open(id, &KeyEntry::File { path }, &parameters);
-    let lineage = Lineage::from_random(9);
+    let lineage = Lineage::from_u128(9);
     let wrapped = before.wrap(lineage, &DataKey::from_bytes([1; 32]), &RealRandom);
     assert_eq!(
         opened(&*now.expect("open"), lineage, &wrapped),
@@ -136,7 +136,7 @@ fn parameters_that_a_database_altered_open_nothing() {
             salt[0] ^= salted;
             (*memory_kib, *asked) = (memory, passes);
         }
-        let id = KeyId::from_random(1);
+        let id = KeyId::from_u128(1);
         place.keys.open(id, &passphrase(&path), &altered)
     };
     assert!(open(64 << 10, 3, 0).is_ok());
@@ -160,7 +160,7 @@ fn nothing_prints_a_secret() {
     let entry = place.key_file("a");
     let secret = fs::read_to_string(place.path("a")).expect("a file");
     let parameters = place.keys.found(&entry).expect("founded");
-    let id = KeyId::from_random(1);
+    let id = KeyId::from_u128(1);
     let key = place.keys.open(id, &entry, &parameters).expect("open");
     let printed = format!("{key:?} {:?} {parameters:?} {entry:?}", place.keys);
     assert!(!printed.contains(secret.trim()));

@@ -177,9 +177,9 @@ fn a_session_that_died_is_opened_again() {
     with_token("a_session_that_died_is_opened_again", |place, _| {
         let entry = made(place, "ours");
         let parameters = place.keys.found(&entry).expect("founded");
-        let id = KeyId::from_random(1);
+        let id = KeyId::from_u128(1);
         let key = place.keys.open(id, &entry, &parameters).expect("open");
-        let lineage = Lineage::from_random(4);
+        let lineage = Lineage::from_u128(4);
         let wrapped = key
             .wrap(lineage, &DataKey::from_bytes([7; 32]))
             .expect("wrapped");
@@ -197,7 +197,7 @@ fn a_wrong_pin_is_tried_once() {
     with_token("a_wrong_pin_is_tried_once", |place, _| {
         let entry = made(place, "ours");
         let parameters = place.keys.found(&entry).expect("founded");
-        let id = KeyId::from_random(1);
+        let id = KeyId::from_u128(1);
         place.private("pin", "0000-wrong");
         for _ in 0..20 {
             let refused = place
@@ -259,9 +259,9 @@ fn a_token_that_is_gone_is_not_taken_for_a_damaged_volume() {
         |place, folder| {
             let entry = made(place, "ours");
             let parameters = place.keys.found(&entry).expect("founded");
-            let id = KeyId::from_random(1);
+            let id = KeyId::from_u128(1);
             let key = place.keys.open(id, &entry, &parameters).expect("open");
-            let lineage = Lineage::from_random(4);
+            let lineage = Lineage::from_u128(4);
             let wrapped = key
                 .wrap(lineage, &DataKey::from_bytes([7; 32]))
                 .expect("wrapped");

@@ -14,10 +14,10 @@ fn a_volume_opens_with_the_keys_of_several_tenants() {
     let [a, b] = [1, 2].map(|number: u128| {
         let entry = place.key_file(&number.to_string());
         let parameters = place.keys.found(&entry).expect("founded");
-        let id = KeyId::from_random(number);
+        let id = KeyId::from_u128(number);
         (id, place.keys.open(id, &entry, &parameters).expect("open"))
     });
-    let (clone, parent) = (Lineage::from_random(20), Lineage::from_random(10));
+    let (clone, parent) = (Lineage::from_u128(20), Lineage::from_u128(10));
     let row = |lineage, epoch_first, wrapped| LineageKey {
         lineage,
         epoch_first,
@@ -62,10 +62,10 @@ fn a_key_is_rewrapped_from_one_kind_to_another() {
     };
     let [file, words] = [(1, file), (2, words)].map(|(id, entry)| {
         let parameters = place.keys.found(&entry).expect("founded");
-        let id = KeyId::from_random(id);
+        let id = KeyId::from_u128(id);
         place.keys.open(id, &entry, &parameters).expect("open")
     });
-    let lineage = Lineage::from_random(4);
+    let lineage = Lineage::from_u128(4);
     let wrapped = file
         .wrap(lineage, &DataKey::from_bytes([9; 32]))
         .expect("wrapped");
@@ -81,7 +81,7 @@ fn a_key_of_another_kind_or_made_elsewhere_says_so() {
     let words = KeyEntry::Passphrase {
         path: place.private("words", "a walrus"),
     };
-    let id = KeyId::from_random(1);
+    let id = KeyId::from_u128(1);
     let refused = place
         .keys
         .open(id, &words, &parameters)

@@ -34,7 +34,7 @@ fn plain(place: &Place, stub: &Stub, key: &str) -> TransitEntry {
 fn open(place: &Place, entry: &TransitEntry) -> Arc<WrappingKey> {
     let entry = KeyEntry::Transit(entry.clone());
     let parameters = place.keys.found(&entry).expect("founded");
-    let id = KeyId::from_random(1);
+    let id = KeyId::from_u128(1);
     place.keys.open(id, &entry, &parameters).expect("open")
 }
 
@@ -80,7 +80,7 @@ fn over_tls_the_service_is_who_its_authority_says() {
     entry.ca_path = Some(place.private("ca.pem", &ca));
     entry.namespace = Some("team-a/".to_owned());
     let key = open(&place, &entry);
-    let lineage = Lineage::from_random(4);
+    let lineage = Lineage::from_u128(4);
     let wrapped = key
         .wrap(lineage, &DataKey::from_bytes([7; 32]))
         .expect("wrapped");
@@ -191,7 +191,7 @@ fn a_service_that_refuses_or_fails_says_what_to_do() {
     let (place, stub) = (Place::new(), Stub::start(None));
     let entry = plain(&place, &stub, "ours");
     let key = open(&place, &entry);
-    let lineage = Lineage::from_random(4);
+    let lineage = Lineage::from_u128(4);
     let wrapped = key
         .wrap(lineage, &DataKey::from_bytes([7; 32]))
         .expect("wrapped");
@@ -301,7 +301,7 @@ fn a_broken_connection_is_tried_once_more() {
     let (place, stub) = (Place::new(), Stub::start(None));
     let entry = plain(&place, &stub, "ours");
     let key = open(&place, &entry);
-    let lineage = Lineage::from_random(4);
+    let lineage = Lineage::from_u128(4);
     let wrapped = key.wrap_none(lineage).expect("wrapped");
     stub.behave(Manner::BreaksOff(1));
     stub.asked();
@@ -324,7 +324,7 @@ fn a_wrong_token_is_told_and_a_new_one_needs_no_restart() {
     let (place, stub) = (Place::new(), Stub::start(None));
     let entry = plain(&place, &stub, "ours");
     let key = open(&place, &entry);
-    let lineage = Lineage::from_random(4);
+    let lineage = Lineage::from_u128(4);
     let wrapped = key.wrap_none(lineage).expect("wrapped");
     place.private("token", "hvs.another");
     let refused = key.unwrap_key(lineage, &wrapped).expect_err("refused");
@@ -354,7 +354,7 @@ fn a_key_that_ignores_associated_data_is_not_used() {
         matches!(refused, OpenKeyError::Unbound { .. }),
         "{refused:?}"
     );
-    let id = KeyId::from_random(1);
+    let id = KeyId::from_u128(1);
     assert!(place.keys.open(id, &entry, &parameters).is_err());
 }
 
@@ -363,7 +363,7 @@ fn a_key_that_was_replaced_or_deleted_is_not_taken_for_a_damaged_volume() {
     let (place, stub) = (Place::new(), Stub::start(None));
     let entry = plain(&place, &stub, "ours");
     let key = open(&place, &entry);
-    let lineage = Lineage::from_random(4);
+    let lineage = Lineage::from_u128(4);
     let wrapped = key.wrap_none(lineage).expect("wrapped");
     for replaced in [Some([9; 32]), None] {
         stub.replace_key("ours", replaced);

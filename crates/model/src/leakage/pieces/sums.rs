@@ -76,9 +76,9 @@ impl Sums {
     }
 
     /// Of so many sets of any units, each drawn by itself.
-    pub fn of_any(placement: &Placement, captured: u32, width: u32) -> Self {
+    pub fn of_any(placement: &Placement, compromised: u32, width: u32) -> Self {
         let spread = placement.spread;
-        let of_set = hypergeometric(placement.units, captured, spread.members());
+        let of_set = hypergeometric(placement.units, compromised, spread.members());
         let (mut part, mut whole) = (vec![0.0; spread.row_blocks() as usize], 0.0);
         for (count, p) in (0..).zip(of_set) {
             match count >= spread.row_blocks() {
@@ -110,8 +110,13 @@ impl Sums {
     }
 
     /// Of `chosen` of the sets of a plan with rows.
-    pub fn of_plan(placement: &Placement, captured: u32, sets_per_unit: u32, chosen: u32) -> Self {
-        let cuts = Cuts::of(placement, captured);
+    pub fn of_plan(
+        placement: &Placement,
+        compromised: u32,
+        sets_per_unit: u32,
+        chosen: u32,
+    ) -> Self {
+        let cuts = Cuts::of(placement, compromised);
         let in_cut = placement.units / placement.spread.members();
         let sets = in_cut * sets_per_unit;
         let of_one_less = convolved(&cuts.all, sets_per_unit - 1);
@@ -200,20 +205,20 @@ struct Cuts {
 }
 
 impl Cuts {
-    fn of(placement: &Placement, captured: u32) -> Self {
+    fn of(placement: &Placement, compromised: u32) -> Self {
         let (spread, members) = (placement.spread, placement.spread.members());
         let (units, row_blocks) = (placement.units, spread.row_blocks());
         let sets = units / members;
-        let one_less = rest(placement, captured, sets - 1);
+        let one_less = rest(placement, compromised, sets - 1);
         let mut one = Others {
             part: vec![vec![0.0; sets as usize]; row_blocks as usize],
             whole: vec![0.0; sets as usize],
         };
         let mut all = vec![0.0; sets as usize + 1];
-        let first_set = hypergeometric(units, captured, members);
+        let first_set = hypergeometric(units, compromised, members);
         let firsts = || (0..).zip(&first_set).filter(|(_, p)| **p > 0.0);
         for (count, p) in firsts() {
-            let others = &one_less[(captured - count) as usize];
+            let others = &one_less[(compromised - count) as usize];
             if count >= row_blocks {
                 add_scaled(&mut one.whole, others, *p);
                 add_scaled(&mut all[1..], others, *p);
@@ -225,7 +230,7 @@ impl Cuts {
             }
         }
         let two = (sets > 1).then(|| {
-            let two_less = rest(placement, captured, sets - 2);
+            let two_less = rest(placement, compromised, sets - 2);
             let ends = row_blocks as usize - 1;
             let zero = || vec![0.0; sets as usize - 1];
             let mut two = Pairs {
@@ -234,9 +239,9 @@ impl Cuts {
                 whole: zero(),
             };
             for (first, p) in firsts() {
-                let second_set = hypergeometric(units - members, captured - first, members);
+                let second_set = hypergeometric(units - members, compromised - first, members);
                 for (second, q) in (0..).zip(second_set).filter(|(_, q)| *q > 0.0) {
-                    let others = &two_less[(captured - first - second) as usize];
+                    let others = &two_less[(compromised - first - second) as usize];
                     two.add(spread, (first, second), others, p * q);
                 }
             }
@@ -247,14 +252,14 @@ impl Cuts {
 }
 
 /// How many of so many sets are whole, that are the last ones of a permutation; units are left
-/// over after them. By how many of all these are captured.
-fn rest(placement: &Placement, captured: u32, sets: u32) -> Vec<Vec<f64>> {
+/// over after them. By how many of all these are compromised.
+fn rest(placement: &Placement, compromised: u32, sets: u32) -> Vec<Vec<f64>> {
     let members = placement.spread.members();
     let row_blocks = placement.spread.row_blocks();
-    let mut now = vec![vec![1.0]; captured as usize + 1];
+    let mut now = vec![vec![1.0]; compromised as usize + 1];
     for set in 1..=sets {
         let units = placement.units % members + set * members;
-        let of_captured = |left: u32| {
+        let of_compromised = |left: u32| {
             let mut sum = vec![0.0; set as usize + 1];
             if left <= units {
                 let of_set = hypergeometric(units, left, members);
@@ -265,7 +270,7 @@ fn rest(placement: &Placement, captured: u32, sets: u32) -> Vec<Vec<f64>> {
             }
             sum
         };
-        now = (0..=captured).map(of_captured).collect();
+        now = (0..=compromised).map(of_compromised).collect();
     }
     now
 }
@@ -280,7 +285,7 @@ impl Others {
 }
 
 impl Pairs {
-    /// A pair of sets with so many captured members.
+    /// A pair of sets with so many compromised members.
     fn add(&mut self, spread: Spread, (first, second): (u32, u32), others: &[f64], p: f64) {
         let row_blocks = spread.row_blocks();
         let (on_first, on_second) = (on_set(spread, first), on_set(spread, second));
@@ -308,9 +313,9 @@ impl Pairs {
 }
 
 /// How likely 1, 2 … k blocks of a row are readable on a set.
-fn on_set(spread: Spread, captured: u32) -> Vec<f64> {
+fn on_set(spread: Spread, compromised: u32) -> Vec<f64> {
     (1..=spread.row_blocks())
-        .map(|blocks| spread.readable(captured, blocks))
+        .map(|blocks| spread.readable(compromised, blocks))
         .collect()
 }
 

@@ -6,7 +6,7 @@ use super::super::Deal;
 use super::*;
 use crate::leakage::cases::permutations;
 
-/// A set as its captured units make it: which places of a row are readable.
+/// A set as its compromised units make it: which places of a row are readable.
 type Set = Vec<bool>;
 
 fn close(one: f64, other: f64) -> bool {
@@ -14,13 +14,13 @@ fn close(one: f64, other: f64) -> bool {
 }
 
 /// What of a row is readable on these units, the first of which have its data.
-fn set(spread: Spread, units: &[u32], captured: u32) -> Set {
+fn set(spread: Spread, units: &[u32], compromised: u32) -> Set {
     let row = spread.row_blocks() as usize;
-    let is_captured = |unit: &u32| *unit < captured;
-    let is_whole = units.iter().filter(|unit| is_captured(unit)).count() >= row;
+    let is_compromised = |unit: &u32| *unit < compromised;
+    let is_whole = units.iter().filter(|unit| is_compromised(unit)).count() >= row;
     units[..row]
         .iter()
-        .map(|unit| is_whole || is_captured(unit))
+        .map(|unit| is_whole || is_compromised(unit))
         .collect()
 }
 
@@ -67,11 +67,11 @@ const SPREADS: [Spread; 4] = [
 ];
 
 /// Every pair of permutations of the units, every choice of sets, every beginning.
-fn check_plan(units: u32, spread: Spread, captured: u32) {
+fn check_plan(units: u32, spread: Spread, compromised: u32) {
     let mut often = BTreeMap::<Vec<Set>, u32>::new();
     for order in permutations((0..units).collect()) {
         let sets = order.chunks_exact(spread.members() as usize);
-        let sets = sets.map(|units| set(spread, units, captured)).collect();
+        let sets = sets.map(|units| set(spread, units, compromised)).collect();
         *often.entry(sets).or_default() += 1;
     }
     for (width, granularity) in [(None, 1), (None, 2), (Some(1), 1), (Some(2), 1)] {
@@ -81,7 +81,7 @@ fn check_plan(units: u32, spread: Spread, captured: u32) {
             sets: Sets::Planned { sets_per_unit: 2 },
             deal: Deal { width, granularity },
         };
-        let shares = placement.shares(captured).expect("it is one");
+        let shares = placement.shares(compromised).expect("it is one");
         for blocks in [1, 2, 3, 5, 8] {
             let (mut expected, mut cases) = (0.0, 0.0);
             for (first, times) in &often {
@@ -100,7 +100,7 @@ fn check_plan(units: u32, spread: Spread, captured: u32) {
             let expected = expected / cases;
             assert!(
                 close(found, expected),
-                "{placement:?} {captured} {blocks}: {found} {expected}"
+                "{placement:?} {compromised} {blocks}: {found} {expected}"
             );
         }
     }
@@ -109,8 +109,8 @@ fn check_plan(units: u32, spread: Spread, captured: u32) {
 #[test]
 fn files_on_a_plan_leak_as_often_as_in_all_cases_counted() {
     for spread in SPREADS {
-        for captured in 0..=6 {
-            check_plan(6, spread, captured);
+        for compromised in 0..=6 {
+            check_plan(6, spread, compromised);
         }
     }
 }
@@ -119,8 +119,8 @@ fn files_on_a_plan_leak_as_often_as_in_all_cases_counted() {
 #[test]
 fn long_rows_on_a_plan_leak_as_often_as_in_all_cases_counted() {
     for (units, data) in [(8, 3), (5, 4), (6, 4)] {
-        for captured in 0..=units {
-            check_plan(units, Spread::Erasure { data, parity: 1 }, captured);
+        for compromised in 0..=units {
+            check_plan(units, Spread::Erasure { data, parity: 1 }, compromised);
         }
     }
 }
@@ -129,12 +129,12 @@ fn long_rows_on_a_plan_leak_as_often_as_in_all_cases_counted() {
 #[test]
 fn files_on_any_sets_leak_as_often_as_in_all_cases_counted() {
     for spread in SPREADS {
-        for captured in 0..=5 {
+        for compromised in 0..=5 {
             let members = spread.members() as usize;
             let orders = permutations((0..5).collect());
             let sets: Vec<Set> = orders
                 .iter()
-                .map(|order| set(spread, &order[..members], captured))
+                .map(|order| set(spread, &order[..members], compromised))
                 .collect();
             let mut often = BTreeMap::<&Set, f64>::new();
             sets.iter()
@@ -146,7 +146,7 @@ fn files_on_any_sets_leak_as_often_as_in_all_cases_counted() {
                     sets: Sets::Any,
                     deal: Deal { width, granularity },
                 };
-                let shares = placement.shares(captured).expect("it is one");
+                let shares = placement.shares(compromised).expect("it is one");
                 for blocks in [1, 2, 3, 5, 7] {
                     let expected = match width {
                         // Of so many sets hardly any is drawn twice.
@@ -165,7 +165,7 @@ fn files_on_any_sets_leak_as_often_as_in_all_cases_counted() {
                     let found = shares.leaks(blocks);
                     assert!(
                         close(found, expected),
-                        "{placement:?} {captured} {blocks}: {found} {expected}"
+                        "{placement:?} {compromised} {blocks}: {found} {expected}"
                     );
                 }
             }
@@ -180,17 +180,20 @@ fn one_copy_is_dealt_to_units() {
         width: Some(2),
         granularity: 1,
     });
-    for captured in 0..=5_u32 {
-        let sets: Vec<Set> = (0..5).map(|unit| vec![unit < captured]).collect();
+    for compromised in 0..=5_u32 {
+        let sets: Vec<Set> = (0..5).map(|unit| vec![unit < compromised]).collect();
         let choices = choices(&sets, 2);
-        let shares = placement.shares(captured).expect("it is one");
+        let shares = placement.shares(compromised).expect("it is one");
         for blocks in [1, 2, 4] {
             let expected = choices
                 .iter()
                 .map(|sets| leaks_on(sets, 1, blocks))
                 .sum::<f64>();
             let expected = expected / choices.len() as f64;
-            assert!(close(shares.leaks(blocks), expected), "{captured} {blocks}");
+            assert!(
+                close(shares.leaks(blocks), expected),
+                "{compromised} {blocks}"
+            );
             let none = choices.iter().map(|sets| {
                 let free = sets.iter().filter(|set| !set[0]).count() as f64 / 2.0;
                 free.powi(blocks as i32)
@@ -198,13 +201,13 @@ fn one_copy_is_dealt_to_units() {
             let some = 1.0 - none.sum::<f64>() / choices.len() as f64;
             assert!(
                 close(shares.leaks_some(blocks), some),
-                "{captured} {blocks}"
+                "{compromised} {blocks}"
             );
         }
     }
 }
 
-/// As many blocks leak, and more whole files; of rows less, as long as fewer than k are captured.
+/// As many blocks leak, and more whole files; of rows less, as long as fewer than k are compromised.
 #[test]
 fn few_sets_and_long_pieces_leak_more_files_and_rows_fewer() {
     let one = Placement::on(100, Spread::Copies(1), None);

@@ -8,7 +8,7 @@ use measure::{
 };
 
 use super::scratch::Scratch;
-use super::{doubtful, load, percent, refused, seconds, until_signalled};
+use super::{load, percent, refused, seconds, suspect, until_signalled};
 use crate::args::CalibrateArguments;
 use crate::commands::Failure;
 use crate::commands::offline::failed;
@@ -94,8 +94,8 @@ pub fn run(format: Format, arguments: &CalibrateArguments) -> Result<(), Failure
     }
     for place in &calibration.places {
         for layer in &place.layers {
-            if let Some(doubt) = layer.doubt() {
-                print_notice(format, &doubtful(place.place, layer.cipher, &doubt));
+            if let Some(suspicion) = layer.suspicion() {
+                print_notice(format, &suspect(place.place, layer.cipher, &suspicion));
             }
         }
     }

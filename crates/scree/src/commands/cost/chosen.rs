@@ -24,7 +24,7 @@ pub struct Chosen<'a> {
     /// It was measured with another cipher.
     pub is_by_cipher: bool,
     /// How much of it may be chance.
-    pub doubt: Option<String>,
+    pub suspicion: Option<String>,
 }
 
 /// All that are asked for, and were calibrated in one of these.
@@ -55,7 +55,7 @@ pub fn chosen<'a>(
                     layer: one.layer.clone(),
                     at: one.at,
                     is_by_cipher: false,
-                    doubt: one.doubt(),
+                    suspicion: one.suspicion(),
                 });
             }
         }
@@ -143,6 +143,6 @@ fn by_cipher<'a>(
         layer: tried.layer.exchanged(&old, &new, BLOCK_BYTES),
         at: tried.at,
         is_by_cipher: true,
-        doubt: tried.doubt(),
+        suspicion: tried.suspicion(),
     })
 }

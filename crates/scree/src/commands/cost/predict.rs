@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::asked::{guessed_from, guessed_memory, of_arguments, of_traces};
 use super::chosen::{Chosen, chosen};
 use super::prices::PriceTable;
-use super::{MIB, doubtful, load, percent, seconds};
+use super::{MIB, load, percent, seconds, suspect};
 use crate::args::{PredictArguments, WorkloadArguments};
 use crate::commands::Failure;
 use crate::commands::offline::{check_place, write_picture};
@@ -32,7 +32,7 @@ struct Way {
     is_by_cipher: bool,
     /// How much of its calibration may be chance.
     #[serde(skip_serializing_if = "Option::is_none")]
-    doubt: Option<String>,
+    suspicion: Option<String>,
     /// CPU seconds in addition.
     cpu_s: f64,
     /// Those by the time that all takes.
@@ -91,8 +91,8 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
     let mut flow = Both::<Flow>::default();
     for one in &places {
         let place = one.place;
-        if let Some(doubt) = &one.doubt {
-            print_notice(format, &doubtful(place.place, one.cipher, doubt));
+        if let Some(suspicion) = &one.suspicion {
+            print_notice(format, &suspect(place.place, one.cipher, suspicion));
         }
         let workload = match &traced {
             Some(traced) => traced(one.calibration),
@@ -114,7 +114,7 @@ pub fn run(format: Format, arguments: &PredictArguments) -> Result<(), Failure> 
             cipher: one.cipher.name(),
             calibrated_at: one.at.to_string(),
             is_by_cipher: one.is_by_cipher,
-            doubt: one.doubt.clone(),
+            suspicion: one.suspicion.clone(),
             cpu_s: said.cpu_s,
             cpu_share: said.share(),
             plain_run_s: said.plain_run_s,

@@ -77,7 +77,7 @@ fn works(kind: PlaceKind) -> Vec<Work> {
             "cold:200M:256K",
             "words:100M",
         ],
-        PlaceKind::Box | PlaceKind::Agent => &[
+        PlaceKind::Filter | PlaceKind::Agent => &[
             "direct:128M:16K:0:1",
             "direct:128M:16K:100:1",
             "direct:128M:64K:50:1",

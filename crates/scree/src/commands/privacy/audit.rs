@@ -236,7 +236,7 @@ fn list(audits: &[Audit]) -> String {
         table.row(vec![
             audit.id.clone(),
             audit.state.clone(),
-            or_dash(audit.asker.as_ref()),
+            or_dash(audit.principal.as_ref()),
             audit.host.clone(),
             bytes(audit.done_bytes),
             bytes(audit.all_bytes),
@@ -366,8 +366,8 @@ fn shown(audited: &Audited, volume: &str) -> String {
         Some(snapshot) => format!("{volume}, {snapshot}, version {}", audit.version),
         None => format!("{volume}, version {}", audit.version),
     };
-    let (captured, all) = (audit.placement.captured, audit.placement.units);
-    let mut text = format!("{of}; {captured} of {all} units are taken for captured\n");
+    let (compromised, all) = (audit.placement.compromised, audit.placement.units);
+    let mut text = format!("{of}; {compromised} of {all} units are taken for compromised\n");
     let Some(found) = &audit.found else {
         return text;
     };
@@ -468,7 +468,7 @@ mod tests {
             journal_bytes: None,
             units: Vec::new(),
             placement: placement(),
-            asker: None,
+            principal: None,
             host: "h1".to_owned(),
             state: AuditState::Done.as_str().to_owned(),
             done_bytes: 8192,
@@ -497,7 +497,7 @@ mod tests {
     #[test]
     fn audits_are_listed_with_who_asked_for_them() {
         let mut audit = audited(None).audit;
-        audit.asker = Some("bob".to_owned());
+        audit.principal = Some("bob".to_owned());
         let text = list(&[audit, audited(None).audit]);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].starts_with("audit-1  done   bob "), "{text}");

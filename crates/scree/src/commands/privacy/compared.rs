@@ -1,4 +1,4 @@
-//! What was found in an audit beside what the model says of as many captured units.
+//! What was found in an audit beside what the model says of as many compromised units.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,14 +19,14 @@ const TRIALS: usize = 10_000;
 /// Of so many of a thousand trials less leaks, and of as many more, than is likely.
 const UNLIKELY_OF_1000: usize = 25;
 
-/// What the model says of as many captured units.
+/// What the model says of as many compromised units.
 #[derive(Serialize)]
 pub struct Predicted {
     pub units: u32,
-    pub captured: u32,
+    pub compromised: u32,
     /// Blocks are sealed: nothing leaks.
     pub sealed: bool,
-    /// How likely it is that a block lies on captured units, or is worked out of what does.
+    /// How likely it is that a block lies on compromised units, or is worked out of what does.
     pub block_ratio: f64,
     /// Which part of all bytes is in files that leak as a whole, of 1: the mean of the trials,
     /// which have sets of units as Scree plans them.
@@ -47,7 +47,7 @@ pub struct Predicted {
     pub more_ratio: f64,
 }
 
-/// What the model says of the volume's files; nothing, if none are known or nothing is captured.
+/// What the model says of the volume's files; nothing, if none are known or nothing is compromised.
 /// It may take long, and fails once it is to `stop`.
 pub fn predicted(
     real: &AuditPlacement,
@@ -78,14 +78,14 @@ pub fn predicted(
         width: u32::try_from(VolumeConfig::default().scatter_width).ok(),
         granularity: 1,
     });
-    let shares = placement.shares(real.captured).map_err(refused)?;
+    let shares = placement.shares(real.compromised).map_err(refused)?;
     let classes = files.classes(real.block_size);
     let all = files.bytes() as f64;
     let mut ratios = vec![0.0; TRIALS];
     let mut equation_ratio = 0.0;
     if !is_sealed {
         equation_ratio = estimate(&classes, &shares).bytes / all;
-        let simulation = Simulation::new(placement, real.captured, &files, real.block_size);
+        let simulation = Simulation::new(placement, real.compromised, &files, real.block_size);
         let simulation = simulation
             .map_err(refused)?
             .as_scree_plans(real.scatter_width);
@@ -111,7 +111,7 @@ pub fn predicted(
     };
     Ok(Some(Predicted {
         units: real.units,
-        captured: real.captured,
+        compromised: real.compromised,
         sealed: is_sealed,
         block_ratio: shares.leaks(1),
         leak_ratio: ratios.iter().sum::<f64>() / TRIALS as f64,
@@ -205,13 +205,13 @@ pub(super) mod tests {
         found
     }
 
-    /// Of few units a plan of permutations has one that is captured in another part of all sets
+    /// Of few units a plan of permutations has one that is compromised in another part of all sets
     /// than Scree's: what is said of both stands apart from each other.
     #[test]
     fn what_is_predicted_lies_between_what_trials_have() {
         let real = AuditPlacement {
             units: 6,
-            captured: 3,
+            compromised: 3,
             replicas: 2,
             ..placement()
         };
@@ -265,7 +265,7 @@ pub(super) mod tests {
     pub(in super::super) fn placement() -> AuditPlacement {
         AuditPlacement {
             units: 4,
-            captured: 1,
+            compromised: 1,
             replicas: 1,
             erasure: None,
             scatter_width: 8,
@@ -278,7 +278,7 @@ pub(super) mod tests {
     fn a_placement_is_read_as_the_api_tells_it() {
         let mut real = AuditPlacement {
             units: 6,
-            captured: 1,
+            compromised: 1,
             replicas: 3,
             erasure: None,
             scatter_width: 8,

@@ -12,7 +12,7 @@ use crate::progress::Progress;
 #[derive(Serialize)]
 struct Plan {
     units: u32,
-    captured: u32,
+    compromised: u32,
     survive: u32,
     max_leak: f64,
     block_bytes: u64,
@@ -45,7 +45,7 @@ pub fn run(format: Format, arguments: &PrivacyPlanArguments) -> Result<(), Failu
             width: arguments.destage_width.0,
             granularity: 1,
         },
-        captured: arguments.captured,
+        compromised: arguments.compromised,
         lost: arguments.survive,
     };
     // Before files are looked for, which may take its time.
@@ -74,7 +74,7 @@ pub fn run(format: Format, arguments: &PrivacyPlanArguments) -> Result<(), Failu
     }
     let plan = Plan {
         units: site.units,
-        captured: site.captured,
+        compromised: site.compromised,
         survive: site.lost,
         max_leak: arguments.max_leak,
         block_bytes: arguments.block_size,
@@ -116,10 +116,10 @@ fn shown(plan: &Plan) -> String {
         ]);
     }
     format!(
-        "Of {} units {} are captured; blocks of {}, not sealed; scatter width {}, destage width \
+        "Of {} units {} are compromised; blocks of {}, not sealed; scatter width {}, destage width \
          {}\n\n{table}",
         plan.units,
-        plan.captured,
+        plan.compromised,
         base::size::exact_bytes(plan.block_bytes),
         Width(plan.scatter_width),
         Width(plan.destage_width),

@@ -41,8 +41,8 @@ fn a_unit_of_another_cluster_is_not_touched() {
     let world = simulation.world();
     put(&create(&world), segment(1), SLOT_BYTES, 0, 4).expect("put");
     let operations = simulation.disk.operations();
-    let other_cluster = ClusterId::from_random(0xbad);
-    let other_unit = UnitId::from_random(0xbad);
+    let other_cluster = ClusterId::from_u128(0xbad);
+    let other_unit = UnitId::from_u128(0xbad);
     for (cluster, unit) in [(other_cluster, unit_id()), (cluster(), other_unit)] {
         let unit = FolderUnit::open(&world, path(), cluster, unit);
         let foreign = |error: &UnitError| matches!(error, UnitError::Foreign { .. });

@@ -15,7 +15,7 @@ use crate::{FolderUnit, TrackedUnit, Unit as _, UnitError, UnitState};
 
 fn owner(database: u128, generation: u32) -> Owner {
     Owner {
-        database: DatabaseId::from_random(database),
+        database: DatabaseId::from_u128(database),
         generation,
         place: format!("/srv/{database} on vm1"),
     }

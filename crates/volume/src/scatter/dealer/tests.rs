@@ -8,7 +8,7 @@ use crate::scatter::{Source, Store, place};
 use crate::seal::LeaseSalt;
 use crate::term::LeaseTerm;
 
-const VOLUME: VolumeId = VolumeId::from_random(1);
+const VOLUME: VolumeId = VolumeId::from_u128(1);
 
 fn serials() -> Arc<Serials> {
     let catalog = Arc::new(MemoryCatalog::default());
@@ -19,7 +19,7 @@ fn serials() -> Arc<Serials> {
         replicas: 1,
         erasure: None,
         key: LineageKey {
-            lineage: Lineage::from_random(1),
+            lineage: Lineage::from_u128(1),
             epoch_first: 0,
             wrapped: None,
             wrapped_by: None,
@@ -42,7 +42,7 @@ fn serials() -> Arc<Serials> {
 fn what_a_failed_share_left_is_given_up_with_the_rest() {
     let simulation = Simulation::new(1);
     let world = simulation.world();
-    let (cluster, id) = (ClusterId::from_random(1), UnitId::from_random(1));
+    let (cluster, id) = (ClusterId::from_u128(1), UnitId::from_u128(1));
     let unit = FolderUnit::create(&world, "/unit".as_ref(), cluster, id).expect("a new unit");
     let unit = TrackedUnit::new(Arc::new(unit), Arc::clone(&world.clock));
     let copyset = Copyset::of_copies(CopysetId::new(0).expect("the first"), vec![id]);
@@ -122,8 +122,8 @@ fn store_of(
     erasure: Option<Erasure>,
 ) -> Arc<Store> {
     let world = simulation.world();
-    let cluster = ClusterId::from_random(1);
-    let ids: Vec<UnitId> = (0..units).map(UnitId::from_random).collect();
+    let cluster = ClusterId::from_u128(1);
+    let ids: Vec<UnitId> = (0..units).map(UnitId::from_u128).collect();
     let made = ids.iter().enumerate().map(|(number, id)| {
         let path = format!("/{id}");
         let unit = FolderUnit::create(&world, path.as_ref(), cluster, *id).expect("made");

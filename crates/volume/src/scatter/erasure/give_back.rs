@@ -73,7 +73,7 @@ pub fn give_back_if(
         .collect();
     let dead: BTreeSet<Slot> = dead.iter().copied().collect();
     let living = set.living(&dead)?;
-    // An empty one is what a crash of a mender has left of padding.
+    // An empty one is what a crash of a repairer has left of padding.
     let is_left_over = |(member, row, slot_bytes): &(&Member, Slot, u32)| {
         is_empty(member, segment, *row, *slot_bytes)
     };
@@ -92,7 +92,7 @@ pub fn give_back_if(
     if let Some(member) = members.iter().find(|one| one.state != MemberState::Whole) {
         return Err(UnitError::Missing {
             url: member.unit.url().to_owned(),
-            reason: format!("copyset {} is being mended", segment.copyset().number()),
+            reason: format!("copyset {} is being repaired", segment.copyset().number()),
         });
     }
     // Those that every parity leaves out may still be there, after a crash.

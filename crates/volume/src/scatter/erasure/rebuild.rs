@@ -1,6 +1,6 @@
 //! What a member that was lost should hold, from what the others do.
 //!
-//! Pure: whoever mends reads the members, calls this, and puts what it says.
+//! Pure: whoever repairs reads the members, calls this, and puts what it says.
 
 use crate::catalog::Erasure;
 use base::SegmentId;

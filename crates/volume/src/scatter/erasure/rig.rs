@@ -20,10 +20,10 @@ use crate::seal::{Address, Keyring, LeaseSalt, SequenceSource};
 use crate::term::LeaseTerm;
 
 pub(crate) const SLOT_BYTES: u32 = 4096;
-pub(crate) const VOLUME: VolumeId = VolumeId::from_random(1);
+pub(crate) const VOLUME: VolumeId = VolumeId::from_u128(1);
 
 pub(crate) fn unit_id(place: u8) -> UnitId {
-    UnitId::from_random(u128::from(place) + 1)
+    UnitId::from_u128(u128::from(place) + 1)
 }
 
 pub(crate) fn folder(place: u8) -> PathBuf {
@@ -59,7 +59,7 @@ impl Rig {
             replicas: 1,
             erasure: Some(erasure),
             key: LineageKey {
-                lineage: Lineage::from_random(1),
+                lineage: Lineage::from_u128(1),
                 epoch_first: 0,
                 wrapped: None,
                 wrapped_by: None,
@@ -158,9 +158,9 @@ impl Rig {
     }
 
     /// Segments that are said to be on too few units.
-    pub(crate) fn thin(&self) -> BTreeSet<SegmentId> {
+    pub(crate) fn degraded(&self) -> BTreeSet<SegmentId> {
         let dealt = self.ledger.for_commit(&self.serials).dealt;
-        dealt.thin.iter().map(|share| share.segment).collect()
+        dealt.degraded.iter().map(|share| share.segment).collect()
     }
 
     pub(crate) fn segments(&self) -> BTreeSet<SegmentId> {
@@ -226,13 +226,13 @@ pub(crate) fn store_of(simulation: &Simulation, erasure: Erasure, units: &[u8]) 
 
 /// A unit that was made.
 pub(crate) fn open(simulation: &Simulation, unit: u8) -> FolderUnit {
-    let cluster = ClusterId::from_random(1);
+    let cluster = ClusterId::from_u128(1);
     FolderUnit::open(&simulation.world(), &folder(unit), cluster, unit_id(unit))
 }
 
 /// Makes an empty unit.
 pub(crate) fn create(simulation: &Simulation, unit: u8) {
-    let cluster = ClusterId::from_random(1);
+    let cluster = ClusterId::from_u128(1);
     FolderUnit::create(&simulation.world(), &folder(unit), cluster, unit_id(unit)).expect("made");
 }
 

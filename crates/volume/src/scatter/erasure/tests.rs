@@ -71,22 +71,22 @@ fn what_is_lost_beyond_parity_is_said_to_be_unavailable() {
 fn as_many_units_as_have_parity_may_be_away_while_something_is_put() {
     let mut rig = Rig::new(4, 2);
     rig.put(40);
-    assert!(rig.thin().is_empty());
+    assert!(rig.degraded().is_empty());
     for place in [1, 4] {
         rig.simulation.disk.inject(&folder(place), Fault::Missing);
     }
     rig.put(40);
-    let thin = rig.thin();
-    assert!(!thin.is_empty(), "somebody was told");
+    let degraded = rig.degraded();
+    assert!(!degraded.is_empty(), "somebody was told");
     for place in [1, 4] {
         rig.simulation.disk.heal(&folder(place));
     }
     rig.check(&store(&rig.simulation, rig.erasure), &BTreeSet::new());
     // Nothing is appended to what they lack.
-    let before: Vec<Vec<u32>> = thin.iter().map(|segment| rig.live(*segment)).collect();
+    let before: Vec<Vec<u32>> = degraded.iter().map(|segment| rig.live(*segment)).collect();
     rig.store = store(&rig.simulation, rig.erasure);
     rig.put(40);
-    let after: Vec<Vec<u32>> = thin.iter().map(|segment| rig.live(*segment)).collect();
+    let after: Vec<Vec<u32>> = degraded.iter().map(|segment| rig.live(*segment)).collect();
     assert_eq!(before, after);
     rig.check(&rig.store, &BTreeSet::new());
 }
@@ -214,7 +214,7 @@ fn dead_slots_are_given_back_and_the_others_keep_their_parity() {
 /// A volume was attached twice, one after the other, and both times the same leftovers
 /// were swept. What the first one had swept was given back before the second one did: it
 /// took the slot that says of what parity is made for one that nobody had committed.
-/// Nothing was worked out of that parity any more, nor freed there, nor mended.
+/// Nothing was worked out of that parity any more, nor freed there, nor repaired.
 #[test]
 fn who_sweeps_late_leaves_what_says_of_what_parity_is_made() {
     let mut rig = Rig::new(2, 2);
@@ -271,7 +271,7 @@ fn a_few_dead_slots_wait_and_a_dead_segment_goes_as_a_whole() {
     }
 }
 
-/// A crash of a mender left padding that it had put and not freed.
+/// A crash of a repairer left padding that it had put and not freed.
 #[test]
 fn an_empty_slot_keeps_no_dead_segment() {
     let mut rig = Rig::new(4, 2);

@@ -111,7 +111,7 @@ fn what_is_freed_twice_is_kept_from_the_first_time_on() {
     assert_eq!(restored.segments, []);
 }
 
-/// A segment was deleted, mended, and freed from again, with what was freed from
+/// A segment was deleted, repaired, and freed from again, with what was freed from
 /// the first one in the logs.
 #[test]
 fn what_is_freed_of_a_segment_that_was_put_anew_has_its_own_time() {

@@ -21,8 +21,8 @@ use crate::{FolderUnit, SlotRun, Unit as _, UnitError};
 /// Where the content begins of a segment of the usual size, in bytes.
 const DATA_OFFSET: u64 = 53_248;
 
-/// What mending replaces has often just that: a sector that cannot be read. It could
-/// not be kept, so it could not be mended either.
+/// What repair replaces has often just that: a sector that cannot be read. It could
+/// not be kept, so it could not be repaired either.
 #[test]
 fn a_segment_that_cannot_be_read_everywhere_is_replaced_and_the_rest_of_it_is_kept() {
     let simulation = Simulation::new(1);

@@ -1,0 +1,195 @@
+//! Units that were away for a while, and what is said of them then.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use unit::Unit as _;
+
+use super::rig::{Rig, Scree, eventually, small};
+use super::{end, finish, reads, writes};
+use crate::agent::lock;
+
+/// Copies a folder with all that is in it.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).expect("made");
+    for entry in fs::read_dir(from).expect("read") {
+        let entry = entry.expect("read");
+        let to = to.join(entry.file_name());
+        match entry.file_type().expect("known").is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), to).expect("copied")),
+        }
+    }
+}
+
+/// Looks until the second unit is `state`, and once more.
+async fn look_until(scree: &Scree, state: &str) {
+    let is_so = async || {
+        finish(scree.agent.probe_units(true)).await;
+        let units = scree.agent.units_as_known();
+        (units[1].state == state).then_some(())
+    };
+    eventually(&format!("the unit is {state}"), is_so).await;
+    finish(scree.agent.probe_units(true)).await;
+}
+
+/// What hosts have said of units, the last first.
+async fn said(scree: &Scree) -> Vec<String> {
+    let audit = scree
+        .control
+        .parties()
+        .audit(i64::MAX, 100)
+        .await
+        .expect("read");
+    let said = audit.into_iter().filter(|row| row.action == "suspicion");
+    said.map(|row| row.target).collect()
+}
+
+async fn two_copies(scree: &Scree) {
+    let request = control::volumes::VolumeRequest {
+        replicas: Some(2),
+        ..small("disk")
+    };
+    scree.control.create_volume(request).await.expect("made");
+    scree.agent.tell_of_units().await;
+    // Nothing was ever read: that comes first.
+    while let Ok(true) = scree.agent.repair_one().await {}
+}
+
+/// A unit that nobody had found for a second or more was never compared when it was there
+/// again, nor taken for older.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_that_was_missing_for_a_while_is_compared_when_it_is_back() {
+    let rig = Rig::new();
+    let scree = rig.start().await;
+    two_copies(&scree).await;
+    writes(&scree, 0, 7).await;
+    scree.agent.tell_of_units().await;
+    assert_eq!(said(&scree).await, [""; 0]);
+
+    let away = rig.folder.path().join("away");
+    fs::rename(rig.unit(2), &away).expect("renamed");
+    look_until(&scree, "missing").await;
+    // Its segments are lost.
+    fs::remove_dir_all(away.join("segments")).expect("removed");
+    fs::create_dir(away.join("segments")).expect("made");
+    fs::rename(&away, rig.unit(2)).expect("renamed");
+    look_until(&scree, "healthy").await;
+    scree.agent.tell_of_units().await;
+    let unit = scree.agent.units_as_known()[1].id;
+    assert_eq!(said(&scree).await, [format!("{unit} restarted")]);
+    while let Ok(true) = scree.agent.repair_one().await {}
+    end(scree).await;
+
+    let first = rig.folder.path().join("first");
+    fs::rename(rig.unit(1), first).expect("renamed");
+    let scree = rig.start().await;
+    reads(&scree, "disk", 0, 7).await;
+    end(scree).await;
+}
+
+/// Whoever repaired had found it well before it was looked at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_that_somebody_else_has_found_to_be_back_is_compared_as_well() {
+    let rig = Rig::new();
+    let scree = rig.start().await;
+    two_copies(&scree).await;
+    writes(&scree, 0, 7).await;
+    let away = rig.folder.path().join("away");
+    fs::rename(rig.unit(2), &away).expect("renamed");
+    let unit = Arc::clone(&lock(&scree.agent.inner.units)[1].unit);
+    assert!(unit.probe().is_err());
+    fs::rename(&away, rig.unit(2)).expect("renamed");
+    unit.probe().expect("it is there");
+    finish(scree.agent.probe_units(true)).await;
+    scree.agent.tell_of_units().await;
+    let id = scree.agent.units_as_known()[1].id;
+    assert_eq!(said(&scree).await, [format!("{id} restarted")]);
+    end(scree).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_that_was_put_back_is_known_to_be_older() {
+    let rig = Rig::new();
+    let scree = rig.start().await;
+    two_copies(&scree).await;
+    writes(&scree, 0, 7).await;
+    let kept = rig.folder.path().join("kept");
+    copy(&rig.unit(2), &kept);
+    writes(&scree, 1, 8).await;
+    scree.agent.tell_of_units().await;
+
+    fs::rename(rig.unit(2), rig.folder.path().join("newer")).expect("renamed");
+    look_until(&scree, "missing").await;
+    fs::rename(&kept, rig.unit(2)).expect("renamed");
+    look_until(&scree, "healthy").await;
+    scree.agent.tell_of_units().await;
+    let unit = scree.agent.units_as_known()[1].id;
+    assert_eq!(said(&scree).await, [format!("{unit} older")]);
+    // It is looked at again when something new is noted there, and is as new then.
+    writes(&scree, 2, 9).await;
+    scree.agent.tell_of_units().await;
+    assert_eq!(said(&scree).await.len(), 1);
+    while let Ok(true) = scree.agent.repair_one().await {}
+    end(scree).await;
+
+    fs::rename(rig.unit(1), rig.folder.path().join("first")).expect("renamed");
+    let scree = rig.start().await;
+    for (block, content) in [(0, 7), (1, 8), (2, 9)] {
+        reads(&scree, "disk", block, content).await;
+    }
+    end(scree).await;
+}
+
+/// The next lease was noted there, and then the unit seemed to be as new as the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_that_was_put_back_while_no_host_ran_is_not_told_of_a_lease_before() {
+    let rig = Rig::new();
+    let scree = rig.start().await;
+    two_copies(&scree).await;
+    writes(&scree, 0, 7).await;
+    let kept = rig.folder.path().join("kept");
+    copy(&rig.unit(2), &kept);
+    writes(&scree, 1, 8).await;
+    scree.agent.tell_of_units().await;
+    end(scree).await;
+
+    fs::rename(rig.unit(2), rig.folder.path().join("newer")).expect("renamed");
+    fs::rename(&kept, rig.unit(2)).expect("renamed");
+    let scree = rig.start().await;
+    let note = fs::read(rig.unit(2).join("leases")).expect("read");
+    writes(&scree, 2, 9).await;
+    assert_eq!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
+    scree.agent.tell_of_units().await;
+    let unit = scree.agent.units_as_known()[1].id;
+    assert_eq!(said(&scree).await, [format!("{unit} older")]);
+    // From now on it is.
+    writes(&scree, 3, 10).await;
+    assert_ne!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
+    end(scree).await;
+}
+
+/// One that takes no notes is not older for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_that_was_not_told_of_a_lease_is_not_older() {
+    let rig = Rig::new();
+    let scree = rig.start().await;
+    two_copies(&scree).await;
+    writes(&scree, 0, 7).await;
+    scree.agent.tell_of_units().await;
+    let note = fs::read(rig.unit(2).join("leases")).expect("read");
+    rig.disk.make_read_only(&rig.unit(2));
+    writes(&scree, 1, 8).await;
+    scree.agent.tell_of_units().await;
+    rig.disk.make_writable();
+    assert_eq!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
+    end(scree).await;
+    let scree = rig.start().await;
+    scree.agent.tell_of_units().await;
+    assert_eq!(said(&scree).await, [""; 0]);
+    writes(&scree, 2, 9).await;
+    assert_ne!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
+    assert_eq!(said(&scree).await, [""; 0]);
+    end(scree).await;
+}

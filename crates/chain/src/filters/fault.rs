@@ -1,0 +1,449 @@
+//! `fault`: errors, delays and a sudden end, by chance: to find out what a guest, or
+//! another filter, makes of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{
+    BlockDevice, Completion, Durability, Extent, IoError, Outcome, Started, Token, ZeroMode,
+};
+use chain_policy::FaultConfig;
+use world::Clock;
+use world::simulated::SimulatedRandom;
+
+use crate::Filter;
+
+/// A write is torn at a multiple of this, in bytes: disks write sectors whole.
+const SECTOR_BYTES: usize = 512;
+
+/// So many requests wait at most to be offered again. The oldest are forgotten: whoever
+/// asked them has gone.
+const OFFERED_MAX: usize = 1024;
+
+/// What a request is known by when it is offered again: its token may be another one then.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Request {
+    is_write: bool,
+    offset: u64,
+    length: usize,
+}
+
+/// What chance has in store for a request.
+#[derive(Clone, Copy)]
+struct Fate {
+    fails: bool,
+    /// Only so many sectors of it are written, and nothing after it.
+    torn: Option<usize>,
+    is_slow: bool,
+}
+
+/// An answer that is kept back.
+struct Kept {
+    due: Duration,
+    completion: Completion,
+}
+
+/// See the module's head.
+pub struct Fault {
+    config: FaultConfig,
+    random: SimulatedRandom,
+    clock: Arc<dyn Clock>,
+    kept: VecDeque<Kept>,
+    /// Requests that found the device busy, with what they meet when they do not.
+    offered: VecDeque<(Request, Fate)>,
+    /// Tokens of requests below whose answers are to be kept back.
+    slow: Vec<Token>,
+    /// The request that was torn, whose answer is nobody's.
+    torn: Option<Token>,
+    has_ended: bool,
+}
+
+impl Fault {
+    /// With these chances.
+    #[must_use]
+    pub fn new(config: FaultConfig, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            random: SimulatedRandom::new(config.seed),
+            config,
+            clock,
+            kept: VecDeque::new(),
+            offered: VecDeque::new(),
+            slow: Vec::new(),
+            torn: None,
+            has_ended: false,
+        }
+    }
+
+    fn delay(&self) -> Duration {
+        Duration::from_millis(self.config.delay_ms)
+    }
+
+    /// What a request meets: drawn once, however often it is offered.
+    fn fate(&mut self, request: Request) -> Fate {
+        let mut offered = self.offered.iter();
+        if let Some(at) = offered.position(|(one, _)| *one == request)
+            && let Some((_, fate)) = self.offered.remove(at)
+        {
+            return fate;
+        }
+        let (config, random) = (&self.config, &self.random);
+        let errors = match request.is_write {
+            true => config.write_errors_one_in,
+            false => config.read_errors_one_in,
+        };
+        let fails = random.one_in(errors);
+        let is_torn = request.is_write && random.one_in(config.torn_writes_one_in);
+        Fate {
+            fails,
+            torn: is_torn.then(|| random.index(request.length / SECTOR_BYTES + 1)),
+            is_slow: random.one_in(config.delays_one_in),
+        }
+    }
+
+    /// It could not begin, and will be offered again.
+    fn is_busy(&mut self, request: Request, fate: Fate) -> Started {
+        if self.offered.len() == OFFERED_MAX {
+            self.offered.pop_front();
+        }
+        self.offered.push_back((request, fate));
+        Started::Busy
+    }
+
+    /// Keeps an answer back, if chance wants it.
+    fn answer(
+        &mut self,
+        token: Token,
+        (request, fate): (Request, Fate),
+        started: Started,
+        done: impl FnOnce() -> Outcome,
+    ) -> Started {
+        match started {
+            Started::Busy => self.is_busy(request, fate),
+            Started::Done if fate.is_slow => {
+                let completion = Completion {
+                    token,
+                    result: Ok(done()),
+                };
+                self.keep(completion);
+                Started::Pending
+            }
+            Started::Pending if fate.is_slow => {
+                self.slow.push(token);
+                Started::Pending
+            }
+            other => other,
+        }
+    }
+
+    fn keep(&mut self, completion: Completion) {
+        let due = self.clock.monotonic() + self.delay();
+        self.kept.push_back(Kept { due, completion });
+    }
+}
+
+fn failed(what: &str) -> Started {
+    Started::Failed(IoError::Unavailable(format!("a fault filter fails {what}")))
+}
+
+fn ended() -> IoError {
+    IoError::Stopped("a fault filter has ended it".to_owned())
+}
+
+impl Filter for Fault {
+    fn read(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Started {
+        if self.has_ended {
+            return Started::Failed(ended());
+        }
+        let request = Request {
+            is_write: false,
+            offset,
+            length: out.len(),
+        };
+        let fate = self.fate(request);
+        if fate.fails {
+            return failed("a read");
+        }
+        let started = below.read(token, offset, out);
+        self.answer(token, (request, fate), started, || {
+            Outcome::Data(out.to_vec())
+        })
+    }
+
+    fn write(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        data: &[u8],
+        durability: Durability,
+    ) -> Started {
+        if self.has_ended {
+            return Started::Failed(ended());
+        }
+        let request = Request {
+            is_write: true,
+            offset,
+            length: data.len(),
+        };
+        let fate = self.fate(request);
+        if fate.fails {
+            return failed("a write");
+        }
+        if let Some(sectors) = fate.torn {
+            let part = &data[..sectors * SECTOR_BYTES];
+            if !part.is_empty() {
+                match below.write(token, offset, part, durability) {
+                    Started::Busy => return self.is_busy(request, fate),
+                    Started::Pending => self.torn = Some(token),
+                    Started::Done | Started::Failed(_) => {}
+                }
+            }
+            self.has_ended = true;
+            return Started::Failed(ended());
+        }
+        let started = below.write(token, offset, data, durability);
+        self.answer(token, (request, fate), started, || Outcome::Done)
+    }
+
+    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
+        match self.has_ended {
+            true => Started::Failed(ended()),
+            false => below.flush(token),
+        }
+    }
+
+    fn trim(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        length: u64,
+        durability: Durability,
+    ) -> Started {
+        match self.has_ended {
+            true => Started::Failed(ended()),
+            false => below.trim(token, offset, length, durability),
+        }
+    }
+
+    fn write_zeroes(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        length: u64,
+        mode: ZeroMode,
+    ) -> Started {
+        match self.has_ended {
+            true => Started::Failed(ended()),
+            false => below.write_zeroes(token, offset, length, mode),
+        }
+    }
+
+    fn extents(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        length: u64,
+        runs: &mut Vec<Extent>,
+    ) -> Started {
+        match self.has_ended {
+            true => Started::Failed(ended()),
+            false => below.extents(token, offset, length, runs),
+        }
+    }
+
+    fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
+        let before = completions.len();
+        below.poll(completions);
+        if let Some(torn) = self.torn {
+            let mine = completions.split_off(before);
+            completions.extend(mine.into_iter().filter(|one| one.token != torn));
+        }
+        if !self.slow.is_empty() {
+            let mut at = before;
+            while at < completions.len() {
+                let token = completions[at].token;
+                match self.slow.iter().position(|slow| *slow == token) {
+                    Some(slow) => {
+                        self.slow.swap_remove(slow);
+                        let completion = completions.remove(at);
+                        self.keep(completion);
+                    }
+                    None => at += 1,
+                }
+            }
+        }
+        let now = self.clock.monotonic();
+        while self.kept.front().is_some_and(|kept| kept.due <= now) {
+            completions.extend(self.kept.pop_front().map(|kept| kept.completion));
+        }
+    }
+
+    fn next_timer(&self) -> Option<Duration> {
+        let now = self.clock.monotonic();
+        let first = self.kept.front()?;
+        Some(first.due.saturating_sub(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nbd::memory::{Manners, MemoryDevice};
+    use world::simulated::SimulatedClock;
+    use world::{Millis, Wake};
+
+    use super::*;
+
+    fn with(config: FaultConfig) -> (Fault, Arc<SimulatedClock>) {
+        let clock = Arc::new(SimulatedClock::new(Millis(0)));
+        (
+            Fault::new(config, Arc::clone(&clock) as Arc<dyn Clock>),
+            clock,
+        )
+    }
+
+    fn write(fault: &mut Fault, below: &mut MemoryDevice, token: Token, byte: u8) -> Started {
+        let offset = token * 4096;
+        fault.write(below, token, offset, &[byte; 4096], Durability::Volatile)
+    }
+
+    #[test]
+    fn one_in_so_many_fails_and_is_not_carried_out() {
+        let (mut fault, _) = with(FaultConfig {
+            read_errors_one_in: 10,
+            write_errors_one_in: 5,
+            seed: 7,
+            ..FaultConfig::default()
+        });
+        let mut below = MemoryDevice::new(4096 * 1000);
+        let (mut writes, mut reads) = (0, 0);
+        for token in 0..1000 {
+            let there = token as usize * 4096;
+            match write(&mut fault, &mut below, token, 1) {
+                Started::Done => assert_eq!(below.bytes()[there], 1),
+                failed => {
+                    writes += 1;
+                    assert!(matches!(failed, Started::Failed(_)), "{failed:?}");
+                    assert_eq!(below.bytes()[there], 0);
+                }
+            }
+            let read = fault.read(&mut below, token, 0, &mut [0; 512]);
+            reads += u64::from(read != Started::Done);
+        }
+        assert!((150..250).contains(&writes), "{writes}");
+        assert!((60..140).contains(&reads), "{reads}");
+    }
+
+    /// Chance was drawn for each offer: what found the device busy failed the more often.
+    #[test]
+    fn a_request_that_is_offered_again_meets_no_other_fate() {
+        let config = FaultConfig {
+            write_errors_one_in: 10,
+            read_errors_one_in: 10,
+            seed: 3,
+            ..FaultConfig::default()
+        };
+        let fates = |busy_one_in: u64| {
+            let (mut fault, _) = with(config.clone());
+            let manners = Manners {
+                busy_one_in,
+                seed: 5,
+                ..Manners::default()
+            };
+            let mut below = MemoryDevice::new(4096 * 500).with(manners, Wake::unresponsive());
+            let mut offers = 0;
+            let mut fails = Vec::new();
+            for number in 0..500 {
+                fails.push(loop {
+                    offers += 1;
+                    // Whoever asks may choose another token each time.
+                    let started = match number % 2 {
+                        0 => {
+                            let data = [1; 4096];
+                            let at = number * 4096;
+                            fault.write(&mut below, offers, at, &data, Durability::Volatile)
+                        }
+                        _ => fault.read(&mut below, offers, number * 4096, &mut [0; 512]),
+                    };
+                    match started {
+                        Started::Busy => {}
+                        Started::Failed(_) => break true,
+                        _ => break false,
+                    }
+                });
+            }
+            (fails, offers)
+        };
+        let (expected, _) = fates(0);
+        let (found, offers) = fates(2);
+        assert!(offers > 800, "{offers}");
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_is_delayed_is_answered_once_and_late() {
+        for pending_one_in in [0, 1] {
+            let (mut fault, clock) = with(FaultConfig {
+                delays_one_in: 1,
+                delay_ms: 30,
+                ..FaultConfig::default()
+            });
+            let manners = Manners {
+                pending_one_in,
+                ..Manners::default()
+            };
+            let mut below = MemoryDevice::new(1 << 20).with(manners, Wake::unresponsive());
+            assert_eq!(write(&mut fault, &mut below, 3, 9), Started::Pending);
+            let read = fault.read(&mut below, 4, 4096 * 3, &mut [0; 512]);
+            assert_eq!(read, Started::Pending);
+            let mut answers = Vec::new();
+            fault.poll(&mut below, &mut answers);
+            assert_eq!(answers, []);
+            assert_eq!(fault.next_timer(), Some(Duration::from_millis(30)));
+            clock.advance(Duration::from_millis(30));
+            fault.poll(&mut below, &mut answers);
+            answers.sort_by_key(|answer| answer.token);
+            let read = answers.pop().expect("two answers");
+            assert_eq!(read.result, Ok(Outcome::Data(vec![9; 512])));
+            assert_eq!(answers.len(), 1);
+            fault.poll(&mut below, &mut answers);
+            assert_eq!(answers.len(), 1, "each is answered once");
+        }
+    }
+
+    #[test]
+    fn a_torn_write_is_the_last_one() {
+        for seed in 0..50 {
+            let (mut fault, _) = with(FaultConfig {
+                torn_writes_one_in: 1,
+                seed,
+                ..FaultConfig::default()
+            });
+            let manners = Manners {
+                pending_one_in: 2,
+                seed,
+                ..Manners::default()
+            };
+            let mut below = MemoryDevice::new(1 << 20).with(manners, Wake::unresponsive());
+            let torn = write(&mut fault, &mut below, 0, 5);
+            assert!(matches!(torn, Started::Failed(_)), "{torn:?}");
+            let written = below.bytes().iter().filter(|byte| **byte == 5).count();
+            assert_eq!(written % SECTOR_BYTES, 0);
+            assert!(below.bytes()[..written].iter().all(|byte| *byte == 5));
+            let flushed = fault.flush(&mut below, 1);
+            assert!(matches!(flushed, Started::Failed(_)), "{flushed:?}");
+            let mut answers = Vec::new();
+            fault.poll(&mut below, &mut answers);
+            assert_eq!(answers, [], "nobody was promised one");
+        }
+    }
+}

@@ -1,0 +1,579 @@
+//! Replicas of chosen files: a guest's file system changes, replicas die and come back, and
+//! all of it loses its power.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "e2fsprogs makes files, and reads them"
+)]
+
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::extfs::tests::{Image, journalled, program, run};
+use crate::extfs::{Owner, View};
+
+const FS_BLOCK: usize = 1024;
+const PATHS: &str = "paths = ['/etc/**', '/home/*/mail/**']";
+
+/// A file system, and what happens to it: each state with what it was before.
+struct Story {
+    states: Vec<Image>,
+    /// From each state to the next one.
+    steps: Vec<Step>,
+}
+
+/// A transaction, as Linux writes one: content first, that it is in use, the journal, its
+/// commit, then each block where it belongs, that the journal is empty, and that it is not
+/// in use. A flush follows each.
+struct Step {
+    phases: [Vec<(u64, Vec<u8>)>; 7],
+    /// What takes back what a crash has left of the journal.
+    undo: Vec<(u64, Vec<u8>)>,
+}
+
+fn owned(written: &[(u64, &[u8])]) -> Vec<(u64, Vec<u8>)> {
+    let block = |(number, content): &(u64, &[u8])| (*number, content.to_vec());
+    written.iter().map(block).collect()
+}
+
+fn apply(image: &mut Image, blocks: &[(u64, Vec<u8>)]) {
+    for (block, content) in blocks {
+        let begin = *block as usize * FS_BLOCK;
+        image.0[begin..begin + FS_BLOCK].copy_from_slice(content);
+    }
+}
+
+fn is_content(view: &View, block: u64) -> Option<u32> {
+    match view.owner(block) {
+        Owner::Content { inode, .. } => {
+            let kind = view.inode(inode).map(|inode| inode.kind);
+            (inode > 10 && kind == Some(crate::extfs::FileKind::File)).then_some(inode)
+        }
+        _ => None,
+    }
+}
+
+impl Step {
+    fn between(before: &Image, after: &Image, folder: &Path) -> Self {
+        let view = after.view().expect("a file system");
+        let all = owned(&before.written(after, FS_BLOCK));
+        let content = all.into_iter();
+        let content = content.filter(|(block, _)| is_content(&view, *block).is_some());
+        let content: Vec<_> = content.collect();
+        let mut middle = Image(before.0.clone());
+        apply(&mut middle, &content);
+        let replayed = journalled(&folder.join("journalled"), &middle, after, folder);
+        let commits = |(_, content): &(u64, Vec<u8>)| {
+            content.starts_with(&[0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 2])
+        };
+        let (commit, journal): (Vec<_>, Vec<_>) = owned(&middle.written(&replayed, FS_BLOCK))
+            .into_iter()
+            .partition(commits);
+        assert_eq!(commit.len(), 1, "a transaction");
+        let is_superblock = |(block, _): &(u64, Vec<u8>)| *block == 1;
+        let (open, journal) = journal.into_iter().partition(is_superblock);
+        // What was in the journal before is there again when it is empty.
+        let first = view.runs(8)[0].block;
+        let is_of_journal = |block| matches!(view.owner(block), Owner::Content { inode: 8, .. });
+        let is_late = |(block, _): &(u64, Vec<u8>)| *block == 1 || is_of_journal(*block);
+        let (late, home): (Vec<_>, Vec<_>) = owned(&replayed.written(after, FS_BLOCK))
+            .into_iter()
+            .partition(is_late);
+        let (empty, close) = late.into_iter().partition(|(block, _)| *block == first);
+        let undo = owned(&replayed.written(&middle, FS_BLOCK));
+        Self {
+            phases: [content, open, journal, commit, home, empty, close],
+            undo,
+        }
+    }
+}
+
+fn write(folder: &Path, name: &str, length: usize, seed: u64) -> PathBuf {
+    let random = SimulatedRandom::new(seed);
+    let content: Vec<u8> = (0..length).map(|_| random.next() as u8 | 1).collect();
+    let path = folder.join(name);
+    fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+    fs::write(&path, content).expect("written");
+    path
+}
+
+impl Story {
+    fn tell() -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let files = folder.path().join("files");
+        for (seed, (name, length)) in (1..).zip([
+            ("etc/passwd", 1500),
+            ("etc/deep/file", 70_000),
+            ("home/a/mail/1", 300_000),
+            ("home/b/old/2", 90_000),
+            ("home/b/old/inner/3", 5000),
+            ("var/large", 3_000_000),
+            ("var/log", 700_000),
+            ("tmp/up", 400_000),
+        ]) {
+            write(&files, name, length, seed);
+        }
+        for number in 0..60 {
+            write(&files, &format!("var/many/{number}"), 3000, 100 + number);
+        }
+        let link = std::os::unix::fs::symlink("long/".repeat(40), files.join("etc/long"));
+        link.expect("linked");
+        let image = folder.path().join("image");
+        run(program("mke2fs")
+            .args(["-q", "-F", "-t", "ext4", "-b", "1024", "-J", "size=1", "-d"])
+            .arg(&files)
+            .arg(&image)
+            .arg("16M"));
+        let new = write(folder.path(), "new", 200_000, 1000)
+            .display()
+            .to_string();
+        let more = write(folder.path(), "more", 1_000_000, 1001)
+            .display()
+            .to_string();
+        let mut states = vec![Image(fs::read(&image).expect("read"))];
+        let mut steps = Vec::new();
+        for script in [
+            format!("cd etc\nwrite {new} new\ncd /var\nwrite {new} new\n"),
+            format!("ln tmp/up etc/up\nunlink tmp/up\ncd var\nwrite {new} x\n"),
+            format!("rm etc/passwd\nrm var/large\ncd etc\nwrite {new} passwd\n"),
+            format!("mkdir etc/made\ncd etc/made\nwrite {more} again\n"),
+            format!(
+                "ln etc/deep/file var/file\nunlink etc/deep/file\n\
+                 ln var/log home/a/mail/log\nsif var/log links_count 2\n\
+                 cd home/a/mail\nwrite {new} 4\n"
+            ),
+            format!(
+                "ln home/b/old home/b/mail\nunlink home/b/old\ncd home/b/mail\n\
+                 write {new} 5\n"
+            ),
+            format!("rm etc/up\nrm var/x\ncd var\nwrite {more} back\n"),
+        ] {
+            let requests = folder.path().join("script");
+            fs::write(&requests, script).expect("written");
+            run(program("debugfs")
+                .arg("-w")
+                .arg("-f")
+                .arg(&requests)
+                .arg(&image));
+            let after = Image(fs::read(&image).expect("read"));
+            let before = states.last().expect("there is one");
+            steps.push(Step::between(before, &after, folder.path()));
+            fs::write(&image, &after.0).expect("written");
+            states.push(after);
+        }
+        Self { states, steps }
+    }
+
+    fn get() -> &'static Self {
+        static STORY: OnceLock<Story> = OnceLock::new();
+        STORY.get_or_init(Self::tell)
+    }
+}
+
+/// Which bytes a replica of these paths is to have of this disk; and where there is content
+/// of others.
+fn wanted(image: &Image, paths: &str) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+    let view = image.view().expect("a file system");
+    let config = "volume = 'a'\n[[filter]]\nkind = 'replicate'\n\
+                  [[filter.replica]]\nname = 'r'\nuri = 'nbd://10.0.0.1/x'\n";
+    let policy = Policy::parse(&format!("{config}{paths}")).expect("a policy");
+    let FilterKind::Replicate(config) = &policy.filters[0].kind else {
+        panic!("{policy:?}");
+    };
+    let globs = config.replicas[0].paths.as_ref().expect("it has some");
+    let (mut wanted, mut others) = (Vec::new(), Vec::new());
+    for block in 0..view.superblock().blocks {
+        let begin = block as usize * FS_BLOCK;
+        let range = begin..begin + FS_BLOCK;
+        let Some(inode) = is_content(&view, block) else {
+            if view.owner(block) != Owner::Nobody {
+                wanted.push(range);
+            }
+            continue;
+        };
+        let paths: Vec<Vec<u8>> = view.paths(inode).collect();
+        assert!(!paths.is_empty());
+        let is_match = |path: &Vec<u8>| globs.iter().any(|glob| glob.is_match(path));
+        match paths.iter().any(is_match) {
+            true => wanted.push(range),
+            false => others.push(range),
+        }
+    }
+    (wanted, others)
+}
+
+impl Rig {
+    fn has_what_is_wanted(&self, replica: usize, wanted: &[Range<usize>]) -> bool {
+        let (volume, replica) = (lock(&self.places[0]), lock(&self.places[replica]));
+        let mut wanted = wanted.iter();
+        wanted.all(|range| volume.live[range.clone()] == replica.live[range.clone()])
+    }
+
+    /// Until a replica has all that it is to have of what the volume has now.
+    fn until_it_has_what_is_wanted(&mut self, replica: usize) -> Vec<Range<usize>> {
+        let image = Image(lock(&self.places[0]).live.clone());
+        let (wanted, others) = wanted(&image, &self.more[replica - 1]);
+        for _ in 0..50_000 {
+            self.wait();
+            assert_eq!(self.poll(), [], "nobody asks");
+            if self.has_what_is_wanted(replica, &wanted) {
+                return others;
+            }
+        }
+        let mut wanted = wanted.iter();
+        let (volume, replica) = (lock(&self.places[0]), lock(&self.places[replica]));
+        let first =
+            wanted.find(|range| volume.live[(*range).clone()] != replica.live[(*range).clone()]);
+        let block = first.map_or(0, |range| range.start / FS_BLOCK) as u64;
+        let view = image.view().expect("a file system");
+        let notes = self.heard.0.lock().expect("not poisoned");
+        panic!("block {block} of {:?}: {notes:?}", view.owner(block));
+    }
+
+    fn write_blocks(&mut self, blocks: &[(u64, Vec<u8>)]) {
+        // As a guest's cache does: what lies together is one write.
+        let mut at = 0;
+        while at < blocks.len() {
+            let mut data = blocks[at].1.clone();
+            let begin = blocks[at].0;
+            at += 1;
+            while at < blocks.len()
+                && blocks[at].0 == begin + (data.len() / FS_BLOCK) as u64
+                && data.len() < 64 << 10
+            {
+                data.extend(&blocks[at].1);
+                at += 1;
+            }
+            self.write(begin as usize * FS_BLOCK, &data);
+        }
+    }
+}
+
+/// What e2fsck finds on a disk that lost its power; its journal is replayed.
+fn check(image: &[u8], what: &str) {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("image");
+    fs::write(&path, image).expect("written");
+    let mut e2fsck: Command = program("e2fsck");
+    let checked = e2fsck.args(["-f", "-p"]).arg(&path).output();
+    let checked = checked.expect("it can be run");
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(
+        matches!(checked.status.code(), Some(0 | 1)),
+        "{what}: {said}"
+    );
+}
+
+#[test]
+fn a_fresh_replica_gets_what_is_wanted_and_nothing_else() {
+    let story = Story::get();
+    let before = &story.states[0];
+    let mut rig = Rig::with(1, before.0.clone(), &[PATHS]);
+    rig.begin().expect("it begins");
+    let others = rig.until_it_has_what_is_wanted(1);
+    assert!(others.len() > 4000, "{}", others.len());
+    let replica = lock(&rig.places[1]).live.clone();
+    let there = others.iter().filter(|range| {
+        let content = &replica[(*range).clone()];
+        content.iter().any(|byte| *byte != 0)
+    });
+    // Blocks at the ends of files lie in one granule with others'.
+    assert!(there.count() < 20);
+    check(&replica, "the replica");
+    for _ in 0..2000 {
+        rig.poll();
+    }
+    let notes = format!("{:?}", rig.heard.0.lock().expect("not poisoned"));
+    assert!(
+        notes.contains("r1 is to have the content of 3 files"),
+        "{notes}"
+    );
+    assert!(
+        notes.contains("r1 is in sync: of 16777216 bytes it got"),
+        "{notes}"
+    );
+}
+
+/// Files come, go, are moved in and out; replicas die, hang, and come back; all loses its
+/// power. What is wanted is there in the end, and a replica in sync mounts after any crash.
+#[test]
+fn a_partial_replica_follows_what_happens_and_mounts_after_any_crash() {
+    let story = Story::get();
+    for seed in 0..8 {
+        let first = Image(story.states[0].0.clone());
+        let mut rig = Rig::with(seed * 7, first.0, &[PATHS]);
+        rig.begin().expect("it begins");
+        rig.until_it_has_what_is_wanted(1);
+        let mut at = 0;
+        while at < story.steps.len() {
+            let step = &story.steps[at];
+            let crash_in = match rig.random.below(3) {
+                0 => Some(rig.random.below(7)),
+                _ => None,
+            };
+            let mut is_committed = true;
+            for (number, phase) in (0..).zip(&step.phases) {
+                if crash_in == Some(number) {
+                    let part = rig.random.index(phase.len() + 1);
+                    rig.write_blocks(&phase[..part]);
+                    is_committed = number > 3 || number == 3 && part == phase.len();
+                    break;
+                }
+                rig.write_blocks(phase);
+                rig.flush();
+                match rig.random.below(12) {
+                    0 => lock(&rig.places[1]).hangs = true,
+                    1 => {
+                        let mut place = lock(&rig.places[1]);
+                        place.is_up = false;
+                        place.crash();
+                    }
+                    2 | 3 => {
+                        let mut place = lock(&rig.places[1]);
+                        (place.is_up, place.hangs) = (true, false);
+                    }
+                    4 => {
+                        // A file is changed where it is, whosever it is.
+                        let image = Image(lock(&rig.places[0]).live.clone());
+                        let view = image.view().expect("a file system");
+                        let blocks = view.superblock().blocks;
+                        for _ in 0..20 {
+                            let block = rig.random.below(blocks);
+                            if is_content(&view, block).is_some() {
+                                let content = vec![rig.random.next() as u8 | 1; FS_BLOCK];
+                                rig.write(block as usize * FS_BLOCK, &content);
+                            }
+                        }
+                    }
+                    5..8 => {
+                        for _ in 0..rig.random.below(500) {
+                            rig.poll();
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            if crash_in.is_some() {
+                let was_out = {
+                    let place = lock(&rig.places[1]);
+                    !place.is_up || place.hangs
+                };
+                let notes = format!("{:?}", rig.heard.0.lock().expect("not poisoned").last());
+                let is_in_sync = !was_out && notes.contains("in sync");
+                {
+                    let mut place = lock(&rig.places[1]);
+                    place.crash();
+                    (place.is_up, place.hangs) = (true, false);
+                }
+                if is_in_sync {
+                    let replica = lock(&rig.places[1]).live.clone();
+                    check(&replica, &format!("seed {seed}, step {at}: the replica"));
+                }
+                rig.crash().expect("the volume is there");
+                let live = Image(lock(&rig.places[0]).live.clone());
+                // Whether the commit was lost only the disk says.
+                let is_there = |(block, content): &(u64, Vec<u8>)| {
+                    let begin = *block as usize * FS_BLOCK;
+                    live.0[begin..begin + FS_BLOCK] == **content
+                };
+                is_committed &= step.phases[3].iter().all(is_there);
+                match is_committed {
+                    true => {
+                        for phase in &step.phases[4..] {
+                            rig.write_blocks(phase);
+                            rig.flush();
+                        }
+                    }
+                    false => rig.write_blocks(&step.undo),
+                }
+                rig.flush();
+                if !is_committed {
+                    continue;
+                }
+            }
+            at += 1;
+            if rig.random.below(2) == 0 {
+                {
+                    let mut place = lock(&rig.places[1]);
+                    (place.is_up, place.hangs) = (true, false);
+                }
+                rig.until_it_has_what_is_wanted(1);
+            }
+        }
+        {
+            let mut place = lock(&rig.places[1]);
+            (place.is_up, place.hangs) = (true, false);
+        }
+        rig.until_it_has_what_is_wanted(1);
+        let volume = lock(&rig.places[0]).live.clone();
+        check(&volume, &format!("seed {seed}: the volume"));
+        let replica = Image(lock(&rig.places[1]).live.clone());
+        check(&replica.0, &format!("seed {seed}: the replica"));
+        let view = replica.view().expect("it is a file system");
+        assert_eq!(view.damaged(), 0, "seed {seed}");
+    }
+}
+
+/// Whoever changes a file system that nobody has mounted does so block by block, in any
+/// order: a directory's or a map's may be there before it is known to be one.
+#[test]
+fn a_partial_replica_follows_what_is_changed_without_a_journal() {
+    let story = Story::get();
+    for seed in 0..5 {
+        let mut rig = Rig::with(seed * 5, story.states[0].0.clone(), &[PATHS]);
+        rig.begin().expect("it begins");
+        for states in story.states.windows(2) {
+            let mut blocks = owned(&states[0].written(&states[1], FS_BLOCK));
+            rig.random.shuffle(&mut blocks);
+            if rig.random.below(3) == 0 {
+                rig.write_blocks(&blocks[..rig.random.index(blocks.len())]);
+                lock(&rig.places[1]).crash();
+                rig.crash().expect("the volume is there");
+            }
+            rig.write_blocks(&blocks);
+            rig.flush();
+            if rig.random.below(2) == 0 {
+                rig.until_it_has_what_is_wanted(1);
+            }
+        }
+        rig.until_it_has_what_is_wanted(1);
+        let replica = lock(&rig.places[1]).live.clone();
+        check(&replica, &format!("seed {seed}: the replica"));
+    }
+}
+
+/// A transaction that moves a file into a path that matches waits for the file that says
+/// what is lacking: else a crash would leave the replica without its content, and nobody
+/// knew.
+#[test]
+fn what_makes_a_file_wanted_is_not_on_the_disk_before_it_is_known_to_be_lacking() {
+    let story = Story::get();
+    let step = &story.steps[1];
+    let mut rig = Rig::with(2, story.states[1].0.clone(), &[PATHS]);
+    rig.begin().expect("it begins");
+    rig.until_it_has_what_is_wanted(1);
+    for _ in 0..1000 {
+        rig.poll();
+    }
+    for phase in &step.phases[..3] {
+        rig.write_blocks(phase);
+        rig.flush();
+    }
+    let (block, content) = &step.phases[3][0];
+    let token = rig.next();
+    let mut is_begun = false;
+    for _ in 0..500 {
+        if !is_begun {
+            let offset = block * FS_BLOCK as u64;
+            let write = rig
+                .chain
+                .write(token, offset, content, Durability::Volatile);
+            is_begun = write == Started::Pending;
+        }
+        // What would write the file does not run.
+        rig.chain.poll(&mut Vec::new());
+        rig.chain.commit().expect("nothing stops it");
+    }
+    assert!(is_begun);
+    lock(&rig.places[0]).flush();
+    lock(&rig.places[1]).crash();
+    rig.crash().expect("the volume is there");
+    let begin = *block as usize * FS_BLOCK;
+    let is_there = lock(&rig.places[0]).live[begin..begin + FS_BLOCK] == **content;
+    assert!(!is_there, "it waits");
+    rig.write_blocks(&step.undo);
+    rig.flush();
+    for phase in &step.phases {
+        rig.write_blocks(phase);
+        rig.flush();
+    }
+    rig.until_it_has_what_is_wanted(1);
+}
+
+/// What was chosen before is not what is chosen now; and whoever had some is not taken for
+/// one that has all.
+#[test]
+fn other_paths_or_none_are_another_replica() {
+    let story = Story::get();
+    let mut rig = Rig::with(9, story.states[0].0.clone(), &[PATHS]);
+    rig.begin().expect("it begins");
+    rig.until_it_has_what_is_wanted(1);
+    for _ in 0..1000 {
+        rig.poll();
+    }
+    rig.more[0] = "paths = ['/var/**']".to_owned();
+    rig.crash().expect("the volume is there");
+    rig.until_it_has_what_is_wanted(1);
+    for _ in 0..1000 {
+        rig.poll();
+    }
+    rig.more[0].clear();
+    lock(&rig.places[0]).reads = 0;
+    rig.crash().expect("the volume is there");
+    assert_eq!(rig.read(0, FS_BLOCK), story.states[0].0[..FS_BLOCK]);
+    rig.until_alike();
+}
+
+/// A partial replica has what was written last; nobody else has.
+#[test]
+fn a_partial_replica_is_never_what_is_read() {
+    let story = Story::get();
+    let mut rig = Rig::with(3, story.states[0].0.clone(), &[PATHS]);
+    rig.begin().expect("it begins");
+    rig.until_it_has_what_is_wanted(1);
+    for _ in 0..1000 {
+        rig.poll();
+    }
+    let reads = lock(&rig.places[1]).reads;
+    assert_eq!(reads, 0);
+    lock(&rig.places[0]).hangs = true;
+    let token = rig.next();
+    let mut result = None;
+    for _ in 0..5000 {
+        if result.is_none() {
+            match rig
+                .chain
+                .write(token, 1024, &[1; FS_BLOCK], Durability::Volatile)
+            {
+                Started::Failed(error) => result = Some(Err(error)),
+                Started::Done => result = Some(Ok(Outcome::Done)),
+                Started::Busy => {}
+                Started::Pending => break,
+            }
+        }
+        rig.poll();
+    }
+    for _ in 0..5000 {
+        let ended = rig.poll().into_iter();
+        result = ended.map(|one| one.result).next().or(result);
+    }
+    assert_eq!(result, None, "what it has alone is not acknowledged");
+    lock(&rig.places[0]).hangs = false;
+    while result.is_none() {
+        let ended = rig.poll().into_iter();
+        result = ended.map(|one| one.result).next();
+    }
+    assert_eq!(result, Some(Ok(Outcome::Done)), "the volume is waited for");
+}
+
+#[test]
+fn what_has_no_file_system_is_replicated_as_a_whole_and_that_is_said() {
+    let mut rig = Rig::with(5, vec![7; 4 << 20], &[PATHS]);
+    rig.begin().expect("it begins");
+    rig.until_alike();
+    rig.write(1 << 20, &[9; BLOCK]);
+    rig.until_alike();
+    let notes = format!("{:?}", rig.heard.0.lock().expect("not poisoned"));
+    assert!(notes.contains("r1 is taken for a whole one"), "{notes}");
+    // It is none all the same: it is never the source.
+    lock(&rig.places[0]).hangs = true;
+    for _ in 0..3000 {
+        rig.poll();
+    }
+    assert_eq!(lock(&rig.places[1]).reads, 0);
+}

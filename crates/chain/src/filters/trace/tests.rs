@@ -1,0 +1,204 @@
+//! What is recorded, and what is lost.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::trace::{Outcome, Trace as Recorded, Verb};
+use base::{BlockDevice as _, Completion, Durability, IoError, Started, ZeroMode};
+use chain_policy::TraceConfig;
+use nbd::memory::{Manners, MemoryDevice};
+use world::simulated::Simulation;
+use world::{OpenMode, Wake};
+
+use super::{BATCH_RECORDS, QUEUE_MAX, Trace};
+use crate::{Filter as _, Opening, Room, StateFolder, Surroundings};
+
+struct Rig {
+    simulation: Simulation,
+    below: MemoryDevice,
+    trace: Option<Trace>,
+}
+
+impl Rig {
+    fn new(pending_one_in: u64) -> Self {
+        let manners = Manners {
+            pending_one_in,
+            seed: 1,
+            ..Manners::default()
+        };
+        let simulation = Simulation::new(3);
+        let disk = simulation.world().disk;
+        disk.create_directory(Path::new("/state")).expect("made");
+        let mut rig = Self {
+            simulation,
+            below: MemoryDevice::new(1 << 20).with(manners, Wake::unresponsive()),
+            trace: None,
+        };
+        rig.begin(8 << 20);
+        rig
+    }
+
+    fn begin(&mut self, room: u64) {
+        self.trace = None;
+        let world = self.simulation.world();
+        let state = StateFolder {
+            disk: Arc::clone(&world.disk),
+            path: "/state".into(),
+        };
+        let surroundings = Surroundings {
+            room: Room {
+                trace_bytes: room,
+                ..Room::UNLIMITED
+            },
+            ..Surroundings::simulated(world)
+        };
+        let config = TraceConfig { bytes_max: 1 << 20 };
+        self.trace = Some(Trace::new("t", &config, surroundings, state));
+    }
+
+    fn of(&mut self) -> (&mut Trace, &mut MemoryDevice) {
+        (self.trace.as_mut().expect("begun"), &mut self.below)
+    }
+
+    fn turn(&mut self) -> Vec<Completion> {
+        self.simulation.clock.advance(Duration::from_millis(1));
+        let (trace, below) = self.of();
+        trace.commit(below).expect("it goes on");
+        let mut completions = Vec::new();
+        trace.poll(below, &mut completions);
+        completions
+    }
+
+    fn write(&mut self, token: u64) -> Started {
+        let (trace, below) = self.of();
+        trace.write(below, token, 4096, &[1; 512], Durability::Durable)
+    }
+
+    fn files(&self) -> Vec<Vec<u8>> {
+        let disk = self.simulation.world().disk;
+        let names = disk.list(Path::new("/state")).expect("listed").into_iter();
+        let read = |name: String| {
+            let file = disk.open(&Path::new("/state").join(name), OpenMode::Read);
+            let file = file.expect("there");
+            let mut bytes = vec![0; file.length().expect("known") as usize];
+            file.read_at(&mut bytes, 0).expect("read");
+            bytes
+        };
+        names.map(|entry| read(entry.name)).collect()
+    }
+
+    fn recorded(&self) -> Vec<Recorded> {
+        self.simulation.pool.run_all(&self.simulation.random);
+        let files = self.files();
+        let (traces, broken) = Recorded::read(files.iter().map(Vec::as_slice));
+        assert!(broken.is_empty(), "{broken:?}");
+        traces
+    }
+}
+
+#[test]
+fn each_request_is_recorded_when_it_has_ended_and_once() {
+    let mut rig = Rig::new(2);
+    for token in 1..=40 {
+        rig.simulation.clock.advance(Duration::from_millis(1));
+        let (trace, below) = rig.of();
+        let mut out = [0; 512];
+        let zeroes = ZeroMode {
+            durability: Durability::Volatile,
+            may_punch: true,
+            fast_only: false,
+        };
+        let started = match token % 5 {
+            0 => trace.read(below, token, token * 512, &mut out),
+            1 => trace.write(below, token, token * 512, &out, Durability::Durable),
+            2 => trace.write_zeroes(below, token, token * 512, 1024, zeroes),
+            3 => trace.flush(below, token),
+            _ => trace.read(below, token, 1 << 30, &mut out),
+        };
+        if started == Started::Pending {
+            while !rig.turn().iter().any(|one| one.token == token) {}
+        } else if token % 5 == 4 {
+            assert!(matches!(
+                started,
+                Started::Failed(IoError::OutOfRange { .. })
+            ));
+        }
+        rig.turn();
+    }
+    assert_eq!(rig.recorded(), [], "a second has not passed");
+    rig.simulation.clock.advance(Duration::from_secs(1));
+    rig.turn();
+    let traces = rig.recorded();
+    assert_eq!((traces.len(), traces[0].lost, traces[0].gone), (1, 0, 0));
+    let records = &traces[0].records;
+    assert_eq!(records.len(), 40);
+    assert!(records.is_sorted_by_key(|record| record.time_ns));
+    let verbs = [
+        Verb::Write,
+        Verb::WriteZeroes,
+        Verb::Flush,
+        Verb::Read,
+        Verb::Read,
+    ];
+    for (token, record) in (1..).zip(records) {
+        assert_eq!(record.verb, verbs[(token as usize - 1) % 5]);
+        assert!(record.latency_ns >= 1_000_000, "{record:?}");
+        assert_eq!(record.is_fua, token % 5 == 1);
+        assert_eq!(record.may_punch, token % 5 == 2);
+        let is_failed = record.outcome == Outcome::Failed;
+        assert_eq!(is_failed, token % 5 == 4);
+        match token % 5 {
+            3 => assert_eq!((record.offset, record.length), (0, 0)),
+            4 => assert_eq!(record.offset, 1 << 30),
+            _ => assert_eq!(record.offset, token * 512),
+        }
+    }
+}
+
+#[test]
+fn a_disk_does_not_wait_for_its_trace_and_what_is_lost_is_counted() {
+    let mut rig = Rig::new(0);
+    // No job runs.
+    let more = 5;
+    for _ in 0..QUEUE_MAX + more {
+        for token in 0..BATCH_RECORDS as u64 {
+            assert_eq!(rig.write(token), Started::Done);
+        }
+        rig.turn();
+    }
+    rig.simulation.pool.run_all(&rig.simulation.random);
+    rig.write(1);
+    rig.turn();
+    let (trace, _) = rig.of();
+    assert!(trace.rest());
+    let traces = rig.recorded();
+    assert_eq!(traces[0].lost, (more * BATCH_RECORDS) as u64);
+    let recorded = (QUEUE_MAX * BATCH_RECORDS) as u64 + 1;
+    assert_eq!(traces[0].records.len() as u64 + traces[0].gone, recorded);
+    assert!(traces[0].gone > 0, "the oldest files are gone");
+    let bytes: usize = rig.files().iter().map(Vec::len).sum();
+    assert!(bytes <= 1 << 20, "{bytes} bytes are kept");
+}
+
+#[test]
+fn each_life_has_a_trace_of_its_own_and_its_end_is_written() {
+    let mut rig = Rig::new(0);
+    for count in 1..=3 {
+        for token in 0..count {
+            assert_eq!(rig.write(token), Started::Done);
+        }
+        rig.turn();
+        rig.begin(8 << 20);
+        rig.simulation.clock.advance(Duration::from_secs(1));
+    }
+    let traces = rig.recorded();
+    let counts: Vec<usize> = traces.iter().map(|one| one.records.len()).collect();
+    assert_eq!(counts, [1, 2, 3]);
+    assert_eq!(traces[2].disk_bytes, 0, "it was not opened");
+    rig.begin(0);
+    let (trace, below) = rig.of();
+    let refused = trace.open(below);
+    assert!(matches!(refused, Opening::Failed(why) if why.contains("--filter-trace")));
+    assert_eq!(below.geometry().size_bytes, 1 << 20);
+}

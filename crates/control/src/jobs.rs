@@ -1,0 +1,146 @@
+//! What hosts do beside what is attached, as far as nobody does it any more: preloads, and audits
+//! of volumes.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use world::Millis;
+
+use crate::control::Control;
+use crate::database::{DatabaseError, Job};
+use crate::error::ControlError;
+
+/// What a host says nothing of for so long, it does not do any more.
+const UNRESPONSIVE_FOR: Duration = Duration::from_secs(300);
+
+/// A clock that goes on so much further than another one, or less far, has been set.
+const JUMP_MS: u64 = 30_000;
+
+/// Since when whatever a host says is heard: before that, nobody knows who was unresponsive. Hosts that
+/// told of what they do while the controller or its database was away were heard by nobody.
+#[derive(Debug)]
+pub(crate) struct Listening(Mutex<Since>);
+
+#[derive(Debug, Clone, Copy)]
+struct Since {
+    /// By the clock that never goes back.
+    begun: Duration,
+    /// How far the clock by which silence is measured was ahead of that one, in milliseconds.
+    ahead_ms: Option<i64>,
+}
+
+impl Listening {
+    /// From now on, by the clock that never goes back.
+    pub fn new(monotonic: Duration) -> Self {
+        Self(Mutex::new(Since {
+            begun: monotonic,
+            ahead_ms: None,
+        }))
+    }
+
+    /// It begins anew: something was not kept that a host has said, or may have.
+    pub fn was_lost(&self, monotonic: Duration) {
+        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        since.begun = monotonic;
+    }
+
+    /// For how long it has gone on; `now` is the moment by the clock by which silence is measured.
+    /// If that was set, it begins anew: hosts were unresponsive for longer, or for less, than it says.
+    fn lasts(&self, monotonic: Duration, now: Millis) -> Duration {
+        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let monotonic_ms = i64::try_from(monotonic.as_millis()).unwrap_or(i64::MAX);
+        let ahead_ms = now.0.saturating_sub(monotonic_ms);
+        let before = since.ahead_ms.replace(ahead_ms).unwrap_or(ahead_ms);
+        if before.abs_diff(ahead_ms) > JUMP_MS {
+            since.begun = monotonic;
+        }
+        monotonic.saturating_sub(since.begun)
+    }
+}
+
+impl Control {
+    /// Ends what hosts do not do any more, and forgets what audits have found long ago. Where a
+    /// database can be read only, as one on a full disk, both go on.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub(crate) async fn tend_jobs(&self) -> Result<(), ControlError> {
+        let now = self.now().await?;
+        match self.end_unresponsive(now).await {
+            Ok(()) | Err(DatabaseError::Full(_) | DatabaseError::ReadOnly(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn end_unresponsive(&self, now: Millis) -> Result<(), DatabaseError> {
+        let database = &self.inner.database;
+        let lasts = {
+            let monotonic = self.inner.world.clock.monotonic();
+            self.inner.listening.lasts(monotonic, now)
+        };
+        if lasts >= UNRESPONSIVE_FOR {
+            self.end_all_unresponsive(now).await?;
+        }
+        database.forget_old_audits(now).await?;
+        Ok(())
+    }
+
+    /// As it was `kept` what a host has said. If the database could not, others may have said
+    /// something in vain as well.
+    pub(crate) fn heard<T>(&self, kept: Result<T, ControlError>) -> Result<T, ControlError> {
+        if matches!(kept, Err(ControlError::Unavailable { .. })) {
+            let monotonic = self.inner.world.clock.monotonic();
+            self.inner.listening.was_lost(monotonic);
+        }
+        kept
+    }
+
+    async fn end_all_unresponsive(&self, now: Millis) -> Result<(), DatabaseError> {
+        let database = &self.inner.database;
+        let unresponsive_ms = i64::try_from(UNRESPONSIVE_FOR.as_millis()).unwrap_or(i64::MAX);
+        let since = Millis(now.0.saturating_sub(unresponsive_ms));
+        let minutes = UNRESPONSIVE_FOR.as_secs() / 60;
+        for (job, reason) in [
+            (
+                Job::Preload,
+                format!("the host was not heard of for {minutes} minutes"),
+            ),
+            (
+                Job::Audit,
+                format!(
+                    "the host said nothing of it for {minutes} minutes: it is away, or its agent \
+                     knows no audits"
+                ),
+            ),
+        ] {
+            match database.end_unresponsive(job, since, &reason, now).await? {
+                0 => {}
+                ended => tracing::warn!(ended, ?job, reason, "hosts do not what was asked"),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first host that was heard of again ended what all others did.
+    #[test]
+    fn nobody_was_unresponsive_before_there_was_somebody_to_hear() {
+        let seconds = Duration::from_secs;
+        let now = |seconds: i64| Millis(1_000_000_000 + seconds * 1000);
+        let listening = Listening::new(seconds(10));
+        assert_eq!(listening.lasts(seconds(10), now(0)), seconds(0));
+        assert_eq!(listening.lasts(seconds(310), now(300)), UNRESPONSIVE_FOR);
+        // A clock that runs ahead slowly is right.
+        assert_eq!(listening.lasts(seconds(410), now(420)), seconds(400));
+        // Its machine slept for a day, or somebody has set it back again.
+        assert_eq!(listening.lasts(seconds(420), now(86_400)), seconds(0));
+        assert_eq!(listening.lasts(seconds(720), now(86_700)), UNRESPONSIVE_FOR);
+        assert_eq!(listening.lasts(seconds(730), now(730)), seconds(0));
+        listening.was_lost(seconds(900));
+        assert_eq!(listening.lasts(seconds(910), now(910)), seconds(10));
+    }
+}

@@ -1,0 +1,234 @@
+//! Units that go, and what is repaired (docs/units.md, "Repair").
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use api::host::Report;
+use api::words::UnitState;
+use base::UnitId;
+use world::Millis;
+
+use crate::acting::Acting;
+use crate::control::Control;
+use crate::database::{HostReport, Moved, Removal, RepairRow, UnitRow};
+use crate::error::ControlError;
+use crate::units::{UnitView, is_called, no_unit};
+
+/// After so long a missing unit is replaced, if nobody says.
+pub const REPLACE_AFTER: Duration = Duration::from_secs(3600);
+
+impl Acting {
+    /// Has other units take over what these hold. Each of them is removed when it is a
+    /// member of no copyset any more.
+    ///
+    /// # Errors
+    /// [`ControlError`]: then nothing has changed.
+    pub async fn drain_units(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<(UnitId, Moved)>, ControlError> {
+        self.must_administer()?;
+        let views = self.units().await?;
+        let units = all_named(&views, names)?;
+        let usable = usable(&views);
+        let database = &self.inner.database;
+        let drained = database.drain_units(self.principal(), &units, &usable);
+        Ok(drained.await?)
+    }
+
+    /// Ends that: each takes its places back.
+    ///
+    /// # Errors
+    /// [`ControlError`]: then nothing has changed.
+    pub async fn cancel_drain(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<(UnitId, Moved)>, ControlError> {
+        self.must_administer()?;
+        let units = all_named(&self.units().await?, names)?;
+        let database = &self.inner.database;
+        Ok(database.cancel_drain(self.principal(), &units).await?)
+    }
+
+    /// Removes a unit that holds nothing any more, or one that is lost for good; or
+    /// one that is given up with what only it may have.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn remove_unit(
+        &self,
+        name: &str,
+        how: Removal,
+    ) -> Result<(UnitId, Moved), ControlError> {
+        self.must_administer()?;
+        let units = self.units().await?;
+        let removed = view_of(&units, name)?;
+        let unit = removed.row.id;
+        let there = units.iter().filter(|unit| unit.found_by.is_some());
+        let there: HashSet<UnitId> = there.map(|unit| unit.row.id).collect();
+        if let Some(host) = removed.found_by.as_ref().filter(|_| how != Removal::Empty)
+            && !removed.row.is_disabled
+        {
+            let reason = format!(
+                "host {host} finds {name} there: `scree unit drain` moves what it holds elsewhere. \
+                 If it is gone for good, or is not to be read any more, stop its daemon or \
+                 unmount it, and try again",
+            );
+            return Err(ControlError::Conflict { reason });
+        }
+        let usable = usable(&units);
+        let database = &self.inner.database;
+        let removed = database.remove_unit(self.principal(), unit, how, &usable, &there);
+        Ok((unit, removed.await?))
+    }
+
+    /// Lets units take over copysets from those that have more. Returns how many.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn rebalance(&self) -> Result<u64, ControlError> {
+        self.must_administer()?;
+        let usable = usable(&self.units().await?);
+        Ok(self
+            .inner
+            .database
+            .rebalance(self.principal(), &usable)
+            .await?)
+    }
+
+    /// Has every slot of a unit's copysets read and compared; of all copysets, if
+    /// none is named. Returns of how many.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn scrub(&self, name: Option<&str>) -> Result<u64, ControlError> {
+        self.must_administer()?;
+        let unit = match name {
+            None => None,
+            Some(name) => Some(named(&self.inner.database.units().await?, name)?),
+        };
+        Ok(self
+            .inner
+            .database
+            .want_scrub(self.principal(), unit)
+            .await?)
+    }
+
+    /// Has all members of all copysets compared, and what they lack copied, now.
+    /// Returns of how many copysets.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn repair(&self) -> Result<u64, ControlError> {
+        self.must_administer()?;
+        Ok(self.inner.database.want_repair(self.principal()).await?)
+    }
+
+    /// What is repaired, or waits for it.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn repairs(&self) -> Result<Vec<RepairRow>, ControlError> {
+        self.must_administer()?;
+        let now = self.now().await?;
+        Ok(self.inner.database.repair(now).await?)
+    }
+}
+
+impl Control {
+    /// Replaces the units that every host has been missing for too long.
+    pub(crate) async fn replace_missing(&self, report: &Report) -> Result<(), ControlError> {
+        let inner = &self.inner;
+        let is_missing = |unit: &api::host::UnitReport| {
+            unit.state.parse().unwrap_or(UnitState::Unknown) == UnitState::Missing
+        };
+        let units = inner.database.units().await?;
+        let is_noted = units.iter().any(|unit| unit.missing_since.is_some());
+        if inner.replace_after.is_zero() || (!is_noted && !report.units.iter().any(is_missing)) {
+            return Ok(());
+        }
+        let hosts = inner.database.host_reports().await?;
+        let unresponsive_before = self.unresponsive_before().await?;
+        let missing = missing(&units, &hosts, unresponsive_before);
+        let now = self.now().await?;
+        let after = i64::try_from(inner.replace_after.as_millis()).unwrap_or(i64::MAX);
+        let since = Millis(now.0.saturating_sub(after));
+        let database = &inner.database;
+        let long = database
+            .note_missing(&missing, now, since, unresponsive_before)
+            .await?;
+        if long.is_empty() {
+            return Ok(());
+        }
+        let mut usable = usable(&self.units_of(&hosts).await?);
+        usable.retain(|unit| !missing.contains(unit));
+        let ids = units.iter().map(|unit| unit.id);
+        let there: HashSet<UnitId> = ids.filter(|unit| !missing.contains(unit)).collect();
+        for unit in long {
+            let replaced = inner.database.replace_missing(unit, &usable, &there, now);
+            let copysets = replaced.await?;
+            if copysets > 0 {
+                tracing::warn!(%unit, copysets, "missing for too long: others take its place");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The units that hosts which are heard of all say are missing.
+fn missing(
+    units: &[UnitRow],
+    hosts: &[HostReport],
+    unresponsive_before: Millis,
+) -> HashSet<UnitId> {
+    let there = || {
+        let heard = |host: &&HostReport| host.host.heard.is_some_and(|at| at > unresponsive_before);
+        hosts.iter().filter(heard)
+    };
+    let is_missing = |unit: &&UnitRow| {
+        let mut said = there()
+            .flat_map(|host| {
+                host.report
+                    .units
+                    .iter()
+                    .filter(|report| report.id == unit.id)
+            })
+            .map(|report| report.state.parse().unwrap_or(UnitState::Unknown))
+            .peekable();
+        said.peek().is_some() && said.all(|state| state == UnitState::Missing)
+    };
+    let missing = units.iter().filter(is_missing);
+    missing.map(|unit| unit.id).collect()
+}
+
+/// Those that may take over what others have.
+fn usable(units: &[UnitView]) -> HashSet<UnitId> {
+    let takes = |unit: &&UnitView| {
+        let state = unit.state();
+        !unit.row.is_draining && matches!(state, UnitState::Healthy | UnitState::Unknown)
+    };
+    units.iter().filter(takes).map(|unit| unit.row.id).collect()
+}
+
+fn view_of<'a>(units: &'a [UnitView], name: &str) -> Result<&'a UnitView, ControlError> {
+    let found = units.iter().find(|unit| is_called(&unit.row, name));
+    found.ok_or_else(|| no_unit(name))
+}
+
+/// The units that are called so, each once.
+fn all_named(units: &[UnitView], names: &[String]) -> Result<Vec<UnitId>, ControlError> {
+    let mut found = Vec::new();
+    for name in names {
+        let unit = view_of(units, name)?.row.id;
+        if !found.contains(&unit) {
+            found.push(unit);
+        }
+    }
+    Ok(found)
+}
+
+/// The unit that is called so.
+fn named(units: &[UnitRow], name: &str) -> Result<UnitId, ControlError> {
+    let found = units.iter().find(|unit| is_called(unit, name));
+    found.map(|unit| unit.id).ok_or_else(|| no_unit(name))
+}

@@ -1,0 +1,44 @@
+//! Who asks, in tests that are about something else.
+
+use auth::Kind;
+use base::{PartyId, SnapshotId, VolumeId};
+use control::database::{By, Database, NewSnapshot, PartyRow, Principal, Tags};
+use world::Millis;
+
+/// Whoever has the database.
+pub async fn local(database: &Database) -> Principal {
+    let id = PartyId::from_u128(2);
+    let made = database.local_party(Kind::User, id, Millis(0)).await;
+    let subject = control::parties::local(Kind::User);
+    let party = database.party(&subject).await.expect("there");
+    assert_eq!(made.expect("made"), party.id);
+    of(party)
+}
+
+/// This user.
+pub fn of(party: PartyRow) -> Principal {
+    let by = By {
+        at: Millis(0),
+        who: party.subject.to_string(),
+        key: None,
+        address: None,
+    };
+    Principal {
+        party,
+        by,
+        signed_by: None,
+        is_dry_run: false,
+        idempotency: None,
+    }
+}
+
+/// A snapshot to be taken.
+pub fn snapshot(id: SnapshotId, name: &str, volume: VolumeId) -> NewSnapshot {
+    NewSnapshot {
+        id,
+        name: name.to_owned(),
+        volume,
+        tags: Tags::new(),
+        created: Millis(2),
+    }
+}

@@ -1,0 +1,730 @@
+//! Who repairs a copyset, who becomes whole, and that the last whole copy stays
+//! (docs/units.md, "Repair").
+
+use std::collections::HashSet;
+
+use api::host::{CatalogCall, RepairEnd};
+use base::{CopysetId, Location, UnitId};
+use catalog::{CatalogError, Copyset, FreePlan, MemberState, PendingFree};
+use control::database::{DatabaseError, Removal, UnitRow};
+use serde_json::Value;
+use world::Millis;
+
+use crate::fresh::{on_postgres, on_sqlite, volume};
+use crate::postgres::Postgres;
+use crate::repair_scene::{LATER, NOW, Scene, copyset, unit};
+
+mod claims {
+    use super::*;
+
+    pub async fn is_one_hosts(scene: Scene) {
+        scene.suspicion(1, false).await;
+        assert!(scene.take(0, NOW).await.is_some());
+        assert_eq!(scene.take(1, NOW).await, None, "another has it");
+        assert_eq!(scene.look(1, NOW).await, None);
+        let may = |host: usize, now| {
+            scene
+                .database
+                .repair_rights(scene.hosts[host], copyset(), now)
+        };
+        // What is filled it may change, and not where that comes from.
+        assert_eq!(may(0, NOW).await.expect("read"), Some(vec![unit(1)]));
+        assert_eq!(may(1, NOW).await.expect("read"), None);
+        let said = Millis(NOW.0 + 50_000);
+        assert!(scene.look(0, said).await.is_some(), "it says how far it is");
+        let shown = scene.database.repair(said).await.expect("read");
+        assert_eq!(
+            (shown[0].progress.done, shown[0].repairer.as_deref()),
+            (1, Some("one"))
+        );
+        assert_eq!(scene.take(1, LATER).await, None);
+        // It is unresponsive: another one goes on.
+        let unresponsive = Millis(said.0 + 60_001);
+        assert!(
+            scene.take(1, unresponsive).await.is_none(),
+            "it may still put"
+        );
+        let unresponsive = Millis(unresponsive.0 + 30_000);
+        let task = scene.take(1, unresponsive).await.expect("nobody has it");
+        assert_eq!(may(0, unresponsive).await.expect("read"), None);
+        assert_eq!(scene.look(0, unresponsive).await, None);
+        let end = RepairEnd {
+            whole: task.missed,
+            ..RepairEnd::default()
+        };
+        assert!(
+            !scene.end(0, unresponsive, end.clone()).await,
+            "it was too late"
+        );
+        assert!(scene.end(1, unresponsive, end).await);
+        let whole = |(_, state): &(UnitId, MemberState)| *state == MemberState::Whole;
+        assert!(scene.standing().await.iter().all(whole));
+    }
+
+    /// A host that is not to be trusted filled the database, or showed what it liked at any
+    /// length.
+    pub async fn says_no_more_than_there_can_be(scene: Scene) {
+        scene.suspicion(1, false).await;
+        let task = scene.take(0, NOW).await.expect("a task");
+        let call = |end| CatalogCall::RepairEnd {
+            copyset: copyset(),
+            end,
+        };
+        let many: Vec<UnitId> = (0..2000).map(unit).collect();
+        let long = RepairEnd {
+            brought: Some(many),
+            ..RepairEnd::default()
+        };
+        let refused = scene.call(0, NOW, call(long)).await;
+        assert!(
+            matches!(refused, Err(CatalogError::Refused { .. })),
+            "{refused:?}"
+        );
+        assert!(scene.look(0, NOW).await.is_some(), "it still has it");
+        let wordy = RepairEnd {
+            brought: Some(Vec::new()),
+            problem: Some("ä".repeat(100_000)),
+            ..RepairEnd::default()
+        };
+        assert!(scene.end(0, NOW, wordy).await);
+        let shown = scene.database.repair(NOW).await.expect("read");
+        let shown = shown.iter().find(|row| row.copyset == task.copyset.id);
+        let problem = shown.and_then(|row| row.problem.clone()).expect("shown");
+        assert_eq!(problem.chars().count(), 2000);
+    }
+
+    /// A host said that units lack something, and was the one to change them; and it went
+    /// from one copyset to the next, and kept what it had got for each.
+    pub async fn is_not_who_suspected(scene: Scene) {
+        let id = CopysetId::new(1).expect("12 bits");
+        let plan =
+            |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(1), unit(2)])];
+        let planned = scene.database.plan_units(&[], plan, NOW);
+        planned.await.expect("planned");
+        let task = scene.take(0, NOW).await.expect("it was never read");
+        assert_eq!(task.copyset.id, id);
+        let rights = scene.database.repair_rights(scene.hosts[0], id, NOW).await;
+        assert_eq!(rights.expect("read"), Some(vec![unit(1), unit(2)]));
+        assert!(scene.take(0, NOW).await.is_some_and(|same| same == task));
+        let call = CatalogCall::RepairEnd {
+            copyset: id,
+            end: RepairEnd {
+                compared: true,
+                scrubbed: true,
+                ..RepairEnd::default()
+            },
+        };
+        scene.call(0, NOW, call).await.expect("ended");
+        // Two of them lack something, says the first host: the other one repairs.
+        scene.suspect_as(0, 1, true).await;
+        let soon = Millis(NOW.0 + 30_001);
+        assert_eq!(scene.take(0, soon).await, None, "it is who suspected");
+        let first = scene.take(1, soon).await.expect("the other one repairs");
+        let failed = |copyset| CatalogCall::RepairEnd {
+            copyset,
+            end: RepairEnd {
+                problem: Some("a unit is away".to_owned()),
+                ..RepairEnd::default()
+            },
+        };
+        let ended = scene.call(1, soon, failed(first.copyset.id)).await;
+        ended.expect("ended");
+        assert_eq!(scene.take(1, soon).await, None, "its rights have not ended");
+        let again = scene.take(1, Millis(soon.0 + 5_000)).await;
+        let again = again.expect("it may try the same again");
+        assert_eq!(again.copyset.id, first.copyset.id);
+        let later = Millis(soon.0 + 5_000);
+        let ended = scene.call(1, later, failed(first.copyset.id)).await;
+        ended.expect("ended");
+        assert_eq!(scene.take(1, Millis(later.0 + 9_999)).await, None);
+        let next = scene.take(1, Millis(later.0 + 30_000)).await;
+        let next = next.expect("those that have no problem come first");
+        assert_ne!(next.copyset.id, first.copyset.id);
+        // The other one is unresponsive.
+        let unresponsive = Millis(NOW.0 + 200_000);
+        assert!(
+            scene.take(0, unresponsive).await.is_some(),
+            "nobody else is there"
+        );
+    }
+
+    /// A host committed that members lack something, and was the one to change them.
+    pub async fn is_not_who_committed_that_they_lack_it(scene: Scene) {
+        let segment = scene.attach().await;
+        let all = (u64::MAX, u64::MAX);
+        let nobody = scene.commit(1, all, Some((segment, &[0, 1]))).await;
+        assert!(
+            matches!(nobody, Err(CatalogError::MembersChanged { .. })),
+            "somebody has to have it: {nobody:?}"
+        );
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        let (first, second) = (Some((segment, &[0][..])), Some((segment, &[1][..])));
+        scene.commit(1, all, first).await.expect("the other has it");
+        let later = Millis(NOW.0 + 30_001);
+        assert_eq!(scene.take(1, later).await, None, "it is who committed");
+        // Nor does it keep what it repairs already, with more to change.
+        scene.is_repaired().await;
+        scene.suspicion(0, false).await;
+        assert!(scene.take(1, later).await.is_some());
+        scene
+            .commit(2, all, second)
+            .await
+            .expect("the other has it");
+        let may = |now| scene.database.repair_rights(scene.hosts[1], copyset(), now);
+        assert_eq!(may(later).await.expect("read"), None);
+        assert_eq!(scene.look(1, later).await, None);
+        // The only host there is repairs on.
+        let alone = Millis(later.0 + 59_999);
+        let both = Some(vec![unit(0), unit(1)]);
+        assert_eq!(may(alone).await.expect("read"), both);
+        let unresponsive = Millis(later.0 + 90_000);
+        assert!(scene.take(1, unresponsive).await.is_some());
+    }
+
+    /// As the one before, by a table so old that it knows of no member that came since.
+    pub async fn is_not_who_knew_no_new_member(scene: Scene) {
+        scene.attach().await;
+        scene.drain(0, &Scene::others(&[2])).await;
+        scene.is_repaired().await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        scene.commit(1, (0, 0), None).await.expect("one has it");
+        let later = Millis(NOW.0 + 30_001);
+        assert_eq!(scene.take(1, later).await, None, "it is who committed");
+        assert!(scene.take(0, later).await.is_some());
+    }
+
+    /// Whoever filled one member said that the others lacked something, and got them.
+    pub async fn says_nothing_of_whom_it_does_not_fill(scene: Scene) {
+        scene.suspicion(0, false).await;
+        scene.take(0, NOW).await.expect("filling");
+        let end = RepairEnd {
+            lacking: vec![unit(0), unit(1)],
+            ..RepairEnd::default()
+        };
+        assert!(scene.end(0, NOW, end.clone()).await);
+        let (filling, whole) = (MemberState::Filling, MemberState::Whole);
+        assert_eq!(scene.states().await, [filling, whole]);
+        scene.is_repaired().await;
+        // In a comparison it looks at all of them.
+        let wanted = scene.database.want_repair(&scene.principal).await;
+        assert_eq!(wanted.expect("wanted"), 1);
+        scene.take(0, NOW).await.expect("to be compared");
+        assert!(scene.end(0, NOW, end).await);
+        assert_eq!(scene.states().await, [filling; 2]);
+    }
+
+    pub async fn missed_nothing_since(scene: Scene) {
+        scene.suspicion(1, false).await;
+        let task = scene.take(0, NOW).await.expect("filling");
+        // It has missed something while the last pass went on.
+        scene.suspect_as(1, 1, false).await;
+        scene.ends_well(0, &task).await;
+        assert_eq!(scene.standing().await[1], (unit(1), MemberState::Filling));
+        let task = scene.take(0, NOW).await.expect("still filling");
+        scene.ends_well(0, &task).await;
+        assert_eq!(scene.standing().await[1], (unit(1), MemberState::Whole));
+    }
+
+    /// Of two that were away, one goes on to count; of one that is older than it was
+    /// that cannot be said.
+    pub async fn one_goes_on_to_count(scene: Scene) {
+        scene.suspicion(0, false).await;
+        scene.suspicion(1, false).await;
+        let (filling, whole) = (MemberState::Filling, MemberState::Whole);
+        assert_eq!(scene.states().await, [filling, whole]);
+        scene.suspicion(1, true).await;
+        assert_eq!(scene.states().await, [filling, filling]);
+    }
+
+    pub async fn is_drained(scene: Scene) {
+        let usable = Scene::others(&[2, 3]);
+        let moved = scene
+            .database
+            .drain_units(&scene.principal, &[unit(0)], &usable)
+            .await;
+        let (_, moved) = moved.expect("there are others").remove(0);
+        assert_eq!((moved.copysets, moved.is_removed), (1, false));
+        let standing = scene.standing().await;
+        assert_eq!(
+            standing,
+            [
+                (unit(2), MemberState::Filling),
+                (unit(1), MemberState::Whole),
+                (unit(0), MemberState::Leaving)
+            ]
+        );
+        let table = scene.database.copysets().await.expect("read");
+        assert_eq!((table[0].joined, table[0].leaving[0].place), (1, 0));
+        assert_eq!(scene.database.units().await.expect("read").len(), 4);
+        let task = scene.take(0, NOW).await.expect("filling");
+        scene.ends_well(0, &task).await;
+        assert_eq!(scene.standing().await.len(), 2);
+        let left = scene.database.units().await.expect("read");
+        assert!(left.iter().all(|row| row.id != unit(0)), "it is removed");
+        // With what it held then it does not come back.
+        let again = [UnitRow::new(unit(0), "file:///0".to_owned())];
+        let added = scene.database.plan_units(&again, |_, _| Vec::new(), NOW);
+        assert!(matches!(added.await, Err(DatabaseError::Refused { .. })));
+    }
+
+    /// A host with an old table put a version, and while it did both units were
+    /// replaced: the version was committed, and no member had what it named.
+    pub async fn is_put_by_an_old_table(scene: Scene) {
+        let segment = scene.attach().await;
+        let refused = |done: Result<(), CatalogError>| {
+            assert!(
+                matches!(done, Err(CatalogError::MembersChanged { .. })),
+                "{done:?}"
+            );
+        };
+        scene.commit(1, (0, 0), None).await.expect("members");
+        let usable = Scene::others(&[2, 3]);
+        let (principal, database) = (&scene.principal, &scene.database);
+        scene.drain(0, &usable).await;
+        let task = scene.take(0, NOW).await.expect("filling");
+        // The one that leaves has what was put before it did.
+        let lacking = Some((segment, &[1][..]));
+        scene.commit(2, (0, 0), lacking).await.expect("it is there");
+        scene.ends_well(0, &task).await;
+        assert_eq!(scene.standing().await.len(), 3, "it has missed that");
+        // But nothing of what was put since.
+        refused(scene.commit(3, (0, 1), lacking).await);
+        scene.is_repaired().await;
+        assert_eq!(scene.standing().await.len(), 2);
+        refused(scene.commit(3, (0, 0), lacking).await);
+        scene.commit(3, (0, 0), None).await.expect("the other one");
+        scene.is_repaired().await;
+        let all = Scene::others(&[0, 1, 2, 3]);
+        let lost = database.remove_unit(principal, unit(1), Removal::Lost, &usable, &all);
+        lost.await.expect("the other one is whole");
+        for _ in 0..2 {
+            refused(scene.commit(4, (0, 0), None).await);
+            refused(scene.commit(4, (0, 2), None).await);
+        }
+        scene.commit(4, (1, 1), None).await.expect("one is there");
+        // Whoever puts anew knows who is there now.
+        let table = database.copysets().await.expect("read");
+        let newest = table[0].joined;
+        scene.commit(5, (newest, newest), None).await.expect("both");
+        // It names nothing new.
+        let nothing = (u64::MAX, u64::MAX);
+        scene.commit(6, nothing, None).await.expect("nothing");
+    }
+
+    pub async fn is_freed_on_all_members(scene: Scene) {
+        let database = &scene.database;
+        let mut plan = FreePlan::default();
+        plan.add(Location::from_bits(1));
+        database.note_free_now(&plan.encode()).await.expect("noted");
+        let usable = Scene::others(&[2]);
+        scene.drain(0, &usable).await;
+        let due = CatalogCall::DueFrees {
+            now: NOW,
+            after: 0,
+            count_max: 1,
+        };
+        let due = scene.call(0, NOW, due).await.expect("one");
+        let due: Vec<PendingFree> = serde_json::from_value(due).expect("one");
+        let freed = |joined| {
+            let id = due[0].id;
+            scene.call(0, NOW, CatalogCall::Freed { id, joined })
+        };
+        for _ in 0..2 {
+            let known = scene.call(0, NOW, CatalogCall::Joined {}).await;
+            assert_eq!(known.expect("known"), Value::from(1));
+            assert!(matches!(
+                freed(0).await,
+                Err(CatalogError::MembersChanged { .. })
+            ));
+            assert_eq!(database.pending_free_count().await.expect("read"), 1);
+        }
+        freed(1).await.expect("forgotten");
+        assert_eq!(database.pending_free_count().await.expect("read"), 0);
+    }
+
+    /// A unit was whole when a pass began, and was then found to be older than it was:
+    /// whoever was filled from it became whole, and the one that left was dropped.
+    pub async fn is_filled_from_one_that_is_older(scene: Scene) {
+        let usable = Scene::others(&[2]);
+        scene.drain(0, &usable).await;
+        for (host, is_older) in [(2, true), (1, false)] {
+            let task = scene.take(0, NOW).await.expect("filling");
+            scene.suspect_as(host, 1, is_older).await;
+            scene.ends_well(0, &task).await;
+            let standing = scene.standing().await;
+            assert_eq!(standing[0], (unit(2), MemberState::Filling));
+            assert_eq!(standing.last(), Some(&(unit(0), MemberState::Leaving)));
+        }
+        scene.is_repaired().await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+    }
+
+    /// Two units were drained one after the other, and the second one got a place of the
+    /// first: all was copied twice.
+    pub async fn several_are_drained(scene: Scene) {
+        let (principal, database) = (&scene.principal, &scene.database);
+        // Who asks first has looked before the second one was drained.
+        let usable = Scene::others(&[1, 2, 3]);
+        let none = Scene::others(&[]);
+        let refused = database
+            .drain_units(principal, &[unit(2), unit(0)], &none)
+            .await;
+        match refused {
+            Err(DatabaseError::Refused { reason }) => {
+                assert!(reason.contains("file:///0 (unit-"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let rows = database.units().await.expect("read");
+        assert!(rows.iter().all(|row| !row.is_draining), "all or none");
+        // A unit with a place, and one that would be the first to get it.
+        let id = CopysetId::new(1).expect("12 bits");
+        let plan =
+            |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(1), unit(2)])];
+        let planned = database.plan_units(&[], plan, NOW).await;
+        planned.expect("planned");
+        scene.drain(2, &usable).await;
+        scene.drain(0, &usable).await;
+        for copyset in database.copysets().await.expect("read") {
+            let members: HashSet<UnitId> = copyset.members.into_iter().collect();
+            assert_eq!(members, Scene::others(&[1, 3]));
+        }
+    }
+
+    /// A drain could not be ended.
+    pub async fn is_not_drained_after_all(scene: Scene) {
+        let segment = scene.attach().await;
+        let (principal, database) = (&scene.principal, &scene.database);
+        let cancel = async |number: u128| database.cancel_drain(principal, &[unit(number)]).await;
+        let refused = cancel(0).await;
+        assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
+        let usable = Scene::others(&[2]);
+        scene.drain(0, &usable).await;
+        scene.commit(1, (1, 1), None).await.expect("on the new one");
+        let kept = cancel(0).await.expect("it leaves a place");
+        assert_eq!((kept[0].1.copysets, kept[0].1.is_removed), (1, false));
+        assert_eq!(
+            scene.standing().await,
+            [
+                (unit(0), MemberState::Filling),
+                (unit(1), MemberState::Whole),
+                (unit(2), MemberState::Leaving)
+            ]
+        );
+        let copysets = database.copysets().await.expect("read");
+        assert_eq!((copysets[0].joined, copysets[0].leaving[0].place), (2, 0));
+        // What was put while it left is on the others, and so it may be in a version.
+        let lacking = Some((segment, &[1][..]));
+        scene
+            .commit(2, (1, 1), lacking)
+            .await
+            .expect("on the other");
+        let before = scene.commit(3, (0, 0), lacking).await;
+        assert!(matches!(before, Err(CatalogError::MembersChanged { .. })));
+        let mut again = scene.take(0, NOW).await.expect("it has missed that");
+        again.missed.retain(|(member, _)| *member != unit(2));
+        scene.ends_well(0, &again).await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        let rows = database.units().await.expect("read");
+        assert_eq!(rows.len(), 4);
+        assert!(rows.iter().all(|row| !row.is_draining));
+    }
+
+    /// A database was put back to before a unit was drained: a host that still knew the
+    /// members of the lost one put on units that were none.
+    pub async fn is_put_back(scene: Scene) {
+        scene.drain(0, &Scene::others(&[2])).await;
+        let before = scene.database.copysets().await.expect("read");
+        let moved = scene.database.move_ahead(9, scene.hosts[0], NOW);
+        moved.await.expect("moved");
+        let after = scene.database.copysets().await.expect("read");
+        assert!(after[0].joined > before[0].joined + (1 << 31));
+        let known = scene.call(0, NOW, CatalogCall::Joined {}).await;
+        assert_eq!(known.expect("known"), Value::from(after[0].joined));
+        let same = |copyset: &Copyset| Copyset {
+            joined: 0,
+            ..copyset.clone()
+        };
+        assert_eq!(same(&after[0]), same(&before[0]));
+        scene.is_repaired().await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+    }
+
+    pub async fn the_last_whole_copy_stays(scene: Scene) {
+        let remove = async |number: u128, how, others: &[u128]| {
+            let (usable, there) = (Scene::others(others), Scene::others(&[0, 1, 2, 3]));
+            let removed =
+                scene
+                    .database
+                    .remove_unit(&scene.principal, unit(number), how, &usable, &there);
+            match removed.await {
+                Err(DatabaseError::Refused { reason }) => reason,
+                other => format!("{other:?}"),
+            }
+        };
+        assert!(remove(0, Removal::Empty, &[2, 3]).await.contains("drain"));
+        assert!(
+            remove(0, Removal::Lost, &[])
+                .await
+                .contains("scree unit add")
+        );
+        scene.suspicion(1, false).await;
+        // Unit 1 may lack what only unit 0 has.
+        assert!(
+            remove(0, Removal::Lost, &[2, 3])
+                .await
+                .contains("last whole copy")
+        );
+        assert_eq!(scene.standing().await.len(), 2, "nothing has changed");
+        let task = scene.take(0, NOW).await.expect("filling");
+        scene.ends_well(0, &task).await;
+        assert!(remove(0, Removal::Lost, &[2, 3]).await.starts_with("Ok"));
+        let standing = scene.standing().await;
+        assert_eq!(standing[0], (unit(2), MemberState::Filling));
+        // Until that one is whole, the other one has the last copy.
+        assert!(
+            remove(1, Removal::Lost, &[3])
+                .await
+                .contains("last whole copy")
+        );
+        // The new one is lost, too: its place is another's.
+        assert!(remove(2, Removal::Lost, &[3]).await.starts_with("Ok"));
+        let task = scene.take(0, NOW).await.expect("filling");
+        scene.ends_well(0, &task).await;
+        assert!(
+            remove(1, Removal::Lost, &[])
+                .await
+                .contains("scree unit add")
+        );
+        // One that is a member of nothing goes at once.
+        let moved = scene
+            .database
+            .drain_units(&scene.principal, &[unit(3)], &HashSet::new())
+            .await;
+        assert!(matches!(moved, Err(DatabaseError::Refused { .. })));
+    }
+
+    /// A healthy unit was removed for a dead one, which was counted as the whole copy.
+    /// And where nobody is left that is whole, somebody has to say what is given up.
+    pub async fn a_dead_unit_is_no_copy(scene: Scene) {
+        let usable = Scene::others(&[2, 3]);
+        let remove = async |number: u128, how, there: &[u128]| {
+            let (principal, there) = (&scene.principal, Scene::others(there));
+            let removed = scene
+                .database
+                .remove_unit(principal, unit(number), how, &usable, &there);
+            match removed.await {
+                Err(DatabaseError::Refused { reason }) => reason,
+                other => format!("{other:?}"),
+            }
+        };
+        let said = remove(0, Removal::Lost, &[2, 3]).await;
+        assert!(
+            said.contains("file:///0 (unit-") && said.contains("last whole copy"),
+            "{said}"
+        );
+        assert!(said.contains("file:///1 (unit-"), "{said}");
+        assert!(said.contains("is found by no host"), "{said}");
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+
+        // What replaces one that is drained dies in the middle of it.
+        scene.drain(0, &Scene::others(&[2])).await;
+        scene.suspicion(1, true).await;
+        let said = remove(2, Removal::Lost, &[0, 1, 3]).await;
+        assert!(said.contains("file:///1 (unit-"), "{said}");
+        assert!(said.contains("may lack something"), "{said}");
+        assert!(said.contains("since it leaves"), "{said}");
+        let said = remove(2, Removal::GivenUp, &[0, 1, 3]).await;
+        assert!(said.starts_with("Ok"), "{said}");
+        assert!(said.contains("given_up: 1"), "{said}");
+        let standing = scene.standing().await;
+        assert_eq!(standing[0], (unit(3), MemberState::Filling));
+        scene.is_repaired().await;
+        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+    }
+
+    /// A cluster that began with one unit has copysets of one: a unit that was lost
+    /// could not be removed for what never lay there.
+    pub async fn where_nothing_lies_a_place_is_free(scene: Scene) {
+        let id = CopysetId::new(1).expect("12 bits");
+        let plan = |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(0)])];
+        let added = scene.database.plan_units(&[], plan, NOW);
+        added.await.expect("planned");
+        let of_one = async || {
+            let copysets = scene.database.copysets().await.expect("read");
+            let found = copysets.into_iter().find(|copyset| copyset.id == id);
+            found.expect("it is there").standing().collect::<Vec<_>>()
+        };
+        let (principal, usable) = (&scene.principal, Scene::others(&[2]));
+        let all = Scene::others(&[0, 1, 2, 3]);
+        let removed = scene
+            .database
+            .remove_unit(principal, unit(0), Removal::Lost, &usable, &all);
+        assert_eq!(removed.await.expect("removed").copysets, 2);
+        assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
+        assert_eq!(scene.standing().await[0], (unit(2), MemberState::Filling));
+
+        // From now on there may be something.
+        let new = volume("single", NOW);
+        let inserted = scene.database.insert_volume(principal, &new);
+        inserted.await.expect("made");
+        let usable = Scene::others(&[3]);
+        let refused = scene
+            .database
+            .remove_unit(principal, unit(2), Removal::Lost, &usable, &all);
+        assert!(matches!(refused.await, Err(DatabaseError::Refused { .. })));
+        assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
+    }
+
+    pub async fn is_missing_for_too_long(scene: Scene) {
+        let missing = Scene::others(&[0]);
+        let note = |now: i64| {
+            let unresponsive_before = Millis(now - 10_000);
+            let (now, since) = (Millis(now), Millis(now - 1000));
+            scene
+                .database
+                .note_missing(&missing, now, since, unresponsive_before)
+        };
+        assert_eq!(note(5000).await.expect("noted"), []);
+        assert_eq!(note(5999).await.expect("noted"), []);
+        assert_eq!(note(6000).await.expect("noted"), [unit(0)]);
+        // The power was gone, and no host there that could have found it.
+        assert_eq!(note(16_001).await.expect("noted"), []);
+        assert_eq!(note(17_000).await.expect("noted"), []);
+        assert_eq!(note(17_001).await.expect("noted"), [unit(0)]);
+        let usable = Scene::others(&[3]);
+        // The other one is missing as well: it is no copy.
+        let none = HashSet::new();
+        let replaced = scene.database.replace_missing(unit(0), &usable, &none, NOW);
+        assert_eq!(replaced.await.expect("looked at"), 0);
+        let there = Scene::others(&[1, 2, 3]);
+        let replaced = scene
+            .database
+            .replace_missing(unit(0), &usable, &there, NOW)
+            .await;
+        assert_eq!(replaced.expect("replaced"), 1);
+        assert_eq!(scene.standing().await[0], (unit(3), MemberState::Filling));
+        let replaced = scene
+            .database
+            .replace_missing(unit(0), &usable, &there, NOW)
+            .await;
+        assert_eq!(replaced.expect("it was before"), 0);
+        // It is back before the other one is whole.
+        let back = scene
+            .database
+            .note_missing(&HashSet::new(), NOW, NOW, NOW)
+            .await;
+        assert_eq!(back.expect("noted"), []);
+    }
+}
+
+#[test]
+fn a_copyset_is_one_hosts_until_it_is_unresponsive() {
+    on_sqlite(claims::is_one_hosts);
+    on_sqlite(claims::says_no_more_than_there_can_be);
+}
+
+#[test]
+fn who_suspicions_does_not_repair_and_nobody_repairs_two() {
+    on_sqlite(claims::is_not_who_suspected);
+}
+
+#[test]
+fn who_commits_that_members_lack_something_does_not_repair_them() {
+    on_sqlite(claims::is_not_who_committed_that_they_lack_it);
+    on_sqlite(claims::is_not_who_knew_no_new_member);
+}
+
+#[test]
+fn a_member_that_is_not_filled_is_not_said_to_lack_anything() {
+    on_sqlite(claims::says_nothing_of_whom_it_does_not_fill);
+}
+
+#[test]
+fn a_member_is_whole_only_if_it_has_missed_nothing_since() {
+    on_sqlite(claims::missed_nothing_since);
+}
+
+#[test]
+fn of_two_units_that_were_away_one_goes_on_to_count() {
+    on_sqlite(claims::one_goes_on_to_count);
+}
+
+#[test]
+fn a_drained_unit_is_removed_when_what_replaces_it_is_whole() {
+    on_sqlite(claims::is_drained);
+}
+
+#[test]
+fn a_version_that_members_do_not_have_is_refused() {
+    on_sqlite(claims::is_put_by_an_old_table);
+}
+
+#[test]
+fn a_free_is_forgotten_by_whoever_knew_all_members() {
+    on_sqlite(claims::is_freed_on_all_members);
+}
+
+#[test]
+fn whoever_is_filled_from_an_older_unit_is_not_whole() {
+    on_sqlite(claims::is_filled_from_one_that_is_older);
+}
+
+#[test]
+fn no_unit_that_is_drained_takes_a_place() {
+    on_sqlite(claims::several_are_drained);
+}
+
+#[test]
+fn a_drain_that_is_ended_gives_places_back() {
+    on_sqlite(claims::is_not_drained_after_all);
+}
+
+#[test]
+fn a_database_that_was_put_back_heeds_no_older_table() {
+    on_sqlite(claims::is_put_back);
+}
+
+#[test]
+fn the_last_whole_copy_is_never_dropped() {
+    on_sqlite(claims::the_last_whole_copy_stays);
+}
+
+#[test]
+fn a_unit_that_is_gone_counts_as_no_copy() {
+    on_sqlite(claims::a_dead_unit_is_no_copy);
+}
+
+#[test]
+fn where_nothing_lies_another_unit_takes_the_place_at_once() {
+    on_sqlite(claims::where_nothing_lies_a_place_is_free);
+}
+
+#[test]
+fn a_unit_that_is_missing_for_too_long_is_replaced() {
+    on_sqlite(claims::is_missing_for_too_long);
+}
+
+#[test]
+fn all_of_it_is_so_on_postgresql() {
+    let server = Postgres::start();
+    on_postgres(&server, claims::is_one_hosts);
+    on_postgres(&server, claims::says_no_more_than_there_can_be);
+    on_postgres(&server, claims::is_not_who_suspected);
+    on_postgres(&server, claims::is_not_who_committed_that_they_lack_it);
+    on_postgres(&server, claims::is_not_who_knew_no_new_member);
+    on_postgres(&server, claims::says_nothing_of_whom_it_does_not_fill);
+    on_postgres(&server, claims::missed_nothing_since);
+    on_postgres(&server, claims::one_goes_on_to_count);
+    on_postgres(&server, claims::is_drained);
+    on_postgres(&server, claims::is_put_back);
+    on_postgres(&server, claims::several_are_drained);
+    on_postgres(&server, claims::is_not_drained_after_all);
+    on_postgres(&server, claims::is_filled_from_one_that_is_older);
+    on_postgres(&server, claims::is_freed_on_all_members);
+    on_postgres(&server, claims::is_put_by_an_old_table);
+    on_postgres(&server, claims::the_last_whole_copy_stays);
+    on_postgres(&server, claims::a_dead_unit_is_no_copy);
+    on_postgres(&server, claims::where_nothing_lies_a_place_is_free);
+    on_postgres(&server, claims::is_missing_for_too_long);
+}

@@ -1,0 +1,251 @@
+//! A copyset that is repaired, as its tests know it.
+
+use std::collections::HashSet;
+
+use api::host::{Access, CatalogCall, RepairEnd, RepairProgress, RepairTask, Suspicion};
+use base::{ClusterId, CopysetId, PartyId, SegmentId, UnitId};
+use catalog::{
+    CatalogError, Copyset, DegradedShare, LeaseSalt, MemberState, StoredVersion, VersionCommit,
+    VersionKey,
+};
+use control::database::{Database, NewVolume, Principal, Reach, UnitRow};
+use serde_json::Value;
+use world::Millis;
+
+use crate::fresh::{Rows, add_host, attachment, volume};
+use crate::principals::local;
+
+pub const NOW: Millis = Millis(1_000_000_000_000);
+/// Later than a host has a copyset that it says no more of.
+pub const LATER: Millis = Millis(NOW.0 + 61_000);
+
+pub fn unit(number: u128) -> UnitId {
+    UnitId::from_u128(number)
+}
+
+pub fn copyset() -> CopysetId {
+    CopysetId::new(0).expect("the first")
+}
+
+/// Four units, the first two of which are a copyset, and three hosts.
+pub struct Scene {
+    pub database: Database,
+    pub principal: Principal,
+    pub hosts: [PartyId; 3],
+    /// What may lie there.
+    pub disk: NewVolume,
+}
+
+impl Rows for Scene {
+    async fn new(database: Database) -> Self {
+        let founded = database.found(ClusterId::from_u128(1), &[1; 32], NOW);
+        founded.await.expect("founded");
+        let principal = local(&database).await;
+        let hosts = [
+            add_host(&database, &principal, "one", NOW).await,
+            add_host(&database, &principal, "other", NOW).await,
+            add_host(&database, &principal, "third", NOW).await,
+        ];
+        let units: Vec<UnitRow> = (0..4)
+            .map(|number| UnitRow::new(unit(number), format!("file:///{number}")))
+            .collect();
+        let plan = |_: &[UnitRow], _: &[Copyset]| {
+            vec![Copyset::of_copies(copyset(), vec![unit(0), unit(1)])]
+        };
+        let added = database.plan_units(&units, plan, NOW);
+        added.await.expect("added");
+        // Something may lie there.
+        let disk = NewVolume {
+            replicas: 2,
+            ..volume("disk", NOW)
+        };
+        database
+            .insert_volume(&principal, &disk)
+            .await
+            .expect("made");
+        let scene = Self {
+            database,
+            principal,
+            hosts,
+            disk,
+        };
+        // Nothing was ever read: that comes first.
+        let task = scene.take(0, NOW).await.expect("to be read");
+        assert!(task.scrub && task.compare);
+        let end = RepairEnd {
+            compared: true,
+            scrubbed: true,
+            brought: Some(Vec::new()),
+            ..RepairEnd::default()
+        };
+        assert!(scene.end(0, NOW, end).await);
+        assert_eq!(scene.take(0, NOW).await, None);
+        scene
+    }
+}
+
+impl Scene {
+    pub async fn call(
+        &self,
+        host: usize,
+        now: Millis,
+        call: CatalogCall,
+    ) -> Result<Value, CatalogError> {
+        let reach = Reach::new(self.hosts[host], now);
+        self.database.answer(&reach, call).await
+    }
+
+    pub async fn take(&self, host: usize, now: Millis) -> Option<RepairTask> {
+        let taken = self.call(host, now, CatalogCall::RepairTake {}).await;
+        serde_json::from_value(taken.expect("answered")).expect("a task")
+    }
+
+    pub async fn look(&self, host: usize, now: Millis) -> Option<RepairTask> {
+        let call = CatalogCall::RepairLook {
+            copyset: copyset(),
+            progress: RepairProgress { done: 1, all: 2 },
+        };
+        let looked = self.call(host, now, call).await;
+        serde_json::from_value(looked.expect("answered")).expect("a task")
+    }
+
+    pub async fn end(&self, host: usize, now: Millis, end: RepairEnd) -> bool {
+        let call = CatalogCall::RepairEnd {
+            copyset: copyset(),
+            end,
+        };
+        self.call(host, now, call).await.expect("answered") == Value::Bool(true)
+    }
+
+    /// The third host says that a unit may lack something.
+    pub async fn suspicion(&self, number: u128, is_older: bool) -> bool {
+        self.suspect_as(2, number, is_older).await
+    }
+
+    pub async fn suspect_as(&self, host: usize, number: u128, is_older: bool) -> bool {
+        let call = CatalogCall::SuspicionUnit {
+            unit: unit(number),
+            suspicion: match is_older {
+                true => Suspicion::Older,
+                false => Suspicion::Restarted,
+            },
+        };
+        let taken = self.call(host, NOW, call).await.expect("answered");
+        taken == Value::Bool(true)
+    }
+
+    pub async fn standing(&self) -> Vec<(UnitId, MemberState)> {
+        let copysets = self.database.copysets().await.expect("read");
+        copysets[0].standing().collect()
+    }
+
+    pub async fn states(&self) -> Vec<MemberState> {
+        let standing = self.standing().await.into_iter();
+        standing.map(|(_, state)| state).collect()
+    }
+
+    /// All that the task names is found to be there.
+    pub async fn ends_well(&self, host: usize, task: &RepairTask) {
+        let end = RepairEnd {
+            whole: task.missed.clone(),
+            compared: task.compare,
+            scrubbed: task.scrub,
+            ..RepairEnd::default()
+        };
+        assert!(self.end(host, NOW, end).await);
+    }
+
+    /// The second host writes the volume. Returns a segment that it may put.
+    pub async fn attach(&self) -> SegmentId {
+        let volume = self.disk.id;
+        let new = attachment(volume, self.hosts[1], Access::ReadWrite, NOW);
+        let attached = self.database.attach(&self.principal, &new).await;
+        attached.expect("asked");
+        let salt = LeaseSalt([3; 16]);
+        let acquire = CatalogCall::Acquire {
+            volume,
+            salt,
+            journals: None,
+        };
+        self.call(1, NOW, acquire).await.expect("a lease");
+        let reserve = CatalogCall::ReserveSerials {
+            volume,
+            epoch: 1,
+            count: 64,
+        };
+        self.call(1, NOW, reserve).await.expect("some");
+        SegmentId::new(copyset(), 1).expect("the first")
+    }
+
+    /// Commits a version that was put by tables from `joined` to `joined_last`; of
+    /// `segment` these units lack something.
+    pub async fn commit(
+        &self,
+        number: u64,
+        joined: (u64, u64),
+        degraded: Option<(SegmentId, &[u128])>,
+    ) -> Result<(), CatalogError> {
+        self.commit_using(number, joined, degraded, 1).await
+    }
+
+    /// And it has used all serials below `serial_next`.
+    pub async fn commit_using(
+        &self,
+        number: u64,
+        (joined, joined_last): (u64, u64),
+        degraded: Option<(SegmentId, &[u128])>,
+        serial_next: u64,
+    ) -> Result<(), CatalogError> {
+        let key = |number| VersionKey {
+            volume: self.disk.id,
+            number,
+        };
+        let head = self.database.volume(self.disk.id).await.expect("read").head;
+        let share = |(segment, lacking): (SegmentId, &[u128])| DegradedShare {
+            segment,
+            slots: 1,
+            lacking: lacking.iter().copied().map(unit).collect(),
+        };
+        let commit = VersionCommit {
+            version: StoredVersion {
+                key: key(number),
+                parent: head,
+                lineage: self.disk.lineage,
+                epoch: 1,
+                journal_next: 0,
+                created: NOW,
+                record: vec![1],
+            },
+            pins: vec![],
+            open_segments: vec![],
+            serial_next,
+            degraded: degraded.into_iter().map(share).collect(),
+            joined,
+            joined_last,
+        };
+        let call = CatalogCall::Commit { commit };
+        self.call(1, NOW, call).await.map(drop)
+    }
+
+    pub async fn drain(&self, number: u128, usable: &HashSet<UnitId>) {
+        let units = [unit(number)];
+        let drained = self
+            .database
+            .drain_units(&self.principal, &units, usable)
+            .await;
+        drained.expect("there are others");
+    }
+
+    /// What the first host has to repair ends well.
+    pub async fn is_repaired(&self) {
+        let task = self
+            .take(0, NOW)
+            .await
+            .expect("something is to be repaired");
+        self.ends_well(0, &task).await;
+    }
+
+    pub fn others(numbers: &[u128]) -> HashSet<UnitId> {
+        numbers.iter().copied().map(unit).collect()
+    }
+}

@@ -1,0 +1,150 @@
+//! A device that is asked by hand, and waited for.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{
+    BlockDevice, Completion, Durability, Extent, IoError, Outcome, Started, Token, ZeroMode,
+};
+use nbd::Watcher;
+use nbd::client::{Broken, ClientOptions, NbdClient, Target};
+use net::Channel;
+use world::real::{RealClock, Stream};
+use world::{Clock, Endpoint};
+
+pub type Answer = Result<Outcome, IoError>;
+
+pub struct Requester {
+    pub device: NbdClient,
+    pub watcher: Watcher,
+    last: Token,
+    answers: HashMap<Token, Answer>,
+}
+
+pub fn options(export: &str) -> ClientOptions {
+    ClientOptions::new(export, Arc::new(RealClock::new()))
+}
+
+/// The end of `stream` that a device gets.
+pub fn connected(stream: UnixStream) -> Target {
+    stream.set_nonblocking(true).expect("a socket");
+    Target::Connected(Channel::new(Stream::from(OwnedFd::from(stream))))
+}
+
+impl Requester {
+    pub fn over(target: Target, options: ClientOptions) -> Self {
+        let watcher = Watcher::new().expect("an epoll");
+        Self {
+            device: NbdClient::new(target, options, watcher.clone()),
+            watcher,
+            last: 0,
+            answers: HashMap::new(),
+        }
+    }
+
+    /// Connected to what listens at `socket`.
+    pub fn at(socket: &Path, options: ClientOptions) -> Result<Self, Broken> {
+        let target = Target::Endpoint(Endpoint::Unix(socket.to_owned()));
+        let mut requester = Self::over(target, options);
+        requester.device = requester.device.opened()?;
+        Ok(requester)
+    }
+
+    /// Polls once, and sleeps before if there is nothing to do.
+    pub fn turn(&mut self, most: Duration) {
+        self.device.commit().expect("it has not stopped");
+        let timer = self.device.next_timer().unwrap_or(most).min(most);
+        self.watcher.wait(Some(timer)).expect("an epoll");
+        self.poll();
+    }
+
+    pub fn poll(&mut self) {
+        let mut completions = Vec::new();
+        self.device.poll(&mut completions);
+        for Completion { token, result } in completions {
+            let twice = self.answers.insert(token, result);
+            assert_eq!(twice, None, "an answer comes once");
+        }
+    }
+
+    /// Begins something; its answer may be there already.
+    pub fn begin(&mut self, ask: impl FnOnce(&mut NbdClient, Token) -> Started) -> Option<Token> {
+        self.last += 1;
+        let token = self.last;
+        let answer = match ask(&mut self.device, token) {
+            Started::Pending => return Some(token),
+            Started::Busy => return None,
+            Started::Done => Ok(Outcome::Done),
+            Started::Failed(error) => Err(error),
+        };
+        self.answers.insert(token, answer);
+        Some(token)
+    }
+
+    pub fn take(&mut self, token: Token) -> Option<Answer> {
+        self.answers.remove(&token)
+    }
+
+    pub fn wait(&mut self, token: Token) -> Answer {
+        let clock = RealClock::new();
+        loop {
+            if let Some(answer) = self.take(token) {
+                return answer;
+            }
+            let late = clock.monotonic() > Duration::from_secs(30);
+            assert!(!late, "no answer: {:?}", self.device.state());
+            self.turn(Duration::from_secs(1));
+        }
+    }
+
+    pub fn ask(&mut self, mut ask: impl FnMut(&mut NbdClient, Token) -> Started) -> Answer {
+        loop {
+            if let Some(token) = self.begin(&mut ask) {
+                return self.wait(token);
+            }
+            self.turn(Duration::from_millis(10));
+        }
+    }
+
+    pub fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, IoError> {
+        let mut data = vec![0; length];
+        match self.ask(|device, token| device.read(token, offset, &mut data))? {
+            Outcome::Data(data) => Ok(data),
+            Outcome::Done => Ok(Vec::new()),
+            Outcome::Extents(_) => panic!("a read has no extents"),
+        }
+    }
+
+    pub fn write(&mut self, offset: u64, data: &[u8], durability: Durability) -> Answer {
+        self.ask(|device, token| device.write(token, offset, data, durability))
+    }
+
+    pub fn flush(&mut self) -> Answer {
+        self.ask(|device, token| device.flush(token))
+    }
+
+    pub fn trim(&mut self, offset: u64, length: u64) -> Answer {
+        self.ask(|device, token| device.trim(token, offset, length, Durability::Volatile))
+    }
+
+    pub fn zero(&mut self, offset: u64, length: u64) -> Answer {
+        let mode = ZeroMode {
+            durability: Durability::Durable,
+            may_punch: false,
+            fast_only: false,
+        };
+        self.ask(|device, token| device.write_zeroes(token, offset, length, mode))
+    }
+
+    pub fn extents(&mut self, offset: u64, length: u64) -> Result<Vec<Extent>, IoError> {
+        let mut runs = Vec::new();
+        match self.ask(|device, token| device.extents(token, offset, length, &mut runs))? {
+            Outcome::Extents(runs) => Ok(runs),
+            other => panic!("{other:?} are no extents"),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `scree filter-process`: what an agent starts for a filter that runs in a process of its own. It
+//! confines itself before it does anything else.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use base::with_causes;
+use sandbox::{Confinement, Spec, confine, confine_foreign, serve};
+use world::World;
+use world::real::Stream;
+
+use crate::args::FilterProcessArguments;
+use crate::commands::Failure;
+
+/// Threads for what takes long: a key, the reading of a disk.
+const THREADS_MAX: usize = 4;
+
+/// Runs `scree filter-process`.
+pub fn run_filter_process(arguments: &FilterProcessArguments) -> Result<(), Failure> {
+    let confinement = Confinement {
+        user: arguments.user,
+        memory_bytes: arguments.memory,
+    };
+    if let Some((program, words)) = arguments.command.split_first() {
+        confine_foreign(confinement).map_err(|error| Failure::of(&error))?;
+        // It returns only if there is no such program.
+        let error = Command::new(program).args(words).exec();
+        return Err(Failure::new(format!("{program}: {error}")));
+    }
+    let requests = io::stdin().as_fd().try_clone_to_owned()?;
+    let asks = io::stdout().as_fd().try_clone_to_owned()?;
+    confine(confinement).map_err(|error| Failure::of(&error))?;
+    let world = World::real(THREADS_MAX);
+    let mut requests = Stream::from(requests);
+    requests.set_blocking(true)?;
+    let spec = Spec::receive(&mut requests).map_err(|error| Failure::of(&error))?;
+    requests.set_blocking(false)?;
+    let sockets = (requests, asks.into());
+    let served = serve(&world, spec, sockets, io::stderr(), arguments.memory);
+    served.map_err(|error| Failure::new(with_causes(&error)))
+}

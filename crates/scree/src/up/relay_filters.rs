@@ -1,0 +1,166 @@
+//! What the filters of a relay are given: keys and a place for what they have to know from
+//! `--filter-dir`, servers by any URI, and standard output for their events.
+//!
+//! ```text
+//!   DIR/keys/NAME      private to this user; the passphrase is its first line
+//!   DIR/state/         what filters have to know after a crash
+//!   DIR/programs/      programs that filters may be
+//! ```
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use agent::{Connected, FilterKeys};
+use base::{NbdUri, UriTls, with_causes};
+use chain::{
+    Attribution, DERIVATIONS_MAX, Derivations, KeySource, NoKeys, Programs, Remote, Room,
+    StateFolder, Surroundings, Targets, Tenure, Unlimited,
+};
+use chain_policy::{Place, Policy};
+use nbd::Watcher;
+use nbd::client::{ClientOptions, ClientTls, Departed, NbdClient, Target};
+use sandbox::{EventLines, Hops, HopsOptions};
+use world::real::ThreadPool;
+use world::{Clock, Disk, Wake, World, host};
+
+use crate::commands::Failure;
+
+/// What does not depend on the thread that will serve.
+pub(super) struct Filters {
+    world: World,
+    folder: Option<PathBuf>,
+    state: Option<PathBuf>,
+    whose: Arc<Attribution>,
+    events: Arc<EventLines>,
+    departed: Arc<Departed>,
+    /// This program.
+    program: PathBuf,
+}
+
+impl Filters {
+    /// Of a disk of `whose`, whose filters' state is in `state` below the folder.
+    pub fn new(
+        world: &World,
+        folder: Option<&Path>,
+        state: &Path,
+        whose: Attribution,
+    ) -> Result<Self, Failure> {
+        let state = folder.map(|folder| folder.join("state").join(state));
+        if let Some(state) = &state {
+            let made = host::make_folders(&*world.disk, state);
+            made.map_err(|error| Failure::new(format!("{}: {error}", state.display())))?;
+        }
+        Ok(Self {
+            state,
+            world: world.clone(),
+            folder: folder.map(Path::to_owned),
+            whose: Arc::new(whose),
+            events: Arc::new(EventLines::start(io::stdout())?),
+            departed: Arc::default(),
+            program: super::this_program()?,
+        })
+    }
+
+    /// All that they are given.
+    pub fn surroundings(&self, wake: Wake, watcher: &Watcher) -> Surroundings {
+        let state = self.state.as_ref().map(|path| StateFolder {
+            disk: Arc::clone(&self.world.disk),
+            path: path.clone(),
+        });
+        let keys: Arc<dyn KeySource> = match &self.folder {
+            None => Arc::new(NoKeys),
+            Some(folder) => Arc::new(FilterKeys::in_folder(&self.world, &folder.join("keys"))),
+        };
+        Surroundings {
+            clock: Arc::clone(&self.world.clock),
+            pool: Arc::clone(&self.world.pool),
+            derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
+            // Whoever runs a relay has written its policy.
+            memory_max: u64::MAX,
+            random: Arc::clone(&self.world.random),
+            wake,
+            whose: Arc::clone(&self.whose),
+            events: Arc::clone(&self.events) as _,
+            keys,
+            targets: Arc::new(Anywhere {
+                watcher: watcher.clone(),
+                departed: Arc::clone(&self.departed),
+                clock: Arc::clone(&self.world.clock),
+                disk: Arc::clone(&self.world.disk),
+            }),
+            // Nobody says who else has written the server's disk meanwhile.
+            tenure: Tenure::default(),
+            lease: Arc::new(Unlimited),
+            room: Room::UNLIMITED,
+            state,
+            programs: self.programs(watcher),
+        }
+    }
+
+    /// What makes the programs of filters that do not run inline.
+    fn programs(&self, watcher: &Watcher) -> Arc<dyn Programs> {
+        let options = HopsOptions {
+            program: self.program.clone(),
+            foreign: self.folder.as_ref().map(|folder| folder.join("programs")),
+            sockets: self
+                .folder
+                .as_ref()
+                .map(|folder| sandbox::sockets_folder(folder)),
+            disk: Arc::clone(&self.world.disk),
+            host: None,
+            may_reach: Arc::new(|_| Ok(())),
+        };
+        Arc::new(Hops::new(options, watcher.clone()))
+    }
+}
+
+/// Reads a policy that is for a volume: `*` is for all.
+pub(super) fn policy_of(world: &World, path: &Path, volume: &str) -> Result<Policy, Failure> {
+    let name = path.display();
+    let failed = |reason: String| Failure::new(format!("the policy {name}: {reason}"));
+    let longest = chain_policy::TEXT_BYTES_MAX as u64;
+    let bytes = host::read_small(&*world.disk, path, longest)
+        .map_err(|error| failed(with_causes(&error)))?;
+    let text = str::from_utf8(&bytes).map_err(|_| failed("it is no text".to_owned()))?;
+    let policy = Policy::parse(text).map_err(|error| failed(error.to_string()))?;
+    let checked = policy.check_places(false);
+    checked.map_err(|error| failed(error.to_string()))?;
+    if policy.volume != "*" && policy.volume != volume {
+        let words = format!(
+            "it is for the volume {:?}, and this is {volume:?}",
+            policy.volume
+        );
+        return Err(failed(words));
+    }
+    Ok(policy)
+}
+
+/// Whoever runs a relay may connect to what they can connect to.
+struct Anywhere {
+    watcher: Watcher,
+    departed: Arc<Departed>,
+    clock: Arc<dyn Clock>,
+    disk: Arc<dyn Disk>,
+}
+
+impl Targets for Anywhere {
+    fn open(&self, place: &Place) -> Result<Box<dyn Remote>, String> {
+        let Place::Uri(uri) = place else {
+            return Err(format!("{place}: volumes by name are for filters on hosts"));
+        };
+        let NbdUri { at, export, tls } = uri.parse().map_err(|why| format!("{uri}: {why}"))?;
+        let mut options = ClientOptions::new(export, Arc::clone(&self.clock));
+        options.departed = Arc::clone(&self.departed);
+        if let Some(UriTls {
+            certificates,
+            server,
+        }) = tls
+        {
+            let read = ClientTls::read(&*self.disk, &certificates, &server);
+            options.tls = Some(read.map_err(|error| with_causes(&error))?);
+        }
+        let client = NbdClient::new(Target::Endpoint(at), options, self.watcher.clone());
+        Ok(Box::new(Connected(client)))
+    }
+}

@@ -1,0 +1,509 @@
+//! Repair in the simulated world, against what should lie there.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
+use unit::{FaultyUnit, FolderUnit, InjectedFaults, SlotRun, Unit, UnitError};
+use world::simulated::Simulation;
+
+use super::*;
+use crate::catalog::MemberState::{self, Filling, Leaving, Whole};
+
+pub(super) const SLOT_BYTES: u32 = 512;
+pub(super) const LINE: u64 = 7;
+
+pub(super) fn copyset() -> CopysetId {
+    CopysetId::new(5).expect("12 bits")
+}
+
+pub(super) fn segment(serial: u64) -> SegmentId {
+    SegmentId::new(copyset(), serial).expect("36 bits")
+}
+
+pub(super) fn path(number: usize) -> PathBuf {
+    PathBuf::from(format!("/unit-{number}"))
+}
+
+/// Stops after so many steps.
+pub(super) struct Steps(AtomicU64);
+
+impl Steps {
+    pub(super) const fn endless() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+}
+
+impl Pace for Steps {
+    fn step(&self, _: u64) -> Result<(), Stopped> {
+        let left = self.0.fetch_sub(1, Ordering::Relaxed);
+        if left == 0 { Err(Stopped) } else { Ok(()) }
+    }
+
+    fn compared(&self, _: u64, _: u64) {}
+}
+
+/// Counts what is moved.
+#[derive(Default)]
+struct Moved(AtomicU64);
+
+impl Pace for Moved {
+    fn step(&self, bytes: u64) -> Result<(), Stopped> {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn compared(&self, _: u64, _: u64) {}
+}
+
+pub(super) struct Rig {
+    pub(super) simulation: Simulation,
+    pub(super) units: Vec<Arc<FaultyUnit>>,
+}
+
+impl Rig {
+    pub(super) fn new(units: usize) -> Self {
+        Self::of_seed(units, 3)
+    }
+
+    pub(super) fn of_seed(units: usize, seed: u64) -> Self {
+        let simulation = Simulation::new(seed);
+        let world = simulation.world();
+        for number in 0..units {
+            let id = UnitId::from_u128(number as u128);
+            FolderUnit::create(&world, &path(number), ClusterId::from_u128(1), id)
+                .expect("a new unit");
+        }
+        let mut rig = Self {
+            simulation,
+            units: Vec::new(),
+        };
+        rig.open(units);
+        rig
+    }
+
+    fn open(&mut self, units: usize) {
+        let world = self.simulation.world();
+        let open = |number: usize| {
+            let id = UnitId::from_u128(number as u128);
+            let unit = FolderUnit::open(&world, &path(number), ClusterId::from_u128(1), id)
+                .with_segment_data_bytes(64 * u64::from(SLOT_BYTES));
+            Arc::new(FaultyUnit::new(Arc::new(unit), number as u64))
+        };
+        self.units = (0..units).map(open).collect();
+    }
+
+    pub(super) fn crash(&mut self) {
+        self.simulation.crash();
+        self.open(self.units.len());
+    }
+
+    /// The units' processes are killed, and started anew.
+    pub(super) fn restart(&mut self) {
+        self.simulation.kill();
+        self.open(self.units.len());
+    }
+
+    pub(super) fn members(&self, states: &[MemberState]) -> Vec<Repairable> {
+        let members = self.units.iter().zip(states).enumerate();
+        let member =
+            |(number, (unit, state)): (usize, (&Arc<FaultyUnit>, &MemberState))| Repairable {
+                id: UnitId::from_u128(number as u128),
+                place: number as u8,
+                state: *state,
+                unit: Arc::clone(unit) as Arc<dyn Unit>,
+                suspect: SuspectUnit::All,
+            };
+        members.map(member).collect()
+    }
+
+    pub(super) fn pass(
+        &self,
+        states: &[MemberState],
+        uncommitted: &Uncommitted,
+        depth: Depth,
+    ) -> Found {
+        let (members, pace) = (self.members(states), Steps::endless());
+        Task::new(copyset())
+            .pass(None, &members, uncommitted, depth, &pace)
+            .expect("nobody stops it")
+    }
+
+    /// Passes until one finds nothing to copy; which members are whole then.
+    pub(super) fn repair(&self, states: &[MemberState], depth: Depth) -> BTreeSet<usize> {
+        for _ in 0..4 {
+            let found = self.pass(states, &all_committed(), depth);
+            assert_eq!(found.problems, BTreeSet::new());
+            if found.lacking.is_empty() {
+                let number = |id: &UnitId| id.as_u128() as usize;
+                return found.whole.iter().map(number).collect();
+            }
+        }
+        panic!("it goes on copying");
+    }
+
+    /// Puts the first slots of a segment, durably.
+    pub(super) fn put(&self, unit: usize, serial: u64, slots: std::ops::Range<u16>) {
+        let unit = &self.units[unit];
+        let tags: Vec<_> = slots.clone().map(|slot| tag(serial, slot)).collect();
+        let data: Vec<u8> = slots
+            .clone()
+            .flat_map(|slot| content(serial, slot))
+            .collect();
+        unit.put_for(
+            LINE,
+            segment(serial),
+            SLOT_BYTES,
+            Slot(slots.start),
+            &tags,
+            &data,
+        )
+        .and_then(|()| unit.sync(&[segment(serial)]))
+        .expect("put");
+    }
+
+    pub(super) fn free(&self, unit: usize, serial: u64, slots: &[u16]) {
+        let slots: Vec<Slot> = slots.iter().copied().map(Slot).collect();
+        self.units[unit]
+            .free(segment(serial), &slots, false)
+            .expect("freed");
+    }
+
+    /// Which slots of a segment a unit keeps, each of which must be as it was put.
+    pub(super) fn kept(&self, unit: usize, serial: u64) -> Vec<u16> {
+        let unit = &self.units[unit];
+        let told = match unit.slots_of(segment(serial)) {
+            Ok(told) => told,
+            Err(UnitError::NoSegment { .. }) => return Vec::new(),
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(told.line, LINE);
+        let slots = (0..told.stat.slots as u16).filter(|slot| !told.freed.contains(&Slot(*slot)));
+        slots
+            .filter(|slot| {
+                let run = SlotRun {
+                    segment: segment(serial),
+                    first: Slot(*slot),
+                    count: 1,
+                };
+                let (mut tags, mut data) = ([[0; 16]], vec![0; SLOT_BYTES as usize]);
+                let read = unit.read(run, SLOT_BYTES, &mut tags, &mut data);
+                read.expect("it is kept");
+                // An empty one that a crash left before it was freed takes some room.
+                if tags[0] == [0; 16] {
+                    return false;
+                }
+                assert_eq!(tags[0], tag(serial, *slot));
+                assert!(data == content(serial, *slot), "{serial}/{slot}");
+                true
+            })
+            .collect()
+    }
+}
+
+pub(super) fn tag(serial: u64, slot: u16) -> [u8; 16] {
+    (u128::from(serial) << 16 | u128::from(slot) | 1 << 100).to_le_bytes()
+}
+
+pub(super) fn content(serial: u64, slot: u16) -> Vec<u8> {
+    vec![serial as u8 ^ slot as u8; SLOT_BYTES as usize]
+}
+
+pub(super) fn all_committed() -> Uncommitted {
+    Uncommitted::new([], Vec::new(), u64::MAX)
+}
+
+#[test]
+fn a_new_member_gets_what_others_keep_and_not_what_they_freed() {
+    let rig = Rig::new(2);
+    rig.put(0, 1, 0..20);
+    rig.free(0, 1, &[0, 3, 19]);
+    rig.put(0, 2, 0..5);
+    // It has missed the end of one.
+    rig.put(1, 2, 0..2);
+    // Of another copyset: not looked at.
+    let other = SegmentId::new(CopysetId::new(6).expect("12 bits"), 9).expect("36 bits");
+    rig.units[0]
+        .put(
+            other,
+            SLOT_BYTES,
+            Slot(0),
+            &[[1; 16]],
+            &[1; SLOT_BYTES as usize],
+        )
+        .expect("put");
+    assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
+    for serial in [1, 2] {
+        assert_eq!(rig.kept(1, serial), rig.kept(0, serial));
+        assert!(!rig.kept(0, serial).is_empty());
+    }
+    assert_eq!(
+        rig.units[1].list().expect("listed"),
+        [segment(1), segment(2)]
+    );
+}
+
+/// A pace that waits is to be filled with what is copied: what a task has put there and
+/// made durable was read by its last pass once more, as fast as it had been copied.
+#[test]
+fn what_a_task_has_brought_it_does_not_read_once_more() {
+    let rig = Rig::new(2);
+    rig.put(0, 1, 0..20);
+    rig.put(0, 2, 0..20);
+    let open = Uncommitted::new([(segment(2), 20)], Vec::new(), u64::MAX);
+    let members = rig.members(&[Whole, Filling]);
+    let moved = |task: &mut Task| {
+        let pace = Moved::default();
+        let found = task.pass(None, &members, &open, Depth::Fill, &pace);
+        let slots = pace.0.load(Ordering::Relaxed) / u64::from(SLOT_BYTES);
+        (found.expect("nobody stops it").copied_bytes > 0, slots)
+    };
+    let mut task = Task::new(copyset());
+    assert_eq!(moved(&mut task), (true, 40));
+    // To an open one something may be put in part.
+    assert_eq!(moved(&mut task), (false, 20));
+    let another = moved(&mut Task::new(copyset()));
+    assert_eq!(another, (false, 40), "who knows how it came there");
+    rig.units[1].delete(segment(1)).expect("gone");
+    assert_eq!(moved(&mut task), (true, 40));
+    assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
+}
+
+/// A unit that says that all was freed, or that has lost all, costs no other its
+/// content.
+#[test]
+fn what_one_member_has_freed_or_lost_stays_on_the_others() {
+    let rig = Rig::new(3);
+    for unit in 0..3 {
+        rig.put(unit, 1, 0..10);
+        rig.put(unit, 2, 0..4);
+    }
+    rig.free(0, 1, &[0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    rig.units[0].delete(segment(2)).expect("gone");
+    rig.repair(&[Whole, Filling, Filling], Depth::Compare);
+    for unit in 1..3 {
+        assert_eq!(rig.kept(unit, 1), (0..10).collect::<Vec<_>>());
+        assert_eq!(rig.kept(unit, 2), [0, 1, 2, 3]);
+    }
+    assert_eq!(rig.kept(0, 1), [9], "what it freed it has freed");
+    assert_eq!(rig.kept(0, 2), [0, 1, 2, 3], "what it lost it gets back");
+}
+
+#[test]
+fn of_what_is_not_committed_nothing_is_copied() {
+    let rig = Rig::new(2);
+    rig.put(0, 1, 0..10);
+    rig.put(0, 2, 0..10);
+    rig.put(0, 3, 0..10);
+    rig.put(0, 9, 0..10);
+    let open = [(segment(1), 4), (segment(2), 0)];
+    let reserved = 3..5;
+    let uncommitted = Uncommitted::new(open, vec![reserved], 9);
+    let states = [Whole, Filling];
+    let found = rig.pass(&states, &uncommitted, Depth::Fill);
+    assert_eq!(found.lacking.len(), 1);
+    assert_eq!(rig.kept(1, 1), [0, 1, 2, 3]);
+    for serial in [2, 3, 9] {
+        assert_eq!(rig.kept(1, serial), [] as [u16; 0]);
+    }
+    let found = rig.pass(&states, &uncommitted, Depth::Fill);
+    assert_eq!((found.lacking.len(), found.whole.len()), (0, 2));
+    // It was committed since, without that member.
+    assert_eq!(rig.repair(&states, Depth::Fill), [0, 1].into());
+    assert_eq!(rig.kept(1, 1), (0..10).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_crash_at_any_step_loses_nothing_and_is_gone_on_from() {
+    let whole: Vec<u16> = (0..20).filter(|slot| *slot != 3).collect();
+    let mut crashes = 0;
+    for number in 1.. {
+        let mut rig = Rig::new(2);
+        rig.put(0, 1, 0..20);
+        rig.free(0, 1, &[3]);
+        rig.put(0, 2, 0..20);
+        rig.free(0, 2, &[3]);
+        rig.put(1, 2, 0..7);
+        let before = rig.simulation.disk.operations();
+        rig.simulation.disk.arm_crash(before + number);
+        let (members, pace) = (rig.members(&[Whole, Filling]), Steps::endless());
+        let passed =
+            Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Fill, &pace);
+        drop(members);
+        let is_off = rig.simulation.disk.is_off();
+        rig.simulation.disk.arm_crash(u64::MAX);
+        if is_off {
+            crashes += 1;
+            rig.crash();
+        }
+        assert_eq!(rig.kept(0, 1), whole, "crash {number}");
+        assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
+        assert_eq!(rig.kept(1, 1), whole, "crash {number}");
+        // What it had missed of frees is pending.
+        assert_eq!(rig.kept(1, 2), (0..20).collect::<Vec<_>>());
+        if !is_off {
+            assert!(passed.expect("nobody stopped it").problems.is_empty());
+            break;
+        }
+    }
+    assert!(crashes > 5, "{crashes}");
+}
+
+#[test]
+fn one_that_is_stopped_at_any_step_is_gone_on_from() {
+    for steps in 0.. {
+        let rig = Rig::new(2);
+        rig.put(0, 1, 0..20);
+        rig.put(0, 2, 0..20);
+        let pace = Steps(AtomicU64::new(steps));
+        let members = rig.members(&[Whole, Filling]);
+        let passed =
+            Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Fill, &pace);
+        // It says nothing of members then, as if it could not be brought there.
+        let problems = passed.as_ref().map(|found| found.problems.clone());
+        assert!(
+            problems.is_err() || problems == Ok(BTreeSet::new()),
+            "{problems:?}"
+        );
+        assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
+        assert_eq!(rig.kept(1, 2), rig.kept(0, 2));
+        if passed.is_ok() {
+            assert!(steps > 5, "it was stopped at each");
+            return;
+        }
+    }
+}
+
+/// As long as the only whole member does not answer, nobody knows what another lacks.
+#[test]
+fn nobody_becomes_whole_who_was_compared_with_nobody_that_is() {
+    let rig = Rig::new(3);
+    rig.put(0, 1, 0..4);
+    rig.put(1, 1, 0..2);
+    rig.put(2, 1, 0..2);
+    let away = InjectedFaults {
+        is_missing: true,
+        ..InjectedFaults::default()
+    };
+    rig.units[0].set(away);
+    for first in [Whole, Filling, Leaving] {
+        let found = rig.pass(&[first, Filling, Filling], &all_committed(), Depth::Fill);
+        assert_eq!(found.whole, []);
+        assert_eq!(found.problems.len(), 1);
+    }
+    // Another one is whole.
+    let found = rig.pass(&[Whole, Whole, Filling], &all_committed(), Depth::Fill);
+    assert_eq!(found.whole.len(), 2);
+    rig.units[0].set(InjectedFaults::default());
+    let all = rig.repair(&[Filling, Filling, Filling], Depth::Fill);
+    assert_eq!(all, [0, 1, 2].into());
+    assert_eq!(rig.kept(2, 1), [0, 1, 2, 3], "from whoever had it");
+}
+
+/// One unit fails, and while it is replaced the next.
+#[test]
+fn two_units_that_fail_one_after_the_other_lose_nothing() {
+    let rig = Rig::new(4);
+    for unit in 0..2 {
+        for serial in 1..6 {
+            rig.put(unit, serial, 0..9);
+        }
+    }
+    let gone = InjectedFaults {
+        is_missing: true,
+        ..InjectedFaults::default()
+    };
+    rig.units[0].set(gone);
+    let rest = [&rig.members(&[Leaving, Whole, Filling])[1..]].concat();
+    for _ in 0..2 {
+        Task::new(copyset())
+            .pass(
+                None,
+                &rest,
+                &all_committed(),
+                Depth::Fill,
+                &Steps::endless(),
+            )
+            .expect("passes");
+    }
+    rig.units[1].set(gone);
+    let members = rig.members(&[Leaving, Leaving, Whole, Filling]);
+    let mut whole = Vec::new();
+    for _ in 0..2 {
+        let found = Task::new(copyset()).pass(
+            None,
+            &members[2..],
+            &all_committed(),
+            Depth::Fill,
+            &Steps::endless(),
+        );
+        whole = found.expect("passes").whole;
+    }
+    assert_eq!(whole.len(), 2);
+    for serial in 1..6 {
+        assert_eq!(rig.kept(3, serial), (0..9).collect::<Vec<_>>());
+    }
+}
+
+/// A unit was put back to an earlier state: what it had since is on the others.
+#[test]
+fn a_unit_that_was_put_back_gets_what_it_lost_and_takes_nothing_along() {
+    let rig = Rig::new(2);
+    for serial in 1..4 {
+        rig.put(0, serial, 0..8);
+    }
+    // As it was before the rest was put, and before anything was freed.
+    rig.put(1, 1, 0..8);
+    rig.put(1, 2, 0..3);
+    rig.free(0, 1, &[0, 1]);
+    assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
+    for serial in 2..4 {
+        assert_eq!(rig.kept(1, serial), rig.kept(0, serial));
+    }
+    // Its free is pending until it was carried out everywhere.
+    assert_eq!(rig.kept(0, 1), (2..8).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_member_without_room_is_told_and_costs_the_others_nothing() {
+    let mut rig = Rig::new(3);
+    rig.put(0, 1, 0..20);
+    rig.simulation.disk.set_capacity(&path(1), 20 << 10);
+    let states = [Whole, Filling, Filling];
+    let found = rig.pass(&states, &all_committed(), Depth::Fill);
+    assert_eq!(found.full.len(), 1, "{:?}", found.problems);
+    let found = rig.pass(&states, &all_committed(), Depth::Fill);
+    assert_eq!(found.whole.len(), 2, "the other one is whole");
+    assert_eq!(rig.kept(2, 1), rig.kept(0, 1));
+    // There is room again.
+    rig.simulation.disk.set_capacity(&path(1), 1 << 30);
+    rig.crash();
+    assert_eq!(rig.repair(&states, Depth::Fill), [0, 1, 2].into());
+}
+
+/// A unit was put back to an earlier state, from before a segment was deleted, and slots
+/// of another one freed.
+#[test]
+fn what_was_given_up_while_a_unit_was_older_is_not_brought_to_others() {
+    let rig = Rig::new(3);
+    rig.put(0, 1, 0..10);
+    rig.free(0, 1, &[0, 3, 8, 9]);
+    rig.put(1, 1, 0..10);
+    rig.put(1, 2, 0..10);
+    let states = [Whole, Filling, Filling];
+    assert_eq!(rig.repair(&states, Depth::Fill), [0, 1, 2].into());
+    assert_eq!(rig.kept(2, 1), rig.kept(0, 1));
+    assert_eq!(rig.kept(2, 2), [] as [u16; 0]);
+    assert_eq!(
+        rig.kept(1, 2),
+        (0..10).collect::<Vec<_>>(),
+        "it stays where it is"
+    );
+    // Where nobody counts as a copy, all that there is counts.
+    let rig = Rig::new(3);
+    rig.put(1, 2, 0..10);
+    rig.repair(&[Filling, Filling, Filling], Depth::Fill);
+    assert_eq!(rig.kept(2, 2), (0..10).collect::<Vec<_>>());
+}

@@ -1,0 +1,106 @@
+//! What filters of a chain read: headers of encrypted disks, journals of relays, policies.
+
+use chain::filters::journal::fuzz::{fuzz_damage, fuzz_file};
+use chain_policy::{FilterKind, Policy};
+
+use crate::images::luks_header as luks_image;
+
+pub use chain::luks::fuzz::fuzz_header as luks_header;
+
+/// One of cryptsetup's, and what of it is made into which copy.
+pub fn luks_header_seeds() -> Vec<Vec<u8>> {
+    let (fixed, text) = luks_image();
+    [0, 1, 2, 3, 7]
+        .map(|how| [&[how][..], &fixed, &text].concat())
+        .into()
+}
+
+/// The file of a relay's journal: what it begins with, or how it is damaged.
+pub fn relay_journal(data: &[u8]) {
+    match data.split_first() {
+        Some((0..128, rest)) => fuzz_file(rest),
+        Some((_, rest)) => fuzz_damage(rest),
+        None => {}
+    }
+}
+
+pub fn relay_journal_seeds() -> Vec<Vec<u8>> {
+    let words =
+        |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
+    let page = |number: u64, tail: u64| {
+        let fields = [number, 3, tail, 10, 65536, 1 << 30, 0];
+        let mut page = [words(&[0x7472_6174_7365_656a]), words(&fields)].concat();
+        page.resize(4096, 0);
+        page
+    };
+    let record = |offset: u64, length: u64, kind: u64, payload: &[u8]| {
+        let mut record = words(&[0x6c6a_7263, 0, 3, offset, length, kind]);
+        record.extend(payload);
+        record.resize(record.len().next_multiple_of(16), 0);
+        record
+    };
+    let records = [
+        record(4096, 5, 0, b"hello"),
+        record(8192, 1 << 20, 1, &[]),
+        record(0, 300, 0, &[7; 300]),
+        record(512, 1 << 30, 2, &[]),
+    ]
+    .concat();
+    let file = |tail: u64, other: u64| {
+        let mut file = [vec![0], page(4, tail), page(other, 0)].concat();
+        file.resize(1 + 8192 + (tail % 65536) as usize, 0);
+        file.extend(&records);
+        file
+    };
+    vec![
+        file(0, 3),
+        file(40_000, 5),
+        file(65536 * 7 + 65_500, 3),
+        vec![200, 30],
+        vec![200, 255, 1, 0, 4, 9, 100, 0, 8, 1],
+        vec![255, 90, 3, 0, 0, 0x72],
+    ]
+}
+
+/// A policy as its owner wrote it.
+pub fn policy(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(read) = Policy::parse(text) else {
+        return;
+    };
+    assert!((1..=16).contains(&read.filters.len()) && text.len() <= 64 << 10);
+    assert_eq!(Policy::parse(text).as_ref(), Ok(&read));
+    let _ = read.volumes();
+    for one in &read.filters {
+        if let FilterKind::Monitor(config) = &one.kind {
+            let rules = config.rules.iter().flat_map(|rule| &rule.paths);
+            for glob in config.paths.iter().chain(rules) {
+                let _ = glob.is_match(glob.as_str().as_bytes());
+                let _ = glob.is_match(&data[..data.len().min(4096)]);
+            }
+        }
+    }
+}
+
+pub fn policy_seeds() -> Vec<Vec<u8>> {
+    [
+        "volume = 'disk'\nvm = 'qmp:/run/vm'\n[[filter]]\nkind = 'monitor'\nname = 'watch'\n\
+         paths = ['/etc/**', '/home/*/{a,b{c,d}}?']\noperations = ['create', 'write']\n\
+         memory_max = '64M'\nruns = 'process'\non_failure = 'bypass'\ncpu_percent = 50\n\
+         [[filter.rule]]\nname = 'rule'\npaths = ['/bin/**']\noperations = ['rename']\n\
+         first_time = true\nmore_than_a_minute = 5\naction = 'deny'\n",
+        "volume = 'disk'\n[[filter]]\nkind = 'encrypt'\nkey = 'web'\nformat = 'if-empty'\n\
+         allow_discard = true\nreencrypt = 2\n[[filter]]\nkind = 'replicate'\nstall_ms = 1000\n\
+         [[filter.replica]]\nname = 'b'\nuri = 'nbd+unix:///x?socket=b'\n\
+         [[filter.replica]]\nname = 'c'\nvolume = 'other'\npaths = ['/etc/**']\n",
+        "volume = '*'\n[[filter]]\nkind = 'rate'\niops_max = 100\n[[filter]]\nkind = 'fault'\n\
+         [[filter]]\nkind = 'machine'\nat = '10.0.0.7:10810'\nkey = 'sha256:00'\n\
+         [[filter]]\nkind = 'program'\nprogram = 'filter'\n",
+        "volume = 'disk'\n[[filter]]\nkind = 'replicate'\n[[filter.replica]]\nname = 'n'\n\
+         uri = 'nbds://[fe80::1%25eth0]:10809/disk?tls-certificates=web&tls-hostname=a.b'\n",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .into()
+}
