@@ -69,7 +69,7 @@ def of_site(image, site, number, plain, sealed):
         scree = Scree(Path(folder) / "d", units=units, arguments=["--scatter-width", width])
         scree.start()
         try:
-            kinds = [([*spread, "--seal", "none"], compromised_counts, plain) for spread in SPREADS]
+            kinds = [([*spread, "--encryption", "none"], compromised_counts, plain) for spread in SPREADS]
             kinds.append((SPREADS[1], compromised_counts[-1:], sealed))
             for kind, (options, counts, cases) in enumerate(kinds):
                 name = f"disk-{kind}"

@@ -21,7 +21,7 @@ from scree_client.api.volumes import (
 )
 from scree_client.models import (
     Attachment, AttachmentState, CreateAttachment, CreateSnapshot, CreateVolume, PageAttachment,
-    PageVolume, Party, PartyKind, Problem, ProblemCode, SealShown, SetTags, Snapshot,
+    PageVolume, Party, PartyKind, Problem, ProblemCode, EncryptionShown, SetTags, Snapshot,
     SnapshotState, Tags, Volume, VolumeState,
 )
 
@@ -72,7 +72,7 @@ def main(url, authority, user):
         ]
         disk = made[0]
         assert made[1].id == disk.id, "the same key made it twice"
-        assert disk.state is VolumeState.AVAILABLE and disk.seal is SealShown.AES_256_GCM, disk
+        assert disk.state is VolumeState.AVAILABLE and disk.encryption is EncryptionShown.AES_256_GCM, disk
         assert disk.size == SIZE and disk.owner == who.name and disk.tags["by"] == "test", disk
         age = (datetime.now(timezone.utc) - disk.created).total_seconds()
         assert abs(age) < 300, disk.created

@@ -75,7 +75,7 @@ pub struct Settings {
     pub keys_file: Option<PathBuf>,
     /// Volumes may be written in the clear, where that is what their owner
     /// wants.
-    pub allows_unsealed: bool,
+    pub allows_unencrypted: bool,
     /// Networks that tenants' filters may reach.
     pub filter_networks: Vec<Network>,
     /// The program that filters' processes are, Scree's own; none: they all run inline.
@@ -197,7 +197,7 @@ pub(crate) struct Inner {
     pub derivations: Arc<Derivations>,
     /// Replicas' connections that were left, by tenants.
     pub departed: Mutex<HashMap<String, Arc<Departed>>>,
-    pub allows_unsealed: bool,
+    pub allows_unencrypted: bool,
     pub units: Mutex<Vec<Mounted>>,
     /// The ways to those that daemons keep.
     pub links: Links,
@@ -322,7 +322,7 @@ impl Agent {
                 keys_changed: Notify::new(),
                 vouch: KeyEncryptionKey::from_bytes(vouch),
                 journals,
-                allows_unsealed: settings.allows_unsealed,
+                allows_unencrypted: settings.allows_unencrypted,
                 filter_networks: settings.filter_networks.into(),
                 filter_program: settings.filter_program,
                 filter_credentials: Mutex::default(),

@@ -41,7 +41,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(200);
 
 /// Nobody wants it any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it was called off")]
+#[error("it was canceled")]
 pub(crate) struct CalledOff;
 
 /// Whether one that is under way is wanted, and how far it is.
@@ -60,7 +60,7 @@ impl Wanted {
     }
 
     /// It is not wanted any more.
-    pub fn call_off(&self) {
+    pub fn cancel(&self) {
         self.is_wanted.store(false, Ordering::Relaxed);
     }
 
@@ -106,7 +106,7 @@ impl Wanted {
                 done = &mut work => return done,
                 heard = host::within(TELL_WITHIN, tell()) => {
                     if matches!(heard, Some(Ok(false))) {
-                        self.call_off();
+                        self.cancel();
                     }
                 }
             }

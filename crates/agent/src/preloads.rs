@@ -118,7 +118,7 @@ impl Agent {
             let wish = wanted.iter().find(|wish| is_it(wish));
             match wish {
                 Some(wish) => preload.is_pinned.store(wish.is_pinned, Ordering::Relaxed),
-                None => preload.wanted.call_off(),
+                None => preload.wanted.cancel(),
             }
             wish.is_some()
         });

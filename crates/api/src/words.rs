@@ -183,7 +183,7 @@ words!(
 
 words!(
     /// How a volume's blocks are sealed.
-    Seal {
+    Encryption {
         /// With AES-256-GCM, under the volume's own key.
         Aes256Gcm = "aes-256-gcm",
         /// Not at all: units can read them.
@@ -193,7 +193,7 @@ words!(
 
 words!(
     /// How a volume's blocks are sealed; `unknown` for one whose entry is damaged.
-    SealShown {
+    EncryptionShown {
         /// With AES-256-GCM, under the volume's own key.
         Aes256Gcm = "aes-256-gcm",
         /// Not at all: units can read them.

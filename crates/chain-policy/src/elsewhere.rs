@@ -12,13 +12,13 @@ pub struct ProgramConfig {
     pub program: String,
 }
 
-/// A filter on a machine of the tenant's, served there by `scree filter`.
+/// A filter on a machine of the tenant's, served there by `scree filter-server`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineConfig {
     /// Where it listens.
     pub at: SocketAddr,
-    /// The machine's key, as `scree filter` prints it: nobody else is trusted.
+    /// The machine's key, as `scree filter-server` prints it: nobody else is trusted.
     pub key: String,
 }
 
@@ -44,7 +44,9 @@ impl MachineConfig {
         let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         match digits.len() == KEY_DIGITS && digits.bytes().all(is_digit) {
             true => Ok(()),
-            false => Err("key is as `scree filter` prints it: sha256: and 64 digits".to_owned()),
+            false => {
+                Err("key is as `scree filter-server` prints it: sha256: and 64 digits".to_owned())
+            }
         }
     }
 }

@@ -190,14 +190,14 @@ impl Acting {
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the principal neither
     /// administers the volume nor could attach it there now; [`ControlError::Conflict`]
     /// if nothing is to follow it, or its host has let go by now.
-    pub async fn call_off_move(&self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
+    pub async fn cancel_move(&self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
         let row = self
             .inner
             .database
-            .call_off_move(self.principal(), id)
+            .cancel_move(self.principal(), id)
             .await?;
         if !self.is_dry_run() {
-            tracing::info!(attachment = %id, "its move was called off");
+            tracing::info!(attachment = %id, "its move was canceled");
         }
         self.shown(row).await
     }

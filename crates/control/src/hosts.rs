@@ -370,7 +370,7 @@ fn assignment(
         name: export_name(volume.owner_name, volume.name),
         size_bytes: volume.size_bytes,
         block_size: volume.block_size,
-        seal: volume.seal,
+        encryption: volume.encryption,
         lineage: volume.lineage,
     }
 }

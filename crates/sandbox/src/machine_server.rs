@@ -1,4 +1,4 @@
-//! [`FilterServer`]: filters for the disks of other machines: `scree filter`.
+//! [`FilterServer`]: filters for the disks of other machines: `scree filter-server`.
 //!
 //! Each connection has a thread until its greeting is there; the second one of a session
 //! becomes the session's thread. Nobody is heard who shows no certificate of the authority.

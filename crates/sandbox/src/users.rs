@@ -1,6 +1,6 @@
 //! [`FilterUser`]: a user that one filter of the machine has, and no other one.
 //!
-//! Several processes of a machine give users to filters: an agent, relays, `scree filter`. They have
+//! Several processes of a machine give users to filters: an agent, relays, `scree filter-server`. They have
 //! no folder in common, and may end at any moment. So a user is taken by a name in the kernel:
 //! a socket that has its number for a name, and no file, is one process's at a time, of
 //! whatever user that is, and is nobody's when the process has ended. Nothing is ever said

@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         Command::Controller(controller) => up::run_controller(&args::folder(folder), *controller),
         Command::Agent(agent) => up::run_agent(&args::folder(folder), *agent),
         Command::Relay(relay) => up::run_relay(&relay),
-        Command::Filter(arguments) => up::run_filter_server(&arguments),
+        Command::FilterServer(arguments) => up::run_filter_server(&arguments),
         Command::FilterProcess(arguments) => up::run_filter_process(&arguments),
         Command::Login(login) => {
             commands::login(profile.as_deref(), folder.as_deref(), format, &login)

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
-use api::host::{Access, Assignment, Seal, Want};
+use api::host::{Access, Assignment, Encryption, Want};
 use base::{IoError, KeyId, Lineage, VolumeId, with_causes};
 use catalog::{CatalogError, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, Lease, WrappedKey};
 use chain::{Chain, SizeRule};
@@ -325,15 +325,15 @@ fn view(inner: &Inner, wish: &Assignment) -> CacheView {
 fn new_key(
     inner: &Inner,
     lineage: Lineage,
-    seal: Seal,
+    encryption: Encryption,
 ) -> Result<(KeyId, WrappedKey), AttachError> {
-    if seal == Seal::None && !inner.allows_unsealed {
+    if encryption == Encryption::None && !inner.allows_unencrypted {
         return Err(AttachError::Unsealed);
     }
     let (id, key) = inner.keys.newest()?;
-    let wrapped = match seal {
-        Seal::Aes256Gcm => key.wrap(lineage, &DataKey::generate(&*inner.world.random))?,
-        Seal::None => key.wrap_none(lineage)?,
+    let wrapped = match encryption {
+        Encryption::Aes256Gcm => key.wrap(lineage, &DataKey::generate(&*inner.world.random))?,
+        Encryption::None => key.wrap_none(lineage)?,
     };
     Ok((id, wrapped))
 }
@@ -551,8 +551,8 @@ impl Agent {
         {
             return Err(AttachError::KeyLost);
         }
-        let (inner, lineage, seal) = (Arc::clone(&self.inner), own.lineage, wish.seal);
-        let (key, wrapped) = blocking(move || new_key(&inner, lineage, seal)).await??;
+        let (inner, lineage, encryption) = (Arc::clone(&self.inner), own.lineage, wish.encryption);
+        let (key, wrapped) = blocking(move || new_key(&inner, lineage, encryption)).await??;
         let controller = &self.inner.controller;
         controller
             .set_key(wish.volume, lineage, key, wrapped.clone())

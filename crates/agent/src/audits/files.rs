@@ -470,7 +470,7 @@ mod tests {
         assert_eq!(found(&table, one)[1].problem, room);
     }
 
-    /// One that was called off went on with its list to the end.
+    /// One that was canceled went on with its list to the end.
     #[test]
     fn whether_to_go_on_is_asked_before_each_file_that_is_listed() {
         let partitions = [1, 2, 3].map(|at| (at * SECTORS, SECTORS)).to_vec();

@@ -63,7 +63,7 @@ impl Agent {
         audits.retain(|id, audit| {
             let is_wanted = wanted.iter().any(|wish| wish.id == *id);
             if !is_wanted {
-                audit.call_off();
+                audit.cancel();
             }
             is_wanted
         });

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use api::host::Seal;
+use api::host::Encryption;
 use api::types::AuditHeld;
 use api::words::AuditState;
 use control::ControlError;
@@ -65,12 +65,12 @@ async fn ids(scree: &Scree, rig: &Rig) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_unit_has_of_a_volume_is_what_its_files_say() {
-    for seal in [Seal::None, Seal::Aes256Gcm] {
+    for seal in [Encryption::None, Encryption::Aes256Gcm] {
         let rig = Rig::new();
         let scree = rig.start().await;
         let new = VolumeRequest {
             replicas: Some(1),
-            seal: Some(seal),
+            encryption: Some(seal),
             ..small("disk")
         };
         scree.control.create_volume(new).await.expect("made");
@@ -88,7 +88,7 @@ async fn what_a_unit_has_of_a_volume_is_what_its_files_say() {
         let on_first = blocks_of(&rig.unit(1), 7);
         assert_eq!(
             on_first + blocks_of(&rig.unit(2), 7),
-            if seal == Seal::None { 40 } else { 0 }
+            if seal == Encryption::None { 40 } else { 0 }
         );
         let both = audited(&scree, &[&units[0], &units[1]]).await;
         let one = audited(&scree, &[&units[0]]).await;
@@ -96,7 +96,7 @@ async fn what_a_unit_has_of_a_volume_is_what_its_files_say() {
         let [both, one] = [both, one].map(|view| view.row.found.expect("found"));
         let all = 40 * 4096;
         match seal {
-            Seal::None => {
+            Encryption::None => {
                 let held = |readable| AuditHeld {
                     all,
                     readable,
@@ -105,7 +105,7 @@ async fn what_a_unit_has_of_a_volume_is_what_its_files_say() {
                 assert_eq!(both.blocks, held(all));
                 assert_eq!(one.blocks, held(on_first * 4096));
             }
-            Seal::Aes256Gcm => {
+            Encryption::Aes256Gcm => {
                 assert_eq!((both.blocks.sealed, both.blocks.readable), (all, 0));
                 assert_eq!((one.blocks.readable, one.map.readable), (0, 0));
                 assert!(one.blocks.sealed < all);
@@ -115,8 +115,8 @@ async fn what_a_unit_has_of_a_volume_is_what_its_files_say() {
         // There is no file system.
         let systems = both.listing.file_systems;
         match seal {
-            Seal::None => assert!(systems[0].problem.is_some() && both.sealed.is_none()),
-            Seal::Aes256Gcm => assert!(systems.is_empty() && both.sealed.is_some()),
+            Encryption::None => assert!(systems[0].problem.is_some() && both.sealed.is_none()),
+            Encryption::Aes256Gcm => assert!(systems.is_empty() && both.sealed.is_some()),
         }
         end(scree).await;
     }

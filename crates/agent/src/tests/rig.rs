@@ -297,7 +297,7 @@ impl Scree {
             units_default: 0,
             key: None,
             keys_file: None,
-            allows_unsealed: true,
+            allows_unencrypted: true,
             filter_networks: Vec::new(),
             filter_program: None,
             filter_memory: 1 << 30,

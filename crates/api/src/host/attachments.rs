@@ -7,7 +7,7 @@ use catalog::VersionKey;
 use serde::{Deserialize, Serialize};
 
 use super::ImageOf;
-use crate::words::{Access, AttachmentState, Seal};
+use crate::words::{Access, AttachmentState, Encryption};
 
 /// An attachment, as it is wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ pub struct Assignment {
     /// Its block size.
     pub block_size: BlockSize,
     /// How it is to be sealed, if it has no key yet.
-    pub seal: Seal,
+    pub encryption: Encryption,
     /// Who it writes as.
     pub lineage: Lineage,
     /// Read-only: the version that is shown; none of an empty volume.

@@ -39,7 +39,7 @@ use base::{ClusterId, DatabaseId, UnitId};
 use catalog::{Copyset, WrappedKey};
 use serde::{Deserialize, Serialize};
 
-pub use crate::words::{Access, AttachmentState, KeyState, Seal};
+pub use crate::words::{Access, AttachmentState, Encryption, KeyState};
 pub use attachments::{Assignment, AttachmentReport, ChainKey, WantedChain};
 pub use audits::{AuditEnd, AuditReport, WantedAudit};
 pub use calls::{CatalogAnswer, CatalogCall, EncodedPlan, FREES_MAX, NOTED_MAX, ROWS_MAX};

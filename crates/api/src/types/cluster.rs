@@ -123,7 +123,7 @@ pub struct RemoveUnit {
     /// With `lost`: what nobody else has is given up. Refused as well if a host finds the
     /// unit there.
     #[serde(default)]
-    pub give_up: bool,
+    pub accept_data_loss: bool,
 }
 
 /// What came of draining or removing a unit.

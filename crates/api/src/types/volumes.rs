@@ -7,13 +7,13 @@ use utoipa::ToSchema;
 
 use super::{Tags, VolumeCache};
 use crate::described::{BlockSizeSchema, TagsSchema};
-use crate::words::{ImageMark, Seal, SealShown, VolumeState};
+use crate::words::{Encryption, EncryptionShown, ImageMark, VolumeState};
 
 /// The most copies that a segment has. The database says so too.
 pub const REPLICAS_MAX: u8 = 4;
 
 /// A volume. Of one whose entry in the database is damaged, a list has id, name
-/// and reason; its state is `error`, its seal `unknown`, its numbers are 0, and so
+/// and reason; its state is `error`, its encryption `unknown`, its numbers are 0, and so
 /// is its moment (of 1970).
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Volume {
@@ -41,8 +41,8 @@ pub struct Volume {
     /// Block size in bytes.
     pub block_size: u64,
     /// How its blocks are sealed.
-    #[schema(value_type = SealShown)]
-    pub seal: String,
+    #[schema(value_type = EncryptionShown)]
+    pub encryption: String,
     /// Copies of each segment.
     pub replicas: u8,
     /// How its segments are spread in the place of copies: k units with data and m
@@ -145,8 +145,8 @@ pub struct CreateVolume {
     #[schema(value_type = Option<BlockSizeSchema>)]
     pub block_size: Option<u64>,
     /// How its blocks are sealed; `aes-256-gcm` if nothing is said.
-    #[schema(value_type = Option<Seal>)]
-    pub seal: Option<String>,
+    #[schema(value_type = Option<Encryption>)]
+    pub encryption: Option<String>,
     /// Copies of each segment: 2 if there are two units, else 1.
     #[schema(minimum = 1, maximum = 4)]
     pub replicas: Option<u8>,
@@ -242,7 +242,7 @@ pub struct ExportVolume {
 /// A volume to be given away.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GiveVolume {
+pub struct TransferVolume {
     /// To this user (name).
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "alice")]
     pub user: String,

@@ -72,7 +72,7 @@ CREATE TABLE volumes (
     name        TEXT    NOT NULL,
     size_bytes  INTEGER NOT NULL CHECK (size_bytes > 0),
     block_bytes INTEGER NOT NULL,
-    seal        TEXT    NOT NULL CHECK (seal IN ('aes-256-gcm', 'none')),
+    encryption        TEXT    NOT NULL CHECK (encryption IN ('aes-256-gcm', 'none')),
     replicas    INTEGER NOT NULL CHECK (replicas BETWEEN 1 AND 4),
     lineage     TEXT    NOT NULL REFERENCES lineages (lineage),
     -- The last lease's epoch; it only grows.
@@ -107,7 +107,7 @@ CREATE TABLE snapshots (
     volume_name    TEXT    NOT NULL,
     size_bytes     INTEGER NOT NULL,
     block_bytes    INTEGER NOT NULL,
-    seal           TEXT    NOT NULL,
+    encryption           TEXT    NOT NULL,
     -- The version it holds; none if the volume was empty, or until completed.
     version_volume TEXT,
     version_number INTEGER,

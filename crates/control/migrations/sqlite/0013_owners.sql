@@ -87,7 +87,7 @@ CREATE TABLE new_snapshots (
     volume_name    TEXT    NOT NULL,
     size_bytes     INTEGER NOT NULL,
     block_bytes    INTEGER NOT NULL,
-    seal           TEXT    NOT NULL,
+    encryption           TEXT    NOT NULL,
     version_volume TEXT,
     version_number INTEGER,
     state          TEXT    NOT NULL CHECK (state IN ('pending', 'completed', 'error')),
@@ -97,11 +97,11 @@ CREATE TABLE new_snapshots (
     FOREIGN KEY (version_volume, version_number) REFERENCES versions (volume, number)
 ) STRICT;
 INSERT INTO new_snapshots (id, name, owner, project, volume, volume_name, size_bytes,
-        block_bytes, seal, version_volume, version_number, state, reason, created_ms, cut)
+        block_bytes, encryption, version_volume, version_number, state, reason, created_ms, cut)
     SELECT id, name,
         COALESCE((SELECT id FROM parties WHERE kind = 'user' AND name = 'local'), ''),
         COALESCE((SELECT id FROM projects WHERE name = 'local'), ''),
-        volume, volume_name, size_bytes, block_bytes, seal, version_volume, version_number,
+        volume, volume_name, size_bytes, block_bytes, encryption, version_volume, version_number,
         state, reason, created_ms, cut
     FROM snapshots;
 DROP TABLE snapshots;

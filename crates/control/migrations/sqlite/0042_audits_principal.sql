@@ -1,4 +1,4 @@
--- Who has asked for an audit, and may call it off.
+-- Who has asked for an audit, and may cancel it.
 ALTER TABLE volume_audits ADD COLUMN principal TEXT;
 -- How the volume's blocks came to lie on units when it was asked for, as JSON.
 ALTER TABLE volume_audits ADD COLUMN placement TEXT;

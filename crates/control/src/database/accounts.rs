@@ -84,13 +84,13 @@ pub(super) async fn check_membership(
         reason: match owner == principal.party.id {
             true => format!(
                 "you are no longer in project {:?}, on whose account volume {name:?} is, so \
-                 nothing can be added to it; put it on another's first: `scree volume give {name} \
+                 nothing can be added to it; put it on another's first: `scree volume transfer {name} \
                  {user} --project PROJECT`",
                 volume.project_name.as_deref().unwrap_or_default()
             ),
             false => format!(
                 "the owner of volume {name:?} is no longer in the project on whose account it is, \
-                 so nothing can be added to it; they can put it on another's, by `scree volume give`"
+                 so nothing can be added to it; they can put it on another's, by `scree volume transfer`"
             ),
         },
     })

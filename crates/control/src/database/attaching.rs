@@ -140,7 +140,7 @@ fn in_use(name: &str, attachment: &AttachmentRow) -> String {
         ),
         (false, _) if attachment.follower.is_some() => format!(
             "volume {name:?} is being moved to another host; `scree attachment move {id} \
-             --call-off` calls that off",
+             --cancel` cancels that",
             id = attachment.id
         ),
         (false, None) => format!("volume {name:?} is still being closed; ask again soon"),

@@ -147,7 +147,7 @@ impl Database {
             let (copysets, given_up) =
                 take_out(&mut *change, unit, how, (usable, there), now).await?;
             let what = match how {
-                Removal::GivenUp => "give-up-unit",
+                Removal::GivenUp => "accept-data-loss-unit",
                 Removal::Empty | Removal::Lost => "remove-unit",
             };
             principal.note(&mut *change, what, unit).await?;
@@ -466,7 +466,7 @@ async fn take_out(
             reason: format!(
                 "{name} may have the last whole copy of something: {}{more}. Bring it or them \
                  back, or wait until another member is whole (`scree unit tasks`), and try \
-                 again; `scree unit remove --lost --give-up` gives up what nobody else has",
+                 again; `scree unit remove --lost --accept-data-loss` gives up what nobody else has",
                 first.join("; ")
             ),
         });

@@ -1,6 +1,6 @@
 //! Making a volume: empty, or from a snapshot.
 
-use api::host::Seal;
+use api::host::Encryption;
 use base::{BlockSize, Lineage, PartyId, SnapshotId, VolumeId};
 use catalog::{Erasure, VersionKey};
 use sqlx::AnyConnection;
@@ -30,7 +30,7 @@ pub struct NewVolume {
     /// Block size.
     pub block_size: BlockSize,
     /// How it is sealed.
-    pub seal: Seal,
+    pub encryption: Encryption,
     /// Copies of each segment.
     pub replicas: u8,
     /// What is in their place.
@@ -101,7 +101,7 @@ impl Database {
                 .execute(&mut *change)
                 .await?;
             sqlx::query(
-                "INSERT INTO volumes (id, name, size_bytes, block_bytes, seal, replicas, lineage, \
+                "INSERT INTO volumes (id, name, size_bytes, block_bytes, encryption, replicas, lineage, \
              epoch, number_last, head_volume, head_number, origin, created_ms, origin_volume, \
              origin_number, owner, project, data, parity) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $10, $11, $14, $15, \
@@ -111,7 +111,7 @@ impl Database {
             .bind(&new.name)
             .bind(new.size_bytes.cast_signed())
             .bind(new.block_size.bytes() as i64)
-            .bind(new.seal.as_str())
+            .bind(new.encryption.as_str())
             .bind(i64::from(new.replicas))
             .bind(new.lineage.to_string())
             .bind(i64::from(start.epoch))

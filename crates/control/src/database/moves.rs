@@ -145,7 +145,7 @@ impl Database {
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], if who does not
     /// administer the volume could not attach it there now; [`DatabaseError::Refused`] if nothing is to
     /// follow it, or its host has let go by now.
-    pub async fn call_off_move(
+    pub async fn cancel_move(
         &self,
         principal: &Principal,
         id: AttachmentId,
@@ -170,9 +170,7 @@ impl Database {
             let volume = audit::volume(&mut *change, old.volume).await?;
             let to = audit::place(&mut *change, follower.host, follower.vm.as_deref()).await?;
             let target = format!("{volume} to {to}");
-            principal
-                .note(&mut *change, "call-off-move", target)
-                .await?;
+            principal.note(&mut *change, "cancel-move", target).await?;
             attachment_of(change, id).await
         })
     }

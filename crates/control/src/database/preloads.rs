@@ -147,7 +147,7 @@ impl Database {
                  WHERE volume = $4 AND ended_ms IS NULL RETURNING host",
             )
             .bind(PreloadState::Error.as_str())
-            .bind("it was called off")
+            .bind("it was canceled")
             .bind(now.0)
             .bind(row.id.to_string())
             .fetch_all(&mut *change)

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use api::host::Seal;
+use api::host::Encryption;
 use api::words::ImageMark;
 use base::{BlockSize, Lineage, PartyId, ProjectId, SnapshotId, VolumeId};
 use catalog::{Erasure, StoredVersion, VersionKey};
@@ -71,7 +71,7 @@ pub struct VolumeRow {
     /// Block size.
     pub block_size: BlockSize,
     /// How it is sealed.
-    pub seal: Seal,
+    pub encryption: Encryption,
     /// Copies of each segment.
     pub replicas: u8,
     /// What is in their place.
@@ -128,7 +128,7 @@ pub struct SnapshotRow {
     /// Block size.
     pub block_size: BlockSize,
     /// How its volume is sealed.
-    pub seal: Seal,
+    pub encryption: Encryption,
     /// How far it has come, and what it holds.
     pub state: SnapshotState,
     /// While it is pending: its moment was taken, and waits for a version.
@@ -275,7 +275,7 @@ pub(super) fn volume_row(row: &AnyRow) -> Result<VolumeRow, DatabaseError> {
         project_name: row.try_get("project_name")?,
         size_bytes: size_bytes(row, block_size)?,
         block_size,
-        seal: spelt(row, "seal")?,
+        encryption: spelt(row, "encryption")?,
         replicas: replicas(row)?,
         erasure: erasure(row)?,
         lineage: spelt(row, "lineage")?,
@@ -318,7 +318,7 @@ pub(super) fn snapshot_row(row: &AnyRow) -> Result<SnapshotRow, DatabaseError> {
         volume_name: row.try_get("volume_name")?,
         size_bytes: size_bytes(row, block_size)?,
         block_size,
-        seal: spelt(row, "seal")?,
+        encryption: spelt(row, "encryption")?,
         state,
         is_cut: flag(row, "cut")?,
         created: Millis(row.try_get("created_ms")?),

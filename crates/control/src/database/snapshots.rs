@@ -120,8 +120,8 @@ impl Database {
             let writer = super::attachments::writer_of(&mut *change, volume).await?;
             let made = sqlx::query(
                 "INSERT INTO snapshots (id, name, owner, project, volume, volume_name, \
-                 size_bytes, block_bytes, seal, version_volume, version_number, state, created_ms) \
-                 SELECT $1, $2, owner, project, id, name, size_bytes, block_bytes, seal, \
+                 size_bytes, block_bytes, encryption, version_volume, version_number, state, created_ms) \
+                 SELECT $1, $2, owner, project, id, name, size_bytes, block_bytes, encryption, \
                  CASE $5 WHEN 0 THEN head_volume END, CASE $5 WHEN 0 THEN head_number END, \
                  CASE $5 WHEN 0 THEN 'completed' ELSE 'pending' END, $3 \
                  FROM volumes WHERE id = $4 AND deleting = 0",

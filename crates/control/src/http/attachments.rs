@@ -26,7 +26,7 @@ pub(super) fn router() -> OpenApiRouter<Control> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
         .routes(routes!(show, detach))
-        .routes(routes!(move_on, call_off))
+        .routes(routes!(move_on, cancel))
 }
 
 /// Which attachments: those of which all holds that is said.
@@ -174,14 +174,14 @@ async fn move_on(
 
 /// Call a move off, as long as the host that has it has not let go
 #[utoipa::path(delete, path = "/v1/attachments/{attachment}/move",
-    operation_id = "call_off_move", tag = "attachments",
+    operation_id = "cancel_move", tag = "attachments",
     params(("attachment" = String, Path, description = "Its id"), Wait),
     responses((status = 200, description = "It is attached where it was", body = Attachment),
         (status = 202, description = "It will be, or cannot be now", body = Attachment)))]
-async fn call_off(acting: Acting, Name(id): Name, Query(wait): Query<Wait>) -> Answer {
+async fn cancel(acting: Acting, Name(id): Name, Query(wait): Query<Wait>) -> Answer {
     let id = parse(&id)?;
     let asked = acting
-        .to_its_end(|acting| async move { acting.call_off_move(id).await })
+        .to_its_end(|acting| async move { acting.cancel_move(id).await })
         .await?;
     if acting.is_dry_run() {
         return Ok((StatusCode::ACCEPTED, Json(shown(asked))));

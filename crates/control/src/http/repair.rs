@@ -56,13 +56,13 @@ async fn remove(
     Path(unit): Path<String>,
     Body(how): Body<RemoveUnit>,
 ) -> Result<Json<UnitMoved>, ApiError> {
-    let how = match (how.lost, how.give_up) {
+    let how = match (how.lost, how.accept_data_loss) {
         (false, false) => Removal::Empty,
         (true, false) => Removal::Lost,
         (true, true) => Removal::GivenUp,
         (false, true) => {
             let reason = "only what is lost is given up: say `lost` as well";
-            return Err(ControlError::invalid("give_up", reason).into());
+            return Err(ControlError::invalid("accept_data_loss", reason).into());
         }
     };
     Ok(Json(shown(acting.remove_unit(&unit, how).await?)))

@@ -4,10 +4,10 @@ use std::str::FromStr;
 
 use api::host::Access;
 use api::types::{
-    CreateVolume, Export, ExportVolume, GiveVolume, GrowVolume, Page, RestoreVolume, SetSizes,
-    SetTags, TAGS_MAX, Version, Volume,
+    CreateVolume, Export, ExportVolume, GrowVolume, Page, RestoreVolume, SetSizes, SetTags,
+    TAGS_MAX, TransferVolume, Version, Volume,
 };
-use api::words::{SealShown, VolumeState};
+use api::words::{EncryptionShown, VolumeState};
 use axum::Json;
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -135,9 +135,9 @@ async fn create(
     acting: Acting,
     Body(new): Body<CreateVolume>,
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
-    let seal = new
-        .seal
-        .map(|seal| parse::word("seal", &seal))
+    let encryption = new
+        .encryption
+        .map(|encryption| parse::word("encryption", &encryption))
         .transpose()?;
     let erasure = new.erasure.map(|erasure| parse::word("erasure", &erasure));
     let request = VolumeRequest {
@@ -147,7 +147,7 @@ async fn create(
         size_bytes: new.size,
         from: new.from,
         block_bytes: new.block_size,
-        seal,
+        encryption,
         replicas: new.replicas,
         strict_zones: new.strict_zones,
         erasure: erasure.transpose()?,
@@ -237,12 +237,16 @@ async fn set_sizes(
 }
 
 /// Give a volume, and its snapshots, to another user
-#[utoipa::path(post, path = "/v1/volumes/{volume}/give", operation_id = "give_volume",
+#[utoipa::path(post, path = "/v1/volumes/{volume}/transfer", operation_id = "transfer_volume",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
-    request_body = GiveVolume, responses((status = 200, body = Volume)))]
-async fn give(acting: Acting, Name(volume): Name, Body(give): Body<GiveVolume>) -> Answer<Volume> {
+    request_body = TransferVolume, responses((status = 200, body = Volume)))]
+async fn give(
+    acting: Acting,
+    Name(volume): Name,
+    Body(give): Body<TransferVolume>,
+) -> Answer<Volume> {
     let project = give.project.as_deref();
-    let view = acting.give_volume(&volume, &give.user, project).await?;
+    let view = acting.transfer_volume(&volume, &give.user, project).await?;
     Ok(Json(shown(view)))
 }
 
@@ -299,7 +303,7 @@ fn shown_damaged(volume: DamagedVolume) -> Volume {
         size: 0,
         state: VolumeState::Error.as_str().to_owned(),
         block_size: 0,
-        seal: SealShown::Unknown.as_str().to_owned(),
+        encryption: EncryptionShown::Unknown.as_str().to_owned(),
         replicas: 0,
         erasure: None,
         journal_size: None,
@@ -335,7 +339,7 @@ fn shown(view: VolumeView) -> Volume {
         tags: view.tags,
         size: row.size_bytes,
         block_size: row.block_size.bytes() as u64,
-        seal: row.seal.to_string(),
+        encryption: row.encryption.to_string(),
         replicas: row.replicas,
         erasure: row.erasure.map(|erasure| erasure.to_string()),
         journal_size: row.sizes.journal_bytes,

@@ -65,7 +65,7 @@ impl Acting {
     /// that name; [`ControlError::QuotaExceeded`] of the project;
     /// [`ControlError::Conflict`] if it is being deleted, attached and not the user's
     /// already, or no project is named or shared on whose account it could be.
-    pub async fn give_volume(
+    pub async fn transfer_volume(
         &self,
         name: &str,
         user: &str,
@@ -73,7 +73,7 @@ impl Acting {
     ) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
         let row = database
-            .give_volume(self.principal(), name, user, project)
+            .transfer_volume(self.principal(), name, user, project)
             .await?;
         let seen = self.seen(row.id).await?;
         Ok(VolumeView { row, ..seen })

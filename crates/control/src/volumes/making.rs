@@ -1,6 +1,6 @@
 //! Making a volume, empty or from a snapshot.
 
-use api::host::Seal;
+use api::host::Encryption;
 use api::types::REPLICAS_MAX;
 use base::size::exact_bytes;
 use base::{Lineage, VolumeId};
@@ -28,7 +28,7 @@ pub struct VolumeRequest {
     /// Block size in bytes.
     pub block_bytes: Option<u64>,
     /// How to seal it.
-    pub seal: Option<Seal>,
+    pub encryption: Option<Encryption>,
     /// Copies of each segment.
     pub replicas: Option<u8>,
     /// Whether it is refused if two copies had to lie in one zone.
@@ -71,7 +71,7 @@ impl Acting {
             }
             None => None,
         };
-        let (size_bytes, block_size, seal) = shape_of(&request, origin.as_ref())?;
+        let (size_bytes, block_size, encryption) = shape_of(&request, origin.as_ref())?;
         if request.replicas.is_some() && request.erasure.is_some() {
             let reason = "a volume has replicas or erasure, and not both";
             return Err(ControlError::invalid("erasure", reason.to_owned()));
@@ -108,7 +108,7 @@ impl Acting {
             tags: request.tags,
             size_bytes,
             block_size,
-            seal,
+            encryption,
             replicas,
             erasure: request.erasure,
             // By its name the wrapped key is bound to the volume.
@@ -131,11 +131,11 @@ impl Acting {
     }
 }
 
-/// Size, block size and seal of a new volume.
+/// Size, block size and encryption of a new volume.
 fn shape_of(
     request: &VolumeRequest,
     origin: Option<&SnapshotRow>,
-) -> Result<(u64, base::BlockSize, Seal), ControlError> {
+) -> Result<(u64, base::BlockSize, Encryption), ControlError> {
     let asked = request.block_bytes.map(parse::block_size).transpose()?;
     let Some(origin) = origin else {
         let block_size = asked.unwrap_or(base::BlockSize::DEFAULT);
@@ -143,7 +143,11 @@ fn shape_of(
             ControlError::invalid("size", "a new volume needs a size, such as --size 10G")
         })?;
         let size = parse::volume_size(size, block_size)?;
-        return Ok((size, block_size, request.seal.unwrap_or(Seal::Aes256Gcm)));
+        return Ok((
+            size,
+            block_size,
+            request.encryption.unwrap_or(Encryption::Aes256Gcm),
+        ));
     };
     let name = &origin.name;
     if asked.is_some_and(|asked| asked != origin.block_size) {
@@ -153,12 +157,15 @@ fn shape_of(
         );
         return Err(ControlError::invalid("block_size", reason));
     }
-    if request.seal.is_some_and(|seal| seal != origin.seal) {
+    if request
+        .encryption
+        .is_some_and(|encryption| encryption != origin.encryption)
+    {
         let reason = format!(
-            "snapshot {name:?} is sealed with {}, and so are its clones; leave the seal out",
-            origin.seal
+            "snapshot {name:?} is sealed with {}, and so are its clones; leave the encryption out",
+            origin.encryption
         );
-        return Err(ControlError::invalid("seal", reason));
+        return Err(ControlError::invalid("encryption", reason));
     }
     let size = request.size_bytes.unwrap_or(origin.size_bytes);
     let size = parse::volume_size(size, origin.block_size)?;
@@ -169,5 +176,5 @@ fn shape_of(
         );
         return Err(ControlError::invalid("size", reason));
     }
-    Ok((size, origin.block_size, origin.seal))
+    Ok((size, origin.block_size, origin.encryption))
 }

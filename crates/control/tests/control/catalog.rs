@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use std::ops::Range;
 
-use api::host::{Access, AttachmentReport, AttachmentState, CatalogCall, EncodedPlan, Seal};
+use api::host::{Access, AttachmentReport, AttachmentState, CatalogCall, EncodedPlan, Encryption};
 use auth::Kind;
 use base::{
     AttachmentId, BlockSize, ClusterId, JournalFolderId, Lineage, Location, PartyId, SegmentId,
@@ -282,7 +282,7 @@ impl Sqlite {
             name: name.to_owned(),
             size_bytes: 1 << 30,
             block_size: BlockSize::DEFAULT,
-            seal: Seal::Aes256Gcm,
+            encryption: Encryption::Aes256Gcm,
             replicas: 2,
             erasure: None,
             project: None,

@@ -73,7 +73,7 @@ async fn a_replica_has_the_owner_of_what_it_is_of(scene: Scene) {
     // One that gets another owner, or is deleted, is a replica no more: the chain is news.
     let first = replicate(&scene, &alice, "a", "b", 200).await;
     let give = json!({"user": "bob"});
-    let path = "POST /v1/volumes/alice%2Fb/give";
+    let path = "POST /v1/volumes/alice%2Fb/transfer";
     scene.ask(Some(&scene.root), path, give, 200).await;
     let id = first["id"].as_str().expect("an id");
     let show = format!("GET /v1/chains/{id}");

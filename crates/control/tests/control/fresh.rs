@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use api::host::{Access, AttachmentReport, AttachmentState, Seal};
+use api::host::{Access, AttachmentReport, AttachmentState, Encryption};
 use auth::{Kind, Subject};
 use base::{AttachmentId, BlockSize, Lineage, PartyId, VolumeId};
 use control::database::{
@@ -102,7 +102,7 @@ pub fn volume(name: &str, created: Millis) -> NewVolume {
         name: name.to_owned(),
         size_bytes: 1 << 20,
         block_size: BlockSize::DEFAULT,
-        seal: Seal::Aes256Gcm,
+        encryption: Encryption::Aes256Gcm,
         replicas: 1,
         erasure: None,
         project: None,

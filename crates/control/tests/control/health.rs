@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use api::host::{Access, Report, Seal};
+use api::host::{Access, Encryption, Report};
 use auth::Kind;
 use base::{AttachmentId, BlockSize, Lineage, PartyId, VolumeId};
 use control::database::{Counts, Database, NewAttachment, NewVolume, Tags};
@@ -195,7 +195,7 @@ async fn counted(database: &Database) -> Counts {
             name: format!("disk{number}"),
             size_bytes: 1 << 20,
             block_size: BlockSize::DEFAULT,
-            seal: Seal::Aes256Gcm,
+            encryption: Encryption::Aes256Gcm,
             replicas: 1,
             erasure: None,
             project: None,

@@ -335,10 +335,10 @@ mod claims {
         assert_eq!(shown().await, is(PreloadState::Waiting, 0, None));
         let serial = rows.serial(0).await;
         let ended = database.end_preloads(&rows.principal, "base", NOW).await;
-        ended.expect("called off");
+        ended.expect("canceled");
         assert!(rows.serial(0).await > serial);
         assert_eq!(database.preloads_on(host).await.expect("read"), []);
-        let called_off = is(PreloadState::Error, 0, Some("it was called off"));
+        let called_off = is(PreloadState::Error, 0, Some("it was canceled"));
         assert_eq!(shown().await, called_off);
         // With the image goes all that is known of it.
         begin().await.expect("once more");

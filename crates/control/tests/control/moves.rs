@@ -195,7 +195,7 @@ mod claims {
     pub async fn is_called_off(rows: Rows) {
         let database = &rows.database;
         let id = rows.attached.id;
-        let early = database.call_off_move(&rows.principal, id).await;
+        let early = database.cancel_move(&rows.principal, id).await;
         assert!(matches!(early, Err(DatabaseError::Refused { .. })));
         let moving = rows.start(&rows.to(1)).await.expect("asked");
         // To another one after all.
@@ -206,7 +206,7 @@ mod claims {
         );
         assert!(!rows.report(0, &moving, AttachmentState::Detached).await);
         let stays = database
-            .call_off_move(&rows.principal, id)
+            .cancel_move(&rows.principal, id)
             .await
             .expect("in time");
         assert!(stays.is_wanted && stays.follower.is_none());
@@ -215,7 +215,7 @@ mod claims {
 
         let moving = rows.start(&rows.to(1)).await.expect("asked");
         assert!(rows.report(0, &moving, AttachmentState::Detached).await);
-        let late = database.call_off_move(&rows.principal, id).await;
+        let late = database.cancel_move(&rows.principal, id).await;
         let late = late.expect_err("it has let go").to_string();
         assert!(late.contains("follows it"), "{late}");
         assert_eq!(rows.there().await[0].host, rows.hosts[1]);

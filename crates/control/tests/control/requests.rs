@@ -254,7 +254,7 @@ async fn what_is_only_tried_is_checked_and_not_done(scene: Scene) {
         ),
         ("DELETE /v1/projects/root?dry_run=true", Value::Null),
         (
-            "POST /v1/volumes/alice%2Fdisk/give?dry_run=true",
+            "POST /v1/volumes/alice%2Fdisk/transfer?dry_run=true",
             json!({"user": "root"}),
         ),
     ] {
@@ -447,13 +447,18 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
         .await;
     let give = json!({"user": "bob"});
     scene
-        .ask(root, "POST /v1/volumes/alice%2Fone/give", give.clone(), 403)
+        .ask(
+            root,
+            "POST /v1/volumes/alice%2Fone/transfer",
+            give.clone(),
+            403,
+        )
         .await;
     scene
         .ask(root, "PUT /v1/projects/bob/quota", json!({}), 200)
         .await;
     let given = scene
-        .ask(root, "POST /v1/volumes/alice%2Fone/give", give, 200)
+        .ask(root, "POST /v1/volumes/alice%2Fone/transfer", give, 200)
         .await;
     assert_eq!(given["owner"], "bob");
     scene
@@ -593,7 +598,7 @@ async fn who_has_left_a_project_adds_nothing_to_its_account(scene: Scene) {
     for refused in [taken, grown] {
         let detail = refused["detail"].as_str().expect("text");
         assert!(
-            detail.contains("`scree volume give disk alice --project"),
+            detail.contains("`scree volume transfer disk alice --project"),
             "{detail}"
         );
     }
@@ -609,7 +614,7 @@ async fn who_has_left_a_project_adds_nothing_to_its_account(scene: Scene) {
         .await;
     assert_eq!(shown["project"], "red");
     // What helps, also while it is attached; others keep their rights.
-    let give = "POST /v1/volumes/disk/give";
+    let give = "POST /v1/volumes/disk/transfer";
     let given = json!({"user": "alice", "project": "alice"});
     let given = scene.ask(principal, give, given, 200).await;
     assert_eq!(
@@ -700,7 +705,7 @@ fn words_are_described_as_they_are_sent() {
     let described = |name: &str| document["components"]["schemas"][name]["enum"].clone();
     let states = ["available", "in-use", "deleting", "error"];
     assert_eq!(described("VolumeState"), json!(states));
-    assert_eq!(described("Seal"), json!(["aes-256-gcm", "none"]));
+    assert_eq!(described("Encryption"), json!(["aes-256-gcm", "none"]));
     let rights = ["read", "use", "snapshot", "administer"];
     assert_eq!(described("Right"), json!(rights));
     let units = &document["components"]["schemas"]["Unit"]["properties"]["state"];

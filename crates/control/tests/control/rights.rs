@@ -114,7 +114,7 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
             with(MANAGE, 400),
         ),
         (
-            "POST /v1/volumes/{v}/give",
+            "POST /v1/volumes/{v}/transfer",
             json!({"user": "carol", "project": "shared"}),
             give,
         ),
@@ -152,7 +152,7 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
             json!({"host": "h2"}),
             move_on,
         ),
-        // Nothing follows it that could be called off.
+        // Nothing follows it that could be canceled.
         (
             "DELETE /v1/attachments/{a}/move",
             none.clone(),
@@ -209,7 +209,7 @@ fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
             none.clone(),
             [401, 403, 404, 200, 200, 403, 200, 200, 403],
         ),
-        // Who has asked for one may call it off, whatever they may do by now; there is none.
+        // Who has asked for one may cancel it, whatever they may do by now; there is none.
         (
             "DELETE /v1/volumes/{v}/audits/audit-00000000000000000",
             none.clone(),
@@ -693,7 +693,7 @@ async fn a_bare_name_is_anothers_only_to_those_who_look(scene: Scene) {
         ("POST /v1/volumes/data/grow", json!({"size": 1 << 30})),
         ("PUT /v1/volumes/data/tags", json!({"tags": {}})),
         ("POST /v1/volumes/data/restore", json!({"version": 1})),
-        ("POST /v1/volumes/data/give", json!({"user": "alice"})),
+        ("POST /v1/volumes/data/transfer", json!({"user": "alice"})),
         ("DELETE /v1/volumes/data", none.clone()),
         ("PUT /v1/volumes/data/export", json!({"host": "h1"})),
         ("DELETE /v1/volumes/data/export", none.clone()),
@@ -841,7 +841,7 @@ async fn what_is_being_deleted_is_changed_no_more(scene: Scene) {
     for (request, body) in [
         ("PUT /v1/volumes/{v}/tags", json!({"tags": {"a": "b"}})),
         ("POST /v1/volumes/{v}/grow", json!({"size": 1 << 30})),
-        ("POST /v1/volumes/{v}/give", give),
+        ("POST /v1/volumes/{v}/transfer", give),
         ("POST /v1/snapshots", json!({"volume": id})),
         ("POST /v1/attachments", json!({"volume": id, "host": "h1"})),
         (
@@ -876,11 +876,11 @@ async fn who_lost_a_volume_calls_no_move_off(scene: Scene) {
     let revoke = format!("DELETE /v1/grants/{}", grant["id"].as_str().expect("an id"));
     scene.ask(alice, &revoke, Value::Null, 200).await;
     let path = format!("/v1/attachments/{}", made["id"].as_str().expect("an id"));
-    let (start, call_off) = (format!("POST {path}/move"), format!("DELETE {path}/move"));
+    let (start, cancel) = (format!("POST {path}/move"), format!("DELETE {path}/move"));
     cast.h2_is_heard_of().await;
     scene.ask(alice, &start, json!({"host": "h2"}), 202).await;
-    scene.ask(bob, &call_off, Value::Null, 404).await;
-    scene.ask(alice, &call_off, Value::Null, 202).await;
+    scene.ask(bob, &cancel, Value::Null, 404).await;
+    scene.ask(alice, &cancel, Value::Null, 202).await;
 }
 
 /// Of a right on a host, or an attachment there, an operator read ids alone.
@@ -896,10 +896,10 @@ async fn the_log_has_names_beside_ids(scene: Scene) {
     let id = made["id"].as_str().expect("an id");
     let onto = json!({"host": "h2"});
     let path = format!("/v1/attachments/{id}");
-    let (start, call_off) = (format!("POST {path}/move"), format!("DELETE {path}/move"));
+    let (start, cancel) = (format!("POST {path}/move"), format!("DELETE {path}/move"));
     cast.h2_is_heard_of().await;
     scene.ask(alice, &start, onto, 202).await;
-    scene.ask(alice, &call_off, Value::Null, 202).await;
+    scene.ask(alice, &cancel, Value::Null, 202).await;
     let detach = format!("DELETE {path}?force=true");
     scene.ask(alice, &detach, Value::Null, 202).await;
     let set = json!({"tags": {"a": "b"}});
@@ -933,7 +933,7 @@ async fn the_log_has_names_beside_ids(scene: Scene) {
         format!("grant {volume} thing-0 read bob"),
         format!("attach {volume} thing-0 to {h1} h1 libvirt:one"),
         format!("move {volume} thing-0 from {h1} h1 libvirt:one to {h2} h2"),
-        format!("call-off-move {volume} thing-0 to {h2} h2"),
+        format!("cancel-move {volume} thing-0 to {h2} h2"),
         format!("detach {volume} thing-0 from {h1} h1 libvirt:one by force"),
         format!("tag {volume} thing-0"),
         format!("tag {snapshot} thing-0"),

@@ -225,13 +225,13 @@ mod claims {
         assert!(matches!(shown, Err(DatabaseError::NotFound { .. })));
         assert_eq!(database.forget_old_audits(later).await.expect("gone"), 1);
         assert!(matches!(show().await, Err(DatabaseError::NotFound { .. })));
-        // One that is under way can be called off, and its host hears of it.
+        // One that is under way can be canceled, and its host hears of it.
         let asked_next = new(host);
         let next = database.begin_audit(&rows.principal, "base", &asked_next, later);
         next.await.expect("begun");
         let serial = rows.serial(1).await;
         let gone = database.delete_audit(&rows.principal, "base", asked_next.id, later);
-        assert_eq!(gone.await.expect("called off").1.state, AuditState::Waiting);
+        assert_eq!(gone.await.expect("canceled").1.state, AuditState::Waiting);
         assert!(rows.serial(1).await > serial, "the host is told");
         let report = AuditReport {
             done_bytes: 0,

@@ -107,7 +107,7 @@ impl Place for VolumePlace {
             &name,
             "--size",
             &size,
-            "--seal",
+            "--encryption",
             seal,
             "--replicas",
             "1",

@@ -70,14 +70,14 @@ pub enum AttachmentCommand {
         /// Its id.
         id: String,
         /// To this host (name or id).
-        #[arg(long, required_unless_present = "call_off")]
+        #[arg(long, required_unless_present = "cancel")]
         host: Option<String>,
         /// Plugged into this VM there: qmp:/path/to/its/socket or libvirt:NAME. [default: an export]
         #[arg(long, value_name = "ADDRESS")]
         vm: Option<String>,
         /// It is to stay where it is after all. Possible until the host that has it has let go.
         #[arg(long, conflicts_with_all = ["host", "vm"])]
-        call_off: bool,
+        cancel: bool,
         /// Return at once.
         #[arg(long)]
         no_wait: bool,

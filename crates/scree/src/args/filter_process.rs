@@ -1,4 +1,4 @@
-//! What `scree filter-process` and `scree filter` are told.
+//! What `scree filter-process` and `scree filter-server` are told.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -35,13 +35,13 @@ pub enum ImageCommand {
         volume: String,
         /// Into that of this host; may be given again. [default: all that are for you, were
         /// heard of a moment ago, and have a cache]
-        #[arg(long, conflicts_with = "call_off")]
+        #[arg(long, conflicts_with = "cancel")]
         host: Vec<String>,
         /// Return at once, and not when all hosts have read it.
         #[arg(long)]
         no_wait: bool,
         /// Have no host read it any more. What was read stays.
         #[arg(long, conflicts_with = "no_wait")]
-        call_off: bool,
+        cancel: bool,
     },
 }

@@ -126,8 +126,8 @@ pub enum Command {
     /// journal that acknowledges writes before the server does.
     Relay(Box<RelayArguments>),
 
-    /// Be filters for disks of other machines, on this one.
-    Filter(FilterServerArguments),
+    /// Serve filters for disks of other machines.
+    FilterServer(FilterServerArguments),
 
     /// Be one filter of a chain: agents start this.
     #[command(hide = true)]

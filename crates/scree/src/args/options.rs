@@ -157,7 +157,7 @@ mod tests {
     /// All that have not both, by their words.
     const NEITHER: &[&str] = &[
         "agent",
-        "filter",
+        "filter-server",
         "filter-process",
         "cache",
         "cache simulate",

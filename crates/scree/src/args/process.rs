@@ -127,7 +127,7 @@ pub struct AgentArguments {
 
     /// Volumes may be written in the clear, where that is what was asked for.
     #[arg(long)]
-    pub allow_unsealed: bool,
+    pub allow_unencrypted: bool,
 
     /// Keep journals in this folder, which other hosts mount too: whoever takes a
     /// volume from this host when it is dead finds there what it had flushed. The

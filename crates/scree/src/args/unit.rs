@@ -44,13 +44,13 @@ pub struct DaemonArguments {
     /// restore` brings it back; 0s: not at all.
     #[arg(long, value_name = "TIME", default_value = "1d", requires = "listen",
           value_parser = moment::duration)]
-    pub keep_freed: Duration,
+    pub undelete_window: Duration,
 
     /// At most so much of the unit's file system, in percent; the oldest goes first,
     /// and whenever the unit is full.
     #[arg(long, value_name = "PERCENT", default_value_t = 10, requires = "listen",
           value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub keep_freed_room: u8,
+    pub undelete_room: u8,
 
     #[command(flatten)]
     pub monitor: MonitorArguments,
@@ -139,7 +139,7 @@ pub enum UnitCommand {
         /// Give up what nobody else has, or what only units have that are gone, too:
         /// volumes may lose blocks.
         #[arg(long, requires = "lost")]
-        give_up: bool,
+        accept_data_loss: bool,
     },
     /// Compare all units now, and copy what one lacks.
     Repair,
@@ -258,10 +258,10 @@ mod tests {
         ] {
             assert!(restore(words).is_none(), "{words}");
         }
-        let daemon = unit("--listen 127.0.0.1:0 --keep-freed 2h --keep-freed-room 30");
+        let daemon = unit("--listen 127.0.0.1:0 --undelete-window 2h --undelete-room 30");
         let daemon = daemon.expect("a daemon").daemon;
-        assert_eq!(daemon.keep_freed, Duration::from_secs(7200));
-        assert_eq!(daemon.keep_freed_room, 30);
+        assert_eq!(daemon.undelete_window, Duration::from_secs(7200));
+        assert_eq!(daemon.undelete_room, 30);
     }
 
     #[test]
@@ -269,8 +269,8 @@ mod tests {
         for words in [
             "--address 10.0.0.1:7070",
             "--connections 5",
-            "--keep-freed 1h",
-            "--listen 127.0.0.1:7070 --keep-freed-room 101",
+            "--undelete-window 1h",
+            "--listen 127.0.0.1:7070 --undelete-room 101",
             "--listen localhost:7070",
             "--listen 127.0.0.1:7070 --connections 0",
             "--listen 127.0.0.1:7070 --address store1:7070",

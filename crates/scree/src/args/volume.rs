@@ -40,7 +40,7 @@ pub enum VolumeCommand {
         /// How its blocks are sealed: aes-256-gcm or none. [default:
         /// aes-256-gcm]
         #[arg(long, value_parser = ["aes-256-gcm", "none"])]
-        seal: Option<String>,
+        encryption: Option<String>,
         /// Copies of each segment, on as many units. [default: 2 if there are
         /// two units]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(REPLICAS))]
@@ -109,7 +109,7 @@ pub enum VolumeCommand {
     },
     /// Give a volume, and its snapshots, to another user; or to yourself, on the
     /// account of another project.
-    Give {
+    Transfer {
         /// Name or id.
         name: String,
         /// To this user.

@@ -152,7 +152,7 @@ impl Session {
                 id,
                 host,
                 vm,
-                call_off: _,
+                cancel: _,
                 no_wait,
             } => {
                 let to = host.map(|host| MoveAttachment { host, vm });
@@ -161,7 +161,7 @@ impl Session {
         }
     }
 
-    /// Moves an attachment; calls that off, if it is to go nowhere.
+    /// Moves an attachment; cancels that, if it is to go nowhere.
     async fn move_attachment(
         &self,
         id: &str,
@@ -185,9 +185,9 @@ impl Session {
             .reason
             .unwrap_or_else(|| format!("it is {} after {WAIT_SECONDS} s", attachment.state));
         let help = match to {
-            // Once the old host has let go there is nothing to call off.
+            // Once the old host has let go there is nothing to cancel.
             Some(_) if attachment.id == id => {
-                format!("; `scree attachment move {id} --call-off` calls it off")
+                format!("; `scree attachment move {id} --cancel` cancels it")
             }
             _ => String::new(),
         };

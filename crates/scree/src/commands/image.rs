@@ -37,7 +37,7 @@ impl Session {
             }
             ImageCommand::Preload {
                 volume,
-                call_off: true,
+                cancel: true,
                 ..
             } => {
                 let path = format!("{}/preloads", path(&volume)?);
@@ -48,7 +48,7 @@ impl Session {
                 volume,
                 host,
                 no_wait,
-                call_off: false,
+                cancel: false,
             } => self.preload(&volume, host, no_wait).await,
         }
     }
@@ -74,7 +74,7 @@ impl Session {
             return Ok(print(self.format, &image, preloads)?);
         }
         let goes_on = format!(
-            "Ctrl-C ends the waiting, not the reading: `scree image preload {volume} --call-off` does"
+            "Ctrl-C ends the waiting, not the reading: `scree image preload {volume} --cancel` does"
         );
         print_notice(self.format, &goes_on);
         let progress = Progress::start(format!("waiting for hosts to read {volume}"));

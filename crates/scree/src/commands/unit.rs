@@ -65,10 +65,13 @@ impl Session {
             Some(UnitCommand::Remove {
                 unit,
                 lost,
-                give_up,
+                accept_data_loss,
             }) => {
                 let path = format!("/v1/units/{}/remove", segment(&unit)?);
-                let how = RemoveUnit { lost, give_up };
+                let how = RemoveUnit {
+                    lost,
+                    accept_data_loss,
+                };
                 let moved: UnitMoved = self.client.post(&path, &how).await?;
                 Ok(print(self.format, &moved, moved_text)?)
             }

@@ -1,8 +1,8 @@
 //! `scree volume`.
 
 use api::types::{
-    CreateVolume, Export, ExportVolume, GiveVolume, GrowVolume, RestoreVolume, SetSizes, SetTags,
-    Snapshot, Version, Volume,
+    CreateVolume, Export, ExportVolume, GrowVolume, RestoreVolume, SetSizes, SetTags, Snapshot,
+    TransferVolume, Version, Volume,
 };
 use base::size::about_bytes as bytes;
 
@@ -28,7 +28,7 @@ impl Session {
                 size,
                 from,
                 block_size,
-                seal,
+                encryption,
                 replicas,
                 strict_zones,
                 erasure,
@@ -44,7 +44,7 @@ impl Session {
                     size,
                     from,
                     block_size,
-                    seal,
+                    encryption,
                     replicas,
                     strict_zones,
                     erasure,
@@ -99,14 +99,14 @@ impl Session {
                 let path = format!("{path}/sizes");
                 self.print_volume(&self.client.put(&path, &sizes).await?)
             }
-            VolumeCommand::Give {
+            VolumeCommand::Transfer {
                 name,
                 user,
                 project,
             } => {
-                let path = format!("/v1/volumes/{}/give", segment(&name)?);
-                let give = GiveVolume { user, project };
-                self.print_volume(&self.client.post(&path, &give).await?)
+                let path = format!("/v1/volumes/{}/transfer", segment(&name)?);
+                let transfer = TransferVolume { user, project };
+                self.print_volume(&self.client.post(&path, &transfer).await?)
             }
             VolumeCommand::Grow { name, size } => {
                 let path = format!("/v1/volumes/{}/grow", segment(&name)?);
@@ -236,7 +236,7 @@ fn list(volumes: &[Volume], is_own: bool) -> String {
                     .clone()
                     .unwrap_or_else(|| volume.replicas.to_string()),
             ),
-            known(volume.seal.clone()),
+            known(volume.encryption.clone()),
             known(time(&volume.created)),
         ]);
     }
@@ -253,7 +253,7 @@ fn show(volume: &Volume) -> String {
     );
     row("state", volume.state.clone());
     row("block size", bytes(volume.block_size));
-    row("seal", volume.seal.clone());
+    row("encryption", volume.encryption.clone());
     match &volume.erasure {
         Some(erasure) => row("erasure", erasure.clone()),
         None => row("replicas", volume.replicas.to_string()),

@@ -1,4 +1,4 @@
-//! `scree filter`: filters on a machine of the tenant's, for disks that hosts of a cluster serve.
+//! `scree filter-server`: filters on a machine of the tenant's, for disks that hosts of a cluster serve.
 //!
 //! ```text
 //!   DIR/filter.key, DIR/filter.pem    this machine's own: made with the first start
@@ -30,7 +30,7 @@ use crate::commands::Failure;
 /// PEM files are no longer, in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
-/// Runs `scree filter`.
+/// Runs `scree filter-server`.
 pub fn run_filter_server(arguments: &FilterServerArguments) -> Result<(), Failure> {
     let (world, _runtime) = prepare()?;
     let folder = &arguments.filter_dir;
@@ -53,7 +53,7 @@ pub fn run_filter_server(arguments: &FilterServerArguments) -> Result<(), Failur
     };
     let server = FilterServer::new(world, Arc::new(tls), Box::new(make));
     announce(&format!(
-        "scree filter is ready at {at}; its key is {key}\n"
+        "scree filter-server is ready at {at}; its key is {key}\n"
     ));
     Ok(server.run(&listener)?)
 }

@@ -63,7 +63,7 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
         agent.units = arguments.units.map(usize::from);
         agent.units_default = UNITS_DEFAULT;
         // Whoever asks for a volume here has the key.
-        agent.allows_unsealed = true;
+        agent.allows_unencrypted = true;
         Ok(Settings {
             // There is only one host.
             control: Some(control_settings(world, folder, &arguments.keep, None)),
@@ -100,7 +100,7 @@ pub fn run_agent(folder: &Path, arguments: AgentArguments) -> Result<(), Failure
         let client = identity.client.clone();
         let mut agent = agent_settings(world, folder, client, &arguments.serve)?;
         agent.units = arguments.units.map(usize::from);
-        agent.allows_unsealed = arguments.allow_unsealed;
+        agent.allows_unencrypted = arguments.allow_unencrypted;
         agent.journals = arguments.journals;
         Ok(Settings {
             control: None,

@@ -180,7 +180,7 @@ pub(super) fn agent_settings(
         units_default: 0,
         key,
         keys_file: arguments.keys_file.clone(),
-        allows_unsealed: false,
+        allows_unencrypted: false,
         filter_networks: arguments.filter_networks.clone(),
         filter_program: Some(super::this_program()?),
         filter_memory: arguments.filter_memory,

@@ -56,8 +56,8 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
         profile,
         connections_max: arguments.connections.into(),
         keeping: Keeping {
-            time: arguments.keep_freed,
-            room_percent: arguments.keep_freed_room,
+            time: arguments.undelete_window,
+            room_percent: arguments.undelete_room,
         },
         begin_every: BEGIN_EVERY,
     };

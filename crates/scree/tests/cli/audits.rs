@@ -121,7 +121,7 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
         &host,
         "open",
         &image,
-        &["--seal", "none", "--replicas", "1"],
+        &["--encryption", "none", "--replicas", "1"],
     );
     let (mut whole, mut part) = (0, 0);
     for (names, units) in [
@@ -287,7 +287,7 @@ fn what_an_audit_finds_of_files_of_a_sealed_volume_opens_with_its_key_only() {
         &host,
         "open",
         &image,
-        &["--seal", "none", "--replicas", "1"],
+        &["--encryption", "none", "--replicas", "1"],
     );
     assert_eq!(
         listed(&audit(&host, "open", "u1,u2"), "readable").len(),

@@ -17,7 +17,7 @@ const BEGUN: &str = "POST /v1/volumes/disk/audits";
 fn volume() -> Value {
     json!({
         "id": "vol-00000000000000001", "name": "disk", "size": 4096, "state": "available",
-        "block_size": 4096, "seal": "none", "replicas": 1, "created": "2026-01-31T09:30:00Z",
+        "block_size": 4096, "encryption": "none", "replicas": 1, "created": "2026-01-31T09:30:00Z",
     })
 }
 
@@ -140,7 +140,7 @@ fn a_signal_while_an_audit_is_asked_for_calls_it_off() {
     rig.answers(DELETED, &audit("waiting"));
     let said = rig.said();
     assert_eq!(said.code, 1, "{}", said.out);
-    assert!(said.error.contains("was called off"), "{}", said.error);
+    assert!(said.error.contains("was canceled"), "{}", said.error);
 }
 
 /// It waited for a controller that does not answer, and no signal ended it.
@@ -213,7 +213,7 @@ fn audits_are_listed_called_off_and_forgotten() {
         [ID, "running", "bob", "h1", "4K", "8K", since, "-"]
     );
     assert_eq!(lines.len(), 3);
-    for (state, word) in [("running", "was called off"), ("done", "is forgotten")] {
+    for (state, word) in [("running", "was canceled"), ("done", "is forgotten")] {
         let rig = Rig::asked(&["privacy", "audits", "disk", "--delete", ID]);
         rig.answers(DELETED, &audit(state));
         let said = rig.said();

@@ -18,7 +18,15 @@ fn usage_errors_are_told_from_failures() {
             "--dir", "/tmp", "volume", "create", "disk", "--size", "lots",
         ],
         &[
-            "--dir", "/tmp", "volume", "create", "disk", "--size", "1G", "--seal", "rot13",
+            "--dir",
+            "/tmp",
+            "volume",
+            "create",
+            "disk",
+            "--size",
+            "1G",
+            "--encryption",
+            "rot13",
         ],
         &[
             "--dir",
@@ -171,7 +179,7 @@ fn unknown_names_and_wrong_states_are_refused() {
     };
     from(&["--size", "512M"]);
     from(&["--block-size", "8K"]);
-    from(&["--seal", "none"]);
+    from(&["--encryption", "none"]);
     host.json(&["volume", "export", "disk"]);
     host.refuses(1, &["volume", "delete", "disk"], &["unexport"]);
     host.refuses(

@@ -116,13 +116,13 @@ fn no_plaintext_reaches_a_unit_a_journal_or_the_database() {
         "open-disk",
         "--size",
         "32M",
-        "--seal",
+        "--encryption",
         "none",
     ]);
     host.qemu_io("open-disk", &["write -P 0x6b 0 1M", "flush"]);
     assert!(holds(host.path(), &[0x6b; 16]));
     assert_eq!(
-        host.json(&["volume", "show", "open-disk"])["seal"],
+        host.json(&["volume", "show", "open-disk"])["encryption"],
         json!("none")
     );
 }

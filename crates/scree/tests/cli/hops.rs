@@ -271,7 +271,7 @@ fn a_filter_on_another_machine_is_known_by_its_key_and_may_come_and_go() {
     fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Starts `scree filter`, and waits until it says its key.
+/// Starts `scree filter-server`, and waits until it says its key.
 fn begin_filter(folder: &Path, at: &str, authority: &Path) -> (Child, String) {
     use std::io::{BufRead as _, BufReader};
     let mut child = Command::new(env!("CARGO_BIN_EXE_scree"))

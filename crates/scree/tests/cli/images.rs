@@ -72,10 +72,10 @@ fn a_preloaded_image_is_read_from_the_cache_by_its_clones() {
     site.locally(&["image", "mark", "clone"]);
     wait_until("it has moved", || read() && kept(&site) == (528, 0));
 
-    // Where nobody is asked to wait, nobody does; and it may be called off.
+    // Where nobody is asked to wait, nobody does; and it may be canceled.
     let begun = site.locally(&["image", "preload", "disk", "--host", "h1", "--no-wait"]);
     assert_eq!(begun["preloads"][0]["state"], "waiting");
-    let off = site.locally(&["image", "preload", "disk", "--call-off"]);
+    let off = site.locally(&["image", "preload", "disk", "--cancel"]);
     assert!(off["preloads"][0]["ended"].is_string());
     site.locally(&["image", "unmark", "disk"]);
     let listed = site.locally(&["image", "list"]);

@@ -83,7 +83,7 @@ fn a_volume_moves_whole_whoever_is_killed_on_the_way() {
     first.kill();
     let [id, ..] = attached(&site);
     site.locally(&["attachment", "move", &id, "--host", "h2", "--no-wait"]);
-    site.locally(&["attachment", "move", &id, "--call-off", "--no-wait"]);
+    site.locally(&["attachment", "move", &id, "--cancel", "--no-wait"]);
     let first = site.agent();
     wait_until("h1 has it as before", || is_on(&site, "h1"));
     assert!(qemu_io(&a, "disk", &["read -P 9 0 1M"]));

@@ -16,7 +16,7 @@ const VOLUME: &str = "vol-00000000000000001";
 fn volume() -> Value {
     json!({
         "id": VOLUME, "name": "disk", "size": 4096, "state": "deleting", "block_size": 4096,
-        "seal": "none", "replicas": 1, "created": "2026-01-31T09:30:00Z",
+        "encryption": "none", "replicas": 1, "created": "2026-01-31T09:30:00Z",
     })
 }
 

@@ -13,7 +13,7 @@
 //! So an epoch names the key, and whoever knows the expected sequence of a
 //! block finds every old, foreign or damaged one (invariant 4).
 //!
-//! Volumes made with `--seal none` carry a 128-bit checksum over the same
+//! Volumes made with `--encryption none` carry a 128-bit checksum over the same
 //! three and the content in place of the tag: HVSTO as published (§III),
 //! scattered plaintext. It finds rot and misdirected reads, not an attacker.
 
@@ -94,7 +94,7 @@ impl Sealer {
         }
     }
 
-    /// A sealer that only checks (`--seal none`).
+    /// A sealer that only checks (`--encryption none`).
     #[must_use]
     pub fn checksum(lineage: Lineage) -> Self {
         Self {

@@ -46,7 +46,7 @@ pub struct Record {
 pub enum BadRecord {
     /// It was altered, or is sealed with another key.
     #[error(transparent)]
-    Seal(#[from] TagMismatch),
+    Encryption(#[from] TagMismatch),
     /// It ends early.
     #[error(transparent)]
     Short(#[from] OutOfBytes),

@@ -12,7 +12,7 @@ use agent::folder::key_places;
 use agent::host_keys::KeyPlaces;
 use agent::keys::KeyEntry;
 use api::types::{Audit, AuditFound, AuditHeld, AuditVolume, Volume};
-use api::words::{AuditState, Seal};
+use api::words::{AuditState, Encryption};
 use base::size::about_bytes as bytes;
 use serde::Serialize;
 use world::{World, host};
@@ -68,7 +68,7 @@ impl Session {
         let mut audit = match (self.is_dry_run, is_interrupted) {
             (true, true) => return Err(Failure::new("it was interrupted")),
             (true, false) => audit,
-            (false, true) => return Err(self.call_off(&path, &audit, arguments, &mut ends).await),
+            (false, true) => return Err(self.cancel(&path, &audit, arguments, &mut ends).await),
             (false, false) => self.followed(&path, audit, arguments, &mut ends).await?,
         };
         if audit.state == AuditState::Error.as_str() {
@@ -78,7 +78,7 @@ impl Session {
                 audit.host
             )));
         }
-        let is_sealed = volume.seal != Seal::None.as_str();
+        let is_sealed = volume.encryption != Encryption::None.as_str();
         if let Err(why) = open(&mut audit, folder, arguments) {
             print_notice(
                 self.format,
@@ -114,7 +114,7 @@ impl Session {
     }
 
     /// Asks for an audit, and says whether a signal came meanwhile: only with the answer it is
-    /// known what is to be called off. For a second signal nobody waits for that.
+    /// known what is to be canceled. For a second signal nobody waits for that.
     async fn begun(
         &self,
         path: &str,
@@ -160,7 +160,7 @@ impl Session {
             };
             let answer = tokio::select! {
                 answer = answer => answer,
-                _ = ends.come() => return Err(self.call_off(path, &audit, arguments, ends).await),
+                _ = ends.come() => return Err(self.cancel(path, &audit, arguments, ends).await),
             };
             match answer {
                 Ok(now) => {
@@ -189,7 +189,7 @@ impl Session {
     }
 
     /// Calls an audit off, and says what came of it. For another signal nobody waits for that.
-    async fn call_off(
+    async fn cancel(
         &self,
         path: &str,
         audit: &Audit,
@@ -200,13 +200,13 @@ impl Session {
         let path = format!("{path}/{id}");
         let why = tokio::select! {
             gone = self.client.delete::<Audit>(&path) => match gone {
-                Ok(_) => return Failure::new("the audit was called off"),
+                Ok(_) => return Failure::new("the audit was canceled"),
                 Err(error) => error.to_string(),
             },
             _ = ends.come() => "the controller has not answered".to_owned(),
         };
         Failure::new(format!(
-            "{id} may go on: {why}; `scree privacy audits {name} --delete {id}` calls it off"
+            "{id} may go on: {why}; `scree privacy audits {name} --delete {id}` cancels it"
         ))
     }
 
@@ -223,7 +223,7 @@ impl Session {
         let audit: Audit = self.client.delete(&path).await?;
         Ok(print(self.format, &audit, |audit| match &audit.ended {
             Some(_) => format!("what {} has found is forgotten\n", audit.id),
-            None => format!("{} was called off\n", audit.id),
+            None => format!("{} was canceled\n", audit.id),
         })?)
     }
 }

@@ -21,7 +21,7 @@ impl Database {
     /// snapshot of that name; [`DatabaseError::Quota`]; [`DatabaseError::Refused`] if it is
     /// being deleted, attached and not the user's already, or there is no project on
     /// whose account it could be.
-    pub async fn give_volume(
+    pub async fn transfer_volume(
         &self,
         principal: &Principal,
         volume: &str,
