@@ -275,7 +275,7 @@ fn a_filter_on_another_machine_is_known_by_its_key_and_may_come_and_go() {
 fn begin_filter(folder: &Path, at: &str, authority: &Path) -> (Child, String) {
     use std::io::{BufRead as _, BufReader};
     let mut child = Command::new(env!("CARGO_BIN_EXE_scree"))
-        .args(["filter", "--listen", at, "--filter-dir"])
+        .args(["filter-server", "--listen", at, "--filter-dir"])
         .arg(folder)
         .arg("--authority")
         .arg(authority)
