@@ -10,8 +10,9 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::live_tests::{assert_alike, changed_by};
-use super::tests::{Image, KINDS, debugfs, journalled, make};
+use super::live_tests::assert_alike;
+use super::testing::changed_by;
+use super::testing::{Image, KINDS, debugfs, journalled, make};
 use super::{Event, Live, View};
 
 const KIND: (&str, &[&str]) = KINDS[8];
@@ -93,7 +94,7 @@ fn names_in_an_attribute_of_a_directory_are_read_and_followed() {
     assert_eq!((names(&read), read.damaged()), (expected.clone(), 0));
     let replayed = journalled(&path, &before, &after, folder.path());
     for (written, is_committed) in [(&after, false), (&replayed, true)] {
-        let mut live = Live::read(&before, before.0.len() as u64, super::tests::BYTES_MAX)
+        let mut live = Live::read(&before, before.0.len() as u64, super::testing::BYTES_MAX)
             .expect("a file system");
         let mut events = Vec::new();
         for (block, content) in before.written(written, 4096) {

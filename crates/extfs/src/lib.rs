@@ -30,7 +30,10 @@ mod live;
 mod map;
 mod names;
 mod owners;
+pub mod partition;
 mod superblock;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod view;
 
 pub use event::{Event, Path};
@@ -55,12 +58,12 @@ pub trait Source {
 #[cfg(test)]
 mod growth_tests;
 #[cfg(test)]
-pub(crate) mod hostile_tests;
+mod hostile_tests;
 #[cfg(test)]
 mod inline_tests;
 #[cfg(test)]
 mod large_tests;
 #[cfg(test)]
-pub(crate) mod live_tests;
+mod live_tests;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use world::simulated::SimulatedRandom;
 
 use super::live_tests::assert_alike;
-use super::tests::{BYTES_MAX, Image, program, run};
+use super::testing::{BYTES_MAX, Image, program, run};
 use super::{Event, Live, Owner, Superblock};
 
 const DISK_BYTES: u64 = 96 << 20;

@@ -6,7 +6,7 @@
 
 use base::IoError;
 
-use crate::extfs::Source;
+use crate::Source;
 
 /// Sectors are this long; a GUID partition table on sectors of 4096 bytes is looked for
 /// there as well.

@@ -85,7 +85,7 @@ mod tests {
     use std::fs;
 
     use super::super::View;
-    use super::super::tests::{KINDS, debugfs, make, program, run};
+    use super::super::testing::{KINDS, debugfs, make, program, run};
 
     fn counted(view: &View, end: u64, step: u64) -> BTreeMap<u32, u64> {
         let mut counted = BTreeMap::new();
@@ -149,7 +149,7 @@ mod tests {
             .arg(&image));
         let said = debugfs(&image, "stat end");
         assert!(said.contains("[u]"), "{said}");
-        let image = super::super::tests::Image(fs::read(&image).expect("read"));
+        let image = super::super::testing::Image(fs::read(&image).expect("read"));
         let view = image.view().expect("a file system");
         let counted = counted(&view, image.0.len() as u64, 4096);
         let of = |name: &str| {

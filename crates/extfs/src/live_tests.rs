@@ -10,26 +10,8 @@ use std::fs;
 use tempfile::TempDir;
 use world::simulated::SimulatedRandom;
 
-use super::tests::{BYTES_MAX, Image, KINDS, journalled, make, program, run};
+use super::testing::{Image, KINDS, changed, changed_by, journalled, make, program, run};
 use super::{Event, FileKind, Live, Owner, View};
-
-impl Image {
-    fn live(&self) -> Live {
-        Live::read(self, self.0.len() as u64, BYTES_MAX).expect("a file system")
-    }
-
-    /// Which blocks are otherwise in `after`, with what they hold there.
-    pub(crate) fn written<'a>(
-        &'a self,
-        after: &'a Self,
-        block_bytes: usize,
-    ) -> Vec<(u64, &'a [u8])> {
-        let blocks = self.0.chunks(block_bytes).zip(after.0.chunks(block_bytes));
-        let changed = (0..).zip(blocks).filter(|(_, (was, is))| was != is);
-        let block = |(number, (_, is)): (u64, (&'a [u8], &'a [u8]))| (number, is);
-        changed.map(block).collect()
-    }
-}
 
 /// All that can be asked of it is as in the other one.
 pub(super) fn assert_alike(name: &str, found: &View, expected: &View) {
@@ -64,45 +46,6 @@ pub(super) fn assert_alike(name: &str, found: &View, expected: &View) {
             assert_eq!(path(found), path(expected), "{name}: inode {inode}");
         }
     }
-}
-
-/// What debugfs does, and what is to be told of it.
-const CHANGES: &str = "mkdir etc/new\n\
-    ln etc/passwd etc/new/alias\n\
-    cd bin\nwrite etc/passwd trojan\ncd /\n\
-    rm bin/large\n\
-    sif etc/passwd mode 0100600\n\
-    sif again uid 1000\n\
-    sif again size 100\n";
-
-/// Changes a file system of this kind.
-pub(crate) fn changed(
-    name: &str,
-    options: &[&str],
-    folder: &TempDir,
-) -> (std::path::PathBuf, Image, Image) {
-    changed_by(CHANGES, name, options, folder)
-}
-
-pub(super) fn changed_by(
-    changes: &str,
-    name: &str,
-    options: &[&str],
-    folder: &TempDir,
-) -> (std::path::PathBuf, Image, Image) {
-    let (path, before) = make(name, options, folder);
-    let script = folder.path().join("changes");
-    let source = folder.path().join("files/etc/passwd");
-    let source = source.display().to_string();
-    let changes = changes.replace("write etc/passwd", &format!("write {source}"));
-    fs::write(&script, changes).expect("written");
-    run(program("debugfs")
-        .arg("-w")
-        .arg("-f")
-        .arg(&script)
-        .arg(&path));
-    let after = Image(fs::read(&path).expect("read"));
-    (path, before, after)
 }
 
 fn check_told(name: &str, view: &View, events: &[Event]) {

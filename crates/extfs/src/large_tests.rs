@@ -13,7 +13,7 @@ use base::IoError;
 use tempfile::TempDir;
 use world::simulated::SimulatedRandom;
 
-use super::tests::{program, run};
+use super::testing::{program, run};
 use super::{Event, Live, Owner, Source};
 
 /// What a monitor may take if its policy says nothing.
