@@ -329,7 +329,7 @@ impl Job {
         self.placer.confirm();
         let ledgered = env.ledger.for_commit(&env.serials);
         // Whoever put nothing has left nobody out.
-        let (joined, joined_last) = ledgered.dealt.joined.unwrap_or((u64::MAX, u64::MAX));
+        let (joined, joined_last) = ledgered.placement.joined_or_max();
         let commit = VersionCommit {
             version: StoredVersion {
                 key: self.key,
@@ -343,7 +343,7 @@ impl Job {
             pins: self.point.pins.clone(),
             open_segments: ledgered.open_segments,
             serial_next: ledgered.serial_next,
-            degraded: ledgered.dealt.degraded,
+            degraded: ledgered.placement.degraded,
             joined,
             joined_last,
         };
