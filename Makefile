@@ -98,7 +98,7 @@ clippy: ## lints, as in test
 scripts: ## check the shell scripts and compile the Python ones
 	@shellcheck tools/packages tools/guest tools/test tools/fuzz tools/venv tools/ceph-cluster tools/gluster-volume .ci/run crates/agent/tests/agent/fake-virsh \
 	  packaging/build-deb packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
-	@for script in tools/{demo,bench,bench_ceph.py,bench_chains.py,bench_guest.py,bench_report.py,bench_policies.py,bench_cache.py,bench_hvsto.py,traces,trace_image.py,engines,soak,loss,chaos,bench-service,lib.py,service.py,daemons.py,bench_units.py,parse-metrics,machine.py,reports,report_audits.py,report_cost.py,cost_guest.py,package-test,example-test,api-test,api/client.py,api/hooks.py} packaging/third-party crates/object/tests/object/s3-server.py; do \
+	@for script in tools/{demo,bench,bench_ceph.py,bench_chains.py,bench_guest.py,bench_report.py,bench_policies.py,bench_cache.py,bench_hvsto.py,traces,trace_image.py,engines,soak,loss,chaos,bench-service,lib.py,service.py,daemons.py,bench_units.py,parse-metrics,machine.py,reports,report_audits.py,report_cost.py,cost_guest.py,package-test,example-test,api-test,api/client.py,api/hooks.py} packaging/third-party crates/units/object/tests/object/s3-server.py; do \
 	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' $$script || exit 1; \
 	done
 
