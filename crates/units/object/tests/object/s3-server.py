@@ -42,9 +42,7 @@ if is_checked:
     iam.create_user(UserName="user")
     everything = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
     policy = {"Version": "2012-10-17", "Statement": [everything]}
-    iam.put_user_policy(
-        UserName="user", PolicyName="policy", PolicyDocument=json.dumps(policy)
-    )
+    iam.put_user_policy(UserName="user", PolicyName="policy", PolicyDocument=json.dumps(policy))
     key = iam.create_access_key(UserName="user")["AccessKey"]
     print(port, key["AccessKeyId"], key["SecretAccessKey"], flush=True)
 else:
