@@ -6,9 +6,9 @@ use world::simulated::Simulation;
 
 use super::*;
 use crate::catalog::{Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume};
+use crate::lease_term::LeaseTerm;
 use crate::scatter::{Source, Store, place};
 use crate::seal::LeaseSalt;
-use crate::term::LeaseTerm;
 
 const VOLUME: VolumeId = VolumeId::from_u128(1);
 
@@ -50,7 +50,7 @@ fn what_a_failed_share_left_is_given_up_with_the_rest() {
     let copyset = Copyset::of_copies(CopysetId::new(0).expect("the first"), vec![id]);
     let store = Store::new(Arc::clone(&world.pool));
     store.set_table(vec![(id, Arc::new(unit))], &[copyset]);
-    let config = DealerConfig {
+    let config = PlacerConfig {
         slot_bytes: 4096,
         slots_max: 64,
         width: 1,
@@ -62,16 +62,16 @@ fn what_a_failed_share_left_is_given_up_with_the_rest() {
     for (is_freed, end) in [(false, 7), (true, 4)] {
         let progress = Progress::new(LeaseTerm::unlimited(), Arc::clone(&world.clock));
         let ledger = Arc::clone(&ledger);
-        let mut dealer = Dealer::new(config, serials(), ledger, Arc::new(progress));
-        let deal = |dealer: &mut Dealer, count| {
-            let shares = dealer.deal(count, &store.table(), &*world.random);
+        let mut placer = Placer::new(config, serials(), ledger, Arc::new(progress));
+        let deal = |placer: &mut Placer, count| {
+            let shares = placer.assign(count, &store.table(), &*world.random);
             shares.expect("a unit takes writes").remove(0)
         };
-        let good = deal(&mut dealer, 4);
-        let failed = deal(&mut dealer, 3);
+        let good = deal(&mut placer, 4);
+        let failed = deal(&mut placer, 3);
         assert_eq!((failed.segment, failed.first), (good.segment, 4));
-        dealer.abandon(&failed, is_freed);
-        assert_eq!(dealer.give_up(), [(good.segment, 0..end)]);
+        placer.abandon(&failed, is_freed);
+        assert_eq!(placer.take_unconfirmed(), [(good.segment, 0..end)]);
     }
 }
 
@@ -83,27 +83,27 @@ fn a_segment_into_which_a_put_may_come_late_is_the_next_leases_to_sweep() {
     let random = &*simulation.world().random;
     let store = store(&simulation, 1, 0, 1);
     for (is_first, is_settled) in [(true, false), (false, false), (false, true)] {
-        let mut dealer = dealer(&simulation, &store, 1);
-        let deal = |dealer: &mut Dealer, count| {
-            let shares = dealer.deal(count, &store.table(), random);
+        let mut placer = placer(&simulation, &store, 1);
+        let deal = |placer: &mut Placer, count| {
+            let shares = placer.assign(count, &store.table(), random);
             shares.expect("a unit takes writes").remove(0)
         };
         if !is_first {
-            deal(&mut dealer, 4);
+            deal(&mut placer, 4);
         }
-        let failed = deal(&mut dealer, 3);
-        dealer.may_come_late(failed.segment);
-        dealer.abandon(&failed, true);
+        let failed = deal(&mut placer, 3);
+        placer.mark_unresolved(failed.segment);
+        placer.abandon(&failed, true);
         let mut committed = 0;
         if is_settled {
-            dealer.settle();
+            placer.confirm();
             committed = failed.first;
         } else {
-            for (segment, _) in dealer.give_up() {
-                dealer.forget(segment);
+            for (segment, _) in placer.take_unconfirmed() {
+                placer.forget(segment);
             }
         }
-        let open = dealer.ledger.for_commit(&dealer.serials).open_segments;
+        let open = placer.ledger.for_commit(&placer.serials).open_segments;
         let open: Vec<_> = open.iter().map(|open| (open.segment, open.slots)).collect();
         assert_eq!(open, [(failed.segment, committed)]);
     }
@@ -151,13 +151,13 @@ fn store_of(
     store
 }
 
-/// A dealer of 2048 slots of 4 KiB over 16 copysets.
-fn dealer(simulation: &Simulation, store: &Store, replicas: u8) -> Dealer {
+/// A placer of 2048 slots of 4 KiB over 16 copysets.
+fn placer(simulation: &Simulation, store: &Store, replicas: u8) -> Placer {
     dealer_of(simulation, store, replicas, Layout::default())
 }
 
-fn dealer_of(simulation: &Simulation, store: &Store, replicas: u8, layout: Layout) -> Dealer {
-    let config = DealerConfig {
+fn dealer_of(simulation: &Simulation, store: &Store, replicas: u8, layout: Layout) -> Placer {
+    let config = PlacerConfig {
         slot_bytes: 4096,
         slots_max: layout.slots_max(2048),
         width: 16,
@@ -168,7 +168,7 @@ fn dealer_of(simulation: &Simulation, store: &Store, replicas: u8, layout: Layou
     let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
     let clock = simulation.world().clock;
     let progress = Arc::new(Progress::new(LeaseTerm::unlimited(), clock));
-    Dealer::new(config, serials(), ledger, progress)
+    Placer::new(config, serials(), ledger, progress)
 }
 
 /// A destage of few blocks made a dozen small objects, and none was ever filled.
@@ -177,7 +177,7 @@ fn whole_segments_are_long_and_few_and_dealt_to_once() {
     let simulation = Simulation::new(7);
     let random = &*simulation.world().random;
     let store = store(&simulation, 12, 12, 1);
-    let mut dealer = dealer(&simulation, &store, 1);
+    let mut placer = placer(&simulation, &store, 1);
     let mut seen = std::collections::BTreeSet::new();
     let mut units = std::collections::BTreeSet::new();
     for (count, few, shortest) in [
@@ -189,7 +189,7 @@ fn whole_segments_are_long_and_few_and_dealt_to_once() {
         (100_000, 50..=56, 1024),
     ] {
         for _ in 0..8 {
-            let shares = dealer.deal(count, &store.table(), random).expect("dealt");
+            let shares = placer.assign(count, &store.table(), random).expect("dealt");
             assert!(few.contains(&shares.len()), "{count}: {}", shares.len());
             let dealt: usize = shares.iter().map(|share| share.items.len()).sum();
             assert_eq!(dealt, count);
@@ -203,11 +203,11 @@ fn whole_segments_are_long_and_few_and_dealt_to_once() {
                 assert!(seen.insert(share.segment), "a segment is put once");
                 units.insert(share.segment.copyset());
             }
-            dealer.settle();
+            placer.confirm();
             assert!(
-                dealer
+                placer
                     .ledger
-                    .for_commit(&dealer.serials)
+                    .for_commit(&placer.serials)
                     .open_segments
                     .is_empty()
             );
@@ -222,15 +222,15 @@ fn small_deals_go_to_random_units_in_turn() {
     let random = &*simulation.world().random;
     // Those that append take part as much as the others.
     let store = store(&simulation, 8, 4, 1);
-    let mut dealer = dealer(&simulation, &store, 1);
+    let mut placer = placer(&simulation, &store, 1);
     let mut counts = BTreeMap::new();
     for _ in 0..400 {
-        let shares = dealer.deal(20, &store.table(), random).expect("dealt");
+        let shares = placer.assign(20, &store.table(), random).expect("dealt");
         let [share] = &shares[..] else {
             panic!("{} shares", shares.len());
         };
         *counts.entry(share.segment.copyset()).or_insert(0) += 1;
-        dealer.settle();
+        placer.confirm();
     }
     assert_eq!(counts.len(), 8);
     assert!(
@@ -238,7 +238,7 @@ fn small_deals_go_to_random_units_in_turn() {
         "{counts:?}"
     );
     // What is appended to is in the ledger, until it is full.
-    let open = dealer.ledger.for_commit(&dealer.serials).open_segments;
+    let open = placer.ledger.for_commit(&placer.serials).open_segments;
     assert_eq!(open.len(), 4);
 }
 
@@ -249,16 +249,16 @@ fn a_copyset_of_both_kinds_holds_the_same_on_both() {
     let simulation = Simulation::new(5);
     let world = simulation.world();
     let store = store(&simulation, 2, 1, 2);
-    let mut dealer = dealer(&simulation, &store, 2);
+    let mut placer = placer(&simulation, &store, 2);
     let source: Source = Arc::new(|index, slot| {
         slot.fill(index as u8);
         Ok([index as u8; 16])
     });
     let mut segments = std::collections::BTreeSet::new();
     for count in [1, 300, 700] {
-        let placed = place(&store, &mut dealer, &*world.random, count, &source);
+        let placed = place(&store, &mut placer, &*world.random, count, &source);
         let placed = placed.expect("placed");
-        dealer.settle();
+        placer.confirm();
         segments.extend(placed.iter().map(|location| location.segment()));
         for member in store.table().units() {
             for (index, location) in placed.iter().enumerate() {
@@ -290,10 +290,10 @@ fn rows_go_whole_to_few_segments_that_are_long_on_every_member() {
     // One that cannot append makes all that it belongs to be put whole.
     for whole in [8, 1] {
         let store = store_of(&simulation, 8, whole, 1, erasure);
-        let mut dealer = dealer_of(&simulation, &store, 1, Layout::new(erasure));
+        let mut placer = dealer_of(&simulation, &store, 1, Layout::new(erasure));
         let mut seen = std::collections::BTreeSet::new();
         for (count, few) in [(1, 1), (20, 1), (2047, 1), (2048, 2), (12_801, 12)] {
-            let shares = dealer.deal(count, &store.table(), random).expect("dealt");
+            let shares = placer.assign(count, &store.table(), random).expect("dealt");
             assert_eq!(shares.len(), few, "{count}");
             let mut dealt: Vec<usize> = Vec::new();
             for share in &shares {
@@ -315,8 +315,8 @@ fn rows_go_whole_to_few_segments_that_are_long_on_every_member() {
             }
             dealt.sort_unstable();
             assert_eq!(dealt, (0..count).collect::<Vec<_>>());
-            dealer.settle();
-            let open = dealer.ledger.for_commit(&dealer.serials).open_segments;
+            placer.confirm();
+            let open = placer.ledger.for_commit(&placer.serials).open_segments;
             let table = store.table();
             let is_open =
                 |open: &crate::catalog::OpenSegment| table.can_append(open.segment.copyset());
@@ -334,19 +334,19 @@ fn a_copyset_of_both_kinds_gets_rows_in_one_put_or_in_parts() {
     let erasure = Erasure::new(2, 1);
     let store = store_of(&simulation, 3, 1, 1, erasure);
     let layout = Layout::new(erasure);
-    let mut dealer = dealer_of(&simulation, &store, 1, layout);
+    let mut placer = dealer_of(&simulation, &store, 1, layout);
     let source: Source = Arc::new(|index, slot| {
         slot.fill(index as u8);
         Ok([index as u8; 16])
     });
     for count in [1, 300, 1201] {
-        let placed = place(&store, &mut dealer, &*world.random, count, &source);
+        let placed = place(&store, &mut placer, &*world.random, count, &source);
         let placed = placed.expect("placed");
-        dealer.settle();
+        placer.confirm();
         assert!(
-            dealer
+            placer
                 .ledger
-                .for_commit(&dealer.serials)
+                .for_commit(&placer.serials)
                 .open_segments
                 .is_empty()
         );

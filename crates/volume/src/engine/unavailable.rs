@@ -25,16 +25,16 @@
 //! What will not pass is not waited for: what is damaged, or lacks on units that are
 //! there; nor is a hint that something will be read.
 //!
-//! Invariants: of requests that wait at most `trying_max` are being read, and one more for
-//! every [`TRY_BESIDE_AFTER`] in which none of those ended, so that units which hang do not
-//! get all threads of the pool; one that waits keeps no other from being answered; once [`Reader::end_waits`] was called nothing waits any more.
+//! Invariants: of requests that wait at most `retrying_max` are being read, and one more for
+//! every [`EXTRA_RETRY_AFTER`] in which none of those ended, so that units which hang do not
+//! get all threads of the pool; one that waits keeps no other from being answered; once [`Reader::fail_waiting`] was called nothing waits any more.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use base::{IoError, Token, VolumeId};
 
-use super::reader::{Parked, Reader, Waiting};
+use super::reader::{ParkedRequest, PendingRequest, Reader};
 use crate::scatter::ReadError;
 
 /// How long a request waits after it has failed, until it is tried again. As long as a
@@ -49,47 +49,47 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub const READS_WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// Of those that wait, so many are tried at once, until one succeeds.
-const TRYING_AT_FIRST: usize = 8;
+const RETRIES_MIN: usize = 8;
 
 /// If none was tried for so long, one more is, beside those: they may hang on a unit that
 /// the others do not need.
-const TRY_BESIDE_AFTER: Duration = Duration::from_secs(10);
+const EXTRA_RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// Why something was not read.
 #[derive(Debug, Clone)]
-pub struct Unread {
+pub struct ReadFailure {
     /// How the frontend is told.
     pub error: IoError,
     /// Whether the same may succeed later, although nobody repairs anything.
-    pub may_pass: bool,
+    pub is_transient: bool,
 }
 
-impl Unread {
+impl ReadFailure {
     /// A failure that stays.
-    pub fn for_good(error: IoError) -> Self {
+    pub fn permanent(error: IoError) -> Self {
         Self {
             error,
-            may_pass: false,
+            is_transient: false,
         }
     }
 }
 
-impl From<ReadError> for Unread {
+impl From<ReadError> for ReadFailure {
     fn from(error: ReadError) -> Self {
         let text = error.to_string();
         match error {
-            ReadError::Damaged { .. } => Self::for_good(IoError::Damaged(text)),
-            ReadError::Unavailable { may_pass, .. } => Self {
+            ReadError::Damaged { .. } => Self::permanent(IoError::Damaged(text)),
+            ReadError::Unavailable { is_transient, .. } => Self {
                 error: IoError::Unavailable(text),
-                may_pass,
+                is_transient,
             },
         }
     }
 }
 
 /// A request that waits.
-struct Waits {
-    request: Waiting,
+struct WaitingRead {
+    request: PendingRequest,
     /// When it was first asked for.
     since: Duration,
     /// When it is tried again.
@@ -98,88 +98,88 @@ struct Waits {
 }
 
 /// The requests that wait. See the module's head.
-pub struct Away {
+pub struct UnavailableReads {
     /// For the log.
     volume: Option<VolumeId>,
     /// In the order in which they are tried again.
-    queue: VecDeque<Waits>,
+    queue: VecDeque<WaitingRead>,
     /// How many more are being tried.
-    trying: usize,
+    retrying: usize,
     /// At most so many are, but for those that are tried beside them.
-    trying_max: usize,
+    retrying_max: usize,
     /// When the last one began to be.
-    tried_at: Duration,
+    retried_at: Duration,
     /// When to look who has waited too long.
-    look_at: Duration,
+    check_at: Duration,
     /// Why the last one failed; as long as any waits.
-    why: Option<IoError>,
+    last_error: Option<IoError>,
     /// Nothing is to wait any more.
-    is_over: bool,
+    is_closed: bool,
 }
 
-impl Away {
+impl UnavailableReads {
     /// Nothing waits yet.
     pub fn new(volume: Option<VolumeId>) -> Self {
         Self {
             volume,
             queue: VecDeque::new(),
-            trying: 0,
-            trying_max: TRYING_AT_FIRST,
-            tried_at: Duration::ZERO,
-            look_at: Duration::ZERO,
-            why: None,
-            is_over: false,
+            retrying: 0,
+            retrying_max: RETRIES_MIN,
+            retried_at: Duration::ZERO,
+            check_at: Duration::ZERO,
+            last_error: None,
+            is_closed: false,
         }
     }
 
     /// How many requests wait, those included that are being tried.
     pub fn count(&self) -> usize {
-        self.queue.len() + self.trying
+        self.queue.len() + self.retrying
     }
 
     /// Why they do.
     pub fn error(&self) -> Option<&IoError> {
-        self.why.as_ref()
+        self.last_error.as_ref()
     }
 
     /// Everything that nobody will read any more.
     pub fn drain(&mut self) -> impl Iterator<Item = Token> + '_ {
-        self.is_over = true;
-        self.trying = 0;
-        self.why = None;
+        self.is_closed = true;
+        self.retrying = 0;
+        self.last_error = None;
         let waits = self.queue.drain(..);
         waits.filter_map(|waits| waits.request.token())
     }
 
     /// A request that has waited is being read.
-    pub fn begins(&mut self) {
-        self.trying += 1;
+    pub fn retry_started(&mut self) {
+        self.retrying += 1;
     }
 
     /// That has ended. If it went well, others are likely to, and twice as many may try.
-    pub fn ends(&mut self, has_failed: bool) {
-        self.trying -= 1;
-        self.trying_max = match has_failed {
-            true => TRYING_AT_FIRST,
-            false => self.trying_max.saturating_mul(2),
+    pub fn retry_ended(&mut self, has_failed: bool) {
+        self.retrying -= 1;
+        self.retrying_max = match has_failed {
+            true => RETRIES_MIN,
+            false => self.retrying_max.saturating_mul(2),
         };
     }
 
-    fn push(&mut self, waits: Waits) {
-        if self.why.is_none() {
+    fn push(&mut self, waits: WaitingRead) {
+        if self.last_error.is_none() {
             tracing::warn!(
                 volume = self.volume.map(tracing::field::display), error = %waits.error,
                 "reads wait for units that are away"
             );
         }
-        self.why = Some(waits.error.clone());
+        self.last_error = Some(waits.error.clone());
         self.queue.push_back(waits);
     }
 
     /// Says so if nothing waits any more.
-    fn look_whether_over(&mut self) {
-        if self.count() == 0 && self.why.take().is_some() {
-            self.trying_max = TRYING_AT_FIRST;
+    fn report_recovery(&mut self) {
+        if self.count() == 0 && self.last_error.take().is_some() {
+            self.retrying_max = RETRIES_MIN;
             tracing::info!(
                 volume = self.volume.map(tracing::field::display),
                 "no read waits any more"
@@ -188,11 +188,11 @@ impl Away {
     }
 
     /// Takes out who has waited too long.
-    fn take_overdue(&mut self, now: Duration) -> Vec<Waits> {
-        if now < self.look_at {
+    fn take_overdue(&mut self, now: Duration) -> Vec<WaitingRead> {
+        if now < self.check_at {
             return Vec::new();
         }
-        self.look_at = now + RETRY_AFTER;
+        self.check_at = now + RETRY_AFTER;
         let waiting = std::mem::take(&mut self.queue);
         let (overdue, waiting) = waiting
             .into_iter()
@@ -204,35 +204,38 @@ impl Away {
     /// When the first of them may be tried.
     fn due_at(&self) -> Option<Duration> {
         let again = self.queue.front()?.again;
-        Some(match self.trying < self.trying_max {
+        Some(match self.retrying < self.retrying_max {
             true => again,
-            false => again.max(self.tried_at + TRY_BESIDE_AFTER),
+            false => again.max(self.retried_at + EXTRA_RETRY_AFTER),
         })
     }
 
     /// Takes out who may be tried now.
-    fn take_due(&mut self, now: Duration) -> Option<Waits> {
+    fn take_due(&mut self, now: Duration) -> Option<WaitingRead> {
         self.due_at().filter(|at| *at <= now)?;
-        self.tried_at = now;
+        self.retried_at = now;
         self.queue.pop_front()
     }
 }
 
 impl Reader {
     /// Whether a request whose reading has failed so is to wait.
-    pub fn may_wait(&self, parked: &Parked, unread: &Unread) -> bool {
+    pub fn can_wait(&self, parked: &ParkedRequest, unread: &ReadFailure) -> bool {
         let is_hint = parked.waiting.is_hint();
         let now = self.fetcher.clock.monotonic();
-        unread.may_pass && !is_hint && !self.away.is_over && now < parked.since() + READS_WAIT_MAX
+        unread.is_transient
+            && !is_hint
+            && !self.unavailable.is_closed
+            && now < parked.since() + READS_WAIT_MAX
     }
 
     /// A request whose reading has failed waits, or is answered.
-    pub fn wait_or_fail(&mut self, parked: Parked, unread: Unread) {
-        if !self.may_wait(&parked, &unread) {
+    pub fn wait_or_fail(&mut self, parked: ParkedRequest, unread: ReadFailure) {
+        if !self.can_wait(&parked, &unread) {
             return self.fail(&parked.waiting, unread.error);
         }
         let (since, error) = (parked.since(), unread.error);
-        self.away.push(Waits {
+        self.unavailable.push(WaitingRead {
             request: parked.waiting,
             since,
             again: self.fetcher.clock.monotonic() + RETRY_AFTER,
@@ -241,30 +244,30 @@ impl Reader {
     }
 
     /// Tries what waits, as far as its time has come.
-    pub fn try_again(&mut self) {
-        if self.away.why.is_none() {
+    pub fn retry_unavailable(&mut self) {
+        if self.unavailable.last_error.is_none() {
             return;
         }
         let now = self.fetcher.clock.monotonic();
-        for waits in self.away.take_overdue(now) {
+        for waits in self.unavailable.take_overdue(now) {
             self.fail(&waits.request, waits.error);
         }
-        while let Some(waits) = self.away.take_due(now) {
+        while let Some(waits) = self.unavailable.take_due(now) {
             self.resume(waits.request, 0, Some(waits.since));
         }
-        self.away.look_whether_over();
+        self.unavailable.report_recovery();
     }
 
-    /// How soon [`Reader::try_again`] is to be called although nothing happened.
-    pub fn away_timer(&self) -> Option<Duration> {
-        let at = self.away.due_at()?.min(self.away.look_at);
+    /// How soon [`Reader::retry_unavailable`] is to be called although nothing happened.
+    pub fn retry_timer(&self) -> Option<Duration> {
+        let at = self.unavailable.due_at()?.min(self.unavailable.check_at);
         Some(at.saturating_sub(self.fetcher.clock.monotonic()))
     }
 
     /// What waits fails, and from here on what would wait fails, too.
-    pub fn end_waits(&mut self) {
-        self.away.is_over = true;
-        for waits in std::mem::take(&mut self.away.queue) {
+    pub fn fail_waiting(&mut self) {
+        self.unavailable.is_closed = true;
+        for waits in std::mem::take(&mut self.unavailable.queue) {
             self.fail(&waits.request, waits.error);
         }
     }

@@ -4,8 +4,8 @@ use base::{SegmentId, with_causes};
 use unit::UnitError;
 
 use super::copy::CopyError;
-use super::found::{Found, Stopped};
 use super::pass::{Looked, Pass};
+use super::report::{Found, Stopped};
 use crate::catalog::MemberState;
 
 /// So many things that are in the way are told.

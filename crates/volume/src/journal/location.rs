@@ -26,7 +26,7 @@ use crate::catalog::Lease;
 
 /// Where a volume's journal is to be, and where the one before it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JournalPlace {
+pub struct JournalLocation {
     /// Its file. The folder must be there.
     pub path: PathBuf,
     /// What the last lease left, if this one goes on with it; it may be the
@@ -47,7 +47,7 @@ pub struct SharedFolder {
     pub id: JournalFolderId,
 }
 
-impl JournalPlace {
+impl JournalLocation {
     /// Where the journal of `lease` lies: in the shared folder, if there is
     /// one, else at `own`, where the host has it for itself. A host that was
     /// given a shared folder since takes along what it has there.
@@ -182,8 +182,8 @@ mod tests {
                 None,
             ),
         ] {
-            let place = JournalPlace::of(&lease, own, shared);
-            let expected = JournalPlace {
+            let place = JournalLocation::of(&lease, own, shared);
+            let expected = JournalLocation {
                 path,
                 former,
                 folder: shared.map(|shared| shared.id),

@@ -1,7 +1,7 @@
 //! Dealing blocks over open segments.
 //!
 //! Which copysets are open and which block goes where is chosen at random from
-//! the world's randomness. A dealer belongs to one job at a time; it decides
+//! the world's randomness. A placer belongs to one job at a time; it decides
 //! and never writes.
 
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base::{CopysetId, SegmentId, UnitId, VolumeId};
 use world::Random;
 
-use super::candidates::{best_copysets, may_take, takers};
+use super::candidates::{best_copysets, could_take_writes, writable_members};
 use super::layout::Layout;
-use super::ledger::{Dealt, Ledger};
+use super::ledger::{Ledger, PlacementSummary};
 use super::progress::Progress;
 use super::store::Table;
 use crate::catalog::copysets::shuffle;
@@ -26,7 +26,7 @@ const SERIALS_AT_ONCE: u32 = 64;
 /// are shorter, in bytes: a store takes nearly as long for less.
 const WHOLE_BYTES_MIN: usize = 1 << 20;
 
-/// The segment serials of a lease, shared by its dealers.
+/// The segment serials of a lease, shared by its placers.
 pub struct Serials {
     catalog: Arc<dyn Catalog>,
     volume: VolumeId,
@@ -67,9 +67,9 @@ impl Serials {
     }
 }
 
-/// What a dealer deals.
+/// What a placer deals.
 #[derive(Debug, Clone, Copy)]
-pub struct DealerConfig {
+pub struct PlacerConfig {
     /// Size of a slot in bytes.
     pub slot_bytes: u32,
     /// Slots in a full segment.
@@ -105,7 +105,7 @@ pub struct Share {
 }
 
 #[derive(Debug)]
-struct Growing {
+struct GrowingSegment {
     segment: SegmentId,
     next: u32,
     /// The members that took writes when it was begun. With others it is not gone
@@ -114,22 +114,22 @@ struct Growing {
 }
 
 /// Keeps segments open and deals blocks to them.
-pub struct Dealer {
-    config: DealerConfig,
+pub struct Placer {
+    config: PlacerConfig,
     serials: Arc<Serials>,
     ledger: Arc<Ledger>,
     progress: Arc<Progress>,
-    open: Vec<Growing>,
+    open: Vec<GrowingSegment>,
     /// Segments dealt to since the last settlement.
     touched: BTreeMap<SegmentId, Touched>,
     /// Segments given up since then although part of them will be committed.
     abandoned: BTreeMap<SegmentId, Abandoned>,
     /// How all that was dealt.
-    dealt: Dealt,
+    dealt: PlacementSummary,
 }
 
 /// What a deal may choose from.
-struct Among<'a> {
+struct Choices<'a> {
     candidates: &'a [CopysetId],
     table: &'a Table,
     random: &'a dyn Random,
@@ -155,25 +155,25 @@ struct Abandoned {
 
 /// Nothing can be dealt.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum DealError {
+pub enum AssignError {
     /// No copyset of the size has a unit that takes writes.
-    #[error("{}", match are_away {
+    #[error("{}", match is_transient {
         true => "the storage units that would take writes are away",
         false => "no storage unit takes writes",
     })]
     NoUnit {
         /// One would, if those that are not there or fail were well again.
-        are_away: bool,
+        is_transient: bool,
     },
     /// The catalog gave no serials.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
 }
 
-impl Dealer {
-    /// A dealer with no segment open.
+impl Placer {
+    /// A placer with no segment open.
     pub fn new(
-        config: DealerConfig,
+        config: PlacerConfig,
         serials: Arc<Serials>,
         ledger: Arc<Ledger>,
         progress: Arc<Progress>,
@@ -186,13 +186,13 @@ impl Dealer {
             open: Vec::new(),
             touched: BTreeMap::new(),
             abandoned: BTreeMap::new(),
-            dealt: Dealt::default(),
+            dealt: PlacementSummary::default(),
         }
     }
 
     /// What it deals.
     #[must_use]
-    pub fn config(&self) -> &DealerConfig {
+    pub fn config(&self) -> &PlacerConfig {
         &self.config
     }
 
@@ -207,42 +207,42 @@ impl Dealer {
     /// whole segment, one is dealt to once ([`Table::can_append`]).
     ///
     /// # Errors
-    /// [`DealError`].
-    pub fn deal(
+    /// [`AssignError`].
+    pub fn assign(
         &mut self,
         count: usize,
         table: &Table,
         random: &dyn Random,
-    ) -> Result<Vec<Share>, DealError> {
+    ) -> Result<Vec<Share>, AssignError> {
         let candidates = best_copysets(table, self.config.replicas, self.config.layout);
         if candidates.is_empty() {
-            let are_away = may_take(table, self.config.replicas, self.config.layout);
-            return Err(DealError::NoUnit { are_away });
+            let is_transient = could_take_writes(table, self.config.replicas, self.config.layout);
+            return Err(AssignError::NoUnit { is_transient });
         }
-        self.dealt.add(Dealt {
+        self.dealt.add(PlacementSummary {
             degraded: Vec::new(),
             joined: Some((table.joined(), table.joined())),
         });
         self.close_unless(|growing| {
             let copyset = growing.segment.copyset();
-            candidates.contains(&copyset) && takers(table, copyset) == growing.units
+            candidates.contains(&copyset) && writable_members(table, copyset) == growing.units
         });
         let is_whole = |id: &CopysetId| !table.can_append(*id);
         let mut dealing = Vec::new();
-        let among = Among {
+        let among = Choices {
             candidates: &candidates,
             table,
             random,
         };
         let dealt = if candidates.iter().any(is_whole) {
-            self.choose_few(count, &among, &mut dealing)
-                .and_then(|()| self.deal_among(&mut dealing, count, false, &among))
+            self.choose_for_whole_segments(count, &among, &mut dealing)
+                .and_then(|()| self.assign_among(&mut dealing, count, false, &among))
         } else {
             dealing.append(&mut self.open);
             let rows = count.div_ceil(self.config.layout.row_slots() as usize);
             let width = self.config.width.clamp(1, candidates.len());
             self.open_up_to(width.min(rows.max(1)), &among, &mut dealing)
-                .and_then(|()| self.deal_among(&mut dealing, count, true, &among))
+                .and_then(|()| self.assign_among(&mut dealing, count, true, &among))
         };
         for growing in dealing {
             if growing.next == 0 || !is_whole(&growing.segment.copyset()) {
@@ -257,17 +257,17 @@ impl Dealer {
     /// Chooses copysets at random for a deal of which some part is put as whole
     /// segments: as few as there can be, so that these are long. All lie on
     /// random units all the same, since every deal chooses anew.
-    fn choose_few(
+    fn choose_for_whole_segments(
         &mut self,
         count: usize,
-        among: &Among<'_>,
-        dealing: &mut Vec<Growing>,
-    ) -> Result<(), DealError> {
+        among: &Choices<'_>,
+        dealing: &mut Vec<GrowingSegment>,
+    ) -> Result<(), AssignError> {
         let wanted = segments_wanted(&self.config, count);
         let mut order = among.candidates.to_vec();
         shuffle(&mut order, among.random);
         for copyset in order.iter().cycle().take(wanted) {
-            let is_its = |growing: &Growing| growing.segment.copyset() == *copyset;
+            let is_its = |growing: &GrowingSegment| growing.segment.copyset() == *copyset;
             match self.open.iter().position(is_its) {
                 Some(place) => dealing.push(self.open.swap_remove(place)),
                 None => dealing.push(self.begin(*copyset, among.table)?),
@@ -280,9 +280,9 @@ impl Dealer {
     fn open_up_to(
         &mut self,
         width: usize,
-        among: &Among<'_>,
-        dealing: &mut Vec<Growing>,
-    ) -> Result<(), DealError> {
+        among: &Choices<'_>,
+        dealing: &mut Vec<GrowingSegment>,
+    ) -> Result<(), AssignError> {
         while dealing.len() < width {
             let another = self.open_another(among, dealing)?;
             dealing.push(another);
@@ -292,13 +292,13 @@ impl Dealer {
 
     /// Deals rows among `dealing`. What fills up is followed by another one if all
     /// `are_followed`; else only where nothing else is left.
-    fn deal_among(
+    fn assign_among(
         &mut self,
-        dealing: &mut Vec<Growing>,
+        dealing: &mut Vec<GrowingSegment>,
         count: usize,
         are_followed: bool,
-        among: &Among<'_>,
-    ) -> Result<Vec<Share>, DealError> {
+        among: &Choices<'_>,
+    ) -> Result<Vec<Share>, AssignError> {
         let random = among.random;
         let row_slots = self.config.layout.row_slots();
         let rows = count.div_ceil(row_slots as usize);
@@ -348,9 +348,9 @@ impl Dealer {
 
     fn open_another(
         &mut self,
-        among: &Among<'_>,
-        dealing: &[Growing],
-    ) -> Result<Growing, DealError> {
+        among: &Choices<'_>,
+        dealing: &[GrowingSegment],
+    ) -> Result<GrowingSegment, AssignError> {
         let candidates = among.candidates;
         let is_unused = |id: &CopysetId| {
             dealing
@@ -368,27 +368,27 @@ impl Dealer {
     }
 
     /// Begins a segment.
-    fn begin(&self, copyset: CopysetId, table: &Table) -> Result<Growing, DealError> {
+    fn begin(&self, copyset: CopysetId, table: &Table) -> Result<GrowingSegment, AssignError> {
         let segment = self.ledger.begin(|| {
             let serial = self.serials.take()?;
             SegmentId::new(copyset, serial).ok_or_else(|| CatalogError::Refused {
                 reason: "all 2^36 segment serials have been used".to_owned(),
             })
         })?;
-        Ok(Growing {
+        Ok(GrowingSegment {
             segment,
             next: 0,
-            units: takers(table, copyset),
+            units: writable_members(table, copyset),
         })
     }
 
     /// Goes on with those open segments only for which `goes_on` holds.
-    fn close_unless(&mut self, goes_on: impl Fn(&Growing) -> bool) {
+    fn close_unless(&mut self, goes_on: impl Fn(&GrowingSegment) -> bool) {
         let (open, closed) = std::mem::take(&mut self.open)
             .into_iter()
             .partition(goes_on);
         self.open = open;
-        for Growing { segment, next, .. } in closed {
+        for GrowingSegment { segment, next, .. } in closed {
             if let Some(touched) = self.touched.get_mut(&segment) {
                 // Its settlement closes it.
                 touched.is_full = true;
@@ -400,7 +400,7 @@ impl Dealer {
 
     /// Part of what was dealt was put on fewer units than it should be: nothing
     /// more is dealt to that segment, so that what it has can be copied.
-    pub fn note_degraded(&mut self, degraded: DegradedShare) {
+    pub fn record_degraded(&mut self, degraded: DegradedShare) {
         self.close(degraded.segment);
         self.dealt.degraded.push(degraded);
     }
@@ -425,8 +425,8 @@ impl Dealer {
     /// A put into `segment` has failed that may be carried out later: until a newer
     /// lease has swept it, after which no unit takes it any more, it may hold more than
     /// was freed.
-    pub fn may_come_late(&self, segment: SegmentId) {
-        self.ledger.may_come_late(segment);
+    pub fn mark_unresolved(&self, segment: SegmentId) {
+        self.ledger.mark_unresolved(segment);
     }
 
     /// Nothing more is dealt to `segment`, which is good as far as it goes, and has no
@@ -441,10 +441,10 @@ impl Dealer {
     /// Nothing that was dealt since the last settlement will be committed.
     /// Returns where it lies, as far as it was put: segments, and from which
     /// slot to which.
-    pub fn give_up(&mut self) -> Vec<(SegmentId, Range<u32>)> {
+    pub fn take_unconfirmed(&mut self) -> Vec<(SegmentId, Range<u32>)> {
         let touched = std::mem::take(&mut self.touched);
         let abandoned = std::mem::take(&mut self.abandoned);
-        self.dealt = Dealt::default();
+        self.dealt = PlacementSummary::default();
         self.open
             .retain(|growing| !touched.contains_key(&growing.segment));
         let abandoned = abandoned
@@ -458,13 +458,13 @@ impl Dealer {
             .collect()
     }
 
-    /// What [`Dealer::give_up`] said of `segment` has been freed.
+    /// What [`Placer::take_unconfirmed`] said of `segment` has been freed.
     pub fn forget(&self, segment: SegmentId) {
         self.ledger.closed(segment);
     }
 
     /// Everything dealt so far is in the version about to be committed.
-    pub fn settle(&mut self) {
+    pub fn confirm(&mut self) {
         for (segment, Touched { end, is_full }) in std::mem::take(&mut self.touched) {
             self.ledger.committed(segment, end, end, is_full);
         }
@@ -475,7 +475,7 @@ impl Dealer {
     }
 
     /// Goes on with no segment: what was settled last will not be committed.
-    pub fn begin_anew(&mut self) {
+    pub fn close_segments(&mut self) {
         self.close_unless(|_| false);
     }
 }
@@ -483,7 +483,7 @@ impl Dealer {
 /// Over how many segments a deal of `count` items goes, some of which are put
 /// whole: so that each has [`WHOLE_BYTES_MIN`] on every member if there is that much,
 /// on no more copysets than the width, but on so many that hardly one fills up.
-fn segments_wanted(config: &DealerConfig, count: usize) -> usize {
+fn segments_wanted(config: &PlacerConfig, count: usize) -> usize {
     let row_slots = config.layout.row_slots() as usize;
     let slots_min = (WHOLE_BYTES_MIN / config.slot_bytes as usize).max(1) * row_slots;
     // Chance deals more to some: at 15 of 16 on average few of them are full.

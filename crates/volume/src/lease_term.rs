@@ -42,10 +42,10 @@ struct Shared {
 
 /// How a lease stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    Holds,
+pub(crate) enum LeaseStatus {
+    Held,
     /// Its end has passed. It may still be renewed.
-    RunOut,
+    Expired,
     /// Somebody else has the volume.
     Lost,
 }
@@ -113,17 +113,17 @@ impl LeaseTerm {
     /// Whether something may be acknowledged now.
     #[must_use]
     pub fn holds(&self, clock: &dyn Clock) -> bool {
-        self.standing(clock) == Standing::Holds
+        self.status(clock) == LeaseStatus::Held
     }
 
     /// How the lease stands. Asks the clock only if it can end.
     #[inline]
-    pub(crate) fn standing(&self, clock: &dyn Clock) -> Standing {
+    pub(crate) fn status(&self, clock: &dyn Clock) -> LeaseStatus {
         match self.0.ends_ns.load(Ordering::SeqCst) {
-            UNLIMITED => Standing::Holds,
-            LOST => Standing::Lost,
-            ends_ns if nanos(clock.monotonic()) < ends_ns => Standing::Holds,
-            _ => Standing::RunOut,
+            UNLIMITED => LeaseStatus::Held,
+            LOST => LeaseStatus::Lost,
+            ends_ns if nanos(clock.monotonic()) < ends_ns => LeaseStatus::Held,
+            _ => LeaseStatus::Expired,
         }
     }
 }
@@ -140,8 +140,8 @@ mod tests {
 
     use super::*;
 
-    fn standing(term: &LeaseTerm, clock: &SimulatedClock) -> Standing {
-        term.standing(clock)
+    fn standing(term: &LeaseTerm, clock: &SimulatedClock) -> LeaseStatus {
+        term.status(clock)
     }
 
     #[test]
@@ -150,11 +150,11 @@ mod tests {
         let ends = clock.monotonic() + Duration::from_secs(8);
         let term = LeaseTerm::until(ends);
         clock.advance(Duration::from_secs(8) - Duration::from_nanos(1));
-        assert_eq!(standing(&term, &clock), Standing::Holds);
+        assert_eq!(standing(&term, &clock), LeaseStatus::Held);
         clock.advance(Duration::from_nanos(1));
-        assert_eq!(standing(&term, &clock), Standing::RunOut);
+        assert_eq!(standing(&term, &clock), LeaseStatus::Expired);
         term.renew(ends + Duration::from_secs(2));
-        assert_eq!(standing(&term, &clock), Standing::Holds);
+        assert_eq!(standing(&term, &clock), LeaseStatus::Held);
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
         let clock = SimulatedClock::default();
         let term = LeaseTerm::until(clock.monotonic() + Duration::from_secs(8));
         term.renew(clock.monotonic());
-        assert_eq!(standing(&term, &clock), Standing::Holds);
+        assert_eq!(standing(&term, &clock), LeaseStatus::Held);
     }
 
     #[test]
@@ -171,10 +171,10 @@ mod tests {
         let term = LeaseTerm::unlimited();
         term.renew(Duration::ZERO);
         clock.advance(Duration::from_secs(1 << 30));
-        assert_eq!(standing(&term, &clock), Standing::Holds);
+        assert_eq!(standing(&term, &clock), LeaseStatus::Held);
         term.lose();
         term.renew(Duration::MAX);
-        assert_eq!(standing(&term, &clock), Standing::Lost);
+        assert_eq!(standing(&term, &clock), LeaseStatus::Lost);
     }
 
     #[test]

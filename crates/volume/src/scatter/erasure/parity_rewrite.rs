@@ -4,8 +4,8 @@ use base::{SegmentId, Slot};
 use unit::{Replacement, SlotRun, Tag, Unit as _, UnitError};
 
 use super::code::encode;
-use super::give_back::stat_of;
 use super::masks::Masks;
+use super::reclaim::stat_of;
 use crate::catalog::Erasure;
 use crate::scatter::Member;
 
@@ -13,7 +13,7 @@ use crate::scatter::Member;
 const ROWS_AT_ONCE: u32 = 128;
 
 /// A parity member's part of a segment, made anew.
-pub(super) struct Anew<'a> {
+pub(super) struct ParityRewrite<'a> {
     pub(super) of_data: &'a [&'a Member],
     pub(super) member: &'a Member,
     pub(super) erasure: Erasure,
@@ -22,7 +22,7 @@ pub(super) struct Anew<'a> {
     pub(super) slot_bytes: u32,
 }
 
-impl Anew<'_> {
+impl ParityRewrite<'_> {
     /// Puts it in the place of `generation`, whose masks are `before`. A row whose
     /// slots do not give the parity that is there keeps that, and its mask in
     /// `after`: some member is wrong about it, and what would come of its slots
@@ -51,7 +51,7 @@ impl Anew<'_> {
                     continue;
                 };
                 let masks = (before.of(number), after.of(number));
-                let mut made = self.made_anew(&columns, row as usize, masks, &found);
+                let mut made = self.remade(&columns, row as usize, masks, &found);
                 if made.is_none() {
                     // Perhaps something was only read wrong.
                     let columns = self.columns(number, 1, before)?;
@@ -60,7 +60,7 @@ impl Anew<'_> {
                         .pop()
                         .flatten()
                         .unwrap_or(found);
-                    made = self.made_anew(&columns, 0, masks, &found);
+                    made = self.remade(&columns, 0, masks, &found);
                 }
                 if made.is_none() {
                     after.set(number, masks.0);
@@ -88,7 +88,7 @@ impl Anew<'_> {
 
     /// The parity of one row with the second of two masks, if what is `found` is that
     /// with the first.
-    fn made_anew(
+    fn remade(
         &self,
         columns: &[Column],
         row: usize,

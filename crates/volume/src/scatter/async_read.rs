@@ -43,15 +43,15 @@ struct State {
 /// from the cache, if that has it at hand, or from the copy whose unit is said to be best.
 /// `done` is told, on any thread: of
 /// those that it does not get, other copies may be asked by the reading that
-/// waits. None is read from the units to `avoid`. `false` if nothing was begun, and
+/// waits. None is read from the units to `exclude`. `false` if nothing was begun, and
 /// nobody is told: so if some have to be waited for in the cache's file.
-pub fn read_pieces_later(
+pub fn start_read_pieces(
     view: Option<&CacheView>,
     store: &Store,
     keyring: &Arc<Keyring>,
     slot_bytes: u32,
     pieces: Vec<Piece>,
-    avoid: &[UnitId],
+    exclude: &[UnitId],
     done: impl FnOnce(Option<Vec<u8>>) + Send + 'static,
 ) -> bool {
     let Some(at_hand) = AtHand::of(view, keyring, slot_bytes, &pieces) else {
@@ -93,7 +93,7 @@ pub fn read_pieces_later(
         } = run;
         let told = Arc::clone(&reading);
         let read = move |read: Result<ReadSlots<'_>, UnitError>| told.end(&pieces, read.ok());
-        if store.read_later(&table, (place, slots), slot_bytes, avoid, Box::new(read)) {
+        if store.start_read(&table, (place, slots), slot_bytes, exclude, Box::new(read)) {
             is_begun = true;
         } else if is_begun {
             reading.end(&[], None);

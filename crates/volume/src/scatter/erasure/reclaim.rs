@@ -23,24 +23,24 @@ use crate::catalog::{Erasure, MemberState};
 use base::{SegmentId, Slot};
 use unit::{SegmentStat, SlotRun, Tag, Unit as _, UnitError};
 
-use super::anew::Anew;
 use super::code::{Mask, add, recipe};
 use super::masks::Masks;
+use super::parity_rewrite::ParityRewrite;
 use crate::scatter::Member;
 use crate::scatter::layout::Layout;
 
 /// Of so many slots that are left one has to be dead.
 const DEAD_ONE_IN: usize = 2;
 
-/// As [`give_back_if`], where these are known to be all members.
+/// As [`reclaim_if`], where these are known to be all members.
 #[cfg(test)]
-pub fn give_back(
+pub fn reclaim(
     members: &[Member],
     erasure: Erasure,
     segment: SegmentId,
     dead: &[Slot],
 ) -> Result<bool, UnitError> {
-    give_back_if(members, erasure, segment, dead, || true)
+    reclaim_if(members, erasure, segment, dead, || true)
 }
 
 /// Gives back what is dead of a segment to which nothing is appended any more, if it
@@ -54,7 +54,7 @@ pub fn give_back(
 /// # Errors
 /// The first unit that could not; then it is to be done again. Doing it twice is no
 /// error.
-pub fn give_back_if(
+pub fn reclaim_if(
     members: &[Member],
     erasure: Erasure,
     segment: SegmentId,
@@ -348,7 +348,7 @@ impl<'a> Set<'a> {
             if after == *masks {
                 continue;
             }
-            let made = Anew {
+            let made = ParityRewrite {
                 of_data: self.of_data(),
                 member,
                 erasure: self.erasure,

@@ -12,7 +12,7 @@ use super::DataKey;
 
 /// A letter, as it may lie anywhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Letter {
+pub struct SealedReport {
     /// What its key is made of, besides the data key.
     pub salt: [u8; 32],
     /// What it says, sealed, and 16 bytes of tag.
@@ -22,9 +22,9 @@ pub struct Letter {
 /// It is of another volume, about something else, or was altered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it does not open with the volume's key: it is another's, or was altered")]
-pub struct NoLetter;
+pub struct BadSealedReport;
 
-impl Letter {
+impl SealedReport {
     /// Seals what is to be said about something of a lineage whose data key this is.
     #[must_use]
     pub fn seal(
@@ -44,22 +44,22 @@ impl Letter {
     /// What it says.
     ///
     /// # Errors
-    /// [`NoLetter`].
+    /// [`BadSealedReport`].
     pub fn open(
         mut self,
         (lineage, key): (Lineage, &DataKey),
         about: &str,
-    ) -> Result<Vec<u8>, NoLetter> {
+    ) -> Result<Vec<u8>, BadSealedReport> {
         let aead = aead(key, &self.salt);
         let opened = aead.open_in_place(nonce(), associated(lineage, about), &mut self.sealed);
-        let length = opened.map_err(|_| NoLetter)?.len();
+        let length = opened.map_err(|_| BadSealedReport)?.len();
         self.sealed.truncate(length);
         Ok(self.sealed)
     }
 }
 
 fn aead(key: &DataKey, salt: &[u8; 32]) -> LessSafeKey {
-    let own = key.of_letter(salt);
+    let own = key.of_report(salt);
     let unbound = UnboundKey::new(&AES_256_GCM, own.bytes()).expect("it has 32 bytes");
     LessSafeKey::new(unbound)
 }
@@ -85,8 +85,8 @@ mod tests {
         let lineage = Lineage::from_u128(5);
         let key = DataKey::generate(&random);
         let text = b"/etc/passwd".to_vec();
-        let letter = Letter::seal((lineage, &key), "audit-1", text.clone(), &random);
-        let open = |letter: &Letter, own, about| letter.clone().open(own, about);
+        let letter = SealedReport::seal((lineage, &key), "audit-1", text.clone(), &random);
+        let open = |letter: &SealedReport, own, about| letter.clone().open(own, about);
         assert_eq!(open(&letter, (lineage, &key), "audit-1"), Ok(text.clone()));
         let has = |part: &[u8]| letter.sealed.windows(part.len()).any(|at| at == part);
         assert!(!has(b"passwd"));
@@ -97,17 +97,23 @@ mod tests {
             ((other, &key), "audit-1"),
             ((lineage, &key), "audit-2"),
         ] {
-            assert_eq!(open(&letter, own, about), Err(NoLetter));
+            assert_eq!(open(&letter, own, about), Err(BadSealedReport));
         }
         for at in 0..letter.sealed.len() {
             let mut altered = letter.clone();
             altered.sealed[at] ^= 1;
-            assert_eq!(open(&altered, (lineage, &key), "audit-1"), Err(NoLetter));
+            assert_eq!(
+                open(&altered, (lineage, &key), "audit-1"),
+                Err(BadSealedReport)
+            );
         }
         let mut altered = letter.clone();
         altered.salt[0] ^= 1;
-        assert_eq!(open(&altered, (lineage, &key), "audit-1"), Err(NoLetter));
-        let again = Letter::seal((lineage, &key), "audit-1", text, &random);
+        assert_eq!(
+            open(&altered, (lineage, &key), "audit-1"),
+            Err(BadSealedReport)
+        );
+        let again = SealedReport::seal((lineage, &key), "audit-1", text, &random);
         assert_ne!(again.salt, letter.salt, "each has a key of its own");
     }
 }

@@ -64,7 +64,7 @@ impl Volume {
         if self.env.view.is_some() && !gone.is_empty() {
             let volume = Arc::downgrade(&self.env);
             let pool = &self.env.world.pool;
-            pool.run(Box::new(move || let_go(&volume, gone)));
+            pool.run(Box::new(move || release_removed(&volume, gone)));
         }
         if !self.env.scan.is_done() {
             self.start_scan();
@@ -133,7 +133,7 @@ fn look(volume: &Weak<Env>, mut left: Left, number: u64) {
 }
 
 /// None is protected of pages that are not of the map any more, and all below them.
-fn let_go(volume: &Weak<Env>, mut gone: Left) {
+fn release_removed(volume: &Weak<Env>, mut gone: Left) {
     let Some(env) = volume.upgrade() else { return };
     let Some(view) = &env.view else { return };
     let mut above = Vec::new();
@@ -157,7 +157,7 @@ fn let_go(volume: &Weak<Env>, mut gone: Left) {
     }
     if !gone.is_empty() {
         let (volume, pool) = (volume.clone(), &env.world.pool);
-        pool.run(Box::new(move || let_go(&volume, gone)));
+        pool.run(Box::new(move || release_removed(&volume, gone)));
     }
 }
 
