@@ -5,7 +5,7 @@ use chain_policy::{FilterKind, Policy};
 
 use crate::images::luks_header as luks_image;
 
-pub use chain::luks::fuzz::fuzz_header as luks_header;
+pub use luks::fuzz::fuzz_header as luks_header;
 
 /// One of cryptsetup's, and what of it is made into which copy.
 pub fn luks_header_seeds() -> Vec<Vec<u8>> {
