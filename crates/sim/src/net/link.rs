@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use base::ClusterId;
 use parking_lot::Mutex;
-use unit::remote::{Conversation, Done, Greeted, Pauses, Reply};
-use unit::wire::{Request, Verb};
+use unit_remote::{Conversation, Done, Greeted, Pauses, Reply};
+use unit_wire::{Request, Verb};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Pool};
 
@@ -192,7 +192,7 @@ impl Link {
     /// Moves what was asked there, and answers back, until nobody waits.
     fn pump(&self) {
         // Whoever has it goes on with what was asked since.
-        let Ok(mut guard) = self.driver.try_lock() else {
+        let Some(mut guard) = self.driver.try_lock() else {
             return;
         };
         let driver = &mut *guard;
@@ -446,7 +446,7 @@ impl Link {
     }
 }
 
-impl unit::remote::Link for Link {
+impl unit_remote::Link for Link {
     fn ask(&self, request: &Request<'_>, done: Done) {
         self.params.capability_cache.renew();
         if let Some(why) = self.why_not() {

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use base::{ClusterId, UnitId};
 use parking_lot::Mutex;
-use unit::remote::RemoteUnit;
+use unit_remote::RemoteUnit;
 use world::simulated::{SimulatedClock, SimulatedDisk, SimulatedRandom};
 use world::{Clock, Millis, World};
 

@@ -86,6 +86,12 @@ impl JoinedRange {
 }
 
 impl PlacementSummary {
+    /// [`PlacementSummary::joined`]; a version without slots excludes no member.
+    #[must_use]
+    pub fn joined_or_max(&self) -> JoinedRange {
+        self.joined.unwrap_or(JoinedRange::of(u64::MAX))
+    }
+
     /// Adds the slots of `other`, which go into the same version.
     pub fn add(&mut self, other: Self) {
         self.degraded.extend(other.degraded);
@@ -214,7 +220,6 @@ impl Ledger {
             placement: self.uncommitted.lock().placement.clone(),
         }
     }
-
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SegmentId, u32>> {
         self.segments.lock()

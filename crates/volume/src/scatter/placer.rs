@@ -383,9 +383,7 @@ impl Placer {
 
     /// Closes the open segments for which `keep` is false.
     fn close_unless(&mut self, keep: impl Fn(&GrowingSegment) -> bool) {
-        let (open, closed) = std::mem::take(&mut self.open)
-            .into_iter()
-            .partition(keep);
+        let (open, closed) = std::mem::take(&mut self.open).into_iter().partition(keep);
         self.open = open;
         for GrowingSegment { segment, next, .. } in closed {
             if let Some(touched) = self.touched.get_mut(&segment) {
@@ -464,7 +462,8 @@ impl Placer {
         for (segment, Touched { end, is_full }) in std::mem::take(&mut self.touched) {
             self.ledger.committed(segment, end, end, is_full);
         }
-        self.ledger.add_placement(std::mem::take(&mut self.placement));
+        self.ledger
+            .add_placement(std::mem::take(&mut self.placement));
         for (segment, Abandoned { good, put }) in std::mem::take(&mut self.abandoned) {
             self.ledger.committed(segment, good, put, put == good);
         }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use base::{
     BlockIndex, BlockSize, ClusterId, CopysetId, Lineage, SegmentId, Slot, UnitId, VolumeId,
 };
-use unit::{FolderUnit, TrackedUnit, Unit as _};
+use unit::{TrackedUnit, Unit as _};
+use unit_folder::FolderUnit;
 use world::simulated::{Fault, SimulatedDisk, Simulation};
 
 use crate::catalog::{Catalog as _, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume};
@@ -160,7 +161,11 @@ impl Rig {
     /// Segments that are said to be on too few units.
     pub(crate) fn degraded(&self) -> BTreeSet<SegmentId> {
         let placement = self.ledger.for_commit(&self.serials).placement;
-        placement.degraded.iter().map(|share| share.segment).collect()
+        placement
+            .degraded
+            .iter()
+            .map(|share| share.segment)
+            .collect()
     }
 
     pub(crate) fn segments(&self) -> BTreeSet<SegmentId> {
