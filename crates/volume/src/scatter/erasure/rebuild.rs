@@ -1,6 +1,6 @@
-//! What a member that was lost should hold, from what the others do.
+//! [`rebuild`]: the content that a lost member should hold, from the other members'.
 //!
-//! Pure: whoever repairs reads the members, calls this, and puts what it says.
+//! Pure: the caller reads the members and writes the result.
 
 use crate::catalog::Erasure;
 use base::SegmentId;
@@ -9,20 +9,20 @@ use unit::Tag;
 use super::code::{Mask, add, encode, recipe, whole};
 use super::masks::Masks;
 
-/// A slot that a member holds, or does not.
+/// The state of a slot on a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeldSlot {
-    /// Its tag and content.
+    /// The slot's tag and content.
     There(Tag, Vec<u8>),
-    /// It was freed: parity leaves it out, or it is padding.
+    /// The slot was freed: no parity is made of it, or it is padding.
     Freed,
-    /// It cannot be read, or is not what was put.
+    /// The slot is unreadable or not what was written.
     Lost,
 }
 
 impl HeldSlot {
-    /// Whether it is what rows are filled up with: nothing that was sealed is zeroes,
-    /// and so is its tag.
+    /// Whether the slot is padding of a row: content and tag are zeroes, which no
+    /// sealed slot's are.
     #[must_use]
     pub fn is_padding(&self) -> bool {
         match self {
@@ -32,20 +32,19 @@ impl HeldSlot {
     }
 }
 
-/// What a member holds of a segment: its slots in order, without the one that says
-/// of what parity is made.
+/// A member's part of a segment: its slots in order, without the slot of masks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// One for each row.
+    /// One slot for each row.
     pub slots: Vec<HeldSlot>,
-    /// On a member with parity: of what it is made.
+    /// On a parity member: the slots that its parity is made of.
     pub masks: Option<Masks>,
-    /// On a member with parity: which generation that is.
+    /// On a parity member: the generation.
     pub generation: u16,
 }
 
 impl Held {
-    /// The slot that says of what this parity is made, if there is to be one.
+    /// The slot of masks, if the generation has one.
     #[must_use]
     pub fn masks_slot(
         &self,
@@ -59,16 +58,16 @@ impl Held {
     }
 }
 
-/// What the member at `place` should hold of a segment, from what the others do:
-/// `members` by their place, `None` for those that are not there. No slot comes back
-/// as lost. `None` if some row cannot be worked out: too much is lost. Of what the
-/// member itself has only its masks count: they only shrink.
+/// Computes the part of the member at `place` from the others: `members` by place,
+/// `None` for unavailable ones. No slot of the result is lost; `None` if some row
+/// cannot be recovered because too much is lost. Of the member's own part only the
+/// masks count: they only shrink.
 ///
-/// Whoever holds nothing of a segment because all of it was padding, or given up,
-/// holds slots that were freed; who missed what was put holds lost ones.
+/// A member without slots of a segment, because all were padding or reclaimed, must
+/// be passed with freed slots; one that missed writes with lost ones.
 ///
-/// What the members say is believed. Whoever has no key cannot tell a slot that was
-/// falsified; one that reads what comes of it can.
+/// The members are trusted. Without the key a falsified slot cannot be detected; a
+/// reader that opens the result can.
 #[must_use]
 pub fn rebuild(
     erasure: Erasure,
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_lost_as_far_as_parity_goes_is_made_again() {
+    fn as_many_lost_members_as_parities_are_rebuilt() {
         for (data, parity) in [(2, 1), (4, 2), (8, 3)] {
             let erasure = Erasure::new(data, parity).expect("allowed");
             for dead in [&[][..], &[0, 3, 9, 10, 11, 17]] {
@@ -275,7 +274,7 @@ mod tests {
         }
     }
 
-    /// Padding is freed, and parity is made of it all the same.
+    /// Padding is freed, and still counts as zeroes in the parity.
     #[test]
     fn padding_counts_as_zeroes_and_is_rebuilt_as_freed() {
         let erasure = Erasure::new(4, 2).expect("allowed");
@@ -293,9 +292,9 @@ mod tests {
         }
     }
 
-    /// Of two parities one says that it is made of nothing.
+    /// One of two parities claims that it is made of nothing.
     #[test]
-    fn a_parity_that_says_it_leaves_all_out_costs_nobody_a_slot() {
+    fn a_parity_that_claims_to_be_made_of_nothing_costs_no_slot() {
         let erasure = Erasure::new(4, 2).expect("allowed");
         let right = members(erasure, 3, &[]);
         let mut all = right.clone();
@@ -311,9 +310,9 @@ mod tests {
         }
     }
 
-    /// A slot that was left out may be freed at any moment.
+    /// A slot that a parity is not made of may be freed at any moment.
     #[test]
-    fn the_masks_of_one_that_is_made_anew_only_shrink() {
+    fn the_masks_of_a_rebuilt_parity_only_shrink() {
         let erasure = Erasure::new(2, 1).expect("allowed");
         let mut all = members(erasure, 2, &[]);
         let mut masks = Masks::whole(erasure, 2);
@@ -326,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_parity_is_not_made_up() {
+    fn more_losses_than_parity_are_not_invented() {
         let erasure = Erasure::new(4, 2).expect("allowed");
         let mut left = members(erasure, 3, &[]);
         left[0] = None;
