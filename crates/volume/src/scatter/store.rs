@@ -43,7 +43,7 @@ impl Member {
     /// Whether new slots of the copyset are written to it.
     #[must_use]
     pub fn is_write_target(&self) -> bool {
-        self.state != MemberState::Leaving
+        self.state != MemberState::Draining
     }
 
     /// The sort key for reads: the copy with the lowest rank is read first.
@@ -87,7 +87,7 @@ impl Table {
         // Members are listed by place, unless some unit is not known.
         let expected = members.get(usize::from(place));
         let is_it = |member: &&Member| member.place == place;
-        let is_whole = |member: &&Member| is_it(member) && member.state == MemberState::Whole;
+        let is_whole = |member: &&Member| is_it(member) && member.state == MemberState::InSync;
         expected.filter(is_whole).or_else(|| {
             let members = members.iter().filter(is_it);
             members.min_by_key(|member| (!is_available(member), member.state))
@@ -272,7 +272,7 @@ impl Store {
                 id,
                 unit,
                 place: 0,
-                state: MemberState::Whole,
+                state: MemberState::InSync,
             })
             .collect();
         let find = |(place, id, state): (u8, UnitId, MemberState)| {
@@ -284,7 +284,7 @@ impl Store {
             })
         };
         let set = |copyset: &Copyset| Set {
-            members: copyset.placed().filter_map(find).collect(),
+            members: copyset.members_by_place().filter_map(find).collect(),
             write_targets: copyset.members.clone(),
             layout: Layout::new(copyset.erasure()),
         };

@@ -23,7 +23,7 @@ mod tests;
 pub use code::Mask;
 pub use masks::{BadMasks, Masks};
 pub(super) use put::put_rows;
-pub use rebuild::{Held, HeldSlot, rebuild};
+pub use rebuild::{MemberPart, SlotContent, rebuild};
 #[cfg(test)]
 pub use reclaim::reclaim;
 pub use reclaim::reclaim_if;

@@ -11,22 +11,22 @@ use super::masks::Masks;
 
 /// The state of a slot on a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HeldSlot {
+pub enum SlotContent {
     /// The slot's tag and content.
-    There(Tag, Vec<u8>),
+    Present(Tag, Vec<u8>),
     /// The slot was freed: no parity is made of it, or it is padding.
     Freed,
     /// The slot is unreadable or not what was written.
     Lost,
 }
 
-impl HeldSlot {
+impl SlotContent {
     /// Whether the slot is padding of a row: content and tag are zeroes, which no
     /// sealed slot's are.
     #[must_use]
     pub fn is_padding(&self) -> bool {
         match self {
-            Self::There(tag, content) => tag.iter().chain(content).all(|byte| *byte == 0),
+            Self::Present(tag, content) => tag.iter().chain(content).all(|byte| *byte == 0),
             Self::Freed | Self::Lost => false,
         }
     }
@@ -34,16 +34,16 @@ impl HeldSlot {
 
 /// A member's part of a segment: its slots in order, without the slot of masks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct MemberPart {
     /// One slot for each row.
-    pub slots: Vec<HeldSlot>,
+    pub slots: Vec<SlotContent>,
     /// On a parity member: the slots that its parity is made of.
     pub masks: Option<Masks>,
     /// On a parity member: the generation.
     pub generation: u16,
 }
 
-impl Held {
+impl MemberPart {
     /// The slot of masks, if the generation has one.
     #[must_use]
     pub fn masks_slot(
@@ -73,8 +73,8 @@ pub fn rebuild(
     erasure: Erasure,
     place: u8,
     slot_bytes: u32,
-    members: &[Option<Held>],
-) -> Option<Held> {
+    members: &[Option<MemberPart>],
+) -> Option<MemberPart> {
     let data = usize::from(erasure.data());
     let place = usize::from(place);
     let others = || {
@@ -82,14 +82,14 @@ pub fn rebuild(
         known.filter_map(move |(at, held)| Some((at, held.as_ref().filter(|_| at != place)?)))
     };
     let rows = others().map(|(_, held)| held.slots.len()).max()?;
-    let mut rebuilt = Held {
+    let mut rebuilt = MemberPart {
         slots: Vec::with_capacity(rows),
         masks: None,
         generation: 0,
     };
     let of_parity = || others().filter(|(at, _)| *at >= data);
     let mut masks = Masks::whole(erasure, rows as u32);
-    let mask_of = |held: &Held, row: usize| match &held.masks {
+    let mask_of = |held: &MemberPart, row: usize| match &held.masks {
         Some(masks) => masks.of(row as u32),
         None => whole(erasure),
     };
@@ -97,8 +97,8 @@ pub fn rebuild(
         let slot = |at: usize| {
             let held = members.get(at)?.as_ref().filter(|_| at != place)?;
             match held.slots.get(row)? {
-                HeldSlot::There(tag, content) => Some(Some((tag, content))),
-                HeldSlot::Freed if at < data => Some(None),
+                SlotContent::Present(tag, content) => Some(Some((tag, content))),
+                SlotContent::Freed if at < data => Some(None),
                 _ => None,
             }
         };
@@ -152,9 +152,9 @@ pub fn rebuild(
                 true => worked_out(place),
                 false => None,
             };
-            let held = found.map(|(tag, content)| HeldSlot::There(tag, content));
+            let held = found.map(|(tag, content)| SlotContent::Present(tag, content));
             let held = held.filter(|held| !held.is_padding());
-            rebuilt.slots.push(held.unwrap_or(HeldSlot::Freed));
+            rebuilt.slots.push(held.unwrap_or(SlotContent::Freed));
             continue;
         }
         let mut made_of = Vec::with_capacity(data);
@@ -176,7 +176,7 @@ pub fn rebuild(
             .iter()
             .map(|one| one.as_ref().map(|(_, content)| &content[..]));
         encode(place - data, contents, &mut content);
-        rebuilt.slots.push(HeldSlot::There(tag, content));
+        rebuilt.slots.push(SlotContent::Present(tag, content));
         masks.set(row as u32, counting);
     }
     if place >= data {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     /// All members of a segment of `rows` rows, of which `dead` slots are given up.
-    fn members(erasure: Erasure, rows: usize, dead: &[usize]) -> Vec<Option<Held>> {
+    fn members(erasure: Erasure, rows: usize, dead: &[usize]) -> Vec<Option<MemberPart>> {
         let k = usize::from(erasure.data());
         let of = |place: usize, row: usize| {
             let number = row * k + place;
@@ -218,8 +218,8 @@ mod tests {
             let of_row = |row: usize| {
                 if place < k {
                     let slot = of(place, row);
-                    let held = slot.map(|(tag, content)| HeldSlot::There(tag, content));
-                    return held.unwrap_or(HeldSlot::Freed);
+                    let held = slot.map(|(tag, content)| SlotContent::Present(tag, content));
+                    return held.unwrap_or(SlotContent::Freed);
                 }
                 let slots: Vec<_> = (0..k).map(|at| of(at, row)).collect();
                 let (mut tag, mut content) = ([0; 16], vec![0; SLOT_BYTES as usize]);
@@ -229,9 +229,9 @@ mod tests {
                 encode(place - k, tags, &mut tag);
                 let contents = slots.iter().map(|one| one.as_ref().map(|(_, c)| &c[..]));
                 encode(place - k, contents, &mut content);
-                HeldSlot::There(tag, content)
+                SlotContent::Present(tag, content)
             };
-            Some(Held {
+            Some(MemberPart {
                 slots: (0..rows).map(of_row).collect(),
                 masks: (place >= k).then(|| masks.clone()),
                 generation: u16::from(place >= k && !dead.is_empty()) * 3,
@@ -250,7 +250,7 @@ mod tests {
                 let sets = (1u32..1 << count).filter(|set| set.count_ones() <= u32::from(parity));
                 for lost in sets {
                     let is_lost = |place: usize| lost >> place & 1 == 1;
-                    let left: Vec<Option<Held>> = (0..count)
+                    let left: Vec<Option<MemberPart>> = (0..count)
                         .map(|place| all[place].clone().filter(|_| !is_lost(place)))
                         .collect();
                     for place in (0..count).filter(|place| is_lost(*place)) {
@@ -321,7 +321,10 @@ mod tests {
         let rebuilt = rebuild(erasure, 2, SLOT_BYTES, &all).expect("all data is there");
         assert_eq!(rebuilt.masks, Some(masks));
         let expected = slot(2);
-        assert_eq!(rebuilt.slots[1], HeldSlot::There(expected.0, expected.1));
+        assert_eq!(
+            rebuilt.slots[1],
+            SlotContent::Present(expected.0, expected.1)
+        );
     }
 
     #[test]

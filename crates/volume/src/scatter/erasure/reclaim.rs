@@ -88,7 +88,7 @@ pub fn reclaim_if(
         return Ok(false);
     }
     // A member that is being rebuilt is made of the present slots: they must stay.
-    if let Some(member) = members.iter().find(|one| one.state != MemberState::Whole) {
+    if let Some(member) = members.iter().find(|one| one.state != MemberState::InSync) {
         return Err(UnitError::Missing {
             url: member.unit.url().to_owned(),
             reason: format!("copyset {} is being repaired", segment.copyset().number()),
