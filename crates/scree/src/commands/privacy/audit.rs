@@ -154,7 +154,7 @@ impl Session {
             let answer = async {
                 let answer = self.client.get(&look).await;
                 if answer.as_ref().is_err_and(ClientError::may_pass) {
-                    host::pause(ASK_AGAIN_AFTER).await;
+                    host::sleep(ASK_AGAIN_AFTER).await;
                 }
                 answer
             };
@@ -258,7 +258,7 @@ async fn in_time<T: Send + 'static>(
     let is_told = Arc::clone(&stop);
     let work = tokio::task::spawn_blocking(move || work(&is_told));
     let why = tokio::select! {
-        done = host::within(most, work) => match done {
+        done = host::timeout(most, work) => match done {
             Some(done) => return done.map_err(|error| Failure::of(&error)),
             None => format!("it takes longer than {} s", most.as_secs()),
         },
