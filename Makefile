@@ -53,7 +53,7 @@ traces: ## record anew what policies of caches are compared with (30 min, root)
 fuzz: ## fuzz every parser, and a unit daemon over TLS, for MINUTES=5 each
 	@tools/packages build
 	@tools/fuzz --minutes $(MINUTES)
-	@SCREE_FUZZ_SECONDS=$$((60 * $(MINUTES))) cargo test -p daemon --test daemon -- --nocapture fuzz::
+	@SCREE_FUZZ_SECONDS=$$((60 * $(MINUTES))) cargo test -p unit-daemon --test daemon -- --nocapture fuzz::
 
 soak: ## ROUNDS=200 of random writes, each ended by kill -9, and a check of every block
 	@tools/packages build test

@@ -12,7 +12,7 @@ use base::checksum::{crc32c, crc32c_append};
 use base::{
     BlockIndex, BlockSize, ClusterId, DatabaseId, Location, SegmentId, Sequence, UnitId, VolumeId,
 };
-use unit::folder::format;
+use unit_folder::format;
 use volume::catalog::FreePlan;
 use volume::catalog::VersionKey;
 use volume::fixture::keyring;
@@ -34,7 +34,7 @@ pub use nbd::client::fuzz::{fuzz_greeting as nbd_greeting, fuzz_replies as nbd_r
 pub use nbd::fuzz::fuzz_handshake as nbd_handshake;
 pub use nbd::fuzz::fuzz_option as nbd_option;
 pub use nbd::fuzz::fuzz_transmission as nbd_transmission;
-pub use unit::folder::fuzz::fuzz_marker as unit_marker;
+pub use unit::fuzz::fuzz_marker as unit_marker;
 pub use units::{capability, daemon_answer, daemon_session};
 
 /// A target and what to start from.

@@ -16,11 +16,11 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use base::{BlockSize, ClusterId, Lineage, Location, UnitId, VolumeId};
-use object::{ObjectUnit, Place};
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt as _, WriteMultipart};
 use unit::{ReadSlots, SlotRun, TrackedUnit, Unit as _, UnitError};
+use unit_object::{ObjectUnit, Place};
 use volume::catalog::copysets::{self, Zones};
 use volume::catalog::{Catalog, LeaseSalt, LineageKey, MemoryCatalog, NewVolume};
 use volume::scatter::{Layout, Ledger, Placer, PlacerConfig, Progress, Serials, Source, place};

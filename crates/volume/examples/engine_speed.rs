@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::{BlockDevice, BlockSize, ClusterId, Durability, Lineage, Started, UnitId, VolumeId};
-use unit::{FolderUnit, TrackedUnit};
+use unit::TrackedUnit;
+use unit_folder::FolderUnit;
 use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, LineageKey, MemoryCatalog, NewVolume};
 use volume::journal::JournalLocation;

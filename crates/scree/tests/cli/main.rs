@@ -19,7 +19,6 @@ mod cost;
 mod crash;
 mod database;
 mod guest;
-mod hops;
 mod host;
 mod images;
 mod journal_filters;
@@ -30,6 +29,7 @@ mod monitoring;
 mod monitors;
 mod moves;
 mod networks;
+mod out_of_process_filters;
 mod owners;
 #[cfg(feature = "lab")]
 mod privacy;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::{BlockDevice, Completion, Outcome, Started};
 use sim::setup::Setup;
-use unit::InjectedFaults;
+use testkit::units::InjectedFaults;
 use volume::Volume;
 use volume::catalog::Erasure;
 

@@ -8,7 +8,7 @@ use base::{
 };
 use sim::machine::Machine;
 use sim::setup::Setup;
-use unit::InjectedFaults;
+use testkit::units::InjectedFaults;
 use volume::catalog::{Catalog, Erasure};
 use volume::{READS_WAIT_MAX, Volume};
 use world::simulated::Fault;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use base::{BlockSize, ClusterId, CopysetId, Lineage, Sequence, VolumeId};
-use unit::{FolderUnit, TrackedUnit};
+use unit::TrackedUnit;
+use unit_folder::FolderUnit;
 use world::simulated::{Fault, Simulation};
 use world::{Millis, OpenMode};
 

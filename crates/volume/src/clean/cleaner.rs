@@ -230,7 +230,8 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use base::{ClusterId, CopysetId, Location, SegmentId, Slot, UnitId};
-    use unit::{FolderUnit, TrackedUnit, Unit as _};
+    use unit::{TrackedUnit, Unit as _};
+    use unit_folder::FolderUnit;
     use world::simulated::{Fault, Simulation};
 
     use super::*;

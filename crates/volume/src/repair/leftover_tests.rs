@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base::{Slot, UnitId};
-use unit::{FaultyUnit, Unit as _};
+use testkit::units::FaultyUnit;
+use unit::Unit as _;
 use world::OpenMode;
 use world::simulated::Fault;
 

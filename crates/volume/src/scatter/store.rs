@@ -427,7 +427,8 @@ mod tests {
     use std::path::Path;
 
     use base::ClusterId;
-    use unit::{FaultyUnit, FolderUnit, InjectedFaults};
+    use testkit::units::{FaultyUnit, InjectedFaults};
+    use unit_folder::FolderUnit;
     use world::simulated::Simulation;
 
     use super::*;

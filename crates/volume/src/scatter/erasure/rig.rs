@@ -7,7 +7,8 @@ use std::sync::Arc;
 use base::{
     BlockIndex, BlockSize, ClusterId, CopysetId, Lineage, SegmentId, Slot, UnitId, VolumeId,
 };
-use unit::{FolderUnit, TrackedUnit, Unit as _};
+use unit::{TrackedUnit, Unit as _};
+use unit_folder::FolderUnit;
 use world::simulated::{Fault, SimulatedDisk, Simulation};
 
 use crate::catalog::{Catalog as _, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume};

@@ -1,5 +1,7 @@
 use base::{BlockSize, ClusterId, Lineage, UnitId};
-use unit::{FaultyUnit, FolderUnit, TrackedUnit, Unit};
+use testkit::units::FaultyUnit;
+use unit::{TrackedUnit, Unit};
+use unit_folder::FolderUnit;
 use world::simulated::Simulation;
 
 use super::*;
