@@ -1,5 +1,6 @@
-//! [`FilterProgram`]: a filter's program as a chain has it: an NBD client of it, an NBD server for
-//! it, and what starts it.
+//! [`FilterConnection`]: an out-of-process filter as its chain uses it. It consists of an NBD
+//! client that sends requests to the filter, an embedded NBD server through which the filter uses
+//! the disk below, and a launcher that starts the filter.
 
 use std::io;
 use std::sync::Arc;
@@ -17,89 +18,91 @@ use net::Channel;
 use world::real::{Listener, Stream};
 use world::{Clock, Endpoint, Interest};
 
-use crate::launch::{self, Child};
+use crate::launchers::Launcher;
+use crate::process::{FilterProcess, socket_pair};
 
-/// The name of the one export on either side.
+/// The name of the export on either side.
 pub(crate) const EXPORT: &str = "disk";
 
-/// A program that makes its socket itself is tried so often.
-const TRY_AGAIN: Duration = Duration::from_millis(10);
+/// The interval of attempts to connect to a socket that the filter creates.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(10);
 
-/// No request is late as such: whether a program hangs its filter says, which knows what is
-/// under way below.
+/// A request timeout that never expires. Only the chain's filter knows what is outstanding below,
+/// so it decides when the process hangs.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A program that was started.
-pub(crate) struct Launched {
-    /// Where it takes requests.
-    pub requests: Requests,
-    /// Where it asks for what it needs.
-    pub asks: Asks,
-    /// The process, which ends with this; none: it runs elsewhere.
-    pub child: Option<Child>,
+/// A filter that was started.
+pub(crate) struct LaunchedFilter {
+    pub requests: RequestConnection,
+    pub below: BelowConnection,
+    /// The process, which is killed when this is dropped; `None` if the filter runs on another
+    /// machine.
+    pub process: Option<FilterProcess>,
 }
 
-/// Where a program takes requests.
-pub(crate) enum Requests {
-    /// Over this, at once.
-    Over(Channel),
-    /// At a socket that it makes.
-    At(Endpoint),
+/// How requests reach the filter.
+pub(crate) enum RequestConnection {
+    /// Over an open channel.
+    Open(Channel),
+    /// Over a socket that the filter creates.
+    Socket(Endpoint),
 }
 
-/// Where a program asks for what it needs.
-pub(crate) enum Asks {
-    /// Over this.
-    Over(Channel),
-    /// It connects, once or more often.
-    By(Listener),
+/// How the filter reaches the disk below.
+pub(crate) enum BelowConnection {
+    /// Over an open channel.
+    Open(Channel),
+    /// Over connections that it makes to a socket.
+    Listening(Listener),
 }
 
-/// Starts a program; in a thread that may wait.
-pub(crate) trait Launch: Send {
-    /// Begins to start it. Who waits is woken when something has come.
-    fn launch(&self) -> Receiver<io::Result<Launched>>;
+/// A connection that is to be made.
+struct PendingConnect {
+    endpoint: Endpoint,
+    /// The time of the next attempt.
+    at: Duration,
 }
 
 enum Life {
-    /// Nothing runs.
-    None(String),
-    /// It is being started.
-    Starting(Receiver<io::Result<Launched>>),
-    /// It runs, and may not have made its socket yet.
+    /// Nothing runs, for this reason.
+    Stopped(String),
+    /// The filter is being started.
+    Starting(Receiver<io::Result<LaunchedFilter>>),
+    /// The filter runs.
     Running {
-        child: Option<Child>,
+        process: Option<FilterProcess>,
         listener: Option<Watched<Listener>>,
-        /// Where to connect, and when that is tried.
-        connect: Option<(Endpoint, Duration)>,
+        /// `Some` while the filter has not created its socket.
+        connect: Option<PendingConnect>,
     },
-    /// All goes round it.
+    /// Requests go directly to the disk below.
     Bypassed,
 }
 
-/// See the module's head.
-pub(crate) struct FilterProgram {
+/// An out-of-process filter as its chain uses it.
+pub(crate) struct FilterConnection {
     client: NbdClient,
     leg: Leg<Door>,
     life: Life,
-    launch: Box<dyn Launch>,
+    launcher: Box<dyn Launcher>,
     watcher: Watcher,
     clock: Arc<dyn Clock>,
 }
 
-impl FilterProgram {
+impl FilterConnection {
     pub fn new(
         door: Door,
-        launch: Box<dyn Launch>,
+        launcher: Box<dyn Launcher>,
         export: &str,
         clock: Arc<dyn Clock>,
         watcher: Watcher,
     ) -> Self {
         let mut options = ClientOptions::new(export, Arc::clone(&clock));
-        // Only so that acknowledged changes are kept: where to go on the launch says.
+        // The client keeps acknowledged changes only if it reconnects. It has no target: each
+        // launch gives it a channel.
         options.reconnect = Reconnect::Again {
-            min: TRY_AGAIN,
-            max: TRY_AGAIN,
+            min: CONNECT_INTERVAL,
+            max: CONNECT_INTERVAL,
         };
         options.request_timeout = NEVER;
         let client = NbdClient::new(Target::Later, options, watcher.clone());
@@ -107,68 +110,75 @@ impl FilterProgram {
         Self {
             client,
             leg: Leg::new(door, export, watcher.clone()),
-            life: Life::None("it was not started".to_owned()),
-            launch,
+            life: Life::Stopped("the filter was not started".to_owned()),
+            launcher,
             watcher,
             clock,
         }
     }
 
-    /// Ends what runs.
-    fn end(&mut self, why: &str) {
-        self.life = Life::None(why.to_owned());
+    /// Stops the filter.
+    fn stop(&mut self, why: &str) {
+        self.life = Life::Stopped(why.to_owned());
         self.leg.close_all();
     }
 
-    /// The program is there, or is coming.
-    fn began(&mut self, launched: Launched) -> io::Result<()> {
-        let listener = match launched.asks {
-            Asks::Over(channel) => {
+    /// Connects to a filter that was started.
+    fn attach(&mut self, launched: LaunchedFilter) -> io::Result<()> {
+        let listener = match launched.below {
+            BelowConnection::Open(channel) => {
                 self.leg.welcome(channel)?;
                 None
             }
-            Asks::By(listener) => Some(self.watcher.watch(listener, Interest::READABLE)?),
+            BelowConnection::Listening(listener) => {
+                Some(self.watcher.watch(listener, Interest::READABLE)?)
+            }
         };
         let connect = match launched.requests {
-            Requests::Over(channel) => {
+            RequestConnection::Open(channel) => {
                 self.client.connect_over(channel);
                 None
             }
-            Requests::At(endpoint) => Some((endpoint, self.clock.monotonic())),
+            RequestConnection::Socket(endpoint) => Some(PendingConnect {
+                endpoint,
+                at: self.clock.monotonic(),
+            }),
         };
         self.life = Life::Running {
-            child: launched.child,
+            process: launched.process,
             listener,
             connect,
         };
         Ok(())
     }
 
-    /// Looks after the program's beginning.
-    fn look(&mut self) -> io::Result<()> {
+    /// Takes the next step of starting and connecting.
+    fn advance(&mut self) -> io::Result<()> {
         match &mut self.life {
-            Life::Starting(coming) => match coming.try_recv() {
+            Life::Starting(launching) => match launching.try_recv() {
                 Ok(launched) => {
                     let launched = launched?;
-                    self.began(launched)?;
+                    self.attach(launched)?;
                 }
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => {
-                    return Err(io::Error::other("nobody starts it"));
+                    return Err(io::Error::other(
+                        "the job that starts the filter was dropped",
+                    ));
                 }
             },
             Life::Running {
-                child,
+                process,
                 listener,
                 connect,
             } => {
-                // While it is connected a socket says so first.
-                let is_waited_for = connect.is_some() || self.client.state() != State::Ready;
-                if is_waited_for
-                    && let Some(child) = child
-                    && let Some(status) = child.ended()?
+                // While the client is connected, its socket reports the end first.
+                let is_connecting = connect.is_some() || self.client.state() != State::Ready;
+                if is_connecting
+                    && let Some(process) = process
+                    && let Some(status) = process.exit_status()?
                 {
-                    return Err(io::Error::other(format!("it has ended: {status}")));
+                    return Err(io::Error::other(format!("its process exited: {status}")));
                 }
                 if let Some(listener) = listener
                     && listener.take_seen().readable
@@ -178,56 +188,57 @@ impl FilterProgram {
                     }
                 }
                 let now = self.clock.monotonic();
-                if let Some((endpoint, at)) = connect
-                    && *at <= now
+                if let Some(pending) = connect
+                    && pending.at <= now
                 {
-                    match Stream::connect(endpoint) {
+                    match Stream::connect(&pending.endpoint) {
                         Ok(stream) => {
                             *connect = None;
                             self.client.connect_over(Channel::new(stream));
                         }
-                        // It has not made its socket yet; how long that may take its filter says.
-                        Err(_) => *at = now + TRY_AGAIN,
+                        // The filter has not created its socket yet. The chain's filter decides
+                        // how long that may take.
+                        Err(_) => pending.at = now + CONNECT_INTERVAL,
                     }
                 }
             }
-            Life::None(_) | Life::Bypassed => {}
+            Life::Stopped(_) | Life::Bypassed => {}
         }
         Ok(())
     }
 }
 
-impl Program for FilterProgram {
+impl Program for FilterConnection {
     fn start(&mut self) {
-        self.end("it was ended");
-        self.life = Life::Starting(self.launch.launch());
+        self.stop("the filter was stopped");
+        self.life = Life::Starting(self.launcher.launch());
     }
 
     fn bypass(&mut self) {
-        self.end("it was ended");
-        let joined = launch::pair().and_then(|(one, other)| {
+        self.stop("the filter was stopped");
+        let joined = socket_pair().and_then(|(one, other)| {
             self.leg.welcome(Channel::new(other))?;
             self.client.connect_over(Channel::new(one));
             Ok(())
         });
         self.life = match joined {
             Ok(()) => Life::Bypassed,
-            Err(error) => Life::None(error.to_string()),
+            Err(error) => Life::Stopped(error.to_string()),
         };
     }
 
     fn give_up(&mut self, why: &str) {
-        self.end(why);
+        self.stop(why);
         self.client.give_up(why);
     }
 }
 
-impl Remote for FilterProgram {
+impl Remote for FilterConnection {
     fn link(&self) -> Link {
         match (&self.life, self.client.state()) {
-            (Life::None(why), _) => Link::Broken(why.clone()),
+            (Life::Stopped(why), _) => Link::Broken(why.clone()),
             (Life::Starting(_), _) => Link::Connecting,
-            // It has not been connected yet: what was before does not count.
+            // The client's state is that of the connection before.
             (
                 Life::Running {
                     connect: Some(_), ..
@@ -241,7 +252,7 @@ impl Remote for FilterProgram {
     }
 }
 
-impl BlockDevice for FilterProgram {
+impl BlockDevice for FilterConnection {
     fn geometry(&self) -> DeviceGeometry {
         self.client.geometry()
     }
@@ -289,8 +300,8 @@ impl BlockDevice for FilterProgram {
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        if let Err(error) = self.look() {
-            self.end(&error.to_string());
+        if let Err(error) = self.advance() {
+            self.stop(&error.to_string());
         }
         self.client.poll(completions);
         self.leg.turn();
@@ -299,9 +310,9 @@ impl BlockDevice for FilterProgram {
     fn next_timer(&self) -> Option<Duration> {
         let connect = match &self.life {
             Life::Running {
-                connect: Some((_, at)),
+                connect: Some(pending),
                 ..
-            } => Some(at.saturating_sub(self.clock.monotonic())),
+            } => Some(pending.at.saturating_sub(self.clock.monotonic())),
             _ => None,
         };
         let timers = [connect, self.client.next_timer(), self.leg.sleep()];

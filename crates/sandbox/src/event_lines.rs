@@ -1,5 +1,5 @@
-//! [`EventLines`]: events as lines of JSON, written in a thread: a disk waits for nobody who
-//! reads them.
+//! [`EventLines`]: writes events as lines of JSON, in a thread of its own, so that a slow reader
+//! never delays a disk.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -10,34 +10,34 @@ use std::thread;
 use chain::EventSink;
 use chain::filters::{Event, What};
 
-/// So many batches of events wait for whoever reads them; what is more is lost.
+/// The maximal number of batches that wait to be written. Further ones are lost.
 const BATCHES_MAX: usize = 256;
 
-/// See the module's head.
+/// A sink that writes events as lines of JSON.
 pub struct EventLines {
     batches: SyncSender<Vec<Event>>,
     lost: Arc<AtomicU64>,
 }
 
 impl EventLines {
-    /// Writes to `out`, as long as it takes anything and this is there.
+    /// A sink that writes to `out` until that fails or the sink is dropped.
     ///
     /// # Errors
-    /// If no thread can be had.
+    /// If no thread can be started.
     pub fn start(mut out: impl Write + Send + 'static) -> io::Result<Self> {
         let (batches, received) = mpsc::sync_channel::<Vec<Event>>(BATCHES_MAX);
         let lost = Arc::<AtomicU64>::default();
         let missing = Arc::clone(&lost);
         #[expect(
             clippy::disallowed_methods,
-            reason = "it lasts as long as the filters, and waits for a reader"
+            reason = "the thread lives as long as the filters, which is too long for a pool"
         )]
         thread::Builder::new()
             .name("events".to_owned())
             .spawn(move || {
                 while let Ok(batch) = received.recv() {
                     let lost = missing.swap(0, Ordering::Relaxed);
-                    // Who reads no more wants no more.
+                    // The reader has closed its end.
                     if write(&mut out, &batch, lost).is_err() {
                         return;
                     }
@@ -60,7 +60,9 @@ fn write(out: &mut impl Write, batch: &[Event], lost: u64) -> io::Result<()> {
     let mut text = Vec::new();
     if let (Some(first), 1..) = (batch.first(), lost) {
         let mut note = first.clone();
-        note.what = What::Note(format!("{lost} events are lost: nobody read them in time"));
+        note.what = What::Note(format!(
+            "{lost} events were lost: their reader was too slow"
+        ));
         note.rule = None;
         add(&mut text, &note)?;
     }

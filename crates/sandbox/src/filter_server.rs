@@ -1,10 +1,11 @@
-//! [`FilterServer`]: filters for the disks of other machines: `scree filter-server`.
+//! [`FilterServer`]: serves filters to the disks of other machines (`scree filter-server`).
 //!
-//! Each connection has a thread until its greeting is there; the second one of a session
-//! becomes the session's thread. Nobody is heard who shows no certificate of the authority.
+//! Each connection has a thread until its greeting has arrived. The thread of a session's second
+//! connection becomes the thread of the session. A client without a certificate of the authority
+//! is refused.
 //!
-//! Invariant: whatever a connection waits for, it counts as one, and what does not follow in
-//! time ends it.
+//! Invariants: every connection counts against the maximum from the moment it is accepted; a
+//! connection whose greeting or counterpart does not arrive in time is closed.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,109 +20,113 @@ use rustls::{ServerConfig, ServerConnection};
 use world::real::{Listener, Poller, Stream};
 use world::{Interest, Wake, World};
 
-use crate::machine::{Greeting, GreetingReader, Role};
+use crate::remote::{Greeting, GreetingReader, Role};
 use crate::serve::{ServeError, serve_filters};
 
-/// A connection says who it is within this, and the second one follows within it.
-const GREETING_WITHIN: Duration = Duration::from_secs(10);
+/// The time for a connection's greeting to arrive, and then for the session's second connection.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether it did, while there are connections.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often timeouts are checked while there are connections.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// So many connections there are at most: those of sessions, of which each has two, and those
-/// that wait.
+/// The maximal number of connections. A session has two.
 const CONNECTIONS_MAX: usize = 512;
 
-/// Makes the filters of a disk: what they are called, whose disk it is, and what they are woken
-/// and watched by.
+/// A function that makes the filters with a name, for a disk that belongs to the attribution. The
+/// filters wake and watch their thread with the last two arguments.
 pub type MakeFilters =
     dyn Fn(&str, Attribution, Wake, &Watcher) -> Result<Vec<Box<dyn Filter>>, String> + Send + Sync;
 
-/// The first connection of a session.
-struct Half {
-    came: Duration,
+/// The first connection of a session, which waits for the second.
+struct HalfSession {
+    since: Duration,
     greeting: Greeting,
     channel: Channel,
-    place: Arc<()>,
+    permit: Arc<()>,
 }
 
-/// See the module's head.
+/// A server of filters for the disks of other machines.
 pub struct FilterServer {
     world: World,
     tls: Arc<ServerConfig>,
     make: Box<MakeFilters>,
-    /// Those of sessions whose second connection is to come.
-    halves: Mutex<HashMap<String, Half>>,
-    /// One for each connection, and this one.
-    places: Arc<()>,
+    /// The sessions that wait for their second connection, by session.
+    half_sessions: Mutex<HashMap<String, HalfSession>>,
+    /// Each connection holds a clone, so the count is the number of connections and one.
+    permits: Arc<()>,
 }
 
 impl FilterServer {
-    /// Clients are known by `tls`, which must ask for a certificate.
+    /// A server that knows its clients by `tls`, which has to require a certificate.
     #[must_use]
     pub fn new(world: World, tls: Arc<ServerConfig>, make: Box<MakeFilters>) -> Arc<Self> {
         Arc::new(Self {
             world,
             tls,
             make,
-            halves: Mutex::default(),
-            places: Arc::default(),
+            half_sessions: Mutex::default(),
+            permits: Arc::default(),
         })
     }
 
-    /// Takes connections until the process ends.
+    /// Accepts connections until the process ends.
     ///
     /// # Errors
-    /// If it cannot listen any more.
+    /// The operating system's, if the listener fails.
     pub fn run(self: &Arc<Self>, listener: &Listener) -> io::Result<()> {
         let poller = Poller::new()?;
         poller.add(listener, 0, Interest::READABLE)?;
         let mut ready = Vec::new();
         loop {
             ready.clear();
-            let is_used = Arc::strong_count(&self.places) > 1;
-            poller.wait(is_used.then_some(LOOK_EVERY), &mut ready)?;
-            drop(self.halves());
+            let is_used = Arc::strong_count(&self.permits) > 1;
+            poller.wait(is_used.then_some(CHECK_INTERVAL), &mut ready)?;
+            drop(self.half_sessions());
             while let Some(stream) = listener.accept()? {
-                self.welcome(stream);
+                self.accept(stream);
             }
         }
     }
 
-    fn welcome(self: &Arc<Self>, stream: Stream) {
-        // It is counted as long as it has this.
-        let place = Arc::clone(&self.places);
-        if Arc::strong_count(&place) > CONNECTIONS_MAX + 1 {
-            tracing::warn!("a connection is refused: there are too many");
+    fn accept(self: &Arc<Self>, stream: Stream) {
+        let permit = Arc::clone(&self.permits);
+        if Arc::strong_count(&permit) > CONNECTIONS_MAX + 1 {
+            tracing::warn!(
+                connections_max = CONNECTIONS_MAX,
+                "filter server refused connection: too many connections"
+            );
             return;
         }
         let server = Arc::clone(self);
         #[expect(
             clippy::disallowed_methods,
-            reason = "it lasts as long as the session: no job for a pool"
+            reason = "the thread lives as long as the session, which is too long for a pool"
         )]
-        let begun = std::thread::Builder::new()
+        let started = std::thread::Builder::new()
             .name("filter".to_owned())
             .spawn(move || {
-                if let Err(why) = server.attend(stream, place) {
-                    tracing::warn!(why, "a connection has ended");
+                if let Err(why) = server.handle(stream, permit) {
+                    tracing::warn!(why, "filter server closed connection");
                 }
             });
-        if let Err(error) = begun {
-            tracing::warn!(%error, "a connection is refused");
+        if let Err(error) = started {
+            tracing::warn!(%error, "filter server refused connection: cannot start a thread");
         }
     }
 
-    /// Those that wait; what has waited for too long has ended.
-    fn halves(&self) -> MutexGuard<'_, HashMap<String, Half>> {
+    /// The sessions that wait for their second connection, without those that timed out.
+    fn half_sessions(&self) -> MutexGuard<'_, HashMap<String, HalfSession>> {
         let now = self.world.clock.monotonic();
-        let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut halves = self
+            .half_sessions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         halves.retain(|_, half| {
-            let is_waiting = half.came + GREETING_WITHIN > now;
+            let is_waiting = half.since + GREETING_TIMEOUT > now;
             if !is_waiting {
                 tracing::warn!(
                     name = half.greeting.name,
-                    "the second connection did not come"
+                    "filter server closed connection: the session's second connection timed out"
                 );
             }
             is_waiting
@@ -129,35 +134,38 @@ impl FilterServer {
         halves
     }
 
-    fn attend(&self, stream: Stream, place: Arc<()>) -> Result<(), String> {
-        let (greeting, channel) = self.greeted(stream).map_err(|error| error.to_string())?;
+    /// Handles a connection: keeps the first of a session, and serves the session on the thread
+    /// of the second.
+    fn handle(&self, stream: Stream, permit: Arc<()>) -> Result<(), String> {
+        let received = self.receive_greeting(stream);
+        let (greeting, channel) = received.map_err(|error| error.to_string())?;
         let half = {
-            let mut halves = self.halves();
+            let mut halves = self.half_sessions();
             match halves.remove(&greeting.session) {
                 Some(half) => half,
                 None => {
-                    let half = Half {
-                        came: self.world.clock.monotonic(),
+                    let half = HalfSession {
+                        since: self.world.clock.monotonic(),
                         greeting,
                         channel,
-                        place,
+                        permit,
                     };
                     halves.insert(half.greeting.session.clone(), half);
                     return Ok(());
                 }
             }
         };
-        // Both have theirs until the session ends.
-        let _places = (place, half.place);
+        // Both connections count until the session ends.
+        let _permits = (permit, half.permit);
         let (first, other) = (half.greeting, half.channel);
         let matches = Greeting {
             role: first.role,
             ..greeting.clone()
         };
-        let (requests, asks) = match (first.role, greeting.role) {
-            (Role::Requests, Role::Asks) if matches == first => (other, channel),
-            (Role::Asks, Role::Requests) if matches == first => (channel, other),
-            _ => return Err("two connections of a session do not belong together".to_owned()),
+        let (requests, below) = match (first.role, greeting.role) {
+            (Role::Requests, Role::Below) if matches == first => (other, channel),
+            (Role::Below, Role::Requests) if matches == first => (channel, other),
+            _ => return Err("the greetings of a session's two connections differ".to_owned()),
         };
         let whose = greeting.whose;
         tracing::info!(
@@ -165,17 +173,17 @@ impl FilterServer {
             volume = whose.volume,
             vm = whose.vm,
             name = greeting.name,
-            "a disk has a filter here"
+            "filter server serves disk"
         );
-        let served = serve_filters(&self.world, (requests, asks), |wake, watcher| {
+        let served = serve_filters(&self.world, requests, below, |wake, watcher| {
             (self.make)(&greeting.name, whose, wake, watcher).map_err(ServeError::Filters)
         });
         served.map_err(|error| with_causes(&error))
     }
 
-    /// Waits for the greeting.
-    fn greeted(&self, stream: Stream) -> io::Result<(Greeting, Channel)> {
-        let deadline = self.world.clock.monotonic() + GREETING_WITHIN;
+    /// Waits for the greeting of a connection.
+    fn receive_greeting(&self, stream: Stream) -> io::Result<(Greeting, Channel)> {
+        let deadline = self.world.clock.monotonic() + GREETING_TIMEOUT;
         let tls = ServerConnection::new(Arc::clone(&self.tls)).map_err(io::Error::other)?;
         let mut channel = Channel::with_tls(stream, tls.into());
         let poller = Poller::new()?;
@@ -183,11 +191,11 @@ impl FilterServer {
         let (mut reader, mut ready) = (GreetingReader::default(), Vec::new());
         loop {
             let greeting = reader.receive(&mut channel)?;
-            // The handshake's own bytes.
+            // Send the bytes of the TLS handshake.
             while channel.holds_unsent() && !channel.send(&[])?.blocked {}
             if let Some(greeting) = greeting {
                 if channel.peer_certificates().is_empty() {
-                    return Err(io::Error::other("it has shown no certificate"));
+                    return Err(io::Error::other("the client has no certificate"));
                 }
                 poller.remove(&channel)?;
                 return Ok((greeting, channel));
@@ -216,21 +224,24 @@ mod tests {
 
     use super::*;
     use crate::HostIdentity;
-    use crate::machine::call;
-    use crate::program::Requests;
+    use crate::connection::RequestConnection;
+    use crate::remote::connect;
 
-    struct Known(String, Zeroizing<String>);
+    struct TestIdentity {
+        chain_pem: String,
+        key_pem: Zeroizing<String>,
+    }
 
-    impl HostIdentity for Known {
+    impl HostIdentity for TestIdentity {
         fn credentials(&self) -> Result<(String, Zeroizing<String>), String> {
-            Ok((self.0.clone(), self.1.clone()))
+            Ok((self.chain_pem.clone(), self.key_pem.clone()))
         }
     }
 
-    /// What was only half there was ended when another connection came, and did not count
-    /// before: whoever made first connections only had any number of them.
+    /// A first connection once did not count against the maximum, and timed out only when
+    /// another connection arrived, so a client could hold any number of them.
     #[test]
-    fn half_a_session_counts_and_ends_by_itself() {
+    fn half_a_session_counts_as_a_connection_and_times_out() {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let real = World::real(1);
         let now = real.clock.wall();
@@ -261,37 +272,44 @@ mod tests {
         };
         let request = KeyRequest::generate().expect("made");
         let subject = Subject::new(Kind::Host, "h").expect("a subject");
-        let (asked, day) = (&request.request_pem, Lifetime::day(now));
-        let host = authority.sign(asked, &subject, &[], day, &*real.random);
-        let known = Known(host.expect("signed"), request.key_pem);
-        let launched = call((at, &fingerprint), "a", &whose, &known, &*real.random);
+        let (csr, day) = (&request.request_pem, Lifetime::day(now));
+        let host = authority.sign(csr, &subject, &[], day, &*real.random);
+        let identity = TestIdentity {
+            chain_pem: host.expect("signed"),
+            key_pem: request.key_pem,
+        };
+        let config = chain_policy::RemoteConfig {
+            address: at,
+            key: fingerprint,
+        };
+        let launched = connect(&config, "a", &whose, &identity, &*real.random);
         let launched = launched.expect("it connects");
-        let Requests::Over(mut first) = launched.requests else {
+        let RequestConnection::Open(mut first) = launched.requests else {
             panic!("it is a connection");
         };
-        // The second one never says what it is.
-        drop(launched.asks);
+        // The second connection ends before its greeting.
+        drop(launched.below);
 
         let runs = Arc::clone(&server);
         #[expect(clippy::disallowed_methods, reason = "it ends with the process")]
         std::thread::spawn(move || runs.run(&listener));
-        let waits = || Arc::strong_count(&server.places) - 1;
+        let connections = || Arc::strong_count(&server.permits) - 1;
         let poller = Poller::new().expect("a poller");
         let mut until = |is: &dyn Fn() -> bool| {
             for round in 0.. {
                 if is() {
                     return;
                 }
-                assert!(round < 2000, "it does not come");
-                // Who holds unsent bytes sends them.
+                assert!(round < 2000, "it never happened");
+                // The handshake proceeds as the channel is used.
                 let _ = first.send(&[]);
                 let _ = first.receive(&mut [0; 16]);
                 let short = Duration::from_millis(5);
                 poller.wait(Some(short), &mut Vec::new()).expect("waited");
             }
         };
-        until(&|| server.halves().len() == 1 && waits() == 1);
-        clock.advance(GREETING_WITHIN);
-        until(&|| waits() == 0);
+        until(&|| server.half_sessions().len() == 1 && connections() == 1);
+        clock.advance(GREETING_TIMEOUT);
+        until(&|| connections() == 0);
     }
 }

@@ -122,7 +122,7 @@ fn what_cannot_run_in_a_process_is_said_and_the_disk_goes_on() {
     let uri = disk(&host);
     for (filters, words) in [
         (
-            "[[filter]]\nkind = \"program\"\nprogram = \"none\"\n",
+            "[[filter]]\nkind = \"external\"\nprogram = \"none\"\n",
             "no program none",
         ),
         (
@@ -130,7 +130,7 @@ fn what_cannot_run_in_a_process_is_said_and_the_disk_goes_on() {
             "no key missing",
         ),
         (
-            "[[filter]]\nkind = \"machine\"\nat = \"192.0.2.1:7\"\nkey = \"sha256:\
+            "[[filter]]\nkind = \"remote\"\naddress = \"192.0.2.1:7\"\nkey = \"sha256:\
              0000000000000000000000000000000000000000000000000000000000000000\"\n",
             "--filter-network",
         ),
@@ -154,7 +154,7 @@ fn a_program_that_is_not_screes_stands_in_a_chain_and_is_gone_round() {
     fs::write(&file, command).expect("written");
     applied(
         &host,
-        "[[filter]]\nkind = \"program\"\nprogram = \"ahead\"\non_failure = \"bypass\"\n",
+        "[[filter]]\nkind = \"external\"\nprogram = \"ahead\"\non_failure = \"bypass\"\n",
     );
     let found = || processes(host.pid(), &["nbdkit", "--filter=readahead"]);
     let fio = verified(&uri);
@@ -199,7 +199,7 @@ fn an_agent_that_is_not_root_and_may_gives_filters_users_of_their_own() {
     applied(
         &host,
         "[[filter]]\nkind = \"monitor\"\nruns = \"process\"\n\
-         [[filter]]\nkind = \"program\"\nprogram = \"through\"\n",
+         [[filter]]\nkind = \"external\"\nprogram = \"through\"\n",
     );
     let own = processes(host.pid(), &["filter-process"]);
     let foreign = processes(host.pid(), &["nbdkit", "export=disk"]);
@@ -241,7 +241,9 @@ fn a_filter_on_another_machine_is_known_by_its_key_and_may_come_and_go() {
     let begin = || begin_filter(&folder, &at.to_string(), &host.path().join("authority.pem"));
     let (mut machine, key) = begin();
     let policy = |key: &str| {
-        format!("[[filter]]\nkind = \"machine\"\nname = \"far\"\nat = \"{at}\"\nkey = \"{key}\"\n")
+        format!(
+            "[[filter]]\nkind = \"remote\"\nname = \"far\"\naddress = \"{at}\"\nkey = \"{key}\"\n"
+        )
     };
     let other = format!("sha256:{}", "0".repeat(64));
     let said = host.apply_chain("disk", &policy(&other));

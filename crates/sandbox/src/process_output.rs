@@ -1,7 +1,8 @@
-//! What a process says on its standard error: events of its filter, a line of JSON each, and
-//! else what people read.
+//! [`OutputReader`]: reads the standard error of a filter's process. Lines of JSON are events of
+//! the filter; other lines are logged.
 //!
-//! A process is not trusted: whose events they are, and which filter's, this side says.
+//! The process is not trusted: this side, and not the process, says to which filter, volume and
+//! tenant an event belongs.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -10,36 +11,36 @@ use chain::filters::{Event, What};
 use chain::{Attribution, EventSink};
 use world::Clock;
 
-/// A longer line is cut, in bytes.
+/// The maximal length of a line, in bytes. The rest of a longer one is the next line.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// Where the lines of one process go.
-pub(crate) struct Listener {
+/// A reader of the standard error of one process.
+pub(crate) struct OutputReader {
     pub whose: Arc<Attribution>,
     pub name: Arc<str>,
     pub events: Arc<dyn EventSink>,
     pub clock: Arc<dyn Clock>,
 }
 
-impl Listener {
-    /// Hears one process out, in a thread of its own.
-    pub fn listen(self, said: impl Read + Send + 'static) -> std::io::Result<()> {
+impl OutputReader {
+    /// Reads until the process ends, in a thread of its own.
+    pub fn start(self, stderr: impl Read + Send + 'static) -> std::io::Result<()> {
         #[expect(
             clippy::disallowed_methods,
-            reason = "it lasts as long as the process, and waits for it"
+            reason = "the thread lives as long as the process, which is too long for a pool"
         )]
         std::thread::Builder::new()
             .name("filter-events".to_owned())
-            .spawn(move || self.hear(said))?;
+            .spawn(move || self.read(stderr))?;
         Ok(())
     }
 
-    fn hear(&self, said: impl Read) {
-        let mut said = BufReader::new(said);
+    fn read(&self, stderr: impl Read) {
+        let mut stderr = BufReader::new(stderr);
         let mut line = Vec::new();
         loop {
             line.clear();
-            match (&mut said)
+            match (&mut stderr)
                 .take(LINE_BYTES_MAX)
                 .read_until(b'\n', &mut line)
             {
@@ -47,16 +48,21 @@ impl Listener {
                 Ok(_) => {}
             }
             match serde_json::from_slice(&line) {
-                Ok(fields) => self.tell(What::Told(fields)),
+                Ok(fields) => self.report(What::Told(fields)),
                 Err(_) => {
                     let text = String::from_utf8_lossy(line.trim_ascii_end());
-                    tracing::info!(name = %self.name, tenant = self.whose.tenant, %text, "a filter says");
+                    tracing::info!(
+                        name = %self.name,
+                        tenant = self.whose.tenant,
+                        %text,
+                        "filter process printed line"
+                    );
                 }
             }
         }
     }
 
-    fn tell(&self, what: What) {
+    fn report(&self, what: What) {
         self.events.tell(vec![Event {
             time: self.clock.wall(),
             whose: Arc::clone(&self.whose),

@@ -1,4 +1,4 @@
-//! Processes of filters: how they begin and end.
+//! [`FilterProcess`]: starts and ends the process of a filter.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,18 +12,18 @@ use rustix::process::Pid;
 use world::real::{Bell, Stream};
 use world::{Clock, Pool};
 
-use crate::share::Throttle;
-use crate::sockets::SocketFolder;
+use crate::cpu_limit::CpuThrottle;
+use crate::socket_folder::SocketFolder;
 use crate::users::FilterUser;
 
-/// Two sockets, joined to each other; neither blocks.
-pub(crate) fn pair() -> io::Result<(Stream, Stream)> {
-    let (one, other) = raw_pair()?;
+/// Two non-blocking sockets that are connected to each other.
+pub(crate) fn socket_pair() -> io::Result<(Stream, Stream)> {
+    let (one, other) = raw_socket_pair()?;
     Ok((one.into(), other.into()))
 }
 
-/// The same, of which one end is for a child.
-pub(crate) fn raw_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+/// As [`socket_pair`], for a pair of which one end goes to a child.
+pub(crate) fn raw_socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socketpair(
         AddressFamily::UNIX,
@@ -34,34 +34,34 @@ pub(crate) fn raw_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// How a process is started.
-pub(crate) struct Start<'a> {
-    /// The program that confines itself: Scree.
+pub(crate) struct ProcessOptions<'a> {
+    /// The path of Scree's program, which confines itself.
     pub program: &'a Path,
-    /// Which user it becomes, if it may.
+    /// The user of the process; `None` for the agent's own.
     pub user: Option<FilterUser>,
     pub limits: Limits,
-    /// What else it is told.
+    /// Further arguments of the program.
     pub arguments: Vec<String>,
     pub stdin: Stdio,
     pub stdout: Stdio,
 }
 
-/// A process. Dropping it ends it.
-pub(crate) struct Child {
+/// The process of a filter. Dropping it kills the process.
+pub(crate) struct FilterProcess {
     process: Option<std::process::Child>,
     pool: Arc<dyn Pool>,
-    /// Rung when the process is to have no share any more.
+    /// Stops the limit on CPU when rung.
     throttle: Option<Bell>,
-    /// Its sockets are there.
+    /// The folder of the process's sockets.
     folder: Option<SocketFolder>,
-    /// Nobody else's while it runs.
+    /// The user, which no other filter has while the process runs.
     user: Option<FilterUser>,
 }
 
-impl Child {
-    /// Starts one; what it says on its standard error is returned beside it.
+impl FilterProcess {
+    /// Starts a process, and returns it with its standard error.
     pub fn start(
-        start: Start<'_>,
+        start: ProcessOptions<'_>,
         pool: &Arc<dyn Pool>,
         clock: &Arc<dyn Clock>,
     ) -> io::Result<(Self, ChildStderr)> {
@@ -76,15 +76,15 @@ impl Child {
             .args(start.arguments)
             .env_clear()
             .env("PATH", path)
-            // Each arena is 64 MiB of addresses.
+            // Each arena takes 64 MiB of address space, which is limited.
             .env("MALLOC_ARENA_MAX", "2")
             .current_dir("/")
             .stdin(start.stdin)
             .stdout(start.stdout)
             .stderr(Stdio::piped());
         let mut process = command.spawn()?;
-        let said = process.stderr.take();
-        let said = said.ok_or_else(|| io::Error::other("it has no standard error"))?;
+        let stderr = process.stderr.take();
+        let stderr = stderr.ok_or_else(|| io::Error::other("the process has no standard error"))?;
         let mut child = Self {
             process: Some(process),
             pool: Arc::clone(pool),
@@ -95,13 +95,13 @@ impl Child {
         if let Some(percent) = start.limits.cpu_percent
             && let Some(pid) = child.pid()
         {
-            child.throttle = Some(Throttle::start(pid, percent, Arc::clone(clock))?);
+            child.throttle = Some(CpuThrottle::start(pid, percent, Arc::clone(clock))?);
         }
-        Ok((child, said))
+        Ok((child, stderr))
     }
 
-    /// Keeps the folder of its sockets as long as it runs.
-    pub fn keep(&mut self, folder: SocketFolder) {
+    /// Keeps the folder of the process's sockets until the process has ended.
+    pub fn keep_sockets(&mut self, folder: SocketFolder) {
         self.folder = Some(folder);
     }
 
@@ -110,8 +110,8 @@ impl Child {
         Pid::from_raw(process.id().cast_signed())
     }
 
-    /// How it has ended, if it has.
-    pub fn ended(&mut self) -> io::Result<Option<std::process::ExitStatus>> {
+    /// The exit status; `None` while the process runs.
+    pub fn exit_status(&mut self) -> io::Result<Option<std::process::ExitStatus>> {
         match &mut self.process {
             Some(process) => process.try_wait(),
             None => Ok(None),
@@ -119,21 +119,21 @@ impl Child {
     }
 }
 
-impl Drop for Child {
+impl Drop for FilterProcess {
     fn drop(&mut self) {
         if let Some(bell) = self.throttle.take() {
             bell.ring();
         }
         if let Some(mut process) = self.process.take() {
-            // Whoever has ended already cannot be killed.
+            // This fails if the process has exited already.
             let _ = process.kill();
-            let its = (self.folder.take(), self.user.take());
-            // It may take a moment to end, and nobody here may wait.
+            let resources = (self.folder.take(), self.user.take());
+            // The process may take a moment to end, and this thread must not wait.
             self.pool.run(Box::new(move || {
                 if let Err(error) = process.wait() {
-                    tracing::warn!(%error, "a filter's process cannot be waited for");
+                    tracing::warn!(%error, "cannot wait for a filter's process");
                 }
-                drop(its);
+                drop(resources);
             }));
         }
     }

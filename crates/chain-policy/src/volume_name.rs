@@ -1,4 +1,4 @@
-//! The volume of a policy, before the rest of it is read.
+//! The volume that a policy names, read without the rest of the policy.
 
 use serde::Deserialize;
 
@@ -9,17 +9,17 @@ struct Named {
     volume: String,
 }
 
-/// The volume that a text names. Whoever must ask whether somebody may change that volume
-/// need not read for him what patterns he wrote: those cost more than he did.
+/// The volume that a policy names. A controller checks the user's right on that volume first, so
+/// that a user without the right cannot make it compile expensive patterns.
 ///
 /// # Errors
-/// [`PolicyError::Long`], [`PolicyError::Text`].
+/// [`PolicyError::TooLong`], [`PolicyError::Toml`].
 pub fn volume_of(text: &str) -> Result<String, PolicyError> {
     if text.len() > TEXT_BYTES_MAX {
-        return Err(PolicyError::Long(text.len()));
+        return Err(PolicyError::TooLong(text.len()));
     }
     let named: Result<Named, _> = toml::from_str(text);
-    let named = named.map_err(|error| PolicyError::Text(error.to_string()))?;
+    let named = named.map_err(|error| PolicyError::Toml(error.to_string()))?;
     Ok(named.volume)
 }
 
@@ -33,9 +33,9 @@ mod tests {
         assert_eq!(volume_of(text), Ok("web-1".to_owned()));
         for text in ["", "volume = 1", "volume = "] {
             let refused = volume_of(text);
-            assert!(matches!(refused, Err(PolicyError::Text(_))), "{text:?}");
+            assert!(matches!(refused, Err(PolicyError::Toml(_))), "{text:?}");
         }
         let long = "#".repeat(TEXT_BYTES_MAX + 1);
-        assert!(matches!(volume_of(&long), Err(PolicyError::Long(_))));
+        assert!(matches!(volume_of(&long), Err(PolicyError::TooLong(_))));
     }
 }

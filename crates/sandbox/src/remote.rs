@@ -1,16 +1,17 @@
-//! Filters on other machines: this side, and what both say before they speak NBD.
+//! Remote filters: the host's side of the connections, and the greeting that both sides exchange
+//! before they speak NBD.
 //!
 //! ```text
-//!   agent                                         scree filter
-//!     ── TCP, TLS 1.3: both show a certificate ──▶   twice
+//!   agent                                          scree filter-server
+//!     ── TCP, TLS 1.3: both show a certificate ──▶   on each of two connections
 //!     ── greeting: length (4 bytes, little-endian), JSON ──▶
-//!     ◀═ NBD: requests ══▶  the filter is the server      1st
-//!     ◀═ NBD: what it asks ══▶  the agent is           2nd
+//!     ◀═ NBD: requests ══▶  the filter is the server        role "requests"
+//!     ◀═ NBD: disk below ══▶  the agent is the server       role "below"
 //! ```
 //!
-//! The agent makes both connections: no filter has credentials for anything of the host's, and
-//! no port of the host's is open for it. It knows the machine's key from the policy; the
-//! machine knows hosts by the cluster's authority.
+//! The agent makes both connections, so no filter has credentials for the host, and no port of
+//! the host is open for it. The agent knows the filter server's key from the policy. The filter
+//! server accepts hosts with certificates of the cluster's authority.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ use auth::{Credentials, KeyFingerprint, pinned_client_config};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use chain::Attribution;
+use chain_policy::RemoteConfig;
 use net::{Channel, Pipe as _};
 use rustls::{ClientConfig, ClientConnection};
 use rustls_pki_types::{IpAddr, ServerName};
@@ -28,41 +30,43 @@ use world::real::Stream;
 use world::{Endpoint, Random};
 use zeroize::Zeroizing;
 
-use crate::program::{Asks, Launched, Requests};
+use crate::connection::{BelowConnection, LaunchedFilter, RequestConnection};
 
-/// A longer greeting is none, in bytes.
+/// The maximal length of a greeting's JSON, in bytes.
 const GREETING_BYTES_MAX: usize = 16 << 10;
 
-/// As whom a host shows itself to machines of filters.
+/// The identity with which a host connects to filter servers.
 pub trait HostIdentity: Send + Sync {
-    /// Its certificate and those between it and its authority, and its key, both in PEM. It
-    /// may wait.
+    /// The host's certificate with the certificates up to its authority, and its key, both in
+    /// PEM. The call may wait.
     ///
     /// # Errors
-    /// Why it has none now, for people.
+    /// Text for users, if the host has no certificate now.
     fn credentials(&self) -> Result<(String, Zeroizing<String>), String>;
 }
 
-/// Which of the two connections one is.
+/// The purpose of one of the two connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Role {
-    /// The filter is asked.
+    /// The agent sends requests to the filter.
     Requests,
-    /// The filter asks.
-    Asks,
+    /// The filter sends requests to the disk below.
+    Below,
 }
 
-/// What is said first on each.
+/// The first message on each connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Greeting {
     pub role: Role,
-    /// Of one start of the filter: 32 random bytes, in base64.
+    /// The session to which both connections belong: 32 random bytes in base64, new for each
+    /// start of the filter.
     pub session: String,
     /// The filter's name.
     #[serde(rename = "filter")]
     pub name: String,
+    /// The tenant, VM and volume to which the disk belongs.
     pub whose: Attribution,
 }
 
@@ -75,14 +79,15 @@ impl Greeting {
     }
 }
 
-/// Receives a greeting, over as many calls as it takes.
+/// Receives a greeting in as many calls as it takes.
 #[derive(Default)]
 pub(crate) struct GreetingReader {
     bytes: Vec<u8>,
 }
 
 impl GreetingReader {
-    /// Goes on; none: more is to come. Nothing behind the greeting is taken.
+    /// Receives more bytes. Returns `None` until the greeting is complete, and takes no byte
+    /// behind it.
     pub fn receive(&mut self, channel: &mut Channel) -> io::Result<Option<Greeting>> {
         loop {
             let wanted = match self.bytes.first_chunk() {
@@ -90,7 +95,9 @@ impl GreetingReader {
                 Some(length) => 4 + u32::from_le_bytes(*length) as usize,
             };
             if wanted > 4 + GREETING_BYTES_MAX {
-                return Err(io::Error::other("a greeting is never as long"));
+                return Err(io::Error::other(format!(
+                    "the greeting is longer than {GREETING_BYTES_MAX} bytes"
+                )));
             }
             let have = self.bytes.len();
             if have == wanted && have > 4 {
@@ -110,15 +117,15 @@ impl GreetingReader {
     }
 }
 
-/// Begins to connect to the filter `name` on a machine, twice.
-pub(crate) fn call(
-    (at, key): (SocketAddr, &str),
+/// Begins both connections to the filter `name` on a filter server.
+pub(crate) fn connect(
+    server: &RemoteConfig,
     name: &str,
     whose: &Attribution,
     host: &dyn HostIdentity,
     random: &dyn Random,
-) -> io::Result<Launched> {
-    let key: KeyFingerprint = key.parse().map_err(io::Error::other)?;
+) -> io::Result<LaunchedFilter> {
+    let key: KeyFingerprint = server.key.parse().map_err(io::Error::other)?;
     let (chain_pem, key_pem) = host.credentials().map_err(io::Error::other)?;
     let credentials = Credentials {
         chain_pem: &chain_pem,
@@ -134,18 +141,23 @@ pub(crate) fn call(
         name: name.to_owned(),
         whose: whose.clone(),
     };
-    let requests = connect(at, &config, &greeting)?;
-    greeting.role = Role::Asks;
-    let asks = connect(at, &config, &greeting)?;
-    Ok(Launched {
-        requests: Requests::Over(requests),
-        asks: Asks::Over(asks),
-        child: None,
+    let requests = connect_one(server.address, &config, &greeting)?;
+    greeting.role = Role::Below;
+    let below = connect_one(server.address, &config, &greeting)?;
+    Ok(LaunchedFilter {
+        requests: RequestConnection::Open(requests),
+        below: BelowConnection::Open(below),
+        process: None,
     })
 }
 
-/// Connecting and TLS go on as the channel is used; the greeting leaves then.
-fn connect(at: SocketAddr, config: &Arc<ClientConfig>, greeting: &Greeting) -> io::Result<Channel> {
+/// Begins one connection. The TCP and TLS handshakes proceed as the channel is used, and the
+/// greeting is sent after them.
+fn connect_one(
+    at: SocketAddr,
+    config: &Arc<ClientConfig>,
+    greeting: &Greeting,
+) -> io::Result<Channel> {
     let stream = Stream::connect(&Endpoint::Tcp(at))?;
     let name = ServerName::IpAddress(IpAddr::from(at.ip()));
     let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;

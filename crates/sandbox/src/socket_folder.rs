@@ -1,4 +1,4 @@
-//! [`SocketFolder`]: where a program that is not Scree's makes its socket.
+//! [`SocketFolder`]: the folder in which an external program creates its socket.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -6,28 +6,28 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where all sockets of programs are: users of filters have to get there, which they do not
-/// below a folder of the agent's own.
+/// The folder of all sockets of external programs. As root it is not in the agent's data
+/// directory, which the users of filters cannot enter.
 #[must_use]
-pub fn sockets_folder(agents: &Path) -> PathBuf {
+pub fn sockets_folder(data_directory: &Path) -> PathBuf {
     match rustix::process::geteuid().is_root() {
         true => PathBuf::from("/run/scree-filters"),
-        false => agents.join("filter-run"),
+        false => data_directory.join("filter-run"),
     }
 }
 
-/// A folder of one process, which nobody else looks into; it goes with this.
+/// A folder that only one process can enter. Dropping it removes the folder.
 pub(crate) struct SocketFolder(PathBuf);
 
 impl SocketFolder {
-    /// Makes one below `parent`, which others may pass through and not read.
+    /// Creates a folder for `user` below `parent`. Others can enter `parent` and not list it.
     pub fn make(parent: &Path, user: Option<u32>) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let own = parent.join(format!("{}-{number}", std::process::id()));
         make(parent, 0o711, true)?;
-        let_through(parent)?;
-        // What a process of the same number has left.
+        allow_entry(parent)?;
+        // An earlier process with the same number may have left its folder.
         remove(&own);
         make(&own, 0o700, false)?;
         let made = Self(own);
@@ -37,7 +37,7 @@ impl SocketFolder {
         Ok(made)
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -51,30 +51,30 @@ impl Drop for SocketFolder {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "sockets of processes are none of a simulator's"
+    reason = "sockets of external programs are never simulated"
 )]
 fn make(folder: &Path, mode: u32, parents: bool) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.mode(mode).recursive(parents).create(folder)
 }
 
-/// Whatever the umask says, users of filters pass through it.
+/// Lets the users of filters enter a folder, whatever the umask is.
 #[expect(
     clippy::disallowed_methods,
-    reason = "sockets of processes are none of a simulator's"
+    reason = "sockets of external programs are never simulated"
 )]
-fn let_through(folder: &Path) -> io::Result<()> {
+fn allow_entry(folder: &Path) -> io::Result<()> {
     fs::set_permissions(folder, Permissions::from_mode(0o711))
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "sockets of processes are none of a simulator's"
+    reason = "sockets of external programs are never simulated"
 )]
 fn remove(folder: &Path) {
     if let Err(error) = fs::remove_dir_all(folder)
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::warn!(%error, folder = %folder.display(), "a folder of sockets is left");
+        tracing::warn!(%error, folder = %folder.display(), "cannot remove a folder of sockets");
     }
 }
