@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  bytes ─▶ Batches ─▶ Batch, Batch … or why that is none ─▶ Trace: in order of time, with gaps
-//!  text of fio or blkparse ─▶ Foreign: the same records          Record ─▶ line of fio's log
+//!  Record ─▶ line of fio's log
 //! ```
 //!
 //! The input may be hostile: nothing is used before its checksum was verified, and memory is bounded
@@ -13,15 +13,11 @@
 //! Must not know: where files lie, who records, or what a cache policy is.
 
 mod batch;
-mod blkparse;
-mod foreign;
 mod iolog;
 mod record;
-mod under_way;
 mod whole;
 
 pub use batch::{BATCH_RECORDS_MAX, Batch, BatchHead, Batches, HEAD_BYTES, TraceError};
-pub use foreign::{Foreign, ForeignError, read_foreign};
 pub use iolog::{IOLOG_HEAD, iolog_file, iolog_line};
 pub use record::{Outcome, RECORD_BYTES, Record, Verb};
 pub use whole::Trace;
