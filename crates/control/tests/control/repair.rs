@@ -556,7 +556,10 @@ mod claims {
         let of_one = async || {
             let copysets = scene.database.copysets().await.expect("read");
             let found = copysets.into_iter().find(|copyset| copyset.id == id);
-            found.expect("it is there").standing().collect::<Vec<_>>()
+            found
+                .expect("it is there")
+                .member_states()
+                .collect::<Vec<_>>()
         };
         let (principal, usable) = (&scene.principal, Scene::others(&[2]));
         let all = Scene::others(&[0, 1, 2, 3]);

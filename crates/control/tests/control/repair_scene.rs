@@ -136,7 +136,7 @@ impl Scene {
 
     pub async fn standing(&self) -> Vec<(UnitId, MemberState)> {
         let copysets = self.database.copysets().await.expect("read");
-        copysets[0].standing().collect()
+        copysets[0].member_states().collect()
     }
 
     pub async fn states(&self) -> Vec<MemberState> {
