@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use auth::{Capability, Fence, Line, Scope, SigningKey};
+use auth::{Capability, Fence, LineageTag, Scope, SigningKey};
 use base::{ClusterId, SegmentId, Slot, UnitId};
 use unit::{NOTE_BYTES, SlotRun};
 use unit_daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Session, Step};
@@ -32,7 +32,7 @@ fn lease(epoch: u32) -> Vec<u8> {
         ends: Millis(i64::MAX),
         generation: 1,
         scope: Scope::Lease {
-            line: Line(4),
+            lineage_tag: LineageTag(4),
             fence: Fence(5),
             epoch,
             serials: std::iter::once(0..100).collect(),
@@ -140,7 +140,7 @@ pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
     };
     let put = |first| Request::Put {
         segment,
-        line: 0,
+        lineage_tag: 0,
         slot_bytes: 512,
         first: Slot(first),
         tags: &tags,

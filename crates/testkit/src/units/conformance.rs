@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use base::{CopysetId, SegmentId, Slot};
+use base::{CopysetId, LineageTag, SegmentId, Slot};
 use unit::{NOTE_BYTES, Replacement, SlotRun, Tag, Unit, UnitError};
 
 /// A slot's size, unless a claim is about sizes.
@@ -411,7 +411,7 @@ pub fn replace(
     let by = Replacement {
         expected: generations.0,
         generation: generations.1,
-        line: 0,
+        lineage_tag: LineageTag::NONE,
         slot_bytes: SLOT_BYTES,
         tags: &tags,
         data: &data,

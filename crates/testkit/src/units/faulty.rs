@@ -13,7 +13,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::{SegmentId, Slot};
+use base::{LineageTag, SegmentId, Slot};
 use unit::{ReadDone, ReadSlots, Replacement, SlotRun, Tag, Unit, UnitError, pass_on};
 use world::simulated::SimulatedRandom;
 
@@ -257,7 +257,7 @@ impl Unit for FaultyUnit {
 
     fn put_for(
         &self,
-        line: u64,
+        lineage_tag: LineageTag,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
@@ -278,7 +278,7 @@ impl Unit for FaultyUnit {
             return Ok(());
         }
         self.change(faults.write_errors_one_in, |unit| {
-            unit.put_for(line, segment, slot_bytes, first, tags, data)
+            unit.put_for(lineage_tag, segment, slot_bytes, first, tags, data)
         })
     }
 

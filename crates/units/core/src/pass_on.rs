@@ -26,7 +26,7 @@ macro_rules! pass_on {
     };
     (@ put_for $($around:tt)*) => {
         $crate::pass_on!(@method put_for(
-            line: u64,
+            lineage_tag: LineageTag,
             segment: ::base::SegmentId,
             slot_bytes: u32,
             first: ::base::Slot,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use base::{SegmentId, Slot};
+use base::{LineageTag, SegmentId, Slot};
 
 use crate::UnitError;
 
@@ -116,7 +116,7 @@ pub struct Replacement<'a> {
     pub generation: u16,
     /// To whom it belongs, where none is replaced; 0: to whomever puts it, where
     /// units keep that.
-    pub line: u64,
+    pub lineage_tag: LineageTag,
     /// Size of a slot in bytes.
     pub slot_bytes: u32,
     /// One for each slot, from slot 0 on; at least one.
@@ -131,7 +131,7 @@ pub struct ReplacementPart {
     /// The segment.
     pub segment: SegmentId,
     /// To whom it belongs, where there is none in its place that says so.
-    pub line: u64,
+    pub lineage_tag: LineageTag,
     /// The draft that it is a part of; no other is made under this number.
     pub draft: u64,
     /// As in [`Replacement`].
@@ -153,7 +153,7 @@ pub struct SegmentSlots {
     /// Its numbers.
     pub stat: SegmentStat,
     /// To whom it belongs, where the unit keeps that; else 0.
-    pub line: u64,
+    pub lineage_tag: LineageTag,
     /// The slots that were freed, in order.
     pub freed: Vec<Slot>,
 }
@@ -212,17 +212,17 @@ pub trait Unit: Send + Sync {
         tags: &[Tag],
         data: &[u8],
     ) -> Result<(), UnitError> {
-        self.put_for(0, segment, slot_bytes, first, tags, data)
+        self.put_for(LineageTag::NONE, segment, slot_bytes, first, tags, data)
     }
 
-    /// As [`Unit::put`], of a segment that belongs to `line`: what is copied belongs
+    /// As [`Unit::put`], of a segment that belongs to `lineage_tag`: what is copied belongs
     /// to whom it belonged before. 0: to whomever puts, where units keep that.
     ///
     /// # Errors
     /// As [`Unit::put`].
     fn put_for(
         &self,
-        line: u64,
+        lineage_tag: LineageTag,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,

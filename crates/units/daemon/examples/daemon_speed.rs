@@ -16,8 +16,8 @@ use auth::{
     Authority, Credentials, KeyRequest, Kind, Lifetime, ServerTls, Subject, client_config,
     requested_key,
 };
-use auth::{Capability, Fence, Line, Scope, SigningKey};
-use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
+use auth::{Capability, Fence, Scope, SigningKey};
+use base::{ClusterId, CopysetId, LineageTag, SegmentId, Slot, UnitId};
 use unit::{SlotRun, Unit as _};
 use unit_daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
 use unit_folder::FolderUnit;
@@ -164,7 +164,7 @@ fn main() -> Result<(), Failed> {
         ends: Millis(i64::MAX),
         generation: 0,
         scope: Scope::Lease {
-            line: Line(1),
+            lineage_tag: LineageTag(1),
             fence: Fence(1),
             epoch: 1,
             serials: std::iter::once(0..1 << 36).collect(),

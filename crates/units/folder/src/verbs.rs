@@ -4,11 +4,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::{SegmentId, Slot};
-use unit::ReplacementPart;
+use base::{LineageTag, SegmentId, Slot};
 use unit::{
-    Fact, NOTE_BYTES, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag, Unit, UnitError,
-    UnitStat, assert_fit,
+    Fact, NOTE_BYTES, Replacement, ReplacementPart, SegmentSlots, SegmentStat, SlotRun, Tag, Unit,
+    UnitError, UnitStat, assert_fit,
 };
 
 use super::format::SlotState;
@@ -25,14 +24,14 @@ impl Unit for FolderUnit {
 
     fn put_for(
         &self,
-        line: u64,
+        lineage_tag: LineageTag,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
         tags: &[Tag],
         data: &[u8],
     ) -> Result<(), UnitError> {
-        Self::put_for(self, line, segment, slot_bytes, first, tags, data)
+        Self::put_for(self, lineage_tag, segment, slot_bytes, first, tags, data)
     }
 
     fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
@@ -94,7 +93,7 @@ impl Unit for FolderUnit {
     fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
         let part = ReplacementPart {
             segment,
-            line: by.line,
+            lineage_tag: by.lineage_tag,
             draft: self.random.u64(),
             expected: by.expected,
             generation: by.generation,
@@ -127,7 +126,7 @@ impl Unit for FolderUnit {
         let freed = table.slots_that(SlotState::is_free).into_iter();
         Ok(SegmentSlots {
             stat: table.stat(),
-            line: table.header.line,
+            lineage_tag: table.header.lineage_tag,
             freed: freed.map(|slot| Slot(slot as u16)).collect(),
         })
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, MutexGuard};
 
-use base::{SegmentId, Slot};
+use base::{LineageTag, SegmentId, Slot};
 use unit::{Tag, Unit, UnitError};
 use world::{File, OpenMode};
 
@@ -24,11 +24,11 @@ pub(super) fn entries_of(slot_bytes: u32, tags: &[Tag], data: &[u8]) -> Vec<Entr
 }
 
 impl FolderUnit {
-    /// Makes a segment of `line` with its first slots.
+    /// Makes a segment of `lineage_tag` with its first slots.
     pub(super) fn put_first(
         &self,
         id: SegmentId,
-        line: u64,
+        lineage_tag: LineageTag,
         slot_bytes: u32,
         tags: &[Tag],
         data: &[u8],
@@ -43,7 +43,7 @@ impl FolderUnit {
         let header = Header::new(id, cluster, slot_bytes, self.segment_data_bytes)
             .filter(|header| tags.len() <= header.capacity as usize)
             .ok_or_else(misplaced_new)?
-            .of_line(line);
+            .with_lineage_tag(lineage_tag);
         self.place.verify()?;
         let file = match self.create_file(id) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

@@ -8,15 +8,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use base::{ClusterId, SegmentId, Slot, UnitId};
+use base::{ClusterId, LineageTag, SegmentId, Slot, UnitId};
 use bytes::Bytes;
 use object_store::{Error, PutMode};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use unit::Owner;
 use unit::{
-    Fact, NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag,
-    Unit, UnitError, UnitStat, assert_fit,
+    Fact, NOTE_BYTES, Owner, ReadDone, ReadSlots, Replacement, SegmentSlots, SegmentStat, SlotRun,
+    Tag, Unit, UnitError, UnitStat, assert_fit,
 };
 use world::{Clock, World};
 
@@ -159,7 +158,7 @@ impl ObjectUnit {
         self.0.unit
     }
 
-    /// As [`Unit::put`]; the segment is one of `line`: a number that segments
+    /// As [`Unit::put`]; the segment is one of `lineage_tag`: a number that segments
     /// have in common which belong together, 0 if none do. A put that is
     /// repeated after an error, with the same content, is carried out once.
     ///
@@ -167,7 +166,7 @@ impl ObjectUnit {
     /// As [`Unit::put`].
     pub fn put_for(
         &self,
-        line: u64,
+        lineage_tag: LineageTag,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
@@ -177,7 +176,9 @@ impl ObjectUnit {
         assert_fit(tags.len(), slot_bytes, tags, data);
         let _alone = self.0.writer(segment);
         if first == Slot(0) {
-            let put = self.0.put_whole(line, segment, slot_bytes, tags, data);
+            let put = self
+                .0
+                .put_whole(lineage_tag, segment, slot_bytes, tags, data);
             self.0.wait(put)
         } else {
             Err(misplaced(&self.stat_segment(segment)?))
@@ -188,17 +189,17 @@ impl ObjectUnit {
     ///
     /// # Errors
     /// [`UnitError::NoSegment`] and the others.
-    pub fn line_of(&self, segment: SegmentId) -> Result<u64, UnitError> {
-        if let Some(line) = self.line_now(segment) {
-            return Ok(line);
+    pub fn lineage_tag_of(&self, segment: SegmentId) -> Result<LineageTag, UnitError> {
+        if let Some(lineage_tag) = self.lineage_tag_now(segment) {
+            return Ok(lineage_tag);
         }
-        Ok(self.0.wait(self.0.load(segment))?.head.line)
+        Ok(self.0.wait(self.0.load(segment))?.head.lineage_tag)
     }
 
-    /// As [`ObjectUnit::line_of`], if that is known without waiting.
+    /// As [`ObjectUnit::lineage_tag_of`], if that is known without waiting.
     #[must_use]
-    pub fn line_now(&self, segment: SegmentId) -> Option<u64> {
-        Some(self.0.heads.get(segment)?.head.line)
+    pub fn lineage_tag_now(&self, segment: SegmentId) -> Option<LineageTag> {
+        Some(self.0.heads.get(segment)?.head.lineage_tag)
     }
 }
 
@@ -280,14 +281,14 @@ impl Unit for ObjectUnit {
 
     fn put_for(
         &self,
-        line: u64,
+        lineage_tag: LineageTag,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
         tags: &[Tag],
         data: &[u8],
     ) -> Result<(), UnitError> {
-        Self::put_for(self, line, segment, slot_bytes, first, tags, data)
+        Self::put_for(self, lineage_tag, segment, slot_bytes, first, tags, data)
     }
 
     /// What was put is durable; this looks that it was.
@@ -399,7 +400,7 @@ impl Unit for ObjectUnit {
                 freed: freed.len() as u32,
                 generation: loaded.head.generation,
             },
-            line: loaded.head.line,
+            lineage_tag: loaded.head.lineage_tag,
             freed,
         })
     }

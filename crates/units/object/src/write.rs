@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use base::SegmentId;
+use base::{LineageTag, SegmentId};
 use bytes::Bytes;
 use object_store::{Error, PutMode, UpdateVersion};
 use unit::{Replacement, Tag, UnitError};
@@ -18,7 +18,7 @@ impl Inner {
     /// Makes a segment. Durable on return.
     pub(crate) async fn put_whole(
         &self,
-        line: u64,
+        lineage_tag: LineageTag,
         segment: SegmentId,
         slot_bytes: u32,
         tags: &[Tag],
@@ -31,7 +31,7 @@ impl Inner {
             slot_bytes,
         };
         let room = (self.segment_data_bytes / u64::from(slot_bytes).max(1)).max(1);
-        let head = Head::whole(segment, self.cluster, line, slot_bytes, tags.len())
+        let head = Head::whole(segment, self.cluster, lineage_tag, slot_bytes, tags.len())
             .filter(|head| u64::from(head.slots()) <= room)
             .ok_or_else(misplaced_new)?;
         let conditional = self.verify_for_put().await?;
@@ -76,13 +76,21 @@ impl Inner {
             Err(UnitError::NoSegment { .. }) if by.expected.is_none() => None,
             other => Some(other?),
         };
-        let line = old.as_ref().map_or(by.line, |old| old.head.line);
-        let mut head = Head::whole(segment, self.cluster, line, by.slot_bytes, by.tags.len())
-            .ok_or(UnitError::Misplaced {
-                segment,
-                slots: 0,
-                slot_bytes: by.slot_bytes,
-            })?;
+        let lineage_tag = old
+            .as_ref()
+            .map_or(by.lineage_tag, |old| old.head.lineage_tag);
+        let mut head = Head::whole(
+            segment,
+            self.cluster,
+            lineage_tag,
+            by.slot_bytes,
+            by.tags.len(),
+        )
+        .ok_or(UnitError::Misplaced {
+            segment,
+            slots: 0,
+            slot_bytes: by.slot_bytes,
+        })?;
         head.generation = by.generation;
         let mut freed = Bitmap::none(head.slots());
         let mut mode = PutMode::Create;

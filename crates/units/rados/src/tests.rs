@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use base::{ClusterId, CopysetId, DatabaseId, SegmentId, Slot, UnitId};
-use unit::Owner;
-use unit::{Replacement, SlotRun, Unit, UnitError};
+use base::{ClusterId, CopysetId, DatabaseId, LineageTag, SegmentId, Slot, UnitId};
+use unit::{Owner, Replacement, SlotRun, Unit, UnitError};
 use world::World;
 
 use crate::memory::Memory;
@@ -266,7 +265,7 @@ fn replace(
     let by = Replacement {
         expected: Some(generations.0),
         generation: generations.1,
-        line: 0,
+        lineage_tag: LineageTag::NONE,
         slot_bytes: 512,
         tags: &vec![[8; 16]; count],
         data: &vec![5; count * 512],

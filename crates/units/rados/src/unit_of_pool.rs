@@ -5,11 +5,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use base::{ClusterId, SegmentId, Slot, UnitId};
-use unit::{Marker, Owner};
+use base::{ClusterId, LineageTag, SegmentId, Slot, UnitId};
 use unit::{
-    NOTE_BYTES, ReadDone, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag, Unit, UnitError,
-    UnitStat, assert_fit,
+    Marker, NOTE_BYTES, Owner, ReadDone, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag,
+    Unit, UnitError, UnitStat, assert_fit,
 };
 use world::World;
 
@@ -149,14 +148,14 @@ impl RadosUnit {
         self.core.unit
     }
 
-    /// As [`Unit::put`]; a segment that this makes is one of `line`: a number that
+    /// As [`Unit::put`]; a segment that this makes is one of `lineage_tag`: a number that
     /// segments have in common which belong together, 0 if none do.
     ///
     /// # Errors
     /// As [`Unit::put`].
     pub fn put_for(
         &self,
-        line: u64,
+        lineage_tag: LineageTag,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
@@ -165,15 +164,16 @@ impl RadosUnit {
     ) -> Result<(), UnitError> {
         assert_fit(tags.len(), slot_bytes, tags, data);
         let _alone = self.core.writer(segment);
-        self.core.put(line, segment, slot_bytes, first, tags, data)
+        self.core
+            .put(lineage_tag, segment, slot_bytes, first, tags, data)
     }
 
     /// To which line a segment belongs.
     ///
     /// # Errors
     /// [`UnitError::NoSegment`] and the others.
-    pub fn line_of(&self, segment: SegmentId) -> Result<u64, UnitError> {
-        Ok(self.core.load(segment)?.head.line)
+    pub fn lineage_tag_of(&self, segment: SegmentId) -> Result<LineageTag, UnitError> {
+        Ok(self.core.load(segment)?.head.lineage_tag)
     }
 }
 
@@ -212,14 +212,14 @@ impl Unit for RadosUnit {
 
     fn put_for(
         &self,
-        line: u64,
+        lineage_tag: LineageTag,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
         tags: &[Tag],
         data: &[u8],
     ) -> Result<(), UnitError> {
-        Self::put_for(self, line, segment, slot_bytes, first, tags, data)
+        Self::put_for(self, lineage_tag, segment, slot_bytes, first, tags, data)
     }
 
     /// What was put is durable when the cluster has answered.
@@ -279,7 +279,7 @@ impl Unit for RadosUnit {
         let freed = (0..state.slots.count).filter(|slot| state.freed.contains(*slot));
         Ok(SegmentSlots {
             stat: state.stat(),
-            line: state.head.line,
+            lineage_tag: state.head.lineage_tag,
             freed: freed
                 .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
                 .collect(),

@@ -9,7 +9,7 @@
 //!
 //! Replacing is in `replace`.
 
-use base::{SegmentId, Slot};
+use base::{LineageTag, SegmentId, Slot};
 use unit::format::{SLOTS_MAX, is_slot_size};
 use unit::{Tag, UnitError};
 
@@ -32,7 +32,7 @@ impl Core {
     /// Puts slots where the segment ends. Durable on return.
     pub(crate) fn put(
         &self,
-        line: u64,
+        lineage_tag: LineageTag,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
@@ -64,7 +64,7 @@ impl Core {
         let head = Head {
             segment,
             cluster: self.cluster,
-            line,
+            lineage_tag,
         };
         let head = head.encode();
         let name = name_of(segment);

@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{SegmentId, Slot};
-use unit::ReplacementPart;
+use base::{LineageTag, SegmentId, Slot};
 use unit::{
-    NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag, Unit,
-    UnitError, UnitStat,
+    NOTE_BYTES, ReadDone, ReadSlots, Replacement, ReplacementPart, SegmentSlots, SegmentStat,
+    SlotRun, Tag, Unit, UnitError, UnitStat,
 };
 use unit_wire::{BODY_BYTES_MAX, Malformed, Refusal, Request, Status};
 
@@ -232,7 +231,7 @@ impl Unit for RemoteUnit {
 
     fn put_for(
         &self,
-        line: u64,
+        lineage_tag: LineageTag,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
@@ -241,7 +240,7 @@ impl Unit for RemoteUnit {
     ) -> Result<(), UnitError> {
         let request = Request::Put {
             segment,
-            line,
+            lineage_tag,
             slot_bytes,
             first,
             tags,
@@ -391,7 +390,7 @@ impl Unit for RemoteUnit {
         let contents = by.data.chunks(at_once * by.slot_bytes as usize);
         let mut part = ReplacementPart {
             segment,
-            line: by.line,
+            lineage_tag: by.lineage_tag,
             draft: 0,
             expected: by.expected,
             generation: by.generation,

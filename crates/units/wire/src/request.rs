@@ -3,9 +3,8 @@
 use std::ops::Range;
 
 use base::codec::{Reader, Writer};
-use base::{ClusterId, SegmentId, Slot};
-use unit::ReplacementPart;
-use unit::{NOTE_BYTES, SlotRun, Tag};
+use base::{ClusterId, LineageTag, SegmentId, Slot};
+use unit::{NOTE_BYTES, ReplacementPart, SlotRun, Tag};
 
 use super::{BODY_BYTES_MAX, Malformed, put_frame};
 
@@ -97,7 +96,7 @@ pub enum Request<'a> {
         /// Where.
         segment: SegmentId,
         /// To whom the segment belongs; 0: as the host's capability says.
-        line: u64,
+        lineage_tag: LineageTag,
         /// Size of a slot in bytes.
         slot_bytes: u32,
         /// The first slot.
@@ -220,14 +219,14 @@ impl<'a> Request<'a> {
             Self::NoteDown(note) => body.put_bytes(*note),
             Self::Put {
                 segment,
-                line,
+                lineage_tag,
                 slot_bytes,
                 first,
                 tags,
                 data,
             } => {
                 body.put_u64(segment.bits());
-                body.put_u64(*line);
+                body.put_u64(lineage_tag.0);
                 body.put_u32(*slot_bytes);
                 body.put_u16(first.0);
                 body.put_u16(0);
@@ -277,7 +276,7 @@ impl<'a> Request<'a> {
             }
             Self::Replace { part, tags, data } => {
                 body.put_u64(part.segment.bits());
-                body.put_u64(part.line);
+                body.put_u64(part.lineage_tag.0);
                 body.put_u64(part.draft);
                 body.put_u32(part.slot_bytes);
                 body.put_u16(part.expected.unwrap_or(0));
@@ -320,7 +319,7 @@ impl<'a> Request<'a> {
             }
             Verb::Show => Self::Show(reader.bytes(reader.remaining())?),
             Verb::Put => {
-                let (segment, line) = (segment(reader)?, reader.u64()?);
+                let (segment, lineage_tag) = (segment(reader)?, LineageTag(reader.u64()?));
                 let (slot_bytes, first) = (reader.u32()?, Slot(reader.u16()?));
                 zero(reader.u16()?)?;
                 let count = reader.u32()?;
@@ -331,7 +330,7 @@ impl<'a> Request<'a> {
                 }
                 Self::Put {
                     segment,
-                    line,
+                    lineage_tag,
                     slot_bytes,
                     first,
                     tags,
@@ -400,7 +399,7 @@ impl<'a> Request<'a> {
                 Self::NoteDown(note.ok_or(Malformed("a note has 512 bytes"))?)
             }
             Verb::Replace => {
-                let (segment, line) = (segment(reader)?, reader.u64()?);
+                let (segment, lineage_tag) = (segment(reader)?, LineageTag(reader.u64()?));
                 let (draft, slot_bytes) = (reader.u64()?, reader.u32()?);
                 let (expected, generation) = (reader.u16()?, reader.u16()?);
                 let expected = flag(reader)?.then_some(expected);
@@ -414,7 +413,7 @@ impl<'a> Request<'a> {
                 let (tags, data) = slots_of(reader, count, slot_bytes)?;
                 let part = ReplacementPart {
                     segment,
-                    line,
+                    lineage_tag,
                     draft,
                     expected,
                     generation,
@@ -479,7 +478,7 @@ mod tests {
             Request::Show(b"anything"),
             Request::Put {
                 segment,
-                line: 5,
+                lineage_tag: LineageTag(5),
                 slot_bytes: 3,
                 first: Slot(9),
                 tags: &[[1; 16], [2; 16]],
@@ -517,7 +516,7 @@ mod tests {
             Request::Replace {
                 part: ReplacementPart {
                     segment,
-                    line: 5,
+                    lineage_tag: LineageTag(5),
                     draft: 6,
                     expected: Some(1),
                     generation: 2,

@@ -73,7 +73,7 @@ impl Bringing<'_> {
         let by = Replacement {
             expected: Some(own.generation),
             generation: own.generation,
-            line: self.on.line,
+            lineage_tag: self.on.lineage_tag,
             slot_bytes: self.on.slot_bytes,
             tags: &content.tags,
             data: &content.data,

@@ -124,7 +124,14 @@ pub(super) fn copy_unit(rig: &Rig, from: u8, to: u8, part: u16) {
             tags.extend(tag);
             data.extend(content);
         }
-        let put = target.put_for(told.line, segment, stat.slot_bytes, Slot(0), &tags, &data);
+        let put = target.put_for(
+            told.lineage_tag,
+            segment,
+            stat.slot_bytes,
+            Slot(0),
+            &tags,
+            &data,
+        );
         put.and_then(|()| target.sync(&[segment])).expect("put");
         if !told.freed.is_empty() {
             target

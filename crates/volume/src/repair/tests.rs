@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
+use base::{ClusterId, CopysetId, LineageTag, SegmentId, Slot, UnitId};
 use testkit::units::{FaultyUnit, InjectedFaults};
 use unit::{SlotRun, Unit, UnitError};
 use unit_folder::FolderUnit;
@@ -15,7 +15,7 @@ use super::*;
 use crate::catalog::MemberState::{self, Filling, Leaving, Whole};
 
 pub(super) const SLOT_BYTES: u32 = 512;
-pub(super) const LINE: u64 = 7;
+pub(super) const LINEAGE_TAG: LineageTag = LineageTag(7);
 
 pub(super) fn copyset() -> CopysetId {
     CopysetId::new(5).expect("12 bits")
@@ -155,7 +155,7 @@ impl Rig {
             .flat_map(|slot| content(serial, slot))
             .collect();
         unit.put_for(
-            LINE,
+            LINEAGE_TAG,
             segment(serial),
             SLOT_BYTES,
             Slot(slots.start),
@@ -181,7 +181,7 @@ impl Rig {
             Err(UnitError::NoSegment { .. }) => return Vec::new(),
             Err(error) => panic!("{error}"),
         };
-        assert_eq!(told.line, LINE);
+        assert_eq!(told.lineage_tag, LINEAGE_TAG);
         let slots = (0..told.stat.slots as u16).filter(|slot| !told.freed.contains(&Slot(*slot)));
         slots
             .filter(|slot| {

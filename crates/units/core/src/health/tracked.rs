@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::{SegmentId, Slot};
+use base::{LineageTag, SegmentId, Slot};
 use world::Clock;
 
 use super::timing::{Calls, Pace};
@@ -227,7 +227,7 @@ impl Unit for TrackedUnit {
 
     fn put_for(
         &self,
-        line: u64,
+        lineage_tag: LineageTag,
         segment: SegmentId,
         slot_bytes: u32,
         first: Slot,
@@ -235,7 +235,7 @@ impl Unit for TrackedUnit {
         data: &[u8],
     ) -> Result<(), UnitError> {
         self.record(Verb::Write, |unit| {
-            unit.put_for(line, segment, slot_bytes, first, tags, data)
+            unit.put_for(lineage_tag, segment, slot_bytes, first, tags, data)
         })?;
         count(&self.written_bytes, data);
         Ok(())

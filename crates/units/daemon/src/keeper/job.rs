@@ -4,8 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use auth::Line;
-use base::SegmentId;
+use base::{LineageTag, SegmentId};
 use unit::{NOTE_BYTES, ReplacementPart, Tag, Unit as _, UnitError};
 use unit_wire::{Refusal, Request, Status, Verb, put_frame};
 
@@ -65,16 +64,16 @@ impl Job {
             Request::Show(signed) => keeper.show(signed, &self.holder, &self.shown)?,
             Request::Put {
                 segment,
-                line,
+                lineage_tag,
                 slot_bytes,
                 first,
                 tags,
                 data,
             } => {
                 let (right, _passage) = allow(Action::Put(segment))?;
-                let line = self.line_to_put(segment, line, right)?;
+                let lineage_tag = self.lineage_tag_to_put(segment, lineage_tag, right)?;
                 self.must_keep_what_is_held(right, data.len())?;
-                unit.put_for(line, segment, slot_bytes, first, tags, data)?;
+                unit.put_for(lineage_tag, segment, slot_bytes, first, tags, data)?;
                 keeper.counters.written(data.len());
             }
             Request::Sync {
@@ -101,12 +100,12 @@ impl Job {
                 closed,
                 slots,
             } => {
-                let (_, _passage) = allow(Action::Free(segment, keeper.line_of(segment)))?;
+                let (_, _passage) = allow(Action::Free(segment, keeper.lineage_tag_of(segment)))?;
                 unit.free(segment, &slots, closed)?;
             }
             Request::Replace { part, tags, data } => self.replace(part, tags, data, body)?,
             Request::Delete(segment) => {
-                let (_, _passage) = allow(Action::Delete(segment, keeper.line_of(segment)))?;
+                let (_, _passage) = allow(Action::Delete(segment, keeper.lineage_tag_of(segment)))?;
                 unit.delete(segment)?;
             }
             Request::List {
@@ -141,10 +140,10 @@ impl Job {
         let allow = |action| keeper.allow(&self.shown, &action);
         let segment = part.segment;
         let (right, _passage) = match part.expected {
-            Some(_) => allow(Action::Replace(segment, keeper.line_of(segment)))?,
+            Some(_) => allow(Action::Replace(segment, keeper.lineage_tag_of(segment)))?,
             None => {
                 let (right, passage) = allow(Action::Put(segment))?;
-                part.line = self.line_to_put(segment, part.line, right)?;
+                part.lineage_tag = self.lineage_tag_to_put(segment, part.lineage_tag, right)?;
                 (right, passage)
             }
         };
@@ -175,11 +174,13 @@ impl Job {
         // Whose one is may have to be read: of no more than are asked for.
         let rest = rest.iter().copied();
         let listed: Vec<SegmentId> = match right {
-            // What is another line's is none of its business.
-            Right::Lease { line: own, .. } => {
+            // A lease lists segments of its own lineage only.
+            Right::Lease {
+                lineage_tag: own, ..
+            } => {
                 let is_its = |id: &SegmentId| {
-                    let line = keeper.line_of(*id);
-                    [own, Line::NONE, UNREADABLE].contains(&line)
+                    let lineage_tag = keeper.lineage_tag_of(*id);
+                    [own, LineageTag::NONE, UNREADABLE].contains(&lineage_tag)
                 };
                 rest.filter(is_its).take(most).collect()
             }
@@ -238,20 +239,31 @@ impl Job {
         }
     }
 
-    /// The line that a put is for, if the host may put there for that one.
-    fn line_to_put(&self, segment: SegmentId, asked: u64, right: Right) -> Result<u64, Refusal> {
+    /// The lineage tag to put with, if the host may put into the segment under it.
+    fn lineage_tag_to_put(
+        &self,
+        segment: SegmentId,
+        requested: LineageTag,
+        right: Right,
+    ) -> Result<LineageTag, Refusal> {
         let not_allowed = |text: &str| Err(Refusal::new(Status::NotAllowed, text));
-        let line = match right {
-            Right::Lease { line, .. } if asked == 0 || asked == line.0 => line.0,
-            Right::Lease { .. } => return not_allowed("the lease is for another line"),
-            // What is copied keeps its line, which whoever copies it has read.
-            Right::Repair(_) | Right::Other => asked,
+        let lineage_tag = match right {
+            Right::Lease { lineage_tag, .. }
+                if [LineageTag::NONE, lineage_tag].contains(&requested) =>
+            {
+                lineage_tag
+            }
+            Right::Lease { .. } => return not_allowed("the lease is for another lineage"),
+            // A copied segment keeps its tag, which the repairing host has read.
+            Right::Repair(_) | Right::Other => requested,
         };
-        match self.keeper.unit.line_of(segment) {
-            // A lease's own serials are nobody else's, but an earlier lease of
-            // another line may have left them open.
-            Ok(found) if found != line => not_allowed("the segment is another line's"),
-            _ => Ok(line),
+        match self.keeper.unit.lineage_tag_of(segment) {
+            // A lease's own serials belong to it alone, but an earlier lease of
+            // another lineage may have left them open.
+            Ok(found) if found != lineage_tag => {
+                not_allowed("the segment belongs to another lineage")
+            }
+            _ => Ok(lineage_tag),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use auth::{Fence, Line, Scope};
-use base::Slot;
+use auth::{Fence, Scope};
+use base::{LineageTag, Slot};
 use unit::{NOTE_BYTES, ReplacementPart, SlotRun};
 use unit_wire::Request;
 use world::simulated::SimulatedRandom;
@@ -31,14 +31,14 @@ const GROWTH_MAX: u64 = 96 << 20;
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next());
+    let kib = lineage_tag.and_then(|lineage_tag| lineage_tag.split_whitespace().next());
     kib.and_then(|kib| kib.parse::<u64>().ok()).expect("a size") << 10
 }
 
 /// On serials of which there are few, so that the disk does not fill.
 fn lease() -> Scope {
     Scope::Lease {
-        line: Line(7),
+        lineage_tag: LineageTag(7),
         fence: Fence(9),
         epoch: 1,
         serials: std::iter::once(0..64).collect(),
@@ -66,7 +66,7 @@ impl Chances {
             };
             let part = ReplacementPart {
                 segment,
-                line: 0,
+                lineage_tag: LineageTag::NONE,
                 draft: self.below(3) as u64,
                 slot_bytes: 512,
                 expected: None,
@@ -77,7 +77,7 @@ impl Chances {
             let request = match self.below(14) {
                 0..3 => Request::Put {
                     segment,
-                    line: 0,
+                    lineage_tag: LineageTag::NONE,
                     slot_bytes: 512,
                     first,
                     tags: &tags,
@@ -223,7 +223,7 @@ fn whatever_hosts_say_a_daemon_goes_on_and_does_not_grow() {
     until("it holds nothing for them", || server.held_bytes() == 0);
     let other = site.host("h2");
     let lease = Scope::Lease {
-        line: Line(8),
+        lineage_tag: LineageTag(8),
         fence: Fence(10),
         epoch: 1,
         serials: std::iter::once(100..200).collect(),

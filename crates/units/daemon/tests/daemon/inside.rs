@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use auth::{Capability, Fence, Line, Scope, SigningKey, VerifyingKey};
-use base::{ClusterId, UnitId};
+use auth::{Capability, Fence, Scope, SigningKey, VerifyingKey};
+use base::{ClusterId, LineageTag, UnitId};
 use unit_daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, Keeping, Session, Step};
 use unit_folder::FolderUnit;
 use unit_remote::{Conversation, Done, Link, RemoteUnit};
@@ -65,7 +65,7 @@ pub fn capability(holder: [u8; 32], scope: Scope) -> Capability {
 /// A lease on all serials.
 pub fn whole_lease(epoch: u32) -> Scope {
     Scope::Lease {
-        line: Line(7),
+        lineage_tag: LineageTag(7),
         fence: Fence(9),
         epoch,
         serials: std::iter::once(0..1 << 36).collect(),
@@ -182,8 +182,8 @@ fn what_follows_a_capability_waits_for_it_and_nothing_waits_in_the_session() {
     let budget = Budget::new(BUDGET_BYTES);
     let mut session = Session::new(Arc::clone(&keeper), HOST, &budget, Wake::unresponsive());
     let sign = |scope| key().sign(&capability(HOST, scope)).0;
-    let lines = vec![Line(7)];
-    let (may_read, lease) = (sign(Scope::Read { lines }), sign(whole_lease(2)));
+    let lineage_tags = vec![LineageTag(7)];
+    let (may_read, lease) = (sign(Scope::Read { lineage_tags }), sign(whole_lease(2)));
     let hello = Request::Hello {
         version: 1,
         cluster: CLUSTER,

@@ -4,9 +4,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use auth::{Fence, Line, Scope};
+use auth::{Fence, Scope};
 use auth::{Kind, Lifetime, ServerTls, client_config};
-use base::{ClusterId, Slot, with_causes};
+use base::{ClusterId, LineageTag, Slot, with_causes};
 use unit::{SlotRun, Unit, UnitError};
 use unit_daemon::{Limits, Server, ServerConfig, Waits};
 use unit_remote::RemoteUnit;
@@ -315,7 +315,7 @@ fn hosts_that_put_more_than_a_daemon_holds_wait_and_lose_nothing() {
         for (host, number) in hosts.iter().zip(1..) {
             let own = 100 + number * 10;
             let lease = Scope::Lease {
-                line: Line(7),
+                lineage_tag: LineageTag(7),
                 fence: Fence(number),
                 epoch: 1,
                 serials: std::iter::once(own..own + 10).collect(),

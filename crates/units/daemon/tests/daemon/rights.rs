@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use auth::{Capability, Fence, Line, Scope, SigningKey};
-use base::{ClusterId, CopysetId, SegmentId, Slot};
+use auth::{Capability, Fence, Scope, SigningKey};
+use base::{ClusterId, CopysetId, LineageTag, SegmentId, Slot};
 use unit::{NOTE_BYTES, Replacement, SlotRun, Unit, UnitError};
 use unit_daemon::Keeper;
 use unit_remote::RemoteUnit;
@@ -23,9 +23,9 @@ fn segment(serial: u64) -> SegmentId {
     SegmentId::new(copyset, serial).expect("under 2^36")
 }
 
-fn lease(line: u64, fence: u64, epoch: u32, serials: Range<u64>) -> Scope {
+fn lease(lineage_tag: LineageTag, fence: u64, epoch: u32, serials: Range<u64>) -> Scope {
     Scope::Lease {
-        line: Line(line),
+        lineage_tag: LineageTag(lineage_tag),
         fence: Fence(fence),
         epoch,
         serials: std::iter::once(serials).collect(),
@@ -63,7 +63,7 @@ const ATTEMPTS: [Attempt; 12] = [
         let by = Replacement {
             expected: Some(0),
             generation: 0,
-            line: 0,
+            lineage_tag: LineageTag::NONE,
             slot_bytes: SLOT_BYTES,
             tags: &[[5; 16]],
             data: &[9; 512],
@@ -137,7 +137,7 @@ fn a_host_without_a_lease_changes_and_reads_nothing() {
         vec![],
         vec![lease(8, 2, 1, 30..40)],
         vec![Scope::Read {
-            lines: vec![Line(8)],
+            lineage_tags: vec![LineageTag(8)],
         }],
         vec![Scope::Free {
             segments: vec![segment(10), segment(11)],
@@ -182,7 +182,7 @@ fn each_capability_lets_its_holder_do_its_own() {
     let all: Vec<_> = ATTEMPTS.iter().map(|(name, _)| *name).collect();
     let looks = ["read", "stat", "scrub"];
     let read = Scope::Read {
-        lines: vec![Line(7)],
+        lineage_tags: vec![LineageTag(7)],
     };
     assert_eq!(Scene::new().allowed(OTHER_HOST, &[read]), looks);
     // It frees what it was told to, of what it may read, and nothing whole.
@@ -191,8 +191,12 @@ fn each_capability_lets_its_holder_do_its_own() {
         segments: vec![segment(10), segment(11)],
     };
     put(&scene.own, segment(11), 0).expect("its own");
-    let lines = vec![Line(7)];
-    let unit = unit_of(&scene.keeper, OTHER_HOST, &[free, Scope::Read { lines }]);
+    let lineage_tags = vec![LineageTag(7)];
+    let unit = unit_of(
+        &scene.keeper,
+        OTHER_HOST,
+        &[free, Scope::Read { lineage_tags }],
+    );
     assert!(is_refused(&unit.delete(segment(10))));
     assert!(is_refused(&unit.list_serials(10..12).map(drop)));
     unit.free(segment(10), &[Slot(0)], true).expect("it may");
@@ -218,7 +222,7 @@ fn each_capability_lets_its_holder_do_its_own() {
         let unit = unit_of(&scene.keeper, OTHER_HOST, std::slice::from_ref(&repair));
         assert_eq!(unit.list().expect("listed"), [segment(10)]);
         let slots = unit.slots_of(segment(10)).expect("told");
-        assert_eq!((slots.line, slots.stat.slots), (7, 1));
+        assert_eq!((slots.lineage_tag, slots.stat.slots), (7, 1));
         if !is_refused(&attempt(&unit, segment(10))) {
             done.push(name);
         }
@@ -233,8 +237,15 @@ fn each_capability_lets_its_holder_do_its_own() {
     let scene = Scene::new();
     let unit = unit_of(&scene.keeper, OTHER_HOST, &[repair]);
     let data = [5; SLOT_BYTES as usize];
-    unit.put_for(7, segment(10), SLOT_BYTES, Slot(1), &[[1; 16]], &data)
-        .expect("of the line that it was read from");
+    unit.put_for(
+        LineageTag(7),
+        segment(10),
+        SLOT_BYTES,
+        Slot(1),
+        &[[1; 16]],
+        &data,
+    )
+    .expect("of the line that it was read from");
     // The whole of it, of what it has a lease of, but segments that are gone.
     let scene = Scene::new();
     let lease = lease(7, 1, 3, 0..SegmentId::SERIAL_MAX);
@@ -291,7 +302,7 @@ fn a_capability_that_has_ended_allows_nothing() {
     let mut past = capability(
         OTHER_HOST,
         Scope::Read {
-            lines: vec![Line(7)],
+            lineage_tags: vec![LineageTag(7)],
         },
     );
     past.ends = Millis(scene.world.clock.wall().0 + 1);
@@ -361,7 +372,7 @@ fn a_count_of_leases_is_noted_as_far_as_a_controller_has_signed_it_and_never_low
 fn what_an_earlier_database_has_signed_ends_when_a_newer_one_is_heard_of() {
     let scene = Scene::new();
     let read_lines = || Scope::Read {
-        lines: vec![Line(7)],
+        lineage_tags: vec![LineageTag(7)],
     };
     let old = unit_of(&scene.keeper, OTHER_HOST, &[read_lines()]);
     read(&old, segment(10)).expect("it may");
@@ -398,8 +409,8 @@ fn a_newer_database_is_known_also_if_the_unit_came_after_the_daemon() {
     let simulation = Simulation::new(5);
     let world = simulation.world();
     let signed = |generation| {
-        let lines = vec![Line(7)];
-        let mut capability = capability(HOST, Scope::Read { lines });
+        let lineage_tags = vec![LineageTag(7)];
+        let mut capability = capability(HOST, Scope::Read { lineage_tags });
         capability.generation = generation;
         key().sign(&capability).0
     };
@@ -431,8 +442,8 @@ fn a_segment_whose_header_cannot_be_read_is_nobodys_but_its_leases() {
     }
     let keeper = keeper(&scene.world);
     let segments = vec![segment(10)];
-    let lines = vec![Line(8)];
-    let others = [Scope::Free { segments }, Scope::Read { lines }];
+    let lineage_tags = vec![LineageTag(8)];
+    let others = [Scope::Free { segments }, Scope::Read { lineage_tags }];
     let other = unit_of(&keeper, OTHER_HOST, &others);
     for (name, attempt) in ATTEMPTS {
         let done = attempt(&other, segment(10));
@@ -613,7 +624,7 @@ fn what_is_held_makes_no_room_for_whoever_repairs() {
         let by = Replacement {
             expected: Some(0),
             generation: 0,
-            line: 0,
+            lineage_tag: LineageTag::NONE,
             slot_bytes: SLOT_BYTES,
             tags: &[[5; 16]],
             data: &[9; 512],

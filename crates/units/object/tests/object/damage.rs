@@ -30,7 +30,7 @@ fn no_flipped_bit_of_a_head_is_believed() {
             read_slots(&unit, segment(1), 512, 5, 1),
             unit.stat_segment(segment(1)).map(drop),
             unit.scrub(segment(1)).map(drop),
-            unit.line_of(segment(1)).map(drop),
+            unit.lineage_tag_of(segment(1)).map(drop),
             unit.sync(&[segment(1)]),
             free(&unit, segment(1), [5]),
         ] {

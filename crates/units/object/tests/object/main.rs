@@ -13,6 +13,7 @@ mod sharing;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::LineageTag;
 use object_store::path::Path;
 use testkit::units::conformance;
 use unit::{SlotRun, Unit as _, UnitError};
@@ -104,7 +105,7 @@ fn a_segment_is_rewritten_when_half_of_it_is_dead() {
     let unit = site.unit();
     let segment = help::segment(1);
     unit.put_for(
-        77,
+        LineageTag(77),
         segment,
         4096,
         base::Slot(0),
@@ -143,7 +144,10 @@ fn a_segment_is_rewritten_when_half_of_it_is_dead() {
         }
         let stat = reader.stat_segment(segment).expect("there");
         assert_eq!((stat.slots, stat.freed), (64, 32));
-        assert_eq!(reader.line_of(segment).expect("there"), 77);
+        assert_eq!(
+            reader.lineage_tag_of(segment).expect("there"),
+            LineageTag(77)
+        );
         assert_eq!(reader.scrub(segment).expect("scrubbed"), []);
     }
     // And once more, of what is left, by a process that was not there before.

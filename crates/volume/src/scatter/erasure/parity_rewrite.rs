@@ -78,7 +78,7 @@ impl ParityRewrite<'_> {
         let by = Replacement {
             expected: Some(generation),
             generation: generation.saturating_add(1),
-            line: 0,
+            lineage_tag: base::LineageTag::NONE,
             slot_bytes: self.slot_bytes,
             tags: &tags,
             data: &data,

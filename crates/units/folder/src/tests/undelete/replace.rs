@@ -4,10 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use base::{SegmentId, Slot};
+use base::{LineageTag, SegmentId, Slot};
 use testkit::units::conformance::{SLOT_BYTES, content_of, put, read, replace, segment, tag_of};
-use unit::ReplacementPart;
-use unit::{SlotRun, Unit as _, UnitError};
+use unit::{ReplacementPart, SlotRun, Unit as _, UnitError};
 use world::OpenMode;
 use world::simulated::{Fault, Simulation};
 
@@ -133,7 +132,7 @@ fn replace_in_parts(
     for slots in slots.chunks(usize::from(count.div_ceil(parts))) {
         let part = ReplacementPart {
             segment: id,
-            line: 0,
+            lineage_tag: LineageTag::NONE,
             draft: 7,
             expected: Some(0),
             generation: 1,
