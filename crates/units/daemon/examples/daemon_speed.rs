@@ -18,7 +18,7 @@ use auth::{
 };
 use auth::{Capability, Fence, Scope, SigningKey};
 use base::{ClusterId, CopysetId, LineageTag, SegmentId, Slot, UnitId};
-use unit::{SlotRun, Unit as _};
+use unit::{Put, Read, SlotRun, Unit as _};
 use unit_daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
 use unit_folder::FolderUnit;
 use unit_remote::RemoteUnit;
@@ -176,7 +176,14 @@ fn main() -> Result<(), Failed> {
     let data = vec![9; PUT_SLOTS * SLOT_BYTES as usize];
     let fill = |id: SegmentId| -> Result<(), Failed> {
         for first in (0..SLOTS).step_by(PUT_SLOTS) {
-            unit.put(id, SLOT_BYTES, Slot(first as u16), &tags, &data)?;
+            unit.put(Put {
+                lineage_tag: LineageTag::NONE,
+                segment: id,
+                slot_bytes: SLOT_BYTES,
+                first: Slot(first as u16),
+                tags: &tags,
+                data: &data,
+            })?;
         }
         Ok(unit.sync(&[id])?)
     };
@@ -199,7 +206,12 @@ fn main() -> Result<(), Failed> {
                     count: 1,
                 };
                 let mut content = [0; SLOT_BYTES as usize];
-                Ok(unit.read(run, SLOT_BYTES, &mut [[0; 16]], &mut content)?)
+                Ok(unit.read(Read {
+                    run,
+                    slot_bytes: SLOT_BYTES,
+                    tags: &mut [[0; 16]],
+                    data: &mut content,
+                })?)
             },
         )?;
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use auth::{BadCapability, Capability, Fence, Scope, VerifyingKey};
 use base::{ClusterId, LineageTag, SegmentId};
-use unit::{SlotRun, Tag, Unit as _, UnitError};
+use unit::{Read, SlotRun, Tag, Unit as _, UnitError};
 use unit_folder::FolderUnit;
 use unit_wire::{BODY_BYTES_MAX, Greeting, Refusal, Status, Verb, put_frame};
 use world::{Clock, Millis, World};
@@ -398,7 +398,12 @@ impl Keeper {
         let (mut is_read, mut data_bytes) = (false, 0);
         put_frame(out, Status::Done as u16, tag, |body| {
             let (tags, data) = room_for(body, run, slot_bytes);
-            let read = self.unit.read_now(run, slot_bytes, tags, data);
+            let read = self.unit.read_now(Read {
+                run,
+                slot_bytes,
+                tags,
+                data,
+            });
             (is_read, data_bytes) = (matches!(read, Ok(true)), data.len());
         });
         if is_read {

@@ -65,8 +65,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use base::{ClusterId, LineageTag, SegmentId, Slot, UnitId, url};
-use unit::{Marker, Owner, SegmentStat, Tag, UnitError, assert_fit};
+use base::{ClusterId, LineageTag, SegmentId, UnitId, url};
+use unit::{Marker, Owner, SegmentStat, UnitError};
 use world::{Clock, Disk as _, OpenMode, Random, World};
 
 use account::Account;
@@ -109,7 +109,7 @@ pub struct FolderUnit {
 
 impl FolderUnit {
     /// The name of the file without which a folder is no unit, in it.
-    pub const MARKER: &str = unit::MARKER;
+    pub const MARKER: &str = unit::MARKER_FILE;
 
     /// Makes the folder at `path` into unit `unit` of `cluster`. The folder is
     /// made if only its last part is missing; otherwise it must be empty. A
@@ -214,37 +214,7 @@ impl FolderUnit {
         self.place.marker.unit
     }
 
-    /// As [`Unit::put`](unit::Unit::put); a segment that this makes is one of `lineage_tag`: a number
-    /// that segments have in common which belong together, 0 if none do.
-    ///
-    /// # Errors
-    /// As [`Unit::put`](unit::Unit::put).
-    pub fn put_for(
-        &self,
-        lineage_tag: LineageTag,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
-        assert_fit(tags.len(), slot_bytes, tags, data);
-        let put = self.with_room(|| {
-            let _alone = self.writer(segment);
-            if first == Slot(0) {
-                self.put_first(segment, lineage_tag, slot_bytes, tags, data)
-            } else {
-                self.put_next(segment, slot_bytes, first, tags, data)
-            }
-        });
-        if first != Slot(0) && matches!(put, Err(UnitError::Full { .. })) {
-            let _alone = self.writer(segment);
-            self.lose(segment);
-        }
-        put
-    }
-
-    /// To which line a segment belongs.
+    /// The lineage tag of a segment.
     ///
     /// # Errors
     /// [`UnitError::NoSegment`] and the others.
@@ -256,7 +226,7 @@ impl FolderUnit {
         Ok(open.header.lineage_tag)
     }
 
-    /// As [`FolderUnit::lineage_tag_of`], if that is known without waiting.
+    /// As [`FolderUnit::lineage_tag_of`] if it is known without waiting.
     #[must_use]
     pub fn lineage_tag_now(&self, segment: SegmentId) -> Option<LineageTag> {
         Some(self.cache.get(segment)?.header.lineage_tag)

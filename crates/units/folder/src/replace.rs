@@ -27,7 +27,7 @@ use super::place::{Place, folder_of};
 use super::table::{Table, write_entries};
 use super::undelete::SegmentCopy;
 use super::write::entries_of;
-use super::{FolderUnit, assert_fit, is_not_found, lock};
+use super::{FolderUnit, is_not_found, lock};
 
 /// What comes between a segment's name and a draft's number in the name of a
 /// draft.
@@ -56,7 +56,7 @@ impl FolderUnit {
         tags: &[Tag],
         data: &[u8],
     ) -> Result<(), UnitError> {
-        assert_fit(tags.len(), part.slot_bytes, tags, data);
+        part.assert_fit(tags, data);
         let result = self.with_room(|| self.take_part(part, tags, data));
         if result.is_err() {
             // If it cannot be removed now, it is after the next start.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use base::{ClusterId, LineageTag, Slot, UnitId};
 use testkit::units::conformance;
-use unit::{Unit as _, UnitError};
+use unit::{Put, Unit as _, UnitError};
 use world::World;
 use world::simulated::Simulation;
 
@@ -79,11 +79,25 @@ fn a_segment_keeps_the_lineage_tag_it_was_created_with() {
     let (plain, tagged) = (conformance::segment(1), conformance::segment(2));
     let tags = [[7; 16]];
     let put = |lineage_tag, segment, first| {
-        unit.put_for(lineage_tag, segment, 512, Slot(first), &tags, &[1; 512])
-            .expect("put");
-    };
-    unit.put(plain, 512, Slot(0), &tags, &[1; 512])
+        unit.put(Put {
+            lineage_tag,
+            segment,
+            slot_bytes: 512,
+            first: Slot(first),
+            tags: &tags,
+            data: &[1; 512],
+        })
         .expect("put");
+    };
+    unit.put(Put {
+        lineage_tag: LineageTag::NONE,
+        segment: plain,
+        slot_bytes: 512,
+        first: Slot(0),
+        tags: &tags,
+        data: &[1; 512],
+    })
+    .expect("put");
     put(LineageTag(9), tagged, 0);
     // The tag of a put that appends is ignored.
     put(LineageTag(8), tagged, 1);

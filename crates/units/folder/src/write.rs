@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, MutexGuard};
 
-use base::{LineageTag, SegmentId, Slot};
-use unit::{Tag, Unit, UnitError};
+use base::SegmentId;
+use unit::{Put, Tag, Unit, UnitError};
 use world::{File, OpenMode};
 
 use super::format::{Entry, Header, TABLE_OFFSET};
@@ -25,14 +25,15 @@ pub(super) fn entries_of(slot_bytes: u32, tags: &[Tag], data: &[u8]) -> Vec<Entr
 
 impl FolderUnit {
     /// Makes a segment of `lineage_tag` with its first slots.
-    pub(super) fn put_first(
-        &self,
-        id: SegmentId,
-        lineage_tag: LineageTag,
-        slot_bytes: u32,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
+    pub(super) fn put_first(&self, put: &Put<'_>) -> Result<(), UnitError> {
+        let &Put {
+            segment: id,
+            lineage_tag,
+            slot_bytes,
+            tags,
+            data,
+            ..
+        } = put;
         let cluster = self.place.marker.cluster;
         // Too many slots, a size that cannot be, or a name that is taken.
         let misplaced_new = || UnitError::Misplaced {
@@ -86,14 +87,15 @@ impl FolderUnit {
     }
 
     /// Appends slots to a segment.
-    pub(super) fn put_next(
-        &self,
-        id: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
+    pub(super) fn put_next(&self, put: &Put<'_>) -> Result<(), UnitError> {
+        let &Put {
+            segment: id,
+            slot_bytes,
+            first,
+            tags,
+            data,
+            ..
+        } = put;
         let first = u32::from(first.0);
         let continues = |segment: &Segment| {
             segment.header.slot_bytes == slot_bytes

@@ -3,10 +3,10 @@
 use std::io;
 use std::sync::Arc;
 
-use base::{LineageTag, SegmentId};
+use base::SegmentId;
 use bytes::Bytes;
 use object_store::{Error, PutMode, UpdateVersion};
-use unit::{Replacement, Tag, UnitError};
+use unit::{Put, Replacement, UnitError};
 
 use crate::bitmap::Bitmap;
 use crate::format::{Head, encode_record};
@@ -16,14 +16,15 @@ use crate::read::strong;
 
 impl Inner {
     /// Makes a segment. Durable on return.
-    pub(crate) async fn put_whole(
-        &self,
-        lineage_tag: LineageTag,
-        segment: SegmentId,
-        slot_bytes: u32,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
+    pub(crate) async fn put_whole(&self, put: &Put<'_>) -> Result<(), UnitError> {
+        let &Put {
+            lineage_tag,
+            segment,
+            slot_bytes,
+            tags,
+            data,
+            ..
+        } = put;
         // Too many slots, a size that cannot be, or a name that is taken.
         let misplaced_new = || UnitError::Misplaced {
             segment,

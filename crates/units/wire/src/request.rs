@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use base::codec::{Reader, Writer};
 use base::{ClusterId, LineageTag, SegmentId, Slot};
-use unit::{NOTE_BYTES, ReplacementPart, SlotRun, Tag};
+use unit::{NOTE_BYTES, Put, ReplacementPart, SlotRun, Tag};
 
 use super::{BODY_BYTES_MAX, Malformed, put_frame};
 
@@ -92,20 +92,7 @@ pub enum Request<'a> {
     /// Here is a capability.
     Show(&'a [u8]),
     /// [`Unit::put`](unit::Unit::put).
-    Put {
-        /// Where.
-        segment: SegmentId,
-        /// To whom the segment belongs; 0: as the host's capability says.
-        lineage_tag: LineageTag,
-        /// Size of a slot in bytes.
-        slot_bytes: u32,
-        /// The first slot.
-        first: Slot,
-        /// One for each slot.
-        tags: &'a [Tag],
-        /// As many slots.
-        data: &'a [u8],
-    },
+    Put(Put<'a>),
     /// [`Unit::sync`](unit::Unit::sync).
     Sync {
         /// In which life of the daemon all of it was put.
@@ -170,7 +157,7 @@ impl<'a> Request<'a> {
         match self {
             Self::Hello { .. } => Verb::Hello,
             Self::Show(_) => Verb::Show,
-            Self::Put { .. } => Verb::Put,
+            Self::Put(_) => Verb::Put,
             Self::Sync { .. } => Verb::Sync,
             Self::Read { .. } => Verb::Read,
             Self::Free { .. } => Verb::Free,
@@ -217,23 +204,16 @@ impl<'a> Request<'a> {
             }
             Self::Show(bytes) => body.put_bytes(bytes),
             Self::NoteDown(note) => body.put_bytes(*note),
-            Self::Put {
-                segment,
-                lineage_tag,
-                slot_bytes,
-                first,
-                tags,
-                data,
-            } => {
-                body.put_u64(segment.bits());
-                body.put_u64(lineage_tag.0);
-                body.put_u32(*slot_bytes);
-                body.put_u16(first.0);
+            Self::Put(put) => {
+                body.put_u64(put.segment.bits());
+                body.put_u64(put.lineage_tag.0);
+                body.put_u32(put.slot_bytes);
+                body.put_u16(put.first.0);
                 body.put_u16(0);
-                body.put_u32(tags.len() as u32);
+                body.put_u32(put.tags.len() as u32);
                 body.put_u32(0);
-                body.put_bytes(tags.as_flattened());
-                body.put_bytes(data);
+                body.put_bytes(put.tags.as_flattened());
+                body.put_bytes(put.data);
             }
             Self::Sync {
                 incarnation,
@@ -328,14 +308,14 @@ impl<'a> Request<'a> {
                 if tags.is_empty() {
                     return Err(Malformed("a put of no slot"));
                 }
-                Self::Put {
-                    segment,
+                Self::Put(Put {
                     lineage_tag,
+                    segment,
                     slot_bytes,
                     first,
                     tags,
                     data,
-                }
+                })
             }
             Verb::Sync => {
                 let incarnation = reader.u64()?;
@@ -476,14 +456,14 @@ mod tests {
                 cluster: ClusterId::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
             },
             Request::Show(b"anything"),
-            Request::Put {
+            Request::Put(Put {
                 segment,
                 lineage_tag: LineageTag(5),
                 slot_bytes: 3,
                 first: Slot(9),
                 tags: &[[1; 16], [2; 16]],
                 data: b"abcdef",
-            },
+            }),
             Request::Sync {
                 incarnation: 6,
                 segments: vec![segment],

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{LineageTag, Slot};
+use unit::Put;
 use unit::Unit as _;
 
 use super::tests::{LINEAGE_TAG, Rig, SLOT_BYTES, Steps, all_committed, copyset, segment, tag};
@@ -15,14 +16,14 @@ fn falsify(rig: &Rig, unit: usize, serial: u64, lineage_tag: LineageTag, slots: 
     let tags: Vec<_> = slots.clone().map(|slot| tag(serial, slot)).collect();
     let data = vec![0xaa; slots.len() * SLOT_BYTES as usize];
     let unit = &rig.units[unit];
-    unit.put_for(
+    unit.put(Put {
         lineage_tag,
-        segment(serial),
-        SLOT_BYTES,
-        Slot(slots.start),
-        &tags,
-        &data,
-    )
+        segment: segment(serial),
+        slot_bytes: SLOT_BYTES,
+        first: Slot(slots.start),
+        tags: &tags,
+        data: &data,
+    })
     .and_then(|()| unit.sync(&[segment(serial)]))
     .expect("put");
 }

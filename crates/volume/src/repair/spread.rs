@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use base::{LineageTag, SegmentId, Slot};
-use unit::{Tag, UnitError};
+use unit::{Put, Tag, UnitError};
 
 use super::compare::{Copy, most};
 use super::copy::CopyError;
@@ -121,14 +121,14 @@ impl<'a> Spread<'a> {
         for (first, (tags, data)) in (first..).step_by(at_once).zip(parts) {
             self.pace.step(data.len() as u64)?;
             let put = || {
-                target.put_for(
+                target.put(Put {
                     lineage_tag,
-                    self.segment,
+                    segment: self.segment,
                     slot_bytes,
-                    number(first),
+                    first: number(first),
                     tags,
                     data,
-                )
+                })
             };
             let had = self.copies[self.to].as_ref();
             let put = match put() {
@@ -148,7 +148,7 @@ impl<'a> Spread<'a> {
     pub fn look_again(&self) -> BTreeMap<usize, Option<Copy>> {
         let others = (0..self.members.len()).filter(|index| *index != self.to);
         let others = others.filter(|index| self.copies[*index].is_some());
-        let look = |index: usize| match self.members[index].unit.slots_of(self.segment) {
+        let look = |index: usize| match self.members[index].unit.segment_slots(self.segment) {
             Ok(told) => (index, Some(Copy::of(&told))),
             Err(UnitError::NoSegment { .. }) => (index, Some(Copy::default())),
             Err(_) => (index, None),

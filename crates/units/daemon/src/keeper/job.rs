@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use base::{LineageTag, SegmentId};
-use unit::{NOTE_BYTES, ReplacementPart, Tag, Unit as _, UnitError};
+use unit::{NOTE_BYTES, Put, Read, ReplacementPart, Tag, Unit as _, UnitError};
 use unit_wire::{Refusal, Request, Status, Verb, put_frame};
 
 use super::{Keeper, lock, room_for};
@@ -62,19 +62,12 @@ impl Job {
                 return Err(Refusal::new(Status::Malformed, "it is no job"));
             }
             Request::Show(signed) => keeper.show(signed, &self.holder, &self.shown)?,
-            Request::Put {
-                segment,
-                lineage_tag,
-                slot_bytes,
-                first,
-                tags,
-                data,
-            } => {
-                let (right, _passage) = allow(Action::Put(segment))?;
-                let lineage_tag = self.lineage_tag_to_put(segment, lineage_tag, right)?;
-                self.must_keep_what_is_held(right, data.len())?;
-                unit.put_for(lineage_tag, segment, slot_bytes, first, tags, data)?;
-                keeper.counters.written(data.len());
+            Request::Put(put) => {
+                let (right, _passage) = allow(Action::Put(put.segment))?;
+                let lineage_tag = self.lineage_tag_to_put(put.segment, put.lineage_tag, right)?;
+                self.must_keep_what_is_held(right, put.data.len())?;
+                unit.put(Put { lineage_tag, ..put })?;
+                keeper.counters.written(put.data.len());
             }
             Request::Sync {
                 incarnation,
@@ -92,7 +85,12 @@ impl Job {
             Request::Read { run, slot_bytes } => {
                 let _passage = keeper.allow_reading(&self.shown, run.segment)?;
                 let (tags, data) = room_for(body, run, slot_bytes);
-                unit.read(run, slot_bytes, tags, data)?;
+                unit.read(Read {
+                    run,
+                    slot_bytes,
+                    tags,
+                    data,
+                })?;
                 keeper.counters.read(data.len());
             }
             Request::Free {
@@ -115,7 +113,7 @@ impl Job {
             } => self.list(serials, after, most, body)?,
             Request::Stat(segment) => {
                 let _passage = keeper.allow_reading(&self.shown, segment)?;
-                unit_wire::encode_segment_slots(&unit.slots_of(segment)?, body);
+                unit_wire::encode_segment_slots(&unit.segment_slots(segment)?, body);
             }
             Request::Room => unit_wire::encode_room(&unit.stat()?, body),
             Request::Scrub(segment) => {
@@ -123,8 +121,8 @@ impl Job {
                 unit_wire::encode_slots(&unit.scrub(segment)?, body);
             }
             Request::Probe => unit.probe()?,
-            Request::Note => body.extend(unit.note()?.iter().flatten()),
-            Request::NoteDown(note) => self.note_down(note)?,
+            Request::Note => body.extend(unit.read_note()?.iter().flatten()),
+            Request::NoteDown(note) => self.write_note(note)?,
         }
         Ok(())
     }
@@ -195,7 +193,7 @@ impl Job {
         Ok(())
     }
 
-    fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), Refusal> {
+    fn write_note(&self, note: &[u8; NOTE_BYTES]) -> Result<(), Refusal> {
         let (keeper, unit) = (&self.keeper, &self.keeper.unit);
         let (leases, counted) = {
             let (shown, now) = (lock(&self.shown), keeper.now());
@@ -211,7 +209,7 @@ impl Job {
             return Err(Refusal::new(Status::NotAllowed, text));
         }
         let _alone = lock(&keeper.noting);
-        let before = unit.note()?.as_ref().map_or(0, count_in);
+        let before = unit.read_note()?.as_ref().map_or(0, count_in);
         let count = count_in(note);
         if count > before.max(counted) {
             let text = "no controller has said that so many leases were given";
@@ -219,7 +217,7 @@ impl Job {
         }
         // Of two that come at once, the one with the smaller count may be late.
         if count > before || before == 0 {
-            unit.note_down(note)?;
+            unit.write_note(note)?;
         }
         Ok(())
     }

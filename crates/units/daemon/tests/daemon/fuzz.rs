@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use auth::{Fence, Scope};
 use base::{LineageTag, Slot};
-use unit::{NOTE_BYTES, ReplacementPart, SlotRun};
+use unit::{NOTE_BYTES, Put, ReplacementPart, SlotRun};
 use unit_wire::Request;
 use world::simulated::SimulatedRandom;
 use world::{Endpoint, Random as _};
@@ -31,7 +31,7 @@ const GROWTH_MAX: u64 = 96 << 20;
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = lineage_tag.and_then(|lineage_tag| lineage_tag.split_whitespace().next());
+    let kib = line.and_then(|line| line.split_whitespace().next());
     kib.and_then(|kib| kib.parse::<u64>().ok()).expect("a size") << 10
 }
 
@@ -75,14 +75,14 @@ impl Chances {
                 first: 0,
             };
             let request = match self.below(14) {
-                0..3 => Request::Put {
+                0..3 => Request::Put(Put {
                     segment,
                     lineage_tag: LineageTag::NONE,
                     slot_bytes: 512,
                     first,
                     tags: &tags,
                     data: &data,
-                },
+                }),
                 3 => Request::Show(signed),
                 4 => Request::Sync {
                     incarnation: self.below(2) as u64,

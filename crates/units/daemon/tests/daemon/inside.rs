@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use auth::{Capability, Fence, Scope, SigningKey, VerifyingKey};
 use base::{ClusterId, LineageTag, UnitId};
+use unit::{Put, Read};
 use unit_daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, Keeping, Session, Step};
 use unit_folder::FolderUnit;
 use unit_remote::{Conversation, Done, Link, RemoteUnit};
@@ -166,7 +167,18 @@ fn what_follows_a_capability_waits_for_it_and_nothing_waits_in_the_session() {
     let keeper = keeper(&world);
     let own = unit_of(&keeper, HOST, &[whole_lease(1)]);
     let segment = base::SegmentId::from_bits(10).expect("one");
-    unit::Unit::put(&own, segment, 512, base::Slot(0), &[[5; 16]], &[9; 512]).expect("put");
+    unit::Unit::put(
+        &own,
+        Put {
+            lineage_tag: LineageTag::NONE,
+            segment,
+            slot_bytes: 512,
+            first: base::Slot(0),
+            tags: &[[5; 16]],
+            data: &[9; 512],
+        },
+    )
+    .expect("put");
     unit::Unit::sync(&own, &[segment]).expect("synced");
     let run = unit::SlotRun {
         segment,
@@ -178,7 +190,16 @@ fn what_follows_a_capability_waits_for_it_and_nothing_waits_in_the_session() {
         slot_bytes: 512,
     };
     // What was read once can be read again without waiting.
-    unit::Unit::read(&own, run, 512, &mut [[0; 16]], &mut [0; 512]).expect("read");
+    unit::Unit::read(
+        &own,
+        Read {
+            run,
+            slot_bytes: 512,
+            tags: &mut [[0; 16]],
+            data: &mut [0; 512],
+        },
+    )
+    .expect("read");
     let budget = Budget::new(BUDGET_BYTES);
     let mut session = Session::new(Arc::clone(&keeper), HOST, &budget, Wake::unresponsive());
     let sign = |scope| key().sign(&capability(HOST, scope)).0;
