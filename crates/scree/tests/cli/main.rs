@@ -10,14 +10,15 @@ mod audits;
 mod audits_asked;
 mod bad_input;
 mod buckets;
+#[cfg(feature = "lab")]
 mod caches;
 mod certificates;
 mod chains;
+#[cfg(feature = "lab")]
 mod cost;
 mod crash;
 mod database;
 mod guest;
-mod hops;
 mod host;
 mod images;
 mod journal_filters;
@@ -28,7 +29,9 @@ mod monitoring;
 mod monitors;
 mod moves;
 mod networks;
+mod out_of_process_filters;
 mod owners;
+#[cfg(feature = "lab")]
 mod privacy;
 mod relay;
 mod repair;

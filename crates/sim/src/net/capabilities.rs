@@ -4,17 +4,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use auth::{Capability, Fence, ITEMS_MAX, Scope, SigningKey, VerifyingKey, lineage_tag_of};
 use base::{ClusterId, CopysetId, Lineage, LineageTag, SegmentId, VolumeId};
+use parking_lot::Mutex;
 use volume::catalog::{FreePlan, MemoryCatalog, PendingFree};
 use world::simulated::SimulatedClock;
 use world::{Clock, Millis};
 
+use super::SteadyClock;
 use super::link::Link;
-use super::{SteadyClock, lock};
 use crate::catalog::WatchedCatalog;
 use crate::members::Members;
 
@@ -125,7 +126,7 @@ impl Controllers {
             .iter()
             .map(|key| lineage_tag_of(self.cluster, key.lineage));
         let lineage_tags: Vec<LineageTag> = lineage_tags.collect();
-        lock(&self.lineage_tags).extend(&lineage_tags);
+        self.lineage_tags.lock().extend(&lineage_tags);
         Some(Scope::Read { lineage_tags })
     }
 
@@ -157,7 +158,7 @@ impl Controllers {
                 let plan = FreePlan::decode(&free.plan).ok()?;
                 let segments: Vec<SegmentId> = plan.segments().map(|(id, _)| id).collect();
                 // Of which lineage each was, only the database knows.
-                let lineage_tags = lock(&self.lineage_tags).iter().copied().collect();
+                let lineage_tags = self.lineage_tags.lock().iter().copied().collect();
                 let frees = segments.chunks(ITEMS_MAX).map(|segments| Scope::Free {
                     segments: segments.to_vec(),
                 });
@@ -204,7 +205,7 @@ impl CapabilityCache {
 
     /// A daemon is used.
     pub fn add(&self, link: &Arc<Link>) {
-        lock(&self.state).links.push(Arc::downgrade(link));
+        self.state.lock().links.push(Arc::downgrade(link));
     }
 
     fn now(&self) -> Duration {
@@ -215,7 +216,7 @@ impl CapabilityCache {
     #[must_use]
     pub fn capabilities(&self) -> Vec<Arc<[u8]>> {
         let now = self.now();
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let lasting = state.granted.values().filter(|granted| granted.ends > now);
         lasting
             .flat_map(|granted| granted.capabilities.clone())
@@ -224,7 +225,7 @@ impl CapabilityCache {
 
     /// A lease was taken, or names more than it did.
     pub fn leased(&self, volume: VolumeId, epoch: u32) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let is_older = |want: &Want| match want {
             Want::Lease(other, before) => *other != volume || *before >= epoch,
             _ => true,
@@ -239,7 +240,7 @@ impl CapabilityCache {
     /// Keys were read.
     pub fn reads(&self, lineage: Lineage) {
         let want = Want::Read(lineage);
-        let is_new = lock(&self.state).kept.insert(want);
+        let is_new = self.state.lock().kept.insert(want);
         if is_new {
             self.obtain(want);
         }
@@ -253,14 +254,14 @@ impl CapabilityCache {
     /// A copyset is about to be gone through; whole members, too, if they are compared.
     pub fn repairs(&self, copyset: CopysetId, are_compared: bool) {
         let want = Want::Repair(copyset, are_compared);
-        lock(&self.state).kept.insert(want);
+        self.state.lock().kept.insert(want);
         self.obtain(want);
     }
 
     /// It was gone through.
     pub fn has_repaired(&self, copyset: CopysetId) {
         let is_other = |want: &Want| !matches!(want, Want::Repair(its, _) if *its == copyset);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.kept.retain(is_other);
         state.granted.retain(|want, _| is_other(want));
     }
@@ -277,7 +278,7 @@ impl CapabilityCache {
             renew: now + lasts / 2,
             ends: now + lasts,
         };
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.granted.insert(want, granted);
         state.granted.retain(|_, granted| granted.ends > now);
         let links: Vec<Arc<Link>> = state.links.iter().filter_map(Weak::upgrade).collect();
@@ -288,7 +289,7 @@ impl CapabilityCache {
                 .iter()
                 .for_each(|capability| link.show(capability));
         }
-        lock(&self.state).is_showing = was_showing;
+        self.state.lock().is_showing = was_showing;
     }
 
     /// What is kept is renewed, if it is due: something else does that beside all that
@@ -297,7 +298,7 @@ impl CapabilityCache {
         loop {
             let now = self.now();
             let due = {
-                let state = lock(&self.state);
+                let state = self.state.lock();
                 if state.is_showing {
                     return;
                 }

@@ -109,14 +109,14 @@ fn chain_of(simulation: &Simulation, platter: &Rc<RefCell<Platter>>) -> Chain<Be
         random: simulation.random.split(),
         late: Vec::new(),
     };
-    Chain::new(below, simulation.world().clock, Wake::unresponsive())
+    Chain::new(below, simulation.world().clock, Wake::noop())
 }
 
 impl Host {
     fn new(seed: u64) -> Self {
         let simulation = Simulation::new(seed);
         let at_once = SimulatedRandom::new(seed);
-        simulation.pool.set_at_once(2 * (seed % 2), at_once);
+        simulation.pool.set_immediate(2 * (seed % 2), at_once);
         let disk = simulation.world().disk;
         disk.create_directory(Path::new("/state")).expect("made");
         disk.sync_directory(Path::new("/")).expect("durable");
@@ -291,7 +291,7 @@ impl Host {
 
 const FAST: &str = "[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '4M'\n";
 const QUICK: &str = "[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '4M'\nflush = 'journal'\n";
-const FAILING: &str = "[[filter]]\nkind = 'program'\nprogram = 'none'\n";
+const FAILING: &str = "[[filter]]\nkind = 'external'\nprogram = 'none'\n";
 
 /// Writes, flushes, dies and has its filters exchanged, as `seed` says; versions only grow.
 fn lives(seed: u64) {
