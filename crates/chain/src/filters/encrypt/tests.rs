@@ -435,7 +435,7 @@ fn an_empty_disk_is_formatted_if_that_is_wanted() {
     let refused = rig.attach(&EncryptConfig::new("disk"));
     let reason = refused.expect_err("it has no header");
     assert!(
-        reason.contains("it has no LUKS2 header; with format"),
+        reason.contains("the disk has no LUKS2 header; with format"),
         "{reason}"
     );
     assert_eq!(rig.chain.bottom().calls.writes, 0);
