@@ -512,7 +512,7 @@ fn a_disk_that_cannot_be_opened_says_why() {
     rig.surroundings.keys = Arc::new(OneKey(b"wrong"));
     let reason = rig.attach(&EncryptConfig::new("disk")).expect_err("wrong");
     assert!(
-        reason.ends_with("opens none of its 1 key slots"),
+        reason.ends_with("opens none of the 1 key slots"),
         "{reason}"
     );
     let mut small = Rig::new(MemoryDevice::new(1 << 20), 1);
