@@ -319,7 +319,7 @@ impl Machine {
     /// The number of reads that a unit has not answered.
     #[must_use]
     pub fn kept_reads(&self, unit: usize) -> usize {
-        self.faulty[unit].kept()
+        self.faulty[unit].held()
     }
 
     /// Looks again at the units that are not well, as somebody does now and
