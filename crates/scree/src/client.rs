@@ -8,6 +8,7 @@ use control::folder::api_socket;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::args::ChangeOptions;
 use crate::commands::Failure;
 use crate::output::shell_word;
 use crate::profiles::Profiles;
@@ -93,16 +94,7 @@ impl ClientError {
 pub struct Client {
     client: api::Client,
     at: At,
-    how: How,
-}
-
-/// How changes are asked for.
-#[derive(Debug, Clone, Default)]
-pub struct How {
-    /// Only to be checked.
-    pub is_dry_run: bool,
-    /// What is made under this key is made once.
-    pub idempotency_key: Option<String>,
+    change: ChangeOptions,
 }
 
 /// Where it is.
@@ -117,21 +109,21 @@ impl Client {
         Self {
             client: api::Client::unix(&api_socket(folder)),
             at: At::Folder(folder.to_owned()),
-            how: How::default(),
+            change: ChangeOptions::default(),
         }
     }
 
-    /// Asks for changes so.
-    pub fn so(mut self, how: How) -> Self {
-        if let Some(key) = &how.idempotency_key {
+    /// A client that sends every change with these options.
+    pub fn with_options(mut self, change: ChangeOptions) -> Self {
+        if let Some(key) = &change.idempotency_key {
             self.client = self.client.under(key);
         }
-        self.how = how;
+        self.change = change;
         self
     }
 
     fn changing(&self, path: &str) -> String {
-        match (self.how.is_dry_run, path.contains('?')) {
+        match (self.change.dry_run, path.contains('?')) {
             (false, _) => path.to_owned(),
             (true, true) => format!("{path}&dry_run=true"),
             (true, false) => format!("{path}?dry_run=true"),
@@ -163,7 +155,7 @@ impl Client {
         Ok(Self {
             client: profile.client().map_err(|error| Failure::of(&error))?,
             at: At::Urls(profile.urls),
-            how: How::default(),
+            change: ChangeOptions::default(),
         })
     }
 

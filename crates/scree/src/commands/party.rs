@@ -54,6 +54,7 @@ impl Session {
                 name,
                 administrator,
                 project,
+                ..
             } => {
                 let new = AddParty {
                     name: name.clone(),
@@ -66,13 +67,13 @@ impl Session {
                 }
                 self.invite(kind, join, &name).await
             }
-            PartyCommand::Token { name } => self.invite(kind, join, &name).await,
-            PartyCommand::Disable { name } => {
+            PartyCommand::Token { name, .. } => self.invite(kind, join, &name).await,
+            PartyCommand::Disable { name, .. } => {
                 let path = format!("/v1/{kind}/{}/disable", segment(&name)?);
                 let party: Party = self.client.post(&path, &()).await?;
                 Ok(print(self.format, &party, shown)?)
             }
-            PartyCommand::Enable { name } => {
+            PartyCommand::Enable { name, .. } => {
                 let path = format!("/v1/{kind}/{}/enable", segment(&name)?);
                 let party: Party = self.client.post(&path, &()).await?;
                 Ok(print(self.format, &party, shown)?)

@@ -72,7 +72,6 @@ impl From<&Restored> for Told {
 pub fn restore_unit(
     folder: &Path,
     format: Format,
-    is_dry_run: bool,
     arguments: &RestoreArguments,
 ) -> Result<(), Failure> {
     let meant = Restorable {
@@ -86,10 +85,10 @@ pub fn restore_unit(
             "nothing was freed then yet: --since is after --until, or after now",
         ));
     }
-    let restored = unit_daemon::restore(&World::real(1), folder, &meant, is_dry_run);
+    let restored = unit_daemon::restore(&World::real(1), folder, &meant, arguments.dry_run);
     let restored = restored.map_err(|error| Failure::of(&error))?;
     print(format, &Told::from(&restored), table)?;
-    if is_dry_run {
+    if arguments.dry_run {
         print_notice(format, "nothing was changed (--dry-run)");
     }
     whole(&restored)

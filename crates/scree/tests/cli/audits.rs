@@ -328,7 +328,7 @@ fn an_audit_of_what_makes_no_sense_is_refused() {
         &["snapshot \"s\" does not exist"],
     );
     // What is only tried is not done.
-    let tried = host.run(&["--dry-run", "privacy", "audit", "empty", "--units", "u1"]);
+    let tried = host.run(&["privacy", "audit", "empty", "--units", "u1", "--dry-run"]);
     assert_eq!(tried.code, 0, "{}", tried.error);
     assert!(
         tried.error.contains("nothing was changed"),

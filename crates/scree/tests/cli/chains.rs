@@ -124,6 +124,6 @@ fn a_policy_that_makes_no_sense_changes_nothing() {
     let tried = host.path().join("policy.toml");
     std::fs::write(&tried, format!("volume = \"disk\"\n{BOTH}")).expect("written");
     let tried = tried.to_str().expect("text");
-    assert_eq!(host.run(&["--dry-run", "chain", "apply", tried]).code, 0);
+    assert_eq!(host.run(&["chain", "apply", tried, "--dry-run"]).code, 0);
     assert_eq!(host.json(&["chain", "show", "disk"]), before);
 }
