@@ -93,12 +93,12 @@ impl ClientError {
 /// Talks to one server, or to one of several.
 pub struct Client {
     client: api::Client,
-    at: At,
+    at: Server,
     change: ChangeOptions,
 }
 
 /// Where it is.
-enum At {
+enum Server {
     Folder(PathBuf),
     Urls(Vec<String>),
 }
@@ -108,7 +108,7 @@ impl Client {
     pub fn of_folder(folder: &Path) -> Self {
         Self {
             client: api::Client::unix(&api_socket(folder)),
-            at: At::Folder(folder.to_owned()),
+            at: Server::Folder(folder.to_owned()),
             change: ChangeOptions::default(),
         }
     }
@@ -154,7 +154,7 @@ impl Client {
         }
         Ok(Self {
             client: profile.client().map_err(|error| Failure::of(&error))?,
-            at: At::Urls(profile.urls),
+            at: Server::Urls(profile.urls),
             change: ChangeOptions::default(),
         })
     }
@@ -162,8 +162,8 @@ impl Client {
     /// The servers' URLs as a command takes them, if they have some.
     pub fn urls(&self) -> Option<String> {
         match &self.at {
-            At::Folder(_) => None,
-            At::Urls(urls) => Some(urls.join(",")),
+            Server::Folder(_) => None,
+            Server::Urls(urls) => Some(urls.join(",")),
         }
     }
 
@@ -194,11 +194,11 @@ impl Client {
     fn told<T>(&self, answer: Result<T, api::ClientError>) -> Result<T, ClientError> {
         answer.map_err(|error| match error {
             api::ClientError::Unreachable(source) => match &self.at {
-                At::Folder(folder) => ClientError::Unreachable {
+                Server::Folder(folder) => ClientError::Unreachable {
                     folder: folder.clone(),
                     source,
                 },
-                At::Urls(urls) => ClientError::Unanswered {
+                Server::Urls(urls) => ClientError::Unanswered {
                     urls: urls.clone(),
                     source,
                 },

@@ -12,11 +12,14 @@ mod client;
 mod commands;
 #[cfg(feature = "lab")]
 mod console;
+mod environment;
 mod moment;
 mod monitoring;
 mod output;
 mod profiles;
 mod progress;
+#[cfg(all(test, feature = "lab"))]
+mod reference;
 mod shell;
 mod signals;
 mod tls_files;

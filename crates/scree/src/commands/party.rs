@@ -126,7 +126,8 @@ pub fn login(
     check_kind(&made, Kind::User)?;
     let path = profiles.keep(profile, &made)?;
     tell(format, &made, &path)?;
-    let is_chosen = std::env::var_os("SCREE_PROFILE").is_some_and(|name| !name.is_empty());
+    let is_chosen =
+        std::env::var_os(crate::environment::PROFILE.name).is_some_and(|name| !name.is_empty());
     if let Some(folder) = folder.filter(|_| !is_chosen) {
         let name = profile.unwrap_or(profiles::FIRST);
         let notice = format!(
