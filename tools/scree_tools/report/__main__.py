@@ -1,6 +1,6 @@
 """Writes docs/reports: what the models say, beside what was tried. `tools/run report [--only NAME] [--write DIR]`.
 
-leakage.md has HVSTO's Fig. 4, the equations of docs/models.md beside trials, and both beside audits
+leakage.md has HVSTO's Fig. 4, the equations of docs/explanation/leakage.md beside trials, and both beside audits
 of real volumes. It ends with a failure if a trial's mean is further from its equation, or an audit from
 its trials, than chance explains: all of them together are so in one of twenty runs (by Bonferroni), and
 the seed is always the same, but for where Scree has put blocks.
