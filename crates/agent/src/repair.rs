@@ -20,7 +20,7 @@ use base::{CopysetId, UnitId, with_causes};
 use catalog::CatalogError;
 use tokio::runtime::Handle;
 use unit::Unit;
-use volume::repair::{self, Depth, Pace, Repairable, Stopped, SuspectUnit, Uncommitted};
+use volume::repair::{self, Depth, Pace, RepairMember, Stopped, SuspectUnit, Uncommitted};
 use world::{Clock, host};
 
 use crate::agent::{Agent, blocking, lock};
@@ -51,7 +51,7 @@ pub(crate) struct RepairedTotals {
 }
 
 impl RepairedTotals {
-    fn add(&self, found: &repair::Found) {
+    fn add(&self, found: &repair::PassReport) {
         self.passes.fetch_add(1, Ordering::Relaxed);
         self.copied_bytes
             .fetch_add(found.copied_bytes, Ordering::Relaxed);
@@ -198,7 +198,7 @@ impl Agent {
         let table = self.inner.store.table();
         let is_waiting = |members: &[volume::scatter::Member]| {
             let mut members = members.iter();
-            members.any(|member| member.state != catalog::MemberState::Whole)
+            members.any(|member| member.state != catalog::MemberState::InSync)
         };
         let copysets = table.copysets();
         copysets
@@ -285,15 +285,15 @@ impl Agent {
     }
 
     /// The members of a task's copyset; none, if this host does not know all of them.
-    fn repairable(&self, task: &RepairTask) -> Option<Vec<Repairable>> {
+    fn repairable(&self, task: &RepairTask) -> Option<Vec<RepairMember>> {
         let table = self.inner.store.table();
-        let members: Vec<Repairable> = task
+        let members: Vec<RepairMember> = task
             .copyset
-            .placed()
+            .members_by_place()
             .filter_map(|(place, id, state)| {
                 let member = table.units().iter().find(|member| member.id == id)?;
                 let unit = Arc::clone(&member.unit) as Arc<dyn Unit>;
-                Some(Repairable {
+                Some(RepairMember {
                     id,
                     place,
                     state,
@@ -302,16 +302,16 @@ impl Agent {
                 })
             })
             .collect();
-        (members.len() >= task.copyset.standing().count()).then_some(members)
+        (members.len() >= task.copyset.member_states().count()).then_some(members)
     }
 
     /// One pass; none, if it was stopped.
     async fn repair_pass(
         &self,
         task: &RepairTask,
-        members: Vec<Repairable>,
+        members: Vec<RepairMember>,
         passes: &Arc<Mutex<repair::Task>>,
-    ) -> Result<Option<repair::Found>, CleaningError> {
+    ) -> Result<Option<repair::PassReport>, CleaningError> {
         let inner = &self.inner;
         let pacing = Arc::new(Pacing {
             bucket: Bucket {
@@ -331,7 +331,7 @@ impl Agent {
         let depth = match (task.scrub, task.compare) {
             (true, _) => Depth::Scrub,
             (false, true) => Depth::Compare,
-            (false, false) => Depth::Fill,
+            (false, false) => Depth::Rebuild,
         };
         let (copyset, erasure) = (task.copyset.id, task.copyset.erasure());
         let (pace, passes) = (Arc::clone(&pacing), Arc::clone(passes));
@@ -376,9 +376,9 @@ fn suspect_of(task: &RepairTask, member: UnitId) -> SuspectUnit {
 
 /// What the controllers are told of the last pass of a task that has `brought` something
 /// to those.
-fn end_of(task: &RepairTask, found: repair::Found, brought: &BTreeSet<UnitId>) -> RepairEnd {
+fn end_of(task: &RepairTask, found: repair::PassReport, brought: &BTreeSet<UnitId>) -> RepairEnd {
     let missed: HashMap<UnitId, u64> = task.missed.iter().copied().collect();
-    let seen = found.whole.iter();
+    let seen = found.in_sync.iter();
     RepairEnd {
         whole: seen
             .filter_map(|unit| Some((*unit, *missed.get(unit)?)))

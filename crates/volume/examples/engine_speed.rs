@@ -149,7 +149,7 @@ fn measure(name: &str, operations: u64, bytes: u64, work: impl FnOnce()) {
     );
 }
 
-/// WaitingRead for the volume as a loop without sockets would.
+/// Waits for the volume as a loop without sockets would.
 fn settle(volume: &mut Volume) {
     let mut completions = Vec::new();
     volume.poll(&mut completions);

@@ -12,7 +12,7 @@ use api::types::{
 use base::{BlockSize, IoError};
 use extfs::partition::{Partition, partitions};
 use extfs::{ScanError, Source, View};
-use volume::scatter::Held;
+use volume::scatter::Exposure;
 
 /// What all file systems of an audit may take of memory together, in bytes: some millions of
 /// files. A host does one audit at a time.
@@ -135,7 +135,7 @@ impl FileSystems {
     }
 
     /// Takes note of what the compromised units have of these bytes of the disk.
-    pub fn add(&mut self, disk: Range<u64>, held: Held) {
+    pub fn add(&mut self, disk: Range<u64>, held: Exposure) {
         for FileSystem {
             place,
             found,
@@ -257,13 +257,13 @@ fn overlap(one: &Partition, other: &Partition) -> bool {
     one.offset < other.offset + other.length && other.offset < one.offset + one.length
 }
 
-fn add(content: &mut AuditHeld, bytes: u64, held: Held) {
+fn add(content: &mut AuditHeld, bytes: u64, held: Exposure) {
     content.all += bytes;
     match held {
-        Held::Nothing => {}
-        Held::Other => content.other += bytes,
-        Held::Sealed => content.sealed += bytes,
-        Held::Content => content.readable += bytes,
+        Exposure::Nothing => {}
+        Exposure::Other => content.other += bytes,
+        Exposure::Sealed => content.sealed += bytes,
+        Exposure::Content => content.readable += bytes,
     }
 }
 
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn a_disk_without_a_file_system_is_told_so() {
         let mut files = FileSystems::read(&Zeroes, 1 << 20).expect("read");
-        files.add(0..4096, Held::Content);
+        files.add(0..4096, Exposure::Content);
         let found = listed(files, &mut 9).expect("found");
         let [system] = &*found.listing.file_systems else {
             panic!("{found:?}");
@@ -481,7 +481,7 @@ mod tests {
         let read = || {
             let files = FileSystems::read(&table, 64 << 20);
             let mut files = files.expect("it answers");
-            files.add(0..64 << 20, Held::Content);
+            files.add(0..64 << 20, Exposure::Content);
             files
         };
         let mut left = 3;

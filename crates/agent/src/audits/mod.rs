@@ -137,9 +137,9 @@ impl Agent {
         while let Some(batch) = opened.next_batch()? {
             audit.check(self)?;
             for one in &batch.blocks {
-                blocks.add(one.held);
+                blocks.add(one.exposure);
                 let begin = one.block * block_bytes;
-                files.add(begin..begin + block_bytes, one.held);
+                files.add(begin..begin + block_bytes, one.exposure);
             }
             let done = batch.end.saturating_mul(block_bytes).min(wish.size_bytes);
             audit.is_at(done);

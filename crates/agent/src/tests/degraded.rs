@@ -49,7 +49,7 @@ async fn what_was_written_without_a_unit_is_shown_until_it_is_repaired() {
     for _ in 0..20 {
         control.agent.repair_one().await.expect("repaired");
         let copysets = database.copysets().await.expect("read");
-        if copysets.iter().all(|copyset| copyset.filling.is_empty()) {
+        if copysets.iter().all(|copyset| copyset.rebuilding.is_empty()) {
             break;
         }
         rig.clock.advance(std::time::Duration::from_secs(5));

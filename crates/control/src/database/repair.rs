@@ -369,11 +369,11 @@ async fn task_of(
 /// also those that are whole.
 fn changed_of(task: &RepairTask) -> Vec<UnitId> {
     let is_changed = |(_, state): &(UnitId, MemberState)| match state {
-        MemberState::Filling => true,
-        MemberState::Whole => task.compare,
-        MemberState::Leaving => false,
+        MemberState::Rebuilding => true,
+        MemberState::InSync => task.compare,
+        MemberState::Draining => false,
     };
-    let changed = task.copyset.standing().filter(is_changed);
+    let changed = task.copyset.member_states().filter(is_changed);
     changed.map(|(unit, _)| unit).collect()
 }
 

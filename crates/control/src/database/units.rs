@@ -2,7 +2,7 @@
 
 use api::unit::SECOND_PLACE_MS;
 use base::{ClusterId, CopysetId, UnitId, url};
-use catalog::{Copyset, Leaving, WrappedKey};
+use catalog::{Copyset, DrainingMember, WrappedKey};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
@@ -369,12 +369,12 @@ pub(super) async fn copysets_of(
         let state: String = row.try_get("state")?;
         copyset.joined = copyset.joined.max(rows::number(row, "joined")?);
         match state.as_str() {
-            "leaving" => copyset.leaving.push(Leaving {
+            "leaving" => copyset.draining.push(DrainingMember {
                 place: rows::small(row, "place")?,
                 unit,
             }),
             "filling" => {
-                copyset.filling.push(unit);
+                copyset.rebuilding.push(unit);
                 copyset.members.push(unit);
             }
             _ => copyset.members.push(unit),

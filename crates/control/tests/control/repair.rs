@@ -57,7 +57,7 @@ mod claims {
             "it was too late"
         );
         assert!(scene.end(1, unresponsive, end).await);
-        let whole = |(_, state): &(UnitId, MemberState)| *state == MemberState::Whole;
+        let whole = |(_, state): &(UnitId, MemberState)| *state == MemberState::InSync;
         assert!(scene.standing().await.iter().all(whole));
     }
 
@@ -157,7 +157,7 @@ mod claims {
             matches!(nobody, Err(CatalogError::MembersChanged { .. })),
             "somebody has to have it: {nobody:?}"
         );
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
         let (first, second) = (Some((segment, &[0][..])), Some((segment, &[1][..])));
         scene.commit(1, all, first).await.expect("the other has it");
         let later = Millis(NOW.0 + 30_001);
@@ -186,7 +186,7 @@ mod claims {
         scene.attach().await;
         scene.drain(0, &Scene::others(&[2])).await;
         scene.is_repaired().await;
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
         scene.commit(1, (0, 0), None).await.expect("one has it");
         let later = Millis(NOW.0 + 30_001);
         assert_eq!(scene.take(1, later).await, None, "it is who committed");
@@ -202,7 +202,7 @@ mod claims {
             ..RepairEnd::default()
         };
         assert!(scene.end(0, NOW, end.clone()).await);
-        let (filling, whole) = (MemberState::Filling, MemberState::Whole);
+        let (filling, whole) = (MemberState::Rebuilding, MemberState::InSync);
         assert_eq!(scene.states().await, [filling, whole]);
         scene.is_repaired().await;
         // In a comparison it looks at all of them.
@@ -219,10 +219,13 @@ mod claims {
         // It has missed something while the last pass went on.
         scene.suspect_as(1, 1, false).await;
         scene.ends_well(0, &task).await;
-        assert_eq!(scene.standing().await[1], (unit(1), MemberState::Filling));
+        assert_eq!(
+            scene.standing().await[1],
+            (unit(1), MemberState::Rebuilding)
+        );
         let task = scene.take(0, NOW).await.expect("still filling");
         scene.ends_well(0, &task).await;
-        assert_eq!(scene.standing().await[1], (unit(1), MemberState::Whole));
+        assert_eq!(scene.standing().await[1], (unit(1), MemberState::InSync));
     }
 
     /// Of two that were away, one goes on to count; of one that is older than it was
@@ -230,7 +233,7 @@ mod claims {
     pub async fn one_goes_on_to_count(scene: Scene) {
         scene.suspicion(0, false).await;
         scene.suspicion(1, false).await;
-        let (filling, whole) = (MemberState::Filling, MemberState::Whole);
+        let (filling, whole) = (MemberState::Rebuilding, MemberState::InSync);
         assert_eq!(scene.states().await, [filling, whole]);
         scene.suspicion(1, true).await;
         assert_eq!(scene.states().await, [filling, filling]);
@@ -248,13 +251,13 @@ mod claims {
         assert_eq!(
             standing,
             [
-                (unit(2), MemberState::Filling),
-                (unit(1), MemberState::Whole),
-                (unit(0), MemberState::Leaving)
+                (unit(2), MemberState::Rebuilding),
+                (unit(1), MemberState::InSync),
+                (unit(0), MemberState::Draining)
             ]
         );
         let table = scene.database.copysets().await.expect("read");
-        assert_eq!((table[0].joined, table[0].leaving[0].place), (1, 0));
+        assert_eq!((table[0].joined, table[0].draining[0].place), (1, 0));
         assert_eq!(scene.database.units().await.expect("read").len(), 4);
         let task = scene.take(0, NOW).await.expect("filling");
         scene.ends_well(0, &task).await;
@@ -352,11 +355,11 @@ mod claims {
             scene.suspect_as(host, 1, is_older).await;
             scene.ends_well(0, &task).await;
             let standing = scene.standing().await;
-            assert_eq!(standing[0], (unit(2), MemberState::Filling));
-            assert_eq!(standing.last(), Some(&(unit(0), MemberState::Leaving)));
+            assert_eq!(standing[0], (unit(2), MemberState::Rebuilding));
+            assert_eq!(standing.last(), Some(&(unit(0), MemberState::Draining)));
         }
         scene.is_repaired().await;
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
     }
 
     /// Two units were drained one after the other, and the second one got a place of the
@@ -406,13 +409,13 @@ mod claims {
         assert_eq!(
             scene.standing().await,
             [
-                (unit(0), MemberState::Filling),
-                (unit(1), MemberState::Whole),
-                (unit(2), MemberState::Leaving)
+                (unit(0), MemberState::Rebuilding),
+                (unit(1), MemberState::InSync),
+                (unit(2), MemberState::Draining)
             ]
         );
         let copysets = database.copysets().await.expect("read");
-        assert_eq!((copysets[0].joined, copysets[0].leaving[0].place), (2, 0));
+        assert_eq!((copysets[0].joined, copysets[0].draining[0].place), (2, 0));
         // What was put while it left is on the others, and so it may be in a version.
         let lacking = Some((segment, &[1][..]));
         scene
@@ -424,7 +427,7 @@ mod claims {
         let mut again = scene.take(0, NOW).await.expect("it has missed that");
         again.missed.retain(|(member, _)| *member != unit(2));
         scene.ends_well(0, &again).await;
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
         let rows = database.units().await.expect("read");
         assert_eq!(rows.len(), 4);
         assert!(rows.iter().all(|row| !row.is_draining));
@@ -447,7 +450,7 @@ mod claims {
         };
         assert_eq!(same(&after[0]), same(&before[0]));
         scene.is_repaired().await;
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
     }
 
     pub async fn the_last_whole_copy_stays(scene: Scene) {
@@ -480,7 +483,7 @@ mod claims {
         scene.ends_well(0, &task).await;
         assert!(remove(0, Removal::Lost, &[2, 3]).await.starts_with("Ok"));
         let standing = scene.standing().await;
-        assert_eq!(standing[0], (unit(2), MemberState::Filling));
+        assert_eq!(standing[0], (unit(2), MemberState::Rebuilding));
         // Until that one is whole, the other one has the last copy.
         assert!(
             remove(1, Removal::Lost, &[3])
@@ -525,7 +528,7 @@ mod claims {
         );
         assert!(said.contains("file:///1 (unit-"), "{said}");
         assert!(said.contains("is found by no host"), "{said}");
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
 
         // What replaces one that is drained dies in the middle of it.
         scene.drain(0, &Scene::others(&[2])).await;
@@ -538,9 +541,9 @@ mod claims {
         assert!(said.starts_with("Ok"), "{said}");
         assert!(said.contains("given_up: 1"), "{said}");
         let standing = scene.standing().await;
-        assert_eq!(standing[0], (unit(3), MemberState::Filling));
+        assert_eq!(standing[0], (unit(3), MemberState::Rebuilding));
         scene.is_repaired().await;
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
     }
 
     /// A cluster that began with one unit has copysets of one: a unit that was lost
@@ -561,8 +564,11 @@ mod claims {
             .database
             .remove_unit(principal, unit(0), Removal::Lost, &usable, &all);
         assert_eq!(removed.await.expect("removed").copysets, 2);
-        assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
-        assert_eq!(scene.standing().await[0], (unit(2), MemberState::Filling));
+        assert_eq!(of_one().await, [(unit(2), MemberState::InSync)]);
+        assert_eq!(
+            scene.standing().await[0],
+            (unit(2), MemberState::Rebuilding)
+        );
 
         // From now on there may be something.
         let new = volume("single", NOW);
@@ -573,7 +579,7 @@ mod claims {
             .database
             .remove_unit(principal, unit(2), Removal::Lost, &usable, &all);
         assert!(matches!(refused.await, Err(DatabaseError::Refused { .. })));
-        assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
+        assert_eq!(of_one().await, [(unit(2), MemberState::InSync)]);
     }
 
     pub async fn is_missing_for_too_long(scene: Scene) {
@@ -603,7 +609,10 @@ mod claims {
             .replace_missing(unit(0), &usable, &there, NOW)
             .await;
         assert_eq!(replaced.expect("replaced"), 1);
-        assert_eq!(scene.standing().await[0], (unit(3), MemberState::Filling));
+        assert_eq!(
+            scene.standing().await[0],
+            (unit(3), MemberState::Rebuilding)
+        );
         let replaced = scene
             .database
             .replace_missing(unit(0), &usable, &there, NOW)

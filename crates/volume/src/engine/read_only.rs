@@ -1,10 +1,9 @@
-//! A version as a device that nobody writes.
+//! [`ReadOnlyVolume`]: a version as a read-only device.
 //!
 //! It takes no lease and has no journal: it changes nothing anywhere, and any
-//! number of hosts may have the same version open. What it reads stays as long
-//! as the catalog keeps the version; that somebody sees to that is up to the
-//! caller. A version that is removed all the same makes reads fail, and never
-//! brings other data: every block is opened against the sequence that the map
+//! number of hosts may have the same version open. The caller makes sure that the
+//! catalog keeps the version. If it is removed all the same, reads fail, and never
+//! return other data: every block is opened against the sequence that the map
 //! expects.
 
 use std::sync::Arc;
@@ -33,20 +32,20 @@ use crate::version::BadRecord;
 pub struct ReadOnlyParams {
     /// Wakes the owner's loop when a job has ended.
     pub wake: Wake,
-    /// Says when a reading takes too long.
+    /// The clock that measures slow reads.
     pub clock: Arc<dyn Clock>,
     /// The units.
     pub store: Arc<Store>,
-    /// The version, and the keys of its lineage, opened; `None` for a volume
-    /// that never had one: it is empty, and may have no key yet.
+    /// The version, and the unwrapped keys of its lineage; `None` for a volume
+    /// without a version: it is empty, and may have no key yet.
     pub version: Option<(StoredVersion, Arc<Keyring>)>,
-    /// Size in bytes. Beyond the version's own it reads as zeroes.
+    /// Size in bytes. Beyond the version's own size it reads as zeroes.
     pub size_bytes: u64,
     /// Block size of the volume.
     pub block_size: BlockSize,
-    /// The memory for map pages, that of the host.
+    /// The host's memory budget for map pages.
     pub pages: Arc<PageBudget>,
-    /// Its way through the host's cache, if it has one.
+    /// Its view of the host's cache, if there is one.
     pub cache: Option<CacheView>,
 }
 
@@ -63,7 +62,7 @@ impl ReadOnlyVolume {
     /// Opens a version: reads its record and tail. May wait.
     ///
     /// # Errors
-    /// [`OpenError`], but for those of journal and catalog.
+    /// [`OpenError`], except those of journal and catalog.
     pub fn open(params: ReadOnlyParams) -> Result<Self, OpenError> {
         let ReadOnlyParams {
             wake,
@@ -112,8 +111,7 @@ impl ReadOnlyVolume {
         })
     }
 
-    /// How it is doing: as a volume that nothing was ever written to since it
-    /// was opened.
+    /// The current status: that of a volume without writes.
     #[must_use]
     pub fn status(&self) -> VolumeStatus {
         VolumeStatus {
@@ -208,13 +206,13 @@ impl BlockDevice for ReadOnlyVolume {
             match event {
                 Event::Fetched { request, fetched } => {
                     let change = self.reader.on_fetched(request, fetched);
-                    debug_assert!(change.is_none(), "no change is ever parked");
+                    debug_assert!(change.is_none(), "a read-only volume parks no changes");
                 }
                 Event::Pages { request, pages } => self.reader.on_pages(request, pages),
                 Event::Synced { .. }
                 | Event::Destaged(_)
                 | Event::Checkpointed(_)
-                | Event::Swept(_) => unreachable!("no such job is ever begun"),
+                | Event::Swept(_) => unreachable!("a read-only volume starts no such job"),
             }
         }
         self.reader.hedge_slow_reads();

@@ -8,7 +8,7 @@ use super::reader::PendingRequest;
 use super::volume::Volume;
 use crate::journal::JournalError;
 
-/// A change as a request brings it.
+/// A change as it arrives with a request.
 #[derive(Clone, Copy)]
 pub enum Incoming<'a> {
     Data(&'a [u8]),
@@ -40,7 +40,7 @@ pub struct Change {
     pub durability: Durability,
 }
 
-/// What a change leaves behind.
+/// The new content of a change.
 pub enum Content {
     Data(Vec<u8>),
     Zeroes(u64),
@@ -116,7 +116,7 @@ impl Volume {
         }
     }
 
-    /// Whether the journal can take the change; if not, what to answer.
+    /// Checks that the journal has room for the change; the error is the answer.
     fn make_room(&mut self, offset: u64, incoming: &Incoming<'_>) -> Result<(), Started> {
         let blocks = match incoming {
             Incoming::Data(data) => {
@@ -136,7 +136,7 @@ impl Volume {
                 self.journal.ring_bytes()
             ))));
         }
-        // PendingRequest would be forever if nothing can be destaged.
+        // The wait would never end if nothing can be destaged.
         match self.destage.refusal() {
             Some(error) => Err(Started::Failed(error.clone())),
             None => Err(Started::Busy),
@@ -162,7 +162,7 @@ impl Volume {
         Some(found)
     }
 
-    /// Seals a change into the journal's batch and lays it over the map.
+    /// Seals a change into the journal's batch and adds it to the active layer.
     fn admit(&mut self, offset: u64, incoming: Incoming<'_>, edges: &Edges) -> Result<(), IoError> {
         let length = incoming.length() as usize;
         let blocks = self.reader.blocks_of(offset, length as u64);
@@ -171,7 +171,7 @@ impl Volume {
         let mut whole_zeroes = 0;
         let count = blocks.end - blocks.start;
         let covered_in_part = edges.len() as u64;
-        // Together, so that no job's sequences come between: each gap would
+        // Taken together, so that no job's sequences come between: each gap would
         // begin a record, and `make_room` has counted on one.
         let mut sequences = self.take_sequences(match incoming {
             Incoming::Data(_) => count,
@@ -261,7 +261,7 @@ impl Volume {
         error
     }
 
-    /// Admits changes whose edges have been fetched, as far as there is room.
+    /// Admits changes whose edges have been read, as far as there is room.
     /// Returns those that may be acknowledged once the batch is written.
     pub(super) fn admit_deferred(&mut self) -> Vec<Token> {
         let mut admitted = Vec::new();
@@ -307,7 +307,7 @@ impl Volume {
         admitted
     }
 
-    /// The fetched edges, unless one was written meanwhile.
+    /// The edges that were read, unless one was written meanwhile.
     fn edges_still_true(&mut self, fetched: &FetchedEdges) -> Option<Edges> {
         fetched
             .iter()

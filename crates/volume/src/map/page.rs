@@ -4,7 +4,7 @@ use base::{Location, Sequence};
 
 use super::entry::{ENTRY_BYTES, Entry};
 
-/// How many entries a page has.
+/// Entries of a page.
 pub const PAGE_ENTRIES: usize = 256;
 /// Size of a page in bytes.
 pub const PAGE_BYTES: usize = PAGE_ENTRIES * ENTRY_BYTES;
@@ -20,14 +20,14 @@ impl Default for Page {
 }
 
 impl Page {
-    /// The page with this content. Any 4096 bytes are a page; that they are
-    /// the right ones, their seal says.
+    /// The page with this content. Any 4096 bytes are a page; the seal proves that
+    /// they are the right ones.
     #[must_use]
     pub fn from_bytes(bytes: Box<[u8; PAGE_BYTES]>) -> Self {
         Self(bytes)
     }
 
-    /// Its content.
+    /// The page's content.
     #[must_use]
     pub fn bytes(&self) -> &[u8; PAGE_BYTES] {
         &self.0

@@ -8,7 +8,7 @@ use unit::Unit as _;
 
 use super::tests::{LINE, Rig, SLOT_BYTES, Steps, all_committed, copyset, segment, tag};
 use super::*;
-use crate::catalog::MemberState::{self, Filling, Leaving, Whole};
+use crate::catalog::MemberState::{self, Draining, InSync, Rebuilding};
 
 /// Puts slots with content that is not theirs, and checksums that are right.
 fn falsify(rig: &Rig, unit: usize, serial: u64, line: u64, slots: Range<u16>) {
@@ -28,7 +28,7 @@ fn falsify(rig: &Rig, unit: usize, serial: u64, line: u64, slots: Range<u16>) {
 }
 
 /// The units as members at these places, in these states.
-fn members(rig: &Rig, of: &[(u8, MemberState)]) -> Vec<Repairable> {
+fn members(rig: &Rig, of: &[(u8, MemberState)]) -> Vec<RepairMember> {
     let states: Vec<MemberState> = of.iter().map(|(_, state)| *state).collect();
     let mut members = rig.members(&states);
     for (member, (place, _)) in members.iter_mut().zip(of) {
@@ -37,9 +37,9 @@ fn members(rig: &Rig, of: &[(u8, MemberState)]) -> Vec<Repairable> {
     members
 }
 
-fn once(rig: &Rig, of: &[(u8, MemberState)], pace: &dyn Pace) -> Found {
+fn once(rig: &Rig, of: &[(u8, MemberState)], pace: &dyn Pace) -> PassReport {
     let members = members(rig, of);
-    let found = Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Fill, pace);
+    let found = Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Rebuild, pace);
     found.expect("nobody stops it")
 }
 
@@ -49,7 +49,7 @@ fn a_drain_puts_what_was_at_the_place_and_not_what_another_has() {
     let rig = Rig::new(3);
     rig.put(0, 1, 0..10);
     falsify(&rig, 1, 1, u64::MAX, 0..10);
-    let of = [(0, Leaving), (1, Whole), (0, Filling)];
+    let of = [(0, Draining), (1, InSync), (0, Rebuilding)];
     let found = once(&rig, &of, &Steps::endless());
     assert_eq!(found.problems, [].into());
     // With its line, too.
@@ -62,14 +62,14 @@ fn what_two_members_have_differently_is_told_and_makes_nobody_whole() {
     rig.put(0, 1, 0..10);
     rig.put(1, 1, 0..4);
     falsify(&rig, 1, 1, LINE, 4..10);
-    let of = [(0, Whole), (1, Whole), (2, Filling)];
+    let of = [(0, InSync), (1, InSync), (2, Rebuilding)];
     let found = once(&rig, &of, &Steps::endless());
-    assert!(!found.whole.contains(&members(&rig, &of)[2].id));
+    assert!(!found.in_sync.contains(&members(&rig, &of)[2].id));
     assert_eq!(found.problems.len(), 1, "{:?}", found.problems);
     assert_eq!(rig.kept(2, 1), [] as [u16; 0]);
     // Two have the same.
     rig.put(3, 1, 0..10);
-    let of = [(0, Whole), (1, Whole), (2, Filling), (3, Whole)];
+    let of = [(0, InSync), (1, InSync), (2, Rebuilding), (3, InSync)];
     let found = once(&rig, &of, &Steps::endless());
     assert_eq!(found.problems, [].into());
     assert_eq!(rig.kept(2, 1), (0..10).collect::<Vec<_>>());
@@ -80,7 +80,7 @@ fn a_line_that_one_of_two_says_is_believed_of_neither() {
     let rig = Rig::new(3);
     rig.put(0, 1, 0..4);
     falsify(&rig, 1, 1, LINE + 1, 0..4);
-    let of = [(0, Whole), (1, Whole), (2, Filling)];
+    let of = [(0, InSync), (1, InSync), (2, Rebuilding)];
     let found = once(&rig, &of, &Steps::endless());
     assert_eq!((found.problems.len(), found.copied_bytes), (1, 0));
     assert_eq!(rig.kept(2, 1), [] as [u16; 0]);
@@ -121,7 +121,7 @@ fn one_member_that_takes_back_what_it_had_costs_nobody_a_copy() {
             left: AtomicU64::new(steps),
             deletes,
         };
-        let of = [(0, Whole), (1, Leaving), (1, Filling)];
+        let of = [(0, InSync), (1, Draining), (1, Rebuilding)];
         once(&rig, &of, &pace);
         for _ in 0..2 {
             once(&rig, &of, &Steps::endless());

@@ -8,8 +8,8 @@
 //!   │  8│ volume id, 16 bytes             │
 //!   │ 24│ version number                  │
 //!   │ 32│ volume size in bytes            │
-//!   │ 40│ cut: the last sequence of the   │  what the journal holds up to here
-//!   │   │ journal that the version has    │  is in the version
+//!   │ 40│ last sequence of the journal    │  the journal's writes up to this one
+//!   │   │ that is in the version          │  are in the version
 //!   │ 48│ root entries u32 │ tail pages u32│
 //!   │ 56│ root entries, 16 bytes each     │
 //!   │   │ tail pages, 16 bytes each       │
@@ -24,40 +24,40 @@ use crate::seal::{Address, Keyring, Sealer, TagMismatch};
 
 const FORMAT: u32 = 1;
 
-/// A version, opened.
+/// A version's record, opened and verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Which version it is.
+    /// The version's key.
     pub key: VersionKey,
     /// Block size of the volume.
     pub block_size: BlockSize,
     /// Size of the volume in bytes.
     pub size_bytes: u64,
-    /// The last journal sequence that is in it.
+    /// The last journal sequence that the version contains.
     pub last_sequence: Sequence,
-    /// The tree.
+    /// The root of the map.
     pub root: Root,
     /// The tail's pages, oldest first.
     pub tail: Vec<Entry>,
 }
 
-/// Why a stored record is not a version.
+/// Why a stored record is not a valid version record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadRecord {
-    /// It was altered, or is sealed with another key.
+    /// It was altered, or sealed with another key.
     #[error(transparent)]
     Encryption(#[from] TagMismatch),
     /// It ends early.
     #[error(transparent)]
     Short(#[from] OutOfBytes),
-    /// It was written by a newer program.
-    #[error("the version record has format {0}; this program knows format 1")]
+    /// It was written by a newer build.
+    #[error("the version record has format {0}; this build reads format {FORMAT}")]
     Format(u32),
     /// It is another version's record.
     #[error("the catalog returned the record of another version")]
     Swapped,
-    /// A field has a value no writer makes.
-    #[error("field {0} of the version record has a value that no writer makes")]
+    /// A field has an impossible value.
+    #[error("field {0:?} of the version record has an impossible value")]
     Field(&'static str),
 }
 

@@ -1,6 +1,6 @@
-//! What a member that was lost should hold, from what the others do.
+//! [`rebuild`]: the content that a lost member should hold, from the other members'.
 //!
-//! Pure: whoever repairs reads the members, calls this, and puts what it says.
+//! Pure: the caller reads the members and writes the result.
 
 use crate::catalog::Erasure;
 use base::SegmentId;
@@ -9,43 +9,42 @@ use unit::Tag;
 use super::code::{Mask, add, encode, recipe, whole};
 use super::masks::Masks;
 
-/// A slot that a member holds, or does not.
+/// The state of a slot on a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HeldSlot {
-    /// Its tag and content.
-    There(Tag, Vec<u8>),
-    /// It was freed: parity leaves it out, or it is padding.
+pub enum SlotContent {
+    /// The slot's tag and content.
+    Present(Tag, Vec<u8>),
+    /// The slot was freed: no parity is made of it, or it is padding.
     Freed,
-    /// It cannot be read, or is not what was put.
+    /// The slot is unreadable or not what was written.
     Lost,
 }
 
-impl HeldSlot {
-    /// Whether it is what rows are filled up with: nothing that was sealed is zeroes,
-    /// and so is its tag.
+impl SlotContent {
+    /// Whether the slot is padding of a row: content and tag are zeroes, which no
+    /// sealed slot's are.
     #[must_use]
     pub fn is_padding(&self) -> bool {
         match self {
-            Self::There(tag, content) => tag.iter().chain(content).all(|byte| *byte == 0),
+            Self::Present(tag, content) => tag.iter().chain(content).all(|byte| *byte == 0),
             Self::Freed | Self::Lost => false,
         }
     }
 }
 
-/// What a member holds of a segment: its slots in order, without the one that says
-/// of what parity is made.
+/// A member's part of a segment: its slots in order, without the slot of masks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
-    /// One for each row.
-    pub slots: Vec<HeldSlot>,
-    /// On a member with parity: of what it is made.
+pub struct MemberPart {
+    /// One slot for each row.
+    pub slots: Vec<SlotContent>,
+    /// On a parity member: the slots that its parity is made of.
     pub masks: Option<Masks>,
-    /// On a member with parity: which generation that is.
+    /// On a parity member: the generation.
     pub generation: u16,
 }
 
-impl Held {
-    /// The slot that says of what this parity is made, if there is to be one.
+impl MemberPart {
+    /// The slot of masks, if the generation has one.
     #[must_use]
     pub fn masks_slot(
         &self,
@@ -59,23 +58,23 @@ impl Held {
     }
 }
 
-/// What the member at `place` should hold of a segment, from what the others do:
-/// `members` by their place, `None` for those that are not there. No slot comes back
-/// as lost. `None` if some row cannot be worked out: too much is lost. Of what the
-/// member itself has only its masks count: they only shrink.
+/// Computes the part of the member at `place` from the others: `members` by place,
+/// `None` for unavailable ones. No slot of the result is lost; `None` if some row
+/// cannot be recovered because too much is lost. Of the member's own part only the
+/// masks count: they only shrink.
 ///
-/// Whoever holds nothing of a segment because all of it was padding, or given up,
-/// holds slots that were freed; who missed what was put holds lost ones.
+/// A member without slots of a segment, because all were padding or reclaimed, must
+/// be passed with freed slots; one that missed writes with lost ones.
 ///
-/// What the members say is believed. Whoever has no key cannot tell a slot that was
-/// falsified; one that reads what comes of it can.
+/// The members are trusted. Without the key a falsified slot cannot be detected; a
+/// reader that opens the result can.
 #[must_use]
 pub fn rebuild(
     erasure: Erasure,
     place: u8,
     slot_bytes: u32,
-    members: &[Option<Held>],
-) -> Option<Held> {
+    members: &[Option<MemberPart>],
+) -> Option<MemberPart> {
     let data = usize::from(erasure.data());
     let place = usize::from(place);
     let others = || {
@@ -83,14 +82,14 @@ pub fn rebuild(
         known.filter_map(move |(at, held)| Some((at, held.as_ref().filter(|_| at != place)?)))
     };
     let rows = others().map(|(_, held)| held.slots.len()).max()?;
-    let mut rebuilt = Held {
+    let mut rebuilt = MemberPart {
         slots: Vec::with_capacity(rows),
         masks: None,
         generation: 0,
     };
     let of_parity = || others().filter(|(at, _)| *at >= data);
     let mut masks = Masks::whole(erasure, rows as u32);
-    let mask_of = |held: &Held, row: usize| match &held.masks {
+    let mask_of = |held: &MemberPart, row: usize| match &held.masks {
         Some(masks) => masks.of(row as u32),
         None => whole(erasure),
     };
@@ -98,8 +97,8 @@ pub fn rebuild(
         let slot = |at: usize| {
             let held = members.get(at)?.as_ref().filter(|_| at != place)?;
             match held.slots.get(row)? {
-                HeldSlot::There(tag, content) => Some(Some((tag, content))),
-                HeldSlot::Freed if at < data => Some(None),
+                SlotContent::Present(tag, content) => Some(Some((tag, content))),
+                SlotContent::Freed if at < data => Some(None),
                 _ => None,
             }
         };
@@ -153,9 +152,9 @@ pub fn rebuild(
                 true => worked_out(place),
                 false => None,
             };
-            let held = found.map(|(tag, content)| HeldSlot::There(tag, content));
+            let held = found.map(|(tag, content)| SlotContent::Present(tag, content));
             let held = held.filter(|held| !held.is_padding());
-            rebuilt.slots.push(held.unwrap_or(HeldSlot::Freed));
+            rebuilt.slots.push(held.unwrap_or(SlotContent::Freed));
             continue;
         }
         let mut made_of = Vec::with_capacity(data);
@@ -177,7 +176,7 @@ pub fn rebuild(
             .iter()
             .map(|one| one.as_ref().map(|(_, content)| &content[..]));
         encode(place - data, contents, &mut content);
-        rebuilt.slots.push(HeldSlot::There(tag, content));
+        rebuilt.slots.push(SlotContent::Present(tag, content));
         masks.set(row as u32, counting);
     }
     if place >= data {
@@ -204,7 +203,7 @@ mod tests {
     }
 
     /// All members of a segment of `rows` rows, of which `dead` slots are given up.
-    fn members(erasure: Erasure, rows: usize, dead: &[usize]) -> Vec<Option<Held>> {
+    fn members(erasure: Erasure, rows: usize, dead: &[usize]) -> Vec<Option<MemberPart>> {
         let k = usize::from(erasure.data());
         let of = |place: usize, row: usize| {
             let number = row * k + place;
@@ -219,8 +218,8 @@ mod tests {
             let of_row = |row: usize| {
                 if place < k {
                     let slot = of(place, row);
-                    let held = slot.map(|(tag, content)| HeldSlot::There(tag, content));
-                    return held.unwrap_or(HeldSlot::Freed);
+                    let held = slot.map(|(tag, content)| SlotContent::Present(tag, content));
+                    return held.unwrap_or(SlotContent::Freed);
                 }
                 let slots: Vec<_> = (0..k).map(|at| of(at, row)).collect();
                 let (mut tag, mut content) = ([0; 16], vec![0; SLOT_BYTES as usize]);
@@ -230,9 +229,9 @@ mod tests {
                 encode(place - k, tags, &mut tag);
                 let contents = slots.iter().map(|one| one.as_ref().map(|(_, c)| &c[..]));
                 encode(place - k, contents, &mut content);
-                HeldSlot::There(tag, content)
+                SlotContent::Present(tag, content)
             };
-            Some(Held {
+            Some(MemberPart {
                 slots: (0..rows).map(of_row).collect(),
                 masks: (place >= k).then(|| masks.clone()),
                 generation: u16::from(place >= k && !dead.is_empty()) * 3,
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_lost_as_far_as_parity_goes_is_made_again() {
+    fn as_many_lost_members_as_parities_are_rebuilt() {
         for (data, parity) in [(2, 1), (4, 2), (8, 3)] {
             let erasure = Erasure::new(data, parity).expect("allowed");
             for dead in [&[][..], &[0, 3, 9, 10, 11, 17]] {
@@ -251,7 +250,7 @@ mod tests {
                 let sets = (1u32..1 << count).filter(|set| set.count_ones() <= u32::from(parity));
                 for lost in sets {
                     let is_lost = |place: usize| lost >> place & 1 == 1;
-                    let left: Vec<Option<Held>> = (0..count)
+                    let left: Vec<Option<MemberPart>> = (0..count)
                         .map(|place| all[place].clone().filter(|_| !is_lost(place)))
                         .collect();
                     for place in (0..count).filter(|place| is_lost(*place)) {
@@ -275,7 +274,7 @@ mod tests {
         }
     }
 
-    /// Padding is freed, and parity is made of it all the same.
+    /// Padding is freed, and still counts as zeroes in the parity.
     #[test]
     fn padding_counts_as_zeroes_and_is_rebuilt_as_freed() {
         let erasure = Erasure::new(4, 2).expect("allowed");
@@ -293,9 +292,9 @@ mod tests {
         }
     }
 
-    /// Of two parities one says that it is made of nothing.
+    /// One of two parities claims that it is made of nothing.
     #[test]
-    fn a_parity_that_says_it_leaves_all_out_costs_nobody_a_slot() {
+    fn a_parity_that_claims_to_be_made_of_nothing_costs_no_slot() {
         let erasure = Erasure::new(4, 2).expect("allowed");
         let right = members(erasure, 3, &[]);
         let mut all = right.clone();
@@ -311,9 +310,9 @@ mod tests {
         }
     }
 
-    /// A slot that was left out may be freed at any moment.
+    /// A slot that a parity is not made of may be freed at any moment.
     #[test]
-    fn the_masks_of_one_that_is_made_anew_only_shrink() {
+    fn the_masks_of_a_rebuilt_parity_only_shrink() {
         let erasure = Erasure::new(2, 1).expect("allowed");
         let mut all = members(erasure, 2, &[]);
         let mut masks = Masks::whole(erasure, 2);
@@ -322,11 +321,14 @@ mod tests {
         let rebuilt = rebuild(erasure, 2, SLOT_BYTES, &all).expect("all data is there");
         assert_eq!(rebuilt.masks, Some(masks));
         let expected = slot(2);
-        assert_eq!(rebuilt.slots[1], HeldSlot::There(expected.0, expected.1));
+        assert_eq!(
+            rebuilt.slots[1],
+            SlotContent::Present(expected.0, expected.1)
+        );
     }
 
     #[test]
-    fn more_than_parity_is_not_made_up() {
+    fn more_losses_than_parity_are_not_invented() {
         let erasure = Erasure::new(4, 2).expect("allowed");
         let mut left = members(erasure, 3, &[]);
         left[0] = None;

@@ -1,13 +1,13 @@
-//! Reading a slot that its member does not give, or not as it was put.
+//! [`RowReader`]: recovers a slot that its member does not return, or not intact.
 //!
-//! 1. k others of its row are read, and the parity taken for what it nearly always
-//!    is: made of the whole row.
-//!    A slot that its member says was freed is one that parity leaves out, or padding:
-//!    zeroes. A member may lack it for other reasons, too; so it is first taken for
-//!    unknown, then for zeroes.
-//! 2. If that does not open, all others are read, and of which slots each parity is
-//!    made is asked. Every way to work the slot out is tried that leaves out up to two
-//!    of what was read, for any of it may be false: only what opens is right.
+//! 1. k others of its row are read, and parity is assumed to be what it nearly
+//!    always is: made of the whole row.
+//!    A slot that its member reports as freed is one that parity is not made of, or
+//!    padding: zeroes. A member may be missing it for other reasons, too; so it is
+//!    first treated as unknown, then as zeroes.
+//! 2. If the result does not open, all others are read, with the masks of each
+//!    parity. Every way to recover the slot is tried that leaves out up to two of the
+//!    fragments, for any of them may be falsified: only a result that opens is right.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,35 +21,35 @@ use super::masks::Masks;
 use crate::scatter::Member;
 use crate::scatter::layout::Layout;
 
-/// In how many ways a slot is worked out before it is called damaged, of each kind:
-/// more than there are of leaving out two of 8 + 3.
+/// The most attempts to recover a slot, of each kind, before it is called damaged:
+/// more than the ways to leave out two of 8 + 3.
 const ATTEMPTS_MAX: usize = 80;
 
 /// A slot's tag and content.
 type Fragment = (Tag, Vec<u8>);
 
-/// What a member has said of its slot of a row.
+/// A member's answer to the read of a slot.
 #[derive(Clone)]
 enum Answer {
     There(Fragment),
-    /// It has none.
+    /// The member has no such slot.
     NoSlot,
-    /// It said nothing, or something else.
+    /// The read failed.
     Nothing,
 }
 
-/// What a slot is taken for whose member says that it has none.
+/// How a slot is treated whose member reports that it has none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NoSlotMeaning {
     Unknown,
     Zeroes,
 }
 
-/// What came of working a slot out.
+/// The result of recovering a slot.
 pub enum Recovered<T> {
-    /// It opened.
+    /// The slot opened.
     Open(T),
-    /// There was enough to work it out, and it never opened.
+    /// There were enough fragments, and the result never opened.
     Damaged {
         /// Whether any was not given for a reason that may pass.
         is_transient: bool,
