@@ -8,6 +8,7 @@ use control::folder::api_socket;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::args::ChangeOptions;
 use crate::commands::Failure;
 use crate::output::shell_word;
 use crate::profiles::Profiles;
@@ -92,21 +93,12 @@ impl ClientError {
 /// Talks to one server, or to one of several.
 pub struct Client {
     client: api::Client,
-    at: At,
-    how: How,
-}
-
-/// How changes are asked for.
-#[derive(Debug, Clone, Default)]
-pub struct How {
-    /// Only to be checked.
-    pub is_dry_run: bool,
-    /// What is made under this key is made once.
-    pub idempotency_key: Option<String>,
+    at: Server,
+    change: ChangeOptions,
 }
 
 /// Where it is.
-enum At {
+enum Server {
     Folder(PathBuf),
     Urls(Vec<String>),
 }
@@ -116,22 +108,22 @@ impl Client {
     pub fn of_folder(folder: &Path) -> Self {
         Self {
             client: api::Client::unix(&api_socket(folder)),
-            at: At::Folder(folder.to_owned()),
-            how: How::default(),
+            at: Server::Folder(folder.to_owned()),
+            change: ChangeOptions::default(),
         }
     }
 
-    /// Asks for changes so.
-    pub fn so(mut self, how: How) -> Self {
-        if let Some(key) = &how.idempotency_key {
+    /// A client that sends every change with these options.
+    pub fn with_options(mut self, change: ChangeOptions) -> Self {
+        if let Some(key) = &change.idempotency_key {
             self.client = self.client.under(key);
         }
-        self.how = how;
+        self.change = change;
         self
     }
 
     fn changing(&self, path: &str) -> String {
-        match (self.how.is_dry_run, path.contains('?')) {
+        match (self.change.dry_run, path.contains('?')) {
             (false, _) => path.to_owned(),
             (true, true) => format!("{path}&dry_run=true"),
             (true, false) => format!("{path}?dry_run=true"),
@@ -162,16 +154,16 @@ impl Client {
         }
         Ok(Self {
             client: profile.client().map_err(|error| Failure::of(&error))?,
-            at: At::Urls(profile.urls),
-            how: How::default(),
+            at: Server::Urls(profile.urls),
+            change: ChangeOptions::default(),
         })
     }
 
     /// The servers' URLs as a command takes them, if they have some.
     pub fn urls(&self) -> Option<String> {
         match &self.at {
-            At::Folder(_) => None,
-            At::Urls(urls) => Some(urls.join(",")),
+            Server::Folder(_) => None,
+            Server::Urls(urls) => Some(urls.join(",")),
         }
     }
 
@@ -202,11 +194,11 @@ impl Client {
     fn told<T>(&self, answer: Result<T, api::ClientError>) -> Result<T, ClientError> {
         answer.map_err(|error| match error {
             api::ClientError::Unreachable(source) => match &self.at {
-                At::Folder(folder) => ClientError::Unreachable {
+                Server::Folder(folder) => ClientError::Unreachable {
                     folder: folder.clone(),
                     source,
                 },
-                At::Urls(urls) => ClientError::Unanswered {
+                Server::Urls(urls) => ClientError::Unanswered {
                     urls: urls.clone(),
                     source,
                 },

@@ -12,11 +12,14 @@ mod client;
 mod commands;
 #[cfg(feature = "lab")]
 mod console;
+mod environment;
 mod moment;
 mod monitoring;
 mod output;
 mod profiles;
 mod progress;
+#[cfg(all(test, feature = "lab"))]
+mod reference;
 mod shell;
 mod signals;
 mod tls_files;
@@ -41,7 +44,6 @@ fn is_logged_in() -> bool {
 fn ask(
     (mut folder, profile): (Option<PathBuf>, Option<String>),
     format: Format,
-    how: client::How,
     command: ApiCommand,
 ) -> Result<(), Failure> {
     if profile.is_some() {
@@ -50,17 +52,13 @@ fn ask(
     } else if folder.is_none() && !is_logged_in() {
         folder = Some(args::folder(None));
     }
-    commands::run(folder.as_deref(), profile.as_deref(), format, how, command)
+    commands::run(folder.as_deref(), profile.as_deref(), format, command)
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::given();
     let format = arguments.output;
     let (folder, profile) = (arguments.folder, arguments.profile);
-    let how = client::How {
-        is_dry_run: arguments.dry_run,
-        idempotency_key: arguments.idempotency_key,
-    };
     let done = match arguments.command {
         Command::Up(up) => up::run(&args::folder(folder), *up),
         Command::Controller(controller) => up::run_controller(&args::folder(folder), *controller),
@@ -83,7 +81,7 @@ fn main() -> ExitCode {
             ..
         })) => {
             let folder = args::folder(folder);
-            commands::restore_unit(&folder, format, arguments.dry_run, &restore)
+            commands::restore_unit(&folder, format, &restore)
         }
         Command::Api(ApiCommand::Unit(UnitArguments {
             command: None,
@@ -99,19 +97,13 @@ fn main() -> ExitCode {
         Command::Cost(command) => console::run(format, |on| lab::commands::run_cost(on, command)),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
-        Command::Privacy(PrivacyCommand::Audit(audit)) => ask(
-            (folder, profile),
-            format,
-            how,
-            ApiCommand::PrivacyAudit(audit),
-        ),
-        Command::Privacy(PrivacyCommand::Audits(audits)) => ask(
-            (folder, profile),
-            format,
-            how,
-            ApiCommand::PrivacyAudits(audits),
-        ),
-        Command::Api(command) => ask((folder, profile), format, how, command),
+        Command::Privacy(PrivacyCommand::Audit(audit)) => {
+            ask((folder, profile), format, ApiCommand::PrivacyAudit(audit))
+        }
+        Command::Privacy(PrivacyCommand::Audits(audits)) => {
+            ask((folder, profile), format, ApiCommand::PrivacyAudits(audits))
+        }
+        Command::Api(command) => ask((folder, profile), format, command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

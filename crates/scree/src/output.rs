@@ -10,15 +10,15 @@ use serde::Serialize;
 use crate::commands::Failure;
 use crate::yaml;
 
-/// How results are printed.
+/// The format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
-    /// Aligned columns.
+    // Aligned columns.
     #[default]
     Table,
-    /// One JSON document.
+    // One JSON document.
     Json,
-    /// One YAML document.
+    // One YAML document.
     Yaml,
 }
 

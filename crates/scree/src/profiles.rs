@@ -28,7 +28,10 @@ impl Profiles {
     /// Those in the folder that the environment names.
     pub fn of_user() -> Result<Self, Failure> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let folder = match (variable("SCREE_CONFIG"), variable("XDG_CONFIG_HOME")) {
+        let folder = match (
+            variable(crate::environment::CONFIG.name),
+            variable("XDG_CONFIG_HOME"),
+        ) {
             (Some(folder), _) => PathBuf::from(folder),
             (None, Some(folder)) => PathBuf::from(folder).join("scree"),
             (None, None) => match variable("HOME") {

@@ -53,7 +53,7 @@ fn lengths((above, to, share): (u64, u64, f64)) -> impl Iterator<Item = u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Deal, Placement, Sets, Spread, estimate};
+    use super::super::{Placement, Redundancy, Sets, Striping, estimate};
     use super::*;
 
     #[test]
@@ -62,9 +62,9 @@ mod tests {
         assert!((files.bytes() as f64 / BYTES - 1.0).abs() < 0.01);
         let placement = Placement {
             units: 100,
-            spread: Spread::Copies(1),
+            redundancy: Redundancy::Copies(1),
             sets: Sets::Any,
-            deal: Deal::default(),
+            striping: Striping::default(),
         };
         for (compromised, block_bytes, published) in [
             (1, 4096, 0.000_033),

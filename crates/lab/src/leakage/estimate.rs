@@ -53,7 +53,7 @@ pub fn estimate(classes: &[Class], shares: &Shares) -> Estimate {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Deal, FileList, Placement, Sets, Spread};
+    use super::super::{FileList, Placement, Redundancy, Sets, Striping};
     use super::*;
 
     /// Every place of every block, and one compromised set, as good as any.
@@ -63,9 +63,9 @@ mod tests {
         let (units, compromised) = (4_u32, 3_u32);
         let placement = Placement {
             units,
-            spread: Spread::Copies(1),
+            redundancy: Redundancy::Copies(1),
             sets: Sets::Any,
-            deal: Deal::default(),
+            striping: Striping::default(),
         };
         let shares = placement.shares(compromised).expect("it is one");
         let found = estimate(&files.classes(4096), &shares);

@@ -27,7 +27,7 @@ mod simulate;
 
 pub use estimate::{Estimate, estimate};
 pub use files::{Class, FileList};
-pub use placement::{Deal, Placement, PlacementError, Sets, Spread};
+pub use placement::{Placement, PlacementError, Redundancy, Sets, Striping};
 pub use plan::{Choice, Site, plan};
 pub use shares::Shares;
 pub use simulate::{Mean, Simulation};

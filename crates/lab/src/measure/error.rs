@@ -68,11 +68,11 @@ pub enum MeasureError {
 }
 
 /// Names the file that an error is about.
-pub(crate) trait At<T> {
+pub(crate) trait PathContext<T> {
     fn at(self, path: &Path) -> Result<T, MeasureError>;
 }
 
-impl<T> At<T> for io::Result<T> {
+impl<T> PathContext<T> for io::Result<T> {
     fn at(self, path: &Path) -> Result<T, MeasureError> {
         self.map_err(|error| MeasureError::File {
             path: path.to_owned(),

@@ -154,6 +154,7 @@ impl Session {
                 vm,
                 cancel: _,
                 no_wait,
+                ..
             } => {
                 let to = host.map(|host| MoveAttachment { host, vm });
                 self.move_attachment(&id, to, no_wait).await

@@ -17,7 +17,7 @@ use serde::Serialize;
 use world::{World, host};
 
 #[cfg(feature = "lab")]
-use super::audit_prediction::{Predicted, compared};
+use super::audit_prediction::{AuditPrediction, compared};
 use super::{Failure, Session, or_dash, segment};
 use crate::args::{PrivacyAuditArguments, PrivacyAuditsArguments};
 use crate::client::ClientError;
@@ -38,13 +38,13 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 const FILES_MAX: u64 = 1 << 28;
 
 #[derive(Serialize)]
-struct Audited {
+struct AuditReport {
     #[serde(flatten)]
     audit: Audit,
     /// None if no files of the volume are known.
     #[cfg(feature = "lab")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    predicted: Option<Predicted>,
+    predicted: Option<AuditPrediction>,
 }
 
 impl Session {
@@ -92,7 +92,7 @@ impl Session {
         }
         #[cfg(feature = "lab")]
         let predicted = self.prediction(&audit, &volume, &mut ends).await;
-        let audited = Audited {
+        let audited = AuditReport {
             audit,
             #[cfg(feature = "lab")]
             predicted,
@@ -328,7 +328,7 @@ fn check(found: &AuditFound) -> Result<(), Failure> {
     fits.ok_or_else(|| Failure::new("what the host has told does not fit together"))
 }
 
-fn shown(audited: &Audited, volume: &str) -> String {
+fn shown(audited: &AuditReport, volume: &str) -> String {
     let audit = &audited.audit;
     let of = match &audit.snapshot {
         Some(snapshot) => format!("{volume}, {snapshot}, version {}", audit.version),
@@ -441,7 +441,7 @@ pub(super) mod tests {
         }
     }
 
-    fn audited(found: Option<AuditFound>) -> Audited {
+    fn audited(found: Option<AuditFound>) -> AuditReport {
         let audit = Audit {
             id: "audit-1".to_owned(),
             volume: "vol-1".to_owned(),
@@ -461,7 +461,7 @@ pub(super) mod tests {
             found,
             key: None,
         };
-        Audited {
+        AuditReport {
             audit,
             #[cfg(feature = "lab")]
             predicted: None,

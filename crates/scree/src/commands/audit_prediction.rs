@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::types::{Audit, AuditFound, AuditPlacement, Volume};
 use api::words::Encryption;
 use base::report::{Table, percent};
-use lab::leakage::{Deal, FileList, Placement, Simulation, Spread, estimate};
+use lab::leakage::{FileList, Placement, Redundancy, Simulation, Striping, estimate};
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use serde::Serialize;
@@ -38,7 +38,7 @@ impl Session {
         audit: &Audit,
         volume: &Volume,
         ends: &mut Ends,
-    ) -> Option<Predicted> {
+    ) -> Option<AuditPrediction> {
         let is_sealed = volume.encryption != Encryption::None.as_str();
         let (placement, found) = (audit.placement.clone(), audit.found.clone()?);
         let predict = move |stop: &AtomicBool| predicted(&placement, &found, is_sealed, stop);
@@ -74,7 +74,7 @@ async fn in_time<T: Send + 'static>(
 
 /// What the model says of as many compromised units.
 #[derive(Serialize)]
-pub struct Predicted {
+pub struct AuditPrediction {
     pub units: u32,
     pub compromised: u32,
     /// Blocks are sealed: nothing leaks.
@@ -107,7 +107,7 @@ pub fn predicted(
     found: &AuditFound,
     is_sealed: bool,
     stop: &AtomicBool,
-) -> Result<Option<Predicted>, Failure> {
+) -> Result<Option<AuditPrediction>, Failure> {
     let files: FileList = found
         .listing
         .lengths
@@ -126,8 +126,8 @@ pub fn predicted(
     if count == 0 || (files.lengths().is_empty() && !is_sealed) {
         return Ok(None);
     }
-    let placement = Placement::on(real.units, spread(real), Some(real.scatter_width));
-    let placement = placement.dealt(Deal {
+    let placement = Placement::on(real.units, redundancy(real), Some(real.scatter_width));
+    let placement = placement.striped(Striping {
         width: u32::try_from(VolumeConfig::default().scatter_width).ok(),
         granularity: 1,
     });
@@ -164,7 +164,7 @@ pub fn predicted(
         let such = ratios.iter().filter(|ratio| is_it(**ratio));
         such.count() as f64 / TRIALS as f64
     };
-    Ok(Some(Predicted {
+    Ok(Some(AuditPrediction {
         units: real.units,
         compromised: real.compromised,
         sealed: is_sealed,
@@ -180,20 +180,20 @@ pub fn predicted(
     }))
 }
 
-fn spread(real: &AuditPlacement) -> Spread {
+fn redundancy(real: &AuditPlacement) -> Redundancy {
     let parts = real
         .erasure
         .as_deref()
         .and_then(|text| text.split_once('+'));
     let parsed = parts.and_then(|(data, parity)| Some((data.parse().ok()?, parity.parse().ok()?)));
     match parsed {
-        Some((data, parity)) => Spread::Erasure { data, parity },
-        None => Spread::Copies(real.replicas.into()),
+        Some((data, parity)) => Redundancy::Erasure { data, parity },
+        None => Redundancy::Copies(real.replicas.into()),
     }
 }
 
 /// Both, as a table.
-pub fn compared(predicted: &Predicted, found: &AuditFound) -> String {
+pub fn compared(predicted: &AuditPrediction, found: &AuditFound) -> String {
     let mut table = Table::new(&["", "BLOCKS", "LEAKS", "95 OF 100 TRIALS"]);
     let blocks = found.blocks;
     let there = match predicted.sealed {
@@ -325,9 +325,12 @@ mod tests {
             sets: 4,
             block_size: 4096,
         };
-        assert_eq!(spread(&real), Spread::Copies(3));
+        assert_eq!(redundancy(&real), Redundancy::Copies(3));
         real.erasure = Some("4+2".to_owned());
-        assert_eq!(spread(&real), Spread::Erasure { data: 4, parity: 2 });
+        assert_eq!(
+            redundancy(&real),
+            Redundancy::Erasure { data: 4, parity: 2 }
+        );
     }
 
     /// The laboratory's defaults are the widths of Scree's placement.

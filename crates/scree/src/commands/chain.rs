@@ -8,7 +8,7 @@ use world::host;
 use world::real::RealDisk;
 
 use super::{Failure, Session, or_dash, query, segment, spelt};
-use crate::args::{ChainCommand, WhichChain};
+use crate::args::{ChainCommand, ChainSelector};
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
 
@@ -22,7 +22,7 @@ const POLICY_BYTES_MAX: u64 = 1 << 20;
 impl Session {
     pub(super) async fn chain(&self, command: ChainCommand) -> Result<(), Failure> {
         match command {
-            ChainCommand::Apply { file, no_wait } => self.apply_chain(&file, no_wait).await,
+            ChainCommand::Apply { file, no_wait, .. } => self.apply_chain(&file, no_wait).await,
             ChainCommand::List { volume } => {
                 let path = query("/v1/chains", &[("volume", volume.as_deref())], &[])?;
                 let chains: Vec<Chain> = self.client.all(&path).await?;
@@ -34,11 +34,11 @@ impl Session {
                 let chain = self.chain_of(&which).await?;
                 Ok(print(self.format, &chain, shown)?)
             }
-            ChainCommand::Delete { which, no_wait } => self.delete_chain(&which, no_wait).await,
+            ChainCommand::Delete { which, no_wait, .. } => self.delete_chain(&which, no_wait).await,
         }
     }
 
-    async fn delete_chain(&self, which: &WhichChain, no_wait: bool) -> Result<(), Failure> {
+    async fn delete_chain(&self, which: &ChainSelector, no_wait: bool) -> Result<(), Failure> {
         let chain = self.chain_of(which).await?;
         let wait = if no_wait { 0 } else { WAIT_SECONDS };
         let progress = Progress::start("exchanging filters".to_owned());
@@ -86,7 +86,7 @@ impl Session {
     }
 
     /// The one that is meant.
-    async fn chain_of(&self, which: &WhichChain) -> Result<Chain, Failure> {
+    async fn chain_of(&self, which: &ChainSelector) -> Result<Chain, Failure> {
         let volume = &which.volume;
         if volume.starts_with("chain-") {
             let path = format!("/v1/chains/{}", segment(volume)?);

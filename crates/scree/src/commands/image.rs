@@ -19,10 +19,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 impl Session {
     pub(super) async fn image(&self, command: ImageCommand) -> Result<(), Failure> {
         match command {
-            ImageCommand::Mark { volume } => self.mark_image(&volume, None).await,
-            ImageCommand::Pin { volume } => self.mark_image(&volume, Some(true)).await,
-            ImageCommand::Unpin { volume } => self.mark_image(&volume, Some(false)).await,
-            ImageCommand::Unmark { volume } => {
+            ImageCommand::Mark { volume, .. } => self.mark_image(&volume, None).await,
+            ImageCommand::Pin { volume, .. } => self.mark_image(&volume, Some(true)).await,
+            ImageCommand::Unpin { volume, .. } => self.mark_image(&volume, Some(false)).await,
+            ImageCommand::Unmark { volume, .. } => {
                 let image: Image = self.client.delete(&path(&volume)?).await?;
                 Ok(print(self.format, &image, |image| {
                     format!("{} is no base image any more\n", image.name)
@@ -49,6 +49,7 @@ impl Session {
                 host,
                 no_wait,
                 cancel: false,
+                ..
             } => self.preload(&volume, host, no_wait).await,
         }
     }

@@ -21,14 +21,14 @@ impl Session {
                 let path = format!("/v1/keys/{}", segment(&name)?);
                 self.print_key(&self.client.get(&path).await?)
             }
-            KeyCommand::Add { name, host } => {
+            KeyCommand::Add { name, host, .. } => {
                 let progress = Progress::start(format!("founding {name}"));
                 let key: Key = self.client.post("/v1/keys", &AddKey { name, host }).await?;
                 drop(progress);
                 self.print_key(&key)
             }
-            KeyCommand::Rotate { old, new, wait } => self.rotate(&old, new, wait).await,
-            KeyCommand::Delete { name } => {
+            KeyCommand::Rotate { old, new, wait, .. } => self.rotate(&old, new, wait).await,
+            KeyCommand::Delete { name, .. } => {
                 let path = format!("/v1/keys/{}", segment(&name)?);
                 let key: Key = self.client.delete(&path).await?;
                 Ok(print(self.format, &key, |key| {

@@ -33,7 +33,7 @@ use base::url::encode as percent_encode;
 use serde::Serialize;
 
 use crate::args::ApiCommand;
-use crate::client::{Client, ClientError, How};
+use crate::client::{Client, ClientError};
 use crate::output::Format;
 
 /// Why a command failed.
@@ -110,10 +110,10 @@ pub fn run(
     folder: Option<&Path>,
     profile: Option<&str>,
     format: Format,
-    how: How,
     command: ApiCommand,
 ) -> Result<(), Failure> {
-    let is_dry_run = how.is_dry_run;
+    let change = command.change();
+    let is_dry_run = change.dry_run;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -123,7 +123,7 @@ pub fn run(
             None => Client::of_profile(profile).await?,
         };
         let session = Session {
-            client: client.so(how),
+            client: client.with_options(change),
             format,
             is_dry_run,
         };

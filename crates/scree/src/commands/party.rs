@@ -54,6 +54,7 @@ impl Session {
                 name,
                 administrator,
                 project,
+                ..
             } => {
                 let new = AddParty {
                     name: name.clone(),
@@ -66,13 +67,13 @@ impl Session {
                 }
                 self.invite(kind, join, &name).await
             }
-            PartyCommand::Token { name } => self.invite(kind, join, &name).await,
-            PartyCommand::Disable { name } => {
+            PartyCommand::Token { name, .. } => self.invite(kind, join, &name).await,
+            PartyCommand::Disable { name, .. } => {
                 let path = format!("/v1/{kind}/{}/disable", segment(&name)?);
                 let party: Party = self.client.post(&path, &()).await?;
                 Ok(print(self.format, &party, shown)?)
             }
-            PartyCommand::Enable { name } => {
+            PartyCommand::Enable { name, .. } => {
                 let path = format!("/v1/{kind}/{}/enable", segment(&name)?);
                 let party: Party = self.client.post(&path, &()).await?;
                 Ok(print(self.format, &party, shown)?)
@@ -125,7 +126,8 @@ pub fn login(
     check_kind(&made, Kind::User)?;
     let path = profiles.keep(profile, &made)?;
     tell(format, &made, &path)?;
-    let is_chosen = std::env::var_os("SCREE_PROFILE").is_some_and(|name| !name.is_empty());
+    let is_chosen =
+        std::env::var_os(crate::environment::PROFILE.name).is_some_and(|name| !name.is_empty());
     if let Some(folder) = folder.filter(|_| !is_chosen) {
         let name = profile.unwrap_or(profiles::FIRST);
         let notice = format!(

@@ -24,7 +24,7 @@ struct Segment {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct RestoreReport {
     segments: Vec<Segment>,
     /// Of what was freed up to then, some was given back before.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ impl From<&RestoredSegment> for Segment {
     }
 }
 
-impl From<&Restored> for Told {
+impl From<&Restored> for RestoreReport {
     fn from(restored: &Restored) -> Self {
         let given_back = restored.given_back;
         Self {
@@ -72,7 +72,6 @@ impl From<&Restored> for Told {
 pub fn restore_unit(
     folder: &Path,
     format: Format,
-    is_dry_run: bool,
     arguments: &RestoreArguments,
 ) -> Result<(), Failure> {
     let meant = Restorable {
@@ -86,10 +85,10 @@ pub fn restore_unit(
             "nothing was freed then yet: --since is after --until, or after now",
         ));
     }
-    let restored = unit_daemon::restore(&World::real(1), folder, &meant, is_dry_run);
+    let restored = unit_daemon::restore(&World::real(1), folder, &meant, arguments.dry_run);
     let restored = restored.map_err(|error| Failure::of(&error))?;
-    print(format, &Told::from(&restored), table)?;
-    if is_dry_run {
+    print(format, &RestoreReport::from(&restored), table)?;
+    if arguments.dry_run {
         print_notice(format, "nothing was changed (--dry-run)");
     }
     whole(&restored)
@@ -105,7 +104,7 @@ fn whole(restored: &Restored) -> Result<(), Failure> {
     }
 }
 
-fn table(told: &Told) -> String {
+fn table(told: &RestoreReport) -> String {
     let mut table = Table::new(&["SEGMENT", "WHOLE", "SLOTS", "GONE"]);
     for one in &told.segments {
         table.row(vec![
@@ -140,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_was_left_in_its_place_and_what_is_gone_is_said() {
-        let told = |whole, given_back: Option<&str>| Told {
+        let told = |whole, given_back: Option<&str>| RestoreReport {
             segments: vec![Segment {
                 segment: "001-000000001".to_owned(),
                 whole,

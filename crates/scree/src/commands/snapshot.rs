@@ -42,6 +42,7 @@ impl Session {
                 name,
                 tag,
                 wait,
+                ..
             } => {
                 let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
                 let path = format!("/v1/snapshots?wait={wait_seconds}");
@@ -91,14 +92,16 @@ impl Session {
                 let tree = tree(volumes, snapshots);
                 Ok(print(self.format, &tree, |tree| draw(tree, is_own))?)
             }
-            SnapshotCommand::Tag { name, tags: words } => {
+            SnapshotCommand::Tag {
+                name, tags: words, ..
+            } => {
                 let path = format!("/v1/snapshots/{}/tags", segment(&name)?);
                 let tags = tags(&words)?;
                 let snapshot: Snapshot = self.client.put(&path, &SetTags { tags }).await?;
                 self.print_snapshots(std::slice::from_ref(&snapshot), &snapshot)
                     .await
             }
-            SnapshotCommand::Delete { name } => {
+            SnapshotCommand::Delete { name, .. } => {
                 let path = format!("/v1/snapshots/{}", segment(&name)?);
                 let snapshot: Snapshot = self.client.delete(&path).await?;
                 Ok(print(self.format, &snapshot, |snapshot| {

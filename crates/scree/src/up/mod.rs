@@ -123,7 +123,8 @@ fn prepare() -> Result<(World, Runtime), Failure> {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_env_filter(
-            EnvFilter::try_from_env("SCREE_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
+            EnvFilter::try_from_env(crate::environment::LOG.name)
+                .unwrap_or_else(|_| EnvFilter::new("info")),
         )
         .with_target(false)
         // That the log cannot be written is nothing to panic about.

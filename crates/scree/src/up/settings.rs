@@ -24,18 +24,13 @@ use world::{World, host};
 
 use crate::args::{ControllerArguments, KeepArguments, ServeArguments};
 use crate::commands::Failure;
+use crate::environment::{DATABASE, PASSPHRASE};
 use crate::output::shell_word;
 use crate::tls_files::ApiTls;
 
-/// The environment variable with the URL of a controller's database.
-const DATABASE: &str = "SCREE_DATABASE";
-
-/// The environment variable with a passphrase.
-const PASSPHRASE: &str = "SCREE_PASSPHRASE";
-
 /// The passphrase in the environment, if there is one.
 pub fn given_passphrase() -> Option<Passphrase> {
-    let given = std::env::var(PASSPHRASE).ok();
+    let given = std::env::var(PASSPHRASE.name).ok();
     let given = given.filter(|passphrase| !passphrase.is_empty());
     given.map(Passphrase::new)
 }
@@ -140,7 +135,7 @@ pub(super) fn database(
             Ok(Some(url))
         }
         (None, Some(path)) => PostgresUrl::read(world, path).map(Some).map_err(failed),
-        (None, None) => std::env::var(DATABASE)
+        (None, None) => std::env::var(DATABASE.name)
             .ok()
             .filter(|text| !text.is_empty())
             .map(|text| text.parse().map_err(failed))

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::host::{Host, Said};
+use crate::host::{CommandOutput, Host};
 
 const BLOCK: usize = 4096;
 
@@ -26,7 +26,7 @@ fn files() -> BTreeMap<String, Vec<u8>> {
 }
 
 fn run(command: &mut Command) {
-    let said = Said::of(command.output().expect("it can be run"));
+    let said = CommandOutput::of(command.output().expect("it can be run"));
     assert_eq!(said.code, 0, "{command:?}: {}{}", said.out, said.error);
 }
 
@@ -328,7 +328,7 @@ fn an_audit_of_what_makes_no_sense_is_refused() {
         &["snapshot \"s\" does not exist"],
     );
     // What is only tried is not done.
-    let tried = host.run(&["--dry-run", "privacy", "audit", "empty", "--units", "u1"]);
+    let tried = host.run(&["privacy", "audit", "empty", "--units", "u1", "--dry-run"]);
     assert_eq!(tried.code, 0, "{}", tried.error);
     assert!(
         tried.error.contains("nothing was changed"),

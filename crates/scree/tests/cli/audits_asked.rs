@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::host::{SCREE, Said, wait_until};
+use crate::host::{CommandOutput, SCREE, wait_until};
 
 const ID: &str = "audit-00000000000000001";
 const SHOWN: &str = "GET /v1/volumes/disk/audits/audit-00000000000000001?wait=2";
@@ -115,8 +115,8 @@ impl Rig {
         assert!(kill.expect("kill runs").success());
     }
 
-    fn said(self) -> Said {
-        Said::of(self.command.wait_with_output().expect("it ends"))
+    fn said(self) -> CommandOutput {
+        CommandOutput::of(self.command.wait_with_output().expect("it ends"))
     }
 }
 
