@@ -1,10 +1,11 @@
 //! Floor 0: the words every other crate speaks.
 //!
-//! Identifiers, quantities with dimensions, the geometry of volumes and
-//! segments, checksums, a little-endian codec, how an error is told, and
-//! [`BlockDevice`], the seam between frontends, filters and volumes. Nothing here does I/O, knows a key,
-//! reads a clock or asks for randomness.
+//! Identifiers, quantities with dimensions, the geometry of volumes and segments, checksums, a
+//! little-endian codec, how an error is printed, and [`BlockDevice`] with its [`Request`], the
+//! seam between servers, filters and volumes. Nothing here does I/O, knows a key, reads a clock
+//! or asks for randomness.
 
+mod buffer;
 pub mod checksum;
 pub mod codec;
 pub mod device;
@@ -13,9 +14,11 @@ pub mod error;
 pub mod geometry;
 pub mod ids;
 mod nbd_uri;
+mod request;
 pub mod size;
 pub mod url;
 
+pub use buffer::{ReadBuffer, ScatterList, WriteBuffer};
 pub use device::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, ExtentKind, IoError,
     Outcome, Started, TOKEN_MAX, Token, ZeroMode,
@@ -28,3 +31,4 @@ pub use ids::{
     Lineage, ParseIdError, PartyId, ProjectId, SnapshotId, UnitId, VolumeId,
 };
 pub use nbd_uri::{NbdUri, UriTls};
+pub use request::{ByteRange, Op, OpKind, OwnedOp, Request};
