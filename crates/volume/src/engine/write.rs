@@ -7,7 +7,7 @@ use base::{
 
 use super::fetch::FetchedEdges;
 use super::layers::Source;
-use super::reader::Waiting;
+use super::reader::PendingRequest;
 use super::volume::Volume;
 use crate::journal::JournalError;
 
@@ -47,7 +47,7 @@ impl Volume {
         }
         let Some(edges) = self.read_edges_now(&edges) else {
             let op = op.to_owned();
-            self.reader.park(Waiting::Change(Change { token, op }));
+            self.reader.park(PendingRequest::Change(Change { token, op }));
             return Started::Pending;
         };
         match self.admit(range, data, &edges) {
@@ -86,7 +86,7 @@ impl Volume {
                 self.journal.ring_bytes()
             ))));
         }
-        // Waiting would be forever if nothing can be destaged.
+        // PendingRequest would be forever if nothing can be destaged.
         match self.destage.refusal() {
             Some(error) => Err(Started::Failed(error.clone())),
             None => Err(Started::Busy),
@@ -240,7 +240,7 @@ impl Volume {
                 }
             }
             let Some(edges) = self.edges_still_true(&fetched) else {
-                self.reader.park(Waiting::Change(change));
+                self.reader.park(PendingRequest::Change(change));
                 continue;
             };
             let done = match self.admit(range, data, &edges) {
