@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use auth::{Kind, Subject};
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, NbdUri,
-    Started, Token, VolumeId, ZeroMode, with_causes,
+    BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, NbdUri, Request, Started,
+    VolumeId, with_causes,
 };
 use chain::{Link, Remote, Targets};
 use chain_policy::ReplicaLocation;
@@ -229,38 +229,8 @@ impl BlockDevice for Connected {
         self.0.capabilities()
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        self.0.read(token, offset, out)
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        self.0.write(token, offset, data, durability)
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        self.0.flush(token)
-    }
-
-    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
-        self.0.trim(token, offset, length, durability)
-    }
-
-    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
-        self.0.write_zeroes(token, offset, length, mode)
-    }
-
-    fn extents(
-        &mut self,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        self.0.extents(token, offset, length, runs)
-    }
-
-    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
-        self.0.prefetch(token, offset, length)
+    fn start(&mut self, request: Request<'_>) -> Started {
+        self.0.start(request)
     }
 
     fn commit(&mut self) -> Result<(), IoError> {

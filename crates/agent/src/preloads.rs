@@ -19,7 +19,9 @@ use std::time::Duration;
 
 use api::host::{ImageOf, PreloadEnd, PreloadReport, WantedPreload};
 use base::size::exact_bytes;
-use base::{BlockDevice, Completion, ExtentKind, IoError, Outcome, Started, Token, VolumeId};
+use base::{
+    BlockDevice, Completion, ExtentKind, IoError, Outcome, Request, Started, Token, VolumeId,
+};
 use cache::host::HostCache;
 use cache::store::{AreaKind, Cache, SLOT_BYTES, Statistics};
 use volume::ReadOnlyVolume;
@@ -247,7 +249,7 @@ fn pieces(
     while at < size_bytes {
         check()?;
         runs.clear();
-        match volume.extents(0, at, size_bytes - at, &mut runs) {
+        match volume.start(Request::extents(0, at, size_bytes - at, &mut runs)) {
             Started::Done => {}
             Started::Failed(error) => return Err(error.into()),
             Started::Pending => match ended(volume, check)? {
@@ -307,7 +309,7 @@ fn read_pieces(
             under_way < PIECES && file.takes() >= blocks
         };
         while let Some(&(offset, length)) = next.filter(|_| is_room(under_way.len())) {
-            match volume.prefetch(offset, offset, length) {
+            match volume.start(Request::prefetch(offset, offset, length)) {
                 Started::Done => done(length),
                 Started::Pending => drop(under_way.insert(offset, length)),
                 Started::Failed(error) => return Err(error.into()),

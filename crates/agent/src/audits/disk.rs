@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use base::{BlockDevice as _, Completion, IoError, Outcome, Started};
+use base::{BlockDevice as _, Completion, IoError, Outcome, Request, Started};
 use extfs::Source;
 use volume::ReadOnlyVolume;
 
@@ -29,7 +29,7 @@ impl<W: Fn() -> bool> Source for Disk<W> {
         let volume = &mut *self.volume.borrow_mut();
         let mut completions = Vec::new();
         loop {
-            match volume.read(0, offset, out) {
+            match volume.start(Request::read(0, offset, out)) {
                 Started::Done => return Ok(()),
                 Started::Failed(error) => return Err(error),
                 Started::Pending => break,

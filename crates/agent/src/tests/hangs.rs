@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::words::VolumeState;
-use base::{BlockDevice as _, Durability};
+use base::{BlockDevice as _, Durability, Request};
 
 use super::rig::{Rig, Scree, aside, small};
 use super::{end, finish};
@@ -21,7 +21,7 @@ async fn written_and_held(rig: &Rig, control: &Scree) {
     let id = control.control.volume("disk").await.expect("there").row.id;
     let attached = control.open(id).expect("attached");
     let started = control.agent.on_volume(&attached, |volume| {
-        volume.write(1, 0, &[7; 4096], Durability::Volatile)
+        volume.start(Request::write(1, 0, &[7; 4096], Durability::Volatile))
     });
     started.await.expect("answers");
     rig.disk.hold(&rig.path().join("units"));

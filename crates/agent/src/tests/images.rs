@@ -10,7 +10,7 @@ use control::images::ImageView;
 use control::volumes::VolumeRequest;
 
 use api::words::PreloadState;
-use base::{BlockDevice as _, Durability, Outcome, SnapshotId, Started};
+use base::{BlockDevice as _, Durability, Outcome, Request, SnapshotId, Started};
 
 use super::rig::{Rig, Scree, eventually, small};
 use super::{end, finish, reads, writes};
@@ -77,7 +77,7 @@ async fn blocks_of_an_image_are_kept_as_that_from_the_moment_it_is_one() {
     let read = async |block: u64, content: u8| {
         let read = scree.agent.on_volume(&attached, move |volume| {
             // What a unit has at hand is read without the cache.
-            let started = volume.prefetch(1, block * 4096, 4096);
+            let started = volume.start(Request::prefetch(1, block * 4096, 4096));
             assert_eq!(started, Started::Pending);
             assert_eq!(super::completed(volume), Outcome::Done);
             super::read_block(volume, block) == vec![content; 4096]
@@ -172,7 +172,12 @@ async fn preloads(scree: &Scree, name: &str, blocks: usize, pinned: bool) -> Pre
         let exported = scree.export(name).await.expect("served");
         let attached = scree.open(exported.volume).expect("attached");
         let written = scree.agent.on_volume(&attached, move |volume| {
-            volume.write(1, 0, &vec![5; blocks * 4096], Durability::Volatile)
+            volume.start(Request::write(
+                1,
+                0,
+                &vec![5; blocks * 4096],
+                Durability::Volatile,
+            ))
         });
         written.await.expect("answers");
         control.unexport_volume(name).await.expect("closed");
@@ -256,7 +261,7 @@ async fn why_an_image_is_not_preloaded_is_told() {
     let exported = scree.export("disk").await.expect("served");
     let attached = scree.open(exported.volume).expect("attached");
     let written = scree.agent.on_volume(&attached, |volume| {
-        volume.write(1, 0, &[3; 1 << 20], Durability::Volatile)
+        volume.start(Request::write(1, 0, &[3; 1 << 20], Durability::Volatile))
     });
     written.await.expect("answers");
     control.unexport_volume("disk").await.expect("closed");

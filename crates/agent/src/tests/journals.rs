@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::host::AttachmentState;
-use base::{AttachmentId, BlockDevice as _, Durability, VolumeId};
+use base::{AttachmentId, BlockDevice as _, Durability, Request, VolumeId};
 
 use super::end;
 use super::rig::{Rig, RigSettings, Scree, small};
@@ -40,7 +40,7 @@ async fn written(scree: &Scree) -> (VolumeId, AttachmentId) {
     let id = scree.export("disk").await.expect("served").id;
     let attached = scree.open(volume).expect("open");
     let write = |volume: &mut volume::Volume| {
-        let started = volume.write(1, 0, &[7; 4096], Durability::Volatile);
+        let started = volume.start(Request::write(1, 0, &[7; 4096], Durability::Volatile));
         volume.commit().expect("the journal is well");
         started
     };

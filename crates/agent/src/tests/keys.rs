@@ -6,7 +6,7 @@ use std::path::Path;
 
 use api::host::{KeyState, WrappingKey};
 use argon2::{Algorithm, Argon2, Params, Version};
-use base::{BlockDevice as _, ClusterId, Durability, Lineage};
+use base::{BlockDevice as _, ClusterId, Durability, Lineage, Request};
 use control::ControlError;
 use control::database::{Database, Filter, Page};
 use sqlx::Row as _;
@@ -34,7 +34,12 @@ async fn make(scree: &Scree, name: &str, byte: u8) {
     let id = scree.export(name).await.expect("served").volume;
     let attached = scree.open(id).expect("attached");
     let started = scree.agent.on_volume(&attached, move |volume| {
-        volume.write(TOKEN, 4096, &[byte; 4096], Durability::Volatile)
+        volume.start(Request::write(
+            TOKEN,
+            4096,
+            &[byte; 4096],
+            Durability::Volatile,
+        ))
     });
     started.await.expect("answers");
     scree.control.unexport_volume(name).await.expect("closed");

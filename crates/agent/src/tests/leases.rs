@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::host::{Access, AttachmentState, CatalogCall};
-use base::{AttachmentId, BlockDevice as _, PartyId, VolumeId};
+use base::{AttachmentId, BlockDevice as _, PartyId, Request, VolumeId};
 use catalog::LeaseSalt;
 use control::database::{Membership, NewAttachment, PartyRow, Reach};
 use world::{Clock as _, Millis};
@@ -32,8 +32,9 @@ async fn written(scree: &Scree) -> (VolumeId, AttachmentId, Arc<Attached>) {
     let id = scree.export("disk").await.expect("served").id;
     let attached = scree.open(volume).expect("open");
     scree.agent.renew().await.expect("heard");
-    let write =
-        |volume: &mut volume::Volume| volume.write(1, 0, &[7; 8192], base::Durability::Volatile);
+    let write = |volume: &mut volume::Volume| {
+        volume.start(Request::write(1, 0, &[7; 8192], base::Durability::Volatile))
+    };
     let started = scree.agent.on_volume(&attached, write).await;
     started.expect("answers");
     (volume, id, attached)
@@ -186,7 +187,7 @@ async fn a_lease_that_is_renewed_late_goes_on() {
     let scree = start(&rig).await;
     let (_, _, attached) = written(&scree).await;
     rig.clock.advance(LEASE);
-    let flush = |volume: &mut volume::Volume| volume.flush(2);
+    let flush = |volume: &mut volume::Volume| volume.start(Request::flush(2));
     let started = scree.agent.on_volume(&attached, flush).await;
     assert!(matches!(started, Ok(base::Started::Pending)), "it waits");
     scree.agent.renew().await.expect("heard");
@@ -222,7 +223,7 @@ async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
         .expect("it does not wait for the disk")
         .expect("heard");
     rig.clock.advance(LEASE / 2);
-    let flush = |volume: &mut volume::Volume| volume.flush(2);
+    let flush = |volume: &mut volume::Volume| volume.start(Request::flush(2));
     let started = scree.agent.on_volume(&attached, flush).await;
     assert!(!tending.is_finished(), "it waits for the disk");
     rig.disk.let_go();

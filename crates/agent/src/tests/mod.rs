@@ -28,7 +28,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{BlockDevice as _, CopysetId, Durability, Location, Outcome, SegmentId, Slot, Started};
+use base::{
+    BlockDevice as _, CopysetId, Durability, Location, Outcome, Request, SegmentId, Slot, Started,
+};
 use catalog::FreePlan;
 use tokio::task::JoinHandle;
 
@@ -172,7 +174,12 @@ pub async fn writes(scree: &Scree, block: u64, content: u8) {
     let exported = scree.export("disk").await.expect("served");
     let attached = scree.open(exported.volume).expect("attached");
     let started = scree.agent.on_volume(&attached, move |volume| {
-        volume.write(1, block * 4096, &[content; 4096], Durability::Volatile)
+        volume.start(Request::write(
+            1,
+            block * 4096,
+            &[content; 4096],
+            Durability::Volatile,
+        ))
     });
     started.await.expect("answers");
     let closed = scree.control.unexport_volume("disk").await;
@@ -193,7 +200,7 @@ pub async fn reads(scree: &Scree, name: &str, block: u64, content: u8) {
 /// What block `block` has. Waits, in the thread that serves it.
 fn read_block(volume: &mut volume::Volume, block: u64) -> Vec<u8> {
     let mut read = vec![0; 4096];
-    match volume.read(1, block * 4096, &mut read) {
+    match volume.start(Request::read(1, block * 4096, &mut read)) {
         Started::Done => return read,
         started => assert_eq!(started, Started::Pending),
     }
@@ -446,7 +453,7 @@ async fn what_was_written_is_closed_without_anybody_polling() {
     let started = control
         .agent
         .on_volume(&attached, |volume| {
-            volume.write(1, 0, &[7; 8192], Durability::Volatile)
+            volume.start(Request::write(1, 0, &[7; 8192], Durability::Volatile))
         })
         .await
         .expect("answers");

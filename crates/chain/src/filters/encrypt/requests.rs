@@ -1,9 +1,12 @@
-//! What is asked below for whoever asks above.
+//! Requests from above as requests below, and the answers to them.
 
 use std::ops::Range;
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, Durability, IoError, Outcome, Started, Token};
+use base::{
+    BlockDevice, Completion, Durability, Extent, ExtentKind, IoError, Op, Outcome, ReadBuffer,
+    Request, Started, Token, WriteBuffer,
+};
 
 use super::{Open, Tokens, nonsense, overlap};
 use luks::DATA_OFFSET;
@@ -12,7 +15,7 @@ use luks::DATA_OFFSET;
 const SCRATCH_BYTES_MAX: usize = 1 << 20;
 
 /// A request that was not answered.
-pub enum Asked {
+pub enum Pending {
     /// Of these sectors, of which a part is handed up.
     Read {
         token: Token,
@@ -21,7 +24,7 @@ pub enum Asked {
     },
     /// A change of these sectors, or none: the answer is handed up.
     Pass { token: Token, sectors: Range<u64> },
-    /// The sectors of a [`Modify`], changed: as [`Asked::Pass`].
+    /// The sectors of a [`Modify`], changed: as [`Pending::Pass`].
     Modified { token: Token, sectors: Range<u64> },
     /// The sectors of a write that has only a part of them; the bytes that it has, and where
     /// they begin.
@@ -41,7 +44,7 @@ pub struct Modify {
     pub content: Vec<u8>,
 }
 
-impl Asked {
+impl Pending {
     fn sectors(&self) -> &Range<u64> {
         match self {
             Self::Read { sectors, .. }
@@ -69,8 +72,8 @@ fn part_of(sectors: &Range<u64>, offset: u64, length: usize) -> Range<usize> {
 impl Open {
     /// Whether anything is under way in these sectors.
     pub fn is_used(&self, sectors: &Range<u64>) -> bool {
-        let mut asked = self.asked.values();
-        asked.any(|one| overlap(one.sectors(), sectors)) || self.is_stalled(sectors)
+        let mut pending = self.pending.values();
+        pending.any(|one| overlap(one.sectors(), sectors)) || self.is_stalled(sectors)
     }
 
     fn is_stalled(&self, sectors: &Range<u64>) -> bool {
@@ -80,7 +83,7 @@ impl Open {
 
     /// Whether a change of these sectors is under way.
     fn is_changed(&self, sectors: &Range<u64>) -> bool {
-        let mut changes = self.asked.values().filter(|one| !one.is_read());
+        let mut changes = self.pending.values().filter(|one| !one.is_read());
         changes.any(|one| overlap(one.sectors(), sectors)) || self.is_stalled(sectors)
     }
 
@@ -90,8 +93,63 @@ impl Open {
         self.modifying > 0 && self.is_changed(sectors)
     }
 
-    /// What is asked below under the token `own`, and handed up as it is answered.
-    pub fn passed(
+    /// Starts a request that touches `sectors`, of which nothing is held.
+    pub fn start(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        tokens: &mut Tokens,
+        request: Request<'_>,
+        sectors: Range<u64>,
+    ) -> Started {
+        let Request { token, op } = request;
+        let range = op.range();
+        match op {
+            Op::Read { offset, out } => {
+                self.read(below, (tokens.next(), token), offset, sectors, out)
+            }
+            Op::Write {
+                offset,
+                data,
+                durability,
+            } => {
+                if sectors == (offset..range.end()) {
+                    return self.write(below, (tokens.next(), token), offset, data, durability);
+                }
+                let modify = Modify {
+                    token,
+                    sectors,
+                    durability,
+                    content: Vec::new(),
+                };
+                self.modify(below, tokens, modify, offset, data)
+            }
+            Op::Trim { durability, .. } => {
+                let range = range.offset..range.end();
+                self.trim(below, (tokens.next(), token), sectors, range, durability)
+            }
+            Op::Extents { length, runs, .. } => {
+                runs.push(Extent {
+                    length,
+                    kind: ExtentKind::Data,
+                });
+                Started::Done
+            }
+            Op::Flush => {
+                let own = tokens.next();
+                let started = below.start(Request::flush(own));
+                self.passed(own, token, 0..0, started)
+            }
+            Op::Prefetch { offset, length } => {
+                let own = tokens.next();
+                let started = below.start(Request::prefetch(own, offset + DATA_OFFSET, length));
+                self.passed(own, token, 0..0, started)
+            }
+            Op::WriteZeroes { .. } => Started::Failed(IoError::NotSupported),
+        }
+    }
+
+    /// Remembers a request below under the token `own`, whose answer is handed up as it is.
+    fn passed(
         &mut self,
         own: Token,
         token: Token,
@@ -99,55 +157,57 @@ impl Open {
         started: Started,
     ) -> Started {
         if started == Started::Pending {
-            self.asked.insert(own, Asked::Pass { token, sectors });
+            self.pending.insert(own, Pending::Pass { token, sectors });
         }
         started
     }
 
-    pub fn read(
+    fn read(
         &mut self,
         below: &mut dyn BlockDevice,
-        own: Token,
-        token: Token,
+        (own, token): (Token, Token),
         offset: u64,
         sectors: Range<u64>,
-        out: &mut [u8],
+        mut out: ReadBuffer<'_>,
     ) -> Started {
         let part = part_of(&sectors, offset, out.len());
         let started = if part == (0..length_of(&sectors)) {
-            let started = below.read(own, offset + DATA_OFFSET, out);
-            if started == Started::Done {
-                self.cipher.decrypt(offset, out);
-            }
-            started
+            let read = |out: &mut [u8]| {
+                let started = below.start(Request::read(own, offset + DATA_OFFSET, out));
+                if started == Started::Done {
+                    self.cipher.decrypt(offset, out);
+                }
+                started
+            };
+            out.fill_as_single(read, |started| *started == Started::Done)
         } else {
             let mut whole = vec![0; length_of(&sectors)];
-            let started = below.read(own, sectors.start + DATA_OFFSET, &mut whole);
+            let at = sectors.start + DATA_OFFSET;
+            let started = below.start(Request::read(own, at, &mut whole));
             if started == Started::Done {
                 self.cipher.decrypt(sectors.start, &mut whole);
-                out.copy_from_slice(&whole[part.clone()]);
+                out.copy_from(&whole[part.clone()]);
             }
             started
         };
         if started == Started::Pending {
-            let read = Asked::Read {
+            let read = Pending::Read {
                 token,
                 sectors,
                 part,
             };
-            self.asked.insert(own, read);
+            self.pending.insert(own, read);
         }
         started
     }
 
-    /// Whole sectors.
-    pub fn write(
+    /// Writes whole sectors.
+    fn write(
         &mut self,
         below: &mut dyn BlockDevice,
-        own: Token,
-        token: Token,
+        (own, token): (Token, Token),
         offset: u64,
-        data: &[u8],
+        data: WriteBuffer<'_>,
         durability: Durability,
     ) -> Started {
         let sectors = offset..offset + data.len() as u64;
@@ -155,20 +215,21 @@ impl Open {
             return Started::Busy;
         }
         self.scratch.clear();
-        self.scratch.extend_from_slice(data);
+        data.append_to(&mut self.scratch);
         self.cipher.encrypt(offset, &mut self.scratch);
-        let started = below.write(own, offset + DATA_OFFSET, &self.scratch, durability);
+        let at = offset + DATA_OFFSET;
+        let started = below.start(Request::write(own, at, &self.scratch, durability));
         self.scratch.clear();
         self.scratch.shrink_to(SCRATCH_BYTES_MAX);
         self.passed(own, token, sectors, started)
     }
 
-    /// Those sectors that lie in `range` as a whole.
-    pub fn trim(
+    /// Trims those sectors that lie in `range` as a whole; they read as anything afterwards, as
+    /// with dm-crypt.
+    fn trim(
         &mut self,
         below: &mut dyn BlockDevice,
-        own: Token,
-        token: Token,
+        (own, token): (Token, Token),
         sectors: Range<u64>,
         range: Range<u64>,
         durability: Durability,
@@ -181,18 +242,23 @@ impl Open {
         if begin >= end {
             return Started::Done;
         }
-        let started = below.trim(own, begin + DATA_OFFSET, end - begin, durability);
+        let started = below.start(Request::trim(
+            own,
+            begin + DATA_OFFSET,
+            end - begin,
+            durability,
+        ));
         self.passed(own, token, sectors, started)
     }
 
-    /// Parts of sectors: they are read, changed and written.
-    pub fn modify(
+    /// Writes parts of sectors: they are read, changed and written.
+    fn modify(
         &mut self,
         below: &mut dyn BlockDevice,
         tokens: &mut Tokens,
         mut modify: Modify,
         offset: u64,
-        data: &[u8],
+        data: WriteBuffer<'_>,
     ) -> Started {
         if self.is_changed(&modify.sectors) {
             return Started::Busy;
@@ -200,12 +266,13 @@ impl Open {
         let at = part_of(&modify.sectors, offset, data.len()).start;
         modify.content = vec![0; length_of(&modify.sectors)];
         let (own, from) = (tokens.next(), modify.sectors.start + DATA_OFFSET);
-        match below.read(own, from, &mut modify.content) {
+        match below.start(Request::read(own, from, &mut modify.content)) {
             Started::Done => {}
             Started::Pending => {
                 modify.content = Vec::new();
                 let data = data.to_vec();
-                self.asked.insert(own, Asked::Modify { modify, at, data });
+                self.pending
+                    .insert(own, Pending::Modify { modify, at, data });
                 self.modifying += 1;
                 return Started::Pending;
             }
@@ -213,20 +280,26 @@ impl Open {
         }
         self.put(&mut modify, at, data);
         let own = tokens.next();
-        let started = below.write(own, from, &modify.content, modify.durability);
+        let started = below.start(Request::write(
+            own,
+            from,
+            &modify.content,
+            modify.durability,
+        ));
         if started == Started::Pending {
             self.modifying += 1;
             let (token, sectors) = (modify.token, modify.sectors);
-            self.asked.insert(own, Asked::Modified { token, sectors });
+            self.pending
+                .insert(own, Pending::Modified { token, sectors });
         }
         started
     }
 
     /// Changes what was read.
-    fn put(&self, modify: &mut Modify, at: usize, data: &[u8]) {
+    fn put(&self, modify: &mut Modify, at: usize, data: WriteBuffer<'_>) {
         let begin = modify.sectors.start;
         self.cipher.decrypt(begin, &mut modify.content);
-        modify.content[at..at + data.len()].copy_from_slice(data);
+        data.copy_to(&mut modify.content[at..at + data.len()]);
         self.cipher.encrypt(begin, &mut modify.content);
     }
 
@@ -243,7 +316,7 @@ impl Open {
         while let Some(modify) = self.stalled.pop() {
             let (own, to) = (tokens.next(), modify.sectors.start + DATA_OFFSET);
             let token = modify.token;
-            match below.write(own, to, &modify.content, modify.durability) {
+            match below.start(Request::write(own, to, &modify.content, modify.durability)) {
                 Started::Busy => {
                     self.stalled.push(modify);
                     break;
@@ -251,7 +324,8 @@ impl Open {
                 Started::Pending => {
                     has_begun = true;
                     let sectors = modify.sectors;
-                    self.asked.insert(own, Asked::Modified { token, sectors });
+                    self.pending
+                        .insert(own, Pending::Modified { token, sectors });
                 }
                 Started::Done => {
                     has_begun = true;
@@ -283,16 +357,16 @@ impl Open {
         completions: &mut Vec<Completion>,
     ) {
         let Completion { token: own, result } = completion;
-        let Some(asked) = self.asked.remove(&own) else {
+        let Some(pending) = self.pending.remove(&own) else {
             return self.work.answered(own, result, now);
         };
-        let (token, result) = match asked {
-            Asked::Pass { token, .. } => (token, result),
-            Asked::Modified { token, .. } => {
+        let (token, result) = match pending {
+            Pending::Pass { token, .. } => (token, result),
+            Pending::Modified { token, .. } => {
                 self.modifying -= 1;
                 (token, result)
             }
-            Asked::Read {
+            Pending::Read {
                 token,
                 sectors,
                 part,
@@ -305,14 +379,14 @@ impl Open {
                 });
                 (token, read)
             }
-            Asked::Modify {
+            Pending::Modify {
                 mut modify,
                 at,
                 data,
             } => match data_of(result, &modify.sectors) {
                 Ok(content) => {
                     modify.content = content;
-                    self.put(&mut modify, at, &data);
+                    self.put(&mut modify, at, data.as_slice().into());
                     return self.stalled.push(modify);
                 }
                 Err(error) => {
