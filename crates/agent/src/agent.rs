@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use api::host::calls::{RegisterKey, ReportTask};
 use api::host::{
-    Assignments, FIRST_KEY, FoundedKey, Refusal, Task, TaskAnswer, TaskDone, TaskKind, WrappingKey,
+    Assignments, FIRST_KEY, Refusal, Task, TaskAnswer, TaskDone, TaskKind, WrappingKey,
 };
 use api::{Client, ClientError};
 use base::{AttachmentId, ClusterId, VolumeId, with_causes};
@@ -503,7 +504,11 @@ impl Agent {
                 }
             };
             let controller = &agent.inner.controller;
-            if let Err(error) = controller.task_done(task.id, &answer).await {
+            let report = ReportTask {
+                task: task.id,
+                answer,
+            };
+            if let Err(error) = controller.call_until_answered(&report).await {
                 tracing::error!(task = task.id, %error, "what came of a task was not told");
             }
             lock(&agent.inner.tasks).remove(&task.id);
@@ -534,9 +539,7 @@ impl Agent {
                 name: name.clone(),
                 source,
             })?;
-        Ok(controller
-            .bring_key(&FoundedKey { name, parameters })
-            .await?)
+        Ok(controller.call(&RegisterKey { name, parameters }).await?)
     }
 
     /// Founds the wrapping key that this host calls `name`, for a task. It may

@@ -11,7 +11,7 @@
 //! Invariants:
 //!
 //! * What is wanted is shown to each daemon before anything is asked of it that
-//!   needs it: [`Controller::obtain`] returns when all have answered that are there
+//!   needs it: [`Controller::obtain`](crate::controller::Controller::obtain) returns when all have answered that are there
 //!   and answer soon, and a link shows it before all else on its next connection.
 //! * Of each want there is what was signed last, and nowhere else.
 //! * What is kept is renewed at half of its time, as long as somebody keeps it.
@@ -21,22 +21,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use api::host::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
+use api::host::{SignedBytes, WANTS_MAX, Want};
 use base::UnitId;
-use catalog::CatalogError;
 use tokio::sync::mpsc;
 use unit::remote::{Done, Reply, TlsLink};
 use unit::wire::Status;
 use world::{Clock, host};
 
 use crate::agent::lock;
-use crate::controller::Controller;
 
 /// Daemons that do not answer are waited for no longer.
 const SHOWN_WITHIN: Duration = Duration::from_secs(6);
-
-/// How often it is looked what has to be renewed.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// What was refused is asked for again after so long, as long as it is kept.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
@@ -57,7 +52,7 @@ impl Shows for TlsLink {
 /// A capability, until it ends: by the monotonic clock, counted from before it was
 /// asked for.
 #[derive(Clone)]
-struct Capability {
+pub(crate) struct Capability {
     bytes: Arc<[u8]>,
     ends: Duration,
 }
@@ -111,12 +106,20 @@ impl Drop for Kept {
 }
 
 impl CapabilityCache {
+    /// How often it is looked what has to be renewed.
+    pub const RENEW_EVERY: Duration = Duration::from_secs(2);
+
     /// An empty one.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             clock,
             state: Mutex::default(),
         })
+    }
+
+    /// The moment, by the clock that capabilities end by.
+    pub fn now(&self) -> Duration {
+        self.clock.monotonic()
     }
 
     /// Capabilities are for whoever has this key, from now on.
@@ -157,13 +160,13 @@ impl CapabilityCache {
     }
 
     /// For whom to ask, if there is a daemon to show something to.
-    fn principal(&self) -> Option<[u8; 32]> {
+    pub fn principal(&self) -> Option<[u8; 32]> {
         let state = lock(&self.state);
         state.holder.filter(|_| !state.daemons.is_empty())
     }
 
     /// What is kept and due, in parts that can be asked for.
-    fn due(&self) -> Vec<Vec<Want>> {
+    pub fn due(&self) -> Vec<Vec<Want>> {
         let now = self.clock.monotonic();
         let mut state = lock(&self.state);
         let State { granted, kept, .. } = &mut *state;
@@ -178,7 +181,7 @@ impl CapabilityCache {
 
     /// Puts away what was answered to what was asked for at `asked`; returns what is
     /// to be shown.
-    fn put(
+    pub fn put(
         &self,
         asked: Duration,
         want: Want,
@@ -234,7 +237,7 @@ impl CapabilityCache {
     }
 
     /// Shows these to all daemons; returns when all have answered that answer soon.
-    async fn show(&self, capabilities: Vec<Capability>) {
+    pub async fn show(&self, capabilities: Vec<Capability>) {
         let daemons: Vec<(UnitId, Arc<dyn Shows>)> = lock(&self.state)
             .daemons
             .iter()
@@ -270,57 +273,6 @@ impl CapabilityCache {
             }
         };
         host::within(SHOWN_WITHIN, all).await;
-    }
-}
-
-impl Controller {
-    /// Has capabilities for `wants` signed, and shows them to all unit daemons, if
-    /// there are any. What is refused to this host, daemons will refuse, too.
-    ///
-    /// # Errors
-    /// [`CatalogError::Unavailable`], if no controller answers.
-    pub(crate) async fn obtain(&self, wants: &[Want]) -> Result<(), CatalogError> {
-        let cache = self.capability_cache();
-        let Some(holder) = cache.principal() else {
-            return Ok(());
-        };
-        let asked = cache.clock.monotonic();
-        let ask = AskCapabilities {
-            holder,
-            wants: wants.to_vec(),
-        };
-        let answers: Capabilities = self.capabilities(&ask).await?;
-        if answers.len() != wants.len() {
-            let reason = "the controller has not answered what it was asked".to_owned();
-            return Err(CatalogError::Unavailable { reason });
-        }
-        let capabilities = wants.iter().zip(answers);
-        let capabilities = capabilities.flat_map(|(want, answer)| cache.put(asked, *want, answer));
-        let capabilities = capabilities.collect();
-        cache.show(capabilities).await;
-        Ok(())
-    }
-
-    /// Renews what is kept, again and again.
-    pub(crate) async fn keep_capabilities(&self) {
-        let mut ticks = host::ticks(LOOK_EVERY);
-        loop {
-            ticks.tick().await;
-            self.renew_capabilities().await;
-        }
-    }
-
-    /// Renews what is kept and due.
-    pub(crate) async fn renew_capabilities(&self) {
-        if self.capability_cache().principal().is_none() {
-            return;
-        }
-        for wants in self.capability_cache().due() {
-            if let Err(error) = self.obtain(&wants).await {
-                tracing::warn!(%error, "what this host may do on unit daemons is not renewed");
-                return;
-            }
-        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use api::host::calls::SignCertificate;
 use api::host::{Access, Assignment, ChainKey, EventLines, Refusal, WantedChain};
 use auth::KeyRequest;
 use base::{AttachmentId, with_causes};
@@ -84,10 +85,13 @@ impl HostIdentity for Agent {
             return Ok((kept.chain_pem.clone(), kept.key_pem.clone()));
         }
         let key = KeyRequest::generate().map_err(|error| error.to_string())?;
+        let sign = SignCertificate {
+            request_pem: key.request_pem.clone(),
+        };
         // This is a thread of the pool.
         let issued = inner
             .runtime
-            .block_on(inner.controller.certificate(&key.request_pem))
+            .block_on(inner.controller.call(&sign))
             .map_err(|error| {
                 let why = with_causes(&error);
                 format!("no controller has signed this host's key: {why}")

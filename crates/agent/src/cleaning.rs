@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::ClientError;
+use api::host::calls::PlanCleaning;
+use api::host::catalog_calls::FinishDelete;
 use api::host::{Deleted, Want};
 use base::{VolumeId, with_causes};
 use catalog::{CatalogError, PendingFree, VersionKey};
@@ -140,7 +142,7 @@ impl Agent {
             return Ok(());
         }
         let busy = lock(&self.inner.busy).iter().copied().collect();
-        let cleaning = self.inner.controller.cleaning(busy).await?;
+        let cleaning = self.inner.controller.call(&PlanCleaning { busy }).await?;
         let mut first_failure = Ok(());
         if let Some(not_before) = cleaning.not_before {
             first_failure = self.remove(cleaning.remove, not_before).await;
@@ -174,7 +176,7 @@ impl Agent {
         controller.obtain(&[Want::Sweep { volume }]).await?;
         let store = Arc::clone(&self.inner.store);
         blocking(move || clean::sweep(&store, &deleted.leftovers)).await??;
-        controller.finish_delete(volume).await?;
+        controller.catalog(FinishDelete { volume }).await?;
         self.forget_journal(volume).await;
         self.forget_shared(volume, u32::MAX).await;
         self.forget_aside(volume).await;

@@ -1,61 +1,55 @@
-//! Asking the controllers: whichever answers, they have one database.
+//! [`Controller`]: the agent's side of the host RPC (`api::host`). It asks whichever controller
+//! answers; all of them have one database.
 //!
-//! [`Controller`] is the engine's [`Catalog`] as well. A commit is asked for
-//! until it is known whether it was made: the engine must not guess. The
-//! controller knows one that was made already, byte for byte. What an answer gives
-//! the right to do on unit daemons, those are shown before the engine has it
-//! (`capability_cache`).
+//! A call that fails for a reason that may pass is made again: a few times
+//! ([`Controller::call`]), or until there is an answer ([`Controller::call_until_answered`]). Every
+//! call may be repeated.
+//!
+//! It is the engine's [`Catalog`] as well. A commit is repeated until it is known whether it was
+//! made: the engine must not guess, and a controller recognizes one that was made already, byte
+//! for byte. What an answer allows on unit daemons is shown to them before the engine has the
+//! answer (`capability_cache`).
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use api::host::calls::{Begin, FollowAssignments, RenewLeases, SignCapabilities};
 use api::host::{
-    Ahead, AskCapabilities, AskCleaning, Assignments, AttachmentReport, AuditReport, Capabilities,
-    CatalogAnswer, CatalogCall, Cleaning, Cluster, EncodedPlan, FoundedKey, HostUnit, MarkedUnits,
-    PreloadReport, Renewal, Renewed, RepairEnd, RepairProgress, RepairTask, Report, Suspicion,
-    TaskAnswer, Want, WrappedRow, WrappingKey,
+    Assignments, Call, CatalogAnswer, Cluster, EncodedPlan, FOLLOW_SECONDS_MAX, Renewal, Renewed,
+    Want, catalog_calls as calls,
 };
-use api::types::{Certificate, Renew};
 use api::{Client, ClientError};
-use base::{
-    AttachmentId, AuditId, CopysetId, JournalFolderId, KeyId, Lineage, SegmentId, SnapshotId,
-    UnitId, VolumeId,
-};
+use base::{JournalFolderId, Lineage, SegmentId, VolumeId};
 use catalog::{
     Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbours, PendingFree, StoredVersion,
-    VersionCommit, VersionKey, WrappedKey,
+    VersionCommit, VersionKey,
 };
-use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use world::{Clock, Millis, host};
 
 use crate::capability_cache::CapabilityCache;
 
-/// A controller that is well answers in less.
+/// A controller that works answers sooner.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// A renewal whose answer takes longer is made anew, by another controller if
+/// A renewal whose answer takes longer is repeated, with another controller if
 /// there is one: the lease is short.
 const RENEW_WITHIN: Duration = Duration::from_secs(3);
 
-/// The statuses of refusals that are about who asks.
+/// The statuses of refusals that are about the caller.
 const UNAUTHENTICATED: u16 = 401;
 const FORBIDDEN: u16 = 403;
 
-/// What is wanted is waited for so long at a time, in seconds.
-const FOLLOW_SECONDS: u64 = 30;
-
-/// What can be given up is asked for so many times.
+/// How often a call is made before it is given up.
 const ATTEMPTS: u32 = 4;
 
 /// The pauses between attempts: each is twice the one before.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// See the module's head. Cheap to clone.
+/// A client of the controllers. Cheap to clone.
 #[derive(Clone)]
 pub struct Controller {
     client: Client,
@@ -64,7 +58,7 @@ pub struct Controller {
     capability_cache: Arc<CapabilityCache>,
 }
 
-/// Pauses that grow.
+/// The growing pauses between attempts.
 pub(crate) struct Pauses(Duration);
 
 impl Default for Pauses {
@@ -81,7 +75,7 @@ impl Pauses {
 }
 
 impl Controller {
-    /// Asks by `client`; the engine's calls wait on `runtime`.
+    /// Calls by `client`; the engine's calls wait on `runtime`.
     #[must_use]
     pub fn new(client: Client, runtime: Handle, clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -92,311 +86,137 @@ impl Controller {
         }
     }
 
-    /// What this host may do on unit daemons.
+    /// The capabilities of this host on unit daemons.
     pub(crate) fn capability_cache(&self) -> &Arc<CapabilityCache> {
         &self.capability_cache
     }
 
-    /// From now on nothing is asked again that was not answered.
+    /// From now on no call is repeated.
     pub(crate) fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
-    /// Tells that nothing is open here; learns what the cluster is.
+    /// Reports that nothing is open here, and asks about the cluster.
     pub(crate) async fn begin(&self) -> Result<Cluster, ClientError> {
-        self.answered(|| self.client.post("/v1/host/begin", &()))
-            .await
+        self.call(&Begin {}).await
     }
 
-    /// What is wanted, once that is not what it was at `after`.
+    /// Waits for the desired state of this host, until its serial is not `after`; without `after`,
+    /// does not wait.
     pub(crate) async fn assignments(&self, after: Option<u64>) -> Result<Assignments, ClientError> {
-        let path = match after {
-            Some(after) => format!("/v1/host/assignments?after={after}&wait={FOLLOW_SECONDS}"),
-            None => "/v1/host/assignments".to_owned(),
+        let wait_seconds = after.map_or(0, |_| FOLLOW_SECONDS_MAX);
+        let follow = FollowAssignments {
+            after,
+            wait_seconds,
         };
-        let wait = ANSWER_WITHIN + Duration::from_secs(FOLLOW_SECONDS);
-        Client::within(wait, self.client.get(&path)).await
-    }
-
-    pub(crate) async fn report(&self, report: &Report) -> Result<(), ClientError> {
-        self.once(self.client.put("/v1/host/report", report)).await
+        let wait = ANSWER_WITHIN + Duration::from_secs(wait_seconds);
+        Client::within(wait, self.client.call(&follow)).await
     }
 
     /// Renews leases.
-    pub(crate) async fn renew(&self, renewal: &Renewal) -> Result<Renewed, ClientError> {
-        Client::within(RENEW_WITHIN, self.client.post("/v1/host/leases", renewal)).await
+    pub(crate) async fn renew(&self, renewal: Renewal) -> Result<Renewed, ClientError> {
+        Client::within(RENEW_WITHIN, self.client.call(&RenewLeases { renewal })).await
     }
 
-    /// Tells how far an attachment has come, until that is heard; `false` if
-    /// something else is wanted by now.
-    pub(crate) async fn report_attachment(
+    /// Makes a call once.
+    pub(crate) async fn call_once<C: Call>(&self, call: &C) -> Result<C::Answer, ClientError> {
+        Client::within(ANSWER_WITHIN, self.client.call(call)).await
+    }
+
+    /// Makes a call, a few times if it fails for a reason that may pass.
+    pub(crate) async fn call<C: Call>(&self, call: &C) -> Result<C::Answer, ClientError> {
+        self.call_up_to(ATTEMPTS, call).await
+    }
+
+    /// Makes a call until there is an answer, or the agent ends.
+    pub(crate) async fn call_until_answered<C: Call>(
         &self,
-        id: AttachmentId,
-        report: &AttachmentReport,
-    ) -> Result<bool, ClientError> {
-        let path = format!("/v1/host/attachments/{id}");
-        self.heard(|| self.client.put(&path, report)).await
+        call: &C,
+    ) -> Result<C::Answer, ClientError> {
+        self.call_up_to(u32::MAX, call).await
     }
 
-    pub(crate) async fn cut_taken(&self, id: SnapshotId) -> Result<(), ClientError> {
-        let path = format!("/v1/host/snapshots/{id}/cut");
-        self.heard(|| self.client.post(&path, &())).await
-    }
-
-    pub(crate) async fn task_done(&self, id: i64, answer: &TaskAnswer) -> Result<(), ClientError> {
-        let path = format!("/v1/host/tasks/{id}");
-        self.heard(|| self.client.put(&path, answer)).await
-    }
-
-    /// Tells how far a preload has come; `false` if something else is wanted by now.
-    pub(crate) async fn report_preload(
-        &self,
-        volume: VolumeId,
-        report: &PreloadReport,
-    ) -> Result<bool, ClientError> {
-        let path = format!("/v1/host/preloads/{volume}");
-        self.once(self.client.put(&path, report)).await
-    }
-
-    /// The same of its end, until that is heard.
-    pub(crate) async fn preload_ended(
-        &self,
-        volume: VolumeId,
-        report: &PreloadReport,
-    ) -> Result<bool, ClientError> {
-        let path = format!("/v1/host/preloads/{volume}");
-        self.heard(|| self.client.put(&path, report)).await
-    }
-
-    /// Tells how far an audit has come; `false` if it is not wanted any more.
-    pub(crate) async fn report_audit(
-        &self,
-        id: AuditId,
-        report: &AuditReport,
-    ) -> Result<bool, ClientError> {
-        let path = format!("/v1/host/audits/{id}");
-        self.once(self.client.put(&path, report)).await
-    }
-
-    /// The same of its end, until that is heard.
-    pub(crate) async fn audit_ended(
-        &self,
-        id: AuditId,
-        report: &AuditReport,
-    ) -> Result<bool, ClientError> {
-        let path = format!("/v1/host/audits/{id}");
-        self.heard(|| self.client.put(&path, report)).await
-    }
-
-    /// Has a wrapping key kept that was founded here.
-    pub(crate) async fn bring_key(&self, key: &FoundedKey) -> Result<WrappingKey, ClientError> {
-        self.answered(|| self.client.post("/v1/host/keys", key))
-            .await
-    }
-
-    pub(crate) async fn wrapped_by(
-        &self,
-        key: KeyId,
-        after: Option<Lineage>,
-        count_max: u32,
-    ) -> Result<Vec<WrappedRow>, CatalogError> {
-        self.call(CatalogCall::WrappedBy {
-            key,
-            after,
-            count_max,
-        })
-        .await
-    }
-
-    pub(crate) async fn rewrap(
-        &self,
-        lineage: Lineage,
-        from: KeyId,
-        to: KeyId,
-        before: WrappedKey,
-        after: WrappedKey,
-    ) -> Result<bool, CatalogError> {
-        self.call(CatalogCall::Rewrap {
-            lineage,
-            from,
-            to,
-            before,
-            after,
-        })
-        .await
-    }
-
-    pub(crate) async fn register_units(&self, units: Vec<HostUnit>) -> Result<(), ClientError> {
-        let marked = MarkedUnits { units };
-        self.answered(|| self.client.post("/v1/host/units", &marked))
-            .await
-    }
-
-    pub(crate) async fn cleaning(&self, busy: Vec<VolumeId>) -> Result<Cleaning, ClientError> {
-        let ask = AskCleaning { busy };
-        self.answered(|| self.client.post("/v1/host/cleaning", &ask))
-            .await
-    }
-
-    pub(crate) async fn finish_delete(&self, volume: VolumeId) -> Result<(), CatalogError> {
-        self.call(CatalogCall::FinishDelete { volume }).await
-    }
-
-    pub(crate) async fn repair_take(&self) -> Result<Option<RepairTask>, CatalogError> {
-        self.call(CatalogCall::RepairTake {}).await
-    }
-
-    pub(crate) async fn repair_look(
-        &self,
-        copyset: CopysetId,
-        progress: RepairProgress,
-    ) -> Result<Option<RepairTask>, CatalogError> {
-        self.call(CatalogCall::RepairLook { copyset, progress })
-            .await
-    }
-
-    pub(crate) async fn repair_end(
-        &self,
-        copyset: CopysetId,
-        end: RepairEnd,
-    ) -> Result<bool, CatalogError> {
-        self.call(CatalogCall::RepairEnd { copyset, end }).await
-    }
-
-    pub(crate) async fn suspect_unit(
-        &self,
-        unit: UnitId,
-        suspicion: Suspicion,
-    ) -> Result<bool, CatalogError> {
-        self.call(CatalogCall::SuspicionUnit { unit, suspicion })
-            .await
-    }
-
-    pub(crate) async fn note_leases(&self, units: Vec<(UnitId, u64)>) -> Result<(), CatalogError> {
-        self.call(CatalogCall::NoteLeases { units }).await
-    }
-
-    pub(crate) async fn noted_leases(&self) -> Result<HashMap<UnitId, u64>, CatalogError> {
-        let noted: Vec<(UnitId, u64)> = self.call(CatalogCall::NotedLeases {}).await?;
-        Ok(noted.into_iter().collect())
-    }
-
-    pub(crate) async fn leases(&self) -> Result<u64, CatalogError> {
-        self.call(CatalogCall::Leases {}).await
-    }
-
-    pub(crate) async fn move_ahead(&self, leases: u64) -> Result<bool, ClientError> {
-        let ahead = Ahead { leases };
-        self.answered(|| self.client.post("/v1/host/ahead", &ahead))
-            .await
-    }
-
-    pub(crate) async fn lease(
-        &self,
-        volume: VolumeId,
-        salt: LeaseSalt,
-        journals: Option<JournalFolderId>,
-    ) -> Result<Lease, CatalogError> {
-        let call = CatalogCall::Acquire {
-            volume,
-            salt,
-            journals,
-        };
-        self.call(call).await
-    }
-
-    pub(crate) async fn set_key(
-        &self,
-        volume: VolumeId,
-        lineage: Lineage,
-        key: KeyId,
-        wrapped: WrappedKey,
-    ) -> Result<(), CatalogError> {
-        self.call(CatalogCall::SetKey {
-            volume,
-            lineage,
-            key,
-            wrapped,
-        })
-        .await
-    }
-
-    /// Has a key signed that this host shows to unit daemons.
-    pub(crate) async fn certificate(&self, request_pem: &str) -> Result<Certificate, ClientError> {
-        let renew = Renew {
-            request: request_pem.to_owned(),
-        };
-        self.answered(|| self.client.post("/v1/host/certificate", &renew))
-            .await
-    }
-
-    pub(crate) async fn capabilities(
-        &self,
-        ask: &AskCapabilities,
-    ) -> Result<Capabilities, CatalogError> {
-        let answer = self
-            .answered(|| self.client.post("/v1/host/capabilities", ask))
-            .await;
-        answer.map_err(|error| failed(&error))
-    }
-
-    async fn once<T>(
-        &self,
-        ask: impl Future<Output = Result<T, ClientError>>,
-    ) -> Result<T, ClientError> {
-        Client::within(ANSWER_WITHIN, ask).await
-    }
-
-    /// Asks a few times.
-    async fn answered<T, F>(&self, ask: impl Fn() -> F) -> Result<T, ClientError>
-    where
-        F: Future<Output = Result<T, ClientError>>,
-    {
+    async fn call_up_to<C: Call>(&self, attempts: u32, call: &C) -> Result<C::Answer, ClientError> {
         let mut pauses = Pauses::default();
-        for _ in 1..ATTEMPTS {
-            match self.once(ask()).await {
+        for _ in 1..attempts {
+            match self.call_once(call).await {
                 Err(error) if error.may_pass() && !self.is_ending() => pauses.next().await,
                 done => return done,
             }
         }
-        self.once(ask()).await
+        self.call_once(call).await
     }
 
-    /// Asks until there is an answer that stays, or all is ending.
-    async fn heard<T, F>(&self, ask: impl Fn() -> F) -> Result<T, ClientError>
+    /// Makes a call of the catalog, a few times if it fails for a reason that may pass.
+    pub(crate) async fn catalog<T, C>(&self, call: C) -> Result<T, CatalogError>
     where
-        F: Future<Output = Result<T, ClientError>>,
+        C: Call<Answer = CatalogAnswer<T>>,
     {
-        let mut pauses = Pauses::default();
-        loop {
-            match self.once(ask()).await {
-                Err(error) if error.may_pass() && !self.is_ending() => pauses.next().await,
-                done => return done,
-            }
-        }
+        let answer = self.call(&call).await;
+        answer.unwrap_or_else(|error| Err(catalog_error(&error)))
+    }
+
+    /// As [`Controller::catalog`], for a thread that may wait.
+    fn wait<T, C: Call<Answer = CatalogAnswer<T>>>(&self, call: C) -> Result<T, CatalogError> {
+        self.runtime.block_on(self.catalog(call))
     }
 
     fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
     }
 
-    async fn call<T: DeserializeOwned>(&self, call: CatalogCall) -> Result<T, CatalogError> {
-        let answer = self
-            .answered(|| async {
-                let answer: CatalogAnswer<T> = self.client.post("/v1/host/catalog", &call).await?;
-                Ok(answer)
-            })
-            .await;
-        answer.unwrap_or_else(|error| Err(failed(&error)))
+    /// Has capabilities for `wants` signed, and shows them to all unit daemons, if
+    /// there are any. What is refused to this host, daemons will refuse, too.
+    ///
+    /// # Errors
+    /// [`CatalogError::Unavailable`], if no controller answers.
+    pub(crate) async fn obtain(&self, wants: &[Want]) -> Result<(), CatalogError> {
+        let cache = &self.capability_cache;
+        let Some(holder) = cache.principal() else {
+            return Ok(());
+        };
+        let requested = cache.now();
+        let wants = wants.to_vec();
+        let sign = SignCapabilities { holder, wants };
+        let answers = self.call(&sign).await;
+        let answers = answers.map_err(|error| catalog_error(&error))?;
+        if answers.len() != sign.wants.len() {
+            let reason = "the controller has not answered what it was asked".to_owned();
+            return Err(CatalogError::Unavailable { reason });
+        }
+        let capabilities = sign.wants.iter().zip(answers);
+        let capabilities =
+            capabilities.flat_map(|(want, answer)| cache.put(requested, *want, answer));
+        let capabilities = capabilities.collect();
+        cache.show(capabilities).await;
+        Ok(())
     }
 
-    fn wait<T: DeserializeOwned>(&self, call: CatalogCall) -> Result<T, CatalogError> {
-        self.runtime.block_on(self.call(call))
+    /// Renews the capabilities that are kept, again and again.
+    pub(crate) async fn keep_capabilities(&self) {
+        let mut ticks = host::ticks(CapabilityCache::RENEW_EVERY);
+        loop {
+            ticks.tick().await;
+            self.renew_capabilities().await;
+        }
+    }
+
+    /// Renews the capabilities that are kept and due.
+    pub(crate) async fn renew_capabilities(&self) {
+        if self.capability_cache.principal().is_none() {
+            return;
+        }
+        for wants in self.capability_cache.due() {
+            if let Err(error) = self.obtain(&wants).await {
+                tracing::warn!(%error, "capabilities on unit daemons were not renewed");
+                return;
+            }
+        }
     }
 }
 
-/// What a call means to the engine that no controller has answered.
-fn failed(error: &ClientError) -> CatalogError {
+/// The error of the engine's catalog for a call that no controller has answered.
+fn catalog_error(error: &ClientError) -> CatalogError {
     let reason = error.to_string();
     match error {
         // A host may be enabled again, and its certificate renewed.
@@ -416,7 +236,11 @@ impl Catalog for Controller {
         salt: LeaseSalt,
         journals: Option<JournalFolderId>,
     ) -> Result<Lease, CatalogError> {
-        self.runtime.block_on(self.lease(volume, salt, journals))
+        self.wait(calls::Acquire {
+            volume,
+            salt,
+            journals,
+        })
     }
 
     fn name_journal(
@@ -425,7 +249,7 @@ impl Catalog for Controller {
         epoch: u32,
         folder: Option<JournalFolderId>,
     ) -> Result<(), CatalogError> {
-        self.wait(CatalogCall::NameJournal {
+        self.wait(calls::NameJournal {
             volume,
             epoch,
             folder,
@@ -433,20 +257,21 @@ impl Catalog for Controller {
     }
 
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {
-        let call = CatalogCall::Commit {
+        let volume = commit.version.key.volume;
+        let call = calls::Commit {
             commit: commit.clone(),
         };
         self.runtime.block_on(async {
             let mut pauses = Pauses::default();
-            let mut is_told = false;
+            let mut is_logged = false;
             loop {
-                match self.call(call.clone()).await {
+                let answer = self.call(&call).await;
+                match answer.unwrap_or_else(|error| Err(catalog_error(&error))) {
                     Err(CatalogError::Unavailable { reason }) if !self.is_ending() => {
-                        if !is_told {
-                            let volume = commit.version.key.volume;
-                            tracing::warn!(%volume, reason, "its version waits to be committed");
+                        if !is_logged {
+                            tracing::warn!(%volume, reason, "a version waits to be committed");
                         }
-                        is_told = true;
+                        is_logged = true;
                         pauses.next().await;
                     }
                     done => return done,
@@ -462,33 +287,33 @@ impl Catalog for Controller {
         count: u32,
     ) -> Result<Range<u64>, CatalogError> {
         self.runtime.block_on(async {
-            let reserve = CatalogCall::ReserveSerials {
+            let reserve = calls::ReserveSerials {
                 volume,
                 epoch,
                 count,
             };
-            let serials = self.call(reserve).await?;
+            let serials = self.catalog(reserve).await?;
             self.obtain(&[Want::Lease { volume, epoch }]).await?;
             Ok(serials)
         })
     }
 
     fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
-        self.wait(CatalogCall::Swept { volume, epoch })
+        self.wait(calls::Swept { volume, epoch })
     }
 
     fn version(&self, key: VersionKey) -> Result<StoredVersion, CatalogError> {
-        self.wait(CatalogCall::Version { key })
+        self.wait(calls::Version { key })
     }
 
     fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
-        self.wait(CatalogCall::Neighbours { key })
+        self.wait(calls::NeighboursOf { key })
     }
 
     fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
         self.runtime.block_on(async {
-            let keys = self.call(CatalogCall::Keys { lineage }).await?;
-            // They are of use to whoever reads what they open.
+            let keys = self.catalog(calls::Keys { lineage }).await?;
+            // The caller reads what these keys open.
             self.obtain(&[Want::Read { lineage }]).await?;
             Ok(keys)
         })
@@ -501,9 +326,9 @@ impl Catalog for Controller {
         not_before: Millis,
         plan: &[u8],
     ) -> Result<(), CatalogError> {
-        self.wait(CatalogCall::RemoveVersion {
+        self.wait(calls::RemoveVersion {
             key,
-            neighbours: Box::new(neighbours.clone()),
+            neighbours: neighbours.clone(),
             not_before,
             plan: EncodedPlan(plan.to_vec()),
         })
@@ -515,7 +340,7 @@ impl Catalog for Controller {
         after: i64,
         count_max: u32,
     ) -> Result<Vec<PendingFree>, CatalogError> {
-        self.wait(CatalogCall::DueFrees {
+        self.wait(calls::DueFrees {
             now,
             after,
             count_max,
@@ -524,20 +349,20 @@ impl Catalog for Controller {
 
     fn gather_dead(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
         let segments = segments.to_vec();
-        let gathered: EncodedPlan = self.wait(CatalogCall::GatherDead { id, segments })?;
+        let gathered = self.wait(calls::GatherDead { id, segments })?;
         Ok(gathered.0)
     }
 
     fn forget_dead(&self, id: i64, segments: &[SegmentId]) -> Result<(), CatalogError> {
         let segments = segments.to_vec();
-        self.wait(CatalogCall::ForgetDead { id, segments })
+        self.wait(calls::ForgetDead { id, segments })
     }
 
     fn joined(&self) -> Result<u64, CatalogError> {
-        self.wait(CatalogCall::Joined {})
+        self.wait(calls::Joined {})
     }
 
     fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
-        self.wait(CatalogCall::Freed { id, joined })
+        self.wait(calls::Freed { id, joined })
     }
 }

@@ -15,11 +15,14 @@
 //! the younger one back or says that it is lost. How long a lease then holds is
 //! another matter: `leases`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::host::calls::MoveAhead;
+use api::host::catalog_calls::{Acquire, Leases, NotedLeases};
 use api::host::{Suspicion, Want};
-use base::{VolumeId, with_causes};
+use base::{UnitId, VolumeId, with_causes};
 use catalog::{CatalogError, Lease, LeaseSalt};
 use tokio::sync::mpsc;
 use world::host;
@@ -111,7 +114,12 @@ impl Agent {
         }
         let salt = LeaseSalt::generate(&*self.inner.world.random);
         let journals = self.inner.journals.as_ref().map(Journals::id);
-        let lease = self.inner.controller.lease(volume, salt, journals).await;
+        let acquire = Acquire {
+            volume,
+            salt,
+            journals,
+        };
+        let lease = self.inner.controller.catalog(acquire).await;
         let lease = lease.map_err(AttachError::Lease)?;
         // The database is not trusted with secrets: another volume's key,
         // perhaps of one that is not sealed, or the salt of an earlier lease,
@@ -136,7 +144,7 @@ impl Agent {
         shown.map_err(AttachError::Lease)?;
         // Perhaps some more have been given meanwhile; to know of them early
         // does no harm.
-        let count = self.inner.controller.leases().await?;
+        let count = self.inner.controller.catalog(Leases {}).await?;
         // Unit daemons take no larger one than a controller has signed.
         let signed = self.inner.controller.obtain(&[Want::Count]).await;
         signed.map_err(AttachError::Lease)?;
@@ -154,8 +162,9 @@ impl Agent {
     /// answer soon, and at least one was.
     async fn tell_units(&self, count: u64) -> Result<(), Untold> {
         let asked = self.inner.world.clock.monotonic();
-        let noted = self.inner.controller.noted_leases().await;
+        let noted = self.inner.controller.catalog(NotedLeases {}).await;
         let noted = noted.map_err(|error| Untold::Failed(with_causes(&error)))?;
+        let noted: HashMap<UnitId, u64> = noted.into_iter().collect();
         let units = lock(&self.inner.units).clone();
         let (answer, mut answers) = mpsc::unbounded_channel();
         for mounted in units {
@@ -205,7 +214,7 @@ impl Agent {
             .iter()
             .map(|mounted| (mounted.watched.last_found().leases, mounted.url.clone()))
             .max();
-        let database = self.inner.controller.leases().await?;
+        let database = self.inner.controller.catalog(Leases {}).await?;
         Ok(most
             .filter(|(unit, _)| *unit > database)
             .map(|(unit, url)| OlderDatabase {
@@ -226,7 +235,8 @@ impl Agent {
             ),
             None => {}
             Some(older) if takes_over => {
-                self.inner.controller.move_ahead(older.unit).await?;
+                let ahead = MoveAhead { leases: older.unit };
+                self.inner.controller.call(&ahead).await?;
             }
             Some(older) => tracing::error!("{older}"),
         }

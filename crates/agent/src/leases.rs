@@ -122,7 +122,7 @@ impl Agent {
             journals: lock(&self.inner.journals_aside.unwanted).clone(),
         };
         let asked = self.inner.world.clock.monotonic();
-        let renewed = self.inner.controller.renew(&renewal).await?;
+        let renewed = self.inner.controller.renew(renewal).await?;
         self.note_heard();
         self.inner.health.renewed(asked);
         {

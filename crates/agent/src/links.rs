@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::ClientError;
+use api::host::calls::SignCertificate;
 use auth::{Credentials, KeyRequest, client_config, requested_key};
 use base::{ClusterId, UnitId, with_causes};
 use rustls::ClientConfig;
@@ -162,7 +163,11 @@ impl Links {
     /// Has the key signed, and shows that from the next connections on.
     pub async fn renew_certificate(&self, controller: &Controller) -> Result<(), NoCertificate> {
         let key = KeyRequest::again(&self.key()?)?;
-        let issued = controller.certificate(&key.request_pem).await?;
+        let issued = controller
+            .call(&SignCertificate {
+                request_pem: key.request_pem.clone(),
+            })
+            .await?;
         let credentials = Credentials {
             chain_pem: &issued.certificate,
             key_pem: &key.key_pem,

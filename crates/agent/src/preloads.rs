@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use api::host::calls::ReportPreload;
 use api::host::{ImageOf, PreloadEnd, PreloadReport, WantedPreload};
 use base::size::exact_bytes;
 use base::{BlockDevice, Completion, ExtentKind, IoError, Outcome, Started, Token, VolumeId};
@@ -139,7 +140,9 @@ impl Agent {
         let read = blocking(move || agent.read_image(&wish, &progress));
         let tell = || async {
             let report = preload.report(None, false);
-            controller.report_preload(volume, &report).await
+            controller
+                .call_once(&ReportPreload { volume, report })
+                .await
         };
         let mut has_no_cache = false;
         let end = match preload.wanted.follow(read, tell).await {
@@ -156,7 +159,8 @@ impl Agent {
                 tracing::warn!(%volume, why, "an image was not read into the cache");
             }
             let report = preload.report(Some(end), has_no_cache);
-            if let Err(error) = controller.preload_ended(volume, &report).await {
+            let report = ReportPreload { volume, report };
+            if let Err(error) = controller.call_until_answered(&report).await {
                 tracing::error!(%volume, %error, "how a preload ended was not heard");
             }
         }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::host::catalog_calls::{NoteLeases, NotedLeases, SuspectUnit};
 use api::host::{NOTED_MAX, Suspicion};
 use base::{UnitId, with_causes};
 use catalog::CatalogError;
@@ -101,7 +102,10 @@ impl Agent {
         let noted = lock(&self.inner.rejoined).noted.clone();
         let noted: Vec<(UnitId, u64)> = noted.into_iter().collect();
         for told in noted.chunks(NOTED_MAX) {
-            if let Err(error) = self.inner.controller.note_leases(told.to_vec()).await {
+            let note = NoteLeases {
+                units: told.to_vec(),
+            };
+            if let Err(error) = self.inner.controller.catalog(note).await {
                 let why = with_causes(&error);
                 tracing::debug!(why, "how many leases units know of was not heard");
                 return;
@@ -127,9 +131,10 @@ impl Agent {
             return;
         }
         // First: what is noted there from now on is no less.
-        let Ok(noted) = self.inner.controller.noted_leases().await else {
+        let Ok(noted) = self.inner.controller.catalog(NotedLeases {}).await else {
             return;
         };
+        let noted: HashMap<UnitId, u64> = noted.into_iter().collect();
         let judged = units.into_iter().filter_map(|mounted| {
             let noted = noted.get(&mounted.id).copied().unwrap_or(0);
             // One at a time: it is put back if it does not answer.
@@ -151,7 +156,8 @@ impl Agent {
         let _alone = self.inner.telling.lock().await;
         let suspicions = lock(&self.inner.rejoined).suspicions.clone();
         for (unit, suspicion) in suspicions {
-            match self.inner.controller.suspect_unit(unit, suspicion).await {
+            let report = SuspectUnit { unit, suspicion };
+            match self.inner.controller.catalog(report).await {
                 Ok(true) => lock(&self.inner.rejoined).is_said(unit, suspicion),
                 // It is said again when what was said before is through.
                 Ok(false) => {}

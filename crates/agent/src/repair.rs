@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use api::host::catalog_calls::{EndRepair, LookAtRepair, TakeRepair};
 use api::host::{RepairEnd, RepairProgress, RepairTask, Want};
 use base::{CopysetId, UnitId, with_causes};
 use catalog::CatalogError;
@@ -216,7 +217,7 @@ impl Agent {
             return Ok(false);
         }
         let controller = &self.inner.controller;
-        let Some(mut task) = controller.repair_take().await? else {
+        let Some(mut task) = controller.catalog(TakeRepair {}).await? else {
             return Ok(false);
         };
         let copyset = task.copyset.id;
@@ -253,11 +254,14 @@ impl Agent {
                     let (number, problem) = (copyset.number(), &end.problem);
                     tracing::info!(copyset = number, copied, problem, "repaired");
                 }
-                controller.repair_end(copyset, end).await?;
+                controller.catalog(EndRepair { copyset, end }).await?;
                 return Ok(is_well);
             }
-            let none = RepairProgress::default();
-            match controller.repair_look(copyset, none).await? {
+            let look = LookAtRepair {
+                copyset,
+                progress: RepairProgress::default(),
+            };
+            match controller.catalog(look).await? {
                 Some(now) => task = now,
                 None => return Ok(false),
             }
@@ -280,7 +284,10 @@ impl Agent {
             problem: Some(why),
             ..RepairEnd::default()
         };
-        self.inner.controller.repair_end(copyset, end).await?;
+        self.inner
+            .controller
+            .catalog(EndRepair { copyset, end })
+            .await?;
         Ok(())
     }
 
@@ -355,7 +362,11 @@ impl Agent {
                         // it is answered.
                         return Ok(None);
                     }
-                    let told = inner.controller.repair_look(copyset, pacing.progress()).await;
+                    let look = LookAtRepair {
+                        copyset,
+                        progress: pacing.progress(),
+                    };
+                    let told = inner.controller.catalog(look).await;
                     // Without an answer it may go on: its rights end in time.
                     if let Ok(None) = told {
                         pacing.is_stopped.store(true, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::host::calls::ReportHost;
 use api::host::{Report, VolumeReport};
 use api::types::Engine;
 use volume::VolumeStatus;
@@ -47,7 +48,12 @@ impl Agent {
             problems: told(self.problems().await),
             cache: Some(cache_counts::of_host(&self.inner.caching.cache)),
         };
-        match self.inner.controller.report(&report).await {
+        match self
+            .inner
+            .controller
+            .call_once(&ReportHost { report })
+            .await
+        {
             Ok(()) => self.note_heard(),
             Err(error) => tracing::debug!(%error, "a report was not heard"),
         }

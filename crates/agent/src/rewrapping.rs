@@ -13,6 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::host::catalog_calls::{Rewrap, WrappedBy};
 use api::host::{KeyState, WrappedRow};
 use base::{KeyId, Lineage, with_causes};
 use catalog::CatalogError;
@@ -104,7 +105,12 @@ impl Agent {
         let mut after: Option<Lineage> = None;
         let mut first_failure = Ok(());
         loop {
-            let rows = controller.wrapped_by(from, after, ROWS_AT_ONCE).await?;
+            let wrapped = WrappedBy {
+                key: from,
+                after,
+                count_max: ROWS_AT_ONCE,
+            };
+            let rows = controller.catalog(wrapped).await?;
             let Some(last) = rows.last() else {
                 return first_failure;
             };
@@ -132,7 +138,13 @@ impl Agent {
         let rewrapped = rewrapped.await??;
         let controller = &self.inner.controller;
         Ok(controller
-            .rewrap(lineage, pair.from.0, pair.to.0, before, rewrapped)
+            .catalog(Rewrap {
+                lineage,
+                from: pair.from.0,
+                to: pair.to.0,
+                before,
+                after: rewrapped,
+            })
             .await?)
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::ClientError;
+use api::host::calls::RegisterUnits;
 use api::host::{HostUnit, Refusal, Suspicion, UnitReport};
 use api::types::UnitFact;
 use base::{UnitId, with_causes};
@@ -88,7 +89,7 @@ impl Agent {
                 .collect::<Result<Vec<_>, UnitError>>()
         });
         let units = made.await??;
-        self.inner.controller.register_units(units).await?;
+        self.inner.controller.call(&RegisterUnits { units }).await?;
         tracing::info!(units = count, "made folder units");
         Ok(())
     }

@@ -24,6 +24,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use api::host::calls::{ReportAttachment, ReportSnapshot};
 use api::host::{Access, Assignment, AttachmentReport, AttachmentState};
 use base::{SnapshotId, VolumeId, with_causes};
 use catalog::CatalogError;
@@ -445,7 +446,14 @@ impl Work {
     async fn tell_cuts(&mut self, cuts: Vec<SnapshotId>) {
         for cut in cuts {
             self.cuts.insert(cut);
-            if let Err(error) = self.agent.inner.controller.cut_taken(cut).await {
+            let report = ReportSnapshot { snapshot: cut };
+            if let Err(error) = self
+                .agent
+                .inner
+                .controller
+                .call_until_answered(&report)
+                .await
+            {
                 tracing::error!(snapshot = %cut, %error, "that it was taken was not heard");
             }
         }
@@ -525,13 +533,11 @@ impl Work {
         if self.told.as_ref() == Some(&report) {
             return true;
         }
-        match self
-            .agent
-            .inner
-            .controller
-            .report_attachment(wish.id, &report)
-            .await
-        {
+        let call = ReportAttachment {
+            attachment: wish.id,
+            report: report.clone(),
+        };
+        match self.agent.inner.controller.call_until_answered(&call).await {
             // An older wish's is heard by nobody; the next one is on its way.
             Ok(is_kept) => {
                 self.told = Some(report);

@@ -20,6 +20,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
+use api::host::catalog_calls::SetKey;
 use api::host::{Access, Assignment, Encryption, Want};
 use base::{IoError, KeyId, Lineage, VolumeId, with_causes};
 use catalog::{CatalogError, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, Lease, WrappedKey};
@@ -555,7 +556,12 @@ impl Agent {
         let (key, wrapped) = blocking(move || new_key(&inner, lineage, encryption)).await??;
         let controller = &self.inner.controller;
         controller
-            .set_key(wish.volume, lineage, key, wrapped.clone())
+            .catalog(SetKey {
+                volume: wish.volume,
+                lineage,
+                key,
+                wrapped: wrapped.clone(),
+            })
             .await?;
         own.wrapped = Some(wrapped);
         own.wrapped_by = Some(key);

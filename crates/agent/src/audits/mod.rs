@@ -22,6 +22,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use api::client::ClientError;
+use api::host::calls::ReportAudit;
 use api::host::{AuditEnd, AuditReport, WantedAudit};
 use api::types::{AuditFound, AuditHeld};
 use base::{AuditId, IoError, with_causes};
@@ -88,7 +89,11 @@ impl Agent {
             drop(turn);
             found
         };
-        let tell = || async { controller.report_audit(id, &report(&audit, None)).await };
+        let of = |end| ReportAudit {
+            audit: id,
+            report: report(&audit, end),
+        };
+        let tell = || async { controller.call_once(&of(None)).await };
         let end = match audit.follow(found, tell).await {
             Ok(Ok(found)) => Some(Ok(found)),
             Ok(Err(FailedAudit::CalledOff(_))) => None,
@@ -99,14 +104,11 @@ impl Agent {
             if let Err(why) = &end {
                 tracing::warn!(%id, why, "a volume was not audited");
             }
-            let ended = report(&audit, Some(end));
-            let mut heard = controller.audit_ended(id, &ended).await;
+            let mut heard = controller.call_until_answered(&of(Some(end))).await;
             if let Err(ClientError::Refused(problem)) = &heard {
                 // It would be wanted on, and begun anew.
                 let why = format!("what was found was refused: {}", problem.detail);
-                heard = controller
-                    .audit_ended(id, &report(&audit, Some(Err(why))))
-                    .await;
+                heard = controller.call_until_answered(&of(Some(Err(why)))).await;
             }
             if let Err(error) = heard {
                 tracing::error!(%id, %error, "what an audit has found was not heard");

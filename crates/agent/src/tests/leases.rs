@@ -5,7 +5,8 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::{Access, AttachmentState, CatalogCall};
+use api::host::catalog_calls::Acquire;
+use api::host::{Access, AttachmentState};
 use base::{AttachmentId, BlockDevice as _, PartyId, VolumeId};
 use catalog::LeaseSalt;
 use control::database::{Membership, NewAttachment, PartyRow, Reach};
@@ -343,14 +344,16 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
     let lease = database
         .answer(
             &Reach::new(other, Millis(0)),
-            CatalogCall::Acquire {
+            Acquire {
                 volume,
                 salt,
                 journals: None,
-            },
+            }
+            .into(),
         )
         .await;
-    lease.expect("a lease");
+    let lease = String::from_utf8(lease.into_bytes()).expect("JSON");
+    assert!(lease.starts_with("{\"Ok\":"), "{lease}");
     scree.control.detach(new.id, true).await.expect("asked");
     rig.clock.advance(LEASE);
     let view = scree.control.attachment(new.id, Duration::ZERO).await;
