@@ -24,8 +24,8 @@ use std::time::Duration;
 use api::host::{SignedBytes, WANTS_MAX, Want};
 use base::UnitId;
 use tokio::sync::mpsc;
-use unit::remote::{Done, Reply, TlsLink};
-use unit::wire::Status;
+use unit_remote::{Done, Reply, TlsLink};
+use unit_wire::Status;
 use world::{Clock, host};
 
 use crate::agent::lock;

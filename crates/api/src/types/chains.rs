@@ -42,10 +42,10 @@ pub struct ChainFilter {
     pub name: String,
     /// What it is.
     pub kind: String,
-    /// Where it runs: `inline`, in the agent; `process`, `program` or `machine`.
+    /// Where it runs: `inline`, in the agent; `process`, `external` or `remote`.
     #[serde(default)]
     pub runs: String,
-    /// Which program or machine.
+    /// The program of an external filter, or the address of a remote one.
     #[serde(default)]
     pub at: Option<String>,
     /// What the disk does without it, if it does not run inline: `fail-closed` or `bypass`.

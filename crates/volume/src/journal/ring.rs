@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use base::{BlockIndex, BlockSize, Sequence};
+use base::{BlockIndex, BlockSize, Sequence, VolumeId};
 use unit::Tag;
 use world::File;
 
 use super::files::JournalError;
-use super::record::{ENTRIES_MAX, Entry, HEADER_BYTES, Lead, encode_header};
+use super::record::{ENTRIES_MAX, Entry, HEADER_BYTES, RecordPrefix, encode_header};
 use crate::seal::{Address, Sealer};
 
 const PAGE: u64 = HEADER_BYTES as u64;
@@ -15,9 +15,33 @@ const PAGE: u64 = HEADER_BYTES as u64;
 /// so that one turn of the loop needs no more memory than this.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
+/// Identifies a volume's journal, and where its log is to be followed from.
+#[derive(Debug, Clone, Copy)]
+pub struct JournalSpec {
+    /// The volume it belongs to.
+    pub volume: VolumeId,
+    /// The volume's block size.
+    pub block_size: BlockSize,
+    /// The log position, in bytes, from which on the journal is newer than the
+    /// committed version.
+    pub position: u64,
+}
+
+impl JournalSpec {
+    /// The journal of `volume`, followed from `position` on.
+    #[must_use]
+    pub fn new(volume: VolumeId, block_size: BlockSize, position: u64) -> Self {
+        Self {
+            volume,
+            block_size,
+            position,
+        }
+    }
+}
+
 /// Where a block's ciphertext lies in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placed {
+pub struct JournalSlot {
     /// Offset in the file, in bytes.
     pub offset: u64,
     /// The tag of its seal.
@@ -57,22 +81,21 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// The journal in a file whose first page has this id and ring, from log
-    /// position `position` on.
+    /// The journal in a file whose first page has this id and ring.
     pub(super) fn over(
         file: Arc<dyn File>,
         path: String,
         id: u128,
         ring_bytes: u64,
-        block_size: BlockSize,
-        position: u64,
+        spec: JournalSpec,
     ) -> Self {
+        let position = spec.position;
         Self {
             file,
             path,
             id,
             ring_bytes,
-            block_size,
+            block_size: spec.block_size,
             tail: position,
             head: position,
             durable: position,
@@ -157,7 +180,7 @@ impl Journal {
         block: BlockIndex,
         sequence: Sequence,
         plain: &[u8],
-    ) -> Result<Placed, JournalError> {
+    ) -> Result<JournalSlot, JournalError> {
         let block_bytes = self.block_size.bytes();
         debug_assert_eq!(plain.len(), block_bytes);
         self.make_ready(sequence, block_bytes as u64)?;
@@ -167,7 +190,7 @@ impl Journal {
         let offset = self.offset_of(self.head);
         self.head += block_bytes as u64;
         self.push(Entry::Data { block, tag });
-        Ok(Placed {
+        Ok(JournalSlot {
             offset,
             tag,
             sequence,
@@ -253,7 +276,7 @@ impl Journal {
                 entries,
                 ..
             } = growing;
-            let lead = Lead {
+            let lead = RecordPrefix {
                 position,
                 journal: self.id,
                 first,
