@@ -249,7 +249,7 @@ impl Agent {
         parts.shutdown.begin();
         let mut shutting_down = parts.attachments.shut_down();
         let is_over = tokio::select! {
-            closed = host::within(SHUT_DOWN_WITHIN, shutting_down.wait()) => closed.is_none(),
+            closed = host::timeout(SHUT_DOWN_WITHIN, shutting_down.wait()) => closed.is_none(),
             () = self.stay_entitled() => unreachable!("it never ends"),
         };
         if is_over {
@@ -258,7 +258,7 @@ impl Agent {
         }
         parts.caching.leave().await;
         let reported = parts.controller.begin();
-        if !matches!(host::within(GOODBYE, reported).await, Some(Ok(_))) {
+        if !matches!(host::timeout(GOODBYE, reported).await, Some(Ok(_))) {
             tracing::warn!("controllers did not hear that nothing is open here");
         }
         shutting_down.unclean()

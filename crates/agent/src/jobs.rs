@@ -109,7 +109,7 @@ impl HostJobs {
         if let Ok(key) = &key {
             // The requester expects that new volumes use it.
             let is_listed = |listed: &Vec<WrappingKey>| listed.iter().any(|one| one.id == key.id);
-            host::within(LISTED_WITHIN, self.keys.until_listed(is_listed)).await;
+            host::timeout(LISTED_WITHIN, self.keys.until_listed(is_listed)).await;
         }
         key.map(TaskDone::Key).map_err(|error| Refusal {
             field: matches!(error, CreateKeyError::Key(HostKeyError::Unnamed { .. }))

@@ -286,7 +286,7 @@ impl VolumeOpener {
         let parts = Arc::clone(&self.parts);
         let settled = blocking(move || {
             let closer = Closer::default();
-            let wake = closer.wake(Wake::unresponsive());
+            let wake = closer.wake(Wake::noop());
             let opened = open(&parts, leased, wake)?;
             Ok::<_, AttachError>(closer.close(opened, &*parts.context.world.clock)?)
         })

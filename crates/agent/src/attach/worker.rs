@@ -179,7 +179,7 @@ impl Work {
                 Next::End(is_clean) => return is_clean,
                 Next::After(time) => {
                     self.tried.send_replace(true);
-                    host::within(time, desired.changed()).await
+                    host::timeout(time, desired.changed()).await
                 }
                 Next::Wait | Next::Decide => {
                     self.tried.send_replace(true);

@@ -82,13 +82,13 @@ impl JobProgress {
     {
         let mut work = pin!(work);
         loop {
-            if let Some(done) = host::within(REPORT_EVERY, &mut work).await {
+            if let Some(done) = host::timeout(REPORT_EVERY, &mut work).await {
                 return done;
             }
             // A report that fails does not matter: the next one says more.
             tokio::select! {
                 done = &mut work => return done,
-                heard = host::within(HEARD_WITHIN, report()) => {
+                heard = host::timeout(HEARD_WITHIN, report()) => {
                     if matches!(heard, Some(Ok(false))) {
                         self.cancel();
                     }
@@ -126,11 +126,11 @@ mod tests {
         let tell = || async {
             begun.set(begun.get() + 1);
             // Longer than the pause between reports.
-            host::pause(2 * REPORT_EVERY).await;
+            host::sleep(2 * REPORT_EVERY).await;
             is_heard.notify_one();
             Ok(true)
         };
-        let followed = host::within(HEARD_WITHIN, progress.follow(work, tell)).await;
+        let followed = host::timeout(HEARD_WITHIN, progress.follow(work, tell)).await;
         assert_eq!((followed, begun.get()), (Some(()), 1));
     }
 
@@ -142,7 +142,7 @@ mod tests {
             std::future::pending().await
         };
         let followed = progress.follow(is_told.notified(), tell);
-        let followed = host::within(HEARD_WITHIN, followed).await;
+        let followed = host::timeout(HEARD_WITHIN, followed).await;
         assert_eq!(followed, Some(()), "it waited to be heard");
     }
 }

@@ -113,7 +113,7 @@ impl Caching {
             opening: Mutex::default(),
         });
         let opening = Arc::clone(&caching);
-        if let Some(opened) = host::within(OPENED_WITHIN, blocking(move || opening.open())).await {
+        if let Some(opened) = host::timeout(OPENED_WITHIN, blocking(move || opening.open())).await {
             opened?;
         }
         Ok(caching)
@@ -257,7 +257,7 @@ impl Caching {
         let Some(file) = self.cache.file().cloned() else {
             return;
         };
-        let flushed = host::within(FLUSHED_WITHIN, blocking(move || file.flush())).await;
+        let flushed = host::timeout(FLUSHED_WITHIN, blocking(move || file.flush())).await;
         if !matches!(flushed, Some(Ok(true))) {
             tracing::warn!("cache file was not flushed; the next start finds less in it");
         }

@@ -121,7 +121,7 @@ impl EventLog {
         let mut newest = self.newest.clone();
         let after = after.unwrap_or_else(|| *newest.borrow());
         // If the writer ends, there are no more lines.
-        let _ = host::within(wait, newest.wait_for(|newest| *newest > after)).await;
+        let _ = host::timeout(wait, newest.wait_for(|newest| *newest > after)).await;
         self.recent.lock().after(after, count_max)
     }
 }

@@ -74,7 +74,7 @@ impl VolumeStatuses {
             }
         };
         // A slow answer is shown the next time.
-        host::within(ANSWER_WITHIN, answered).await;
+        host::timeout(ANSWER_WITHIN, answered).await;
         let known = self.known.lock();
         let shown = open.into_iter().map(|attached| {
             let known = known.get(&attached.id());

@@ -285,7 +285,7 @@ impl Filters {
             room: self.settings.room,
             random: Arc::clone(&world.random),
             keys: Arc::new(keys),
-            wake: Wake::unresponsive(),
+            wake: Wake::noop(),
             whose: Arc::new(Attribution {
                 tenant: chain.tenant.clone(),
                 vm: assignment.vm.clone(),

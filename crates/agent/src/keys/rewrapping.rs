@@ -89,7 +89,7 @@ impl Rewrapping {
             let is_any = listed.iter().any(|key| key.state == KeyState::Retiring);
             let changed = self.keys.changed();
             if is_any {
-                host::within(LOOK_AGAIN, changed).await;
+                host::timeout(LOOK_AGAIN, changed).await;
             } else {
                 changed.await;
             }

@@ -219,7 +219,7 @@ async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
     .await;
     rig.clock.advance(LEASE / 2);
     let renewed =
-        world::host::within(Duration::from_secs(60), scree.agent.parts.leases.renew()).await;
+        world::host::timeout(Duration::from_secs(60), scree.agent.parts.leases.renew()).await;
     renewed
         .expect("it does not wait for the disk")
         .expect("heard");

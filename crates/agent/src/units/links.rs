@@ -159,7 +159,7 @@ impl Links {
 
     /// Gets the key signed; the next connections show the certificate.
     pub async fn renew_certificate(&self, controller: &Controller) -> Result<(), CertificateError> {
-        let key = KeyRequest::again(&self.key()?)?;
+        let key = KeyRequest::for_key(&self.key()?)?;
         let issued = controller
             .call(&SignCertificate {
                 request_pem: key.request_pem.clone(),
@@ -182,7 +182,7 @@ impl Links {
         let mut pause = RENEW_EVERY;
         loop {
             tokio::select! {
-                () = host::pause(pause) => {
+                () = host::sleep(pause) => {
                     if self.state.lock().links.is_empty() {
                         continue;
                     }
