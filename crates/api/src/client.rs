@@ -31,6 +31,7 @@ use tokio::sync::watch;
 use world::host;
 
 use crate::connect::{Connector, Server, Way};
+use crate::host::{Call, RPC_PATH};
 use crate::types::{Page, Problem};
 
 /// A server that is there takes a connection in less.
@@ -249,6 +250,17 @@ impl Client {
         self.send(Method::PUT, path, Some(body)).await
     }
 
+    /// Makes a call of the host RPC.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn call<C: Call>(&self, call: &C) -> Result<C::Answer, ClientError> {
+        let path = format!("{RPC_PATH}{}", C::NAME);
+        let body = body_of(call)?;
+        let is_safe = C::IS_READ_ONLY;
+        self.send_bytes(Method::POST, &path, body, is_safe).await
+    }
+
     /// `what`, unless it takes longer than `wait`.
     ///
     /// # Errors
@@ -269,13 +281,21 @@ impl Client {
         path: &str,
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<T, ClientError> {
-        let body = match body {
-            Some(body) => serde_json::to_vec(body).map_err(|error| broken(&error))?,
-            None => Vec::new(),
-        };
-        let body = Bytes::from(body);
+        let body = body.map_or_else(|| Ok(Bytes::new()), body_of)?;
         let is_keyed = method == Method::POST && self.idempotency_key.is_some();
         let is_safe = method == Method::GET || is_keyed;
+        self.send_bytes(method, path, body, is_safe).await
+    }
+
+    /// Sends a request; one that `is_safe` is repeated with the next server, if one does not
+    /// answer.
+    async fn send_bytes<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        is_safe: bool,
+    ) -> Result<T, ClientError> {
         let mut others = self.inner.servers.len() - 1;
         loop {
             let at = *self.inner.current.borrow();
@@ -382,6 +402,11 @@ impl Drop for Waiting<'_> {
             is_asked
         });
     }
+}
+
+fn body_of(body: &impl Serialize) -> Result<Bytes, ClientError> {
+    let body = serde_json::to_vec(body).map_err(|error| broken(&error))?;
+    Ok(body.into())
 }
 
 fn broken(error: &dyn std::fmt::Display) -> ClientError {

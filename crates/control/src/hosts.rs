@@ -4,19 +4,18 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use api::host::{
-    Access, Assignment, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
-    Deleted, HostUnit, JOURNALS_MAX, LEASES_MAX, Refusal, Renewal, Renewed, Report, TaskAnswer,
-    TaskDone, TaskKind, WantedChain,
+    Access, Assignment, Assignments, AttachmentReport, CatalogCall, Cleaning, Deleted, HostUnit,
+    JOURNALS_MAX, LEASES_MAX, Refusal, Renewal, Renewed, Report, TaskAnswer, TaskDone, TaskKind,
+    WantedChain,
 };
 use auth::Kind;
 use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
 use catalog::VersionKey;
 use catalog::retention::{VersionInfo, expired};
-use serde_json::Value;
 use world::Millis;
 
 use crate::control::Control;
-use crate::database::{AttachmentRow, DatabaseError, Reach, VersionRow, VolumeRow};
+use crate::database::{Answer, AttachmentRow, DatabaseError, Reach, VersionRow, VolumeRow};
 use crate::error::ControlError;
 use crate::parties::local;
 
@@ -318,20 +317,18 @@ impl Control {
         Ok(deleted)
     }
 
-    /// Answers a call of the engine's catalog that `host` makes.
-    ///
-    /// # Errors
-    /// [`ControlError`], if it could not be asked at all.
-    pub async fn answer(
-        &self,
-        host: PartyId,
-        call: CatalogCall,
-    ) -> Result<CatalogAnswer<Value>, ControlError> {
-        if matches!(call, CatalogCall::Acquire { .. }) {
-            self.note_heard(host).await?;
+    /// Answers a call of the engine's catalog that `host` makes. That the database cannot be
+    /// asked is an answer as well.
+    pub async fn answer(&self, host: PartyId, call: CatalogCall) -> Answer {
+        if matches!(call, CatalogCall::Acquire(_))
+            && let Err(error) = self.note_heard(host).await
+        {
+            return Answer::unavailable(&error);
         }
-        let reach = self.reach(host).await?;
-        Ok(self.inner.database.answer(&reach, call).await)
+        match self.reach(host).await {
+            Ok(reach) => self.inner.database.answer(&reach, call).await,
+            Err(error) => Answer::unavailable(&error),
+        }
     }
 
     /// What `host` reaches now.

@@ -170,7 +170,7 @@ async fn an_audit_waits_for_its_turn_and_is_told_of_meanwhile() {
     scree.control.create_volume(new).await.expect("made");
     writes(&scree, 0, 7).await;
     let units = ids(&scree, &rig).await;
-    let turn = scree.agent.inner.audit_turn.lock().await;
+    let turn = scree.agent.parts.audits.turn().lock().await;
     let begun = begin(&scree, &[&units[0], &units[1]]).await.expect("begun");
     let look = async |wait| {
         let look = scree.control.audit_of_volume("disk", begun.row.id, wait);

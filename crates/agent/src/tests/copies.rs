@@ -113,8 +113,8 @@ async fn a_folder_restored_elsewhere_goes_on_when_the_operator_says_so_and_the_o
     export(&second).await;
 
     // The first one still runs, for all that the operator said.
-    finish(control.agent.probe_units(true)).await;
-    let shown = &control.agent.units_as_known()[0];
+    finish(control.agent.parts.units.probe(true)).await;
+    let shown = &control.agent.parts.units.reports()[0];
     assert_eq!(shown.state, "missing");
     let reason = shown.reason.as_deref().expect("a reason");
     let there = folder.display().to_string();
@@ -133,10 +133,12 @@ async fn a_folder_restored_elsewhere_goes_on_when_the_operator_says_so_and_the_o
     };
     let second = rig.try_start(settings).await.expect("starts");
     fs::rename(&away, rig.unit(2)).expect("renamed");
-    finish(second.agent.probe_units(true)).await;
+    finish(second.agent.parts.units.probe(true)).await;
     let states: Vec<_> = second
         .agent
-        .units_as_known()
+        .parts
+        .units
+        .reports()
         .iter()
         .map(|unit| unit.state.clone())
         .collect();
@@ -161,13 +163,13 @@ async fn units_that_take_no_writes_do_not_keep_a_restored_folder_from_starting()
     settings.restored_database = true;
     rig.disk.make_read_only(&rig.path().join("units"));
     let second = rig.try_start(settings).await.expect("starts");
-    for unit in second.agent.units_as_known() {
+    for unit in second.agent.parts.units.reports() {
         assert_eq!(unit.state, "read-only", "{:?}", unit.reason);
         assert!(unit.bytes.is_some(), "it can be read");
     }
     rig.disk.make_writable();
-    finish(second.agent.probe_units(true)).await;
-    for unit in second.agent.units_as_known() {
+    finish(second.agent.parts.units.probe(true)).await;
+    for unit in second.agent.parts.units.reports() {
         assert_eq!(unit.state, "healthy", "{:?}", unit.reason);
     }
     export(&second).await;
@@ -200,8 +202,8 @@ async fn the_last_folder_that_the_operator_gave_the_units_to_keeps_them() {
 
     let why = refused(&rig, rig.settings()).await;
     assert!(why.contains(&folder.display().to_string()), "{why}");
-    finish(second.agent.probe_units(true)).await;
-    for unit in second.agent.units_as_known() {
+    finish(second.agent.parts.units.probe(true)).await;
+    for unit in second.agent.parts.units.reports() {
         assert_eq!(unit.state, "healthy", "{:?}", unit.reason);
     }
     end(second).await;

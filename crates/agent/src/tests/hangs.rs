@@ -20,7 +20,7 @@ async fn written_and_held(rig: &Rig, control: &Scree) {
     served(control).await;
     let id = control.control.volume("disk").await.expect("there").row.id;
     let attached = control.open(id).expect("attached");
-    let started = control.agent.on_volume(&attached, |volume| {
+    let started = attached.on_volume(|volume| {
         volume.start(Request::write(1, 0, &[7; 4096], Durability::Volatile))
     });
     started.await.expect("answers");
@@ -74,7 +74,7 @@ async fn a_unit_that_hangs_holds_up_neither_a_detach_nor_an_end() {
         (VolumeState::Error, 1)
     );
     rig.disk.let_go();
-    finish(control.agent.probe_units(true)).await;
+    finish(control.agent.parts.units.probe(true)).await;
     served(&control).await;
     control
         .control

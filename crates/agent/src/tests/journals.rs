@@ -44,7 +44,7 @@ async fn written(scree: &Scree) -> (VolumeId, AttachmentId) {
         volume.commit().expect("the journal is well");
         started
     };
-    let started = scree.agent.on_volume(&attached, write).await;
+    let started = attached.on_volume(write).await;
     assert_eq!(started.expect("answers"), base::Started::Done);
     (volume, id)
 }

@@ -104,7 +104,7 @@ async fn once_it_ends_hosts_are_heard_and_nobody_else() {
         refused.starts_with("HTTP/1.1 503 ") && refused.contains("starting or ending"),
         "{refused}"
     );
-    let heard = ask(&rig, post("/v1/host/catalog", "{\"call\": \"leases\"}")).await;
+    let heard = ask(&rig, post("/v1/host/rpc/leases", "{}")).await;
     assert!(heard.starts_with("HTTP/1.1 200 "), "{heard}");
     super::end(control).await;
 }

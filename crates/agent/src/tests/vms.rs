@@ -155,7 +155,7 @@ async fn a_vm_that_ends_is_noticed_and_has_no_disk_to_give_back() {
     assert_eq!(view.row.state, AttachmentState::Detached, "{view:?}");
     scree.control.delete_volume("disk").await.expect("deleted");
     let again = eventually("its name is free", async || {
-        let cleaned = scree.agent.remove_what_nothing_needs().await;
+        let cleaned = scree.agent.parts.cleaning.remove_unneeded().await;
         cleaned.expect("cleaned");
         scree.control.create_volume(small("disk")).await.ok()
     });

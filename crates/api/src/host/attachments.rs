@@ -20,7 +20,6 @@ pub struct Assignment {
     pub attached: bool,
     /// No lease was taken for it yet, and another host had the volume last, up
     /// to this epoch: what this one has in a journal of its own is older.
-    #[serde(default)]
     pub fenced: Option<u32>,
     /// A lease was taken for it: its journal may be newer than the head.
     pub leased: bool,
@@ -29,10 +28,8 @@ pub struct Assignment {
     /// The volume's name.
     pub name: String,
     /// The VM that it is plugged into; a plain export without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<String>,
     /// It ends whether or not the VM's guest lets go of it.
-    #[serde(default)]
     pub forced: bool,
     /// How.
     pub access: Access,
@@ -49,16 +46,12 @@ pub struct Assignment {
     /// Snapshots whose moment is to be taken.
     pub cuts: Vec<SnapshotId>,
     /// The filters that it is to be served through; none without a chain.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<WantedChain>,
     /// The nearest base image at or above it, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageOf>,
     /// How long its journal is, in bytes; none: as this host has it for all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal_bytes: Option<u64>,
     /// What it may have of the cache's active area, in bytes; none: its fair share.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_max_bytes: Option<u64>,
 }
 
@@ -72,7 +65,6 @@ pub struct WantedChain {
     /// The filters, as their owner wrote them down.
     pub policy: String,
     /// The volumes that they write beside this one, by the names that they have there.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<String, VolumeId>,
 }
 
@@ -93,27 +85,19 @@ pub struct AttachmentReport {
     /// How far it has come.
     pub state: AttachmentState,
     /// Why, where that is to be said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What is worth knowing and no error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// The serial by which the VM knows it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// The size that it is served with, in bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
     /// The chain that it is served through, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<ChainKey>,
     /// Why it is not served through the one that is wanted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain_problem: Option<String>,
     /// What to give to a client on that host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
     /// What to give to one elsewhere.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_uri: Option<String>,
 }

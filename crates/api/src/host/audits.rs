@@ -31,7 +31,6 @@ pub struct AuditReport {
     /// Up to where it has gone through the volume, in bytes.
     pub done_bytes: u64,
     /// It has ended so; otherwise it goes on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<AuditEnd>,
 }
 

@@ -7,16 +7,6 @@ use serde::{Deserialize, Serialize};
 /// So much may be asked for at a time.
 pub const WANTS_MAX: usize = 256;
 
-/// Asks for capabilities.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AskCapabilities {
-    /// The SHA-256 of the public key that the host shows to daemons.
-    #[serde(with = "catalog::bytes")]
-    pub holder: [u8; 32],
-    /// What for: [`WANTS_MAX`] at most.
-    pub wants: Vec<Want>,
-}
-
 /// What a host wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "for", rename_all = "kebab-case")]

@@ -5,13 +5,6 @@ use catalog::{Leftovers, VersionKey};
 use serde::{Deserialize, Serialize};
 use world::Millis;
 
-/// Asks what may go.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AskCleaning {
-    /// Volumes that were written to just now, and can wait.
-    pub busy: Vec<VolumeId>,
-}
-
 /// Which versions may go, and what volumes left.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cleaning {

@@ -11,7 +11,6 @@ pub struct ImageOf {
     /// image's.
     pub lineage: Lineage,
     /// It stays.
-    #[serde(default)]
     pub is_pinned: bool,
 }
 
@@ -42,10 +41,8 @@ pub struct PreloadReport {
     /// How much there is to be read, in bytes.
     pub all_bytes: u64,
     /// It has ended so; otherwise it goes on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<PreloadEnd>,
     /// It has ended since the host has no cache in a file.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_no_cache: bool,
 }
 

@@ -25,15 +25,6 @@ pub struct WrappingKey {
     pub replaced_by: Option<KeyId>,
 }
 
-/// A wrapping key that a host has founded.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FoundedKey {
-    /// Its name.
-    pub name: String,
-    /// As [`WrappingKey::parameters`].
-    pub parameters: Value,
-}
-
 /// A data key, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrappedRow {

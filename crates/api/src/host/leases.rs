@@ -37,7 +37,6 @@ pub struct Renewed {
     /// Journals whose volumes were taken from the host.
     pub fenced: Vec<Fenced>,
     /// Of those that were asked for, the volumes that are no more.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<VolumeId>,
 }
 

@@ -28,7 +28,6 @@ pub struct RepairTask {
     pub serial_next: u64,
     /// Members that are filled of which it is known what may be otherwise than it was put:
     /// segments with these serials. Of others anything may.
-    #[serde(default)]
     pub suspect: Vec<(UnitId, Vec<Range<u64>>)>,
     /// Whether also members that are whole are compared.
     pub compare: bool,
@@ -55,7 +54,6 @@ pub struct RepairEnd {
     pub lacking: Vec<UnitId>,
     /// Members that something was brought to, or was to be, by any pass; hosts of an
     /// earlier build do not say that.
-    #[serde(default)]
     pub brought: Option<Vec<UnitId>>,
     /// All members were compared.
     pub compared: bool,

@@ -17,7 +17,6 @@ pub struct Report {
     /// What is wrong, one sentence each.
     pub problems: Vec<String>,
     /// Its cache.
-    #[serde(default)]
     pub cache: Option<crate::types::HostCache>,
 }
 
@@ -42,7 +41,6 @@ pub struct UnitReport {
     /// How many it has written.
     pub written_bytes: u64,
     /// What was found out of the place that it is.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub facts: Vec<crate::types::UnitFact>,
 }
 

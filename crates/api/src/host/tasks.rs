@@ -23,7 +23,6 @@ pub enum TaskKind {
         /// Where it is, as somebody wrote it.
         url: String,
         /// In which zone; for the controller, when it is done.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         zone: Option<String>,
     },
     /// To say what the filters of an attachment have told.
@@ -31,7 +30,6 @@ pub enum TaskKind {
         /// Of which.
         attachment: AttachmentId,
         /// What came after this; what comes from now on, if nothing is said.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<u64>,
         /// At most so many.
         count_max: u32,

@@ -3,11 +3,12 @@
 
 use std::ops::Range;
 
-use api::host::{CatalogCall, RepairEnd, RepairTask, Suspicion};
+use api::host::{RepairEnd, RepairTask, Suspicion};
 use base::{SegmentId, UnitId};
 use serde_json::Value;
 use world::Millis;
 
+use crate::calls;
 use crate::fresh::{on_postgres, on_sqlite};
 use crate::postgres::Postgres;
 use crate::repair_scene::{LATER, NOW, Scene, copyset, unit};
@@ -17,13 +18,13 @@ const MUCH_LATER: Millis = Millis(NOW.0 + 11 * 60 * 1000);
 
 impl Scene {
     async fn noted(&self) -> Vec<(UnitId, u64)> {
-        let noted = self.call(0, NOW, CatalogCall::NotedLeases {}).await;
+        let noted = self.call(0, NOW, calls::NotedLeases {}).await;
         serde_json::from_value(noted.expect("answered")).expect("counts")
     }
 
     async fn note(&self, number: u128, leases: u64) {
         let units = vec![(unit(number), leases)];
-        let noted = self.call(0, NOW, CatalogCall::NoteLeases { units }).await;
+        let noted = self.call(0, NOW, calls::NoteLeases { units }).await;
         noted.expect("noted");
     }
 }
@@ -95,7 +96,7 @@ mod claims {
         };
         assert!(scene.end(0, NOW, end).await);
         assert_eq!(scene.take(0, NOW).await, None, "not at once");
-        let call = CatalogCall::SuspicionUnit {
+        let call = calls::SuspectUnit {
             unit: unit(1),
             suspicion: Suspicion::Back,
         };

@@ -3,13 +3,14 @@
 
 use std::collections::HashSet;
 
-use api::host::{CatalogCall, RepairEnd};
+use api::host::RepairEnd;
 use base::{CopysetId, Location, UnitId};
 use catalog::{CatalogError, Copyset, FreePlan, MemberState, PendingFree};
 use control::database::{DatabaseError, Removal, UnitRow};
 use serde_json::Value;
 use world::Millis;
 
+use crate::calls;
 use crate::fresh::{on_postgres, on_sqlite, volume};
 use crate::postgres::Postgres;
 use crate::repair_scene::{LATER, NOW, Scene, copyset, unit};
@@ -66,7 +67,7 @@ mod claims {
     pub async fn says_no_more_than_there_can_be(scene: Scene) {
         scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("a task");
-        let call = |end| CatalogCall::RepairEnd {
+        let call = |end| calls::EndRepair {
             copyset: copyset(),
             end,
         };
@@ -106,7 +107,7 @@ mod claims {
         let rights = scene.database.repair_rights(scene.hosts[0], id, NOW).await;
         assert_eq!(rights.expect("read"), Some(vec![unit(1), unit(2)]));
         assert!(scene.take(0, NOW).await.is_some_and(|same| same == task));
-        let call = CatalogCall::RepairEnd {
+        let call = calls::EndRepair {
             copyset: id,
             end: RepairEnd {
                 compared: true,
@@ -120,7 +121,7 @@ mod claims {
         let soon = Millis(NOW.0 + 30_001);
         assert_eq!(scene.take(0, soon).await, None, "it is who suspected");
         let first = scene.take(1, soon).await.expect("the other one repairs");
-        let failed = |copyset| CatalogCall::RepairEnd {
+        let failed = |copyset| calls::EndRepair {
             copyset,
             end: RepairEnd {
                 problem: Some("a unit is away".to_owned()),
@@ -321,7 +322,7 @@ mod claims {
         database.note_free_now(&plan.encode()).await.expect("noted");
         let usable = Scene::others(&[2]);
         scene.drain(0, &usable).await;
-        let due = CatalogCall::DueFrees {
+        let due = calls::DueFrees {
             now: NOW,
             after: 0,
             count_max: 1,
@@ -330,10 +331,10 @@ mod claims {
         let due: Vec<PendingFree> = serde_json::from_value(due).expect("one");
         let freed = |joined| {
             let id = due[0].id;
-            scene.call(0, NOW, CatalogCall::Freed { id, joined })
+            scene.call(0, NOW, calls::Freed { id, joined })
         };
         for _ in 0..2 {
-            let known = scene.call(0, NOW, CatalogCall::Joined {}).await;
+            let known = scene.call(0, NOW, calls::Joined {}).await;
             assert_eq!(known.expect("known"), Value::from(1));
             assert!(matches!(
                 freed(0).await,
@@ -442,7 +443,7 @@ mod claims {
         moved.await.expect("moved");
         let after = scene.database.copysets().await.expect("read");
         assert!(after[0].joined > before[0].joined + (1 << 31));
-        let known = scene.call(0, NOW, CatalogCall::Joined {}).await;
+        let known = scene.call(0, NOW, calls::Joined {}).await;
         assert_eq!(known.expect("known"), Value::from(after[0].joined));
         let same = |copyset: &Copyset| Copyset {
             joined: 0,

@@ -12,6 +12,7 @@ use control::database::{Database, NewVolume, Principal, Reach, UnitRow};
 use serde_json::Value;
 use world::Millis;
 
+use crate::calls;
 use crate::fresh::{Rows, add_host, attachment, volume};
 use crate::principals::local;
 
@@ -89,19 +90,19 @@ impl Scene {
         &self,
         host: usize,
         now: Millis,
-        call: CatalogCall,
+        call: impl Into<CatalogCall>,
     ) -> Result<Value, CatalogError> {
         let reach = Reach::new(self.hosts[host], now);
-        self.database.answer(&reach, call).await
+        calls::answer(&self.database, &reach, call).await
     }
 
     pub async fn take(&self, host: usize, now: Millis) -> Option<RepairTask> {
-        let taken = self.call(host, now, CatalogCall::RepairTake {}).await;
+        let taken = self.call(host, now, calls::TakeRepair {}).await;
         serde_json::from_value(taken.expect("answered")).expect("a task")
     }
 
     pub async fn look(&self, host: usize, now: Millis) -> Option<RepairTask> {
-        let call = CatalogCall::RepairLook {
+        let call = calls::LookAtRepair {
             copyset: copyset(),
             progress: RepairProgress { done: 1, all: 2 },
         };
@@ -110,7 +111,7 @@ impl Scene {
     }
 
     pub async fn end(&self, host: usize, now: Millis, end: RepairEnd) -> bool {
-        let call = CatalogCall::RepairEnd {
+        let call = calls::EndRepair {
             copyset: copyset(),
             end,
         };
@@ -123,7 +124,7 @@ impl Scene {
     }
 
     pub async fn suspect_as(&self, host: usize, number: u128, is_older: bool) -> bool {
-        let call = CatalogCall::SuspicionUnit {
+        let call = calls::SuspectUnit {
             unit: unit(number),
             suspicion: match is_older {
                 true => Suspicion::Older,
@@ -162,13 +163,13 @@ impl Scene {
         let attached = self.database.attach(&self.principal, &new).await;
         attached.expect("asked");
         let salt = LeaseSalt([3; 16]);
-        let acquire = CatalogCall::Acquire {
+        let acquire = calls::Acquire {
             volume,
             salt,
             journals: None,
         };
         self.call(1, NOW, acquire).await.expect("a lease");
-        let reserve = CatalogCall::ReserveSerials {
+        let reserve = calls::ReserveSerials {
             volume,
             epoch: 1,
             count: 64,
@@ -223,7 +224,7 @@ impl Scene {
             joined,
             joined_last,
         };
-        let call = CatalogCall::Commit { commit };
+        let call = calls::Commit { commit };
         self.call(1, NOW, call).await.map(drop)
     }
 
