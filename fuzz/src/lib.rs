@@ -290,7 +290,7 @@ fn trace_seeds() -> Vec<Vec<u8>> {
 /// is as much as there are lines.
 pub fn foreign_trace(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    match ::trace::read_foreign(&text) {
+    match lab::traces::read_foreign(&text) {
         Ok(read) => {
             let records = read.records;
             assert!(!records.is_empty() && records.len() <= text.lines().count());

@@ -254,7 +254,7 @@ impl Acting {
                 self.end_forced().await?;
             }
         };
-        match host::within(wait, settled).await {
+        match host::timeout(wait, settled).await {
             Some(settled) => settled,
             None => self.seen_attachment(id).await,
         }

@@ -176,7 +176,7 @@ pub fn open(world: &World, folder: &Path, cluster: &str) -> Result<Authority, Au
         (None, None) => {
             let now = world.clock.wall();
             let (authority, key_pem) =
-                Authority::found(cluster, &*world.random, now).map_err(unusable)?;
+                Authority::create(cluster, &*world.random, now).map_err(unusable)?;
             // The key first: a certificate alone is of no use to anybody, and a
             // crash in between leaves what says so.
             write(world, &key, key_pem.as_bytes())?;

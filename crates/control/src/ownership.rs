@@ -140,7 +140,7 @@ pub(crate) async fn claim(
 /// A place, for people who find it in a unit's marker.
 fn spelt(folder: &Path, place: &PlaceRow) -> String {
     match place {
-        PlaceRow::Folder(_) => format!("{} on {}", folder.display(), host::name()),
+        PlaceRow::Folder(_) => format!("{} on {}", folder.display(), host::machine_name()),
         PlaceRow::Server(place) => place.to_string(),
     }
 }

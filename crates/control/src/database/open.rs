@@ -121,7 +121,7 @@ impl Database {
         install_default_drivers();
         let options: AnyConnectOptions = url.reveal().parse()?;
         // A pool would try again and again, and not say why.
-        let first = host::within(CONNECT_WITHIN, AnyConnection::connect_with(&options)).await;
+        let first = host::timeout(CONNECT_WITHIN, AnyConnection::connect_with(&options)).await;
         let first = first.ok_or_else(|| sqlx::Error::from(timed_out()))??;
         first.close().await?;
         // On a connection whose statements may take their time.
@@ -231,7 +231,7 @@ async fn listen(
                             tracing::warn!(%error, "no notices from the database; tried again");
                         }
                         is_deaf = true;
-                        host::pause(LOOK_AGAIN).await;
+                        host::sleep(LOOK_AGAIN).await;
                     }
                 }
                 ring();
