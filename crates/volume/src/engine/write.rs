@@ -47,7 +47,8 @@ impl Volume {
         }
         let Some(edges) = self.read_edges_now(&edges) else {
             let op = op.to_owned();
-            self.reader.park(PendingRequest::Change(Change { token, op }));
+            self.reader
+                .park(PendingRequest::Change(Change { token, op }));
             return Started::Pending;
         };
         match self.admit(range, data, &edges) {
