@@ -143,7 +143,7 @@ fn bounded(mut problems: Vec<String>) -> Vec<String> {
         problems.truncate(PROBLEMS_MAX);
         problems.push(format!(
             "{more} more problems of host {:?} are not told here; repair these first",
-            host::name()
+            host::machine_name()
         ));
     }
     problems
