@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::ClientError;
-use api::host::calls::{RegisterKey, ReportTask};
-use api::host::{EventLines, Refusal, Task, TaskAnswer, TaskDone, TaskKind, WrappingKey};
+use api::host::calls::{RegisterKey, ReportJob};
+use api::host::{EventLines, JobKind, JobOutput, JobResult, Refusal, Task, WrappingKey};
 use base::{AttachmentId, with_causes};
 use parking_lot::Mutex;
 use world::host;
@@ -70,7 +70,7 @@ impl HostJobs {
         }
         let jobs = self.clone();
         tokio::spawn(async move {
-            let report = ReportTask {
+            let report = ReportJob {
                 task: job.id,
                 answer: jobs.run(job.what).await,
             };
@@ -81,11 +81,11 @@ impl HostJobs {
         });
     }
 
-    async fn run(&self, job: TaskKind) -> TaskAnswer {
+    async fn run(&self, job: JobKind) -> JobResult {
         match job {
-            TaskKind::AddUnit { url, .. } => self.units.add(&url).await.map(TaskDone::Unit),
-            TaskKind::AddKey { name } => self.add_key(name).await,
-            TaskKind::ReadEvents {
+            JobKind::AddUnit { url, .. } => self.units.add(&url).await.map(JobOutput::Unit),
+            JobKind::AddKey { name } => self.add_key(name).await,
+            JobKind::ReadEvents {
                 attachment,
                 after,
                 count_max,
@@ -93,14 +93,14 @@ impl HostJobs {
             } => {
                 let wait = Duration::from_millis(wait_ms).min(EVENTS_WAIT_MAX);
                 let read = self.read_events(attachment, after, count_max, wait).await;
-                read.map(TaskDone::Events)
+                read.map(JobOutput::Events)
             }
         }
     }
 
     /// Creates the wrapping key that this host calls `name`. It may have been created already,
     /// before a crash.
-    async fn add_key(&self, name: String) -> TaskAnswer {
+    async fn add_key(&self, name: String) -> JobResult {
         let known = self.keys.listed().into_iter().find(|key| key.name == name);
         let key = match known {
             Some(key) => Ok(key),
@@ -111,7 +111,7 @@ impl HostJobs {
             let is_listed = |listed: &Vec<WrappingKey>| listed.iter().any(|one| one.id == key.id);
             host::timeout(LISTED_WITHIN, self.keys.until_listed(is_listed)).await;
         }
-        key.map(TaskDone::Key).map_err(|error| Refusal {
+        key.map(JobOutput::Key).map_err(|error| Refusal {
             field: matches!(error, CreateKeyError::Key(HostKeyError::Unnamed { .. }))
                 .then(|| "name".to_owned()),
             reason: with_causes(&error),

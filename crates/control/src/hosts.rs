@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use api::host::{
-    Access, Assignment, Assignments, AttachmentReport, CatalogCall, Cleaning, Deleted, HostUnit,
-    JOURNALS_MAX, LEASES_MAX, Refusal, Renewal, Renewed, Report, TaskAnswer, TaskDone, TaskKind,
-    WantedChain,
+    Access, Assignment, Assignments, AttachmentReport, CatalogCall, Cleaning, Deleted,
+    DesiredChain, HostUnit, JOURNALS_MAX, JobKind, JobOutput, JobResult, LEASES_MAX, Refusal,
+    Renewal, Renewed, Report,
 };
 use auth::Kind;
 use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
@@ -55,7 +55,7 @@ impl Control {
             match database.volume(row.volume).await {
                 Ok(volume) => {
                     let chain = chains.for_one(row.volume, row.vm.as_deref());
-                    let chain = chain.map(|chain| WantedChain {
+                    let chain = chain.map(|chain| DesiredChain {
                         key: chain.key(),
                         tenant: volume.owner_name.clone().unwrap_or_default(),
                         policy: chain.policy.clone(),
@@ -187,11 +187,11 @@ impl Control {
         &self,
         host: PartyId,
         task: i64,
-        answer: &TaskAnswer,
+        answer: &JobResult,
     ) -> Result<(), ControlError> {
-        if let Ok(TaskDone::Unit(unit)) = answer {
+        if let Ok(JobOutput::Unit(unit)) = answer {
             let zone = match self.inner.database.task(host, task).await? {
-                Some(TaskKind::AddUnit { zone, .. }) => zone,
+                Some(JobKind::AddUnit { zone, .. }) => zone,
                 _ => None,
             };
             match self.register_unit(unit, zone).await {
@@ -340,7 +340,7 @@ impl Control {
 fn assignment(
     row: AttachmentRow,
     volume: VolumeRow,
-    chain: Option<WantedChain>,
+    chain: Option<DesiredChain>,
     pending: &[(SnapshotId, VolumeId)],
 ) -> Assignment {
     let cuts = pending

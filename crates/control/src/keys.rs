@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use api::host::calls::RegisterKey;
-use api::host::{KeyState, TaskDone, TaskKind, WrappingKey};
+use api::host::{JobKind, JobOutput, KeyState, WrappingKey};
 use base::{KeyId, PartyId};
 
 use crate::acting::Acting;
@@ -69,11 +69,11 @@ impl Acting {
                 });
             }
         }
-        let what = TaskKind::AddKey {
+        let what = JobKind::AddKey {
             name: name.to_owned(),
         };
         let hint = "it founds the key when it can, and `scree key list` shows it then";
-        let TaskDone::Key(key) = self.task(host, &what, "name", hint).await? else {
+        let JobOutput::Key(key) = self.task(host, &what, "name", hint).await? else {
             return Err(not_asked());
         };
         tracing::info!(key = %key.id, name = key.name, "wrapping key added");

@@ -8,7 +8,7 @@ use base::{VolumeId, with_causes};
 use super::AttachError;
 use super::decide::{MissingWrites, is_settled};
 use super::maintain::LOOK_EVERY;
-use super::reports::{FILTERS_HAVE_MORE, JOURNAL_LOST};
+use super::messages::{FILTERS_HAVE_MORE, JOURNAL_LOST};
 use super::worker::{Next, Work};
 use crate::export::{Attached, VolumeError};
 

@@ -2,7 +2,7 @@
 //!
 //! * [`Attachments`]: the workers of this host
 //! * `worker`: one attachment; `decide`: its next action, a pure function; `maintain`, `detach`: the
-//!   actions on an open volume, and at its end; `reports`: what it reports
+//!   actions on an open volume, and at its end; `reports`, `messages`: what it reports
 //! * `opener`: from a lease to a device that is served, and back
 //!
 //! Must not know: the database, other attachments.
@@ -12,6 +12,7 @@ mod decide;
 mod detach;
 mod error;
 mod maintain;
+mod messages;
 mod opener;
 mod reports;
 mod worker;

@@ -16,7 +16,7 @@ use world::host;
 
 use super::decide::{Action, Desired, Findings, Observed, ObservedVolume, decide};
 use super::opener::VolumeOpener;
-use super::{AttachError, reports};
+use super::{AttachError, messages};
 use crate::cache::Caching;
 use crate::context::{HostContext, blocking};
 use crate::controller::Controller;
@@ -277,14 +277,14 @@ impl Work {
             Err(AttachError::Ending) => Next::Wait,
             Err(error) => {
                 self.journal_lost_since(assignment, &error);
-                let mut why = reports::open_failure(
+                let mut why = messages::open_failure(
                     &assignment.name,
                     &error,
                     self.parts.shared_journals.is_some(),
                 );
                 let filters = &self.parts.filters;
                 if !assignment.attached && matches!(filters.have_more(assignment).await, Ok(true)) {
-                    why = format!("{why}; {}", reports::FILTERS_HAVE_MORE);
+                    why = format!("{why}; {}", messages::FILTERS_HAVE_MORE);
                 }
                 let volume = assignment.volume;
                 tracing::error!(%volume, name = assignment.name, why, "volume cannot be opened");

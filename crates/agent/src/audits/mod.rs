@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use api::client::ClientError;
 use api::host::calls::ReportAudit;
-use api::host::{AuditEnd, AuditReport, WantedAudit};
+use api::host::{AuditOutcome, AuditReport, DesiredAudit};
 use api::types::{AuditFound, AuditHeld};
 use base::{AuditId, IoError, with_causes};
 use parking_lot::Mutex;
@@ -62,7 +62,7 @@ pub(crate) struct Audits {
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-fn report(audit: AuditId, progress: &JobProgress, end: Option<AuditEnd>) -> ReportAudit {
+fn report(audit: AuditId, progress: &JobProgress, end: Option<AuditOutcome>) -> ReportAudit {
     let done_bytes = progress.done_bytes();
     let report = AuditReport { done_bytes, end };
     ReportAudit { audit, report }
@@ -91,7 +91,7 @@ impl Audits {
     }
 
     /// Runs the desired audits: cancels others, and begins new ones.
-    pub fn set_desired(&self, desired: Vec<WantedAudit>) {
+    pub fn set_desired(&self, desired: Vec<DesiredAudit>) {
         let mut running = self.running.lock();
         running.retain(|id, audit| {
             let is_desired = desired.iter().any(|one| one.id == *id);
@@ -111,7 +111,7 @@ impl Audits {
     }
 
     /// Runs one audit, and reports its outcome.
-    async fn run(self, request: WantedAudit, progress: Arc<JobProgress>) {
+    async fn run(self, request: DesiredAudit, progress: Arc<JobProgress>) {
         let (id, controller) = (request.id, &self.controller);
         let (audits, of_audit) = (self.clone(), Arc::clone(&progress));
         let found = async {
@@ -138,7 +138,7 @@ impl Audits {
         background::forget(&self.running, &id, &progress);
     }
 
-    async fn report_end(&self, id: AuditId, progress: &JobProgress, end: AuditEnd) {
+    async fn report_end(&self, id: AuditId, progress: &JobProgress, end: AuditOutcome) {
         let controller = &self.controller;
         let ended = report(id, progress, Some(end));
         let mut heard = controller.call_until_answered(&ended).await;
@@ -156,7 +156,7 @@ impl Audits {
     /// Steps 1 to 3. Waits.
     fn find(
         &self,
-        request: &WantedAudit,
+        request: &DesiredAudit,
         progress: &JobProgress,
     ) -> Result<AuditFound, AuditFailure> {
         // It may have waited for its turn.

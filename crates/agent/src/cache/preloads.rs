@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::host::calls::ReportPreload;
-use api::host::{ImageOf, PreloadEnd, PreloadReport, WantedPreload};
+use api::host::{BaseImage, DesiredPreload, PreloadOutcome, PreloadReport};
 use base::size::exact_bytes;
 use base::{
     BlockDevice, Completion, ExtentKind, IoError, Outcome, Request, Started, Token, VolumeId,
@@ -89,7 +89,7 @@ struct Preload {
 }
 
 impl Preload {
-    fn new(request: &WantedPreload, shutdown: Shutdown) -> Self {
+    fn new(request: &DesiredPreload, shutdown: Shutdown) -> Self {
         Self {
             generation: request.generation,
             progress: JobProgress::new(shutdown),
@@ -98,7 +98,7 @@ impl Preload {
         }
     }
 
-    fn report(&self, end: Option<PreloadEnd>, has_no_cache: bool) -> PreloadReport {
+    fn report(&self, end: Option<PreloadOutcome>, has_no_cache: bool) -> PreloadReport {
         PreloadReport {
             generation: self.generation,
             done_bytes: self.progress.done_bytes(),
@@ -136,10 +136,10 @@ impl Preloads {
     }
 
     /// Runs the desired preloads: cancels others, and begins new ones.
-    pub fn set_desired(&self, desired: Vec<WantedPreload>) {
+    pub fn set_desired(&self, desired: Vec<DesiredPreload>) {
         let mut running = self.running.lock();
         running.retain(|volume, preload| {
-            let is_it = |request: &WantedPreload| {
+            let is_it = |request: &DesiredPreload| {
                 (request.volume, request.generation) == (*volume, preload.generation)
             };
             let request = desired.iter().find(|request| is_it(request));
@@ -162,7 +162,7 @@ impl Preloads {
     }
 
     /// Runs one preload, and reports its outcome.
-    async fn run(self, request: WantedPreload, preload: Arc<Preload>) {
+    async fn run(self, request: DesiredPreload, preload: Arc<Preload>) {
         let (volume, controller) = (request.volume, &self.controller);
         let (preloads, of_preload) = (self.clone(), Arc::clone(&preload));
         let read = blocking(move || preloads.read_image(&request, &of_preload));
@@ -196,7 +196,7 @@ impl Preloads {
     }
 
     /// Steps 1 to 3. Waits.
-    fn read_image(&self, request: &WantedPreload, preload: &Preload) -> Result<(), PreloadError> {
+    fn read_image(&self, request: &DesiredPreload, preload: &Preload) -> Result<(), PreloadError> {
         let Some(file) = self.caching.cache().file().cloned() else {
             return Err(match self.caching.problem() {
                 Some(why) => PreloadError::Broken(why),
@@ -207,7 +207,7 @@ impl Preloads {
         let lineage = version.version.lineage;
         let is_pinned = || preload.is_pinned.load(Ordering::Relaxed);
         let image = |is_pinned| {
-            let image = ImageOf { lineage, is_pinned };
+            let image = BaseImage { lineage, is_pinned };
             Some(image)
         };
         let cache = HostCache::new(0);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use api::host::{ImageOf, WantedChain};
+use api::host::{BaseImage, DesiredChain};
 use base::{AttachmentId, VolumeId};
 use chain::{Chain, Exchange};
 use nbd::{Export, ExportGone, ExportThread, Watcher};
@@ -28,7 +28,7 @@ pub struct Attached {
     /// put in place yet.
     chain_turn: AtomicU64,
     /// That chain.
-    chain: Mutex<Option<WantedChain>>,
+    chain: Mutex<Option<DesiredChain>>,
     /// Its thread, until it is stopped.
     served: RwLock<Option<Served>>,
     cache: VolumeCache,
@@ -144,16 +144,16 @@ impl Attached {
     }
 
     /// The chain that it is served through.
-    pub(crate) fn chain(&self) -> Option<WantedChain> {
+    pub(crate) fn chain(&self) -> Option<DesiredChain> {
         self.chain.lock().clone()
     }
 
-    pub(crate) fn set_chain(&self, chain: Option<WantedChain>) {
+    pub(crate) fn set_chain(&self, chain: Option<DesiredChain>) {
         *self.chain.lock() = chain;
     }
 
     /// From now on it is a clone of this image, or the image itself.
-    pub(crate) fn follow_image(&self, image: Option<ImageOf>) {
+    pub(crate) fn follow_image(&self, image: Option<BaseImage>) {
         self.cache.follow(image);
     }
 

@@ -1,7 +1,7 @@
 //! [`VolumeCache`]: an open volume's view of the host's cache, and which of its blocks belong to a
 //! base image (docs/cache.md, "Images").
 
-use api::host::ImageOf;
+use api::host::BaseImage;
 use base::Lineage;
 use catalog::LineageKey;
 use volume::scatter::{CacheView, ImagePart};
@@ -16,7 +16,7 @@ pub(crate) struct VolumeCache {
 
 impl VolumeCache {
     /// The view of a volume with these keys; from now on the blocks of `image` count as the image's.
-    pub fn new(view: CacheView, keys: &[LineageKey], image: Option<ImageOf>) -> Self {
+    pub fn new(view: CacheView, keys: &[LineageKey], image: Option<BaseImage>) -> Self {
         let lineages = keys.iter().map(|key| (key.lineage, key.epoch_first));
         let cache = Self {
             view,
@@ -27,7 +27,7 @@ impl VolumeCache {
     }
 
     /// From now on the volume is a clone of this image, or the image itself.
-    pub fn follow(&self, image: Option<ImageOf>) {
+    pub fn follow(&self, image: Option<BaseImage>) {
         let part = image.map(|image| ImagePart {
             of: Some(image.lineage),
             below: below(&self.lineages, image.lineage),

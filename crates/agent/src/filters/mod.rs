@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::host::{Access, Assignment, WantedChain};
+use api::host::{Access, Assignment, DesiredChain};
 use chain::{
     Attribution, DERIVATIONS_MAX, Derivations, EventSink, Exchange, NoPrograms, Programs, SizeRule,
     StateFolder, Surroundings, Tenure, Unlimited, build,
@@ -93,7 +93,7 @@ impl chain::Lease for FilterLease {
 }
 
 /// Parses a policy. To compile its patterns may take tenths of a second.
-async fn parse(chain: &WantedChain) -> Result<Policy, ChainError> {
+async fn parse(chain: &DesiredChain) -> Result<Policy, ChainError> {
     let text = chain.policy.clone();
     Ok(blocking(move || Policy::parse(&text)).await??)
 }
@@ -238,7 +238,7 @@ impl Filters {
     async fn policy(
         &self,
         assignment: &Assignment,
-        chain: &WantedChain,
+        chain: &DesiredChain,
     ) -> Result<Policy, ChainError> {
         let mut policy = parse(chain).await?;
         if assignment.access == Access::ReadOnly {
@@ -263,7 +263,7 @@ impl Filters {
     async fn surroundings(
         &self,
         assignment: &Assignment,
-        chain: &WantedChain,
+        chain: &DesiredChain,
         attached: &Attached,
         tenure: Tenure,
     ) -> Result<Surroundings, ChainError> {
@@ -302,7 +302,7 @@ impl Filters {
         })
     }
 
-    fn targets(&self, chain: &WantedChain, watcher: Watcher) -> FilterTargets {
+    fn targets(&self, chain: &DesiredChain, watcher: Watcher) -> FilterTargets {
         let folder = &self.context.folder;
         FilterTargets::new(TargetOptions {
             tenant: &chain.tenant,
@@ -359,7 +359,7 @@ impl Filters {
     }
 
     /// The volumes that a chain writes beside its own.
-    fn other_volumes(&self, chain: &WantedChain) -> OtherVolumes {
+    fn other_volumes(&self, chain: &DesiredChain) -> OtherVolumes {
         // Open volumes have chains, which have this.
         let open = Arc::downgrade(&self.open);
         OtherVolumes {

@@ -17,7 +17,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use api::host::{Access, Assignment, WantedChain};
+use api::host::{Access, Assignment, DesiredChain};
 use base::{AttachmentId, VolumeId};
 use chain::filters::{JOURNAL_SUFFIX, REPLICAS_SUFFIX, journal_is_there};
 use serde::{Deserialize, Serialize};
@@ -41,16 +41,16 @@ struct Served {
     /// The attachment that has the volume.
     attachment: AttachmentId,
     /// `None`: there are no filters.
-    chain: Option<WantedChain>,
+    chain: Option<DesiredChain>,
     /// The filters that may have replaced them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    next: Option<Option<WantedChain>>,
+    next: Option<Option<DesiredChain>>,
 }
 
 impl Served {
     /// The chain that was in use: the next one, if a journal that only it has is in `left`, those
     /// with content.
-    fn in_use(self, left: &[String]) -> Option<WantedChain> {
+    fn in_use(self, left: &[String]) -> Option<DesiredChain> {
         let Some(next) = self.next else {
             return self.chain;
         };
@@ -77,7 +77,7 @@ fn read<T: for<'a> Deserialize<'a>>(disk: &dyn Disk, path: &Path) -> io::Result<
 fn lost_journal(
     disk: &dyn Disk,
     folder: &Path,
-    chain: &Option<WantedChain>,
+    chain: &Option<DesiredChain>,
 ) -> io::Result<Option<String>> {
     for name in journals_of(chain) {
         if !journal_is_there(disk, &folder.join(format!("{name}{JOURNAL_SUFFIX}")))? {
@@ -88,7 +88,7 @@ fn lost_journal(
 }
 
 /// The names of the journals among the filters of a chain.
-fn journals_of(chain: &Option<WantedChain>) -> HashSet<String> {
+fn journals_of(chain: &Option<DesiredChain>) -> HashSet<String> {
     journals_of_policy(chain.as_ref().map(|chain| &*chain.policy)).unwrap_or_default()
 }
 
@@ -162,7 +162,7 @@ impl FilterNotes {
     pub async fn first_chain(
         &self,
         assignment: &Assignment,
-    ) -> Result<Option<WantedChain>, FilterNoteError> {
+    ) -> Result<Option<DesiredChain>, FilterNoteError> {
         let is_new = !assignment.leased || assignment.fenced.is_some();
         if is_new || assignment.access == Access::ReadOnly {
             return Ok(assignment.chain.clone());
@@ -191,7 +191,7 @@ impl FilterNotes {
     pub async fn note_served(
         &self,
         attached: &Attached,
-        next: Option<&Option<WantedChain>>,
+        next: Option<&Option<DesiredChain>>,
     ) -> Result<io::Result<()>, TaskEnded> {
         if attached.epoch().is_none() {
             return Ok(Ok(()));
@@ -285,11 +285,11 @@ mod tests {
         }
     }
 
-    fn chain(revision: u64, journals: &[&str]) -> Option<WantedChain> {
+    fn chain(revision: u64, journals: &[&str]) -> Option<DesiredChain> {
         let filters = journals.iter();
         let filters =
             filters.map(|name| format!("[[filter]]\nkind = 'journal'\nname = '{name}'\n"));
-        Some(WantedChain {
+        Some(DesiredChain {
             key: ChainKey {
                 id: ChainId::from_u128(1),
                 revision,

@@ -178,8 +178,8 @@ impl Leases {
                 }
             }
         }
-        if !renewed.fenced.is_empty() || !renewed.gone.is_empty() {
-            self.fencing.set_answer(renewed.fenced, renewed.gone);
+        if !renewed.fenced.is_empty() || !renewed.deleted.is_empty() {
+            self.fencing.set_answer(renewed.fenced, renewed.deleted);
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::host::catalog_calls::{EndRepair, LookAtRepair, TakeRepair};
-use api::host::{RepairEnd, RepairProgress, RepairTask, Want};
+use api::host::{RepairJob, RepairOutcome, RepairProgress, Want};
 use base::{CopysetId, UnitId, with_causes};
 use catalog::CatalogError;
 use parking_lot::Mutex;
@@ -243,17 +243,17 @@ impl Repair {
         copied_to: &BTreeSet<UnitId>,
         why: String,
     ) -> Result<(), CatalogError> {
-        let end = RepairEnd {
+        let end = RepairOutcome {
             brought: Some(copied_to.iter().copied().collect()),
             problem: Some(why),
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         self.controller.catalog(EndRepair { copyset, end }).await?;
         Ok(())
     }
 
     /// The members of a copyset; `None` if this host does not know all of them.
-    fn members(&self, task: &RepairTask) -> Option<Vec<RepairMember>> {
+    fn members(&self, task: &RepairJob) -> Option<Vec<RepairMember>> {
         let table = self.store.table();
         let members: Vec<RepairMember> = task
             .copyset.members_by_place()
@@ -275,7 +275,7 @@ impl Repair {
     /// Makes one pass; `None` if it was stopped.
     async fn pass(
         &self,
-        task: &RepairTask,
+        task: &RepairJob,
         members: Vec<RepairMember>,
         passes: &Arc<Mutex<repair::Task>>,
     ) -> Result<Option<repair::PassReport>, RepairError> {
@@ -321,7 +321,7 @@ impl Repair {
 }
 
 /// Which segments of a member that is rebuilt may not be as they were put.
-fn suspect_of(task: &RepairTask, member: UnitId) -> SuspectUnit {
+fn suspect_of(task: &RepairJob, member: UnitId) -> SuspectUnit {
     let known = task.suspect.iter().find(|(unit, _)| *unit == member);
     known.map_or(SuspectUnit::All, |(_, serials)| {
         SuspectUnit::Serials(serials.clone())
@@ -330,10 +330,10 @@ fn suspect_of(task: &RepairTask, member: UnitId) -> SuspectUnit {
 
 /// The outcome of a repair, after its last pass; `copied_to` are the members that any pass has
 /// copied something to.
-fn outcome(task: &RepairTask, found: repair::PassReport, copied_to: &BTreeSet<UnitId>) -> RepairEnd {
+fn outcome(task: &RepairJob, found: repair::PassReport, copied_to: &BTreeSet<UnitId>) -> RepairOutcome {
     let missed: HashMap<UnitId, u64> = task.missed.iter().copied().collect();
     let seen = found.in_sync.iter();
-    RepairEnd {
+    RepairOutcome {
         whole: seen
             .filter_map(|unit| Some((*unit, *missed.get(unit)?)))
             .collect(),

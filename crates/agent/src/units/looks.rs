@@ -117,7 +117,7 @@ impl Answer {
         let incarnation = self.incarnation();
         match incarnation.is_none() || incarnation != known.incarnation {
             true => Suspicion::Restarted,
-            false => Suspicion::Back,
+            false => Suspicion::Rejoined,
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::rpc::calls;
 use super::{
     Assignments, AttachmentReport, AuditReport, Capabilities, CatalogCall, Cleaning, Cluster,
-    HostUnit, PreloadReport, Renewal, Renewed, Report, TaskAnswer, Want, WrappingKey,
+    HostUnit, JobResult, PreloadReport, Renewal, Renewed, Report, Want, WrappingKey,
 };
 use crate::types::Certificate;
 
@@ -46,7 +46,7 @@ calls! {
     /// Reports that the consistency point of a snapshot was taken.
     ReportSnapshot = "report-snapshot" { snapshot: SnapshotId } -> ();
     /// Reports the result of a job.
-    ReportTask = "report-task" { task: i64, answer: TaskAnswer } -> ();
+    ReportJob = "report-job" { task: i64, answer: JobResult } -> ();
     /// Reports the progress or the end of a preload. The answer is `false` if it is not desired
     /// any more.
     ReportPreload = "report-preload" { volume: VolumeId, report: PreloadReport } -> bool;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use world::Millis;
 
 use super::rpc::calls;
-use super::{CatalogAnswer, RepairEnd, RepairProgress, RepairTask, Suspicion, WrappedRow};
+use super::{CatalogAnswer, RepairJob, RepairOutcome, RepairProgress, Suspicion, WrappedRow};
 
 /// The largest number of units in one [`NoteLeases`]; no cluster has as many.
 pub const NOTED_MAX: usize = 4096;
@@ -81,16 +81,16 @@ calls! {
     } -> CatalogAnswer<Range<u64>>;
     /// Takes a copyset that needs repair, if there is one. It is this host's for
     /// [`REPAIR_TERM_MS`](super::REPAIR_TERM_MS).
-    TakeRepair = "repair-take" {} -> CatalogAnswer<Option<RepairTask>>;
+    TakeRepair = "repair-take" {} -> CatalogAnswer<Option<RepairJob>>;
     /// Reports the progress of a repair, and asks for its state. The copyset stays this host's for
     /// another [`REPAIR_TERM_MS`](super::REPAIR_TERM_MS); the answer is `None` if it is another's.
     LookAtRepair = "repair-look" {
         copyset: CopysetId,
         progress: RepairProgress,
-    } -> CatalogAnswer<Option<RepairTask>>;
+    } -> CatalogAnswer<Option<RepairJob>>;
     /// Gives a copyset back, with the outcome of its repair. The answer is `false` if it was
     /// another host's.
-    EndRepair = "repair-end" { copyset: CopysetId, end: RepairEnd } -> CatalogAnswer<bool>;
+    EndRepair = "repair-end" { copyset: CopysetId, end: RepairOutcome } -> CatalogAnswer<bool>;
     /// Reports a rejoined unit. The answer is `false` if this host has reported it before and some
     /// copyset of the unit is not in sync since: then it has to be reported again.
     SuspectUnit = "suspect-unit" {

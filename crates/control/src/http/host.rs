@@ -172,7 +172,7 @@ async fn answer_host(
         ControllerCall::ReportSnapshot(call) => {
             json(&call, control.cut_taken(host, call.snapshot).await)
         }
-        ControllerCall::ReportTask(call) => json(
+        ControllerCall::ReportJob(call) => json(
             &call,
             control.task_done(host, call.task, &call.answer).await,
         ),

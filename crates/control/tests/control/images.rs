@@ -1,6 +1,6 @@
 //! What is claimed of base images and preloads, on both databases.
 
-use api::host::{Access, AttachmentState, CatalogCall, ImageOf, PreloadReport};
+use api::host::{Access, AttachmentState, BaseImage, CatalogCall, PreloadReport};
 use api::words::{ImageMark, PreloadState};
 use auth::{Kind, Subject};
 use base::{KeyId, Lineage, PartyId, SnapshotId, VolumeId};
@@ -155,7 +155,7 @@ impl Rows {
             let host = self.hosts[number];
             let images = self.database.images_on(host).await.expect("read");
             let image = images.get(&self.volumes[number + 1].0);
-            *one = image.map(|ImageOf { lineage, is_pinned }| {
+            *one = image.map(|BaseImage { lineage, is_pinned }| {
                 let mut volumes = self.volumes.iter();
                 let place = volumes.position(|(_, own)| own == lineage);
                 (place.expect("one of them"), *is_pinned)

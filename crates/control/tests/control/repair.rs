@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use api::host::RepairEnd;
+use api::host::RepairOutcome;
 use base::{CopysetId, Location, UnitId};
 use catalog::{CatalogError, Copyset, FreePlan, MemberState, PendingFree};
 use control::database::{DatabaseError, Removal, UnitRow};
@@ -49,9 +49,9 @@ mod claims {
         let task = scene.take(1, unresponsive).await.expect("nobody has it");
         assert_eq!(may(0, unresponsive).await.expect("read"), None);
         assert_eq!(scene.look(0, unresponsive).await, None);
-        let end = RepairEnd {
+        let end = RepairOutcome {
             whole: task.missed,
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(
             !scene.end(0, unresponsive, end.clone()).await,
@@ -72,9 +72,9 @@ mod claims {
             end,
         };
         let many: Vec<UnitId> = (0..2000).map(unit).collect();
-        let long = RepairEnd {
+        let long = RepairOutcome {
             brought: Some(many),
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         let refused = scene.call(0, NOW, call(long)).await;
         assert!(
@@ -82,10 +82,10 @@ mod claims {
             "{refused:?}"
         );
         assert!(scene.look(0, NOW).await.is_some(), "it still has it");
-        let wordy = RepairEnd {
+        let wordy = RepairOutcome {
             brought: Some(Vec::new()),
             problem: Some("ä".repeat(100_000)),
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, wordy).await);
         let shown = scene.database.repair(NOW).await.expect("read");
@@ -109,10 +109,10 @@ mod claims {
         assert!(scene.take(0, NOW).await.is_some_and(|same| same == task));
         let call = calls::EndRepair {
             copyset: id,
-            end: RepairEnd {
+            end: RepairOutcome {
                 compared: true,
                 scrubbed: true,
-                ..RepairEnd::default()
+                ..RepairOutcome::default()
             },
         };
         scene.call(0, NOW, call).await.expect("ended");
@@ -123,9 +123,9 @@ mod claims {
         let first = scene.take(1, soon).await.expect("the other one repairs");
         let failed = |copyset| calls::EndRepair {
             copyset,
-            end: RepairEnd {
+            end: RepairOutcome {
                 problem: Some("a unit is away".to_owned()),
-                ..RepairEnd::default()
+                ..RepairOutcome::default()
             },
         };
         let ended = scene.call(1, soon, failed(first.copyset.id)).await;
@@ -198,9 +198,9 @@ mod claims {
     pub async fn says_nothing_of_whom_it_does_not_fill(scene: Scene) {
         scene.suspicion(0, false).await;
         scene.take(0, NOW).await.expect("filling");
-        let end = RepairEnd {
+        let end = RepairOutcome {
             lacking: vec![unit(0), unit(1)],
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end.clone()).await);
         let (filling, whole) = (MemberState::Rebuilding, MemberState::InSync);

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use api::host::{Access, CatalogCall, RepairEnd, RepairProgress, RepairTask, Suspicion};
+use api::host::{Access, CatalogCall, RepairJob, RepairOutcome, RepairProgress, Suspicion};
 use base::{ClusterId, CopysetId, PartyId, SegmentId, UnitId};
 use catalog::{
     CatalogError, Copyset, DegradedShare, LeaseSalt, MemberState, StoredVersion, VersionCommit,
@@ -73,11 +73,11 @@ impl Rows for Scene {
         // Nothing was ever read: that comes first.
         let task = scene.take(0, NOW).await.expect("to be read");
         assert!(task.scrub && task.compare);
-        let end = RepairEnd {
+        let end = RepairOutcome {
             compared: true,
             scrubbed: true,
             brought: Some(Vec::new()),
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end).await);
         assert_eq!(scene.take(0, NOW).await, None);
@@ -96,12 +96,12 @@ impl Scene {
         calls::answer(&self.database, &reach, call).await
     }
 
-    pub async fn take(&self, host: usize, now: Millis) -> Option<RepairTask> {
+    pub async fn take(&self, host: usize, now: Millis) -> Option<RepairJob> {
         let taken = self.call(host, now, calls::TakeRepair {}).await;
         serde_json::from_value(taken.expect("answered")).expect("a task")
     }
 
-    pub async fn look(&self, host: usize, now: Millis) -> Option<RepairTask> {
+    pub async fn look(&self, host: usize, now: Millis) -> Option<RepairJob> {
         let call = calls::LookAtRepair {
             copyset: copyset(),
             progress: RepairProgress { done: 1, all: 2 },
@@ -110,7 +110,7 @@ impl Scene {
         serde_json::from_value(looked.expect("answered")).expect("a task")
     }
 
-    pub async fn end(&self, host: usize, now: Millis, end: RepairEnd) -> bool {
+    pub async fn end(&self, host: usize, now: Millis, end: RepairOutcome) -> bool {
         let call = calls::EndRepair {
             copyset: copyset(),
             end,
@@ -146,12 +146,12 @@ impl Scene {
     }
 
     /// All that the task names is found to be there.
-    pub async fn ends_well(&self, host: usize, task: &RepairTask) {
-        let end = RepairEnd {
+    pub async fn ends_well(&self, host: usize, task: &RepairJob) {
+        let end = RepairOutcome {
             whole: task.missed.clone(),
             compared: task.compare,
             scrubbed: task.scrub,
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(self.end(host, NOW, end).await);
     }
