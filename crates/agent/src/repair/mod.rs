@@ -256,7 +256,8 @@ impl Repair {
     fn members(&self, task: &RepairJob) -> Option<Vec<RepairMember>> {
         let table = self.store.table();
         let members: Vec<RepairMember> = task
-            .copyset.members_by_place()
+            .copyset
+            .members_by_place()
             .filter_map(|(place, id, state)| {
                 let member = table.units().iter().find(|member| member.id == id)?;
                 let unit = Arc::clone(&member.unit) as Arc<dyn Unit>;
@@ -330,7 +331,11 @@ fn suspect_of(task: &RepairJob, member: UnitId) -> SuspectUnit {
 
 /// The outcome of a repair, after its last pass; `copied_to` are the members that any pass has
 /// copied something to.
-fn outcome(task: &RepairJob, found: repair::PassReport, copied_to: &BTreeSet<UnitId>) -> RepairOutcome {
+fn outcome(
+    task: &RepairJob,
+    found: repair::PassReport,
+    copied_to: &BTreeSet<UnitId>,
+) -> RepairOutcome {
     let missed: HashMap<UnitId, u64> = task.missed.iter().copied().collect();
     let seen = found.in_sync.iter();
     RepairOutcome {

@@ -20,9 +20,8 @@ async fn written_and_held(rig: &Rig, control: &Scree) {
     served(control).await;
     let id = control.control.volume("disk").await.expect("there").row.id;
     let attached = control.open(id).expect("attached");
-    let started = attached.on_volume(|volume| {
-        volume.start(Request::write(1, 0, &[7; 4096], Durability::Volatile))
-    });
+    let started = attached
+        .on_volume(|volume| volume.start(Request::write(1, 0, &[7; 4096], Durability::Volatile)));
     started.await.expect("answers");
     rig.disk.hold(&rig.path().join("units"));
 }

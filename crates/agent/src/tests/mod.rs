@@ -449,9 +449,8 @@ async fn what_was_written_is_closed_without_anybody_polling() {
         .expect("made");
     control.export("disk").await.expect("served");
     let attached = control.open(view.row.id).expect("attached");
-    let started = attached.on_volume(|volume| {
-            volume.start(Request::write(1, 0, &[7; 8192], Durability::Volatile))
-        })
+    let started = attached
+        .on_volume(|volume| volume.start(Request::write(1, 0, &[7; 8192], Durability::Volatile)))
         .await
         .expect("answers");
     assert!(matches!(started, Started::Done | Started::Pending));

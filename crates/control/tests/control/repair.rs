@@ -59,7 +59,7 @@ mod claims {
         );
         assert!(scene.end(1, unresponsive, end).await);
         let whole = |(_, state): &(UnitId, MemberState)| *state == MemberState::InSync;
-        assert!(scene.standing().await.iter().all(whole));
+        assert!(scene.member_states().await.iter().all(whole));
     }
 
     /// A host that is not to be trusted filled the database, or showed what it liked at any
@@ -221,12 +221,15 @@ mod claims {
         scene.suspect_as(1, 1, false).await;
         scene.ends_well(0, &task).await;
         assert_eq!(
-            scene.standing().await[1],
+            scene.member_states().await[1],
             (unit(1), MemberState::Rebuilding)
         );
         let task = scene.take(0, NOW).await.expect("still filling");
         scene.ends_well(0, &task).await;
-        assert_eq!(scene.standing().await[1], (unit(1), MemberState::InSync));
+        assert_eq!(
+            scene.member_states().await[1],
+            (unit(1), MemberState::InSync)
+        );
     }
 
     /// Of two that were away, one goes on to count; of one that is older than it was
@@ -248,7 +251,7 @@ mod claims {
             .await;
         let (_, moved) = moved.expect("there are others").remove(0);
         assert_eq!((moved.copysets, moved.is_removed), (1, false));
-        let standing = scene.standing().await;
+        let standing = scene.member_states().await;
         assert_eq!(
             standing,
             [
@@ -262,7 +265,7 @@ mod claims {
         assert_eq!(scene.database.units().await.expect("read").len(), 4);
         let task = scene.take(0, NOW).await.expect("filling");
         scene.ends_well(0, &task).await;
-        assert_eq!(scene.standing().await.len(), 2);
+        assert_eq!(scene.member_states().await.len(), 2);
         let left = scene.database.units().await.expect("read");
         assert!(left.iter().all(|row| row.id != unit(0)), "it is removed");
         // With what it held then it does not come back.
@@ -290,11 +293,11 @@ mod claims {
         let lacking = Some((segment, &[1][..]));
         scene.commit(2, (0, 0), lacking).await.expect("it is there");
         scene.ends_well(0, &task).await;
-        assert_eq!(scene.standing().await.len(), 3, "it has missed that");
+        assert_eq!(scene.member_states().await.len(), 3, "it has missed that");
         // But nothing of what was put since.
         refused(scene.commit(3, (0, 1), lacking).await);
         scene.is_repaired().await;
-        assert_eq!(scene.standing().await.len(), 2);
+        assert_eq!(scene.member_states().await.len(), 2);
         refused(scene.commit(3, (0, 0), lacking).await);
         scene.commit(3, (0, 0), None).await.expect("the other one");
         scene.is_repaired().await;
@@ -355,7 +358,7 @@ mod claims {
             let task = scene.take(0, NOW).await.expect("filling");
             scene.suspect_as(host, 1, is_older).await;
             scene.ends_well(0, &task).await;
-            let standing = scene.standing().await;
+            let standing = scene.member_states().await;
             assert_eq!(standing[0], (unit(2), MemberState::Rebuilding));
             assert_eq!(standing.last(), Some(&(unit(0), MemberState::Draining)));
         }
@@ -408,7 +411,7 @@ mod claims {
         let kept = cancel(0).await.expect("it leaves a place");
         assert_eq!((kept[0].1.copysets, kept[0].1.is_removed), (1, false));
         assert_eq!(
-            scene.standing().await,
+            scene.member_states().await,
             [
                 (unit(0), MemberState::Rebuilding),
                 (unit(1), MemberState::InSync),
@@ -479,11 +482,11 @@ mod claims {
                 .await
                 .contains("last whole copy")
         );
-        assert_eq!(scene.standing().await.len(), 2, "nothing has changed");
+        assert_eq!(scene.member_states().await.len(), 2, "nothing has changed");
         let task = scene.take(0, NOW).await.expect("filling");
         scene.ends_well(0, &task).await;
         assert!(remove(0, Removal::Lost, &[2, 3]).await.starts_with("Ok"));
-        let standing = scene.standing().await;
+        let standing = scene.member_states().await;
         assert_eq!(standing[0], (unit(2), MemberState::Rebuilding));
         // Until that one is whole, the other one has the last copy.
         assert!(
@@ -541,7 +544,7 @@ mod claims {
         let said = remove(2, Removal::GivenUp, &[0, 1, 3]).await;
         assert!(said.starts_with("Ok"), "{said}");
         assert!(said.contains("given_up: 1"), "{said}");
-        let standing = scene.standing().await;
+        let standing = scene.member_states().await;
         assert_eq!(standing[0], (unit(3), MemberState::Rebuilding));
         scene.is_repaired().await;
         assert_eq!(scene.states().await, [MemberState::InSync; 2]);
@@ -557,7 +560,10 @@ mod claims {
         let of_one = async || {
             let copysets = scene.database.copysets().await.expect("read");
             let found = copysets.into_iter().find(|copyset| copyset.id == id);
-            found.expect("it is there").standing().collect::<Vec<_>>()
+            found
+                .expect("it is there")
+                .member_states()
+                .collect::<Vec<_>>()
         };
         let (principal, usable) = (&scene.principal, Scene::others(&[2]));
         let all = Scene::others(&[0, 1, 2, 3]);
@@ -567,7 +573,7 @@ mod claims {
         assert_eq!(removed.await.expect("removed").copysets, 2);
         assert_eq!(of_one().await, [(unit(2), MemberState::InSync)]);
         assert_eq!(
-            scene.standing().await[0],
+            scene.member_states().await[0],
             (unit(2), MemberState::Rebuilding)
         );
 
@@ -611,7 +617,7 @@ mod claims {
             .await;
         assert_eq!(replaced.expect("replaced"), 1);
         assert_eq!(
-            scene.standing().await[0],
+            scene.member_states().await[0],
             (unit(3), MemberState::Rebuilding)
         );
         let replaced = scene

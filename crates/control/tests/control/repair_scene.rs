@@ -135,13 +135,13 @@ impl Scene {
         taken == Value::Bool(true)
     }
 
-    pub async fn standing(&self) -> Vec<(UnitId, MemberState)> {
+    pub async fn member_states(&self) -> Vec<(UnitId, MemberState)> {
         let copysets = self.database.copysets().await.expect("read");
-        copysets[0].standing().collect()
+        copysets[0].member_states().collect()
     }
 
     pub async fn states(&self) -> Vec<MemberState> {
-        let standing = self.standing().await.into_iter();
+        let standing = self.member_states().await.into_iter();
         standing.map(|(_, state)| state).collect()
     }
 
