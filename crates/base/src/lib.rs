@@ -31,7 +31,7 @@ pub use error::with_causes;
 pub use geometry::{BlockIndex, BlockSize, CopysetId, Location, SegmentId, Sequence, Slot};
 pub use ids::{
     AttachmentId, AuditId, ChainId, ClusterId, DatabaseId, GrantId, JournalFolderId, KeyId,
-    Lineage, ParseIdError, PartyId, ProjectId, SnapshotId, UnitId, VolumeId,
+    Lineage, LineageTag, ParseIdError, PartyId, ProjectId, SnapshotId, UnitId, VolumeId,
 };
 pub use nbd_uri::{NbdUri, UriTls};
 pub use request::{ByteRange, Op, OpKind, OwnedOp, Request};

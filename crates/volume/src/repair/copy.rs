@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::Slot;
-use unit::{Replacement, SlotRun, Tag, UnitError};
+use unit::{Read, Replacement, SlotRun, Tag, UnitError};
 
 use super::compare::{Copy, SlotState, most};
 use super::report::Stopped;
@@ -73,7 +73,7 @@ impl CopyJob<'_> {
         let by = Replacement {
             expected: Some(own.generation),
             generation: own.generation,
-            line: self.on.line,
+            lineage_tag: self.on.lineage_tag,
             slot_bytes: self.on.slot_bytes,
             tags: &content.tags,
             data: &content.data,
@@ -233,7 +233,12 @@ impl CopyJob<'_> {
             count: u16::try_from(tags.len()).expect("at most RUN_SLOTS_MAX"),
         };
         let unit = &self.on.members[member].unit;
-        unit.read(run, self.on.slot_bytes, tags, data)
+        unit.read(Read {
+            run,
+            slot_bytes: self.on.slot_bytes,
+            tags,
+            data,
+        })
     }
 
     /// Compares slots of `source`, from `first` on, with those of members that are not

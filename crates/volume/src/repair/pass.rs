@@ -216,7 +216,7 @@ impl Pass<'_> {
         for index in 0..self.members.len() {
             let report = match self.unavailable.contains(&index) {
                 true => None,
-                false => Some(self.members[index].unit.slots_of(segment)),
+                false => Some(self.members[index].unit.segment_slots(segment)),
             };
             state.copies.push(match report {
                 Some(Ok(report)) => Some(Copy::of(&report)),
@@ -511,7 +511,7 @@ impl Pass<'_> {
             };
             match synced {
                 Ok(()) | Err(UnitError::NoSegment { .. }) => {}
-                Err(error) if error.is_of_unit() => {
+                Err(error) if error.affects_whole_unit() => {
                     self.mark_unavailable(index, &error);
                     continue;
                 }

@@ -35,7 +35,7 @@ impl Pass<'_> {
     /// A member failed to answer about a segment: it counts as unavailable if the unit
     /// itself fails, and otherwise is not in sync yet.
     pub(super) fn no_answer(&mut self, segment: SegmentId, member: usize, error: &UnitError) {
-        if error.is_of_unit() {
+        if error.affects_whole_unit() {
             return self.mark_unavailable(member, error);
         }
         self.unsound.insert(member);

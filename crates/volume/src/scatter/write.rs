@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use base::{Location, SegmentId, Slot, UnitId};
+use base::{LineageTag, Location, SegmentId, Slot, UnitId};
 use unit::{Tag, Unit, UnitError};
 use world::{PageBuffer, Random, parallel};
 
@@ -186,7 +186,7 @@ impl Pieces {
     fn retry(&mut self, store: &Store, placer: &mut Placer, share: Share, error: UnitError) {
         tracing::warn!(segment = %share.segment, %error, "a put failed; its blocks go to another segment");
         let freed = store.free_orphans(share.segment, share.first..share.end);
-        if error.may_still_be_done() {
+        if error.is_outcome_unknown() {
             // The put may be carried out after the free.
             placer.mark_unresolved(share.segment);
         }
@@ -337,7 +337,14 @@ impl SharePut {
             self.progress.check().map_err(ShareError::Stopped)?;
             member
                 .unit
-                .put(self.share.segment, self.slot_bytes, slot, tags, data)
+                .put(unit::Put {
+                    lineage_tag: LineageTag::NONE,
+                    segment: self.share.segment,
+                    slot_bytes: self.slot_bytes,
+                    first: slot,
+                    tags,
+                    data,
+                })
                 .map_err(ShareError::Unit)?;
         }
         Ok(())

@@ -223,7 +223,7 @@ impl Writers {
     /// The error to report: a failed put that may still be carried out comes before
     /// `other`, which will be met again.
     fn most_severe(&mut self, other: ShareError) -> ShareError {
-        match self.failure.take_if(|known| known.may_still_be_done()) {
+        match self.failure.take_if(|known| known.is_outcome_unknown()) {
             Some(unresolved) => ShareError::Unit(unresolved),
             None => other,
         }
@@ -231,7 +231,7 @@ impl Writers {
 
     /// Keeps the most severe error: that of a put which may still be carried out.
     fn keep_failure(&mut self, error: UnitError) {
-        let is_known = |known: &UnitError| known.may_still_be_done();
+        let is_known = |known: &UnitError| known.is_outcome_unknown();
         if !self.failure.as_ref().is_some_and(is_known) {
             self.failure = Some(error);
         }
@@ -254,11 +254,13 @@ mod tests {
             let mut writers = Writers::new(table.members(copyset()), rig.erasure);
             let failed = writers.each(&*rig.store.pool, |place, _| {
                 Box::new(move || match place {
-                    place if Some(place) == unresolved => Err(ShareError::Unit(UnitError::Away {
-                        url: "a unit".to_owned(),
-                        doing: "put".to_owned(),
-                        source: Arc::new(std::io::Error::from(std::io::ErrorKind::TimedOut)),
-                    })),
+                    place if Some(place) == unresolved => {
+                        Err(ShareError::Unit(UnitError::Unavailable {
+                            url: "a unit".to_owned(),
+                            doing: "put".to_owned(),
+                            source: Arc::new(std::io::Error::from(std::io::ErrorKind::TimedOut)),
+                        }))
+                    }
                     1 => Err(ShareError::Stopped(StopReason::Closed)),
                     _ => Ok(()),
                 })
@@ -268,7 +270,7 @@ mod tests {
         for place in [0, 2] {
             let error = error_of(Some(place));
             let is_reported =
-                matches!(&error, ShareError::Unit(error) if error.may_still_be_done());
+                matches!(&error, ShareError::Unit(error) if error.is_outcome_unknown());
             assert!(is_reported, "{place}");
         }
         assert!(matches!(

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::catalog::{Erasure, MemberState};
 use base::{SegmentId, Slot};
-use unit::{SegmentStat, SlotRun, Tag, Unit as _, UnitError};
+use unit::{Read, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
 
 use super::code::{Mask, add, recipe};
 use super::masks::Masks;
@@ -408,7 +408,12 @@ fn read_slot(
         count: 1,
     };
     let (mut tag, mut content) = ([[0; 16]], vec![0; slot_bytes as usize]);
-    member.unit.read(run, slot_bytes, &mut tag, &mut content)?;
+    member.unit.read(Read {
+        run,
+        slot_bytes,
+        tags: &mut tag,
+        data: &mut content,
+    })?;
     Ok((tag[0], content))
 }
 
@@ -448,7 +453,7 @@ fn kept_by(
     member: &Member,
     segment: SegmentId,
 ) -> Result<Option<(SegmentStat, Vec<Slot>)>, UnitError> {
-    let slots = match member.unit.slots_of(segment) {
+    let slots = match member.unit.segment_slots(segment) {
         Ok(slots) => slots,
         Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => return Ok(None),
         Err(error) => return Err(error),
