@@ -6,7 +6,7 @@ use api::host::UnitReport;
 use api::types::VolumeCache;
 use base::VolumeId;
 use metrics::{Histogram, Labels, Measures};
-use unit::{UnitState, Verb};
+use unit::{OpClass, UnitState};
 use volume::VolumeStatus;
 
 use crate::cache::{counts, metrics as cache_metrics};
@@ -110,7 +110,7 @@ pub(super) fn measure_units(
 pub(super) fn measure_calls(measures: &mut Measures, mounted: &[MountedUnit]) {
     let mounted: Vec<_> = mounted.iter().take(ROWS_MAX).collect();
     let took = mounted.iter().flat_map(|mounted| {
-        Verb::ALL.into_iter().map(|verb| {
+        OpClass::ALL.into_iter().map(|verb| {
             let labels = vec![
                 ("unit", mounted.id.to_string()),
                 ("verb", verb.name().to_owned()),

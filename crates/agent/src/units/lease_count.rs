@@ -64,7 +64,7 @@ fn message(count: u64) -> Vec<u8> {
 /// # Errors
 /// [`UnitError`]; [`UnitError::Tampered`], if this cluster has not written the note.
 pub(crate) fn read(unit: &dyn Unit, key: &LeaseCountKey) -> Result<u64, UnitError> {
-    let Some(note) = unit.note()? else {
+    let Some(note) = unit.read_note()? else {
         return Ok(0);
     };
     key.parse(&note).ok_or_else(|| UnitError::Tampered {
@@ -90,7 +90,7 @@ pub(crate) fn read_own(unit: &dyn Unit, key: &LeaseCountKey) -> Result<u64, Unit
 /// # Errors
 /// [`UnitError`].
 pub(crate) fn write(unit: &dyn Unit, key: &LeaseCountKey, count: u64) -> Result<(), UnitError> {
-    unit.note_down(&key.spell(count))
+    unit.write_note(&key.spell(count))
 }
 
 #[cfg(test)]
@@ -124,15 +124,15 @@ mod tests {
         let other = LeaseCountKey::new(&[2; 32]);
         assert!(read(&unit, &other).is_err());
         write(&unit, &key, 17).expect("written");
-        let note = unit.note().expect("read").expect("there");
+        let note = unit.read_note().expect("read").expect("there");
         for at in 0..130 {
             let mut altered = note;
             altered[at] ^= 1;
-            unit.note_down(&altered).expect("written");
+            unit.write_note(&altered).expect("written");
             let found = read(&unit, &key);
             assert!(found.is_err(), "byte {at} was flipped: {found:?}");
         }
-        unit.note_down(&note).expect("written");
+        unit.write_note(&note).expect("written");
         assert_eq!(read(&unit, &key).expect("read"), 17);
     }
 

@@ -62,7 +62,7 @@ impl Units {
         for mounted in self.mounted() {
             if mounted.watched.falls_unresponsive() {
                 // It is refused from now on, which is how the unit's health hears of it.
-                let error = mounted.tracked.settle().err();
+                let error = mounted.tracked.reclaim().err();
                 let error = error.map(|error| with_causes(&error));
                 tracing::warn!(unit = mounted.url, error, "unit does not answer");
             }
