@@ -1,4 +1,4 @@
-//! Asking whoever serves a folder, or the controller of a profile.
+//! [`Client`]: the API of a running Scree, by its data directory or by a profile.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,24 +13,24 @@ use crate::commands::Failure;
 use crate::output::shell_word;
 use crate::profiles::Profiles;
 
-/// A certificate that ends within so long is renewed.
+/// A certificate that expires within this time is renewed.
 const RENEW_BEFORE: jiff::SignedDuration = jiff::SignedDuration::from_hours(8);
 
-/// Why there is no answer, or a bad one.
+/// Why a request failed.
 #[derive(Debug)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No process serves the data directory.
     Unreachable { folder: PathBuf, source: io::Error },
-    /// Nobody answers there.
+    /// No controller answers at these URLs.
     Unanswered {
         urls: Vec<String>,
         source: io::Error,
     },
-    /// The connection broke, or what came back is no answer.
+    /// The connection broke, or the answer is malformed.
     Broken(String),
-    /// One of the two has a certificate that the other one does not take.
+    /// Client or server rejected the certificate of the other.
     Certificate(&'static str),
-    /// The server says no.
+    /// The server refused the request.
     Refused(Box<Problem>),
 }
 
@@ -42,13 +42,13 @@ impl std::fmt::Display for ClientError {
                 match source.kind() {
                     io::ErrorKind::PermissionDenied => write!(
                         formatter,
-                        "{folder} cannot be asked ({source}): it is served, if at all, by another \
-                         user; ask as that user"
+                        "{folder} is not accessible ({source}): run the command as the user who \
+                         serves it, not as another user"
                     ),
                     io::ErrorKind::NotADirectory => {
                         write!(
                             formatter,
-                            "{folder} is not a folder; give that of a `scree up`"
+                            "{folder} is not a folder; use the data directory of a `scree up`"
                         )
                     }
                     _ => write!(
@@ -63,7 +63,7 @@ impl std::fmt::Display for ClientError {
                     let urls = urls.join(", ");
                     write!(
                         formatter,
-                        "none of {urls} answers; of the last one: {source}"
+                        "none of {urls} answers; the last error: {source}"
                     )
                 }
             },
@@ -80,8 +80,8 @@ impl std::fmt::Display for ClientError {
 }
 
 impl ClientError {
-    /// Whether the same may be answered at another time.
-    pub fn may_pass(&self) -> bool {
+    /// Whether a retry may succeed.
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Unanswered { .. } | Self::Broken(_) => true,
             Self::Certificate(_) => false,
@@ -90,21 +90,21 @@ impl ClientError {
     }
 }
 
-/// Talks to one server, or to one of several.
+/// A client of one server or of several equal ones.
 pub struct Client {
     client: api::Client,
     at: Server,
     change: ChangeOptions,
 }
 
-/// Where it is.
+/// How the server is reached.
 enum Server {
     Folder(PathBuf),
     Urls(Vec<String>),
 }
 
 impl Client {
-    /// A client of whoever serves `folder`.
+    /// A client of the process that serves `folder`.
     pub fn of_folder(folder: &Path) -> Self {
         Self {
             client: api::Client::unix(&api_socket(folder)),
@@ -131,11 +131,10 @@ impl Client {
     }
 
     pub async fn all<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ClientError> {
-        self.told(self.client.all(path).await)
+        self.with_server(self.client.all(path).await)
     }
 
-    /// A client of the profile of this name, or of the current one. A
-    /// certificate that has not much time left is renewed.
+    /// A client of this profile, or of the current one. A certificate that expires soon is renewed.
     pub async fn of_profile(name: Option<&str>) -> Result<Self, Failure> {
         let profiles = Profiles::of_user()?;
         let (mut profile, path) = profiles.open(name)?;
@@ -149,7 +148,7 @@ impl Client {
             .parse::<jiff::Timestamp>()
             .is_ok_and(|ends| ends < soon);
         if ends_soon && !profile.is_brought() && profile.renew(&client).await.is_ok() {
-            // If it cannot be kept, it is renewed again the next time.
+            // If it cannot be written, the next command renews it again.
             let _ = profile.write(profiles.world(), &path);
         }
         Ok(Self {
@@ -159,7 +158,7 @@ impl Client {
         })
     }
 
-    /// The servers' URLs as a command takes them, if they have some.
+    /// The URLs of the servers as an argument of a command; `None` for a data directory.
     pub fn urls(&self) -> Option<String> {
         match &self.at {
             Server::Folder(_) => None,
@@ -168,11 +167,11 @@ impl Client {
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.told(self.client.get(path).await)
+        self.with_server(self.client.get(path).await)
     }
 
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.told(self.client.delete(&self.changing(path)).await)
+        self.with_server(self.client.delete(&self.changing(path)).await)
     }
 
     pub async fn post<T: DeserializeOwned>(
@@ -180,7 +179,7 @@ impl Client {
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T, ClientError> {
-        self.told(self.client.post(&self.changing(path), body).await)
+        self.with_server(self.client.post(&self.changing(path), body).await)
     }
 
     pub async fn put<T: DeserializeOwned>(
@@ -188,10 +187,11 @@ impl Client {
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T, ClientError> {
-        self.told(self.client.put(&self.changing(path), body).await)
+        self.with_server(self.client.put(&self.changing(path), body).await)
     }
 
-    fn told<T>(&self, answer: Result<T, api::ClientError>) -> Result<T, ClientError> {
+    /// Adds the server to an error.
+    fn with_server<T>(&self, answer: Result<T, api::ClientError>) -> Result<T, ClientError> {
         answer.map_err(|error| match error {
             api::ClientError::Unreachable(source) => match &self.at {
                 Server::Folder(folder) => ClientError::Unreachable {
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_cannot_be_asked_is_told_from_who_is_not_there() {
+    fn an_inaccessible_server_is_distinguished_from_a_missing_one() {
         let said = |kind: io::ErrorKind| {
             let folder = PathBuf::from("/srv/my disks");
             let source = io::Error::from(kind);

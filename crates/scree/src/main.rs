@@ -1,11 +1,14 @@
 //! Floor 6: the `scree` binary: `up`, `controller`, `agent`, unit daemons, and
 //! the command line.
 //!
-//! The only code that knows the terminal. Commands are clients of the HTTP
-//! API and share nothing with the servers but its JSON types.
+//! The only code that knows the terminal. Commands are clients of the HTTP API and share nothing
+//! with the servers but its JSON types. The laboratory's commands come from the crate `lab` and are
+//! left out without the Cargo feature `lab`.
 //!
-//! Exit codes: 0 done, 1 failed, 2 usage. Nothing here panics because standard
-//! output or standard error takes nothing: `println!` and `eprintln!` would.
+//! Exit codes: 0 done, 1 failed, 2 usage.
+//!
+//! Invariant: nothing panics if standard output or standard error cannot be written, as `println!`
+//! and `eprintln!` would.
 
 mod args;
 mod client;
@@ -35,19 +38,19 @@ use args::{
 use commands::Failure;
 use output::Format;
 
-/// Whether there is a controller to ask if nothing is said.
+/// Whether there is a profile to use if no server is named.
 fn is_logged_in() -> bool {
     profiles::Profiles::of_user().is_ok_and(|profiles| profiles.is_any())
 }
 
-/// Asks whoever serves a folder, or the controller of a profile.
+/// Runs a command through the process that serves a folder, or the controller of a profile.
 fn ask(
     (mut folder, profile): (Option<PathBuf>, Option<String>),
     format: Format,
     command: ApiCommand,
 ) -> Result<(), Failure> {
     if profile.is_some() {
-        // It counts more than a folder in the environment.
+        // A named profile takes precedence over a folder in the environment.
         folder = None;
     } else if folder.is_none() && !is_logged_in() {
         folder = Some(args::folder(None));

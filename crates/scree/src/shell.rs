@@ -1,4 +1,4 @@
-//! Completion scripts and manual pages, from the command line's own words.
+//! Completion scripts and manual pages, generated from the command line.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::output::write_out;
 
 /// Prints the completion script for `shell`.
 pub fn completions(shell: Shell) -> Result<(), Failure> {
-    // Into memory first: the generator panics where it cannot write.
+    // Generated in memory, since the generator panics if it cannot write.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "scree", &mut script);
     Ok(write_out(&script)?)

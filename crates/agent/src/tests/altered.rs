@@ -112,7 +112,7 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
 
 /// One size was altered, and `scree up` did not start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_that_was_altered_keeps_no_other_from_being_served() {
+async fn an_altered_volume_delays_no_other() {
     let rig = Rig::new();
     let control = rig.start().await;
     let disk = control

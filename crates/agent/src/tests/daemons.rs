@@ -166,7 +166,7 @@ async fn a_volume_lives_on_a_daemon_and_leaves_nothing_there_when_it_is_deleted(
 
 /// What is read comes from the daemon when nothing else has it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_only_a_daemon_has_is_read_from_it_also_under_the_next_lease() {
+async fn blocks_that_only_a_daemon_has_are_read_under_the_next_lease_too() {
     let rig = rig();
     let scree = rig.start().await;
     let store = Store::start(&rig, &scree, "store-1").await;
@@ -186,7 +186,7 @@ async fn what_only_a_daemon_has_is_read_from_it_also_under_the_next_lease() {
 /// A host with a certificate and no capability reads and changes nothing; one that
 /// was fenced no more than that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_controller_has_not_signed_a_daemon_does_not_do() {
+async fn a_daemon_refuses_what_no_controller_has_signed() {
     let rig = rig();
     let scree = rig.start().await;
     let store = Store::start(&rig, &scree, "store-1").await;

@@ -14,7 +14,7 @@ async fn degraded(control: &Scree) -> (u64, Vec<String>) {
 /// When the unit was back, all was said to be well, and what had been written
 /// without it had one copy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_written_without_a_unit_is_shown_until_it_is_repaired() {
+async fn degraded_segments_are_shown_until_they_are_repaired() {
     let rig = Rig::new();
     let control = rig.start().await;
     control

@@ -47,7 +47,7 @@ async fn as_time_passes<T>(rig: &Rig, mut task: tokio::task::JoinHandle<T>) -> T
 /// A destage that a unit never answered was waited for until the process was
 /// killed: by a detach, and by the end of `scree up`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_hangs_holds_up_neither_a_detach_nor_an_end() {
+async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
     let rig = Rig::new();
     let control = rig.start().await;
     control

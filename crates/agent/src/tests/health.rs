@@ -28,7 +28,7 @@ fn number(text: &str, row: &str) -> Option<f64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_nobody_hears_is_not_ready_and_shows_that_its_volumes_stall() {
+async fn a_host_without_a_controller_is_not_ready_and_shows_stalled_volumes() {
     let rig = Rig::new();
     let mut scree = start(&rig).await;
     let made = scree.control.create_volume(small("disk")).await;

@@ -68,7 +68,7 @@ fn kept(file: &Cache) -> [usize; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blocks_of_an_image_are_kept_as_that_from_the_moment_it_is_one() {
+async fn blocks_of_an_image_are_cached_as_image_blocks_once_it_is_marked() {
     let rig = Rig::new();
     let (scree, file) = cached(&rig).await;
     base_and_clone(&scree).await;
@@ -192,7 +192,7 @@ async fn preloads(scree: &Scree, name: &str, blocks: usize, pinned: bool) -> Pre
 /// In an area that was full each block pushed out the one before it, and all was said to be
 /// read into the cache.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_preloaded_image_is_kept_where_another_one_was() {
+async fn a_preloaded_image_replaces_an_unpinned_one() {
     let rig = Rig::new();
     let (scree, file) = cached(&rig).await;
     for name in ["one", "two"] {
@@ -208,7 +208,7 @@ async fn a_preloaded_image_is_kept_where_another_one_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_image_that_is_not_kept_is_not_said_to_be() {
+async fn an_image_that_was_evicted_is_not_reported_as_preloaded() {
     let rig = Rig::new();
     let (scree, file) = cached(&rig).await;
     let came = preloads(&scree, "stays", 100, true).await;
@@ -222,7 +222,7 @@ async fn an_image_that_is_not_kept_is_not_said_to_be() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn why_an_image_is_not_preloaded_is_told() {
+async fn the_reason_for_a_failed_preload_is_reported() {
     let rig = Rig::new();
     let scree = rig.start().await;
     base_and_clone(&scree).await;

@@ -72,7 +72,7 @@ async fn shown(scree: &Scree, key: &str) -> (String, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rotation_that_is_killed_goes_on_and_leaves_nothing_to_the_old_key() {
+async fn a_killed_key_rotation_continues_until_the_old_key_wraps_nothing() {
     let rig = Rig::new();
     let scree = rig.start().await;
     let database = scree.control.folder().database();
@@ -157,7 +157,7 @@ async fn a_rotation_that_is_killed_goes_on_and_leaves_nothing_to_the_old_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_without_a_volumes_key_says_which_and_opens_the_others() {
+async fn a_host_without_a_volumes_key_names_it_and_opens_the_others() {
     let rig = Rig::new();
     let scree = rig.start().await;
     make(&scree, "a", 1).await;

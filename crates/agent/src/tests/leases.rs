@@ -63,7 +63,7 @@ async fn is_let_go(scree: &Scree, volume: VolumeId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_is_over() {
+async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     let rig = Rig::new();
     let mut scree = start(&rig).await;
     let (volume, id, attached) = written(&scree).await;
@@ -163,7 +163,7 @@ async fn leases_are_renewed_while_the_agent_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_is_heard_of_is_believed_and_loses_nothing_by_force() {
+async fn a_living_host_loses_no_volume_by_force() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     let (volume, id, _) = written(&scree).await;
@@ -183,7 +183,7 @@ async fn a_host_that_is_heard_of_is_believed_and_loses_nothing_by_force() {
 /// A lease that nobody renews holds acknowledgements back, and goes on when it
 /// is renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_is_renewed_late_goes_on() {
+async fn a_lease_that_is_renewed_late_continues() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     let (_, _, attached) = written(&scree).await;
@@ -266,7 +266,7 @@ async fn journals_that_cannot_be_listed_are_a_problem_of_the_host() {
 /// deleted elsewhere nothing would ever be removed; so it was of what they have told, wherever
 /// it was deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_filters_have_kept_stays_as_long_as_its_volume_is_there() {
+async fn files_of_filters_stay_as_long_as_their_volume() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     let (volume, id, attached) = written(&scree).await;

@@ -45,7 +45,7 @@ use crate::keys::{KeyEntry, WrappingKeys};
 /// A client that hung up cancelled what it had asked for half way, and the
 /// volume could be deleted while its journal was still being replayed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operation_goes_on_to_its_end_without_its_client() {
+async fn an_operation_runs_to_its_end_without_its_client() {
     let rig = Rig::new();
     let control = rig.start().await;
     let disk = control
@@ -75,7 +75,7 @@ async fn an_operation_goes_on_to_its_end_without_its_client() {
 /// A volume that was just being opened was neither closed nor counted: its
 /// process ended with a lease and a journal in use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_being_opened_at_the_end_is_closed() {
+async fn a_volume_that_is_being_opened_at_shutdown_is_closed() {
     let rig = Rig::new();
     let control = rig.start().await;
     let disk = control
@@ -228,7 +228,7 @@ async fn finish(looks: impl IntoIterator<Item = JoinHandle<()>>) {
 /// All was asked of every unit, and waited for: one hard NFS mount without its
 /// server was enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_hangs_holds_up_neither_a_running_scree_nor_a_start() {
+async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -373,7 +373,7 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_needs_one_unit_that_takes_note_of_it_and_no_more() {
+async fn a_lease_needs_one_unit_that_notes_it() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -399,7 +399,7 @@ async fn a_lease_needs_one_unit_that_takes_note_of_it_and_no_more() {
 /// What lay on a lost unit could not be freed, and with so many plans at the
 /// front nothing behind them was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plans_that_fail_do_not_hold_up_those_behind_them() {
+async fn a_failing_plan_does_not_delay_those_behind_it() {
     let rig = Rig::new();
     let control = rig.start().await;
     // Copysets of one unit each.
@@ -439,7 +439,7 @@ async fn note(database: &Database, plan: &FreePlan) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_written_is_closed_without_anybody_polling() {
+async fn a_volume_is_closed_without_a_polling_client() {
     let rig = Rig::new();
     let control = rig.start().await;
     let view = control

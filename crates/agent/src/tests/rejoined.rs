@@ -59,7 +59,7 @@ async fn two_copies(scree: &Scree) {
 /// A unit that nobody had found for a second or more was never compared when it was there
 /// again, nor taken for older.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_was_missing_for_a_while_is_compared_when_it_is_back() {
+async fn a_unit_that_was_missing_is_compared_when_it_rejoins() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
@@ -90,7 +90,7 @@ async fn a_unit_that_was_missing_for_a_while_is_compared_when_it_is_back() {
 
 /// Whoever repaired had found it well before it was looked at.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_somebody_else_has_found_to_be_back_is_compared_as_well() {
+async fn a_unit_whose_return_another_call_has_noticed_is_compared_too() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
@@ -109,7 +109,7 @@ async fn a_unit_that_somebody_else_has_found_to_be_back_is_compared_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_was_put_back_is_known_to_be_older() {
+async fn a_restored_unit_is_reported_as_older() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
@@ -143,7 +143,7 @@ async fn a_unit_that_was_put_back_is_known_to_be_older() {
 
 /// The next lease was noted there, and then the unit seemed to be as new as the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_was_put_back_while_no_host_ran_is_not_told_of_a_lease_before() {
+async fn no_lease_is_noted_on_a_restored_unit_before_it_is_reported() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
@@ -171,7 +171,7 @@ async fn a_unit_that_was_put_back_while_no_host_ran_is_not_told_of_a_lease_befor
 
 /// One that takes no notes is not older for that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_was_not_told_of_a_lease_is_not_older() {
+async fn a_unit_without_the_note_of_a_lease_is_not_older() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;

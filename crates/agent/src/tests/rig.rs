@@ -29,7 +29,7 @@ use crate::export::Attached;
 use crate::folder::FormerAgent;
 use crate::vm::VmOptions;
 
-/// What a test waits for comes in far less; then it has failed.
+/// How long a test waits; afterwards it has failed.
 const COMES_WITHIN: Duration = Duration::from_secs(60);
 
 /// The machine's disk; calls below one path wait until they are let go.
@@ -70,7 +70,7 @@ impl HeldDisk {
         self.hold.state.lock().held = Some(path.to_owned());
     }
 
-    /// They go on.
+    /// Held calls continue.
     pub fn let_go(&self) {
         self.hold.state.lock().held = None;
         self.hold.changed.notify_all();
@@ -236,19 +236,19 @@ impl Rig {
     }
 }
 
-/// How tests ask for it to be started.
+/// How a test starts it.
 pub struct RigSettings {
     pub folder: PathBuf,
     pub restored_database: bool,
     pub lease: Option<Duration>,
-    /// A folder of journals that several hosts have.
+    /// A shared folder of journals.
     pub journals: Option<PathBuf>,
 }
 
-/// A controller and an agent in one process, as `scree up` has them, but that
-/// nothing goes on by itself except what somebody waits for.
+/// A controller and an agent in one process, as `scree up` has them, but
+/// without the agent's loops, except those that a test waits for.
 pub struct Scree {
-    /// On behalf of whoever runs it.
+    /// Authorized as the local user.
     pub control: Acting,
     pub agent: Agent,
     folder: PathBuf,
@@ -352,12 +352,12 @@ impl Scree {
         self.control.export_volume(name, host, access).await
     }
 
-    /// From now on nobody hears of this host, and it hears nothing.
+    /// From now on the host neither reports nor follows.
     pub fn cut_off(&self) {
         self.follow.abort();
     }
 
-    /// It hears, and is heard, once more.
+    /// The host reports and follows again.
     pub fn connect(&mut self) {
         self.follow = tokio::spawn({
             let agent = self.agent.clone();
@@ -379,7 +379,7 @@ impl Scree {
         open.into_iter().find(|open| open.volume() == volume)
     }
 
-    /// Ends at once, with nothing closed.
+    /// Ends at once, without closing volumes.
     pub async fn kill(self) {
         self.follow.abort();
         let _ = self.stop.send(());
@@ -389,8 +389,8 @@ impl Scree {
         is_free(&self.folder).await;
     }
 
-    /// Shuts down, and waits until the last that looks at a unit has let go of
-    /// the folder. Returns how many volumes were not closed.
+    /// Shuts down, and waits until the last look at a unit has released the folder. Returns how
+    /// many volumes were not closed.
     pub async fn end(self) -> usize {
         self.follow.abort();
         self.control.set_open(false);
@@ -406,7 +406,7 @@ impl Scree {
     }
 }
 
-/// Waits until nobody serves `folder` any more.
+/// Waits until no process serves `folder` any more.
 pub async fn is_free(folder: &Path) {
     for name in ["lock", "agent.lock"] {
         let Ok(file) = std::fs::File::open(folder.join(name)) else {
@@ -422,8 +422,7 @@ pub async fn is_free(folder: &Path) {
     }
 }
 
-/// What `look` finds, which is asked again and again; `what` it is, for whoever
-/// reads that it never came.
+/// Calls `look` until it finds something; `what` names it in the failure.
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let found = host::timeout(COMES_WITHIN, async {
         loop {
@@ -446,7 +445,7 @@ pub fn small(name: &str) -> VolumeRequest {
     }
 }
 
-/// Waits for what blocks, beside the runtime.
+/// Runs what blocks on a thread of its own.
 pub async fn aside<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(wait).await.expect("no panic")
 }

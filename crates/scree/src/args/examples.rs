@@ -23,8 +23,8 @@ Examples:
 
 pub const RELAY: &str = "\
 Examples:
-  scree relay --listen unix:/run/r.sock --to nbd://10.0.0.2/disk --policy filters.toml
-  scree relay --listen tcp:127.0.0.1 --to nbd://10.0.0.2/disk --active --journal /ssd/relay";
+  scree relay --listen unix:/run/r.sock --to nbd://10.0.0.2:10809/disk --policy filters.toml
+  scree relay --listen tcp:127.0.0.1 --to nbd://10.0.0.2:10809/disk --active --journal /ssd/relay";
 
 pub const FILTER_SERVER: &str = "\
 Examples:
@@ -125,7 +125,7 @@ Examples:
 pub const HOST: &str = "\
 Examples:
   scree host add h1
-  scree host join https://c1.example.com:8443 --token TOKEN --authority sha256:0a1b --dir /srv/h1";
+  scree host join https://c1:8443 --token TOKEN --authority sha256:0a1b --dir /srv/h1";
 
 pub const TOP: &str = "\
 Examples:

@@ -64,15 +64,34 @@ pub use volume::VolumeCommand;
 )]
 pub struct Arguments {
     /// Data directory of `scree up`, a controller, an agent or a unit daemon.
-    #[arg(long = "dir", value_name = "D", env = "SCREE_DIR", global = true)]
+    #[arg(
+        long = "dir",
+        value_name = "D",
+        env = "SCREE_DIR",
+        hide_env = true,
+        global = true
+    )]
     pub folder: Option<PathBuf>,
 
-    /// Controller to use, as `scree login` named it. [default: the last login]
-    #[arg(long, value_name = "NAME", env = "SCREE_PROFILE", global = true)]
+    /// Controller to use, as `scree login` named it; by default the last login.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "SCREE_PROFILE",
+        hide_env = true,
+        global = true
+    )]
     pub profile: Option<String>,
 
-    /// Output format; with json, errors are JSON on standard error.
-    #[arg(short, long, value_enum, default_value_t, global = true)]
+    /// Output format: table, json or yaml.
+    #[arg(
+        short,
+        long,
+        value_enum,
+        hide_possible_values = true,
+        default_value_t,
+        global = true
+    )]
     pub output: Format,
 
     #[command(subcommand)]

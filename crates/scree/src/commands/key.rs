@@ -7,7 +7,7 @@ use crate::args::KeyCommand;
 use crate::output::{Table, print};
 use crate::progress::Progress;
 
-/// How long `rotate --wait` waits.
+/// The longest wait of `rotate --wait`.
 const WAIT_SECONDS: u64 = 300;
 
 impl Session {
@@ -22,7 +22,7 @@ impl Session {
                 self.print_key(&self.client.get(&path).await?)
             }
             KeyCommand::Add { name, host, .. } => {
-                let progress = Progress::start(format!("founding {name}"));
+                let progress = Progress::start(format!("creating {name}"));
                 let key: Key = self.client.post("/v1/keys", &AddKey { name, host }).await?;
                 drop(progress);
                 self.print_key(&key)

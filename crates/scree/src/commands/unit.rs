@@ -1,4 +1,4 @@
-//! `scree unit`, but for the daemon itself.
+//! `scree unit`, except for the daemon itself.
 
 use api::types::{
     AddUnit, DrainUnits, RemoveUnit, RepairJob, Scrub, SetZone, Unit, UnitMoved, UnitZone,
@@ -14,10 +14,10 @@ impl Session {
     pub(super) async fn unit(&self, command: Option<UnitCommand>) -> Result<(), Failure> {
         match command {
             None | Some(UnitCommand::Join { .. } | UnitCommand::Restore(_)) => Err(Failure::new(
-                "what is done on a daemon's own machine is not asked for as a user",
+                "this verb works on the machine of the daemon and uses no profile",
             )),
             Some(UnitCommand::Create { name, zone, .. }) => {
-                // Else the party would be there, and its token shown, before it is refused.
+                // Checked first: otherwise the daemon would be registered before the refusal.
                 if let Some(zone) = &zone {
                     control::parse::zone(zone).map_err(|error| Failure::new(error.to_string()))?;
                 }
@@ -119,7 +119,7 @@ impl Session {
         let wanted: UnitsWanted = self.client.post(path, what).await?;
         Ok(print(self.format, &wanted, |wanted| {
             format!(
-                "begun in {} copysets; `scree unit tasks` shows how far it is\n",
+                "started in {} copysets; `scree unit tasks` shows the progress\n",
                 wanted.copysets
             )
         })?)
@@ -179,7 +179,7 @@ fn list_tasks(tasks: &[RepairJob]) -> String {
         }
         if task.rotten > 0 {
             problems += &format!(
-                "copyset {}: {} slots have rotted\n",
+                "copyset {}: {} slots are damaged\n",
                 task.copyset, task.rotten
             );
         }
@@ -188,10 +188,10 @@ fn list_tasks(tasks: &[RepairJob]) -> String {
 }
 
 fn list(units: &[Unit]) -> String {
-    // Most clusters have none.
+    // Most clusters have no daemons.
     let has_daemons = units.iter().any(|unit| unit.daemon.is_some());
     let daemon = has_daemons.then_some("DAEMON");
-    // As are those without zones.
+    // Most clusters have no zones.
     let has_zones = units.iter().any(|unit| unit.zone.is_some());
     let mut head = vec!["ID", "STATE", "SEGMENTS", "USED", "FREE"];
     head.extend(has_zones.then_some("ZONE"));
@@ -220,7 +220,7 @@ fn list(units: &[Unit]) -> String {
     text
 }
 
-/// One unit, field by field, and what was found out of its place.
+/// The fields of a unit and the properties of its backend.
 fn show(unit: &Unit) -> String {
     let mut table = Table::new(&["FIELD", "VALUE"]);
     for (field, value) in [
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn daemons_are_shown_where_there_are_some() {
+    fn the_column_of_daemons_is_shown_if_there_are_daemons() {
         let columns = |units: &[Unit]| -> Vec<Vec<String>> {
             let text = list(units);
             let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();

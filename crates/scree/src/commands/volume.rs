@@ -13,12 +13,11 @@ use crate::moment::Moment;
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
 
-/// How long a clone waits for its snapshot, and a delete for its end, in
-/// seconds.
+/// The longest wait of a clone for its snapshot, and of a delete for its end, in seconds.
 const WAIT_SECONDS: u64 = 300;
 
-/// The state of a volume that is no more; the server has no such state.
-const GONE: &str = "deleted";
+/// The state of a deleted volume; the server has no such state.
+const DELETED: &str = "deleted";
 
 impl Session {
     pub(super) async fn volume(&self, command: VolumeCommand) -> Result<(), Failure> {
@@ -95,7 +94,7 @@ impl Session {
             } => {
                 let path = format!("/v1/volumes/{}", segment(&name)?);
                 let now: Volume = self.client.get(&path).await?;
-                // What is not said stays as it is.
+                // Sizes that were not given stay.
                 let sizes = SetSizes {
                     journal_size: journal_size.map_or(now.journal_size, |setting| setting.0),
                     cache_max: cache_max.map_or(now.cache_max, |setting| setting.0),
@@ -177,17 +176,17 @@ impl Session {
             match self.client.get::<Volume>(&path).await {
                 Ok(left) => volume = left,
                 Err(ClientError::Refused(problem)) if problem.code == "not-found" => {
-                    volume.state = GONE.to_owned();
+                    volume.state = DELETED.to_owned();
                 }
                 Err(error) => return Err(error.into()),
             }
         }
         drop(progress);
-        let is_gone = volume.state == GONE;
+        let is_gone = volume.state == DELETED;
         print(self.format, &volume, |volume| {
             let state = match (self.is_dry_run, is_gone) {
                 (true, _) => "one that can be deleted",
-                (_, true) => GONE,
+                (_, true) => DELETED,
                 _ => "being deleted",
             };
             format!("volume {} ({}) is {state}\n", volume.name, volume.id)

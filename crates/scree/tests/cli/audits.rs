@@ -208,7 +208,7 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
     let said = host.run(&["privacy", "audit", "open", "--units", "u1"]);
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(
-        said.error.contains("its blocks alone are judged"),
+        said.error.contains("only its blocks are audited"),
         "{}",
         said.error
     );
@@ -271,7 +271,7 @@ fn what_an_audit_finds_of_files_of_a_sealed_volume_opens_with_its_key_only() {
     let said = host.run(&elsewhere);
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(
-        said.error.contains("sealed with the volume's key"),
+        said.error.contains("encrypted with the volume's key"),
         "{}",
         said.error
     );

@@ -187,7 +187,11 @@ fn what_does_not_fit_together_is_not_told() {
     rig.answers(SHOWN, &odd);
     let said = rig.said();
     assert_eq!(said.code, 0, "{}", said.error);
-    assert!(said.error.contains("nothing is told"), "{}", said.error);
+    assert!(
+        said.error.contains("the result is not shown"),
+        "{}",
+        said.error
+    );
     for told in ["READABLE", "Files:"] {
         assert!(!said.out.contains(told), "{}", said.out);
     }
@@ -213,7 +217,7 @@ fn audits_are_listed_called_off_and_forgotten() {
         [ID, "running", "bob", "h1", "4K", "8K", since, "-"]
     );
     assert_eq!(lines.len(), 3);
-    for (state, word) in [("running", "was canceled"), ("done", "is forgotten")] {
+    for (state, word) in [("running", "was canceled"), ("done", "is deleted")] {
         let rig = Rig::asked(&["privacy", "audits", "disk", "--delete", ID]);
         rig.answers(DELETED, &audit(state));
         let said = rig.said();

@@ -542,7 +542,7 @@ fn a_signal_ends_it_and_all_that_it_has_started() {
     let mut said = String::new();
     let mut error = started.stderr.take().expect("piped");
     std::io::Read::read_to_string(&mut error, &mut said).expect("read");
-    assert!(said.contains("ended before its end"), "{said}");
+    assert!(said.contains("stopped before its end"), "{said}");
     assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 0);
     assert!(!is_any_process_of(&scratch));
 }
