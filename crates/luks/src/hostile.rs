@@ -236,7 +236,7 @@ fn a_header_with_an_unsupported_property_is_refused() {
         (digest, "type", json!("none"), "its type is \"none\""),
         (digest, "hash", json!("crc32"), "its hash is \"crc32\""),
         // Digests.
-        (digest, "segments", json!([]), "no digest tells its key"),
+        (digest, "segments", json!([]), "it has no digest"),
         (
             digest,
             "segments",
