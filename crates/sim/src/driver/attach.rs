@@ -318,7 +318,7 @@ impl Run {
         let disk = &self.machine.simulation.disk;
         disk.heal(&self.machine.host());
         for unit in 0..self.machine.units.len() {
-            if !self.machine.gone.contains(&unit) {
+            if !self.machine.removed.contains(&unit) {
                 let disk = self.machine.unit_disk(unit);
                 disk.heal(&self.machine.unit_path(unit));
             }

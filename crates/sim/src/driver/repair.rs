@@ -93,8 +93,8 @@ impl Run {
         self.repair_one(copyset, depth, left, true).map(|_| ())
     }
 
-    /// Passes over a copyset until one finds nothing to bring; `None` if it was killed
-    /// or the power failed.
+    /// Repairs a copyset until a pass finds nothing to restore; `None` if the repairer was
+    /// killed or the power failed.
     fn repair_one(
         &mut self,
         copyset: CopysetId,
@@ -214,7 +214,7 @@ impl Run {
             return Ok(());
         }
         let there: Vec<usize> = (0..self.machine.units.len())
-            .filter(|unit| !self.machine.gone.contains(unit))
+            .filter(|unit| !self.machine.removed.contains(unit))
             .collect();
         let unit = there[self.random.index(there.len())];
         let what = self.random.below(4);
@@ -253,7 +253,7 @@ impl Run {
         let mut by: Vec<(CopysetId, UnitId)> = Vec::new();
         for set in &its {
             let is_free = |other: &usize| {
-                !self.machine.gone.contains(other) && !set.members.contains(&unit_id(*other))
+                !self.machine.removed.contains(other) && !set.members.contains(&unit_id(*other))
             };
             let free: Vec<usize> = (0..self.machine.units.len()).filter(is_free).collect();
             let other = match free.is_empty() {
@@ -274,7 +274,7 @@ impl Run {
         if is_gone {
             let disk = self.machine.unit_disk(unit);
             disk.inject(&self.machine.unit_path(unit), Fault::Missing);
-            self.machine.gone.insert(unit);
+            self.machine.removed.insert(unit);
         }
         self.forget_drained();
         self.machine.set_tables();
@@ -295,7 +295,7 @@ impl Run {
             .collect();
         let drained = self.ever_used.iter().filter(|unit| !is_used(unit));
         let drained: BTreeSet<usize> = drained.copied().collect();
-        self.machine.gone.extend(drained);
+        self.machine.removed.extend(drained);
     }
 
     /// The process is killed, and one unit is put back to what it held earlier.

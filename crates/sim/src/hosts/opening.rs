@@ -23,7 +23,10 @@ impl Run {
         let sent = host.clock();
         let (catalog, salt) = (&host.machine.catalog.memory, host.machine.salt());
         let journals = self.is_shared.then_some(FOLDER);
-        let Some(lease) = self.desk.acquire(index, catalog, VOLUME, salt, journals) else {
+        let Some(lease) = self
+            .registry
+            .acquire(index, catalog, VOLUME, salt, journals)
+        else {
             return Ok(());
         };
         trace!(self, "host {index} takes lease {}", lease.epoch);
@@ -41,7 +44,7 @@ impl Run {
                 let keys = lease.keys.iter();
                 keys.for_each(|key| network.capability_cache().reads(key.lineage));
             }
-            let taken_over = self.desk.others_since(self.hosts[index].opened, index);
+            let taken_over = self.registry.others_since(self.hosts[index].opened, index);
             self.hosts[index].taken = Some(Taken {
                 lease,
                 sent,
@@ -96,7 +99,7 @@ impl Run {
             }
             Err(error) => return Err(format!("host {index} cannot open: {error}")),
         };
-        if epoch != self.desk.epoch() {
+        if epoch != self.registry.epoch() {
             return Err(format!("host {index} opened under a lease that is over"));
         }
         if let Some(shared) = &shared

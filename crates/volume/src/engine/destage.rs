@@ -448,7 +448,7 @@ impl DestageError {
         matches!(self, Self::Catalog(CatalogError::MembersChanged { .. }))
     }
 
-    /// Whether a retry may succeed although nobody makes room or repairs anything:
+    /// Whether a retry may succeed without an operator who makes room or repairs anything:
     /// unavailable units or controllers may return, and this host will learn of
     /// changed members.
     fn is_transient(&self) -> bool {

@@ -84,6 +84,26 @@ mod tests {
 
     use super::*;
 
+    /// An entry of format 1.
+    const FIXTURE: [u8; 16] = [
+        0x34, 0x12, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x07, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00,
+        0x00,
+    ];
+
+    #[test]
+    fn a_page_has_format_1() {
+        let mut page = Page::default();
+        let entry = Entry {
+            location: Location::from_bits(0x1234),
+            sequence: Sequence::new(1, 7).expect("small"),
+        };
+        page.set(2, Some(entry));
+        assert_eq!(page.bytes()[32..48], FIXTURE);
+        let others = page.bytes().iter().enumerate();
+        let mut others = others.filter(|(at, _)| !(32..48).contains(at));
+        assert!(others.all(|(_, byte)| *byte == 0));
+    }
+
     #[test]
     fn entries_are_kept_apart() {
         let segment = SegmentId::new(CopysetId::new(3).expect("12 bits"), 9).expect("36 bits");

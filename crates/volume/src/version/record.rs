@@ -65,6 +65,16 @@ impl Record {
     /// Encodes and seals the record.
     #[must_use]
     pub fn seal(&self, sealer: &Sealer, sequence: Sequence) -> Vec<u8> {
+        let mut plain = self.encode();
+        let tag = sealer.seal(Address::VERSION, sequence, &mut plain);
+        let mut sealed = Vec::with_capacity(24 + plain.len());
+        sealed.put_u64(sequence.bits());
+        sealed.put_bytes(&tag);
+        sealed.put_bytes(&plain);
+        sealed
+    }
+
+    fn encode(&self) -> Vec<u8> {
         let mut plain = Vec::new();
         plain.put_u32(FORMAT);
         plain.put_u32(u32::try_from(self.block_size.bytes()).expect("at most 64 KiB"));
@@ -81,12 +91,7 @@ impl Record {
         for page in &self.tail {
             Entry::write(Some(*page), &mut plain);
         }
-        let tag = sealer.seal(Address::VERSION, sequence, &mut plain);
-        let mut sealed = Vec::with_capacity(24 + plain.len());
-        sealed.put_u64(sequence.bits());
-        sealed.put_bytes(&tag);
-        sealed.put_bytes(&plain);
-        sealed
+        plain
     }
 
     /// Opens a record and checks that it is version `key`.
@@ -148,6 +153,41 @@ mod tests {
 
     use super::*;
     use crate::fixture::keyring;
+
+    /// The unsealed bytes of a record of format 1.
+    const FIXTURE: [u8; 104] = [
+        0x01, 0x00, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x63, 0x00, 0x00, 0x00, 0x00,
+        0x01, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x09, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00,
+    ];
+
+    #[test]
+    fn a_record_has_format_1_and_a_newer_one_is_refused_by_its_number() {
+        let entry = |bits| Entry {
+            location: Location::from_bits(bits),
+            sequence: Sequence::new(1, bits).expect("small"),
+        };
+        let record = Record {
+            key: VersionKey {
+                volume: VolumeId::from_u128(3),
+                number: 4,
+            },
+            block_size: BlockSize::DEFAULT,
+            size_bytes: 1 << 40,
+            last_sequence: Sequence::new(1, 99).expect("small"),
+            root: Root::new(vec![None, Some(entry(8))]),
+            tail: vec![entry(9)],
+        };
+        assert_eq!(record.encode(), FIXTURE);
+        assert_eq!(Record::parse(&FIXTURE), Ok(record));
+        let mut newer = FIXTURE;
+        newer[0] = 2;
+        assert_eq!(Record::parse(&newer), Err(BadRecord::Format(2)));
+    }
 
     #[test]
     fn a_record_is_read_back_and_every_flipped_byte_is_found() {

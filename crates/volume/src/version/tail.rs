@@ -133,6 +133,29 @@ mod tests {
         }
     }
 
+    /// A tail page of format 1: blocks 5 to 7 are zeroed, block 9 is written.
+    const FIXTURE: [u8; 56] = [
+        0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x03, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x34, 0x12, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x07, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00,
+    ];
+
+    #[test]
+    fn a_tail_page_has_format_1() {
+        let mut overlay = Overlay::default();
+        overlay.zero(5..8);
+        let entry = Entry {
+            location: Location::from_bits(0x1234),
+            sequence: Sequence::new(1, 7).expect("small"),
+        };
+        overlay.insert(9, entry);
+        let pages = encode_tail(&overlay, BlockSize::DEFAULT);
+        assert_eq!(pages.len(), 1);
+        assert_eq!(pages[0][..FIXTURE.len()], FIXTURE);
+        assert!(pages[0][FIXTURE.len()..].iter().all(|byte| *byte == 0));
+    }
+
     #[test]
     fn arbitrary_bytes_are_refused_or_read_without_a_panic() {
         let mut overlay = Overlay::default();

@@ -219,6 +219,28 @@ mod tests {
         SegmentId::new(CopysetId::new(3).expect("12 bits"), serial).expect("36 bits")
     }
 
+    /// A slot of masks of format 1, up to where its zeroes begin.
+    const FIXTURE: [u8; 35] = [
+        0x73, 0x63, 0x72, 0x65, 0x65, 0x6d, 0x73, 0x6b, 0x01, 0x00, 0x04, 0x01, 0x03, 0x00, 0x00,
+        0x00, 0x01, 0x00, 0x00, 0x00, 0x30, 0x00, 0x00, 0x00, 0x51, 0x6e, 0xf8, 0xb3, 0x00, 0x00,
+        0x00, 0x00, 0x0f, 0x05, 0x00,
+    ];
+
+    #[test]
+    fn masks_have_format_1_and_newer_ones_are_refused_by_their_number() {
+        let erasure = Erasure::new(4, 2).expect("allowed");
+        let mut masks = Masks::whole(erasure, 3);
+        masks.set(1, 0b0101);
+        masks.set(2, 0);
+        let slot = masks.encode(segment(1), erasure, 1, 4096);
+        assert_eq!(slot[..FIXTURE.len()], FIXTURE);
+        let decode = |slot: &[u8]| Masks::decode(slot, segment(1), erasure, 1);
+        assert_eq!(decode(&slot), Ok(masks));
+        let mut newer = slot;
+        newer[8] = 2;
+        assert_eq!(decode(&newer), Err(BadMasks::Version(2)));
+    }
+
     #[test]
     fn masks_round_trip_and_every_flipped_bit_is_detected() {
         let erasure = Erasure::new(4, 2).expect("allowed");
