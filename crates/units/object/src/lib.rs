@@ -49,8 +49,6 @@ mod read;
 mod release;
 mod write;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 pub use marker::{Conditional, Marker};
 pub use object::ObjectUnit;
 pub use place::{ANSWER_WITHIN, Place, PlaceError, is_object_url};
@@ -62,7 +60,3 @@ pub const SEGMENT_DATA_BYTES: u64 = 8 << 20;
 /// What is known of segments takes so much memory at most, in bytes: of some
 /// 40,000 full ones, which are 300 GiB.
 pub const HEADS_BYTES_MAX: usize = 32 << 20;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

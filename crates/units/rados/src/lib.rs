@@ -49,14 +49,8 @@ mod tests;
 mod unit_of_pool;
 mod write;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 pub use place::{Place, PlaceError, is_rados_url};
 pub use unit_of_pool::RadosUnit;
 
 /// Data in one segment at most, in bytes, unless said otherwise: as on a folder.
 pub const SEGMENT_DATA_BYTES: u64 = 8 << 20;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

@@ -1,5 +1,5 @@
-//! Passing a connection on to the daemon that it is for: bytes both ways, read
-//! by nobody (HVSTO §III: work out the destination, transfer, process).
+//! Relays a connection to the daemon that it is for: bytes both ways, which this daemon cannot
+//! read (HVSTO §III: work out the destination, transfer, process).
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use unit_wire::PREFACE;
 use world::real::{Poller, Stream, Waker};
 use world::{Clock, Endpoint, Interest};
 
-/// The other daemon takes the connection within this.
+/// Time for connecting to the other daemon.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// Held for each direction, in bytes.
+/// Size of the buffer for each direction, in bytes.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// The poller's keys.
@@ -19,16 +19,16 @@ const WAKER: u64 = 0;
 const NEAR: u64 = 1;
 const FAR: u64 = 2;
 
-/// One direction.
-struct Way {
+/// One direction of a relayed connection.
+struct Direction {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-    /// Nothing more will come.
+    /// Whether the sender has closed its side.
     has_ended: bool,
 }
 
-impl Way {
+impl Direction {
     fn new(first: &[u8]) -> Self {
         let mut bytes = vec![0; BUFFER_BYTES.max(first.len())];
         bytes[..first.len()].copy_from_slice(first);
@@ -44,7 +44,7 @@ impl Way {
         self.start == self.end
     }
 
-    /// Moves what can be moved; whether anything was.
+    /// Moves bytes without waiting. Returns whether it moved any.
     fn carry(&mut self, from: &mut Stream, to: &mut Stream) -> io::Result<bool> {
         let mut has_moved = false;
         loop {
@@ -72,26 +72,41 @@ impl Way {
     }
 }
 
-/// Connects to `there`, says there that this is passed on, and moves bytes until
-/// either side has left, or none were moved for `idle`. `first` is what `near` has sent so far.
+/// What a relay needs.
+pub(crate) struct Relay<'a> {
+    /// The connection of the host.
+    pub near: Stream,
+    /// The bytes that the host has sent so far.
+    pub received: &'a [u8],
+    /// The daemon that the connection is for.
+    pub there: &'a Endpoint,
+    pub clock: &'a dyn Clock,
+    /// Time without a byte moved after which the relay ends.
+    pub idle: Duration,
+    /// Wakes the relay when the server closes.
+    pub waker: &'a Waker,
+}
+
+/// Connects to the other daemon, sends it the preface of a relayed connection, and moves bytes
+/// until either side has closed or the relay was idle for too long.
 ///
 /// # Errors
-/// Why there is no connection, or none any more.
-pub(crate) fn pass_on(
-    mut near: Stream,
-    first: &[u8],
-    there: &Endpoint,
-    clock: &dyn Clock,
-    idle: Duration,
-    waker: &Waker,
-    is_closing: impl Fn() -> bool,
-) -> io::Result<()> {
+/// Why the connection could not be made, or has ended.
+pub(crate) fn relay(relay: Relay<'_>, is_closing: impl Fn() -> bool) -> io::Result<()> {
+    let Relay {
+        mut near,
+        received,
+        there,
+        clock,
+        idle,
+        waker,
+    } = relay;
     let poller = Poller::new()?;
     poller.add(waker, WAKER, Interest::READABLE)?;
     let mut far = connect(there, clock, &poller, &is_closing)?;
     poller.add(&near, NEAR, Interest::READABLE)?;
-    let mut forth = Way::new(&[PREFACE, first].concat());
-    let mut back = Way::new(&[]);
+    let mut forth = Direction::new(&[PREFACE, received].concat());
+    let mut back = Direction::new(&[]);
     let mut ready = Vec::new();
     let mut moved = clock.monotonic();
     loop {
@@ -105,12 +120,12 @@ pub(crate) fn pass_on(
         } else if now >= moved + idle {
             return Err(ErrorKind::TimedOut.into());
         }
-        // TLS says goodbye both ways: when one side has left, so has the other.
+        // TLS closes both ways: when one side has closed, so has the other.
         let is_over = (forth.has_ended && forth.is_empty()) || (back.has_ended && back.is_empty());
         if is_over || is_closing() {
             return Ok(());
         }
-        let interest = |incoming: &Way, outgoing: &Way| Interest {
+        let interest = |incoming: &Direction, outgoing: &Direction| Interest {
             readable: incoming.is_empty() && !incoming.has_ended,
             writable: !outgoing.is_empty(),
         };
@@ -119,7 +134,7 @@ pub(crate) fn pass_on(
         poller.wait(Some((moved + idle).saturating_sub(now)), &mut ready)?;
         waker.clear();
         let is_gone = |key| ready.iter().any(|ready| ready.key == key && ready.hung_up);
-        // What is left to read of it is read first.
+        // A side that hung up is still read to its end first.
         if (is_gone(NEAR) && !forth.is_empty()) || (is_gone(FAR) && !back.is_empty()) {
             return Ok(());
         }

@@ -38,8 +38,8 @@ fn lease_of(epoch: u32, serials: Range<u64>) -> Scope {
     lease(epoch, &[serials])
 }
 
-fn shown(scopes: impl IntoIterator<Item = Scope>) -> Shown {
-    let mut shown = Shown::default();
+fn shown(scopes: impl IntoIterator<Item = Scope>) -> Rights {
+    let mut shown = Rights::default();
     for scope in scopes {
         shown
             .take(until(ENDS, scope), UNIT, Millis(0))
@@ -49,7 +49,7 @@ fn shown(scopes: impl IntoIterator<Item = Scope>) -> Shown {
 }
 
 /// Which of putting, reading, freeing, deleting and listing are allowed.
-fn allowed(shown: &Shown, segment: SegmentId, lineage_tag: LineageTag) -> [bool; 5] {
+fn allowed(shown: &Rights, segment: SegmentId, lineage_tag: LineageTag) -> [bool; 5] {
     let serial = segment.serial();
     [
         Action::Put(segment),
@@ -64,7 +64,7 @@ fn allowed(shown: &Shown, segment: SegmentId, lineage_tag: LineageTag) -> [bool;
 /// No daemon took note of the first lease of a volume.
 #[test]
 fn a_lease_is_one_before_it_has_reserved_anything() {
-    let mut shown = Shown::default();
+    let mut shown = Rights::default();
     assert!(shown.leases(Millis(0)).is_empty());
     let lease = Scope::Lease {
         lineage_tag: OWN,
@@ -82,7 +82,7 @@ fn a_lease_is_one_before_it_has_reserved_anything() {
 /// Its next lease refused what a host was to free of the one before.
 #[test]
 fn what_may_be_freed_or_read_anyway_does_not_hang_on_a_lease() {
-    let mut shown = Shown::default();
+    let mut shown = Rights::default();
     let (own, now) = (segment(3, 5), Millis(0));
     let lease = Scope::Lease {
         lineage_tag: OWN,
@@ -93,7 +93,7 @@ fn what_may_be_freed_or_read_anyway_does_not_hang_on_a_lease() {
     shown
         .take(until(ENDS, lease), UNIT, now)
         .expect("there is room");
-    let is_leased = |shown: &Shown, action: Action| {
+    let is_leased = |shown: &Rights, action: Action| {
         matches!(shown.right(&action, now), Ok(Right::Lease { .. }))
     };
     assert!(is_leased(&shown, Action::Free(own, OWN)));
@@ -281,7 +281,7 @@ fn it_ends_when_it_says_by_clocks_that_differ() {
 
 #[test]
 fn a_connection_shows_so_much_and_no_more_until_some_of_it_has_ended() {
-    let mut shown = Shown::default();
+    let mut shown = Rights::default();
     let mut show = |first: u64, ends, now| {
         let lineage_tags = (first..first + 1000).map(LineageTag).collect();
         shown

@@ -1,4 +1,7 @@
-//! What a controller has said, as far as a daemon heeds it.
+//! The configuration that a controller sends to a daemon, and whether to apply it.
+//!
+//! A daemon ignores a controller of another cluster or with a stale database. It keeps its
+//! last configuration and logs a warning.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,53 +17,56 @@ use world::{Endpoint, Millis};
 
 use crate::{KeeperConfig, WhereUnitsAre};
 
-/// Why an answer is not heeded.
+/// Why a daemon rejects the configuration of a controller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotHeeded {
-    /// It is another cluster's.
+pub enum ConfigRejected {
+    /// The controller belongs to another cluster.
     #[error("a controller of {found} has answered, and the unit belongs to {kept}")]
     Cluster {
-        /// Whose it is.
+        /// The cluster of the controller.
         found: ClusterId,
-        /// To which the unit belongs.
+        /// The cluster of the unit.
         kept: ClusterId,
     },
-    /// It is for another unit: its party was made anew, or this is another one's
-    /// folder.
+    /// The configuration is for another unit: the party was created again, or the folder
+    /// belongs to another daemon.
     #[error("the controller takes this daemon for that of {found}, and it keeps {kept}")]
     Unit {
-        /// For which it is.
+        /// The unit of the configuration.
         found: UnitId,
-        /// Which it keeps.
+        /// The unit of this daemon.
         kept: UnitId,
     },
-    /// It is from a database that was replaced since.
+    /// The controller serves a database that has been replaced.
     #[error("the answer is from a database that was replaced since, at {place:?}")]
     Replaced {
-        /// Where that is served.
+        /// Where the database is served.
         place: String,
     },
-    /// It is from another copy of the database.
+    /// The controller serves another copy of the database.
     #[error(
         "the answer is from another copy of the database, at {place:?}: stop one of the two, or, \
          if the other is gone for good, start one controller once with `--restored-database`"
     )]
     Copy {
-        /// Where that is served.
+        /// Where the database is served.
         place: String,
     },
 }
 
-/// Whether a daemon that has heeded `kept` heeds `answer`.
-pub(super) fn check(kept: &UnitCluster, answer: &UnitCluster) -> Result<(), NotHeeded> {
+/// Checks whether a daemon with the configuration `kept` applies `answer`.
+///
+/// # Errors
+/// [`ConfigRejected`].
+pub(super) fn check(kept: &UnitCluster, answer: &UnitCluster) -> Result<(), ConfigRejected> {
     if answer.id != kept.id {
-        return Err(NotHeeded::Cluster {
+        return Err(ConfigRejected::Cluster {
             found: answer.id,
             kept: kept.id,
         });
     }
     if answer.unit != kept.unit {
-        return Err(NotHeeded::Unit {
+        return Err(ConfigRejected::Unit {
             found: answer.unit,
             kept: kept.unit,
         });
@@ -68,17 +74,17 @@ pub(super) fn check(kept: &UnitCluster, answer: &UnitCluster) -> Result<(), NotH
     let (owner, known) = (&answer.owner, &kept.owner);
     if owner.generation < known.generation {
         let place = owner.place.clone();
-        return Err(NotHeeded::Replaced { place });
+        return Err(ConfigRejected::Replaced { place });
     }
     let is_later = owner.generation > known.generation;
     if !is_later && owner.database != known.database && !answer.takes_over {
         let place = owner.place.clone();
-        return Err(NotHeeded::Copy { place });
+        return Err(ConfigRejected::Copy { place });
     }
     Ok(())
 }
 
-/// As it is kept for later: what was true at that moment only is left out.
+/// The configuration as it is stored, without what is true only now.
 pub(super) fn lasting(answer: &UnitCluster) -> UnitCluster {
     UnitCluster {
         takes_over: false,
@@ -87,7 +93,7 @@ pub(super) fn lasting(answer: &UnitCluster) -> UnitCluster {
     }
 }
 
-/// As whom the folder is used.
+/// The owner to claim the folder for.
 pub(super) fn owner(cluster: &UnitCluster) -> Owner {
     Owner {
         database: cluster.owner.database,
@@ -96,7 +102,7 @@ pub(super) fn owner(cluster: &UnitCluster) -> Owner {
     }
 }
 
-/// What the keeper has to know of it.
+/// The part of the configuration that the keeper needs.
 pub(super) fn keeper_config(cluster: &UnitCluster) -> KeeperConfig {
     KeeperConfig {
         cluster: cluster.id,
@@ -198,13 +204,13 @@ mod tests {
             check(&kept, &answer)
         };
         let cluster = with(|answer| answer.id = ClusterId::from_u128(2));
-        assert!(matches!(cluster, Err(NotHeeded::Cluster { .. })));
+        assert!(matches!(cluster, Err(ConfigRejected::Cluster { .. })));
         let unit = with(|answer| answer.unit = UnitId::from_u128(2));
-        assert!(matches!(unit, Err(NotHeeded::Unit { .. })));
+        assert!(matches!(unit, Err(ConfigRejected::Unit { .. })));
         let older = with(|answer| answer.owner.generation = 6);
-        assert!(matches!(older, Err(NotHeeded::Replaced { .. })));
+        assert!(matches!(older, Err(ConfigRejected::Replaced { .. })));
         let copy = with(|answer| answer.owner.database = DatabaseId::from_u128(2));
-        assert!(matches!(copy, Err(NotHeeded::Copy { .. })));
+        assert!(matches!(copy, Err(ConfigRejected::Copy { .. })));
         let taken_over = with(|answer| {
             answer.owner.database = DatabaseId::from_u128(2);
             answer.takes_over = true;

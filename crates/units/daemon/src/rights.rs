@@ -1,8 +1,7 @@
-//! What a host may do on a unit, by the capabilities that it has shown on one
-//! connection.
+//! What a host may do on a unit, by the capabilities that it has presented on one connection.
 //!
-//! A capability was verified before it comes here; here it is looked up by what
-//! is asked for, in a time that does not depend on how many there are.
+//! Capabilities are verified before they come here. A lookup takes the same time however many
+//! there are.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -11,63 +10,63 @@ use auth::{Capability, Fence, Scope};
 use base::{CopysetId, LineageTag, SegmentId, UnitId};
 use world::Millis;
 
-/// By how much clocks may differ, in milliseconds.
+/// Difference between clocks that is tolerated, in milliseconds.
 const SLACK_MS: i64 = 10_000;
 
-/// One connection shows no more than this, of all that capabilities name.
+/// Most items that the capabilities of one connection may name together.
 const ITEMS_MAX: usize = 1 << 18;
 
-/// The line of a segment that cannot say to which it belongs: of nobody, but of the
-/// lease that its serial is reserved for, and of those that repair it.
+/// The lineage tag of a segment that cannot be read. Only the lease that reserved its serial
+/// and repairs of its copyset have rights on it.
 pub(crate) const UNREADABLE: LineageTag = LineageTag(u64::MAX);
 
-/// What a host wants to do.
+/// A request of a host, for checking rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Put into a segment, or sync it.
     Put(SegmentId),
-    /// Read slots of a segment of a line, or ask how many there are.
+    /// Read slots of a segment, or its numbers.
     Read(SegmentId, LineageTag),
-    /// Free slots of a segment of a line.
+    /// Free slots of a segment.
     Free(SegmentId, LineageTag),
-    /// Put another segment of a line in the place of one.
+    /// Replace a segment.
     Replace(SegmentId, LineageTag),
-    /// Delete a segment of a line, whatever is in it.
+    /// Delete a segment.
     Delete(SegmentId, LineageTag),
     /// List segments with these serials.
     List(Range<u64>),
 }
 
-/// By what right something is done.
+/// The right under which a request is carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
-    /// Under a lease, if that is still the newest of its volume.
+    /// A lease, if it is still the newest of its volume.
     Lease {
         /// The volume.
         fence: Fence,
         /// The lease.
         epoch: u32,
-        /// To which line what is put belongs.
+        /// The lineage that puts belong to.
         lineage_tag: LineageTag,
     },
-    /// By a *repair* of this copyset, if it counts on this connection.
+    /// A repair of this copyset, if it is active on this connection.
     Repair(CopysetId),
-    /// By another capability.
+    /// Another capability.
     Other,
 }
 
-/// Why something is not allowed.
+/// Why a request is not allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotAllowed {
-    /// No capability is good for it.
-    #[error("no capability that was shown allows it")]
+    /// No capability allows it.
+    #[error("no capability that the host has presented allows it")]
     Never,
-    /// One was.
-    #[error("the capability for it has ended")]
+    /// The capability that allowed it has expired.
+    #[error("the capability for it has expired")]
     Ended,
 }
 
-/// A lease that was shown.
+/// A presented lease.
 #[derive(Debug, Clone, Copy)]
 struct Lease {
     fence: Fence,
@@ -76,33 +75,33 @@ struct Lease {
     ends: Millis,
 }
 
-/// What was shown.
+/// The rights that a host has presented on one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Shown {
-    /// On which connection: a number that grows.
+pub(crate) struct Rights {
+    /// The number of the connection.
     connection: u64,
-    /// Of the database that all of it is from.
+    /// The generation of the database that signed the capabilities.
     generation: u32,
     /// Ranges of serials by where they begin: where they end, and under which
     /// lease. They do not overlap.
     serials: BTreeMap<u64, (u64, Lease)>,
     /// The leases, also those that have reserved nothing yet, and until when.
     leases: HashMap<(Fence, u32), Millis>,
-    /// Until when lines may be read.
+    /// Until when segments of lineages may be read.
     lineage_tags: HashMap<LineageTag, Millis>,
     /// Until when slots of segments may be freed.
     freeable: HashMap<SegmentId, Millis>,
     /// Until when copysets may be compared.
     repaired: HashMap<CopysetId, Millis>,
-    /// And until when what is theirs may be changed on this unit.
+    /// Until when their segments may be changed on this unit.
     filled: HashMap<CopysetId, Millis>,
     /// How many leases were given, as a controller said last, and until when that may be
     /// noted.
     counted: Option<(u64, Millis)>,
 }
 
-impl Shown {
-    /// Nothing yet, on connection `connection`.
+impl Rights {
+    /// No rights yet, on connection `connection`.
     pub fn on(connection: u64) -> Self {
         Self {
             connection,
@@ -110,17 +109,15 @@ impl Shown {
         }
     }
 
-    /// On which connection.
+    /// The number of the connection.
     pub fn connection(&self) -> u64 {
         self.connection
     }
 
-    /// Takes note of a capability, on `unit`. One that was shown before for the same
-    /// may have ended sooner.
+    /// Adds a capability on `unit`. It replaces an earlier one for the same.
     ///
     /// # Errors
-    /// Says so if this connection has shown as much as one may; what has ended
-    /// at `now` was forgotten first.
+    /// If the connection names too many items. Expired ones are dropped first.
     pub fn take(
         &mut self,
         capability: Capability,
@@ -345,7 +342,7 @@ impl Shown {
     }
 }
 
-impl Shown {
+impl Rights {
     /// Until when it may free what it is told to free, of what it may read.
     fn freed_until(&self, segment: &SegmentId, lineage_tag: &LineageTag) -> Option<&Millis> {
         let free = self.freeable.get(segment);
