@@ -1,6 +1,6 @@
 //! What an audit finds about the files of an encrypted volume leaves the host in a sealed report, which
 //! opens with the volume's key. Controllers and their database have counts and sums alone
-//! (docs/threat-model.md).
+//! (docs/explanation/threat-model.md).
 
 use api::types::{Audit, AuditFound, AuditListing, AuditSealed};
 use base::{AuditId, KeyId, Lineage, with_causes};

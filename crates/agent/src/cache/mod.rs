@@ -1,4 +1,4 @@
-//! The host's cache (docs/cache.md).
+//! The host's cache (docs/internals/cache.md).
 //!
 //! * [`Caching`]: opens its file, writes behind, and opens it again if it could not be opened
 //! * `preloads`: reads base images into it

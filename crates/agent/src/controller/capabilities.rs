@@ -1,5 +1,5 @@
 //! [`CapabilityCache`]: what this host may do on unit daemons. Controllers sign capabilities, and
-//! the host shows them to every daemon (docs/units.md, "Who may do what").
+//! the host shows them to every daemon (docs/internals/capabilities.md).
 //!
 //! ```text
 //!   a lease, a read, a free ──want──► controllers ──signed──► capability cache

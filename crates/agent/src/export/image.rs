@@ -1,5 +1,5 @@
 //! [`VolumeCache`]: an open volume's view of the host's cache, and which of its blocks belong to a
-//! base image (docs/cache.md, "Images").
+//! base image (docs/explanation/caching.md).
 
 use api::host::BaseImage;
 use base::Lineage;

@@ -1,5 +1,5 @@
 //! [`FilterFiles`]: the files that filters have in D, and when they are removed, so that the authors
-//! of policies cannot fill D by renaming filters (docs/chains.md, "An active relay in a chain" and
+//! of policies cannot fill D by renaming filters (docs/internals/journal-filter.md and
 //! "Traces").
 //!
 //! ```text

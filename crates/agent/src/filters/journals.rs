@@ -1,6 +1,6 @@
 //! [`FilterJournals`]: writes that journals among the filters of a volume have acknowledged and not
 //! carried out. They are looked for before a volume is served, and when it is closed
-//! (docs/chains.md, "An active relay in a chain").
+//! (docs/internals/journal-filter.md).
 //!
 //! ```text
 //!  D/chains/vol-…/FILTER.journal            the journal of a filter

@@ -1,4 +1,4 @@
-//! The filters that volumes are served through (docs/chains.md).
+//! The filters that volumes are served through (docs/internals/live-reconfiguration.md).
 //!
 //! * [`Filters`]: puts filters in place before a volume is served, and exchanges them while it is
 //! * `state`: which chain a volume is served through

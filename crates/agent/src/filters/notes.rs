@@ -1,6 +1,6 @@
 //! [`FilterNotes`]: the filters that a volume is served through, noted for the next process: a guest
-//! keeps the filters that it had, also if others were desired while no agent ran (docs/chains.md,
-//! "Exchange").
+//! keeps the filters that it had, also if others were desired while no agent ran
+//! (docs/internals/live-reconfiguration.md).
 //!
 //! ```text
 //!  D/chains/vol-…/served     {"attachment", "chain", "next"}

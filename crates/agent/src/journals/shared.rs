@@ -1,5 +1,5 @@
-//! [`SharedJournals`]: the folder of journals that this host shares with others (docs/service.md,
-//! "Journals on shared storage"), and its identity.
+//! [`SharedJournals`]: the folder of journals that this host shares with others
+//! (docs/internals/leases-and-fencing.md), and its identity.
 //!
 //! ```text
 //!   FOLDER/scree-journals      format, cluster, the folder's id

@@ -174,7 +174,7 @@ pub enum KeysFileError {
         mode: u32,
     },
     /// It cannot be parsed.
-    #[error("{path} is not as docs/keys.md describes it", path = path.display())]
+    #[error("{path} is not as docs/reference/key-providers.md describes it", path = path.display())]
     Toml {
         /// The file.
         path: PathBuf,

@@ -53,7 +53,7 @@ pub enum HostKeyError {
     File(#[from] KeysFileError),
     /// Nothing on this host says where it is.
     #[error(
-        "this host has not the wrapping key {name:?} ({id}); name it in {path}, as docs/keys.md \
+        "this host has not the wrapping key {name:?} ({id}); name it in {path}, as docs/reference/key-providers.md \
          says",
         path = path.display()
     )]
@@ -68,7 +68,7 @@ pub enum HostKeyError {
     /// A key that is to be created is not named.
     #[error(
         "{path} does not say where the wrapping key {name:?} is; add [keys.{name}] there, as \
-         docs/keys.md says, and ask again",
+         docs/reference/key-providers.md says, and ask again",
         path = path.display()
     )]
     Unnamed {

@@ -2,7 +2,7 @@
 //!
 //! A wrapping key is the tenant's. It lies in a key file, a passphrase, an age
 //! identity, a PKCS#11 token or a transit service; this module asks it, so that
-//! the rest of the agent need not know where it is (docs/keys.md).
+//! the rest of the agent need not know where it is (docs/reference/key-providers.md).
 //!
 //! The life of a wrapping key:
 //!

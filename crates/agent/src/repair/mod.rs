@@ -1,4 +1,4 @@
-//! [`Repair`]: repairs copysets, one at a time (docs/units.md, "Repair").
+//! [`Repair`]: repairs copysets, one at a time (docs/internals/repair.md).
 //!
 //! ```text
 //!  1. take    a copyset from the controllers, for a minute

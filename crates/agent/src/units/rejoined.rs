@@ -1,5 +1,5 @@
 //! [`RejoinedUnits`]: what has to be found out, and reported, about units that have rejoined
-//! (docs/units.md, "Coming back"). `reports` reports it.
+//! (docs/internals/rejoined-units.md). `reports` reports it.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,5 +1,5 @@
 //! Capabilities: what a host may do on unit daemons. A controller signs them, hosts show them
-//! (docs/units.md, "Who may do what").
+//! (docs/internals/capabilities.md).
 
 use base::{CopysetId, Lineage, VolumeId};
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ pub enum Want {
 /// not do it (any more).
 pub type Capabilities = Vec<Result<Vec<SignedBytes>, String>>;
 
-/// A capability and its signature, as docs/protocol.md draws them.
+/// A capability and its signature, as docs/internals/unit-protocol.md draws them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedBytes {
     /// How long it is valid from when it was signed, in milliseconds.

@@ -1,4 +1,5 @@
-//! What an agent asks of a controller, and reports to it (docs/service.md), in the name of the host
+//! What an agent asks of a controller, and reports to it (docs/internals/desired-state.md), in the
+//! name of the host
 //! that asks.
 //!
 //! There is one way: the RPC. Each [`Call`] is a type with a typed answer; [`ControllerCall`] and

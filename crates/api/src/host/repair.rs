@@ -1,4 +1,4 @@
-//! Repair of a copyset by a host (docs/units.md, "Repair").
+//! Repair of a copyset by a host (docs/internals/repair.md).
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! Floor 4: a unit daemon. It serves a folder unit to hosts, and lets each host do what a
-//! controller has signed for it and nothing else (docs/units.md, "Who may do what";
-//! docs/protocol.md).
+//! controller has signed for it and nothing else (docs/internals/capabilities.md;
+//! docs/internals/unit-protocol.md).
 //!
 //! * [`Keeper`]: the folder, and the state that all connections share.
 //! * [`Session`]: one connection as a state machine without I/O.

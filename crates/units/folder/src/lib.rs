@@ -1,7 +1,7 @@
 //! A unit that is a folder on a mounted file system: local, or Lustre, CephFS,
 //! GlusterFS, NFS.
 //!
-//! Each segment is a file; `docs/format.md` draws it. What a call costs, with
+//! Each segment is a file; `docs/internals/formats.md` draws it. What a call costs, with
 //! everything in the page cache:
 //!
 //! | call | system calls | about |

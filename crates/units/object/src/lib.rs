@@ -1,7 +1,7 @@
 //! Floor 4: object stores as storage units: S3 and what speaks its protocol,
 //! Google Cloud Storage, Azure Blob Storage.
 //!
-//! Each segment is an object; `docs/format.md` draws it. What a call costs, in
+//! Each segment is an object; `docs/internals/formats.md` draws it. What a call costs, in
 //! requests:
 //!
 //! | call | requests |

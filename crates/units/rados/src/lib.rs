@@ -1,6 +1,6 @@
 //! Floor 4: namespaces of a Ceph cluster's pools as storage units.
 //!
-//! Each segment is an object; `docs/format.md` draws it. What a call costs, in
+//! Each segment is an object; `docs/internals/formats.md` draws it. What a call costs, in
 //! operations of the cluster:
 //!
 //! | call | operations |
