@@ -53,8 +53,8 @@ pub enum HostKeyError {
     File(#[from] KeysFileError),
     /// Nothing on this host says where it is.
     #[error(
-        "this host has not the wrapping key {name:?} ({id}); name it in {path}, as docs/reference/key-providers.md \
-         says",
+        "this host has not the wrapping key {name:?} ({id}); name it in {path}, as \
+         docs/reference/key-providers.md says",
         path = path.display()
     )]
     Missing {

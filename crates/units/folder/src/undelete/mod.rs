@@ -1,5 +1,5 @@
 //! What was freed is kept for a while: the unit's side of the grace period that
-//! `docs/internals/undelete.md` promises, drawn in `docs/internals/undelete.md`.
+//! `docs/internals/undelete.md` promises and draws.
 //!
 //! ```text
 //!  1. mark    FREE into the table, durably, with tag and checksum left there
