@@ -7,7 +7,7 @@
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use api::host::{EventLines, TaskDone, TaskKind};
+use api::host::{EventLines, JobKind, JobOutput};
 use api::vm::VmAddress;
 use base::{AttachmentId, ChainId};
 use chain_policy::Policy;
@@ -225,7 +225,7 @@ impl Acting {
                     .to_owned(),
             });
         }
-        let question = TaskKind::ReadEvents {
+        let question = JobKind::ReadEvents {
             attachment: id,
             after,
             count_max,
@@ -234,7 +234,7 @@ impl Acting {
         let now = self.principal().by.at;
         let task = database.insert_question(row.host, &question, now).await?;
         match self.task_done_within(task, wait + ANSWERED_WITHIN).await? {
-            Some(Ok(TaskDone::Events(events))) => Ok(events),
+            Some(Ok(JobOutput::Events(events))) => Ok(events),
             Some(Ok(_)) => Err(ControlError::Internal {
                 reason: "the host has answered another question".to_owned(),
             }),

@@ -161,7 +161,7 @@ pub struct UnitsWanted {
 
 /// A copyset that is repaired, or waits for it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct RepairTask {
+pub struct RepairJob {
     /// Its number.
     pub copyset: u16,
     /// The units that may lack something.

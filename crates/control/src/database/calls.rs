@@ -1,115 +1,130 @@
 //! The calls of the engine's catalog, as hosts make them: each gets what it
 //! reaches ([`Reach`]), and the rest does not exist to it.
 
-use api::host::{CatalogCall, EncodedPlan, FREES_MAX, ROWS_MAX};
+use api::host::{Call, CatalogAnswer, CatalogCall, EncodedPlan, FREES_MAX, ROWS_MAX};
 use catalog::CatalogError;
-use serde::Serialize;
-use serde_json::Value;
 
 use super::{Database, DatabaseError, Reach};
 
-impl Database {
-    /// Answers a call that a host makes.
+/// The answer to a host's call, as JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer(Vec<u8>);
+
+impl Answer {
+    /// The answer to a call `C`.
     ///
-    /// # Errors
-    /// [`CatalogError`].
-    pub async fn answer(&self, reach: &Reach, call: CatalogCall) -> Result<Value, CatalogError> {
-        let host = reach.host;
-        match call {
-            CatalogCall::Acquire {
-                volume,
-                salt,
-                journals,
-            } => json(self.acquire(volume, salt, journals, host).await),
-            CatalogCall::NameJournal {
-                volume,
-                epoch,
-                folder,
-            } => json(self.name_journal(host, volume, epoch, folder).await),
-            CatalogCall::SetKey {
-                volume,
-                lineage,
-                key,
-                wrapped,
-            } => json(
-                self.set_lineage_key(host, volume, lineage, key, &wrapped)
-                    .await,
-            ),
-            CatalogCall::WrappedBy {
-                key,
-                after,
-                count_max,
-            } => json(
-                self.wrapped_by(reach, key, after, count_max.min(ROWS_MAX))
-                    .await,
-            ),
-            CatalogCall::Rewrap {
-                lineage,
-                from,
-                to,
-                before,
-                after,
-            } => json(self.rewrap(reach, lineage, from, to, &before, &after).await),
-            CatalogCall::Leases {} => json(self.leases().await),
-            CatalogCall::Commit { commit } => {
-                json(self.commit_version(host, &commit, reach.now()).await)
-            }
-            CatalogCall::ReserveSerials {
-                volume,
-                epoch,
-                count,
-            } => json(self.reserve_serials(host, volume, epoch, count).await),
-            CatalogCall::RepairTake {} => json(self.take_repair(host, reach.now()).await),
-            CatalogCall::RepairLook { copyset, progress } => json(
-                self.look_repair(host, copyset, &progress, reach.now())
-                    .await,
-            ),
-            CatalogCall::RepairEnd { copyset, end } => {
-                json(self.end_repair(host, copyset, &end, reach.now()).await)
-            }
-            CatalogCall::SuspicionUnit { unit, suspicion } => {
-                json(self.suspicion(host, unit, suspicion, reach.now()).await)
-            }
-            CatalogCall::NoteLeases { units } => json(self.note_leases(&units).await),
-            CatalogCall::NotedLeases {} => json(self.noted_leases().await),
-            CatalogCall::Swept { volume, epoch } => json(self.swept(host, volume, epoch).await),
-            CatalogCall::Version { key } => json(self.version_for(reach, key).await),
-            CatalogCall::Neighbours { key } => json(self.neighbours(reach, key).await),
-            CatalogCall::Keys { lineage } => json(self.keys(reach, lineage).await),
-            CatalogCall::RemoveVersion {
-                key,
-                neighbours,
-                not_before,
-                plan,
-            } => json(
-                self.remove_version(reach, key, &neighbours, not_before, plan.0)
-                    .await,
-            ),
-            CatalogCall::FinishDelete { volume } => json(self.finish_delete(reach, volume).await),
-            CatalogCall::DueFrees {
-                now,
-                after,
-                count_max,
-            } => json(
-                self.due_frees(reach, now, after, count_max.min(FREES_MAX))
-                    .await,
-            ),
-            CatalogCall::GatherDead { id, segments } => json(
-                self.gather_dead(reach, id, &segments)
-                    .await
-                    .map(EncodedPlan),
-            ),
-            CatalogCall::ForgetDead { id, segments } => {
-                json(self.forget_dead(reach, id, &segments).await)
-            }
-            CatalogCall::Joined {} => json(self.joined().await),
-            CatalogCall::Freed { id, joined } => json(self.freed(reach, id, joined).await),
-        }
+    /// # Panics
+    /// If the type of the answer cannot be written as JSON, which none of them is.
+    #[must_use]
+    pub fn new<C: Call>(answer: &C::Answer) -> Self {
+        Self(serde_json::to_vec(answer).expect("answers can be written as JSON"))
+    }
+
+    /// The answer to a call of the catalog that could not be carried out.
+    pub(crate) fn unavailable(error: &dyn std::error::Error) -> Self {
+        let error = CatalogError::Unavailable {
+            reason: error.to_string(),
+        };
+        let answer: CatalogAnswer<()> = Err(error);
+        Self(serde_json::to_vec(&answer).expect("errors can be written as JSON"))
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
     }
 }
 
-fn json(done: Result<impl Serialize, DatabaseError>) -> Result<Value, CatalogError> {
-    serde_json::to_value(done?).map_err(|error| CatalogError::Unavailable {
-        reason: error.to_string(),
-    })
+/// The answer to a call of the catalog. That it is the one of this call is what `C` is for.
+fn json<T, C>(_: &C, done: Result<T, DatabaseError>) -> Answer
+where
+    C: Call<Answer = CatalogAnswer<T>>,
+{
+    Answer::new::<C>(&done.map_err(CatalogError::from))
+}
+
+impl Database {
+    /// Answers a call that a host makes.
+    pub async fn answer(&self, reach: &Reach, call: CatalogCall) -> Answer {
+        let (host, now) = (reach.host, reach.now());
+        match call {
+            CatalogCall::Acquire(call) => {
+                let done = self.acquire(call.volume, call.salt, call.journals, host);
+                json(&call, done.await)
+            }
+            CatalogCall::NameJournal(call) => {
+                let done = self.name_journal(host, call.volume, call.epoch, call.folder);
+                json(&call, done.await)
+            }
+            CatalogCall::SetKey(call) => {
+                let (volume, lineage) = (call.volume, call.lineage);
+                let done = self.set_lineage_key(host, volume, lineage, call.key, &call.wrapped);
+                json(&call, done.await)
+            }
+            CatalogCall::WrappedBy(call) => {
+                let count_max = call.count_max.min(ROWS_MAX);
+                let done = self.wrapped_by(reach, call.key, call.after, count_max);
+                json(&call, done.await)
+            }
+            CatalogCall::Rewrap(call) => {
+                let (before, after) = (&call.before, &call.after);
+                let done = self.rewrap(reach, call.lineage, call.from, call.to, before, after);
+                json(&call, done.await)
+            }
+            CatalogCall::Leases(call) => json(&call, self.leases().await),
+            CatalogCall::Commit(call) => {
+                json(&call, self.commit_version(host, &call.commit, now).await)
+            }
+            CatalogCall::ReserveSerials(call) => {
+                let done = self.reserve_serials(host, call.volume, call.epoch, call.count);
+                json(&call, done.await)
+            }
+            CatalogCall::TakeRepair(call) => json(&call, self.take_repair(host, now).await),
+            CatalogCall::LookAtRepair(call) => {
+                let done = self.look_repair(host, call.copyset, &call.progress, now);
+                json(&call, done.await)
+            }
+            CatalogCall::EndRepair(call) => {
+                let done = self.end_repair(host, call.copyset, &call.end, now);
+                json(&call, done.await)
+            }
+            CatalogCall::SuspectUnit(call) => {
+                let done = self.suspicion(host, call.unit, call.suspicion, now);
+                json(&call, done.await)
+            }
+            CatalogCall::NoteLeases(call) => json(&call, self.note_leases(&call.units).await),
+            CatalogCall::NotedLeases(call) => json(&call, self.noted_leases().await),
+            CatalogCall::Swept(call) => {
+                json(&call, self.swept(host, call.volume, call.epoch).await)
+            }
+            CatalogCall::Version(call) => json(&call, self.version_for(reach, call.key).await),
+            CatalogCall::NeighboursOf(call) => json(&call, self.neighbours(reach, call.key).await),
+            CatalogCall::Keys(call) => json(&call, self.keys(reach, call.lineage).await),
+            CatalogCall::RemoveVersion(mut call) => {
+                let plan = std::mem::take(&mut call.plan.0);
+                let (neighbours, not_before) = (&call.neighbours, call.not_before);
+                let done = self.remove_version(reach, call.key, neighbours, not_before, plan);
+                json(&call, done.await)
+            }
+            CatalogCall::FinishDelete(call) => {
+                json(&call, self.finish_delete(reach, call.volume).await)
+            }
+            CatalogCall::DueFrees(call) => {
+                let count_max = call.count_max.min(FREES_MAX);
+                let done = self.due_frees(reach, call.now, call.after, count_max);
+                json(&call, done.await)
+            }
+            CatalogCall::Joined(call) => json(&call, self.joined().await),
+            CatalogCall::GatherDead(call) => {
+                let done = self.gather_dead(reach, call.id, &call.segments).await;
+                json(&call, done.map(EncodedPlan))
+            }
+            CatalogCall::ForgetDead(call) => json(
+                &call,
+                self.forget_dead(reach, call.id, &call.segments).await,
+            ),
+            CatalogCall::Freed(call) => json(&call, self.freed(reach, call.id, call.joined).await),
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Hosts: what is wanted of them, as a number that grows with every change of
 //! it, and what they said last.
 
-use api::host::{Report, Task, TaskAnswer, TaskKind};
+use api::host::{JobKind, JobResult, Report, Task};
 use base::PartyId;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
@@ -223,7 +223,7 @@ impl Database {
         &self,
         principal: &Principal,
         host: PartyId,
-        what: &TaskKind,
+        what: &JobKind,
     ) -> Result<i64, DatabaseError> {
         let text = task_text(what)?;
         act!(self, principal, change, {
@@ -245,7 +245,7 @@ impl Database {
     pub async fn insert_question(
         &self,
         host: PartyId,
-        what: &TaskKind,
+        what: &JobKind,
         now: Millis,
     ) -> Result<i64, DatabaseError> {
         let text = task_text(what)?;
@@ -279,7 +279,7 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn task(&self, host: PartyId, task: i64) -> Result<Option<TaskKind>, DatabaseError> {
+    pub async fn task(&self, host: PartyId, task: i64) -> Result<Option<JobKind>, DatabaseError> {
         let what: Option<String> =
             sqlx::query_scalar("SELECT what FROM tasks WHERE id = $1 AND host = $2")
                 .bind(task)
@@ -297,7 +297,7 @@ impl Database {
         &self,
         host: PartyId,
         task: i64,
-        answer: &TaskAnswer,
+        answer: &JobResult,
     ) -> Result<(), DatabaseError> {
         let text = serde_json::to_string(answer).map_err(|error| DatabaseError::Refused {
             reason: format!("the answer cannot be kept: {error}"),
@@ -317,7 +317,7 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn task_answer(&self, task: i64) -> Result<Option<TaskAnswer>, DatabaseError> {
+    pub async fn task_answer(&self, task: i64) -> Result<Option<JobResult>, DatabaseError> {
         let answer: Option<String> = sqlx::query_scalar("SELECT answer FROM tasks WHERE id = $1")
             .bind(task)
             .fetch_optional(&self.reader)
@@ -342,7 +342,7 @@ impl Database {
     }
 }
 
-fn task_text(what: &TaskKind) -> Result<String, DatabaseError> {
+fn task_text(what: &JobKind) -> Result<String, DatabaseError> {
     serde_json::to_string(what).map_err(|error| DatabaseError::Refused {
         reason: format!("the task cannot be kept: {error}"),
     })

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use api::host::ImageOf;
+use api::host::BaseImage;
 use api::words::ImageMark;
 use base::{PartyId, VolumeId};
 use sqlx::AnyConnection;
@@ -83,7 +83,7 @@ impl Database {
     pub async fn images_on(
         &self,
         host: PartyId,
-    ) -> Result<HashMap<VolumeId, ImageOf>, DatabaseError> {
+    ) -> Result<HashMap<VolumeId, BaseImage>, DatabaseError> {
         let found = sqlx::query(
             "WITH RECURSIVE above (volume, lineage, height) AS (\
              SELECT v.id, v.lineage, 0 FROM volumes v WHERE v.id IN (\
@@ -100,7 +100,7 @@ impl Database {
         let mut images = HashMap::new();
         for row in &found {
             let mark: ImageMark = rows::spelt(row, "image")?;
-            let image = ImageOf {
+            let image = BaseImage {
                 lineage: rows::spelt(row, "lineage")?,
                 is_pinned: mark == ImageMark::Pinned,
             };

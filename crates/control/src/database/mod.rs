@@ -80,6 +80,7 @@ pub use api::words::Right;
 pub use attaching::NewAttachment;
 pub use attachments::AttachmentRow;
 pub use audit::{AuditRow, By};
+pub use calls::Answer;
 pub use capabilities::{FreeRights, LeaseRights};
 pub use chain_volumes::ChainVolumes;
 pub use chains::{ChainKey, ChainRow, NewChain};

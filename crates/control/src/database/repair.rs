@@ -4,7 +4,7 @@
 //! Invariant: a unit stops being a member of a copyset only in a transaction that
 //! sees another one *whole* there.
 
-use api::host::{REPAIR_TERM_MS, RepairEnd, RepairProgress, RepairTask};
+use api::host::{REPAIR_TERM_MS, RepairJob, RepairOutcome, RepairProgress};
 use base::{CopysetId, PartyId, SegmentId, UnitId};
 use catalog::MemberState;
 use sqlx::{AnyConnection, Row as _};
@@ -48,7 +48,7 @@ impl Database {
         &self,
         host: PartyId,
         now: Millis,
-    ) -> Result<Option<RepairTask>, DatabaseError> {
+    ) -> Result<Option<RepairJob>, DatabaseError> {
         change_alone!(self, change, {
             // Whoever said that a unit may lack something does not repair it, if another
             // host is there: else any could make itself the one that changes it. Nor
@@ -105,7 +105,7 @@ impl Database {
         copyset: CopysetId,
         progress: &RepairProgress,
         now: Millis,
-    ) -> Result<Option<RepairTask>, DatabaseError> {
+    ) -> Result<Option<RepairJob>, DatabaseError> {
         change_alone!(self, change, {
             if !has(&mut *change, host, copyset, now).await? {
                 return Ok(None);
@@ -143,7 +143,7 @@ impl Database {
         &self,
         host: PartyId,
         copyset: CopysetId,
-        end: &RepairEnd,
+        end: &RepairOutcome,
         now: Millis,
     ) -> Result<bool, DatabaseError> {
         must_be_short(end)?;
@@ -216,7 +216,7 @@ impl Database {
 }
 
 /// Refuses what names more units than a copyset has.
-fn must_be_short(end: &RepairEnd) -> Result<(), DatabaseError> {
+fn must_be_short(end: &RepairOutcome) -> Result<(), DatabaseError> {
     let brought = end.brought.as_ref().map_or(0, Vec::len);
     let named = [end.whole.len(), end.lacking.len(), end.full.len(), brought];
     match named.iter().max() {
@@ -310,7 +310,7 @@ async fn task_of(
     id: CopysetId,
     serial_next: u64,
     now: Millis,
-) -> Result<Option<RepairTask>, DatabaseError> {
+) -> Result<Option<RepairJob>, DatabaseError> {
     let all = super::units::copysets_of(&mut *connection).await?;
     let Some(copyset) = all.into_iter().find(|copyset| copyset.id == id) else {
         return Ok(None);
@@ -339,7 +339,7 @@ async fn task_of(
     let wanted: i64 = scrub.try_get("scrub_wanted")?;
     let scrubbed: i64 = scrub.try_get("scrubbed_ms")?;
     let is_due = scrubbed <= now.0.saturating_sub(SCRUB_EVERY_MS);
-    Ok(Some(RepairTask {
+    Ok(Some(RepairJob {
         copyset,
         missed: missed
             .iter()
@@ -367,7 +367,7 @@ async fn task_of(
 
 /// Which members whoever repairs may change: those that are filled, and in a comparison
 /// also those that are whole.
-fn changed_of(task: &RepairTask) -> Vec<UnitId> {
+fn changed_of(task: &RepairJob) -> Vec<UnitId> {
     let is_changed = |(_, state): &(UnitId, MemberState)| match state {
         MemberState::Rebuilding => true,
         MemberState::InSync => task.compare,

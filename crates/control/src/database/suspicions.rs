@@ -33,7 +33,7 @@ impl Database {
                 return Ok(true);
             }
             let is_older = match suspicion {
-                Suspicion::Back => {
+                Suspicion::Rejoined => {
                     try_again(&mut *change, unit).await?;
                     return Ok(true);
                 }

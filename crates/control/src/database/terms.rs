@@ -88,7 +88,7 @@ impl Database {
                             .fetch_one(&mut *change)
                             .await?;
                     if count == 0 {
-                        renewed.gone.push(*volume);
+                        renewed.deleted.push(*volume);
                     }
                 }
                 renewed.fenced.extend(epoch.map(|epoch| Fenced {

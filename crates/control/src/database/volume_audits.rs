@@ -8,7 +8,7 @@
 //! for one, and whoever administers the volume, may delete it, also if they may not read it: then
 //! they are not told what was found.
 
-use api::host::{AuditReport, WantedAudit};
+use api::host::{AuditReport, DesiredAudit};
 use api::types::{AuditFound, AuditPlacement};
 use api::words::AuditState;
 use base::{AuditId, PartyId, SnapshotId, UnitId, VolumeId};
@@ -347,7 +347,7 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn audits_on(&self, host: PartyId) -> Result<Vec<WantedAudit>, DatabaseError> {
+    pub async fn audits_on(&self, host: PartyId) -> Result<Vec<DesiredAudit>, DatabaseError> {
         sqlx::query(
             "SELECT a.*, v.block_bytes FROM volume_audits a JOIN volumes v ON v.id = a.volume \
              WHERE a.host = $1 AND a.ended_ms IS NULL ORDER BY a.created_ms, a.id",
@@ -495,11 +495,11 @@ fn version(row: &AnyRow) -> Result<VersionKey, DatabaseError> {
 }
 
 /// None, if the volume's row is damaged: its own list says so.
-fn wanted(row: &AnyRow) -> Result<Option<WantedAudit>, DatabaseError> {
+fn wanted(row: &AnyRow) -> Result<Option<DesiredAudit>, DatabaseError> {
     let Ok(block_size) = rows::block_size(row) else {
         return Ok(None);
     };
-    Ok(Some(WantedAudit {
+    Ok(Some(DesiredAudit {
         id: rows::spelt(row, "id")?,
         volume: rows::spelt(row, "volume")?,
         version: version(row)?,

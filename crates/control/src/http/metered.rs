@@ -2,9 +2,10 @@
 //!
 //! A request is counted by its *route*, `/v1/volumes/{volume}`, never by its
 //! path: there are as many rows as there are routes and methods, whatever is
-//! asked for. What waits by design (`?wait=`, a host's assignments) takes as long
-//! as it waits.
+//! asked for. A call of the host RPC is counted by its name. What waits by design
+//! (`?wait=`, a host's assignments) takes as long as it waits.
 
+use api::host::{HostCall, RPC_PATH};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
@@ -15,6 +16,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::host;
 use crate::control::Control;
 
 /// Up to what a request took, in seconds. The last are for those that wait.
@@ -74,10 +76,7 @@ pub(super) async fn count(
     next: Next,
 ) -> Response {
     let method = known(request.method());
-    let route = match request.extensions().get::<MatchedPath>() {
-        Some(path) => path.as_str().to_owned(),
-        None => OTHER.to_owned(),
-    };
+    let route = route_of(&request);
     let clock = &control.inner.world.clock;
     let begun = clock.monotonic();
     let response = next.run(request).await;
@@ -105,6 +104,19 @@ pub(super) async fn count(
     };
     requests.ended.get_or_create(&labels).inc();
     response
+}
+
+/// The route of a request; of the host RPC, with the name of the call.
+fn route_of(request: &Request) -> String {
+    let Some(path) = request.extensions().get::<MatchedPath>() else {
+        return OTHER.to_owned();
+    };
+    if path.as_str() != host::ROUTE {
+        return path.as_str().to_owned();
+    }
+    let name = request.uri().path().strip_prefix(RPC_PATH);
+    let name = name.and_then(HostCall::known_name).unwrap_or(OTHER);
+    format!("{RPC_PATH}{name}")
 }
 
 /// Anybody can make up methods.

@@ -10,6 +10,7 @@ use control::database::{AttachmentRow, Database, DatabaseError, NewAttachment, P
 use serde_json::Value;
 use world::Millis;
 
+use crate::calls;
 use crate::fresh::{self, number, on_postgres, on_sqlite};
 use crate::postgres::Postgres;
 use crate::principals::local;
@@ -59,9 +60,9 @@ impl Rows {
         self.database.attach(&self.principal, &new).await
     }
 
-    async fn call(&self, call: CatalogCall) -> Result<Value, CatalogError> {
+    async fn call(&self, call: impl Into<CatalogCall>) -> Result<Value, CatalogError> {
         let reach = Reach::new(self.host, Millis(0));
-        self.database.answer(&reach, call).await
+        calls::answer(&self.database, &reach, call).await
     }
 
     async fn acquire(&self) {
@@ -70,7 +71,7 @@ impl Rows {
 
     /// As a host that has these journals.
     async fn acquire_with(&self, journals: Option<JournalFolderId>) -> Result<Lease, CatalogError> {
-        let call = CatalogCall::Acquire {
+        let call = calls::Acquire {
             volume: self.volume,
             salt: LeaseSalt([3; 16]),
             journals,
@@ -80,7 +81,7 @@ impl Rows {
     }
 
     async fn name_journal(&self, epoch: u32, folder: Option<JournalFolderId>) {
-        let call = CatalogCall::NameJournal {
+        let call = calls::NameJournal {
             volume: self.volume,
             epoch,
             folder,
@@ -318,13 +319,13 @@ mod claims {
             epoch: 2,
         };
         assert_eq!(renewed.fenced, [fenced]);
-        let call = CatalogCall::ReserveSerials {
+        let call = calls::ReserveSerials {
             volume: rows.volume,
             epoch: 1,
             count: 1,
         };
         let reach = Reach::new(rows.host, late);
-        let refused = database.answer(&reach, call).await;
+        let refused = calls::answer(database, &reach, call).await;
         assert!(refused.expect_err("its epoch is over").is_fenced());
 
         // Whoever has it next is told what it opens with.

@@ -3,13 +3,14 @@
 
 use std::collections::HashSet;
 
-use api::host::{CatalogCall, RepairEnd};
+use api::host::RepairOutcome;
 use base::{CopysetId, Location, UnitId};
 use catalog::{CatalogError, Copyset, FreePlan, MemberState, PendingFree};
 use control::database::{DatabaseError, Removal, UnitRow};
 use serde_json::Value;
 use world::Millis;
 
+use crate::calls;
 use crate::fresh::{on_postgres, on_sqlite, volume};
 use crate::postgres::Postgres;
 use crate::repair_scene::{LATER, NOW, Scene, copyset, unit};
@@ -48,9 +49,9 @@ mod claims {
         let task = scene.take(1, unresponsive).await.expect("nobody has it");
         assert_eq!(may(0, unresponsive).await.expect("read"), None);
         assert_eq!(scene.look(0, unresponsive).await, None);
-        let end = RepairEnd {
+        let end = RepairOutcome {
             whole: task.missed,
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(
             !scene.end(0, unresponsive, end.clone()).await,
@@ -58,7 +59,7 @@ mod claims {
         );
         assert!(scene.end(1, unresponsive, end).await);
         let whole = |(_, state): &(UnitId, MemberState)| *state == MemberState::InSync;
-        assert!(scene.standing().await.iter().all(whole));
+        assert!(scene.member_states().await.iter().all(whole));
     }
 
     /// A host that is not to be trusted filled the database, or showed what it liked at any
@@ -66,14 +67,14 @@ mod claims {
     pub async fn says_no_more_than_there_can_be(scene: Scene) {
         scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("a task");
-        let call = |end| CatalogCall::RepairEnd {
+        let call = |end| calls::EndRepair {
             copyset: copyset(),
             end,
         };
         let many: Vec<UnitId> = (0..2000).map(unit).collect();
-        let long = RepairEnd {
+        let long = RepairOutcome {
             brought: Some(many),
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         let refused = scene.call(0, NOW, call(long)).await;
         assert!(
@@ -81,10 +82,10 @@ mod claims {
             "{refused:?}"
         );
         assert!(scene.look(0, NOW).await.is_some(), "it still has it");
-        let wordy = RepairEnd {
+        let wordy = RepairOutcome {
             brought: Some(Vec::new()),
             problem: Some("ä".repeat(100_000)),
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, wordy).await);
         let shown = scene.database.repair(NOW).await.expect("read");
@@ -106,12 +107,12 @@ mod claims {
         let rights = scene.database.repair_rights(scene.hosts[0], id, NOW).await;
         assert_eq!(rights.expect("read"), Some(vec![unit(1), unit(2)]));
         assert!(scene.take(0, NOW).await.is_some_and(|same| same == task));
-        let call = CatalogCall::RepairEnd {
+        let call = calls::EndRepair {
             copyset: id,
-            end: RepairEnd {
+            end: RepairOutcome {
                 compared: true,
                 scrubbed: true,
-                ..RepairEnd::default()
+                ..RepairOutcome::default()
             },
         };
         scene.call(0, NOW, call).await.expect("ended");
@@ -120,11 +121,11 @@ mod claims {
         let soon = Millis(NOW.0 + 30_001);
         assert_eq!(scene.take(0, soon).await, None, "it is who suspected");
         let first = scene.take(1, soon).await.expect("the other one repairs");
-        let failed = |copyset| CatalogCall::RepairEnd {
+        let failed = |copyset| calls::EndRepair {
             copyset,
-            end: RepairEnd {
+            end: RepairOutcome {
                 problem: Some("a unit is away".to_owned()),
-                ..RepairEnd::default()
+                ..RepairOutcome::default()
             },
         };
         let ended = scene.call(1, soon, failed(first.copyset.id)).await;
@@ -197,9 +198,9 @@ mod claims {
     pub async fn says_nothing_of_whom_it_does_not_fill(scene: Scene) {
         scene.suspicion(0, false).await;
         scene.take(0, NOW).await.expect("filling");
-        let end = RepairEnd {
+        let end = RepairOutcome {
             lacking: vec![unit(0), unit(1)],
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end.clone()).await);
         let (filling, whole) = (MemberState::Rebuilding, MemberState::InSync);
@@ -220,12 +221,15 @@ mod claims {
         scene.suspect_as(1, 1, false).await;
         scene.ends_well(0, &task).await;
         assert_eq!(
-            scene.standing().await[1],
+            scene.member_states().await[1],
             (unit(1), MemberState::Rebuilding)
         );
         let task = scene.take(0, NOW).await.expect("still filling");
         scene.ends_well(0, &task).await;
-        assert_eq!(scene.standing().await[1], (unit(1), MemberState::InSync));
+        assert_eq!(
+            scene.member_states().await[1],
+            (unit(1), MemberState::InSync)
+        );
     }
 
     /// Of two that were away, one goes on to count; of one that is older than it was
@@ -247,7 +251,7 @@ mod claims {
             .await;
         let (_, moved) = moved.expect("there are others").remove(0);
         assert_eq!((moved.copysets, moved.is_removed), (1, false));
-        let standing = scene.standing().await;
+        let standing = scene.member_states().await;
         assert_eq!(
             standing,
             [
@@ -261,7 +265,7 @@ mod claims {
         assert_eq!(scene.database.units().await.expect("read").len(), 4);
         let task = scene.take(0, NOW).await.expect("filling");
         scene.ends_well(0, &task).await;
-        assert_eq!(scene.standing().await.len(), 2);
+        assert_eq!(scene.member_states().await.len(), 2);
         let left = scene.database.units().await.expect("read");
         assert!(left.iter().all(|row| row.id != unit(0)), "it is removed");
         // With what it held then it does not come back.
@@ -289,11 +293,11 @@ mod claims {
         let lacking = Some((segment, &[1][..]));
         scene.commit(2, (0, 0), lacking).await.expect("it is there");
         scene.ends_well(0, &task).await;
-        assert_eq!(scene.standing().await.len(), 3, "it has missed that");
+        assert_eq!(scene.member_states().await.len(), 3, "it has missed that");
         // But nothing of what was put since.
         refused(scene.commit(3, (0, 1), lacking).await);
         scene.is_repaired().await;
-        assert_eq!(scene.standing().await.len(), 2);
+        assert_eq!(scene.member_states().await.len(), 2);
         refused(scene.commit(3, (0, 0), lacking).await);
         scene.commit(3, (0, 0), None).await.expect("the other one");
         scene.is_repaired().await;
@@ -321,7 +325,7 @@ mod claims {
         database.note_free_now(&plan.encode()).await.expect("noted");
         let usable = Scene::others(&[2]);
         scene.drain(0, &usable).await;
-        let due = CatalogCall::DueFrees {
+        let due = calls::DueFrees {
             now: NOW,
             after: 0,
             count_max: 1,
@@ -330,10 +334,10 @@ mod claims {
         let due: Vec<PendingFree> = serde_json::from_value(due).expect("one");
         let freed = |joined| {
             let id = due[0].id;
-            scene.call(0, NOW, CatalogCall::Freed { id, joined })
+            scene.call(0, NOW, calls::Freed { id, joined })
         };
         for _ in 0..2 {
-            let known = scene.call(0, NOW, CatalogCall::Joined {}).await;
+            let known = scene.call(0, NOW, calls::Joined {}).await;
             assert_eq!(known.expect("known"), Value::from(1));
             assert!(matches!(
                 freed(0).await,
@@ -354,7 +358,7 @@ mod claims {
             let task = scene.take(0, NOW).await.expect("filling");
             scene.suspect_as(host, 1, is_older).await;
             scene.ends_well(0, &task).await;
-            let standing = scene.standing().await;
+            let standing = scene.member_states().await;
             assert_eq!(standing[0], (unit(2), MemberState::Rebuilding));
             assert_eq!(standing.last(), Some(&(unit(0), MemberState::Draining)));
         }
@@ -407,7 +411,7 @@ mod claims {
         let kept = cancel(0).await.expect("it leaves a place");
         assert_eq!((kept[0].1.copysets, kept[0].1.is_removed), (1, false));
         assert_eq!(
-            scene.standing().await,
+            scene.member_states().await,
             [
                 (unit(0), MemberState::Rebuilding),
                 (unit(1), MemberState::InSync),
@@ -442,7 +446,7 @@ mod claims {
         moved.await.expect("moved");
         let after = scene.database.copysets().await.expect("read");
         assert!(after[0].joined > before[0].joined + (1 << 31));
-        let known = scene.call(0, NOW, CatalogCall::Joined {}).await;
+        let known = scene.call(0, NOW, calls::Joined {}).await;
         assert_eq!(known.expect("known"), Value::from(after[0].joined));
         let same = |copyset: &Copyset| Copyset {
             joined: 0,
@@ -478,11 +482,11 @@ mod claims {
                 .await
                 .contains("last whole copy")
         );
-        assert_eq!(scene.standing().await.len(), 2, "nothing has changed");
+        assert_eq!(scene.member_states().await.len(), 2, "nothing has changed");
         let task = scene.take(0, NOW).await.expect("filling");
         scene.ends_well(0, &task).await;
         assert!(remove(0, Removal::Lost, &[2, 3]).await.starts_with("Ok"));
-        let standing = scene.standing().await;
+        let standing = scene.member_states().await;
         assert_eq!(standing[0], (unit(2), MemberState::Rebuilding));
         // Until that one is whole, the other one has the last copy.
         assert!(
@@ -540,7 +544,7 @@ mod claims {
         let said = remove(2, Removal::GivenUp, &[0, 1, 3]).await;
         assert!(said.starts_with("Ok"), "{said}");
         assert!(said.contains("given_up: 1"), "{said}");
-        let standing = scene.standing().await;
+        let standing = scene.member_states().await;
         assert_eq!(standing[0], (unit(3), MemberState::Rebuilding));
         scene.is_repaired().await;
         assert_eq!(scene.states().await, [MemberState::InSync; 2]);
@@ -569,7 +573,7 @@ mod claims {
         assert_eq!(removed.await.expect("removed").copysets, 2);
         assert_eq!(of_one().await, [(unit(2), MemberState::InSync)]);
         assert_eq!(
-            scene.standing().await[0],
+            scene.member_states().await[0],
             (unit(2), MemberState::Rebuilding)
         );
 
@@ -613,7 +617,7 @@ mod claims {
             .await;
         assert_eq!(replaced.expect("replaced"), 1);
         assert_eq!(
-            scene.standing().await[0],
+            scene.member_states().await[0],
             (unit(3), MemberState::Rebuilding)
         );
         let replaced = scene

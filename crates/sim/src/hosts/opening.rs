@@ -1,7 +1,7 @@
 //! Taking the lease, opening the volume, and comparing what is found with what
 //! the one before left.
 
-use base::{BlockDevice, Completion, Outcome, Started};
+use base::{BlockDevice, Completion, Outcome, Request, Started};
 use volume::journal::{JournalLocation, SharedFolder};
 use volume::{LeaseTerm, OpenError};
 use world::Disk;
@@ -159,7 +159,10 @@ impl Run {
         let mut seen = Blocks::new();
         for block in 0..BLOCKS {
             let mut bytes = vec![0; 4096];
-            match attached.volume.read(0, block * 4096, &mut bytes) {
+            match attached
+                .volume
+                .start(Request::read(0, block * 4096, &mut bytes))
+            {
                 Started::Done => {}
                 Started::Pending => {
                     let mut completions: Vec<Completion> = Vec::new();

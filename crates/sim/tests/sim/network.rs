@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{BlockDevice, CopysetId, Outcome, Started, VolumeId};
+use base::{BlockDevice, CopysetId, Outcome, Request, Started, VolumeId};
 use sim::net::Counts;
 use sim::net::link::Strikes;
 use sim::setup::{NetSetup, Setup};
@@ -345,7 +345,7 @@ fn a_read_whose_answer_is_lost_is_asked_for_again() {
         clock.advance(Duration::from_secs(6));
         strike(&bench, strikes);
         let began = clock.monotonic();
-        let asked = volume.read(3, 0, &mut [0; 4096]);
+        let asked = volume.start(Request::read(3, 0, &mut [0; 4096]));
         assert_eq!(asked, Started::Pending);
         let mut completions = Vec::new();
         while completions.is_empty() {

@@ -24,11 +24,11 @@
 //! volume at most one turn of its owner's loop after the clock was checked and
 //! showed less than the end of the lease.
 
-use base::{Completion, Durability, IoError, Outcome, Started, Token};
+use base::{Completion, IoError, Op, Outcome, Started, Token};
 
 use super::reader::PendingRequest;
 use super::volume::Volume;
-use super::write::{Change, Incoming};
+use super::write::Change;
 use crate::lease_term::{LeaseStatus, LeaseTerm};
 
 /// The state of the lease, as the owner last saw it.
@@ -116,25 +116,15 @@ impl Volume {
         }
     }
 
-    /// Queues a change without admitting it. The NBD server's limits bound how many
-    /// can wait here.
-    pub(super) fn hold(
-        &mut self,
-        token: Token,
-        offset: u64,
-        incoming: Incoming<'_>,
-        durability: Durability,
-    ) -> Started {
-        let change = Change {
-            token,
-            offset,
-            content: incoming.to_content(),
-            durability,
-        };
-        if self.reader.edges_of(offset, incoming.length()).is_empty() {
-            self.deferred.push_back((change, Vec::new()));
-        } else {
-            self.reader.park(PendingRequest::Change(change));
+    /// Takes a change without admitting it. It is the frontend's limits that
+    /// bound how much comes to wait here.
+    pub(super) fn hold(&mut self, token: Token, op: &Op<'_>) -> Started {
+        let has_edges = !self.reader.edges_of(op.range()).is_empty();
+        let op = op.to_owned();
+        let change = Change { token, op };
+        match has_edges {
+            false => self.deferred.push_back((change, Vec::new())),
+            true => self.reader.park(PendingRequest::Change(change)),
         }
         Started::Pending
     }

@@ -37,7 +37,7 @@ pub struct Scratch {
 }
 
 impl Reader {
-    /// Starts [`base::BlockDevice::read`] of a range within the volume.
+    /// Starts [`base::Op::Read`] of a range within the volume.
     /// `journal` is the one that the layers refer to.
     pub fn start_read(
         &mut self,

@@ -11,8 +11,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use base::{
-    BlockDevice, BlockSize, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError,
-    Started, Token, ZeroMode,
+    BlockDevice, BlockSize, Capabilities, Completion, DeviceGeometry, IoError, Op, Request, Started,
 };
 use world::{Clock, Wake};
 
@@ -133,8 +132,6 @@ impl ReadOnlyVolume {
     }
 }
 
-const REFUSED: Started = Started::Failed(IoError::ReadOnly);
-
 impl BlockDevice for ReadOnlyVolume {
     fn geometry(&self) -> DeviceGeometry {
         DeviceGeometry {
@@ -152,47 +149,27 @@ impl BlockDevice for ReadOnlyVolume {
         }
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        match self.reader.check_range(offset, out.len() as u64) {
-            Ok(()) => self.reader.start_read(None, token, offset, out),
-            Err(error) => Started::Failed(error),
+    fn start(&mut self, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        if op.is_change() {
+            return Started::Failed(IoError::ReadOnly);
         }
-    }
-
-    fn write(&mut self, _: Token, _: u64, _: &[u8], _: Durability) -> Started {
-        REFUSED
-    }
-
-    /// Everything it holds has been durable since before it was opened.
-    fn flush(&mut self, _: Token) -> Started {
-        Started::Done
-    }
-
-    fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
-        REFUSED
-    }
-
-    fn write_zeroes(&mut self, _: Token, _: u64, _: u64, _: ZeroMode) -> Started {
-        REFUSED
-    }
-
-    fn extents(
-        &mut self,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        match self.reader.check_range(offset, length) {
-            Ok(()) => self.reader.start_extents(token, offset, length, runs),
-            Err(error) => Started::Failed(error),
+        if let Err(error) = self.reader.check_range(op.range()) {
+            return Started::Failed(error);
         }
-    }
-
-    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
-        match self.reader.check_range(offset, length) {
-            Ok(()) => self.reader.start_prefetch(token, offset, length),
-            Err(error) => Started::Failed(error),
+        match op {
+            Op::Read { offset, mut out } => out.fill_as_single(
+                |out| self.reader.start_read(None, token, offset, out),
+                |started| *started == Started::Done,
+            ),
+            Op::Extents {
+                offset,
+                length,
+                runs,
+            } => self.reader.start_extents(token, offset, length, runs),
+            Op::Prefetch { offset, length } => self.reader.start_prefetch(token, offset, length),
+            // Everything it holds has been durable since before it was opened.
+            _ => Started::Done,
         }
     }
 

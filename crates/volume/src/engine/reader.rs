@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use std::time::Duration;
 
-use base::{Completion, Extent, IoError, Started, Token, VolumeId};
+use base::{ByteRange, Completion, Extent, IoError, Started, Token, VolumeId};
 
 use super::fetch::Fetcher;
 use super::hedge::{FetchTarget, HedgeQueue, ReadTargets, UnwrittenRead};
@@ -114,18 +114,15 @@ impl Reader {
         hedge.into_iter().chain(retry).min()
     }
 
-    pub fn check_range(&self, offset: u64, length: u64) -> Result<(), IoError> {
-        match offset.checked_add(length) {
-            Some(end) if end <= self.size_bytes => Ok(()),
-            _ => Err(IoError::OutOfRange {
-                offset,
-                length,
-                size: self.size_bytes,
-            }),
-        }
+    /// Checks that a range lies within the volume.
+    ///
+    /// # Errors
+    /// [`IoError::OutOfRange`] if it does not.
+    pub fn check_range(&self, range: ByteRange) -> Result<(), IoError> {
+        range.check(self.size_bytes)
     }
 
-    /// Starts [`base::BlockDevice::extents`] of a range within the volume.
+    /// Starts [`base::Op::Extents`] of a range within the volume.
     pub fn start_extents(
         &mut self,
         token: Token,
@@ -152,7 +149,7 @@ impl Reader {
         Started::Pending
     }
 
-    /// Starts [`base::BlockDevice::prefetch`] of a range within the volume.
+    /// Starts [`base::Op::Prefetch`] of a range within the volume.
     pub fn start_prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
         // More than this would only evict what was prefetched first.
         let length = length.min(PREFETCH_BYTES_MAX);
@@ -197,12 +194,13 @@ impl Reader {
             PendingRequest::Extents { offset, .. } => {
                 vec![self.fetcher.block_size.block_at(*offset).0]
             }
-            PendingRequest::Change(change) => self.edges_of(change.offset, change.content.length()),
+            PendingRequest::Change(change) => self.edges_of(change.op.range()),
         }
     }
 
     /// The blocks that a range covers in part: at most two.
-    pub fn edges_of(&self, offset: u64, length: u64) -> Vec<u64> {
+    pub fn edges_of(&self, range: ByteRange) -> Vec<u64> {
+        let ByteRange { offset, length } = range;
         let size = self.fetcher.block_size;
         let blocks = self.blocks_of(offset, length);
         let mut edges = Vec::new();
@@ -247,7 +245,10 @@ impl PendingRequest {
                 reader.blocks_of(*offset, *length)
             }
             Self::Readahead { blocks, .. } => blocks.clone(),
-            Self::Change(change) => reader.blocks_of(change.offset, change.content.length()),
+            Self::Change(change) => {
+                let ByteRange { offset, length } = change.op.range();
+                reader.blocks_of(offset, length)
+            }
         }
     }
 

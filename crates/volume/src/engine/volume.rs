@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use base::{BlockSize, Completion, IoError, Sequence, SnapshotId, VolumeId, with_causes};
+use base::{
+    BlockSize, ByteRange, Completion, IoError, Sequence, SnapshotId, VolumeId, with_causes,
+};
 use world::World;
 
 use super::checkpoint::CheckpointState;
@@ -191,11 +193,11 @@ impl Volume {
         }
     }
 
-    pub(super) fn check_range(&self, offset: u64, length: u64) -> Result<(), IoError> {
+    pub(super) fn check_range(&self, range: ByteRange) -> Result<(), IoError> {
         if let Some(error) = &self.stopped {
             return Err(error.clone());
         }
-        self.reader.check_range(offset, length)
+        self.reader.check_range(range)
     }
 
     /// Stops for good: a write or the lease was lost. All waiting and all new

@@ -8,12 +8,13 @@ use base::{LineageTag, Location, SegmentId, Slot, UnitId};
 use unit::{Put, Tag, Unit, UnitError};
 use world::{PageBuffer, Random, parallel};
 
+use crate::catalog::DegradedShare;
+
 use super::erasure::put_rows;
 use super::ledger::Ledger;
 use super::placer::{AssignError, Placer, Share};
 use super::progress::{Progress, StopReason};
 use super::store::{Member, Store, Table};
-use crate::catalog::DegradedShare;
 
 /// Bytes written at once where a segment may be written in several parts. Bounds
 /// the memory of a placement: this, for each segment written in parallel.

@@ -19,13 +19,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::catalog::{Erasure, MemberState};
 use base::{SegmentId, Slot};
 use unit::{Read, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
 
 use super::code::{Mask, add, recipe};
 use super::masks::Masks;
 use super::parity_rewrite::ParityRewrite;
-use crate::catalog::{Erasure, MemberState};
 use crate::scatter::Member;
 use crate::scatter::layout::Layout;
 
