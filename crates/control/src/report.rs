@@ -163,14 +163,18 @@ fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     }
     let filled: Vec<&RepairRow> = repair
         .iter()
-        .filter(|row| row.members.iter().any(|(_, state)| state == "filling"))
+        .filter(|row| row.members.iter().any(|(_, state)| state == "rebuilding"))
         .collect();
     if filled.is_empty() {
         return problems;
     }
     let mut units: Vec<String> = filled
         .iter()
-        .flat_map(|row| row.members.iter().filter(|(_, state)| state == "filling"))
+        .flat_map(|row| {
+            row.members
+                .iter()
+                .filter(|(_, state)| state == "rebuilding")
+        })
         .map(|(unit, _)| unit.to_string())
         .collect();
     units.sort_unstable();

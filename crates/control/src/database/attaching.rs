@@ -160,8 +160,8 @@ pub(super) async fn wish(
         false => AttachmentState::Detaching,
     };
     sqlx::query(
-        "UPDATE attachments SET wanted = $1, state = $2, reason = NULL, forced = $3, \
-         next_id = NULL, next_host = NULL, next_vm = NULL, next_asked_by = NULL, \
+        "UPDATE attachments SET desired = $1, state = $2, reason = NULL, forced = $3, \
+         successor_id = NULL, successor_host = NULL, successor_vm = NULL, successor_requested_by = NULL, \
          generation = generation + 1 WHERE id = $4",
     )
     .bind(i64::from(is_wanted))
@@ -185,7 +185,7 @@ async fn refuse_too_many(
         return Ok(());
     }
     let count: i64 = sqlx::query_scalar(
-        "SELECT COUNT(*) FROM attachments WHERE host = $1 AND asked_by = $2 \
+        "SELECT COUNT(*) FROM attachments WHERE host = $1 AND requested_by = $2 \
          AND access = 'read-only' AND state <> 'detached'",
     )
     .bind(host.to_string())
@@ -212,7 +212,7 @@ async fn insert(
     let version = volume.head.filter(|_| new.access == Access::ReadOnly);
     sqlx::query(
         "INSERT INTO attachments (id, volume, host, access, version_volume, version_number, \
-         created_ms, vm, asked_by) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+         created_ms, vm, requested_by) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     )
     .bind(new.id.to_string())
     .bind(new.volume.to_string())

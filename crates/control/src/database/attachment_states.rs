@@ -21,8 +21,8 @@ impl Database {
     pub async fn nothing_open(&self, host: PartyId) -> Result<(), DatabaseError> {
         change_and_tell!(self, change, {
             sqlx::query(
-                "UPDATE attachments SET reported = 0, reason = NULL, uri = NULL, \
-                 tcp_uri = NULL, chain = NULL, chain_revision = NULL, chain_problem = NULL, state = CASE wanted WHEN 1 THEN 'attaching' ELSE 'detaching' END \
+                "UPDATE attachments SET reported_generation = 0, reason = NULL, uri = NULL, \
+                 tcp_uri = NULL, chain = NULL, chain_revision = NULL, chain_problem = NULL, state = CASE desired WHEN 1 THEN 'attaching' ELSE 'detaching' END \
                  WHERE host = $1 AND state <> 'detached'",
             )
             .bind(host.to_string())
@@ -47,11 +47,11 @@ impl Database {
         let is_end = report.state == AttachmentState::Detached;
         change_and_tell!(self, change, {
             let kept = sqlx::query(
-                "UPDATE attachments SET state = $1, reason = $2, reported = generation, \
+                "UPDATE attachments SET state = $1, reason = $2, reported_generation = generation, \
                  size_bytes = $3, uri = $4, tcp_uri = $5, ended_ms = $6, \
                  note = COALESCE($11, note), device = $12, chain = $13, chain_revision = $14, \
                  chain_problem = $15 WHERE id = $7 AND host = $8 AND generation = $9 \
-                 AND state <> 'detached' AND (wanted = 0 OR $10 = 0) \
+                 AND state <> 'detached' AND (desired = 0 OR $10 = 0) \
                  RETURNING volume, access, epoch",
             )
             .bind(report.state.as_str())
@@ -139,7 +139,7 @@ pub(super) async fn fence(
 ) -> Result<(), DatabaseError> {
     for attachment in of_volume(&mut *change, volume).await? {
         sqlx::query(
-            "UPDATE attachments SET state = 'detached', wanted = 0, reason = $1, ended_ms = $2, \
+            "UPDATE attachments SET state = 'detached', desired = 0, reason = $1, ended_ms = $2, \
              generation = generation + 1 WHERE id = $3",
         )
         .bind(reason)
@@ -164,16 +164,16 @@ pub(super) async fn reopen_all(
     now: Millis,
 ) -> Result<(), DatabaseError> {
     sqlx::query(
-        "INSERT INTO attachments (id, volume, host, access, wanted, state, epoch, created_ms) \
+        "INSERT INTO attachments (id, volume, host, access, desired, state, epoch, created_ms) \
          SELECT 'att-' || SUBSTR(id, 5), id, COALESCE(last_host, $1), 'read-write', 0, \
          'detaching', epoch, $2 FROM volumes v WHERE deleting = 0 AND NOT EXISTS (SELECT 1 \
          FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached') \
          ON CONFLICT (id) DO UPDATE SET host = excluded.host, access = excluded.access, \
-         wanted = 0, state = 'detaching', epoch = excluded.epoch, \
+         desired = 0, state = 'detaching', epoch = excluded.epoch, \
          created_ms = excluded.created_ms, generation = attachments.generation + 1, \
-         reported = 0, forced = 0, vm = NULL, device = NULL, reason = NULL, note = NULL, \
-         size_bytes = NULL, uri = NULL, tcp_uri = NULL, ended_ms = NULL, asked_by = NULL, \
-         chain = NULL, chain_revision = NULL, chain_problem = NULL, next_id = NULL, next_host = NULL, next_vm = NULL, next_asked_by = NULL",
+         reported_generation = 0, forced = 0, vm = NULL, device = NULL, reason = NULL, note = NULL, \
+         size_bytes = NULL, uri = NULL, tcp_uri = NULL, ended_ms = NULL, requested_by = NULL, \
+         chain = NULL, chain_revision = NULL, chain_problem = NULL, successor_id = NULL, successor_host = NULL, successor_vm = NULL, successor_requested_by = NULL",
     )
     .bind(host.to_string())
     .bind(now.0)

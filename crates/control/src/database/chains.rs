@@ -136,7 +136,7 @@ pub(super) async fn wish_anew(
 ) -> Result<(), DatabaseError> {
     let hosts = sqlx::query(
         "UPDATE attachments SET generation = generation + 1 \
-         WHERE volume = $1 AND wanted = 1 AND state <> 'detached' RETURNING host",
+         WHERE volume = $1 AND desired = 1 AND state <> 'detached' RETURNING host",
     )
     .bind(volume.to_string())
     .fetch_all(&mut *change)

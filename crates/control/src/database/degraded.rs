@@ -56,9 +56,10 @@ impl Database {
 
 /// Up to which number units have become members.
 pub(super) async fn newest_of(connection: &mut AnyConnection) -> Result<u64, DatabaseError> {
-    let newest: i64 = sqlx::query_scalar("SELECT COALESCE(MAX(joined), 0) FROM copyset_members")
-        .fetch_one(connection)
-        .await?;
+    let newest: i64 =
+        sqlx::query_scalar("SELECT COALESCE(MAX(join_number), 0) FROM copyset_members")
+            .fetch_one(connection)
+            .await?;
     Ok(newest.cast_unsigned())
 }
 
@@ -102,7 +103,7 @@ impl Database {
             return Ok(());
         }
         let joined = i64::try_from(commit.joined).unwrap_or(i64::MAX);
-        let which = "joined > $2 AND state <> 'leaving'";
+        let which = "join_number > $2 AND state <> 'draining'";
         let missed = Missed {
             which,
             at,
@@ -127,7 +128,7 @@ async fn must_be_held(
     let number = |joined| i64::try_from(joined).unwrap_or(i64::MAX);
     let first = number(commit.joined);
     let put_on = "SELECT c.number, c.data, m.unit FROM copysets c LEFT JOIN copyset_members m \
-         ON m.copyset = c.number AND m.joined <= $1 AND (m.left_at IS NULL OR m.left_at > $2) \
+         ON m.copyset = c.number AND m.join_number <= $1 AND (m.leave_number IS NULL OR m.leave_number > $2) \
          ORDER BY c.number";
     let rows = sqlx::query(put_on)
         .bind(first)
@@ -170,13 +171,13 @@ async fn must_be_held(
 /// All members have become ones just now: what was put or freed by an older table, which
 /// may be that of a younger copy of this database, is done anew by theirs.
 pub(super) async fn join_anew(change: &mut AnyConnection) -> Result<(), DatabaseError> {
-    sqlx::query("UPDATE cluster SET joined = joined + $1")
+    sqlx::query("UPDATE cluster SET joins = joins + $1")
         .bind(JOINED_AHEAD)
         .execute(&mut *change)
         .await?;
     sqlx::query(
-        "UPDATE copyset_members SET joined = (SELECT c.joined FROM cluster c), \
-         left_at = CASE WHEN state = 'leaving' THEN (SELECT c.joined FROM cluster c) END",
+        "UPDATE copyset_members SET join_number = (SELECT c.joins FROM cluster c), \
+         leave_number = CASE WHEN state = 'draining' THEN (SELECT c.joins FROM cluster c) END",
     )
     .execute(change)
     .await?;
@@ -187,7 +188,7 @@ pub(super) async fn join_anew(change: &mut AnyConnection) -> Result<(), Database
 pub(super) async fn compare_all(change: &mut AnyConnection) -> Result<u64, DatabaseError> {
     let wanted = sqlx::query(
         "UPDATE copysets SET repair_after_ms = 0, \
-         scrub_wanted = CASE scrub_wanted WHEN 0 THEN 2 ELSE scrub_wanted END",
+         scrub_requested = CASE scrub_requested WHEN 0 THEN 2 ELSE scrub_requested END",
     )
     .execute(change)
     .await?;
@@ -205,7 +206,7 @@ pub(super) async fn suspect_unit(
 ) -> Result<bool, DatabaseError> {
     // What those got from it that are being filled there may be too little, too. What they
     // have is theirs.
-    let beside = "state = 'filling' AND unit <> $2 AND EXISTS (SELECT 1 FROM copyset_members o \
+    let beside = "state = 'rebuilding' AND unit <> $2 AND EXISTS (SELECT 1 FROM copyset_members o \
          WHERE o.copyset = copyset_members.copyset AND o.unit = $2)";
     note_once_more(&mut *change, beside, at, true, |query| {
         query.bind(unit.to_string())
@@ -218,7 +219,7 @@ pub(super) async fn suspect_unit(
         }
         Some(_) => {
             "unit = $2 AND EXISTS (SELECT 1 FROM copyset_members o \
-             WHERE o.copyset = copyset_members.copyset AND o.state = 'whole' AND o.unit <> $2)"
+             WHERE o.copyset = copyset_members.copyset AND o.state = 'in_sync' AND o.unit <> $2)"
         }
     };
     let missed = Missed {
@@ -252,7 +253,7 @@ async fn miss_by(
 ) -> Result<bool, DatabaseError> {
     let noted = format!(
         "UPDATE copysets SET suspected_by = $1 WHERE number IN (SELECT copyset \
-         FROM copyset_members WHERE state = 'whole' AND {})",
+         FROM copyset_members WHERE state = 'in_sync' AND {})",
         missed.which
     );
     bind(sqlx::query(&noted).bind(host.to_owned()))
@@ -274,9 +275,9 @@ async fn miss(
         in_flight_set,
     } = missed;
     let turned = format!(
-        "UPDATE copyset_members SET state = 'filling', since_ms = $1, \
+        "UPDATE copyset_members SET state = 'rebuilding', since_ms = $1, \
          in_flight_set = CASE WHEN is_unknown = 1 THEN NULL ELSE {} END \
-         WHERE state = 'whole' AND {which}",
+         WHERE state = 'in_sync' AND {which}",
         // A number of this database's own.
         in_flight_set.map_or_else(
             || "CAST(NULL AS BIGINT)".to_owned(),
@@ -302,7 +303,7 @@ async fn note_once_more(
 ) -> Result<(), DatabaseError> {
     let in_flight_set = if is_known { "in_flight_set" } else { "NULL" };
     let noted = format!(
-        "UPDATE copyset_members SET missed = missed + 1, missed_ms = $1, \
+        "UPDATE copyset_members SET misses = misses + 1, missed_ms = $1, \
          in_flight_set = {in_flight_set} WHERE {which}"
     );
     bind(sqlx::query(&noted).bind(at.0)).execute(change).await?;

@@ -49,7 +49,7 @@ impl Database {
                 "UPDATE volumes SET deleting = 1, head_volume = NULL, head_number = NULL, \
              epoch = epoch + 1 WHERE id = $1 AND deleting = 0 \
              AND NOT EXISTS (SELECT 1 FROM attachments \
-                 WHERE volume = $1 AND (wanted = 1 OR next_id IS NOT NULL) \
+                 WHERE volume = $1 AND (desired = 1 OR successor_id IS NOT NULL) \
                  AND state <> 'detached')",
             )
             .bind(volume.to_string())
@@ -93,7 +93,7 @@ impl Database {
             }
             // Whoever cleans what is left of it.
             sqlx::query(
-                "INSERT INTO departed (volume, last_host) VALUES ($1, $2) \
+                "INSERT INTO deleted_volumes (volume, last_host) VALUES ($1, $2) \
                  ON CONFLICT (volume) DO UPDATE SET last_host = excluded.last_host",
             )
             .bind(volume.to_string())
@@ -125,10 +125,10 @@ impl Database {
 /// Forgets who had volumes last of which nothing is left to clean.
 pub(super) async fn forget_departed(change: &mut AnyConnection) -> Result<(), DatabaseError> {
     sqlx::query(
-        "DELETE FROM departed WHERE \
-         NOT EXISTS (SELECT 1 FROM versions v WHERE v.volume = departed.volume) \
-         AND NOT EXISTS (SELECT 1 FROM pending_frees f WHERE f.volume = departed.volume) \
-         AND NOT EXISTS (SELECT 1 FROM degraded_segments t WHERE t.volume = departed.volume)",
+        "DELETE FROM deleted_volumes WHERE \
+         NOT EXISTS (SELECT 1 FROM versions v WHERE v.volume = deleted_volumes.volume) \
+         AND NOT EXISTS (SELECT 1 FROM pending_frees f WHERE f.volume = deleted_volumes.volume) \
+         AND NOT EXISTS (SELECT 1 FROM degraded_segments t WHERE t.volume = deleted_volumes.volume)",
     )
     .execute(change)
     .await?;

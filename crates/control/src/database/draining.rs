@@ -97,7 +97,7 @@ impl Database {
             for unit in units {
                 must_be_there(&mut *change, *unit).await?;
                 let places = sqlx::query(
-                    "SELECT copyset FROM copyset_members WHERE unit = $1 AND state = 'leaving'",
+                    "SELECT copyset FROM copyset_members WHERE unit = $1 AND state = 'draining'",
                 )
                 .bind(unit.to_string())
                 .fetch_all(&mut *change)
@@ -244,7 +244,7 @@ impl Database {
                 must_be_there(&mut *change, unit).await?;
             }
             let wanted = sqlx::query(
-                "UPDATE copysets SET scrub_wanted = 1, repair_after_ms = 0 WHERE $1 = '' OR EXISTS \
+                "UPDATE copysets SET scrub_requested = 1, repair_after_ms = 0 WHERE $1 = '' OR EXISTS \
                  (SELECT 1 FROM copyset_members m WHERE m.copyset = number AND m.unit = $1)",
             )
             .bind(unit.map(|unit| unit.to_string()).unwrap_or_default())

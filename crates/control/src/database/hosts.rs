@@ -261,7 +261,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn tasks_of(&self, host: PartyId) -> Result<Vec<Task>, DatabaseError> {
-        sqlx::query("SELECT * FROM tasks WHERE host = $1 AND answer IS NULL ORDER BY id")
+        sqlx::query("SELECT * FROM jobs WHERE host = $1 AND answer IS NULL ORDER BY id")
             .bind(host.to_string())
             .fetch_all(&self.reader)
             .await?
@@ -269,7 +269,7 @@ impl Database {
             .map(|row| {
                 Ok(Task {
                     id: row.try_get("id")?,
-                    what: read(row.try_get("what")?)?,
+                    what: read(row.try_get("request")?)?,
                 })
             })
             .collect()
@@ -281,7 +281,7 @@ impl Database {
     /// [`DatabaseError`].
     pub async fn task(&self, host: PartyId, task: i64) -> Result<Option<TaskKind>, DatabaseError> {
         let what: Option<String> =
-            sqlx::query_scalar("SELECT what FROM tasks WHERE id = $1 AND host = $2")
+            sqlx::query_scalar("SELECT request FROM jobs WHERE id = $1 AND host = $2")
                 .bind(task)
                 .bind(host.to_string())
                 .fetch_optional(&self.reader)
@@ -303,7 +303,7 @@ impl Database {
             reason: format!("the answer cannot be kept: {error}"),
         })?;
         change_and_tell!(self, change, {
-            sqlx::query("UPDATE tasks SET answer = $1 WHERE id = $2 AND host = $3")
+            sqlx::query("UPDATE jobs SET answer = $1 WHERE id = $2 AND host = $3")
                 .bind(&text)
                 .bind(task)
                 .bind(host.to_string())
@@ -318,7 +318,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::NotFound`].
     pub async fn task_answer(&self, task: i64) -> Result<Option<TaskAnswer>, DatabaseError> {
-        let answer: Option<String> = sqlx::query_scalar("SELECT answer FROM tasks WHERE id = $1")
+        let answer: Option<String> = sqlx::query_scalar("SELECT answer FROM jobs WHERE id = $1")
             .bind(task)
             .fetch_optional(&self.reader)
             .await?
@@ -332,7 +332,7 @@ impl Database {
     /// [`DatabaseError`].
     pub async fn forget_task(&self, task: i64, old: Millis) -> Result<(), DatabaseError> {
         change!(self, change, {
-            sqlx::query("DELETE FROM tasks WHERE id = $1 OR created_ms < $2")
+            sqlx::query("DELETE FROM jobs WHERE id = $1 OR created_ms < $2")
                 .bind(task)
                 .bind(old.0)
                 .execute(change)
@@ -355,7 +355,7 @@ async fn begin_task(
     now: Millis,
 ) -> Result<i64, DatabaseError> {
     let task = sqlx::query_scalar(
-        "INSERT INTO tasks (host, what, created_ms) VALUES ($1, $2, $3) RETURNING id",
+        "INSERT INTO jobs (host, request, created_ms) VALUES ($1, $2, $3) RETURNING id",
     )
     .bind(host.to_string())
     .bind(text)

@@ -91,7 +91,7 @@ pub(super) async fn suspect_of(
 ) -> Result<Vec<(UnitId, Vec<Range<u64>>)>, DatabaseError> {
     let members = sqlx::query(
         "SELECT unit, in_flight_set FROM copyset_members \
-         WHERE copyset = $1 AND state = 'filling' AND in_flight_set IS NOT NULL",
+         WHERE copyset = $1 AND state = 'rebuilding' AND in_flight_set IS NOT NULL",
     )
     .bind(i64::from(copyset.number()))
     .fetch_all(&mut *connection)

@@ -48,7 +48,7 @@ impl Job {
                  WHERE r.party = preloads.host AND r.heard_ms > $1)"
             }
             // A host that knows no audits says nothing of them, however much else it does.
-            Self::Audit => "told_ms <= $1",
+            Self::Audit => "reported_ms <= $1",
         }
     }
 

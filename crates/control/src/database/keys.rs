@@ -85,40 +85,6 @@ pub(super) async fn retire(change: &mut AnyConnection) -> Result<bool, DatabaseE
     }
 }
 
-/// What an earlier Scree had in columns, as agents spell it.
-#[derive(Serialize)]
-struct FormerKey {
-    source: FormerSource,
-    verifier: WrappedKey,
-}
-
-#[derive(Serialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-enum FormerSource {
-    File,
-    Passphrase {
-        #[serde(with = "catalog::bytes")]
-        salt: Vec<u8>,
-        memory_kib: u32,
-        passes: u32,
-        lanes: u32,
-    },
-}
-
-fn former_key(row: &AnyRow) -> Result<String, DatabaseError> {
-    let source = match row.try_get("source")? {
-        "file" => FormerSource::File,
-        _ => FormerSource::Passphrase {
-            salt: row.try_get("salt")?,
-            memory_kib: rows::small(row, "memory_kib")?,
-            passes: rows::small(row, "passes")?,
-            lanes: rows::small(row, "lanes")?,
-        },
-    };
-    let verifier = WrappedKey(row.try_get("verifier")?);
-    spell(&FormerKey { source, verifier })
-}
-
 fn spell(parameters: &impl Serialize) -> Result<String, DatabaseError> {
     serde_json::to_string(parameters).map_err(|error| DatabaseError::Refused {
         reason: format!("the parameters cannot be kept: {error}"),
@@ -126,26 +92,7 @@ fn spell(parameters: &impl Serialize) -> Result<String, DatabaseError> {
 }
 
 impl Database {
-    /// Spells the parameters of the one key that an earlier Scree had, which
-    /// the last step of the schema has put aside.
-    pub(super) async fn spell_former_key(&self) -> Result<(), DatabaseError> {
-        change!(self, change, {
-            let former = sqlx::query("SELECT * FROM former_key")
-                .fetch_optional(&mut *change)
-                .await?;
-            let Some(former) = former else { return Ok(()) };
-            sqlx::query("UPDATE wrapping_keys SET parameters = $1 WHERE parameters = '{}'")
-                .bind(former_key(&former)?)
-                .execute(&mut *change)
-                .await?;
-            sqlx::query("DELETE FROM former_key")
-                .execute(change)
-                .await?;
-            Ok(())
-        })
-    }
-
-    /// All wrapping keys, those first that were founded first.
+    /// All wrapping keys, oldest first.
     ///
     /// # Errors
     /// [`DatabaseError`].

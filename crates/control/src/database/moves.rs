@@ -30,13 +30,13 @@ pub struct Follower {
 
 /// What follows the attachment of a row, if anything does.
 pub(super) fn follower(row: &AnyRow) -> Result<Option<Follower>, DatabaseError> {
-    let Some(id) = rows::spelt_if_any(row, "next_id")? else {
+    let Some(id) = rows::spelt_if_any(row, "successor_id")? else {
         return Ok(None);
     };
     Ok(Some(Follower {
         id,
-        host: rows::spelt(row, "next_host")?,
-        vm: row.try_get("next_vm")?,
+        host: rows::spelt(row, "successor_host")?,
+        vm: row.try_get("successor_vm")?,
     }))
 }
 
@@ -47,10 +47,10 @@ pub(super) async fn follow(
     now: Millis,
 ) -> Result<(), DatabaseError> {
     let made = sqlx::query(
-        "INSERT INTO attachments (id, volume, host, access, created_ms, vm, asked_by) \
-         SELECT o.next_id, o.volume, o.next_host, o.access, $1, o.next_vm, o.next_asked_by \
+        "INSERT INTO attachments (id, volume, host, access, created_ms, vm, requested_by) \
+         SELECT o.successor_id, o.volume, o.successor_host, o.access, $1, o.successor_vm, o.successor_requested_by \
          FROM attachments o JOIN volumes v ON v.id = o.volume \
-         WHERE o.id = $2 AND o.next_id IS NOT NULL AND v.deleting = 0 RETURNING host",
+         WHERE o.id = $2 AND o.successor_id IS NOT NULL AND v.deleting = 0 RETURNING host",
     )
     .bind(now.0)
     .bind(old.to_string())
@@ -121,8 +121,8 @@ impl Database {
             }
             wish(&mut *change, &old, false, false).await?;
             sqlx::query(
-                "UPDATE attachments SET next_id = $1, next_host = $2, next_vm = $3, \
-                 next_asked_by = $4 WHERE id = $5",
+                "UPDATE attachments SET successor_id = $1, successor_host = $2, successor_vm = $3, \
+                 successor_requested_by = $4 WHERE id = $5",
             )
             .bind(next.id.to_string())
             .bind(next.host.to_string())

@@ -99,16 +99,14 @@ impl Database {
         })?;
         SQLITE_STEPS.run(&writer).await.map_err(migrate_error)?;
         let reader = sqlite_pool(&options.read_only(true), READERS_MAX).await?;
-        let database = Self {
+        Ok(Self {
             backend: Backend::Sqlite,
             writer,
             reader,
             changes: watch::Sender::new(0),
             place: Arc::default(),
             _listener: None,
-        };
-        database.spell_former_key().await?;
-        Ok(database)
+        })
     }
 
     /// Connects to the PostgreSQL database at `url`, and makes its tables if it
@@ -145,16 +143,14 @@ impl Database {
             .await?;
         let changes = watch::Sender::new(0);
         let listener = listen(url, changes.clone()).await?;
-        let database = Self {
+        Ok(Self {
             backend: Backend::Postgres,
             writer: pool.clone(),
             reader: pool,
             changes,
             place,
             _listener: Some(Arc::new(Listening(listener))),
-        };
-        database.spell_former_key().await?;
-        Ok(database)
+        })
     }
 }
 

@@ -148,7 +148,7 @@ const OPEN: &str = "SELECT 1 FROM attachments a WHERE a.volume = v.id AND a.stat
 /// What the principal may see of attachments `a` of volumes `v`: their own, and
 /// those of volumes that they administer. In which VMs others have a volume,
 /// and what is wrong there, is not for whoever may read it.
-const SEEN: &str = "($3 = 1 OR a.asked_by = $2 OR v.owner = $2 OR EXISTS (SELECT 1 FROM grants g \
+const SEEN: &str = "($3 = 1 OR a.requested_by = $2 OR v.owner = $2 OR EXISTS (SELECT 1 FROM grants g \
      WHERE g.party = $2 AND g.object = a.volume AND g.right_name = 'administer'))";
 
 impl Database {

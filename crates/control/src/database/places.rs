@@ -32,7 +32,7 @@ impl Used {
     pub async fn of(change: &mut AnyConnection) -> Result<Self, DatabaseError> {
         // What is left of volumes that are gone lies anywhere.
         let left: i64 = sqlx::query_scalar(
-            "SELECT (SELECT COUNT(*) FROM departed) + (SELECT COUNT(*) FROM versions v \
+            "SELECT (SELECT COUNT(*) FROM deleted_volumes) + (SELECT COUNT(*) FROM versions v \
              WHERE NOT EXISTS (SELECT 1 FROM volumes o WHERE o.id = v.volume))",
         )
         .fetch_one(&mut *change)
@@ -76,18 +76,18 @@ pub(super) async fn put_in_place(
 ) -> Result<(), DatabaseError> {
     let number = i64::from(copyset.id.number());
     let place: i64 =
-        sqlx::query_scalar("SELECT place FROM copyset_members WHERE copyset = $1 AND unit = $2")
+        sqlx::query_scalar("SELECT position FROM copyset_members WHERE copyset = $1 AND unit = $2")
             .bind(number)
             .bind(old.to_string())
             .fetch_one(&mut *change)
             .await?;
-    let joined: i64 = sqlx::query_scalar("UPDATE cluster SET joined = joined + 1 RETURNING joined")
+    let joined: i64 = sqlx::query_scalar("UPDATE cluster SET joins = joins + 1 RETURNING joins")
         .fetch_one(&mut *change)
         .await?;
     match goes {
         Goes::Leaves => {
             sqlx::query(
-                "UPDATE copyset_members SET state = 'leaving', left_at = $4, since_ms = $3 \
+                "UPDATE copyset_members SET state = 'draining', leave_number = $4, since_ms = $3 \
                  WHERE copyset = $1 AND unit = $2",
             )
             .bind(number)
@@ -100,7 +100,7 @@ pub(super) async fn put_in_place(
         Goes::IsLost | Goes::HasNothing => drop_member(&mut *change, copyset.id, old).await?,
     }
     sqlx::query(
-        "INSERT INTO copyset_members (copyset, place, unit, state, joined, missed, missed_ms, \
+        "INSERT INTO copyset_members (copyset, position, unit, state, join_number, misses, missed_ms, \
          since_ms) VALUES ($1, $2, $3, $6, $4, 1, $5, $5)",
     )
     .bind(number)
@@ -109,8 +109,8 @@ pub(super) async fn put_in_place(
     .bind(joined)
     .bind(now.0)
     .bind(match goes {
-        Goes::HasNothing => "whole",
-        Goes::Leaves | Goes::IsLost => "filling",
+        Goes::HasNothing => "in_sync",
+        Goes::Leaves | Goes::IsLost => "rebuilding",
     })
     .execute(&mut *change)
     .await?;
@@ -130,15 +130,15 @@ pub(super) async fn take_place_back(
     unit: UnitId,
     now: Millis,
 ) -> Result<(), DatabaseError> {
-    let joined: i64 = sqlx::query_scalar("UPDATE cluster SET joined = joined + 1 RETURNING joined")
+    let joined: i64 = sqlx::query_scalar("UPDATE cluster SET joins = joins + 1 RETURNING joins")
         .fetch_one(&mut *change)
         .await?;
     for statement in [
-        "UPDATE copyset_members SET state = 'leaving', left_at = $3, since_ms = $4 \
-         WHERE copyset = $1 AND state <> 'leaving' AND place = \
-         (SELECT o.place FROM copyset_members o WHERE o.copyset = $1 AND o.unit = $2)",
-        "UPDATE copyset_members SET state = 'filling', in_flight_set = NULL, joined = $3, left_at = NULL, \
-         missed = missed + 1, missed_ms = $4, since_ms = $4 WHERE copyset = $1 AND unit = $2",
+        "UPDATE copyset_members SET state = 'draining', leave_number = $3, since_ms = $4 \
+         WHERE copyset = $1 AND state <> 'draining' AND position = \
+         (SELECT o.position FROM copyset_members o WHERE o.copyset = $1 AND o.unit = $2)",
+        "UPDATE copyset_members SET state = 'rebuilding', in_flight_set = NULL, join_number = $3, leave_number = NULL, \
+         misses = misses + 1, missed_ms = $4, since_ms = $4 WHERE copyset = $1 AND unit = $2",
     ] {
         sqlx::query(statement)
             .bind(copyset)

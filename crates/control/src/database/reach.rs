@@ -37,7 +37,7 @@ macro_rules! cleans {
                  WHERE l.id = ",
             $volume,
             " AND l.last_host <> $1 AND r.heard_ms > $2) \
-             AND NOT EXISTS (SELECT 1 FROM departed l JOIN host_reports r ON r.party = l.last_host \
+             AND NOT EXISTS (SELECT 1 FROM deleted_volumes l JOIN host_reports r ON r.party = l.last_host \
                  WHERE l.volume = ",
             $volume,
             " AND l.last_host <> $1 AND r.heard_ms > $2)))"

@@ -66,13 +66,13 @@ impl Database {
                  AND ($5 = 0 OR c.suspected_by IS NULL OR c.suspected_by <> $1) \
                  AND ($5 = 0 OR NOT EXISTS (SELECT 1 FROM copysets o WHERE o.number <> c.number \
                      AND o.repairer_last = $1 AND o.repairer_until_ms > $4 AND (o.repairer IS NOT NULL \
-                         OR o.scrub_wanted > 0 OR EXISTS (SELECT 1 FROM copyset_members m \
-                             WHERE m.copyset = o.number AND m.state <> 'whole')))) \
-                 AND c.repair_after_ms <= $2 AND (c.scrub_wanted > 0 OR c.scrubbed_ms <= $3 \
+                         OR o.scrub_requested > 0 OR EXISTS (SELECT 1 FROM copyset_members m \
+                             WHERE m.copyset = o.number AND m.state <> 'in_sync')))) \
+                 AND c.repair_after_ms <= $2 AND (c.scrub_requested > 0 OR c.scrubbed_ms <= $3 \
                      OR EXISTS (SELECT 1 FROM copyset_members m WHERE m.copyset = c.number \
-                         AND m.state <> 'whole')) \
+                         AND m.state <> 'in_sync')) \
                  ORDER BY CASE WHEN c.repair_problem IS NULL THEN 0 ELSE 1 END, (SELECT COUNT(*) FROM copyset_members m WHERE m.copyset = c.number \
-                     AND m.state <> 'whole') DESC, c.repairer_until_ms, c.number LIMIT 1",
+                     AND m.state <> 'in_sync') DESC, c.repairer_until_ms, c.number LIMIT 1",
             )
             .bind(host.to_string())
             .bind(now.0)
@@ -193,10 +193,10 @@ impl Database {
                 "UPDATE copysets SET repairer = NULL, repairer_until_ms = $5, repair_after_ms = $2, \
                  repair_tries = CASE WHEN $2 > $5 THEN repair_tries + 1 ELSE 0 END, \
                  repair_problem = $3, suspected_by = CASE WHEN $8 = 1 THEN suspected_by ELSE NULL END, \
-                 scrub_wanted = CASE WHEN $4 = 1 OR (scrub_wanted = 2 AND $7 = 1) THEN 0 \
-                 ELSE scrub_wanted END, \
+                 scrub_requested = CASE WHEN $4 = 1 OR (scrub_requested = 2 AND $7 = 1) THEN 0 \
+                 ELSE scrub_requested END, \
                  scrubbed_ms = CASE WHEN $4 = 1 THEN $5 ELSE scrubbed_ms END, \
-                 rotten = CASE WHEN $4 = 1 THEN $6 ELSE rotten END WHERE number = $1",
+                 corrupt_slots = CASE WHEN $4 = 1 THEN $6 ELSE corrupt_slots END WHERE number = $1",
             )
             .bind(number)
             .bind(now.0.saturating_add(retry_ms))
@@ -316,7 +316,7 @@ async fn task_of(
         return Ok(None);
     };
     let number = i64::from(id.number());
-    let missed = sqlx::query("SELECT unit, missed FROM copyset_members WHERE copyset = $1")
+    let missed = sqlx::query("SELECT unit, misses FROM copyset_members WHERE copyset = $1")
         .bind(number)
         .fetch_all(&mut *connection)
         .await?;
@@ -331,19 +331,19 @@ async fn task_of(
     let uncommitted = sqlx::query("SELECT first, end_before FROM serial_ranges ORDER BY first")
         .fetch_all(&mut *connection)
         .await?;
-    let scrub = sqlx::query("SELECT scrub_wanted, scrubbed_ms FROM copysets WHERE number = $1")
+    let scrub = sqlx::query("SELECT scrub_requested, scrubbed_ms FROM copysets WHERE number = $1")
         .bind(number)
         .fetch_one(&mut *connection)
         .await?;
     let suspect = super::in_flight::suspect_of(&mut *connection, id).await?;
-    let wanted: i64 = scrub.try_get("scrub_wanted")?;
+    let wanted: i64 = scrub.try_get("scrub_requested")?;
     let scrubbed: i64 = scrub.try_get("scrubbed_ms")?;
     let is_due = scrubbed <= now.0.saturating_sub(SCRUB_EVERY_MS);
     Ok(Some(RepairTask {
         copyset,
         missed: missed
             .iter()
-            .map(|row| Ok((rows::spelt(row, "unit")?, rows::number(row, "missed")?)))
+            .map(|row| Ok((rows::spelt(row, "unit")?, rows::number(row, "misses")?)))
             .collect::<Result<_, DatabaseError>>()?,
         open: open
             .iter()
@@ -384,9 +384,9 @@ async fn lacks(
     now: Millis,
 ) -> Result<(), DatabaseError> {
     sqlx::query(
-        "UPDATE copyset_members SET missed = missed + 1, missed_ms = $3, since_ms = $3, \
-         state = 'filling', in_flight_set = NULL \
-         WHERE copyset = $1 AND unit = $2 AND state <> 'leaving'",
+        "UPDATE copyset_members SET misses = misses + 1, missed_ms = $3, since_ms = $3, \
+         state = 'rebuilding', in_flight_set = NULL \
+         WHERE copyset = $1 AND unit = $2 AND state <> 'draining'",
     )
     .bind(i64::from(copyset.number()))
     .bind(unit.to_string())
@@ -405,8 +405,8 @@ async fn becomes_whole(
 ) -> Result<(), DatabaseError> {
     let number = i64::from(copyset.number());
     let done = sqlx::query(
-        "UPDATE copyset_members SET state = 'whole', in_flight_set = NULL, is_unknown = 0, since_ms = $4 \
-         WHERE copyset = $1 AND unit = $2 AND missed = $3 AND state = 'filling'",
+        "UPDATE copyset_members SET state = 'in_sync', in_flight_set = NULL, is_unknown = 0, since_ms = $4 \
+         WHERE copyset = $1 AND unit = $2 AND misses = $3 AND state = 'rebuilding'",
     )
     .bind(number)
     .bind(unit.to_string())
@@ -417,8 +417,8 @@ async fn becomes_whole(
     if done.rows_affected() > 0 {
         // Whoever replaces it is whole.
         sqlx::query(
-            "DELETE FROM copyset_members WHERE copyset = $1 AND state = 'leaving' AND place = \
-             (SELECT n.place FROM copyset_members n WHERE n.copyset = $1 AND n.unit = $2)",
+            "DELETE FROM copyset_members WHERE copyset = $1 AND state = 'draining' AND position = \
+             (SELECT n.position FROM copyset_members n WHERE n.copyset = $1 AND n.unit = $2)",
         )
         .bind(number)
         .bind(unit.to_string())
@@ -433,7 +433,7 @@ async fn is_filling(
     copyset: CopysetId,
 ) -> Result<bool, DatabaseError> {
     let count: i64 = sqlx::query_scalar(
-        "SELECT COUNT(*) FROM copyset_members WHERE copyset = $1 AND state = 'filling'",
+        "SELECT COUNT(*) FROM copyset_members WHERE copyset = $1 AND state = 'rebuilding'",
     )
     .bind(i64::from(copyset.number()))
     .fetch_one(connection)

@@ -33,7 +33,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::Sql`].
     pub async fn compare_count(&self) -> Result<u64, DatabaseError> {
-        let statement = "SELECT COUNT(*) FROM copysets WHERE scrub_wanted > 0";
+        let statement = "SELECT COUNT(*) FROM copysets WHERE scrub_requested > 0";
         let count: i64 = sqlx::query_scalar(statement)
             .fetch_one(&self.reader)
             .await?;
@@ -47,17 +47,17 @@ impl Database {
     pub async fn repair(&self, now: Millis) -> Result<Vec<RepairRow>, DatabaseError> {
         let mut moment = self.moment().await?;
         let members = sqlx::query(
-            "SELECT copyset, unit, state FROM copyset_members WHERE state <> 'whole' \
-             ORDER BY copyset, place, joined",
+            "SELECT copyset, unit, state FROM copyset_members WHERE state <> 'in_sync' \
+             ORDER BY copyset, position, join_number",
         )
         .fetch_all(&mut *moment)
         .await?;
         let rows = sqlx::query(
             "SELECT c.*, (SELECT p.name FROM parties p WHERE p.id = c.repairer \
                  AND c.repairer_until_ms > $1) AS repairer_name FROM copysets c \
-             WHERE c.scrub_wanted > 0 OR c.rotten > 0 OR (c.repairer IS NOT NULL \
+             WHERE c.scrub_requested > 0 OR c.corrupt_slots > 0 OR (c.repairer IS NOT NULL \
                  AND c.repairer_until_ms > $1) OR EXISTS (SELECT 1 FROM copyset_members m \
-                 WHERE m.copyset = c.number AND m.state <> 'whole') ORDER BY c.number",
+                 WHERE m.copyset = c.number AND m.state <> 'in_sync') ORDER BY c.number",
         )
         .bind(now.0)
         .fetch_all(&mut *moment)
@@ -78,8 +78,8 @@ impl Database {
                     done: rows::number(row, "repair_done")?,
                     all: rows::number(row, "repair_all")?,
                 },
-                is_scrub: rows::number(row, "scrub_wanted")? > 0,
-                rotten: rows::number(row, "rotten")?,
+                is_scrub: rows::number(row, "scrub_requested")? > 0,
+                rotten: rows::number(row, "corrupt_slots")?,
                 problem: row.try_get("repair_problem")?,
             })
         };

@@ -320,7 +320,7 @@ pub(super) fn snapshot_row(row: &AnyRow) -> Result<SnapshotRow, DatabaseError> {
         block_size,
         encryption: spelt(row, "encryption")?,
         state,
-        is_cut: flag(row, "cut")?,
+        is_cut: flag(row, "is_cut")?,
         created: Millis(row.try_get("created_ms")?),
     })
 }

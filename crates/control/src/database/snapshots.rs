@@ -50,7 +50,7 @@ pub(super) async fn lose_cuts(
     sqlx::query(
         "UPDATE snapshots SET state = 'error', reason = \
          'Scree ended before the snapshot was completed; take it again' \
-         WHERE volume = $1 AND state = 'pending' AND cut = 1",
+         WHERE volume = $1 AND state = 'pending' AND is_cut = 1",
     )
     .bind(volume.to_string())
     .execute(connection)
@@ -68,7 +68,7 @@ pub(super) async fn settle(
         "UPDATE snapshots SET state = 'completed', \
          version_volume = (SELECT head_volume FROM volumes WHERE id = $1), \
          version_number = (SELECT head_number FROM volumes WHERE id = $1) \
-         WHERE volume = $1 AND state = 'pending' AND cut = 0",
+         WHERE volume = $1 AND state = 'pending' AND is_cut = 0",
     )
     .bind(volume.to_string())
     .execute(&mut *connection)
@@ -188,7 +188,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn pending_cuts(&self) -> Result<Vec<(SnapshotId, VolumeId)>, DatabaseError> {
-        sqlx::query("SELECT id, volume FROM snapshots WHERE state = 'pending' AND cut = 0")
+        sqlx::query("SELECT id, volume FROM snapshots WHERE state = 'pending' AND is_cut = 0")
             .fetch_all(&self.reader)
             .await?
             .iter()
@@ -214,7 +214,7 @@ impl Database {
     pub async fn note_cut(&self, id: SnapshotId, host: PartyId) -> Result<(), DatabaseError> {
         change_and_tell!(self, change, {
             sqlx::query(
-                "UPDATE snapshots SET cut = 1 WHERE id = $1 AND volume IN (SELECT volume \
+                "UPDATE snapshots SET is_cut = 1 WHERE id = $1 AND volume IN (SELECT volume \
                  FROM attachments WHERE host = $2 AND access = 'read-write' \
                  AND state <> 'detached')",
             )

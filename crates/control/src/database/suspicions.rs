@@ -15,7 +15,7 @@ use super::{Database, DatabaseError, rows};
 
 /// Members of any copyset of the unit that is asked of, that are being filled.
 const FILLING_BESIDE: &str = "SELECT 1 FROM copyset_members m JOIN copyset_members o \
-     ON o.copyset = m.copyset WHERE o.state = 'filling' AND m.unit = ";
+     ON o.copyset = m.copyset WHERE o.state = 'rebuilding' AND m.unit = ";
 
 impl Database {
     /// A unit has come back, says `host`. False, if it has said so before and that is not
@@ -180,9 +180,8 @@ async fn is_taken(
     // Of one that is older it is enough that it is whole itself: what was said then is
     // through.
     let is_open = match is_older {
-        true => {
-            "SELECT 1 FROM copyset_members m WHERE m.state = 'filling' AND m.unit = $1".to_owned()
-        }
+        true => "SELECT 1 FROM copyset_members m WHERE m.state = 'rebuilding' AND m.unit = $1"
+            .to_owned(),
         false => format!("{FILLING_BESIDE} $1"),
     };
     let statement = format!(

@@ -22,7 +22,7 @@ use crate::volumes::spell_time;
 /// Attachments that are to end by force, of hosts that were not heard of since.
 const UNRESPONSIVE: &str = "SELECT a.*, p.name AS host_name, r.heard_ms, r.report FROM attachments a \
      JOIN parties p ON p.id = a.host LEFT JOIN host_reports r ON r.party = a.host \
-     WHERE a.forced = 1 AND a.wanted = 0 AND a.state <> 'detached' \
+     WHERE a.forced = 1 AND a.desired = 0 AND a.state <> 'detached' \
      AND COALESCE(r.heard_ms, 0) <= $1 ORDER BY a.id";
 
 impl Database {

@@ -103,7 +103,7 @@ impl Database {
         Ok(Some(ClusterRow {
             id: rows::spelt(&row, "id")?,
             created: Millis(row.try_get("created_ms")?),
-            vouch: WrappedKey(row.try_get("vouch")?),
+            vouch: WrappedKey(row.try_get("authentication_key")?),
         }))
     }
 
@@ -125,7 +125,7 @@ impl Database {
             if founded.is_some() {
                 return Ok(());
             }
-            sqlx::query("INSERT INTO cluster (one, id, created_ms, vouch) VALUES (1, $1, $2, $3)")
+            sqlx::query("INSERT INTO cluster (one, id, created_ms, authentication_key) VALUES (1, $1, $2, $3)")
                 .bind(id.to_string())
                 .bind(created.0)
                 .bind(vouch)
@@ -185,13 +185,13 @@ impl Database {
                 return Ok(Heard::Unknown);
             };
             let first: String = row.try_get("url")?;
-            let place: Option<String> = row.try_get("place")?;
+            let place: Option<String> = row.try_get("daemon_location")?;
             let heard: Option<i64> = row.try_get("heard_ms")?;
             let is_other = place.as_deref() != claimed.place;
             let ago_ms = heard.map(|heard| now.0.saturating_sub(heard));
             let ago_ms = ago_ms.filter(|ago| *ago < SECOND_PLACE_MS);
             if let Some(ago_ms) = ago_ms.filter(|_| is_other && first != claimed.url) {
-                let note = "UPDATE units SET second_url = $1, second_ms = $2 WHERE id = $3";
+                let note = "UPDATE units SET duplicate_url = $1, duplicate_ms = $2 WHERE id = $3";
                 sqlx::query(note)
                     .bind(claimed.url)
                     .bind(now.0)
@@ -201,13 +201,15 @@ impl Database {
                 return Ok(Heard::Second { first, ago_ms });
             }
             check_free(&mut *change, unit, claimed.url).await?;
-            sqlx::query("UPDATE units SET url = $1, place = $2, heard_ms = $3 WHERE id = $4")
-                .bind(claimed.url)
-                .bind(claimed.place)
-                .bind(now.0)
-                .bind(unit.to_string())
-                .execute(&mut *change)
-                .await?;
+            sqlx::query(
+                "UPDATE units SET url = $1, daemon_location = $2, heard_ms = $3 WHERE id = $4",
+            )
+            .bind(claimed.url)
+            .bind(claimed.place)
+            .bind(now.0)
+            .bind(unit.to_string())
+            .execute(&mut *change)
+            .await?;
             if first == claimed.url {
                 return Ok(Heard::There);
             }
@@ -323,8 +325,8 @@ pub(super) async fn units_of(
         .iter()
         .map(|row| {
             let url: String = row.try_get("url")?;
-            let second: Option<String> = row.try_get("second_url")?;
-            let second_ms: Option<i64> = row.try_get("second_ms")?;
+            let second: Option<String> = row.try_get("duplicate_url")?;
+            let second_ms: Option<i64> = row.try_get("duplicate_ms")?;
             Ok(UnitRow {
                 id: rows::spelt(row, "id")?,
                 // One from before they were percent-encoded has spaces and the
@@ -346,7 +348,7 @@ pub(super) async fn copysets_of(
 ) -> Result<Vec<Copyset>, DatabaseError> {
     let members = sqlx::query(
         "SELECT m.*, c.data FROM copyset_members m JOIN copysets c ON c.number = m.copyset \
-         ORDER BY m.copyset, m.place, m.joined",
+         ORDER BY m.copyset, m.position, m.join_number",
     )
     .fetch_all(connection)
     .await?;
@@ -367,13 +369,13 @@ pub(super) async fn copysets_of(
         };
         let unit = rows::spelt(row, "unit")?;
         let state: String = row.try_get("state")?;
-        copyset.joined = copyset.joined.max(rows::number(row, "joined")?);
+        copyset.joined = copyset.joined.max(rows::number(row, "join_number")?);
         match state.as_str() {
-            "leaving" => copyset.leaving.push(Leaving {
-                place: rows::small(row, "place")?,
+            "draining" => copyset.leaving.push(Leaving {
+                place: rows::small(row, "position")?,
                 unit,
             }),
-            "filling" => {
+            "rebuilding" => {
                 copyset.filling.push(unit);
                 copyset.members.push(unit);
             }
@@ -432,7 +434,7 @@ async fn insert(
 ) -> Result<(), DatabaseError> {
     for unit in units {
         check_free(&mut *change, unit.id, &unit.url).await?;
-        sqlx::query("INSERT INTO units (id, unique_text, url, added_ms) VALUES ($1, $1, $2, $3)")
+        sqlx::query("INSERT INTO units (id, url, added_ms) VALUES ($1, $2, $3)")
             .bind(unit.id.to_string())
             .bind(&unit.url)
             .bind(added.0)
@@ -446,12 +448,14 @@ async fn insert(
             .execute(&mut *change)
             .await?;
         for (place, member) in copyset.members.iter().enumerate() {
-            sqlx::query("INSERT INTO copyset_members (copyset, place, unit) VALUES ($1, $2, $3)")
-                .bind(i64::from(copyset.id.number()))
-                .bind(place as i64)
-                .bind(member.to_string())
-                .execute(&mut *change)
-                .await?;
+            sqlx::query(
+                "INSERT INTO copyset_members (copyset, position, unit) VALUES ($1, $2, $3)",
+            )
+            .bind(i64::from(copyset.id.number()))
+            .bind(place as i64)
+            .bind(member.to_string())
+            .execute(&mut *change)
+            .await?;
         }
     }
     super::hosts::assign_all(&mut *change).await

@@ -229,7 +229,7 @@ impl Database {
             check_room(&mut *change, &row).await?;
             sqlx::query(
                 "INSERT INTO volume_audits (id, volume, snapshot, host, version_volume, \
-                 version_number, units, files, size_bytes, state, created_ms, told_ms, principal, \
+                 version_number, units, files, size_bytes, state, created_ms, reported_ms, principal, \
                  placement, journal_bytes) \
                  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12, $13, $14)",
             )
@@ -380,7 +380,7 @@ impl Database {
         change_and_tell!(self, change, {
             let kept = sqlx::query(
                 "UPDATE volume_audits SET state = $1, reason = $2, found = $3, ended_ms = $4, \
-                 done_bytes = $5, told_ms = $8 WHERE id = $6 AND host = $7 AND ended_ms IS NULL",
+                 done_bytes = $5, reported_ms = $8 WHERE id = $6 AND host = $7 AND ended_ms IS NULL",
             )
             .bind(state.as_str())
             .bind(reason)

@@ -123,8 +123,8 @@ fn task(row: RepairRow) -> RepairTask {
     };
     RepairTask {
         copyset: row.copyset.number(),
-        filling: members("filling"),
-        leaving: members("leaving"),
+        filling: members("rebuilding"),
+        leaving: members("draining"),
         host: row.repairer,
         segments_done: row.progress.done,
         segments: row.progress.all,

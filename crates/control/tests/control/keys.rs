@@ -1,108 +1,63 @@
 //! Wrapping keys in the database.
 
-use std::borrow::Cow;
-use std::path::Path;
-
 use api::host::{KeyState, WrappedRow};
 use auth::Kind;
 use base::{KeyId, Lineage, PartyId};
 use catalog::{CatalogError, WrappedKey};
 use control::database::{Database, DatabaseError, Reach};
 use serde_json::json;
-use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, any::install_default_drivers};
 use world::Millis;
 
 use crate::postgres::Postgres;
 use crate::principals::local;
 
-static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
-pub static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
-
 const LINEAGE: Lineage = Lineage::from_u128(7);
 
-/// A database as an earlier Scree left it, with a passphrase and one wrapped
-/// key.
-pub async fn earlier(url: &str, steps: &Migrator, last: i64) {
+/// Adds a key `main`, and two lineages: one whose data key `main` wraps, and one without a data key.
+async fn add_main(database: &Database, url: &str) {
+    let main = KeyId::from_u128(1);
+    let parameters = json!({});
+    let added = database.insert_wrapping_key(main, "main", &parameters, Millis(5));
+    added.await.expect("added");
     install_default_drivers();
     let pool = AnyPool::connect(url).await.expect("connects");
-    let steps = steps.iter().filter(|step| step.version <= last).cloned();
-    let earlier = Migrator {
-        migrations: Cow::Owned(steps.collect()),
-        ..Migrator::DEFAULT
-    };
-    earlier.run(&pool).await.expect("made");
-    sqlx::query(
-        "INSERT INTO cluster (one, id, created_ms, vouch, key_source, key_salt, key_memory_kib, \
-         key_passes, key_lanes, key_verifier) VALUES (1, $1, 5, $2, 'passphrase', $3, 9000, 2, 3, $4)",
-    )
-    .bind("cluster-0123456789abcdef0123456789abcdef".to_owned())
-    .bind(vec![0_u8; 32])
-    .bind(b"sixteen bytes ok".to_vec())
-    .bind(vec![1_u8, 2, 3])
-    .execute(&pool)
-    .await
-    .expect("written");
     for (lineage, wrapped) in [(LINEAGE, Some(vec![4_u8])), (Lineage::from_u128(8), None)] {
-        sqlx::query("INSERT INTO lineages (lineage, epoch_first, wrapped) VALUES ($1, 1, $2)")
-            .bind(lineage.to_string())
-            .bind(wrapped)
-            .execute(&pool)
-            .await
-            .expect("written");
+        sqlx::query(
+            "INSERT INTO lineages (lineage, epoch_first, wrapped, wrapping_key) \
+             VALUES ($1, 1, $2, $3)",
+        )
+        .bind(lineage.to_string())
+        .bind(wrapped.clone())
+        .bind(wrapped.map(|_| main.to_string()))
+        .execute(&pool)
+        .await
+        .expect("inserted");
     }
     pool.close().await;
 }
 
-async fn is_converted(database: &Database) {
-    let rows = database.wrapping_keys().await.expect("read");
-    let [row] = &rows[..] else {
-        panic!("{rows:?}");
-    };
-    assert_eq!((row.key.name.as_str(), row.lineages), ("main", 1));
-    assert_eq!((row.key.state, row.created), (KeyState::Active, Millis(5)));
-    let passphrase = json!({
-        "kind": "passphrase",
-        "salt": "c2l4dGVlbiBieXRlcyBvaw==",
-        "memory_kib": 9000,
-        "passes": 2,
-        "lanes": 3,
-    });
-    let parameters = json!({"source": passphrase, "verifier": "AQID"});
-    assert_eq!(row.key.parameters, parameters);
-}
-
-fn url_of(path: &Path) -> String {
-    format!("sqlite://{}?mode=rwc", path.display())
-}
-
 #[test]
-fn the_key_of_an_earlier_scree_is_the_key_main() {
+fn a_key_is_deleted_only_after_another_one_has_taken_over_what_it_wraps() {
     let server = Postgres::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let url = server.database(&runtime);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("scree.db");
     runtime.block_on(async {
-        earlier(&url_of(&path), &SQLITE, 10).await;
-        earlier(&url, &POSTGRES, 3).await;
-        for turn in 0..2 {
-            for database in [
-                Database::open(&path).await,
-                Database::connect(&url.parse().expect("a URL")).await,
-            ] {
-                let database = database.expect("an earlier Scree's");
-                is_converted(&database).await;
-                if turn == 1 {
-                    rotates(&database).await;
-                }
-                database.close().await;
-            }
-        }
+        let sqlite = Database::open(&path).await.expect("created");
+        add_main(&sqlite, &format!("sqlite://{}", path.display())).await;
+        rotates(&sqlite).await;
+        sqlite.close().await;
+        let postgres = Database::connect(&url.parse().expect("a URL")).await;
+        let postgres = postgres.expect("created");
+        add_main(&postgres, &url).await;
+        rotates(&postgres).await;
+        postgres.close().await;
     });
 }
 
-/// What an agent asks while it rewraps.
+/// Rewraps as an agent does.
 async fn rotates(database: &Database) {
     let principal = local(database).await;
     use api::host::CatalogCall;
