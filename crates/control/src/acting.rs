@@ -77,7 +77,8 @@ impl Acting {
         let row = self
             .inner
             .database
-            .volume_for(&self.principal, name, need)
+            .volumes()
+            .find(&self.principal, name, need)
             .await?;
         if row.deleting {
             let reason = format!("volume {:?} is being deleted", row.name);
@@ -89,9 +90,9 @@ impl Acting {
     /// The hosts that the principal may know of: all, for an administrator.
     pub(crate) async fn hosts(&self) -> Result<Vec<HostRow>, ControlError> {
         let database = &self.inner.database;
-        let mut hosts = database.hosts().await?;
+        let mut hosts = database.hosts().all().await?;
         if !self.principal.party.is_administrator {
-            let given = database.hosts_given(self.principal.party.id).await?;
+            let given = database.hosts().granted_to(self.principal.party.id).await?;
             hosts.retain(|host| given.contains(&host.host));
         }
         Ok(hosts)
@@ -133,7 +134,8 @@ impl Acting {
     pub async fn volume_id(&self, name: &str) -> Result<VolumeId, ControlError> {
         let database = &self.inner.database;
         let row = database
-            .volume_for(&self.principal, name, Need::See)
+            .volumes()
+            .find(&self.principal, name, Need::See)
             .await?;
         Ok(row.id)
     }

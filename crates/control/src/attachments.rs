@@ -122,7 +122,12 @@ impl Acting {
             access,
             created: world.clock.wall(),
         };
-        let row = self.inner.database.attach(self.principal(), &new).await?;
+        let row = self
+            .inner
+            .database
+            .attachments()
+            .attach(self.principal(), &new)
+            .await?;
         if self.is_dry_run() {
             return self.shown(row).await;
         }
@@ -142,7 +147,10 @@ impl Acting {
         is_forced: bool,
     ) -> Result<AttachmentView, ControlError> {
         let database = &self.inner.database;
-        let row = database.detach(self.principal(), id, is_forced).await?;
+        let row = database
+            .attachments()
+            .detach(self.principal(), id, is_forced)
+            .await?;
         if self.is_dry_run() {
             return self.shown(row).await;
         }
@@ -167,7 +175,8 @@ impl Acting {
         let database = &self.inner.database;
         // Whoever may not see it learns nothing of hosts either.
         database
-            .attachment_for(self.principal(), &id.to_string())
+            .attachments()
+            .find(self.principal(), &id.to_string())
             .await?;
         let next = Follower {
             id: AttachmentId::from_u128(self.inner.world.random.u128()),
@@ -176,7 +185,8 @@ impl Acting {
         };
         let heard_after = self.unresponsive_before().await?;
         let row = database
-            .move_attachment(self.principal(), id, &next, heard_after)
+            .attachments()
+            .move_to(self.principal(), id, &next, heard_after)
             .await?;
         if !self.is_dry_run() {
             tracing::info!(attachment = %id, to = request.host, "its move was asked for");
@@ -194,6 +204,7 @@ impl Acting {
         let row = self
             .inner
             .database
+            .attachments()
             .cancel_move(self.principal(), id)
             .await?;
         if !self.is_dry_run() {
@@ -237,7 +248,8 @@ impl Acting {
         self.end_forced().await?;
         let database = &self.inner.database;
         let id = database
-            .attachment_for(self.principal(), &id.to_string())
+            .attachments()
+            .find(self.principal(), &id.to_string())
             .await?
             .id;
         let settled = async {
@@ -277,7 +289,8 @@ impl Acting {
         let volume = match &filter.volume {
             Some(volume) => {
                 let found = database
-                    .volume_for(self.principal(), volume, Need::See)
+                    .volumes()
+                    .find(self.principal(), volume, Need::See)
                     .await?;
                 Some(found.id)
             }
@@ -288,12 +301,14 @@ impl Acting {
             None => None,
         };
         let (rows, next) = database
-            .attachment_page(self.principal(), volume, host, filter.state, page)
+            .attachments()
+            .page(self.principal(), volume, host, filter.state, page)
             .await?;
         let names = database
-            .volume_names(rows.iter().map(|row| row.volume))
+            .volumes()
+            .names(rows.iter().map(|row| row.volume))
             .await?;
-        let hosts = database.hosts().await?;
+        let hosts = database.hosts().all().await?;
         let now = self.now().await?;
         let views = rows.into_iter().map(|row| {
             let volume = names.get(&row.volume).cloned();
@@ -303,17 +318,20 @@ impl Acting {
     }
 
     async fn seen_attachment(&self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
-        let row = self.inner.database.attachment(id).await?;
+        let row = self.inner.database.attachments().get(id).await?;
         self.shown(row).await
     }
 
     async fn shown(&self, row: AttachmentRow) -> Result<AttachmentView, ControlError> {
         let database = &self.inner.database;
-        let mut hosts = Vec::from_iter(database.host(row.host).await?);
+        let mut hosts = Vec::from_iter(database.hosts().get(row.host).await?);
         if let Some(next) = &row.follower {
-            hosts.extend(database.host(next.host).await?);
+            hosts.extend(database.hosts().get(next.host).await?);
         }
-        let mut names = database.volume_names(std::iter::once(row.volume)).await?;
+        let mut names = database
+            .volumes()
+            .names(std::iter::once(row.volume))
+            .await?;
         let volume = names.remove(&row.volume);
         Ok(self.view(row, volume, &hosts, self.now().await?))
     }

@@ -96,23 +96,26 @@ impl Control {
         let (database, cluster) = (&self.inner.database, self.inner.cluster);
         Ok(match want {
             Want::Lease { volume, epoch } => {
-                let rights = database.lease_rights(reach.host, volume, epoch).await?;
+                let rights = database
+                    .catalog()
+                    .lease_rights(reach.host, volume, epoch)
+                    .await?;
                 (leases(cluster, volume, &rights), CHANGE_MS)
             }
             Want::Sweep { volume } => {
-                let rights = database.sweep_rights(reach, volume).await?;
+                let rights = database.catalog().sweep_rights(reach, volume).await?;
                 (leases(cluster, volume, &rights), CHANGE_MS)
             }
             Want::Read { lineage } => {
-                let lineages = database.read_rights(reach, lineage).await?;
+                let lineages = database.catalog().read_rights(reach, lineage).await?;
                 (reads(cluster, &lineages), READ_MS)
             }
             Want::Count => {
-                let leases = database.leases().await?;
+                let leases = database.catalog().lease_count().await?;
                 (vec![Scope::Count { leases }], CHANGE_MS)
             }
             Want::Repair { copyset } => {
-                let rights = database.repair_rights(reach.host, copyset, now).await?;
+                let rights = database.repair().rights(reach.host, copyset, now).await?;
                 let Some(units) = rights else {
                     let reason =
                         format!("copyset {} is not this host's to repair", copyset.number());
@@ -122,7 +125,7 @@ impl Control {
                 (vec![Scope::Repair { copysets, units }], REPAIR_RIGHTS_MS)
             }
             Want::Free { plan } => {
-                let rights = database.free_rights(reach, now, plan).await?;
+                let rights = database.catalog().free_rights(reach, now, plan).await?;
                 let parts = rights.segments.chunks(ITEMS_MAX);
                 let frees = parts.map(|segments| Scope::Free {
                     segments: segments.to_vec(),

@@ -99,7 +99,8 @@ impl Acting {
         let (row, is_news) = self
             .inner
             .database
-            .set_chain(self.principal(), &new)
+            .chains()
+            .set(self.principal(), &new)
             .await?;
         if is_news && !self.is_dry_run() {
             let revision = row.revision;
@@ -116,7 +117,7 @@ impl Acting {
     pub async fn delete_chain(&self, id: ChainId) -> Result<ChainView, ControlError> {
         self.to_its_end(|control| async move {
             let database = &control.inner.database;
-            let row = database.delete_chain(control.principal(), id).await?;
+            let row = database.chains().delete(control.principal(), id).await?;
             if !control.is_dry_run() {
                 tracing::info!(chain = %row.id, volume = %row.volume, "chain deleted");
             }
@@ -161,7 +162,12 @@ impl Acting {
     }
 
     async fn chain_now(&self, id: ChainId) -> Result<ChainView, ControlError> {
-        let row = self.inner.database.chain_for(self.principal(), id).await?;
+        let row = self
+            .inner
+            .database
+            .chains()
+            .find(self.principal(), id)
+            .await?;
         self.view_chain(row).await
     }
 
@@ -181,14 +187,18 @@ impl Acting {
                 let need = Need::Have(Right::Administer);
                 Some(
                     database
-                        .volume_for(self.principal(), volume, need)
+                        .volumes()
+                        .find(self.principal(), volume, need)
                         .await?
                         .id,
                 )
             }
             None => None,
         };
-        let (rows, next) = database.chain_page(self.principal(), volume, page).await?;
+        let (rows, next) = database
+            .chains()
+            .page(self.principal(), volume, page)
+            .await?;
         let mut views = Vec::with_capacity(rows.len());
         for row in rows {
             views.push(self.view_chain(row).await?);
@@ -212,10 +222,14 @@ impl Acting {
     ) -> Result<EventLines, ControlError> {
         let database = &self.inner.database;
         let row = database
-            .attachment_for(self.principal(), &id.to_string())
+            .attachments()
+            .find(self.principal(), &id.to_string())
             .await?;
-        database.check_watcher(self.principal(), row.volume).await?;
-        let host = database.host(row.host).await?;
+        database
+            .chains()
+            .check_watcher(self.principal(), row.volume)
+            .await?;
+        let host = database.hosts().get(row.host).await?;
         let unresponsive_before = self.unresponsive_before().await?;
         let heard = host.as_ref().and_then(|host| host.heard);
         if heard.is_none_or(|heard| heard <= unresponsive_before) {
@@ -232,7 +246,10 @@ impl Acting {
             wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
         };
         let now = self.principal().by.at;
-        let task = database.insert_question(row.host, &question, now).await?;
+        let task = database
+            .hosts()
+            .insert_query(row.host, &question, now)
+            .await?;
         match self.task_done_within(task, wait + ANSWERED_WITHIN).await? {
             Some(Ok(TaskDone::Events(events))) => Ok(events),
             Some(Ok(_)) => Err(ControlError::Internal {
@@ -251,7 +268,12 @@ impl Acting {
     /// A chain that is no more.
     async fn view_left(&self, row: ChainRow) -> Result<ChainView, ControlError> {
         let mut view = self.view_chain(row).await?;
-        let attachments = self.inner.database.attachments_of(view.row.volume).await?;
+        let attachments = self
+            .inner
+            .database
+            .attachments()
+            .of_volume(view.row.volume)
+            .await?;
         let id = view.row.id;
         let is_left = |one: &AttachmentRow| one.chain.is_some_and(|chain| chain.id == id);
         view.attachments = attachments.into_iter().filter(is_left).collect();
@@ -260,9 +282,12 @@ impl Acting {
 
     async fn view_chain(&self, row: ChainRow) -> Result<ChainView, ControlError> {
         let database = &self.inner.database;
-        let mut names = database.volume_names(std::iter::once(row.volume)).await?;
-        let chains = database.chains_of(row.volume).await?;
-        let mut attachments = database.attachments_of(row.volume).await?;
+        let mut names = database
+            .volumes()
+            .names(std::iter::once(row.volume))
+            .await?;
+        let chains = database.chains().of_volume(row.volume).await?;
+        let mut attachments = database.attachments().of_volume(row.volume).await?;
         attachments.retain(|one| {
             let chosen = chains.for_one(row.volume, one.vm.as_deref());
             one.is_wanted && chosen.is_some_and(|chosen| chosen.id == row.id)

@@ -292,7 +292,7 @@ impl Control {
     /// [`ControlError`].
     pub async fn begin(&self, host: PartyId) -> Result<Cluster, ControlError> {
         let inner = &self.inner;
-        inner.database.nothing_open(host).await?;
+        inner.database.attachments().nothing_open(host).await?;
         Ok(Cluster {
             id: inner.cluster,
             owner: self.owner().await?,
@@ -307,7 +307,7 @@ impl Control {
 
     /// As whom the units are used.
     pub(crate) async fn owner(&self) -> Result<Owner, ControlError> {
-        let owner = self.inner.database.owner().await?;
+        let owner = self.inner.database.cluster().owner().await?;
         let owner = owner.ok_or_else(|| ControlError::Internal {
             reason: "the database does not know any more which copy it is".to_owned(),
         })?;
@@ -320,7 +320,7 @@ impl Control {
 
     /// The table of copysets.
     pub(crate) async fn copysets(&self) -> Result<Vec<Copyset>, ControlError> {
-        Ok(self.inner.database.copysets().await?)
+        Ok(self.inner.database.units().copysets().await?)
     }
 
     /// The database.
@@ -355,7 +355,7 @@ async fn cluster_of(
     database: &Database,
     remains: &LookForRemains,
 ) -> Result<(ClusterId, WrappedKey), StartError> {
-    if let Some(cluster) = database.cluster().await? {
+    if let Some(cluster) = database.cluster().get().await? {
         return Ok((cluster.id, cluster.vouch));
     }
     folder.check_new(remains)?;
@@ -363,9 +363,12 @@ async fn cluster_of(
     let id = ClusterId::from_u128(world.random.u128());
     let mut vouch = vec![0; 32];
     world.random.fill(&mut vouch);
-    database.found(id, &vouch, world.clock.wall()).await?;
+    database
+        .cluster()
+        .create(id, &vouch, world.clock.wall())
+        .await?;
     // Another controller may have been faster.
-    let founded = database.cluster().await?;
+    let founded = database.cluster().get().await?;
     let founded = founded.ok_or_else(|| DatabaseError::Damaged {
         what: "the cluster that was just founded is not there".to_owned(),
     })?;
@@ -382,7 +385,7 @@ async fn authority_of(
     cluster: ClusterId,
     settings: &Settings,
 ) -> Result<Authority, StartError> {
-    let known = database.authority().await?;
+    let known = database.cluster().authority().await?;
     let expect = match &known {
         Some(known) if settings.database.is_some() && !settings.new_authority => Expect::The(known),
         _ => Expect::Any,
@@ -399,7 +402,10 @@ async fn authority_of(
             "another authority: everybody joins anew"
         );
     }
-    let noted = database.set_authority(known.as_deref(), &found).await?;
+    let noted = database
+        .cluster()
+        .set_authority(known.as_deref(), &found)
+        .await?;
     match noted {
         Some(noted) if noted == found => Ok(authority),
         // Another controller was faster.

@@ -36,7 +36,7 @@ impl Control {
             self.take_unit_in(unit, url, begin.place.as_deref()).await?;
         }
         let owner = self.owner().await?;
-        let units = inner.database.units().await?.into_iter();
+        let units = inner.database.units().all().await?.into_iter();
         Ok(UnitCluster {
             id: inner.cluster,
             unit,
@@ -65,10 +65,10 @@ impl Control {
         let claimed = Claimed { url, place };
         let database = &self.inner.database;
         let now = self.now().await?;
-        let mut heard = database.hear_unit(id, claimed, now).await?;
+        let mut heard = database.units().record_daemon(id, claimed, now).await?;
         if heard == Heard::Unknown {
             self.add_units(&[UnitRow::new(id, url.to_owned())]).await?;
-            heard = database.hear_unit(id, claimed, now).await?;
+            heard = database.units().record_daemon(id, claimed, now).await?;
         }
         match heard {
             Heard::There => Ok(()),

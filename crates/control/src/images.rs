@@ -43,7 +43,10 @@ impl Acting {
         pinned: Option<bool>,
     ) -> Result<ImageView, ControlError> {
         let database = &self.inner.database;
-        let row = database.mark_image(self.principal(), name, pinned).await?;
+        let row = database
+            .images()
+            .mark(self.principal(), name, pinned)
+            .await?;
         self.view_image(row).await
     }
 
@@ -54,7 +57,7 @@ impl Acting {
     /// [`ControlError::Conflict`] if it is none, or is being deleted.
     pub async fn unmark_image(&self, name: &str) -> Result<ImageView, ControlError> {
         let database = &self.inner.database;
-        let row = database.unmark_image(self.principal(), name).await?;
+        let row = database.images().unmark(self.principal(), name).await?;
         self.view_image(row).await
     }
 
@@ -66,7 +69,8 @@ impl Acting {
         self.tend_jobs().await?;
         let database = &self.inner.database;
         let row = database
-            .volume_for(self.principal(), name, Need::See)
+            .volumes()
+            .find(self.principal(), name, Need::See)
             .await?;
         if row.image.is_none() {
             return Err(ControlError::NotFound {
@@ -94,7 +98,8 @@ impl Acting {
         let found = self
             .inner
             .database
-            .volume_page(self.principal(), &filter, page)
+            .volumes()
+            .page(self.principal(), &filter, page)
             .await?;
         let mut views = Vec::new();
         for row in found.volumes.rows {
@@ -126,7 +131,9 @@ impl Acting {
         }
         let database = &self.inner.database;
         let now = self.now().await?;
-        let begun = database.begin_preloads(self.principal(), name, &ids, now);
+        let begun = database
+            .images()
+            .begin_preloads(self.principal(), name, &ids, now);
         self.view_image(begun.await?).await
     }
 
@@ -137,22 +144,29 @@ impl Acting {
     pub async fn end_preloads(&self, name: &str) -> Result<ImageView, ControlError> {
         let now = self.now().await?;
         let database = &self.inner.database;
-        let ended = database.end_preloads(self.principal(), name, now);
+        let ended = database.images().end_preloads(self.principal(), name, now);
         self.view_image(ended.await?).await
     }
 
     async fn view_image(&self, row: VolumeRow) -> Result<ImageView, ControlError> {
         let database = &self.inner.database;
-        if !database.administers(self.principal(), row.id).await? {
+        if !database
+            .images()
+            .administers(self.principal(), row.id)
+            .await?
+        {
             return Ok(ImageView {
                 row,
                 clones: None,
                 preloads: Vec::new(),
             });
         }
-        let mut preloads = database.preloads_of(std::iter::once(row.id)).await?;
+        let mut preloads = database
+            .images()
+            .preloads_of(std::iter::once(row.id))
+            .await?;
         Ok(ImageView {
-            clones: Some(database.clone_count(row.id).await?),
+            clones: Some(database.images().clone_count(row.id).await?),
             preloads: preloads.remove(&row.id).unwrap_or_default(),
             row,
         })
@@ -172,7 +186,9 @@ impl Control {
     ) -> Result<bool, ControlError> {
         let now = self.heard(self.now().await)?;
         let database = &self.inner.database;
-        let kept = database.keep_preload_report(host, volume, report, now);
+        let kept = database
+            .images()
+            .record_preload_report(host, volume, report, now);
         self.heard(kept.await.map_err(ControlError::from))
     }
 }

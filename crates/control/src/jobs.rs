@@ -81,7 +81,7 @@ impl Control {
         if lasts >= UNRESPONSIVE_FOR {
             self.end_all_unresponsive(now).await?;
         }
-        database.forget_old_audits(now).await?;
+        database.audits().forget_old(now).await?;
         Ok(())
     }
 
@@ -113,7 +113,11 @@ impl Control {
                 ),
             ),
         ] {
-            match database.end_unresponsive(job, since, &reason, now).await? {
+            match database
+                .hosts()
+                .end_unresponsive(job, since, &reason, now)
+                .await?
+            {
                 0 => {}
                 ended => tracing::warn!(ended, ?job, reason, "hosts do not what was asked"),
             }

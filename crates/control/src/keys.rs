@@ -25,7 +25,7 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn keys(&self) -> Result<Vec<KeyRow>, ControlError> {
-        Ok(self.inner.database.wrapping_keys().await?)
+        Ok(self.inner.database.keys().all().await?)
     }
 
     /// One of them.
@@ -33,7 +33,7 @@ impl Control {
     /// # Errors
     /// [`ControlError::NotFound`].
     pub async fn key(&self, name: &str) -> Result<KeyRow, ControlError> {
-        Ok(self.inner.database.wrapping_key(name).await?)
+        Ok(self.inner.database.keys().get(name).await?)
     }
 
     /// Keeps a wrapping key that a host has founded.
@@ -46,7 +46,8 @@ impl Control {
         let now = self.inner.world.clock.wall();
         let database = &self.inner.database;
         Ok(database
-            .insert_wrapping_key(id, name, &key.parameters, now)
+            .keys()
+            .insert(id, name, &key.parameters, now)
             .await?)
     }
 }
@@ -91,7 +92,7 @@ impl Acting {
     ) -> Result<KeyRow, ControlError> {
         self.must_administer()?;
         let database = &self.inner.database;
-        let begun = database.rotate_key(self.principal(), old, new).await?;
+        let begun = database.keys().rotate(self.principal(), old, new).await?;
         if self.is_dry_run() {
             return Ok(begun);
         }
@@ -102,7 +103,7 @@ impl Acting {
             "wrapping key is being replaced"
         );
         self.until(wait, || async {
-            match database.wrapping_key(&id).await {
+            match database.keys().get(&id).await {
                 Ok(row) => Ok((row.key.state != KeyState::Retiring).then_some(())),
                 Err(DatabaseError::NotFound { .. }) => Ok(Some(())),
                 Err(error) => Err(error.into()),
@@ -119,6 +120,6 @@ impl Acting {
     pub async fn delete_key(&self, name: &str) -> Result<KeyRow, ControlError> {
         self.must_administer()?;
         let database = &self.inner.database;
-        Ok(database.delete_wrapping_key(self.principal(), name).await?)
+        Ok(database.keys().delete(self.principal(), name).await?)
     }
 }

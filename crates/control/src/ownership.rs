@@ -95,7 +95,7 @@ pub(crate) async fn claim(
     folder: &Path,
     is_restored: bool,
 ) -> Result<Claim, StartError> {
-    let place = match database.server_place().await? {
+    let place = match database.cluster().server_location().await? {
         Some(place) => PlaceRow::Server(place),
         None => place_of(folder).map_err(|source| StartError::Place {
             folder: folder.to_owned(),
@@ -106,7 +106,7 @@ pub(crate) async fn claim(
     // Another controller may be claiming it, too: who is second finds it
     // claimed.
     loop {
-        let known = database.owner().await?;
+        let known = database.cluster().owner().await?;
         let now = match &known {
             None => OwnerRow {
                 id: new_id,
@@ -128,7 +128,9 @@ pub(crate) async fn claim(
                 }
             }
         };
-        if known.as_ref() == Some(&now) || database.set_owner(known.as_ref(), &now).await? {
+        if known.as_ref() == Some(&now)
+            || database.cluster().set_owner(known.as_ref(), &now).await?
+        {
             return Ok(Claim {
                 place: spelt(folder, &now.place),
                 takes_over: is_restored,

@@ -73,7 +73,7 @@ impl Parties {
     pub(crate) async fn make_local(&self, kind: Kind) -> Result<PartyId, DatabaseError> {
         let id = PartyId::from_u128(self.world.random.u128());
         let now = self.world.clock.wall();
-        self.database.local_party(kind, id, now).await
+        self.database.parties().local(kind, id, now).await
     }
 
     /// The authority's certificate.
@@ -154,7 +154,7 @@ impl Parties {
         }
         let (found, nobody) = match peer.signed_by {
             SignedBy::OwnAuthority => (
-                self.database.party_of_key(peer.key).await?,
+                self.database.parties().of_key(peer.key).await?,
                 "nobody is known by this certificate's key; join with a new token".to_owned(),
             ),
             SignedBy::NamedAuthority => self.party_named_by(peer).await?,
@@ -186,7 +186,7 @@ impl Parties {
             let nobody = format!("the certificate names {subject}, who is nobody over TLS");
             return Ok((None, nobody));
         }
-        match self.database.party(subject).await {
+        match self.database.parties().get(subject).await {
             Ok(party) => Ok((Some(party), String::new())),
             Err(DatabaseError::NotFound { .. }) => {
                 let (kind, name) = (subject.kind(), subject.name());
@@ -230,7 +230,7 @@ impl Parties {
     /// # Errors
     /// [`ControlError`].
     pub async fn audit(&self, before: i64, count_max: u32) -> Result<Vec<AuditRow>, ControlError> {
-        Ok(self.database.audit(before, count_max).await?)
+        Ok(self.database.parties().audit_log(before, count_max).await?)
     }
 
     /// Makes a user or host that is known by no key yet. A user is a member of
@@ -274,7 +274,8 @@ impl Parties {
         };
         Ok(self
             .database
-            .insert_party(principal, &new, &membership)
+            .parties()
+            .insert(principal, &new, &membership)
             .await?)
     }
 
@@ -288,7 +289,7 @@ impl Parties {
         after: &str,
         count_max: u32,
     ) -> Result<Vec<PartyRow>, ControlError> {
-        Ok(self.database.parties(kind, after, count_max).await?)
+        Ok(self.database.parties().all(kind, after, count_max).await?)
     }
 
     /// The user or host of this name.
@@ -296,7 +297,7 @@ impl Parties {
     /// # Errors
     /// [`ControlError::NotFound`].
     pub async fn one(&self, subject: &Subject) -> Result<PartyRow, ControlError> {
-        Ok(self.database.party(subject).await?)
+        Ok(self.database.parties().get(subject).await?)
     }
 
     /// Hands out a token with which a party can join, and when it ends.
@@ -312,7 +313,8 @@ impl Parties {
         let term_ms = i64::try_from(TOKEN_TERM.as_millis()).expect("an hour");
         let expires = Millis(self.world.clock.wall().0.saturating_add(term_ms));
         self.database
-            .insert_join(principal, subject, token.hash(), expires)
+            .parties()
+            .insert_join_token(principal, subject, token.hash(), expires)
             .await?;
         Ok((token, expires))
     }
@@ -340,7 +342,7 @@ impl Parties {
             key: Some(key),
             ..self.by(caller, "a token".to_owned())
         };
-        let party = self.database.join(token.hash(), key, &by).await?;
+        let party = self.database.parties().join(token.hash(), key, &by).await?;
         self.sign(&party.ok_or_else(refused)?, request_pem)
     }
 
@@ -360,6 +362,7 @@ impl Parties {
         }
         let key = key_of(request_pem)?;
         self.database
+            .parties()
             .insert_key(&principal.party, key, &principal.by)
             .await?;
         self.sign(&principal.party, request_pem)
@@ -383,6 +386,7 @@ impl Parties {
             )));
         }
         self.database
+            .parties()
             .set_disabled(principal, subject, is_disabled)
             .await?;
         self.one(subject).await
@@ -397,7 +401,10 @@ impl Parties {
         principal: &Principal,
         subject: &Subject,
     ) -> Result<PartyRow, ControlError> {
-        self.database.forget_keys(principal, subject).await?;
+        self.database
+            .parties()
+            .forget_keys(principal, subject)
+            .await?;
         self.one(subject).await
     }
 
@@ -412,7 +419,7 @@ impl Parties {
         request_pem: &str,
     ) -> Result<Issued, ControlError> {
         key_of(request_pem)?;
-        let host = self.database.party_with(host).await?;
+        let host = self.database.parties().find(host).await?;
         self.sign(&host, request_pem)
     }
 

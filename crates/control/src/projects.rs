@@ -47,7 +47,7 @@ impl Acting {
             quota: parse::quota(quota)?,
         };
         let database = &self.inner.database;
-        Ok(database.insert_project(self.principal(), &new).await?)
+        Ok(database.projects().insert(self.principal(), &new).await?)
     }
 
     /// The projects that the principal is in; all, for an administrator.
@@ -61,7 +61,8 @@ impl Acting {
     ) -> Result<Vec<ProjectRow>, ControlError> {
         let database = &self.inner.database;
         Ok(database
-            .projects(self.principal(), after, count_max)
+            .projects()
+            .all(self.principal(), after, count_max)
             .await?)
     }
 
@@ -70,7 +71,12 @@ impl Acting {
     /// # Errors
     /// [`ControlError::NotFound`].
     pub async fn project(&self, name: &str) -> Result<ProjectRow, ControlError> {
-        Ok(self.inner.database.project(self.principal(), name).await?)
+        Ok(self
+            .inner
+            .database
+            .projects()
+            .get(self.principal(), name)
+            .await?)
     }
 
     /// Sets how much a project may have.
@@ -81,7 +87,10 @@ impl Acting {
         self.must_administer()?;
         let quota = parse::quota(quota)?;
         let database = &self.inner.database;
-        Ok(database.set_quota(self.principal(), name, quota).await?)
+        Ok(database
+            .projects()
+            .set_quota(self.principal(), name, quota)
+            .await?)
     }
 
     /// Makes a user a member of a project, or no longer one.
@@ -101,6 +110,7 @@ impl Acting {
         }
         let database = &self.inner.database;
         Ok(database
+            .projects()
             .set_member(self.principal(), name, &user, is_member)
             .await?)
     }
@@ -115,7 +125,8 @@ impl Acting {
         Ok(self
             .inner
             .database
-            .delete_project(self.principal(), name)
+            .projects()
+            .delete(self.principal(), name)
             .await?)
     }
 
@@ -168,7 +179,8 @@ impl Acting {
         Ok(self
             .inner
             .database
-            .insert_grant(self.principal(), &new)
+            .grants()
+            .insert(self.principal(), &new)
             .await?)
     }
 
@@ -189,7 +201,8 @@ impl Acting {
         };
         let database = &self.inner.database;
         Ok(database
-            .grants(self.principal(), object, after, count_max)
+            .grants()
+            .list(self.principal(), object, after, count_max)
             .await?)
     }
 
@@ -201,7 +214,8 @@ impl Acting {
         Ok(self
             .inner
             .database
-            .delete_grant(self.principal(), id)
+            .grants()
+            .delete(self.principal(), id)
             .await?)
     }
 
@@ -209,11 +223,17 @@ impl Acting {
         let database = &self.inner.database;
         Ok(match named {
             Named::Volume(name) => {
-                let row = database.volume_for(self.principal(), name, need).await?;
+                let row = database
+                    .volumes()
+                    .find(self.principal(), name, need)
+                    .await?;
                 Object::Volume(row.id)
             }
             Named::Snapshot(name) => {
-                let row = database.snapshot_for(self.principal(), name, need).await?;
+                let row = database
+                    .snapshots()
+                    .find(self.principal(), name, need)
+                    .await?;
                 Object::Snapshot(row.id)
             }
             Named::Host(name) => Object::Host(self.host_named(name).await?),

@@ -32,7 +32,7 @@ impl Acting {
         let units = all_named(&views, names)?;
         let usable = usable(&views);
         let database = &self.inner.database;
-        let drained = database.drain_units(self.principal(), &units, &usable);
+        let drained = database.units().drain(self.principal(), &units, &usable);
         Ok(drained.await?)
     }
 
@@ -47,7 +47,10 @@ impl Acting {
         self.must_administer()?;
         let units = all_named(&self.units().await?, names)?;
         let database = &self.inner.database;
-        Ok(database.cancel_drain(self.principal(), &units).await?)
+        Ok(database
+            .units()
+            .cancel_drain(self.principal(), &units)
+            .await?)
     }
 
     /// Removes a unit that holds nothing any more, or one that is lost for good; or
@@ -78,7 +81,9 @@ impl Acting {
         }
         let usable = usable(&units);
         let database = &self.inner.database;
-        let removed = database.remove_unit(self.principal(), unit, how, &usable, &there);
+        let removed = database
+            .units()
+            .remove(self.principal(), unit, how, &usable, &there);
         Ok((unit, removed.await?))
     }
 
@@ -92,6 +97,7 @@ impl Acting {
         Ok(self
             .inner
             .database
+            .units()
             .rebalance(self.principal(), &usable)
             .await?)
     }
@@ -105,12 +111,13 @@ impl Acting {
         self.must_administer()?;
         let unit = match name {
             None => None,
-            Some(name) => Some(named(&self.inner.database.units().await?, name)?),
+            Some(name) => Some(named(&self.inner.database.units().all().await?, name)?),
         };
         Ok(self
             .inner
             .database
-            .want_scrub(self.principal(), unit)
+            .units()
+            .request_scrub(self.principal(), unit)
             .await?)
     }
 
@@ -121,7 +128,12 @@ impl Acting {
     /// [`ControlError`].
     pub async fn repair(&self) -> Result<u64, ControlError> {
         self.must_administer()?;
-        Ok(self.inner.database.want_repair(self.principal()).await?)
+        Ok(self
+            .inner
+            .database
+            .units()
+            .request_comparison(self.principal())
+            .await?)
     }
 
     /// What is repaired, or waits for it.
@@ -131,7 +143,7 @@ impl Acting {
     pub async fn repairs(&self) -> Result<Vec<RepairRow>, ControlError> {
         self.must_administer()?;
         let now = self.now().await?;
-        Ok(self.inner.database.repair(now).await?)
+        Ok(self.inner.database.repair().list(now).await?)
     }
 }
 
@@ -142,12 +154,12 @@ impl Control {
         let is_missing = |unit: &api::host::UnitReport| {
             unit.state.parse().unwrap_or(UnitState::Unknown) == UnitState::Missing
         };
-        let units = inner.database.units().await?;
+        let units = inner.database.units().all().await?;
         let is_noted = units.iter().any(|unit| unit.missing_since.is_some());
         if inner.replace_after.is_zero() || (!is_noted && !report.units.iter().any(is_missing)) {
             return Ok(());
         }
-        let hosts = inner.database.host_reports().await?;
+        let hosts = inner.database.hosts().reports().await?;
         let unresponsive_before = self.unresponsive_before().await?;
         let missing = missing(&units, &hosts, unresponsive_before);
         let now = self.now().await?;
@@ -155,7 +167,8 @@ impl Control {
         let since = Millis(now.0.saturating_sub(after));
         let database = &inner.database;
         let long = database
-            .note_missing(&missing, now, since, unresponsive_before)
+            .units()
+            .record_missing(&missing, now, since, unresponsive_before)
             .await?;
         if long.is_empty() {
             return Ok(());
@@ -165,7 +178,10 @@ impl Control {
         let ids = units.iter().map(|unit| unit.id);
         let there: HashSet<UnitId> = ids.filter(|unit| !missing.contains(unit)).collect();
         for unit in long {
-            let replaced = inner.database.replace_missing(unit, &usable, &there, now);
+            let replaced = inner
+                .database
+                .units()
+                .replace_missing(unit, &usable, &there, now);
             let copysets = replaced.await?;
             if copysets > 0 {
                 tracing::warn!(%unit, copysets, "missing for too long: others take its place");

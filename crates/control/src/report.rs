@@ -5,7 +5,7 @@ use api::types::{HostLoad, VolumeLoad};
 use base::ClusterId;
 
 use crate::control::Control;
-use crate::database::{DegradedVolume, HostReport, RepairRow, Volumes};
+use crate::database::{DegradedVolume, HostReport, RepairRow, VolumeRows};
 use crate::error::ControlError;
 
 /// A look at everything.
@@ -43,7 +43,7 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn report(&self) -> Result<Report, ControlError> {
-        let volumes = self.inner.database.volumes().await?;
+        let volumes = self.inner.database.volumes().all().await?;
         let (hosts, unasked) = self.host_reports().await?;
         let units = self.units_of(&hosts).await?;
         let mut problems: Vec<String> = unasked.into_iter().collect();
@@ -60,7 +60,7 @@ impl Control {
             let (name, why) = (&volume.name, &volume.reason);
             problems.push(format!("volume {name:?} is in error: {why}"));
         }
-        let attachments = self.inner.database.attachments().await?;
+        let attachments = self.inner.database.attachments().all().await?;
         for attachment in &attachments {
             let name = volumes.name_of(attachment.volume).unwrap_or_default();
             if let Some(why) = &attachment.reason {
@@ -79,13 +79,13 @@ impl Control {
             }
         }
         problems.extend(self.shared_zones().await?);
-        let degraded = self.inner.database.degraded_volumes().await?;
+        let degraded = self.inner.database.repair().degraded_volumes().await?;
         problems.extend(
             degraded
                 .iter()
                 .map(|degraded| degraded_problem(degraded, &volumes)),
         );
-        let repair = self.inner.database.repair(self.now().await?).await?;
+        let repair = self.inner.database.repair().list(self.now().await?).await?;
         problems.extend(repair_problem(&repair));
         for host in hosts {
             problems.extend(host.report.problems);
@@ -100,12 +100,12 @@ impl Control {
             cluster: self.inner.cluster,
             volumes: (there + volumes.damaged.len()) as u64,
             exported: served.count() as u64,
-            snapshots: self.inner.database.snapshot_count().await?,
+            snapshots: self.inner.database.snapshots().count().await?,
             units: units.len() as u64,
             units_healthy: healthy.count() as u64,
             bytes,
             journal_used_bytes,
-            pending_frees: self.inner.database.pending_free_count().await?,
+            pending_frees: self.inner.database.catalog().pending_free_count().await?,
             degraded_segments: degraded.iter().map(|degraded| degraded.segments).sum(),
             degraded_blocks: degraded.iter().map(|degraded| degraded.slots).sum(),
             problems,
@@ -119,7 +119,7 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn load(&self) -> Result<Vec<HostLoad>, ControlError> {
-        let volumes = self.inner.database.volumes().await?;
+        let volumes = self.inner.database.volumes().all().await?;
         let (hosts, _) = self.host_reports().await?;
         let loads = hosts.into_iter().map(|HostReport { host, report }| {
             let open = report.volumes.into_iter().map(|open| VolumeLoad {
@@ -138,7 +138,7 @@ impl Control {
     }
 }
 
-fn degraded_problem(degraded: &DegradedVolume, volumes: &Volumes) -> String {
+fn degraded_problem(degraded: &DegradedVolume, volumes: &VolumeRows) -> String {
     let of = match volumes.name_of(degraded.volume) {
         Some(name) => format!("volume {name:?}"),
         None => format!("the deleted volume {}", degraded.volume),

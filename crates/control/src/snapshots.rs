@@ -46,7 +46,7 @@ impl Acting {
     ) -> Result<SnapshotRow, ControlError> {
         let database = &self.inner.database;
         // Whatever has become of its volume.
-        if let Some(made) = database.made_under_key(self.principal()).await? {
+        if let Some(made) = database.parties().made_under_key(self.principal()).await? {
             return self.snapshot_cut(&made).await.map_err(gone_since);
         }
         parse::tags(&tags)?;
@@ -64,7 +64,7 @@ impl Acting {
             created: self.inner.world.clock.wall(),
         };
         let database = &self.inner.database;
-        let snapshot = database.insert_snapshot(self.principal(), &new).await?;
+        let snapshot = database.snapshots().insert(self.principal(), &new).await?;
         let id = snapshot.id;
         if self.is_dry_run() || snapshot.state != SnapshotState::Pending {
             return Ok(snapshot);
@@ -95,7 +95,8 @@ impl Acting {
     pub async fn snapshot(&self, name: &str) -> Result<SnapshotRow, ControlError> {
         let database = &self.inner.database;
         Ok(database
-            .snapshot_for(self.principal(), name, Need::See)
+            .snapshots()
+            .find(self.principal(), name, Need::See)
             .await?)
     }
 
@@ -130,7 +131,8 @@ impl Acting {
     ) -> Result<SnapshotPage, ControlError> {
         let database = &self.inner.database;
         Ok(database
-            .snapshot_page(self.principal(), filter, page)
+            .snapshots()
+            .page(self.principal(), filter, page)
             .await?)
     }
 
@@ -152,7 +154,10 @@ impl Acting {
     pub async fn tag_snapshot(&self, name: &str, tags: &Tags) -> Result<SnapshotRow, ControlError> {
         parse::tags(tags)?;
         let database = &self.inner.database;
-        Ok(database.tag_snapshot(self.principal(), name, tags).await?)
+        Ok(database
+            .snapshots()
+            .set_tags(self.principal(), name, tags)
+            .await?)
     }
 
     /// Deletes a snapshot. Clones of it go on; what only it held is freed in
@@ -167,10 +172,12 @@ impl Acting {
             let database = &control.inner.database;
             let need = Need::Have(Right::Administer);
             let snapshot = database
-                .snapshot_for(control.principal(), &name, need)
+                .snapshots()
+                .find(control.principal(), &name, need)
                 .await?;
             let gone = database
-                .delete_snapshot(control.principal(), snapshot.id)
+                .snapshots()
+                .delete(control.principal(), snapshot.id)
                 .await?;
             tracing::info!(snapshot = %gone.id, name = gone.name, "snapshot deleted");
             Ok(gone)

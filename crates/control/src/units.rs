@@ -124,7 +124,7 @@ impl Control {
     pub(crate) async fn ask_hosts(&self) -> Result<Option<String>, ControlError> {
         let since = self.unresponsive_before().await?;
         let database = &self.inner.database;
-        let asked = match database.ask_hosts(since).await {
+        let asked = match database.hosts().request_reports(since).await {
             Err(error @ (DatabaseError::Full(_) | DatabaseError::ReadOnly(_))) => {
                 return Ok(Some(error.to_string()));
             }
@@ -136,7 +136,7 @@ impl Control {
                 is_there && host.seen < host.look
             };
             self.until(SHOW_WITHIN, || async {
-                let hosts = database.hosts().await?;
+                let hosts = database.hosts().all().await?;
                 Ok((!hosts.iter().any(is_owing)).then_some(()))
             })
             .await?;
@@ -149,7 +149,7 @@ impl Control {
         &self,
     ) -> Result<(Vec<HostReport>, Option<String>), ControlError> {
         let unasked = self.ask_hosts().await?;
-        Ok((self.inner.database.host_reports().await?, unasked))
+        Ok((self.inner.database.hosts().reports().await?, unasked))
     }
 
     /// All units. Hosts are asked anew; one that does not answer at once is
@@ -167,7 +167,7 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub(crate) async fn expected_units(&self) -> Result<Vec<UnitView>, ControlError> {
-        let rows = self.inner.database.expected_units().await?.into_iter();
+        let rows = self.inner.database.units().expected().await?.into_iter();
         Ok(rows.map(|row| view(row, &[], Millis(0))).collect())
     }
 
@@ -176,7 +176,7 @@ impl Control {
         &self,
         hosts: &[HostReport],
     ) -> Result<Vec<UnitView>, ControlError> {
-        let rows = self.inner.database.units().await?.into_iter();
+        let rows = self.inner.database.units().all().await?.into_iter();
         let since = self.unresponsive_before().await?;
         Ok(rows.map(|row| view(row, hosts, since)).collect())
     }
@@ -202,7 +202,7 @@ impl Control {
 
     /// Adds those that are not there yet, and plans copysets over them.
     pub(crate) async fn add_units(&self, asked: &[UnitRow]) -> Result<(), ControlError> {
-        let known = self.inner.database.units().await?;
+        let known = self.inner.database.units().all().await?;
         let is_known = |unit: &UnitRow| known.iter().any(|known| known.id == unit.id);
         if asked.iter().all(is_known) {
             return Ok(());
@@ -233,7 +233,7 @@ impl Control {
             added
         };
         let now = self.inner.world.clock.wall();
-        for unit in self.inner.database.plan_units(added, plan, now).await? {
+        for unit in self.inner.database.units().plan(added, plan, now).await? {
             tracing::info!(unit = %unit.id, url = unit.url, "unit added");
         }
         Ok(())
@@ -260,7 +260,7 @@ impl Control {
         redundancy: Redundancy,
     ) -> Result<Option<String>, ControlError> {
         let needed = redundancy.members();
-        let units = self.inner.database.units().await?;
+        let units = self.inner.database.units().all().await?;
         let used = used(&units);
         let zones = copysets::zone_count(&used, &zones_of(&units));
         let is_enough = zones >= usize::from(needed) || used.len() < usize::from(needed);
@@ -283,7 +283,7 @@ impl Control {
         redundancy: Redundancy,
         is_dry_run: bool,
     ) -> Result<(), ControlError> {
-        let units = self.inner.database.units().await?;
+        let units = self.inner.database.units().all().await?;
         let count = used(&units).len();
         let needed = redundancy.members();
         if count < usize::from(needed) {
@@ -303,14 +303,14 @@ impl Control {
         // Nearly always there is nothing to add, and nobody has to wait for that.
         if !is_dry_run && !plan(&units, &self.copysets().await?).is_empty() {
             let now = self.inner.world.clock.wall();
-            self.inner.database.plan_units(&[], plan, now).await?;
+            self.inner.database.units().plan(&[], plan, now).await?;
         }
         Ok(())
     }
 
     /// What to say of copysets that were planned before zones were as they are.
     pub(crate) async fn shared_zones(&self) -> Result<Option<String>, ControlError> {
-        let units = self.inner.database.units().await?;
+        let units = self.inner.database.units().all().await?;
         let (ids, zones) = (used(&units), zones_of(&units));
         let enough = copysets::zone_count(&ids, &zones);
         let is_shared = |set: &&Copyset| {
@@ -329,13 +329,13 @@ impl Control {
     /// How many copies a volume gets if nothing is said: two, so that a unit
     /// may be lost, if there are two units.
     pub(crate) async fn default_replicas(&self) -> Result<u8, ControlError> {
-        let units = self.inner.database.units().await?;
+        let units = self.inner.database.units().all().await?;
         Ok(default_replicas(used(&units).len()))
     }
 
     /// Free room on the units' file systems, in bytes, as far as it is known.
     pub(crate) async fn free_bytes(&self) -> Result<Option<u64>, ControlError> {
-        let hosts = self.inner.database.hosts().await?;
+        let hosts = self.inner.database.hosts().all().await?;
         Ok(least_free(&hosts, self.unresponsive_before().await?))
     }
 }
@@ -391,19 +391,22 @@ impl Acting {
         self.must_administer()?;
         let zone = zone.map(parse::zone).transpose()?;
         let database = &self.inner.database;
-        let units = database.units().await?;
+        let units = database.units().all().await?;
         let unit = match units.iter().find(|unit| is_called(unit, name)) {
             Some(unit) => unit.id,
             None => {
                 let daemon = Subject::new(Kind::Unit, name).map_err(|_| no_unit(name))?;
-                match database.party(&daemon).await {
+                match database.parties().get(&daemon).await {
                     Ok(party) => unit_of(party.id),
                     Err(DatabaseError::NotFound { .. }) => return Err(no_unit(name)),
                     Err(error) => return Err(error.into()),
                 }
             }
         };
-        database.set_zone(self.principal(), unit, zone).await?;
+        database
+            .units()
+            .set_zone(self.principal(), unit, zone)
+            .await?;
         if self.is_dry_run() {
             return Ok((unit, None));
         }
@@ -426,7 +429,8 @@ impl Acting {
         let task = self
             .inner
             .database
-            .insert_task(self.principal(), host, what);
+            .hosts()
+            .insert_job(self.principal(), host, what);
         let answer = self.task_done_within(task.await?, ADD_WITHIN).await?;
         let Some(answer) = answer else {
             return Err(ControlError::Unavailable {
@@ -444,12 +448,14 @@ impl Acting {
     ) -> Result<Option<TaskAnswer>, ControlError> {
         let database = &self.inner.database;
         let answer = self
-            .until(within, || async { Ok(database.task_answer(task).await?) })
+            .until(within, || async {
+                Ok(database.hosts().job_answer(task).await?)
+            })
             .await?;
         if answer.is_some() {
             let now = self.principal().by.at;
             let old = Millis(now.0.saturating_sub(FORGET_MS));
-            database.forget_task(task, old).await?;
+            database.hosts().forget_job(task, old).await?;
         }
         Ok(answer)
     }

@@ -67,7 +67,9 @@ impl Acting {
         let now = self.now().await?;
         let database = &self.inner.database;
         let volume = row.id.to_string();
-        let begun = database.begin_audit(self.principal(), &volume, &new, now);
+        let begun = database
+            .audits()
+            .begin(self.principal(), &volume, &new, now);
         self.view_audit(&row, begun.await?).await
     }
 
@@ -85,7 +87,7 @@ impl Acting {
         self.tend_jobs().await?;
         let database = &self.inner.database;
         let now = self.now().await?;
-        let look = || database.audit_for(self.principal(), volume, id, now);
+        let look = || database.audits().find(self.principal(), volume, id, now);
         let ended = self.until(wait, || async {
             let (row, audit) = look().await?;
             Ok(audit.ended.is_some().then_some((row, audit)))
@@ -107,7 +109,10 @@ impl Acting {
         self.tend_jobs().await?;
         let now = self.now().await?;
         let database = &self.inner.database;
-        let (row, audits) = database.audits_for(self.principal(), volume, now).await?;
+        let (row, audits) = database
+            .audits()
+            .list(self.principal(), volume, now)
+            .await?;
         let mut views = Vec::new();
         for audit in audits {
             views.push(self.view_audit(&row, audit).await?);
@@ -124,7 +129,7 @@ impl Acting {
     pub async fn delete_audit(&self, volume: &str, id: AuditId) -> Result<AuditView, ControlError> {
         let now = self.now().await?;
         let database = &self.inner.database;
-        let deleted = database.delete_audit(self.principal(), volume, id, now);
+        let deleted = database.audits().delete(self.principal(), volume, id, now);
         let (row, audit) = deleted.await?;
         self.view_audit(&row, audit).await
     }
@@ -132,7 +137,10 @@ impl Acting {
     async fn snapshot_to_audit(&self, name: &str) -> Result<SnapshotRow, ControlError> {
         let need = Need::Have(Right::Read);
         let database = &self.inner.database;
-        Ok(database.snapshot_for(self.principal(), name, need).await?)
+        Ok(database
+            .snapshots()
+            .find(self.principal(), name, need)
+            .await?)
     }
 
     /// The units that are named, each once.
@@ -143,7 +151,10 @@ impl Acting {
             return Err(ControlError::invalid("units", reason));
         }
         let database = &self.inner.database;
-        let (known, sets) = (database.units().await?, database.copysets().await?);
+        let (known, sets) = (
+            database.units().all().await?,
+            database.units().copysets().await?,
+        );
         let mut compromised = BTreeSet::new();
         for name in names {
             let is_it = |unit: &&UnitRow| is_called(unit, name);
@@ -171,12 +182,12 @@ impl Acting {
     async fn auditor_of(&self, row: &VolumeRow) -> Result<(PartyId, bool), ControlError> {
         let database = &self.inner.database;
         let since = self.unresponsive_before().await?;
-        let hosts = database.hosts().await?;
+        let hosts = database.hosts().all().await?;
         let is_there = |host: PartyId| {
             let mut hosts = hosts.iter().filter(|one| one.host == host);
             hosts.any(|one| one.heard.is_some_and(|heard| heard > since))
         };
-        let attachments = database.attachments_of(row.id).await?;
+        let attachments = database.attachments().of_volume(row.id).await?;
         let has_it = attachments.iter().find(|one| is_there(one.host));
         if let Some(attachment) = has_it {
             return Ok((attachment.host, true));
@@ -219,7 +230,12 @@ impl Acting {
         row: &VolumeRow,
         lineage: &str,
     ) -> Result<Option<AuditKey>, ControlError> {
-        let keys = self.inner.database.wrapped_keys_of(row.lineage).await?;
+        let keys = self
+            .inner
+            .database
+            .keys()
+            .wrapped_keys_of(row.lineage)
+            .await?;
         let mut keys = keys.into_iter();
         let Some(key) = keys.find(|key| key.lineage.to_string() == lineage) else {
             return Ok(None);
@@ -250,8 +266,8 @@ impl Acting {
         }
         let database = &self.inner.database;
         let mut bytes = None;
-        for attachment in database.attachments_of(volume).await? {
-            let Some(said) = database.host_report(attachment.host).await? else {
+        for attachment in database.attachments().of_volume(volume).await? {
+            let Some(said) = database.hosts().report(attachment.host).await? else {
                 continue;
             };
             let mut open = said.report.volumes.into_iter();
@@ -268,7 +284,7 @@ impl Acting {
     ) -> Result<AuditPlacement, ControlError> {
         let size = row.erasure.map_or(row.replicas, Erasure::members);
         let data = row.erasure.map_or(1, Erasure::data);
-        let all = self.inner.database.copysets().await?;
+        let all = self.inner.database.units().copysets().await?;
         let counted = counted(&all, (usize::from(size), data), compromised);
         let [units, compromised, sets] =
             counted.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
@@ -319,7 +335,7 @@ impl Control {
     ) -> Result<bool, ControlError> {
         let now = self.heard(self.now().await)?;
         let database = &self.inner.database;
-        let kept = database.keep_audit_report(host, id, report, now);
+        let kept = database.audits().record_report(host, id, report, now);
         self.heard(kept.await.map_err(ControlError::from))
     }
 }

@@ -160,12 +160,12 @@ async fn a_volume_that_was_altered_keeps_no_other_from_being_served() {
         );
 
         // Its versions wait for the row to be put right.
-        let kept = control.control.database().versions_of(disk.row.id).await;
+        let kept = control.control.database().catalog().versions_of(disk.row.id).await;
         let kept = kept.expect("read").len();
         assert!(kept > 1, "{kept}");
         let removed = control.agent.remove_what_nothing_needs().await;
         removed.expect("those of others");
-        let left = control.control.database().versions_of(disk.row.id).await;
+        let left = control.control.database().catalog().versions_of(disk.row.id).await;
         assert_eq!(left.expect("read").len(), kept);
         end(control).await;
     }

@@ -78,8 +78,8 @@ async fn a_copy_of_a_served_folder_is_refused() {
         generation: 1,
         place: place_of(&folder).expect("there"),
     };
-    let before = database.owner().await.expect("read");
-    let is_set = database.set_owner(before.as_ref(), &other).await;
+    let before = database.cluster().owner().await.expect("read");
+    let is_set = database.cluster().set_owner(before.as_ref(), &other).await;
     assert!(is_set.expect("noted"));
     database.close().await;
     let settings = RigSettings {

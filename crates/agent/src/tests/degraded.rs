@@ -48,7 +48,7 @@ async fn what_was_written_without_a_unit_is_shown_until_it_is_repaired() {
     let database = control.control.database();
     for _ in 0..20 {
         control.agent.repair_one().await.expect("repaired");
-        let copysets = database.copysets().await.expect("read");
+        let copysets = database.units().copysets().await.expect("read");
         if copysets.iter().all(|copyset| copyset.filling.is_empty()) {
             break;
         }

@@ -292,7 +292,7 @@ async fn what_an_earlier_scree_wrapped_opens_with_the_key_main() {
         earlier(&path, &key, &columns, lineage).await;
         for _ in 0..2 {
             let database = Database::open(&path).await.expect("an earlier Scree's");
-            let rows = database.wrapping_keys().await.expect("read");
+            let rows = database.keys().all().await.expect("read");
             let [row] = &rows[..] else { panic!("{rows:?}") };
             assert_eq!((row.key.name.as_str(), row.lineages), ("main", 1));
             let keys = HostKeys::new(

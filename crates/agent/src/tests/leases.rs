@@ -147,7 +147,7 @@ async fn leases_are_renewed_while_the_agent_ends() {
         rig.clock.advance(LEASE / 2);
         let now = rig.clock.wall();
         eventually("the host is heard of", async || {
-            let hosts = scree.control.database().hosts().await.expect("read");
+            let hosts = scree.control.database().hosts().all().await.expect("read");
             hosts[0]
                 .heard
                 .is_some_and(|heard| heard >= now)
@@ -328,7 +328,7 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
         created: Millis(0),
     };
     let database = scree.control.database();
-    let made = database.insert_party(principal, &party, &Membership::None);
+    let made = database.parties().insert(principal, &party, &Membership::None);
     made.await.expect("made");
     let new = NewAttachment {
         id: AttachmentId::from_u128(8),
@@ -338,9 +338,10 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
         access: Access::ReadWrite,
         created: Millis(0),
     };
-    database.attach(principal, &new).await.expect("asked");
+    database.attachments().attach(principal, &new).await.expect("asked");
     let salt = LeaseSalt([8; 16]);
     let lease = database
+        .catalog()
         .answer(
             &Reach::new(other, Millis(0)),
             CatalogCall::Acquire {

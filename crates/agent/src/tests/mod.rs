@@ -403,7 +403,7 @@ async fn plans_that_fail_do_not_hold_up_those_behind_them() {
     request.replicas = Some(1);
     control.control.create_volume(request).await.expect("made");
     let database = control.control.database();
-    let copysets = database.copysets().await.expect("read");
+    let copysets = database.units().copysets().await.expect("read");
     let units = control.agent.units_as_known();
     let on = |unit: usize| {
         let is_it = |set: &&catalog::Copyset| set.members == [units[unit].id];
@@ -423,13 +423,13 @@ async fn plans_that_fail_do_not_hold_up_those_behind_them() {
         .free_what_is_due()
         .await
         .expect_err("a unit is lost");
-    assert_eq!(database.pending_free_count().await.expect("read"), 39);
+    assert_eq!(database.catalog().pending_free_count().await.expect("read"), 39);
     end(control).await;
 }
 
 /// Notes a plan, as the removal of a version does.
 async fn note(database: &Database, plan: &FreePlan) {
-    database.note_free_now(&plan.encode()).await.expect("noted");
+    database.catalog().record_free_now(&plan.encode()).await.expect("noted");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use world::Millis;
 
-use super::{Database, DatabaseError, Transaction, rows};
+use crate::database::{Database, DatabaseError, OpenTransaction, rows};
 
 /// Numbers of one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Database {
 }
 
 async fn by_state(
-    moment: &mut Transaction,
+    moment: &mut OpenTransaction,
     statement: &'static str,
 ) -> Result<Vec<(String, u64)>, DatabaseError> {
     let found = sqlx::query(statement).fetch_all(&mut **moment).await?;
@@ -89,7 +89,10 @@ fn state(row: &AnyRow) -> Result<(String, u64), DatabaseError> {
     Ok((row.try_get("state")?, rows::number(row, "count")?))
 }
 
-async fn count(moment: &mut Transaction, statement: &'static str) -> Result<u64, DatabaseError> {
+async fn count(
+    moment: &mut OpenTransaction,
+    statement: &'static str,
+) -> Result<u64, DatabaseError> {
     let count: i64 = sqlx::query_scalar(statement)
         .fetch_one(&mut **moment)
         .await?;

@@ -13,7 +13,7 @@ use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Executo
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::owner::server_place;
+use super::cluster::owner::server_place;
 use super::{Backend, Database, DatabaseError, PostgresUrl, ServerPlace};
 use world::host;
 

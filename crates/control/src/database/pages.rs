@@ -11,10 +11,14 @@ use base::{PartyId, VolumeId};
 use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 
-use super::attachments::{AttachmentRow, attachment_row};
-use super::tags::{self, Tags};
-use super::volumes::volumes_of;
-use super::{Database, DatabaseError, Principal, SnapshotRow, Volumes, rows};
+use crate::database::attach::attachments::{AttachmentRow, attachment_row};
+use crate::database::tenancy::projects;
+use crate::database::volumes::tags::{self, Tags};
+use crate::database::volumes::volumes_of;
+use crate::database::{
+    Attachments, Chains, DatabaseError, Principal, SnapshotRow, Snapshots, VolumeRows, Volumes,
+    rows,
+};
 
 /// Which page.
 #[derive(Debug, Clone)]
@@ -43,7 +47,7 @@ pub struct Filter {
     pub name: Option<String>,
     /// Of the user of this name.
     pub owner: Option<String>,
-    /// On the account of the project of this name. (Volumes.)
+    /// On the account of the project of this name. (VolumeRows.)
     pub project: Option<String>,
     /// In this state, one of those that there are.
     pub state: Option<String>,
@@ -51,7 +55,7 @@ pub struct Filter {
     pub volume: Option<VolumeId>,
     /// With all of these tags; none has one key with two values.
     pub tags: Vec<(String, String)>,
-    /// Only base images. (Volumes.)
+    /// Only base images. (VolumeRows.)
     pub is_image: bool,
 }
 
@@ -59,7 +63,7 @@ pub struct Filter {
 #[derive(Debug, Clone, Default)]
 pub struct VolumePage {
     /// The volumes.
-    pub volumes: Volumes,
+    pub volumes: VolumeRows,
     /// Those that are attached, or not yet detached.
     pub attached: BTreeSet<VolumeId>,
     /// Their attachments that are not detached, as far as the principal may see
@@ -151,13 +155,13 @@ const OPEN: &str = "SELECT 1 FROM attachments a WHERE a.volume = v.id AND a.stat
 const SEEN: &str = "($3 = 1 OR a.requested_by = $2 OR v.owner = $2 OR EXISTS (SELECT 1 FROM grants g \
      WHERE g.party = $2 AND g.object = a.volume AND g.right_name = 'administer'))";
 
-impl Database {
+impl Volumes<'_> {
     /// The volumes that `principal` may see.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn volume_page(
-        &self,
+    pub async fn page(
+        self,
         principal: &Principal,
         filter: &Filter,
         page: &Page,
@@ -201,11 +205,11 @@ impl Database {
             // `creating`: it is over when it is answered.
             Some(_) => " AND 1 = 0".to_owned(),
         };
-        let mut moment = self.moment().await?;
+        let mut moment = self.database.moment().await?;
         let (found, next) = condition
             .page(&mut moment, volumes!(""), "v.id", principal, page)
             .await?;
-        let (first, last) = super::projects::ends(&found)?;
+        let (first, last) = projects::ends(&found)?;
         let (attached, attachments) = not_detached(&mut moment, principal, &first, &last).await?;
         Ok(VolumePage {
             volumes: volumes_of(&found),
@@ -215,29 +219,70 @@ impl Database {
             next,
         })
     }
+}
 
+impl Attachments<'_> {
     /// Whether a volume is attached, or not yet detached; and its attachments,
     /// as far as `principal` may see them.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn attachments_seen(
-        &self,
+    pub async fn visible_of_volume(
+        self,
         principal: &Principal,
         volume: VolumeId,
     ) -> Result<(bool, Vec<AttachmentRow>), DatabaseError> {
         let id = volume.to_string();
-        let connection = &mut *self.reader.acquire().await?;
+        let connection = &mut *self.database.reader.acquire().await?;
         let (attached, seen) = not_detached(connection, principal, &id, &id).await?;
         Ok((!attached.is_empty(), seen))
     }
 
+    /// The attachments that `principal` may see: their own, and those of volumes
+    /// that they administer. Those that are not detached, unless that is the
+    /// state that is asked for.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn page(
+        self,
+        principal: &Principal,
+        volume: Option<VolumeId>,
+        host: Option<PartyId>,
+        state: Option<AttachmentState>,
+        page: &Page,
+    ) -> Result<(Vec<AttachmentRow>, Option<String>), DatabaseError> {
+        let mut condition = Condition {
+            text: format!("a.id > $1 AND {SEEN}"),
+            values: Vec::new(),
+        };
+        if let Some(volume) = volume {
+            condition.and("a.volume = {}", volume.to_string());
+        }
+        if let Some(host) = host {
+            condition.and("a.host = {}", host.to_string());
+        }
+        match state {
+            Some(state) => condition.and("a.state = {}", state.as_str()),
+            None => condition.text.push_str(" AND a.state <> 'detached'"),
+        }
+        let mut moment = self.database.moment().await?;
+        let select = "SELECT a.* FROM attachments a LEFT JOIN volumes v ON v.id = a.volume";
+        let (found, next) = condition
+            .page(&mut moment, select, "a.id", principal, page)
+            .await?;
+        let rows = found.iter().map(attachment_row);
+        Ok((rows.collect::<Result<_, _>>()?, next))
+    }
+}
+
+impl Snapshots<'_> {
     /// The snapshots that `principal` may see.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn snapshot_page(
-        &self,
+    pub async fn page(
+        self,
         principal: &Principal,
         filter: &Filter,
         page: &Page,
@@ -261,11 +306,11 @@ impl Database {
             condition.and("s.volume = {}", volume.to_string());
         }
         condition.and_tags("s.id", &filter.tags);
-        let mut moment = self.moment().await?;
+        let mut moment = self.database.moment().await?;
         let (found, next) = condition
             .page(&mut moment, snapshots!(""), "s.id", principal, page)
             .await?;
-        let (first, last) = super::projects::ends(&found)?;
+        let (first, last) = projects::ends(&found)?;
         Ok(SnapshotPage {
             snapshots: found
                 .iter()
@@ -275,47 +320,12 @@ impl Database {
             next,
         })
     }
+}
 
-    /// The attachments that `principal` may see: their own, and those of volumes
-    /// that they administer. Those that are not detached, unless that is the
-    /// state that is asked for.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn attachment_page(
-        &self,
-        principal: &Principal,
-        volume: Option<VolumeId>,
-        host: Option<PartyId>,
-        state: Option<AttachmentState>,
-        page: &Page,
-    ) -> Result<(Vec<AttachmentRow>, Option<String>), DatabaseError> {
-        let mut condition = Condition {
-            text: format!("a.id > $1 AND {SEEN}"),
-            values: Vec::new(),
-        };
-        if let Some(volume) = volume {
-            condition.and("a.volume = {}", volume.to_string());
-        }
-        if let Some(host) = host {
-            condition.and("a.host = {}", host.to_string());
-        }
-        match state {
-            Some(state) => condition.and("a.state = {}", state.as_str()),
-            None => condition.text.push_str(" AND a.state <> 'detached'"),
-        }
-        let mut moment = self.moment().await?;
-        let select = "SELECT a.* FROM attachments a LEFT JOIN volumes v ON v.id = a.volume";
-        let (found, next) = condition
-            .page(&mut moment, select, "a.id", principal, page)
-            .await?;
-        let rows = found.iter().map(attachment_row);
-        Ok((rows.collect::<Result<_, _>>()?, next))
-    }
-
+impl Chains<'_> {
     /// The rows of the chains whose volumes `principal` administers.
-    pub(super) async fn page_of_chains(
-        &self,
+    pub(in crate::database) async fn page_of_chains(
+        self,
         principal: &Principal,
         volume: Option<VolumeId>,
         page: &Page,
@@ -330,7 +340,7 @@ impl Database {
             condition.and("c.volume = {}", volume.to_string());
         }
         let select = "SELECT c.* FROM chains c JOIN volumes v ON v.id = c.volume";
-        let mut moment = self.moment().await?;
+        let mut moment = self.database.moment().await?;
         condition
             .page(&mut moment, select, "c.id", principal, page)
             .await

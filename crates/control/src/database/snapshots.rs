@@ -4,11 +4,15 @@ use base::{PartyId, SnapshotId, VolumeId};
 use sqlx::AnyConnection;
 use world::Millis;
 
-use super::accounts::{More, check_membership, check_quota};
-use super::rights::{check_snapshot, check_volume, refuse_if_deleting, snapshot_for};
-use super::rows::{self, SnapshotRow};
-use super::tags::{self, Tags};
-use super::{Database, DatabaseError, Need, Principal, Right, Thing};
+use crate::database::attach::attachments;
+use crate::database::rows::{self, SnapshotRow};
+use crate::database::tenancy::quotas::{More, check_membership, check_quota};
+use crate::database::tenancy::rights::{
+    check_snapshot, check_volume, refuse_if_deleting, snapshot_for,
+};
+use crate::database::tenancy::{grants, principal};
+use crate::database::volumes::tags::{self, Tags};
+use crate::database::{Database, DatabaseError, Need, Principal, Right, Thing, hosts};
 
 /// A snapshot to be taken.
 #[derive(Debug, Clone)]
@@ -26,7 +30,7 @@ pub struct NewSnapshot {
 }
 
 /// Snapshots of `volume` that wait for a cut which will not come.
-pub(super) async fn give_up(
+pub(in crate::database) async fn give_up(
     connection: &mut AnyConnection,
     volume: VolumeId,
     reason: &str,
@@ -43,7 +47,7 @@ pub(super) async fn give_up(
 
 /// The moments that were taken of `volume` went with the process that took
 /// them.
-pub(super) async fn lose_cuts(
+pub(in crate::database) async fn lose_cuts(
     connection: &mut AnyConnection,
     volume: VolumeId,
 ) -> Result<(), DatabaseError> {
@@ -60,7 +64,7 @@ pub(super) async fn lose_cuts(
 
 /// `volume` was closed: its head is its state, and that of all snapshots whose
 /// moment was still to be taken.
-pub(super) async fn settle(
+pub(in crate::database) async fn settle(
     connection: &mut AnyConnection,
     volume: VolumeId,
 ) -> Result<(), DatabaseError> {
@@ -76,7 +80,13 @@ pub(super) async fn settle(
     give_up(connection, volume, "the volume was closed before its cut").await
 }
 
-impl Database {
+/// Snapshots.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshots<'a> {
+    pub(in crate::database) database: &'a Database,
+}
+
+impl Snapshots<'_> {
     /// Makes a snapshot of `volume`: completed at once with the head if the
     /// volume is detached, else pending until the engine pins it.
     ///
@@ -85,16 +95,16 @@ impl Database {
     /// [`DatabaseError::Forbidden`], also if the volume's owner has left its project;
     /// [`DatabaseError::Quota`]; [`DatabaseError::Refused`] if the volume is being
     /// deleted; [`DatabaseError::OtherRequest`].
-    pub async fn insert_snapshot(
-        &self,
+    pub async fn insert(
+        self,
         principal: &Principal,
         new: &NewSnapshot,
     ) -> Result<SnapshotRow, DatabaseError> {
         let NewSnapshot { id, volume, .. } = *new;
-        act!(self, principal, change, {
+        self.database.transaction_for(principal).run(|mut change| async move {
             if let Some(made) = principal.made_before(&mut *change).await? {
                 let seen = snapshot_for(&mut *change, principal, &made, Need::See).await;
-                return seen.map_err(super::principal::gone_since);
+                return seen.map_err(principal::gone_since);
             }
             let need = Need::Have(Right::Snapshot);
             let of = check_volume(&mut *change, principal, volume, need).await?;
@@ -117,7 +127,7 @@ impl Database {
                 ..More::default()
             };
             check_quota(&mut *change, principal, of.project, more).await?;
-            let writer = super::attachments::writer_of(&mut *change, volume).await?;
+            let writer = attachments::writer_of(&mut *change, volume).await?;
             let made = sqlx::query(
                 "INSERT INTO snapshots (id, name, owner, project, volume, volume_name, \
                  size_bytes, block_bytes, encryption, version_volume, version_number, state, created_ms) \
@@ -137,14 +147,14 @@ impl Database {
                 return Err(DatabaseError::not_found(Thing::Volume, volume));
             }
             if let Some(writer) = writer {
-                super::hosts::assign(&mut *change, writer).await?;
+                hosts::assign(&mut *change, writer).await?;
             }
             tags::set(&mut *change, &id.to_string(), &new.tags).await?;
             let target = format!("{id} {} of {volume} {}", new.name, of.name);
             principal.note(&mut *change, "snapshot", target).await?;
             principal.note_made(&mut *change, id).await?;
-            by_id(change, id).await
-        })
+            by_id(&mut *change, id).await
+        }).await
     }
 
     /// The snapshot that `principal` means by this id, name or `owner/name`, if
@@ -153,30 +163,36 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::NotFound`], also if they may not see it;
     /// [`DatabaseError::Forbidden`].
-    pub async fn snapshot_for(
-        &self,
+    pub async fn find(
+        self,
         principal: &Principal,
         text: &str,
         need: Need,
     ) -> Result<SnapshotRow, DatabaseError> {
-        snapshot_for(&mut *self.reader.acquire().await?, principal, text, need).await
+        snapshot_for(
+            &mut *self.database.reader.acquire().await?,
+            principal,
+            text,
+            need,
+        )
+        .await
     }
 
     /// The snapshot with this id.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn snapshot(&self, id: SnapshotId) -> Result<SnapshotRow, DatabaseError> {
-        by_id(&mut *self.reader.acquire().await?, id).await
+    pub async fn get(self, id: SnapshotId) -> Result<SnapshotRow, DatabaseError> {
+        by_id(&mut *self.database.reader.acquire().await?, id).await
     }
 
     /// All snapshots, oldest first.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn snapshots(&self) -> Result<Vec<SnapshotRow>, DatabaseError> {
+    pub async fn all(self) -> Result<Vec<SnapshotRow>, DatabaseError> {
         sqlx::query(snapshots!("ORDER BY s.created_ms, s.id"))
-            .fetch_all(&self.reader)
+            .fetch_all(&self.database.reader)
             .await?
             .iter()
             .map(rows::snapshot_row)
@@ -187,9 +203,9 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn pending_cuts(&self) -> Result<Vec<(SnapshotId, VolumeId)>, DatabaseError> {
+    pub async fn pending_cuts(self) -> Result<Vec<(SnapshotId, VolumeId)>, DatabaseError> {
         sqlx::query("SELECT id, volume FROM snapshots WHERE state = 'pending' AND is_cut = 0")
-            .fetch_all(&self.reader)
+            .fetch_all(&self.database.reader)
             .await?
             .iter()
             .map(|row| Ok((rows::spelt(row, "id")?, rows::spelt(row, "volume")?)))
@@ -200,9 +216,9 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn snapshot_count(&self) -> Result<u64, DatabaseError> {
+    pub async fn count(self) -> Result<u64, DatabaseError> {
         let count: i64 = sqlx::query_scalar("SELECT count(*) FROM snapshots")
-            .fetch_one(&self.reader)
+            .fetch_one(&self.database.reader)
             .await?;
         Ok(count.cast_unsigned())
     }
@@ -211,45 +227,52 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn note_cut(&self, id: SnapshotId, host: PartyId) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
-            sqlx::query(
-                "UPDATE snapshots SET is_cut = 1 WHERE id = $1 AND volume IN (SELECT volume \
+    pub async fn record_cut(self, id: SnapshotId, host: PartyId) -> Result<(), DatabaseError> {
+        self.database
+            .transaction()
+            .notify()
+            .run(|mut change| async move {
+                sqlx::query(
+                    "UPDATE snapshots SET is_cut = 1 WHERE id = $1 AND volume IN (SELECT volume \
                  FROM attachments WHERE host = $2 AND access = 'read-write' \
                  AND state <> 'detached')",
-            )
-            .bind(id.to_string())
-            .bind(host.to_string())
-            .execute(change)
-            .await?;
-            Ok(())
-        })
+                )
+                .bind(id.to_string())
+                .bind(host.to_string())
+                .execute(&mut *change)
+                .await?;
+                Ok(())
+            })
+            .await
     }
 
     /// Forgets a snapshot. The version it held may go now.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
-    pub async fn delete_snapshot(
-        &self,
+    pub async fn delete(
+        self,
         principal: &Principal,
         id: SnapshotId,
     ) -> Result<SnapshotRow, DatabaseError> {
-        act!(self, principal, change, {
-            let need = Need::Have(Right::Administer);
-            let snapshot = check_snapshot(&mut *change, principal, id, need).await?;
-            sqlx::query("DELETE FROM snapshots WHERE id = $1")
-                .bind(id.to_string())
-                .execute(&mut *change)
-                .await?;
-            super::hosts::clean(&mut *change).await?;
-            tags::forget(&mut *change, &id.to_string()).await?;
-            super::grants::forget(&mut *change, &id.to_string()).await?;
-            super::grants::forget_gone(&mut *change, snapshot.volume).await?;
-            let target = format!("{id} {}", snapshot.name);
-            principal.note(&mut *change, "delete", target).await?;
-            Ok(snapshot)
-        })
+        self.database
+            .transaction_for(principal)
+            .run(|mut change| async move {
+                let need = Need::Have(Right::Administer);
+                let snapshot = check_snapshot(&mut *change, principal, id, need).await?;
+                sqlx::query("DELETE FROM snapshots WHERE id = $1")
+                    .bind(id.to_string())
+                    .execute(&mut *change)
+                    .await?;
+                hosts::clean(&mut *change).await?;
+                tags::forget(&mut *change, &id.to_string()).await?;
+                grants::forget(&mut *change, &id.to_string()).await?;
+                grants::forget_gone(&mut *change, snapshot.volume).await?;
+                let target = format!("{id} {}", snapshot.name);
+                principal.note(&mut *change, "delete", target).await?;
+                Ok(snapshot)
+            })
+            .await
     }
 }
 

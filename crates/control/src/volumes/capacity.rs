@@ -87,7 +87,7 @@ impl Acting {
         let Some(free) = self.free_bytes().await? else {
             return Ok(());
         };
-        let promised = self.inner.database.promised_bytes().await?;
+        let promised = self.inner.database.volumes().promised_bytes().await?;
         let needed = promised.saturating_add(redundancy.taken(size_bytes));
         let overcommit = u64::from(self.inner.overcommit);
         if needed <= free.saturating_mul(overcommit) {

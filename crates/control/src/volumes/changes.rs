@@ -26,7 +26,10 @@ impl Acting {
     pub async fn tag_volume(&self, name: &str, tags: Tags) -> Result<VolumeView, ControlError> {
         parse::tags(&tags)?;
         let database = &self.inner.database;
-        let row = database.tag_volume(self.principal(), name, &tags).await?;
+        let row = database
+            .volumes()
+            .set_tags(self.principal(), name, &tags)
+            .await?;
         Ok(VolumeView {
             tags,
             ..self.seen(row.id).await?
@@ -49,7 +52,8 @@ impl Acting {
         parse::sizes(sizes)?;
         let database = &self.inner.database;
         let row = database
-            .set_volume_sizes(self.principal(), name, sizes)
+            .volumes()
+            .set_sizes(self.principal(), name, sizes)
             .await?;
         let mut view = self.seen(row.id).await?;
         view.row.sizes = sizes;
@@ -73,7 +77,8 @@ impl Acting {
     ) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
         let row = database
-            .transfer_volume(self.principal(), name, user, project)
+            .volumes()
+            .transfer(self.principal(), name, user, project)
             .await?;
         let seen = self.seen(row.id).await?;
         Ok(VolumeView { row, ..seen })
@@ -114,6 +119,7 @@ impl Acting {
         self.refuse_beyond_capacity(more, row.redundancy()).await?;
         let database = &self.inner.database;
         let grown = database
+            .volumes()
             .set_size(self.principal(), row.id, size_bytes)
             .await?;
         if self.is_dry_run() {
@@ -160,7 +166,10 @@ impl Acting {
         self.refuse_if_wanted(&row).await?;
         let now = self.inner.world.clock.wall();
         let database = &self.inner.database;
-        database.begin_delete(self.principal(), row.id, now).await?;
+        database
+            .volumes()
+            .begin_delete(self.principal(), row.id, now)
+            .await?;
         if self.is_dry_run() {
             return self.seen(row.id).await;
         }
@@ -187,7 +196,7 @@ impl Acting {
     /// Only those of the database: that it is still there is none.
     pub async fn volume_gone(&self, id: VolumeId, wait: Duration) -> Result<(), ControlError> {
         let gone = self.until(wait, || async {
-            match self.inner.database.volume(id).await {
+            match self.inner.database.volumes().get(id).await {
                 Err(DatabaseError::NotFound { .. }) => Ok(Some(())),
                 Err(error) => Err(error.into()),
                 Ok(_) => Ok(None),
@@ -197,7 +206,7 @@ impl Acting {
     }
 
     pub(super) async fn refuse_if_wanted(&self, row: &VolumeRow) -> Result<(), ControlError> {
-        let attachments = self.inner.database.attachments_of(row.id).await?;
+        let attachments = self.inner.database.attachments().of_volume(row.id).await?;
         let name = row.name_for(self.principal().party.id);
         match attachments.iter().find(|attachment| attachment.is_wanted) {
             None => Ok(()),

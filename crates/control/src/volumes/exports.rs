@@ -44,7 +44,12 @@ impl Acting {
             access,
             created: self.inner.world.clock.wall(),
         };
-        let asked = self.inner.database.attach(self.principal(), &new).await?;
+        let asked = self
+            .inner
+            .database
+            .attachments()
+            .attach(self.principal(), &new)
+            .await?;
         let now = self.settled(&asked).await?;
         match now.state {
             AttachmentState::Attached => Ok(now),
@@ -66,11 +71,14 @@ impl Acting {
     pub async fn unexport_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
         let need = Need::SeeToChange;
-        let row = database.volume_for(self.principal(), name, need).await?;
+        let row = database
+            .volumes()
+            .find(self.principal(), name, need)
+            .await?;
         let mut attachments = Vec::new();
-        for attachment in database.attachments_of(row.id).await? {
+        for attachment in database.attachments().of_volume(row.id).await? {
             let id = attachment.id.to_string();
-            match database.attachment_for(self.principal(), &id).await {
+            match database.attachments().find(self.principal(), &id).await {
                 Ok(seen) => attachments.push(seen),
                 // Another user's.
                 Err(DatabaseError::NotFound { .. }) => {}
@@ -92,6 +100,7 @@ impl Acting {
         for attachment in attachments {
             let database = &self.inner.database;
             let asked = database
+                .attachments()
                 .detach(self.principal(), attachment.id, false)
                 .await?;
             let now = self.settled(&asked).await?;
@@ -112,7 +121,7 @@ impl Acting {
         debug_assert!(!self.is_dry_run(), "an export is not tried");
         let database = &self.inner.database;
         let said = self.until(HOST_WITHIN, || async {
-            let now = database.attachment(asked.id).await?;
+            let now = database.attachments().get(asked.id).await?;
             let is_said = now.generation != asked.generation || now.reported == now.generation;
             let is_over = !matches!(
                 now.state,
@@ -122,7 +131,7 @@ impl Acting {
         });
         match said.await? {
             Some(now) => Ok(now),
-            None => Ok(database.attachment(asked.id).await?),
+            None => Ok(database.attachments().get(asked.id).await?),
         }
     }
 }

@@ -58,7 +58,7 @@ impl Acting {
     async fn create(&self, request: VolumeRequest) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
         // Whatever has become of what it was made from.
-        if let Some(made) = database.made_under_key(self.principal()).await? {
+        if let Some(made) = database.parties().made_under_key(self.principal()).await? {
             return self.volume(&made).await.map_err(gone_since);
         }
         let name = parse::name(&request.name)?.to_owned();
@@ -67,7 +67,12 @@ impl Acting {
         let origin = match &request.from {
             Some(from) => {
                 let need = Need::Have(Right::Read);
-                Some(database.snapshot_for(self.principal(), from, need).await?)
+                Some(
+                    database
+                        .snapshots()
+                        .find(self.principal(), from, need)
+                        .await?,
+                )
             }
             None => None,
         };
@@ -117,7 +122,7 @@ impl Acting {
             origin: origin.map(|snapshot| snapshot.id),
             created: world.clock.wall(),
         };
-        let row = database.insert_volume(self.principal(), &new).await?;
+        let row = database.volumes().insert(self.principal(), &new).await?;
         let mut view = if self.is_dry_run() {
             VolumeView::fresh(row, new.tags)
         } else {

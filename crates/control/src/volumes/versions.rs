@@ -41,10 +41,13 @@ impl Acting {
         // What a journal still has becomes a version first, so that going back
         // can itself be undone.
         self.refuse_if_attached(&row).await?;
-        let line = self.inner.database.line_of(row.id).await?;
+        let line = self.inner.database.catalog().line_of(row.id).await?;
         let version = self.choose(&row, &line, to)?;
         let database = &self.inner.database;
-        database.set_head(self.principal(), row.id, version).await?;
+        database
+            .volumes()
+            .set_head(self.principal(), row.id, version)
+            .await?;
         tracing::info!(volume = %row.id, name = row.name, version = version.number, "restored");
         self.seen(row.id).await
     }
@@ -84,7 +87,7 @@ impl Acting {
     }
 
     async fn refuse_if_attached(&self, row: &VolumeRow) -> Result<(), ControlError> {
-        let attachments = self.inner.database.attachments_of(row.id).await?;
+        let attachments = self.inner.database.attachments().of_volume(row.id).await?;
         let name = &row.name;
         match attachments.first() {
             None => Ok(()),
@@ -104,9 +107,10 @@ impl Acting {
     pub async fn versions(&self, name: &str) -> Result<(VolumeRow, Vec<VersionRow>), ControlError> {
         let database = &self.inner.database;
         let row = database
-            .volume_for(self.principal(), name, Need::See)
+            .volumes()
+            .find(self.principal(), name, Need::See)
             .await?;
-        let line = self.inner.database.line_of(row.id).await?;
+        let line = self.inner.database.catalog().line_of(row.id).await?;
         Ok((row, line))
     }
 }

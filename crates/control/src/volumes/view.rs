@@ -94,14 +94,15 @@ impl Acting {
     pub async fn volume(&self, name: &str) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
         let row = database
-            .volume_for(self.principal(), name, Need::See)
+            .volumes()
+            .find(self.principal(), name, Need::See)
             .await?;
         let mut view = self.seen(row.id).await?;
         if view.served().is_some() {
             self.ask_hosts().await?;
             let on = BTreeSet::from_iter(view.attachments.iter().map(|one| one.host));
             for host in on {
-                let Some(said) = database.host_report(host).await? else {
+                let Some(said) = database.hosts().report(host).await? else {
                     continue;
                 };
                 let mut open = said.report.volumes.into_iter();
@@ -128,7 +129,10 @@ impl Acting {
             mut attachments,
             mut tags,
             next,
-        } = database.volume_page(self.principal(), filter, page).await?;
+        } = database
+            .volumes()
+            .page(self.principal(), filter, page)
+            .await?;
         let projects = self.projects_known().await?;
         let mut view = |row: VolumeRow| VolumeView {
             is_attached: attached.contains(&row.id),
@@ -150,13 +154,16 @@ impl Acting {
     /// As [`Acting::volume`], but nobody is asked.
     pub(super) async fn seen(&self, id: VolumeId) -> Result<VolumeView, ControlError> {
         let database = &self.inner.database;
-        let (is_attached, attachments) = database.attachments_seen(self.principal(), id).await?;
+        let (is_attached, attachments) = database
+            .attachments()
+            .visible_of_volume(self.principal(), id)
+            .await?;
         Ok(VolumeView {
             is_attached,
             attachments,
             ..VolumeView::fresh(
                 self.known(
-                    database.volume(id).await?,
+                    database.volumes().get(id).await?,
                     self.projects_known().await?.as_ref(),
                 ),
                 database.tags_of(&id.to_string()).await?,
@@ -171,7 +178,9 @@ impl Acting {
         if party.is_administrator {
             return Ok(None);
         }
-        Ok(Some(self.inner.database.projects_of(party.id).await?))
+        Ok(Some(
+            self.inner.database.projects().of_party(party.id).await?,
+        ))
     }
 
     /// The row as it is shown: on whose account something is, is for its owner

@@ -62,7 +62,13 @@ async fn a_daemon_becomes_a_unit_when_it_listens(scene: Scene) {
     assert_eq!(unit["id"], cluster.unit.to_string());
     assert_eq!(unit["daemon"], "store-1");
     assert_eq!(found.len(), before, "it was expected: {found:?}");
-    let sets = scene.control.database().copysets().await.expect("read");
+    let sets = scene
+        .control
+        .database()
+        .units()
+        .copysets()
+        .await
+        .expect("read");
     assert!(sets.iter().any(|set| set.members.contains(&cluster.unit)));
     assert!(again.units.iter().any(|known| known.url == url));
 
@@ -193,13 +199,25 @@ async fn a_disabled_daemon_is_shown_so_and_gets_nothing_more(scene: Scene) {
     let status = scene.ask(root, "GET /v1/status", Value::Null, 200).await;
     let problems = status["problems"].to_string();
     assert!(problems.contains("is disabled"), "{problems}");
-    let sets = scene.control.database().copysets().await.expect("read");
+    let sets = scene
+        .control
+        .database()
+        .units()
+        .copysets()
+        .await
+        .expect("read");
 
     // Its address is free, and hosts are told.
     let next = begin(&scene, &new, json!(url)).await;
     let known = next.units.iter().find(|unit| unit.id == cluster.unit);
     assert!(known.expect("it is known").is_disabled);
-    let more = scene.control.database().copysets().await.expect("read");
+    let more = scene
+        .control
+        .database()
+        .units()
+        .copysets()
+        .await
+        .expect("read");
     let added = more.iter().filter(|set| !sets.contains(set));
     for set in added {
         assert!(!set.members.contains(&cluster.unit), "{set:?}");

@@ -249,7 +249,7 @@ fn two_that_connect_at_once_to_an_empty_database_create_its_schema_once() {
         let (one, other) = (connect(), connect());
         for database in [one, other] {
             let database = database.await.expect("no panic").expect("connected");
-            let keys = database.wrapping_keys().await.expect("read");
+            let keys = database.keys().all().await.expect("read");
             assert!(keys.is_empty(), "{keys:?}");
             database.close().await;
         }
@@ -372,8 +372,8 @@ fn copysets_are_planned_once_whoever_plans() {
             one.await.expect("no panic");
         }
         let database = pair.controls[0].database();
-        assert_eq!(database.units().await.expect("read").len(), 6);
-        let copysets = database.copysets().await.expect("read");
+        assert_eq!(database.units().all().await.expect("read").len(), 6);
+        let copysets = database.units().copysets().await.expect("read");
         let mut members: Vec<_> = copysets.iter().map(|set| set.members.clone()).collect();
         let count = members.len();
         members.sort_unstable();
@@ -449,12 +449,16 @@ fn who_gives_up_waiting_for_a_turn_leaves_no_transaction_behind() {
         other.execute(alone).await.expect("nobody has it");
         let nobody = PartyId::from_u128(1);
         for _ in 0..4 {
-            let waits = control.database().note_heard(nobody, Millis(1));
+            let waits = control.database().hosts().record_heard(nobody, Millis(1));
             let told = host::within(Duration::from_millis(200), waits).await;
             assert!(told.is_none(), "{told:?}");
         }
         let asked = Instant::now();
-        let told = control.database().note_heard(nobody, Millis(1)).await;
+        let told = control
+            .database()
+            .hosts()
+            .record_heard(nobody, Millis(1))
+            .await;
         assert!(matches!(told, Err(DatabaseError::Busy(_))), "{told:?}");
         assert!(asked.elapsed() < ANSWERED_WITHIN, "{:?}", asked.elapsed());
         other.execute("ROLLBACK").await.expect("done");

@@ -18,7 +18,7 @@ const LINEAGE: Lineage = Lineage::from_u128(7);
 async fn add_main(database: &Database, url: &str) {
     let main = KeyId::from_u128(1);
     let parameters = json!({});
-    let added = database.insert_wrapping_key(main, "main", &parameters, Millis(5));
+    let added = database.keys().insert(main, "main", &parameters, Millis(5));
     added.await.expect("added");
     install_default_drivers();
     let pool = AnyPool::connect(url).await.expect("connects");
@@ -61,12 +61,14 @@ fn a_key_is_deleted_only_after_another_one_has_taken_over_what_it_wraps() {
 async fn rotates(database: &Database) {
     let principal = local(database).await;
     use api::host::CatalogCall;
-    let host = database.local_party(Kind::Host, PartyId::from_u128(1), Millis(5));
+    let host = database
+        .parties()
+        .local(Kind::Host, PartyId::from_u128(1), Millis(5));
     let host = host.await.expect("there");
-    let main = database.wrapping_key("main").await.expect("there").key.id;
+    let main = database.keys().get("main").await.expect("there").key.id;
     let new = KeyId::from_u128(2);
     let (parameters, others) = (json!({}), json!({"a": 1}));
-    let added = |parameters| database.insert_wrapping_key(new, "new", parameters, Millis(6));
+    let added = |parameters| database.keys().insert(new, "new", parameters, Millis(6));
     for _ in 0..2 {
         assert_eq!(added(&parameters).await.expect("kept").id, new);
     }
@@ -81,27 +83,28 @@ async fn rotates(database: &Database) {
         after: WrappedKey(vec![after]),
     };
     let reach = Reach::new(host, Millis(0));
-    let call = |call| database.answer(&reach, call);
+    let call = |call| database.catalog().answer(&reach, call);
     let early = call(rewrap(4, 5)).await.expect("answers");
     assert_eq!(early, json!(false), "nobody asked for it");
     for refused in [("new", "new"), ("main", "none"), ("none", "new")] {
         let (old, by) = refused;
         assert!(
-            database.rotate_key(&principal, old, by).await.is_err(),
+            database.keys().rotate(&principal, old, by).await.is_err(),
             "{refused:?}"
         );
     }
     for _ in 0..2 {
         let begun = database
-            .rotate_key(&principal, "main", "new")
+            .keys()
+            .rotate(&principal, "main", "new")
             .await
             .expect("begun");
         assert_eq!((begun.key.state, begun.lineages), (KeyState::Retiring, 1));
     }
-    let back = database.rotate_key(&principal, "new", "main").await;
+    let back = database.keys().rotate(&principal, "new", "main").await;
     assert!(matches!(back, Err(DatabaseError::Refused { .. })));
     for name in ["main", "new"] {
-        let kept = database.delete_wrapping_key(&principal, name).await;
+        let kept = database.keys().delete(&principal, name).await;
         assert!(matches!(kept, Err(DatabaseError::Refused { .. })), "{name}");
     }
     let fresh = CatalogCall::SetKey {
@@ -125,10 +128,13 @@ async fn rotates(database: &Database) {
 
     // A third key takes over what was on its way to the second one.
     let third = KeyId::from_u128(3);
-    let made = database.insert_wrapping_key(third, "third", &parameters, Millis(7));
+    let made = database
+        .keys()
+        .insert(third, "third", &parameters, Millis(7));
     made.await.expect("kept");
     let passed_on = database
-        .rotate_key(&principal, "new", "third")
+        .keys()
+        .rotate(&principal, "new", "third")
         .await
         .expect("begun");
     assert_eq!(passed_on.key.state, KeyState::Retired, "it wraps nothing");
@@ -143,13 +149,14 @@ async fn rotates(database: &Database) {
     assert_eq!(call(to_third(6)).await.expect("answers"), json!(false));
     assert_eq!(call(to_third(4)).await.expect("answers"), json!(true));
     assert_eq!(call(to_third(4)).await.expect("answers"), json!(false));
-    let main = database.wrapping_key("main").await.expect("there");
+    let main = database.keys().get("main").await.expect("there");
     assert_eq!((main.key.state, main.lineages), (KeyState::Retired, 0));
     for name in ["main", "new"] {
         database
-            .delete_wrapping_key(&principal, name)
+            .keys()
+            .delete(&principal, name)
             .await
             .expect("retired");
     }
-    assert_eq!(database.wrapping_keys().await.expect("read").len(), 1);
+    assert_eq!(database.keys().all().await.expect("read").len(), 1);
 }

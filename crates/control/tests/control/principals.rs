@@ -8,9 +8,9 @@ use world::Millis;
 /// Whoever has the database.
 pub async fn local(database: &Database) -> Principal {
     let id = PartyId::from_u128(2);
-    let made = database.local_party(Kind::User, id, Millis(0)).await;
+    let made = database.parties().local(Kind::User, id, Millis(0)).await;
     let subject = control::parties::local(Kind::User);
-    let party = database.party(&subject).await.expect("there");
+    let party = database.parties().get(&subject).await.expect("there");
     assert_eq!(made.expect("made"), party.id);
     of(party)
 }

@@ -38,7 +38,9 @@ pub struct Scene {
 
 impl Rows for Scene {
     async fn new(database: Database) -> Self {
-        let founded = database.found(ClusterId::from_u128(1), &[1; 32], NOW);
+        let founded = database
+            .cluster()
+            .create(ClusterId::from_u128(1), &[1; 32], NOW);
         founded.await.expect("founded");
         let principal = local(&database).await;
         let hosts = [
@@ -52,7 +54,7 @@ impl Rows for Scene {
         let plan = |_: &[UnitRow], _: &[Copyset]| {
             vec![Copyset::of_copies(copyset(), vec![unit(0), unit(1)])]
         };
-        let added = database.plan_units(&units, plan, NOW);
+        let added = database.units().plan(&units, plan, NOW);
         added.await.expect("added");
         // Something may lie there.
         let disk = NewVolume {
@@ -60,7 +62,8 @@ impl Rows for Scene {
             ..volume("disk", NOW)
         };
         database
-            .insert_volume(&principal, &disk)
+            .volumes()
+            .insert(&principal, &disk)
             .await
             .expect("made");
         let scene = Self {
@@ -92,7 +95,7 @@ impl Scene {
         call: CatalogCall,
     ) -> Result<Value, CatalogError> {
         let reach = Reach::new(self.hosts[host], now);
-        self.database.answer(&reach, call).await
+        self.database.catalog().answer(&reach, call).await
     }
 
     pub async fn take(&self, host: usize, now: Millis) -> Option<RepairTask> {
@@ -135,7 +138,7 @@ impl Scene {
     }
 
     pub async fn standing(&self) -> Vec<(UnitId, MemberState)> {
-        let copysets = self.database.copysets().await.expect("read");
+        let copysets = self.database.units().copysets().await.expect("read");
         copysets[0].standing().collect()
     }
 
@@ -159,7 +162,11 @@ impl Scene {
     pub async fn attach(&self) -> SegmentId {
         let volume = self.disk.id;
         let new = attachment(volume, self.hosts[1], Access::ReadWrite, NOW);
-        let attached = self.database.attach(&self.principal, &new).await;
+        let attached = self
+            .database
+            .attachments()
+            .attach(&self.principal, &new)
+            .await;
         attached.expect("asked");
         let salt = LeaseSalt([3; 16]);
         let acquire = CatalogCall::Acquire {
@@ -200,7 +207,13 @@ impl Scene {
             volume: self.disk.id,
             number,
         };
-        let head = self.database.volume(self.disk.id).await.expect("read").head;
+        let head = self
+            .database
+            .volumes()
+            .get(self.disk.id)
+            .await
+            .expect("read")
+            .head;
         let share = |(segment, lacking): (SegmentId, &[u128])| DegradedShare {
             segment,
             slots: 1,
@@ -231,7 +244,8 @@ impl Scene {
         let units = [unit(number)];
         let drained = self
             .database
-            .drain_units(&self.principal, &units, usable)
+            .units()
+            .drain(&self.principal, &units, usable)
             .await;
         drained.expect("there are others");
     }

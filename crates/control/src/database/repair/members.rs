@@ -1,0 +1,169 @@
+//! The places of a copyset: who has one, who leaves it, and who takes it.
+//!
+//! Whoever is put on from now on has a number (`joined`) that is larger than all before,
+//! and whoever leaves notes it (`left_at`): so it can be said who was put on by a table
+//! (`degraded`).
+
+use std::collections::HashSet;
+
+use base::{CopysetId, UnitId};
+use catalog::Copyset;
+use sqlx::AnyConnection;
+use world::Millis;
+
+use crate::database::{DatabaseError, rows};
+
+/// How a member goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::database) enum Goes {
+    /// It is read until the new one is whole.
+    Leaves,
+    /// Nothing of it is left.
+    IsLost,
+    /// Nothing lies in the copyset.
+    HasNothing,
+}
+
+/// In which copysets something may lie: by how many members they have, and how many
+/// of these have data. `None`: in any.
+pub(in crate::database) struct Used(Option<HashSet<(usize, u8)>>);
+
+impl Used {
+    pub async fn of(change: &mut AnyConnection) -> Result<Self, DatabaseError> {
+        // What is left of volumes that are gone lies anywhere.
+        let left: i64 = sqlx::query_scalar(
+            "SELECT (SELECT COUNT(*) FROM deleted_volumes) + (SELECT COUNT(*) FROM versions v \
+             WHERE NOT EXISTS (SELECT 1 FROM volumes o WHERE o.id = v.volume))",
+        )
+        .fetch_one(&mut *change)
+        .await?;
+        if left > 0 {
+            return Ok(Self(None));
+        }
+        let volumes = sqlx::query("SELECT DISTINCT replicas, data, parity FROM volumes")
+            .fetch_all(change)
+            .await?;
+        let of_row = |row| {
+            let (data, parity): (u8, u8) = (rows::small(row, "data")?, rows::small(row, "parity")?);
+            let replicas: usize = rows::small(row, "replicas")?;
+            Ok(match parity {
+                0 => (replicas, 1),
+                parity => (usize::from(data) + usize::from(parity), data),
+            })
+        };
+        let used: Result<_, DatabaseError> = volumes.iter().map(of_row).collect();
+        Ok(Self(Some(used?)))
+    }
+
+    /// How a member goes that `goes` so from copysets in which something lies.
+    pub fn goes(&self, copyset: &Copyset, goes: Goes) -> Goes {
+        let kind = (copyset.members.len(), copyset.data);
+        match &self.0 {
+            Some(used) if !used.contains(&kind) => Goes::HasNothing,
+            _ => goes,
+        }
+    }
+}
+
+/// `new` takes the place of `old`, and is to be filled.
+pub(in crate::database) async fn put_in_place(
+    change: &mut AnyConnection,
+    copyset: &Copyset,
+    old: UnitId,
+    new: UnitId,
+    goes: Goes,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    let number = i64::from(copyset.id.number());
+    let place: i64 =
+        sqlx::query_scalar("SELECT position FROM copyset_members WHERE copyset = $1 AND unit = $2")
+            .bind(number)
+            .bind(old.to_string())
+            .fetch_one(&mut *change)
+            .await?;
+    let joined: i64 = sqlx::query_scalar("UPDATE cluster SET joins = joins + 1 RETURNING joins")
+        .fetch_one(&mut *change)
+        .await?;
+    match goes {
+        Goes::Leaves => {
+            sqlx::query(
+                "UPDATE copyset_members SET state = 'draining', leave_number = $4, since_ms = $3 \
+                 WHERE copyset = $1 AND unit = $2",
+            )
+            .bind(number)
+            .bind(old.to_string())
+            .bind(now.0)
+            .bind(joined)
+            .execute(&mut *change)
+            .await?;
+        }
+        Goes::IsLost | Goes::HasNothing => drop_member(&mut *change, copyset.id, old).await?,
+    }
+    sqlx::query(
+        "INSERT INTO copyset_members (copyset, position, unit, state, join_number, misses, missed_ms, \
+         since_ms) VALUES ($1, $2, $3, $6, $4, 1, $5, $5)",
+    )
+    .bind(number)
+    .bind(place)
+    .bind(new.to_string())
+    .bind(joined)
+    .bind(now.0)
+    .bind(match goes {
+        Goes::HasNothing => "in_sync",
+        Goes::Leaves | Goes::IsLost => "rebuilding",
+    })
+    .execute(&mut *change)
+    .await?;
+    sqlx::query("UPDATE copysets SET repair_after_ms = 0 WHERE number = $1")
+        .bind(number)
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+/// `unit`, which is leaving its place, is put on again, and whoever was to replace it
+/// leaves. To the catalog it is a new member: it has nothing of what was put since it
+/// left, and who put that knows nothing of it.
+pub(in crate::database) async fn take_place_back(
+    change: &mut AnyConnection,
+    copyset: i64,
+    unit: UnitId,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    let joined: i64 = sqlx::query_scalar("UPDATE cluster SET joins = joins + 1 RETURNING joins")
+        .fetch_one(&mut *change)
+        .await?;
+    for statement in [
+        "UPDATE copyset_members SET state = 'draining', leave_number = $3, since_ms = $4 \
+         WHERE copyset = $1 AND state <> 'draining' AND position = \
+         (SELECT o.position FROM copyset_members o WHERE o.copyset = $1 AND o.unit = $2)",
+        "UPDATE copyset_members SET state = 'rebuilding', in_flight_set = NULL, join_number = $3, leave_number = NULL, \
+         misses = misses + 1, missed_ms = $4, since_ms = $4 WHERE copyset = $1 AND unit = $2",
+    ] {
+        sqlx::query(statement)
+            .bind(copyset)
+            .bind(unit.to_string())
+            .bind(joined)
+            .bind(now.0)
+            .execute(&mut *change)
+            .await?;
+    }
+    sqlx::query("UPDATE copysets SET repair_after_ms = 0 WHERE number = $1")
+        .bind(copyset)
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+pub(in crate::database) async fn drop_member(
+    change: &mut AnyConnection,
+    copyset: CopysetId,
+    unit: UnitId,
+) -> Result<(), DatabaseError> {
+    sqlx::query("DELETE FROM copyset_members WHERE copyset = $1 AND unit = $2")
+        .bind(i64::from(copyset.number()))
+        .bind(unit.to_string())
+        .execute(change)
+        .await?;
+    Ok(())
+}
