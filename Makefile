@@ -16,7 +16,7 @@ demo: ## boot a guest from a Scree disk, break things, show that nothing is lost
 	@tools/packages build guest
 	@$(MAKE) --no-print-directory build
 	@tools/guest
-	@tools/demo
+	@tools/run demo
 
 test: ## format, lints, all tests, and short runs of demo, bench, fuzz, soak, loss and chaos
 	@tools/test
@@ -24,56 +24,56 @@ test: ## format, lints, all tests, and short runs of demo, bench, fuzz, soak, lo
 test-engines: ## units on a real Ceph and a real GlusterFS whose daemons are killed (15 min, root)
 	@tools/packages build test ceph gluster
 	@$(MAKE) --no-print-directory build
-	@tools/engines
+	@tools/run check engines
 
 bench: ## measure Scree beside qcow2, raw, nbdkit, Ceph; writes docs/benchmarks*.md (45 min)
 	@tools/packages build guest bench
 	@$(MAKE) --no-print-directory build
 	@cargo build --release -p nbd --example nbd_delay -p chain --example small_files
 	@tools/guest
-	@tools/bench --write docs
+	@tools/run bench --write docs
 
 bench-service: ## measure the API with 10,000 volumes; writes docs/benchmarks-service.md
 	@tools/packages build guest test
 	@$(MAKE) --no-print-directory build
 	@tools/guest
-	@tools/bench-service --write docs/benchmarks-service.md
+	@tools/run bench.service --write docs/benchmarks-service.md
 
 reports: ## what the models say, beside what was tried; writes docs/reports (40 min)
 	@tools/packages build guest reports
 	@$(MAKE) --no-print-directory build
 	@tools/guest
-	@tools/reports
+	@tools/run report
 
 traces: ## record anew what policies of caches are compared with (30 min, root)
 	@tools/packages build traces
 	@$(MAKE) --no-print-directory build
-	@tools/traces
+	@tools/run traces
 
 fuzz: ## fuzz every parser, and a unit daemon over TLS, for MINUTES=5 each
 	@tools/packages build
 	@tools/fuzz --minutes $(MINUTES)
-	@SCREE_FUZZ_SECONDS=$$((60 * $(MINUTES))) cargo test -p daemon --test daemon -- --nocapture fuzz::
+	@SCREE_FUZZ_SECONDS=$$((60 * $(MINUTES))) cargo test -p unit-daemon --test daemon -- --nocapture fuzz::
 
 soak: ## ROUNDS=200 of random writes, each ended by kill -9, and a check of every block
 	@tools/packages build test
 	@$(MAKE) --no-print-directory build
-	@tools/soak --rounds $(ROUNDS)
+	@tools/run check soak --rounds $(ROUNDS)
 
 loss: ## kill each pair of eight unit daemons while a volume is written, and verify each block (20 min)
 	@tools/packages build test
 	@$(MAKE) --no-print-directory build
-	@tools/loss
+	@tools/run check loss
 
 api-test: ## compare the API with docs/openapi.json for MINUTES=5, and use a client made from that
 	@tools/packages build test
 	@$(MAKE) --no-print-directory build
-	@tools/api-test --seconds $$((60 * $(MINUTES)))
+	@tools/run check api --seconds $$((60 * $(MINUTES)))
 
 chaos: ## MINUTES=5 of requests to two controllers that are killed again and again
 	@tools/packages build test
 	@$(MAKE) --no-print-directory build
-	@tools/chaos --minutes $(MINUTES)
+	@tools/run check chaos --minutes $(MINUTES)
 
 build: ## the release binary, target/release/scree
 	@cargo build --release -p scree
@@ -86,8 +86,8 @@ deb: ## the Debian package of the release build, in target/deb
 package-test: ## install, upgrade and purge that package, and run the example of three hosts
 	@tools/packages build guest test
 	@$(MAKE) --no-print-directory build
-	@tools/package-test
-	@tools/example-test
+	@tools/run check package
+	@tools/run check example
 
 fmt: ## format the code
 	@cargo fmt --all
@@ -95,15 +95,15 @@ fmt: ## format the code
 clippy: ## lints, as in test
 	@cargo clippy --workspace --all-targets -- -D warnings
 
-scripts: ## check the shell scripts and compile the Python ones
-	@shellcheck tools/packages tools/guest tools/test tools/fuzz tools/venv tools/ceph-cluster tools/gluster-volume .ci/run crates/agent/tests/agent/fake-virsh \
-	  packaging/build-deb packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
-	@for script in tools/{demo,bench,bench_ceph.py,bench_chains.py,bench_guest.py,bench_report.py,bench_policies.py,bench_cache.py,bench_hvsto.py,traces,trace_image.py,engines,soak,loss,chaos,bench-service,lib.py,service.py,daemons.py,bench_units.py,parse-metrics,machine.py,reports,report_audits.py,report_cost.py,cost_guest.py,package-test,example-test,api-test,api/client.py,api/hooks.py} packaging/third-party crates/object/tests/object/s3-server.py; do \
-	  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' $$script || exit 1; \
+scripts: ## check the shell scripts and the Python ones
+	@shellcheck tools/packages tools/guest tools/run tools/test tools/fuzz tools/venv tools/object-speed tools/clusters/* .ci/run \
+	  crates/agent/tests/agent/fake-virsh packaging/build-deb packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
+	@ruff="$$(tools/venv ruff)/bin/ruff" && for verb in check "format --check"; do \
+	  $$ruff $$verb --quiet --config tools/ruff.toml tools packaging/third-party crates || exit 1; \
 	done
 
 openapi: ## write docs/openapi.json anew, from the handlers
 	@SCREE_WRITE_OPENAPI=1 cargo test -q -p control --test control -- the_committed_description_is
 
 clean-demo: ## stop the demo's Scree and delete its folder
-	@tools/demo --clean
+	@tools/run demo --clean

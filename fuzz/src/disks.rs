@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::IoError;
-use chain::extfs::{Event, Live, Owner, Source, View};
-use chain::partition::partitions;
+use extfs::partition::partitions;
+use extfs::{Event, Live, Owner, Source, View};
 
 use crate::images::{Image, images};
 

@@ -5,7 +5,7 @@ use chain_policy::{FilterKind, Policy};
 
 use crate::images::luks_header as luks_image;
 
-pub use chain::luks::fuzz::fuzz_header as luks_header;
+pub use luks::fuzz::fuzz_header as luks_header;
 
 /// One of cryptsetup's, and what of it is made into which copy.
 pub fn luks_header_seeds() -> Vec<Vec<u8>> {
@@ -96,8 +96,8 @@ pub fn policy_seeds() -> Vec<Vec<u8>> {
          [[filter.replica]]\nname = 'b'\nuri = 'nbd+unix:///x?socket=b'\n\
          [[filter.replica]]\nname = 'c'\nvolume = 'other'\npaths = ['/etc/**']\n",
         "volume = '*'\n[[filter]]\nkind = 'rate'\niops_max = 100\n[[filter]]\nkind = 'fault'\n\
-         [[filter]]\nkind = 'machine'\nat = '10.0.0.7:10810'\nkey = 'sha256:00'\n\
-         [[filter]]\nkind = 'program'\nprogram = 'filter'\n",
+         [[filter]]\nkind = 'remote'\naddress = '10.0.0.7:10810'\nkey = 'sha256:00'\n\
+         [[filter]]\nkind = 'external'\nprogram = 'filter'\n",
         "volume = 'disk'\n[[filter]]\nkind = 'replicate'\n[[filter.replica]]\nname = 'n'\n\
          uri = 'nbds://[fe80::1%25eth0]:10809/disk?tls-certificates=web&tls-hostname=a.b'\n",
     ]

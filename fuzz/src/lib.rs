@@ -12,11 +12,11 @@ use base::checksum::{crc32c, crc32c_append};
 use base::{
     BlockIndex, BlockSize, ClusterId, DatabaseId, Location, SegmentId, Sequence, UnitId, VolumeId,
 };
-use unit::folder::format;
+use unit_folder::format;
 use volume::catalog::FreePlan;
 use volume::catalog::VersionKey;
 use volume::fixture::keyring;
-use volume::journal::{self, Claim, Journal, JournalError, Replayed};
+use volume::journal::{self, Claim, Journal, JournalError, ReplayedWrite};
 use volume::map::{Entry, Overlay, PAGE_BYTES, PAGE_ENTRIES, Page, Root};
 use volume::seal::Address;
 use volume::version::{Record, decode_tail_page, encode_tail};
@@ -34,7 +34,7 @@ pub use nbd::client::fuzz::{fuzz_greeting as nbd_greeting, fuzz_replies as nbd_r
 pub use nbd::fuzz::fuzz_handshake as nbd_handshake;
 pub use nbd::fuzz::fuzz_option as nbd_option;
 pub use nbd::fuzz::fuzz_transmission as nbd_transmission;
-pub use unit::folder::fuzz::fuzz_marker as unit_marker;
+pub use unit::fuzz::fuzz_marker as unit_marker;
 pub use units::{capability, daemon_answer, daemon_session};
 
 /// A target and what to start from.
@@ -464,7 +464,7 @@ pub fn journal_replay(data: &[u8]) {
     for number in 1..=u64::from(count % 40) {
         if number % 5 == 0 {
             let _ = journal.append_zero(BlockIndex(number), 3, sequence(number));
-            written.push(Replayed::Zero {
+            written.push(ReplayedWrite::Zero {
                 block: BlockIndex(number),
                 count: 3,
                 sequence: sequence(number),
@@ -475,7 +475,7 @@ pub fn journal_replay(data: &[u8]) {
             let placed = journal
                 .append(keyring.own(), block, sequence(number), &plain)
                 .expect("there is room");
-            written.push(Replayed::Data { block, placed });
+            written.push(ReplayedWrite::Data { block, placed });
         }
         if number % 3 == 0 {
             journal.commit().expect("a disk without faults");
@@ -568,7 +568,7 @@ fn version_record_seeds() -> Vec<Vec<u8>> {
         },
         block_size: BlockSize::DEFAULT,
         size_bytes: 1 << 30,
-        cut: Sequence::new(1, 9).expect("small"),
+        last_sequence: Sequence::new(1, 9).expect("small"),
         root: Root::new(vec![None, Some(entry(8))]),
         tail: vec![entry(9), entry(10)],
     };

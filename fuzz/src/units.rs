@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use auth::{Capability, Fence, Line, Scope, SigningKey};
 use base::{ClusterId, SegmentId, Slot, UnitId};
-use daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Session, Step};
-use unit::remote::Conversation;
-use unit::wire::{
+use unit::{NOTE_BYTES, SlotRun};
+use unit_daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Session, Step};
+use unit_folder::FolderUnit;
+use unit_remote::Conversation;
+use unit_wire::{
     BODY_BYTES_MAX, Frames, Greeting, HEAD_BYTES, Refusal, Request, Status, put_frame,
 };
-use unit::{FolderUnit, NOTE_BYTES, SlotRun};
 use world::{Millis, Wake};
 
 const CLUSTER: ClusterId = ClusterId::from_u128(1);
@@ -199,7 +200,7 @@ pub fn daemon_answer(data: &[u8]) {
     let asked = 5;
     for tag in 2..2 + asked as u64 {
         let told = Arc::clone(&told);
-        let done: unit::remote::Done = Box::new(move |_| {
+        let done: unit_remote::Done = Box::new(move |_| {
             told.fetch_add(1, Ordering::Relaxed);
         });
         conversation.expect(tag, Duration::ZERO, done);
@@ -211,10 +212,10 @@ pub fn daemon_answer(data: &[u8]) {
     // What else is read of answers.
     let body = data.get(HEAD_BYTES..).unwrap_or_default();
     let _ = Greeting::decode(body);
-    let _ = unit::wire::decode_segments(body);
-    let _ = unit::wire::decode_slots(body);
-    let _ = unit::wire::Room::decode(body);
-    let _ = unit::SegmentStat::decode(segment_called(1), body);
+    let _ = unit_wire::decode_segments(body);
+    let _ = unit_wire::decode_slots(body);
+    let _ = unit_wire::decode_room(body);
+    let _ = unit_wire::decode_stat(segment_called(1), body);
     for status in Status::ALL {
         let _ = Refusal::decode(status, body);
     }

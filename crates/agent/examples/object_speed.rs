@@ -16,14 +16,14 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use base::{BlockSize, ClusterId, Lineage, Location, UnitId, VolumeId};
-use object::{ObjectUnit, Place};
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt as _, WriteMultipart};
 use unit::{ReadSlots, SlotRun, TrackedUnit, Unit as _, UnitError};
+use unit_object::{ObjectUnit, Place};
 use volume::catalog::copysets::{self, Zones};
 use volume::catalog::{Catalog, LeaseSalt, LineageKey, MemoryCatalog, NewVolume};
-use volume::scatter::{Dealer, DealerConfig, Layout, Ledger, Progress, Serials, Source, place};
+use volume::scatter::{Layout, Ledger, Placer, PlacerConfig, Progress, Serials, Source, place};
 use volume::{LeaseTerm, Store};
 use world::World;
 
@@ -75,7 +75,7 @@ fn main() -> Result<(), Failed> {
     });
     let sets = copysets::plan(&ids, &Zones::new(), 1, None, &[], 8, &*world.random);
     store.set_table(tracked.collect(), &sets);
-    let mut dealer = dealer(&world, &store)?;
+    let mut placer = placer(&world, &store)?;
     let source: Source = {
         let data = Arc::clone(&data);
         Arc::new(move |index, slot| {
@@ -94,8 +94,8 @@ fn main() -> Result<(), Failed> {
         runtime.block_on(plain.delete(&path))?;
         let begun = Instant::now();
         let count = DESTAGE_BYTES / SLOT_BYTES as usize;
-        placed.extend(place(&store, &mut dealer, &*world.random, count, &source)?);
-        dealer.settle();
+        placed.extend(place(&store, &mut placer, &*world.random, count, &source)?);
+        placer.confirm();
         destages.push(begun.elapsed());
     }
     let (upload, destage) = (rate(&mut uploads), rate(&mut destages));
@@ -120,7 +120,7 @@ fn bucket_of(url: &str) -> Option<(&str, &str)> {
     url.strip_prefix("s3://")?.split_once('/')
 }
 
-fn dealer(world: &World, store: &Store) -> Result<Dealer, Failed> {
+fn placer(world: &World, store: &Store) -> Result<Placer, Failed> {
     let catalog = Arc::new(MemoryCatalog::default());
     let volume = VolumeId::from_u128(1);
     catalog.create_volume(NewVolume {
@@ -139,7 +139,7 @@ fn dealer(world: &World, store: &Store) -> Result<Dealer, Failed> {
         from: None,
     })?;
     let epoch = catalog.acquire(volume, LeaseSalt([0; 16]), None)?.epoch;
-    let config = DealerConfig {
+    let config = PlacerConfig {
         slot_bytes: SLOT_BYTES,
         slots_max: 2048,
         width: 16,
@@ -147,7 +147,7 @@ fn dealer(world: &World, store: &Store) -> Result<Dealer, Failed> {
         layout: Layout::default(),
         shuffle: false,
     };
-    Ok(Dealer::new(
+    Ok(Placer::new(
         config,
         Arc::new(Serials::new(catalog, volume, epoch)),
         Arc::new(Ledger::new(Arc::clone(store.open_segments()))),
@@ -196,7 +196,7 @@ fn read(world: &World, store: &Arc<Store>, placed: &[Location], at_once: usize) 
             // The last ones are nobody's any more.
             let _ = tell.send(asked.elapsed());
         });
-        assert!(store.read_later(&store.table(), (None, run), SLOT_BYTES, &[], done));
+        assert!(store.start_read(&store.table(), (None, run), SLOT_BYTES, &[], done));
     };
     (0..at_once).for_each(|_| ask());
     let mut times = Vec::new();

@@ -25,8 +25,8 @@ use api::host::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
 use base::UnitId;
 use catalog::CatalogError;
 use tokio::sync::mpsc;
-use unit::remote::{Done, Reply, TlsLink};
-use unit::wire::Status;
+use unit_remote::{Done, Reply, TlsLink};
+use unit_wire::Status;
 use world::{Clock, host};
 
 use crate::agent::lock;

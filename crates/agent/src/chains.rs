@@ -15,7 +15,7 @@ use chain::{
 use chain_policy::{Policy, PolicyError};
 use nbd::client::Departed;
 use nbd::{ExportGone, Watcher};
-use sandbox::{Hops, HopsOptions, HostIdentity};
+use sandbox::{HostIdentity, OutOfProcessFilters, OutOfProcessOptions};
 use tokio::sync::oneshot;
 use volume::LeaseTerm;
 use world::{Clock, Wake, host};
@@ -324,9 +324,9 @@ impl Agent {
         let Some(program) = &inner.filter_program else {
             return Arc::new(NoPrograms);
         };
-        let options = HopsOptions {
+        let options = OutOfProcessOptions {
             program: program.clone(),
-            foreign: Some(inner.folder.filter_programs()),
+            external_programs: Some(inner.folder.filter_programs()),
             sockets: Some(sandbox::sockets_folder(inner.folder.path())),
             disk: Arc::clone(&inner.world.disk),
             host: Some(Arc::new(self.clone())),
@@ -335,7 +335,7 @@ impl Agent {
                 Arc::new(move |at| may_reach(&networks, at))
             },
         };
-        Arc::new(Hops::new(options, watcher))
+        Arc::new(OutOfProcessFilters::new(options, watcher))
     }
 
     /// What the filters of an attachment have told.

@@ -3,8 +3,8 @@
 
 use api::host::Cluster;
 use base::with_causes;
+use unit::Owner;
 use unit::UnitError;
-use unit::folder::Owner;
 
 /// Who this is, for the units.
 #[derive(Debug, Clone)]

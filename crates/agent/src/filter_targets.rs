@@ -24,7 +24,7 @@ use base::{
     Started, Token, VolumeId, ZeroMode, with_causes,
 };
 use chain::{Link, Remote, Targets};
-use chain_policy::Place;
+use chain_policy::ReplicaLocation;
 use nbd::Watcher;
 use nbd::client::{ClientOptions, ClientTls, Departed, NbdClient, State, Target};
 use world::{Clock, Disk, Endpoint};
@@ -144,7 +144,7 @@ impl FilterTargets {
 
     /// What a tenant means by a URI: the sockets and certificates in it are names.
     fn find(&self, uri: &str) -> Result<NbdUri, String> {
-        let mut found = chain_policy::tenants_uri(uri)?;
+        let mut found = chain_policy::parse_tenant_uri(uri)?;
         let nobodys =
             || format!("{uri:?} names something in the tenant's folder, and there is none");
         match &mut found.at {
@@ -187,19 +187,21 @@ pub(crate) fn may_reach(networks: &[Network], at: SocketAddr) -> Result<(), Stri
 }
 
 impl Targets for FilterTargets {
-    fn open(&self, place: &Place) -> Result<Box<dyn Remote>, String> {
+    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn Remote>, String> {
         let found = match place {
-            Place::Uri(uri) => self.find(uri)?,
-            Place::Volume(name) => self.volumes.find(name)?,
+            ReplicaLocation::Uri(uri) => self.find(uri)?,
+            ReplicaLocation::Volume(name) => self.volumes.find(name)?,
         };
         Ok(Box::new(Connected(self.client_of(found)?)))
     }
 
-    fn identity(&self, place: &Place) -> String {
+    fn identity(&self, place: &ReplicaLocation) -> String {
         let named = &self.volumes.named;
         match place {
             // Another one of this name is another place.
-            Place::Volume(name) if let Some(id) = named.get(name) => format!("volume {id}"),
+            ReplicaLocation::Volume(name) if let Some(id) = named.get(name) => {
+                format!("volume {id}")
+            }
             _ => place.to_string(),
         }
     }

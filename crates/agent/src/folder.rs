@@ -21,7 +21,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::{AttachmentId, VolumeId};
-use unit::FolderUnit;
+use unit_folder::FolderUnit;
 use world::{OpenMode, World, host};
 
 use crate::host_keys::KeyPlaces;

@@ -100,7 +100,7 @@ mod tests {
     use std::path::Path;
 
     use base::{ClusterId, UnitId};
-    use unit::FolderUnit;
+    use unit_folder::FolderUnit;
     use world::simulated::{Fault, Simulation};
 
     use super::*;

@@ -20,8 +20,8 @@ use auth::{Credentials, KeyRequest, client_config, requested_key};
 use base::{ClusterId, UnitId, with_causes};
 use rustls::ClientConfig;
 use tokio::sync::Notify;
-use unit::remote::{LinkConfig, TlsLink};
-use unit::wire::ALPN;
+use unit_remote::{LinkConfig, TlsLink};
+use unit_wire::ALPN;
 use world::{Clock, Endpoint, host};
 use zeroize::Zeroizing;
 

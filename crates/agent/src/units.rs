@@ -15,9 +15,10 @@ use api::types::UnitFact;
 use base::{UnitId, with_causes};
 use catalog::Copyset;
 use tokio::task::JoinHandle;
-use unit::remote::{Done, Link, endpoint_of_url};
-use unit::wire::Request;
-use unit::{Fact, RemoteUnit, TrackedUnit, Unit, UnitError, UnitState};
+use unit::{Fact, TrackedUnit, Unit, UnitError, UnitState};
+use unit_remote::RemoteUnit;
+use unit_remote::{Done, Link, endpoint_of_url};
+use unit_wire::Request;
 use world::host;
 
 use crate::agent::{Agent, Inner, TaskEnded, blocking, lock};

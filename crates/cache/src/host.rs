@@ -66,7 +66,7 @@ pub struct Principal {
 
 /// A block that was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Had {
+pub struct Hit {
     /// Its tag.
     pub tag: [u8; 16],
     /// The file had it, and not memory.
@@ -82,8 +82,8 @@ pub struct Tally {
 
 impl Tally {
     /// One more.
-    pub fn add(&mut self, area: Area, had: Had) {
-        let counts = match had.is_from_file {
+    pub fn add(&mut self, area: Area, hit: Hit) {
+        let counts = match hit.is_from_file {
             true => &mut self.file,
             false => &mut self.memory,
         };
@@ -104,12 +104,12 @@ pub struct HostCache {
 }
 
 /// Somebody who uses what is kept for a volume or an image.
-pub struct Used {
+pub struct UseGuard {
     cache: Arc<HostCache>,
     sharer: Sharer,
 }
 
-impl Drop for Used {
+impl Drop for UseGuard {
     fn drop(&mut self) {
         let mut used = self.cache.used();
         used.end(self.sharer);
@@ -145,13 +145,13 @@ impl HostCache {
 
     /// What is kept for `sharer` is used as long as this is not dropped.
     #[must_use]
-    pub fn begin_use(self: &Arc<Self>, sharer: Sharer) -> Used {
+    pub fn begin_use(self: &Arc<Self>, sharer: Sharer) -> UseGuard {
         let mut used = self.used();
         used.begin(sharer);
         if let Some(file) = self.file() {
             file.begin_use(sharer);
         }
-        Used {
+        UseGuard {
             cache: Arc::clone(self),
             sharer,
         }
@@ -173,17 +173,17 @@ impl HostCache {
     /// A block's sealed content, into `sealed` of [`SLOT_BYTES`](crate::store::SLOT_BYTES),
     /// if that is to be had without waiting for a device. It may be what somebody has put
     /// there: whoever asks opens it.
-    pub fn get_now(self: &Arc<Self>, area: Area, id: Id, sealed: &mut [u8]) -> Option<Had> {
+    pub fn get_now(self: &Arc<Self>, area: Area, id: Id, sealed: &mut [u8]) -> Option<Hit> {
         self.find(area, id, sealed, Cache::get_now)
     }
 
     /// As [`HostCache::get_now`], but waits for the file.
-    pub fn get(self: &Arc<Self>, area: Area, id: Id, sealed: &mut [u8]) -> Option<Had> {
-        let had = self.find(area, id, sealed, Cache::get)?;
-        if let Some(memory) = self.memory.as_ref().filter(|_| had.is_from_file) {
-            memory.offer(id, had.tag, sealed);
+    pub fn get(self: &Arc<Self>, area: Area, id: Id, sealed: &mut [u8]) -> Option<Hit> {
+        let hit = self.find(area, id, sealed, Cache::get)?;
+        if let Some(memory) = self.memory.as_ref().filter(|_| hit.is_from_file) {
+            memory.offer(id, hit.tag, sealed);
         }
-        Some(had)
+        Some(hit)
     }
 
     fn find(
@@ -192,12 +192,12 @@ impl HostCache {
         id: Id,
         sealed: &mut [u8],
         in_file: GetFrom,
-    ) -> Option<Had> {
+    ) -> Option<Hit> {
         let (tag, is_from_file) = match self.remembered(area, id, sealed) {
             Some(tag) => (tag, false),
             None => (in_file(self.file()?, area, id, sealed)?, true),
         };
-        Some(Had { tag, is_from_file })
+        Some(Hit { tag, is_from_file })
     }
 
     fn remembered(self: &Arc<Self>, area: Area, id: Id, sealed: &mut [u8]) -> Option<[u8; 16]> {
@@ -275,7 +275,7 @@ impl HostCache {
     }
 
     /// Blocks were asked for, and had.
-    pub fn count_had(&self, principal: &Principal, tally: &Tally) {
+    pub fn count_hits(&self, principal: &Principal, tally: &Tally) {
         for kind in AreaKind::ALL {
             let (memory, file) = (tally.memory[kind as usize], tally.file[kind as usize]);
             self.count(principal, kind, |area| &area.memory, memory);
@@ -284,7 +284,7 @@ impl HostCache {
     }
 
     /// So many blocks were asked for, and read from units.
-    pub fn count_missed(&self, principal: &Principal, kind: AreaKind, count: u64) {
+    pub fn count_misses(&self, principal: &Principal, kind: AreaKind, count: u64) {
         self.count(principal, kind, |area| &area.missed, count);
     }
 

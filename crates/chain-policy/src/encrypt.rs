@@ -1,40 +1,43 @@
-//! `encrypt`: which key, and what is done to a disk.
+//! `encrypt`: the key, and what the filter does to a disk without a LUKS2 header.
 
 use serde::{Deserialize, Serialize};
 
-/// A key's name is as long at most, in bytes.
+/// The maximal length of a key's name, in bytes.
 const KEY_NAME_BYTES_MAX: usize = 64;
 
-/// Whether a disk without a header gets one.
+/// Whether a disk without a LUKS2 header gets one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
-    /// It is refused.
+    /// A disk without a header is refused.
     #[default]
     Never,
-    /// If it reads as zeroes where the header goes.
+    /// A header is written if the disk reads as zeroes at its place.
     IfEmpty,
 }
 
-/// The parameters.
+/// The parameters of an `encrypt` filter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EncryptConfig {
-    /// The name of the passphrase, which lies where the filter runs: never itself.
+    /// The name of the passphrase. The passphrase itself lies where the filter runs, and never in
+    /// a policy.
     pub key: String,
-    /// Of a disk that has no header.
+    /// What is done to a disk that has no header.
     #[serde(default)]
     pub format: Format,
-    /// What the guest trims is trimmed below: who sees the volume then sees what is in use.
+    /// Whether a trim of the guest is passed to the disk below. It then shows which blocks are in
+    /// use.
     #[serde(default)]
     pub allow_discard: bool,
-    /// The data gets another key if it was re-encrypted less often than this.
+    /// How often the data is to be re-encrypted in all: the data gets a new key if it was
+    /// re-encrypted fewer times than this.
     #[serde(default)]
     pub reencrypt: u64,
 }
 
 impl EncryptConfig {
-    /// With this key, and nothing that need not be.
+    /// The parameters with this key and defaults for the rest.
     #[must_use]
     pub fn new(key: impl Into<String>) -> Self {
         Self {
@@ -45,14 +48,15 @@ impl EncryptConfig {
         }
     }
 
-    /// Whether the name is one: it may become that of a file.
+    /// Checks that the key's name can be the name of a file.
     pub(crate) fn check(&self) -> Result<(), String> {
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let is_short = !self.key.is_empty() && self.key.len() <= KEY_NAME_BYTES_MAX;
         match is_short && !self.key.starts_with('.') && self.key.bytes().all(is_name) {
             true => Ok(()),
             false => Err(format!(
-                "key names a key, in 1 to {KEY_NAME_BYTES_MAX} characters of a-z, A-Z, 0-9, -, _ and ."
+                "key has to be a name of 1 to {KEY_NAME_BYTES_MAX} characters of a-z, A-Z, 0-9, -, _ \
+                 and ., and must not begin with ."
             )),
         }
     }

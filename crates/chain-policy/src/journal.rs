@@ -1,33 +1,35 @@
-//! `journal`: acknowledged here, and carried out below later.
+//! `journal`: a write-back journal, which acknowledges writes before they are carried out below.
 
 use serde::{Deserialize, Serialize};
 
-/// The smallest ring, and the largest, in bytes.
+/// The length of the smallest ring, in bytes.
 const SIZE_MIN: u64 = 4 << 20;
+/// The length of the largest ring, in bytes.
 const SIZE_MAX: u64 = 1 << 40;
 
-/// The ring's length if nothing is said, in bytes.
+/// The length of the ring unless the policy says otherwise, in bytes.
 const SIZE: u64 = 256 << 20;
 
-/// When a flush is answered.
+/// When a flush is acknowledged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FlushRule {
-    /// When all before it is carried out and flushed below.
+    /// When all earlier writes are carried out and flushed below.
     #[default]
     Through,
-    /// When the journal is on stable storage: as good as the disk that it lies on.
+    /// When the journal is on stable storage. The flush is then as durable as the disk that holds
+    /// the journal.
     Journal,
 }
 
-/// How much it holds, and what a flush is worth.
+/// The parameters of a `journal` filter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JournalConfig {
-    /// The ring's length, in bytes.
+    /// The length of the ring, in bytes.
     #[serde(deserialize_with = "crate::size::required", default = "size")]
     pub size: u64,
-    /// When a flush is answered.
+    /// When a flush is acknowledged.
     #[serde(default)]
     pub flush: FlushRule,
 }
@@ -37,11 +39,11 @@ const fn size() -> u64 {
 }
 
 impl JournalConfig {
-    /// Whether its numbers make sense.
+    /// Checks the length of the ring.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self.size {
             SIZE_MIN..=SIZE_MAX => Ok(()),
-            _ => Err("size is 4M to 1T".to_owned()),
+            _ => Err("size has to be 4M to 1T".to_owned()),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Floor 2: a chain as its owner writes it down (docs/chains.md, "Policies").
+//! Floor 2: chain policies, the TOML texts in which the owners of volumes describe chains of
+//! filters (docs/chains.md, "Policies").
 //!
 //! ```toml
 //! volume = "web-1"
@@ -10,54 +11,56 @@
 //! bytes_per_second = "100M"
 //! ```
 //!
-//! Invariant: what is parsed can be built. Whatever is refused is refused here, before
-//! anybody's disk depends on it.
+//! Invariant: a chain can be built from every policy that parses. A mistake is reported here,
+//! before a disk depends on the policy.
 //!
-//! Must not know: how a filter does its work, nor any key: a policy names keys, and controllers
-//! read policies.
+//! Must not know: how a filter does its work, nor any key. Controllers read policies, so a policy
+//! only names keys.
 
-mod elsewhere;
 mod encrypt;
+mod external;
 mod fault;
-mod hop;
 mod journal;
 mod monitor;
-mod named;
+mod out_of_process;
 mod outline;
 mod rate;
+mod remote;
 mod replicate;
 mod size;
 mod trace;
+mod volume_name;
 
-pub use elsewhere::{MachineConfig, ProgramConfig};
 pub use encrypt::{EncryptConfig, Format};
+pub use external::ExternalConfig;
 pub use fault::{DELAY_MS_MAX, FaultConfig};
-pub use hop::{Hop, Limits, OnFailure};
 pub use journal::{FlushRule, JournalConfig};
 pub use monitor::{Action, Glob, MonitorConfig, Operation, Rule};
-pub use named::volume_of;
+pub use out_of_process::{Limits, OnFailure, OutOfProcess};
 pub use outline::{Outline, outline};
 pub use rate::RateConfig;
-pub use replicate::{Place, Replica, ReplicateConfig, tenants_uri};
+pub use remote::RemoteConfig;
+pub use replicate::{Replica, ReplicaLocation, ReplicateConfig, parse_tenant_uri};
 pub use trace::TraceConfig;
+pub use volume_name::volume_of;
 
 use std::collections::{BTreeSet, HashSet};
 
-use hop::{Runs, Words};
+use out_of_process::{Placement, RunParameters};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// A longer text is no policy, in bytes.
+/// The maximal length of a policy, in bytes.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// So many filters a chain has at most: each costs something, and a mistake in what writes
-/// policies should not cost everything.
+/// The maximal number of filters in a chain. Each filter costs memory and time, so a faulty
+/// generator of policies must not be able to ask for thousands.
 pub const FILTERS_MAX: usize = 16;
 
-/// A name of a filter is as long at most, in bytes.
+/// The maximal length of a filter's name, in bytes.
 const NAME_BYTES_MAX: usize = 32;
 
-/// The kinds of filters, as they are written.
+/// The kinds of filters, as a policy spells them.
 const KINDS: [&str; 9] = [
     "monitor",
     "encrypt",
@@ -66,64 +69,64 @@ const KINDS: [&str; 9] = [
     "trace",
     "rate",
     "fault",
-    "program",
-    "machine",
+    "external",
+    "remote",
 ];
 
-/// A chain, for a volume.
+/// The chain of one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// Of which volume: its name or id.
+    /// The name or id of the volume.
     pub volume: String,
-    /// Only where this machine has it, by name.
+    /// The name of the VM for which the chain is used; without one, it is used for every VM.
     pub vm: Option<String>,
-    /// The uppermost first: the way of a write, from the machine to the volume. At least
-    /// one, [`FILTERS_MAX`] at most.
+    /// The filters in the order in which a write passes them, from the VM to the volume. There
+    /// are 1 to [`FILTERS_MAX`].
     pub filters: Vec<FilterPolicy>,
 }
 
-/// A filter of a chain.
+/// One filter of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterPolicy {
-    /// Whose name no other filter of the chain has.
+    /// The filter's name, unique in the chain.
     pub name: String,
-    /// What it is, and how.
+    /// The kind of the filter, with its parameters.
     pub kind: FilterKind,
-    /// How it runs elsewhere; none: inline.
-    pub hop: Option<Hop>,
+    /// How the filter runs outside the thread of the disk; `None` if it runs inline.
+    pub out_of_process: Option<OutOfProcess>,
 }
 
-/// What a filter is.
+/// The kind of a filter, with its parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilterKind {
-    /// Says what happens to files.
+    /// Reports what happens to files.
     Monitor(MonitorConfig),
-    /// Encrypts what lies below.
+    /// Encrypts the disk below.
     Encrypt(EncryptConfig),
-    /// Writes elsewhere as well.
+    /// Writes to other disks as well.
     Replicate(ReplicateConfig),
-    /// Acknowledges what is carried out below later.
+    /// Acknowledges writes before they are carried out below.
     Journal(JournalConfig),
     /// Records requests.
     Trace(TraceConfig),
-    /// Limits requests and bytes.
+    /// Limits requests and bytes per second.
     Rate(RateConfig),
-    /// Spoils requests.
+    /// Injects errors and delays.
     Fault(FaultConfig),
-    /// A program of the host's operator.
-    Program(ProgramConfig),
-    /// On another machine.
-    Machine(MachineConfig),
+    /// Runs a program of the host's operator.
+    External(ExternalConfig),
+    /// Runs on another machine.
+    Remote(RemoteConfig),
 }
 
 impl FilterKind {
-    /// Whether a filter of this kind keeps something in files beside the disk.
+    /// Whether a filter of this kind keeps files beside the disk.
     #[must_use]
     pub const fn keeps_files(&self) -> bool {
         matches!(self, Self::Replicate(_) | Self::Journal(_) | Self::Trace(_))
     }
 
-    /// As it is written.
+    /// The kind as a policy spells it.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -134,47 +137,47 @@ impl FilterKind {
             Self::Trace(_) => "trace",
             Self::Rate(_) => "rate",
             Self::Fault(_) => "fault",
-            Self::Program(_) => "program",
-            Self::Machine(_) => "machine",
+            Self::External(_) => "external",
+            Self::Remote(_) => "remote",
         }
     }
 
-    /// Where filters of this kind run.
-    const fn runs(&self) -> Runs {
+    /// Where filters of this kind may run.
+    const fn placement(&self) -> Placement {
         match self {
-            Self::Monitor(_) | Self::Rate(_) | Self::Fault(_) => Runs::Anywhere,
-            Self::Encrypt(_) => Runs::Needed,
-            // They have connections or files of their own.
-            Self::Replicate(_) | Self::Journal(_) | Self::Trace(_) => Runs::Inline,
-            Self::Program(_) => Runs::Program,
-            Self::Machine(_) => Runs::Machine,
+            Self::Monitor(_) | Self::Rate(_) | Self::Fault(_) => Placement::InlineOrProcess,
+            Self::Encrypt(_) => Placement::InlineOrProcessRequired,
+            // These have connections or files of their own, which a process has not.
+            Self::Replicate(_) | Self::Journal(_) | Self::Trace(_) => Placement::Inline,
+            Self::External(_) => Placement::External,
+            Self::Remote(_) => Placement::Remote,
         }
     }
 }
 
-/// Why a text is no policy.
+/// Why a text is not a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// It is longer than [`TEXT_BYTES_MAX`].
-    #[error("it has {0} bytes, and may have {TEXT_BYTES_MAX}")]
-    Long(usize),
-    /// It is no TOML, or has a word that a policy has not.
+    /// The text is longer than [`TEXT_BYTES_MAX`].
+    #[error("the policy has {0} bytes; the maximum is {TEXT_BYTES_MAX}")]
+    TooLong(usize),
+    /// The text is not TOML, or has a field that no policy has.
     #[error("{0}")]
-    Text(String),
-    /// A chain of no filters is none.
-    #[error("it has no [[filter]]; to be without filters, delete the chain")]
+    Toml(String),
+    /// The policy has no filters.
+    #[error("the policy has no [[filter]]; to use no filters, delete the chain")]
     Empty,
-    /// More than [`FILTERS_MAX`].
-    #[error("it has {0} filters, and may have {FILTERS_MAX}")]
-    Many(usize),
-    /// A filter is wrong.
+    /// The policy has more than [`FILTERS_MAX`] filters.
+    #[error("the policy has {0} filters; the maximum is {FILTERS_MAX}")]
+    TooManyFilters(usize),
+    /// A filter is described wrongly.
     #[error("filter {number}{}: {reason}", name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default())]
     Filter {
-        /// Which one, from 1.
+        /// The position of the filter in the policy, from 1.
         number: usize,
-        /// Its name, if it has one.
+        /// The filter's name, if it has one.
         name: Option<String>,
-        /// What is wrong.
+        /// What is wrong, and what is right.
         reason: String,
     },
 }
@@ -189,51 +192,51 @@ struct Written {
 }
 
 impl Policy {
-    /// The volumes beside its own that its filters write, as they are named: each once.
+    /// The names or ids of the other volumes that the filters write.
     #[must_use]
     pub fn volumes(&self) -> BTreeSet<&str> {
         self.replicas()
-            .filter_map(|place| match place {
-                Place::Volume(volume) => Some(&**volume),
-                Place::Uri(_) => None,
+            .filter_map(|location| match location {
+                ReplicaLocation::Volume(volume) => Some(&**volume),
+                ReplicaLocation::Uri(_) => None,
             })
             .collect()
     }
 
-    /// Where in the network its filters have replicas, as `ADDRESS:PORT/EXPORT`: each once. Not
-    /// those at sockets, which each host has its own of.
+    /// The network addresses of the filters' replicas, as `ADDRESS:PORT/EXPORT`. Replicas behind
+    /// Unix sockets are not among them: each host has sockets of its own.
     #[must_use]
     pub fn addresses(&self) -> BTreeSet<String> {
         self.replicas().filter_map(replicate::address).collect()
     }
 
-    fn replicas(&self) -> impl Iterator<Item = &Place> {
+    fn replicas(&self) -> impl Iterator<Item = &ReplicaLocation> {
         let replicas = self.filters.iter().filter_map(|one| match &one.kind {
             FilterKind::Replicate(config) => Some(&config.replicas),
             _ => None,
         });
-        replicas.flatten().map(|replica| &replica.place)
+        replicas.flatten().map(|replica| &replica.location)
     }
 
-    /// Whether any of its filters keeps something in files beside the disk: that is of one
-    /// chain.
+    /// Whether any of the filters keeps files beside the disk. Such files belong to one chain.
     #[must_use]
     pub fn keeps_files(&self) -> bool {
         self.filters.iter().any(|one| one.kind.keeps_files())
     }
 
-    /// Whether what its filters write beside the disk can be reached at all. In a policy of a
-    /// tenant of a cluster (`is_tenants`) what is named on a host is in folders of that
-    /// tenant's. It is asked when a policy is applied: one that was accepted before goes on, as
-    /// well as it can.
+    /// Checks that the replicas of the filters can be reached. In the policy of a tenant
+    /// (`is_tenants`), sockets and certificates have to be names in that tenant's folders.
+    ///
+    /// This is checked when a policy is applied and not when it is parsed, so that a policy that
+    /// was accepted earlier still opens.
     ///
     /// # Errors
-    /// [`PolicyError::Filter`].
-    pub fn check_places(&self, is_tenants: bool) -> Result<(), PolicyError> {
+    /// [`PolicyError::Filter`] for the first replica that is wrong.
+    pub fn check_locations(&self, is_tenants: bool) -> Result<(), PolicyError> {
         for (number, one) in (1..).zip(&self.filters) {
             if let FilterKind::Replicate(config) = &one.kind {
                 config
-                    .check_places(is_tenants)
+                    .check_locations(is_tenants)
                     .map_err(|reason| PolicyError::Filter {
                         number,
                         name: Some(one.name.clone()),
@@ -244,19 +247,19 @@ impl Policy {
         Ok(())
     }
 
-    /// Reads what somebody wrote.
+    /// Parses and checks a policy.
     ///
     /// # Errors
-    /// [`PolicyError`]; of several mistakes the first.
+    /// [`PolicyError`] for the first mistake.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
         if text.len() > TEXT_BYTES_MAX {
-            return Err(PolicyError::Long(text.len()));
+            return Err(PolicyError::TooLong(text.len()));
         }
         let read = toml::from_str(text);
-        let written: Written = read.map_err(|error| PolicyError::Text(error.to_string()))?;
+        let written: Written = read.map_err(|error| PolicyError::Toml(error.to_string()))?;
         match written.filters.len() {
             0 => return Err(PolicyError::Empty),
-            many if many > FILTERS_MAX => return Err(PolicyError::Many(many)),
+            many if many > FILTERS_MAX => return Err(PolicyError::TooManyFilters(many)),
             _ => {}
         }
         let mut names = HashSet::new();
@@ -264,11 +267,11 @@ impl Policy {
         for (number, table) in (1..).zip(written.filters) {
             let name = table.get("name").and_then(|name| name.as_str());
             let name = name.map(str::to_owned);
-            let read = filter_of(table).and_then(|read| match names.insert(read.name.clone()) {
+            let read = parse_filter(table).and_then(|read| match names.insert(read.name.clone()) {
                 true => Ok(read),
-                false => Err("another filter of this chain has its name".to_owned()),
+                false => Err("another filter of this chain has the same name".to_owned()),
             });
-            let read = read.and_then(|read| may_follow(&filters, &read).map(|()| read));
+            let read = read.and_then(|read| check_order(&filters, &read).map(|()| read));
             filters.push(read.map_err(|reason| PolicyError::Filter {
                 number,
                 name,
@@ -283,8 +286,8 @@ impl Policy {
     }
 }
 
-/// Whether a filter may stand below these.
-fn may_follow(above: &[FilterPolicy], one: &FilterPolicy) -> Result<(), String> {
+/// Checks that a filter may stand below `above`.
+fn check_order(above: &[FilterPolicy], one: &FilterPolicy) -> Result<(), String> {
     let journal = above
         .iter()
         .find(|above| matches!(above.kind, FilterKind::Journal(_)));
@@ -294,30 +297,44 @@ fn may_follow(above: &[FilterPolicy], one: &FilterPolicy) -> Result<(), String> 
     let denies = |rule: &Rule| rule.action == Action::Deny;
     match &one.kind {
         FilterKind::Journal(_) => Err(format!(
-            "filter {name} acknowledges already, and a chain has one journal at most"
+            "a chain has at most one journal, and filter {name} is one"
         )),
         FilterKind::Monitor(config) if config.rules.iter().any(denies) => Err(format!(
-            "it denies what filter {name} above has acknowledged, and never could carry out; put it \
-             above that one"
+            "a monitor with a deny rule has to be above the journal {name}, which acknowledges \
+             writes before this filter sees them"
         )),
         _ => Ok(()),
     }
 }
 
-fn filter_of(mut table: toml::Table) -> Result<FilterPolicy, String> {
-    let kind = word(&mut table, "kind")?.ok_or_else(|| {
+fn parse_filter(mut table: toml::Table) -> Result<FilterPolicy, String> {
+    let kind = take_string(&mut table, "kind")?.ok_or_else(|| {
         let kinds = KINDS.join(", ");
-        format!("it has no kind, which is one of {kinds}")
+        format!("kind is missing; it is one of {kinds}")
     })?;
-    let name = word(&mut table, "name")?.unwrap_or_else(|| kind.clone());
+    let name = take_string(&mut table, "name")?.unwrap_or_else(|| kind.clone());
     if !is_name(&name) {
         return Err(format!(
             "a name has 1 to {NAME_BYTES_MAX} characters of a-z, 0-9 and -"
         ));
     }
-    let words = Words::take(&mut table)?;
+    let run = RunParameters::take(&mut table)?;
     let own = table.clone();
-    let kind = match kind.as_str() {
+    let kind = parse_kind(&kind, table)?;
+    let mut out_of_process = run.check(kind.placement())?;
+    if let Some(settings) = out_of_process.as_mut().filter(|_| run.runs.is_some()) {
+        settings.standalone_policy = standalone_policy(own, &name, kind.as_str());
+    }
+    Ok(FilterPolicy {
+        name,
+        kind,
+        out_of_process,
+    })
+}
+
+/// Parses the parameters of a filter of a kind.
+fn parse_kind(kind: &str, table: toml::Table) -> Result<FilterKind, String> {
+    Ok(match kind {
         "monitor" => {
             let config: MonitorConfig = parameters(table)?;
             config.check()?;
@@ -353,37 +370,32 @@ fn filter_of(mut table: toml::Table) -> Result<FilterPolicy, String> {
             config.check()?;
             FilterKind::Fault(config)
         }
-        "program" => {
-            let config: ProgramConfig = parameters(table)?;
+        "external" => {
+            let config: ExternalConfig = parameters(table)?;
             config.check()?;
-            FilterKind::Program(config)
+            FilterKind::External(config)
         }
-        "machine" => {
-            let config: MachineConfig = parameters(table)?;
+        "remote" => {
+            let config: RemoteConfig = parameters(table)?;
             config.check()?;
-            FilterKind::Machine(config)
+            FilterKind::Remote(config)
         }
         other => {
             let kinds = KINDS.join(", ");
-            return Err(format!("there is no kind {other:?}; there are {kinds}"));
+            return Err(format!("unknown kind {other:?}; it is one of {kinds}"));
         }
-    };
-    let mut hop = words.hop(kind.runs())?;
-    if let Some(hop) = hop.as_mut().filter(|_| words.runs.is_some()) {
-        hop.alone = alone(own, &name, kind.as_str());
-    }
-    Ok(FilterPolicy { name, kind, hop })
+    })
 }
 
-/// Whether a filter may have this name.
+/// Whether a filter may have this name: 1 to 32 characters of a-z, 0-9 and `-`.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
-    let is_of_it = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_of_it)
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
-/// The policy of a chain of one filter, inline.
-fn alone(mut own: toml::Table, name: &str, kind: &str) -> String {
+/// The policy of a chain that has only this filter, inline.
+fn standalone_policy(mut own: toml::Table, name: &str, kind: &str) -> String {
     own.insert("name".to_owned(), name.into());
     own.insert("kind".to_owned(), kind.into());
     let mut policy = toml::Table::new();
@@ -392,8 +404,8 @@ fn alone(mut own: toml::Table, name: &str, kind: &str) -> String {
     policy.to_string()
 }
 
-/// A word that every filter may have.
-fn word(table: &mut toml::Table, key: &str) -> Result<Option<String>, String> {
+/// Takes a string parameter that every filter may have out of its table.
+fn take_string(table: &mut toml::Table, key: &str) -> Result<Option<String>, String> {
     match table.remove(key) {
         None => Ok(None),
         Some(toml::Value::String(word)) => Ok(Some(word)),
@@ -401,7 +413,7 @@ fn word(table: &mut toml::Table, key: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// What is left is the kind's own.
+/// Parses the parameters that only this kind has.
 fn parameters<T: DeserializeOwned>(table: toml::Table) -> Result<T, String> {
     table
         .try_into()
@@ -452,7 +464,7 @@ mod tests {
                         iops: Some(2000),
                         bytes_per_second: Some(100 << 20),
                     }),
-                    hop: None,
+                    out_of_process: None,
                 },
                 FilterPolicy {
                     name: "encrypt".to_owned(),
@@ -462,7 +474,7 @@ mod tests {
                         allow_discard: true,
                         reencrypt: 2,
                     }),
-                    hop: None,
+                    out_of_process: None,
                 },
                 FilterPolicy {
                     name: "fault".to_owned(),
@@ -470,7 +482,7 @@ mod tests {
                         read_errors_one_in: 1000,
                         ..FaultConfig::default()
                     }),
-                    hop: None,
+                    out_of_process: None,
                 },
             ],
         };
@@ -478,44 +490,48 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_in_a_process_has_a_policy_for_itself() {
+    fn a_filter_in_a_process_has_a_policy_of_its_own() {
         let text = "volume = \"a\"\n[[filter]]\nkind = \"monitor\"\nname = \"watch\"\nruns = \
                     \"process\"\non_failure = \"bypass\"\nmemory = \"1G\"\ncpu_percent = 50\n\
                     operations = [\"create\"]\n[[filter.rule]]\nname = \"r\"\npaths = [\"/etc/**\"]\n\
                     action = \"alert\"\n";
         let policy = Policy::parse(text).expect("it is one");
-        let hop = policy.filters[0].hop.clone().expect("it is a hop");
-        assert_eq!(hop.on_failure, OnFailure::Bypass);
+        let settings = policy.filters[0].out_of_process.clone();
+        let settings = settings.expect("it runs in a process");
+        assert_eq!(settings.on_failure, OnFailure::Bypass);
         let expected = Limits {
             memory_bytes: 1 << 30,
             cpu_percent: Some(50),
         };
-        assert_eq!(hop.limits, expected);
-        let alone = Policy::parse(&hop.alone).expect("it is one too");
+        assert_eq!(settings.limits, expected);
+        let alone = Policy::parse(&settings.standalone_policy).expect("it is a policy");
         assert_eq!(alone.filters.len(), 1);
         assert_eq!(alone.filters[0].name, "watch");
         assert_eq!(alone.filters[0].kind, policy.filters[0].kind);
-        assert_eq!(alone.filters[0].hop, None, "inline, there");
+        assert_eq!(alone.filters[0].out_of_process, None, "inline, there");
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_where_it_is() {
+    fn a_mistake_is_reported_with_the_filter_that_has_it() {
         let of_filter = |lines: &str| format!("volume = \"a\"\n[[filter]]\n{lines}");
         for (text, expected) in [
             ("volume = \"a\"".to_owned(), "delete the chain"),
-            (of_filter("name = \"x\""), "filter 1 (x): it has no kind"),
+            (of_filter("name = \"x\""), "filter 1 (x): kind is missing"),
             (
                 of_filter("kind = \"turbo\""),
-                "there is no kind \"turbo\"; there are monitor, encrypt, replicate",
+                "unknown kind \"turbo\"; it is one of monitor, encrypt, replicate",
             ),
             (of_filter("kind = 3"), "kind is 3, and has to be a string"),
-            (of_filter("kind = \"rate\"\niops = 0"), "iops is at least 1"),
+            (
+                of_filter("kind = \"rate\"\niops = 0"),
+                "iops has to be at least 1",
+            ),
             (of_filter("kind = \"rate\"\niops = -4"), "invalid value"),
             (
                 of_filter("kind = \"rate\"\nspeed = 4"),
                 "unknown field `speed`",
             ),
-            (of_filter("kind = \"rate\""), "it limits nothing"),
+            (of_filter("kind = \"rate\""), "the filter limits nothing"),
             (
                 of_filter("kind = \"rate\"\nbytes_per_second = \"fast\""),
                 "\"fast\" is not a size",
@@ -523,33 +539,33 @@ mod tests {
             (of_filter("kind = \"encrypt\""), "missing field `key`"),
             (
                 of_filter("kind = \"rate\"\niops = 1\nruns = \"there\""),
-                "runs is \"inline\" or \"process\"",
+                "runs has to be \"inline\" or \"process\"",
             ),
             (
                 of_filter("kind = \"rate\"\niops = 1\nmemory = \"1G\""),
-                "this one runs inline",
+                "this filter runs inline",
             ),
             (
                 of_filter("kind = \"rate\"\niops = 1\nruns = \"process\"\nmemory = \"1M\""),
-                "memory is 64M to 64G",
+                "memory has to be 64M to 64G",
             ),
             (
                 of_filter("kind = \"rate\"\niops = 1\nruns = \"process\"\ncpu_percent = 0"),
-                "cpu_percent is 1 to",
+                "cpu_percent has to be 1 to",
             ),
             (
                 of_filter("kind = \"rate\"\niops = 1\nruns = \"process\"\non_failure = \"x\""),
-                "on_failure is",
+                "on_failure has to be",
             ),
             (
                 of_filter(
                     "kind = \"encrypt\"\nkey = \"a\"\nruns = \"process\"\non_failure = \"bypass\"",
                 ),
-                "it cannot be left out",
+                "cannot be bypassed",
             ),
             (
                 of_filter("kind = \"journal\"\nsize = \"1M\""),
-                "size is 4M to 1T",
+                "size has to be 4M to 1T",
             ),
             (
                 of_filter("kind = \"journal\"\nflush = \"never\""),
@@ -557,46 +573,46 @@ mod tests {
             ),
             (
                 of_filter("kind = \"journal\"\nruns = \"process\""),
-                "run inline only",
+                "run only inline",
             ),
             (
                 of_filter("kind = \"journal\"\n[[filter]]\nkind = \"journal\"\nname = \"b\""),
-                "filter 2 (b): filter journal acknowledges already",
+                "filter 2 (b): a chain has at most one journal, and filter journal is one",
             ),
             (
                 of_filter(
                     "kind = \"journal\"\n[[filter]]\nkind = \"monitor\"\n[[filter.rule]]\nname = \
                      \"r\"\npaths = [\"/etc/**\"]\naction = \"deny\"",
                 ),
-                "filter 2: it denies what filter journal above has acknowledged",
+                "filter 2: a monitor with a deny rule has to be above the journal journal",
             ),
             (
                 of_filter("kind = \"trace\"\nbytes_max = 5"),
-                "bytes_max is 1M to 1T",
+                "bytes_max has to be 1M to 1T",
             ),
             (
-                of_filter("kind = \"program\"\nprogram = \"../x\""),
-                "program is a name",
+                of_filter("kind = \"external\"\nprogram = \"../x\""),
+                "program has to be a name",
             ),
             (
-                of_filter("kind = \"program\"\nprogram = \"x\"\nruns = \"process\""),
-                "its kind says already",
+                of_filter("kind = \"external\"\nprogram = \"x\"\nruns = \"process\""),
+                "remove runs",
             ),
             (
-                of_filter("kind = \"machine\"\nat = \"10.0.0.1:1\"\nkey = \"sha256:12\""),
-                "key is as",
+                of_filter("kind = \"remote\"\naddress = \"10.0.0.1:1\"\nkey = \"sha256:12\""),
+                "key has to be sha256: and 64",
             ),
             (
-                of_filter("kind = \"machine\"\nat = \"host\"\nkey = \"\""),
+                of_filter("kind = \"remote\"\naddress = \"host\"\nkey = \"\""),
                 "invalid socket address",
             ),
             (
                 of_filter("kind = \"encrypt\"\nkey = \"\""),
-                "key names a key",
+                "key has to be a name",
             ),
             (
                 of_filter("kind = \"encrypt\"\nkey = \"../x\""),
-                "key names a key",
+                "key has to be a name",
             ),
             (
                 of_filter("kind = \"encrypt\"\nkey = \"k\"\nformat = \"always\""),
@@ -608,7 +624,7 @@ mod tests {
             ),
             (
                 of_filter("kind = \"fault\"\n[[filter]]\nkind = \"fault\""),
-                "filter 2: another filter of this chain has its name",
+                "filter 2: another filter of this chain has the same name",
             ),
             (
                 "[[filter]]\nkind = \"fault\"".to_owned(),
@@ -626,13 +642,13 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_has_its_bounds() {
+    fn a_policy_that_is_too_long_or_has_too_many_filters_is_refused() {
         let long = format!("volume = \"{}\"", "a".repeat(TEXT_BYTES_MAX));
-        assert!(refused(&long).contains("may have 65536"));
+        assert!(refused(&long).contains("the maximum is 65536"));
         let mut many = "volume = \"a\"".to_owned();
         for number in 0..=FILTERS_MAX {
             many += &format!("\n[[filter]]\nkind = \"fault\"\nname = \"b{number}\"");
         }
-        assert!(refused(&many).contains("it has 17 filters, and may have 16"));
+        assert!(refused(&many).contains("has 17 filters; the maximum is 16"));
     }
 }

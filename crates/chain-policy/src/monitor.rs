@@ -1,41 +1,42 @@
-//! `monitor`: what is told of files, and what is to be done about it.
+//! `monitor`: which events of files are reported, and the rules that raise alerts or deny
+//! requests.
 
 use std::hash::{Hash, Hasher};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A monitor has as many rules at most.
+/// The maximal number of rules in a monitor.
 const RULES_MAX: usize = 256;
 
-/// And a rule, or the monitor itself, as many patterns of paths.
+/// The maximal number of path patterns in a rule, a monitor or a replica.
 pub(crate) const PATHS_MAX: usize = 256;
 
-/// A pattern is as long at most, in bytes.
+/// The maximal length of a pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 1024;
 
-/// Alternatives (`{a,b}`) are within each other as deep at most: each level is one of the
-/// regular expression that a pattern becomes.
+/// The maximal depth of nested alternatives (`{a,b}`). Each level becomes a level of the regular
+/// expression that the pattern is compiled to.
 const NESTING_MAX: usize = 4;
 
-/// What it may take of memory at most, in bytes, and at least.
+/// The allowed values of `memory_max`, in bytes.
 pub(crate) const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=16 << 30;
 
-/// What it may take if nothing is said.
+/// The value of `memory_max` unless the policy says otherwise, in bytes.
 pub(crate) const MEMORY_DEFAULT: u64 = 512 << 20;
 
-/// How a monitor is to be.
+/// The parameters of a `monitor` filter.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MonitorConfig {
-    /// Of which files it tells: of all, if none are named.
+    /// The files whose events are reported; all files if the list is empty.
     pub paths: Vec<Glob>,
-    /// What it tells: everything, if nothing is named.
+    /// The operations that are reported; all operations if the list is empty.
     pub operations: Vec<Operation>,
-    /// How much memory what it knows of the file systems may take, in bytes.
+    /// The memory that the monitor may use for what it knows of the file systems, in bytes.
     #[serde(deserialize_with = "crate::size::required")]
     pub memory_max: u64,
-    /// What is to be done about some of it; the first one that denies counts.
+    /// The rules. Of several matching rules the first that denies counts.
     #[serde(rename = "rule")]
     pub rules: Vec<Rule>,
 }
@@ -51,78 +52,78 @@ impl Default for MonitorConfig {
     }
 }
 
-/// What is to be done about some of what happens.
+/// A rule: which events it matches, and what is done about them.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// By which it is told.
+    /// The rule's name, which its alerts carry.
     pub name: String,
-    /// To which files: to all, if none are named.
+    /// The files that the rule matches; all files if the list is empty.
     #[serde(default)]
     pub paths: Vec<Glob>,
-    /// What: everything, if nothing is named.
+    /// The operations that the rule matches; all operations if the list is empty.
     #[serde(default)]
     pub operations: Vec<Operation>,
-    /// Only what happens more often than so many times a minute.
+    /// The rule matches only when there are more matching events than this within a minute.
     pub more_than_a_minute: Option<u32>,
-    /// Only what happens to a path for the first time since the monitor began.
+    /// The rule matches only the first event of a path since the monitor started.
     #[serde(default)]
     pub first_time: bool,
-    /// What is done.
+    /// What is done about a matching event.
     pub action: Action,
 }
 
-/// What is done about what happens.
+/// What is done about an event that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// It is told as an alert.
+    /// The event is reported as an alert.
     Alert,
-    /// The request fails with an I/O error, and that is told.
+    /// The request fails with an I/O error, and the denial is reported.
     Deny,
 }
 
-/// What happens to files.
+/// An operation on a file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// A file is there, and was not.
+    /// A file was created.
     Create,
-    /// A directory is there, and was not.
+    /// A directory was created.
     Mkdir,
-    /// A file is read that was not read for some time.
+    /// A file is read after some time without reads.
     Open,
-    /// It is read from the disk.
+    /// A file's content is read from the disk.
     Read,
-    /// It is written to the disk.
+    /// A file's content is written to the disk.
     Write,
-    /// It is shorter.
+    /// A file became shorter.
     Truncate,
-    /// It has another name.
+    /// A file got another name.
     Rename,
-    /// It has one name more.
+    /// A file got an additional name.
     Link,
-    /// It has one name less.
+    /// A file lost one of several names.
     Unlink,
-    /// It has no name any more.
+    /// A file lost its last name.
     Delete,
-    /// Its permission bits are others.
+    /// A file's permission bits changed.
     Chmod,
-    /// It is somebody else's.
+    /// A file's user or group changed.
     Chown,
 }
 
-/// A pattern of paths: `*` and `?` are within a name, `**` is any number of directories.
+/// A path pattern: `*` and `?` match within a name, `**` matches any number of directories.
 #[derive(Debug, Clone)]
 pub struct Glob {
     pattern: String,
-    /// Of this one alone. That of a single pattern is made of a regular expression that is
-    /// expected to be sound; a set of one says if it is not.
+    /// A set of this pattern alone. Compiling a single glob panics on an invalid regular
+    /// expression; compiling a set returns the error.
     matcher: GlobSet,
 }
 
 impl Glob {
-    /// Whether a path is one of those.
+    /// Whether the pattern matches a path.
     #[must_use]
     pub fn is_match(&self, path: &[u8]) -> bool {
         use std::ffi::OsStr;
@@ -130,7 +131,7 @@ impl Glob {
         self.matcher.is_match(OsStr::from_bytes(path))
     }
 
-    /// As it was written.
+    /// The pattern as the policy spells it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.pattern
@@ -157,13 +158,13 @@ impl<'de> Deserialize<'de> for Glob {
         let pattern = String::deserialize(from)?;
         if !pattern.starts_with('/') || pattern.len() > PATTERN_BYTES_MAX {
             return Err(D::Error::custom(format!(
-                "{pattern:?} is no pattern of paths: it begins with / and has \
-                 {PATTERN_BYTES_MAX} bytes at most"
+                "{pattern:?} is not a path pattern: it has to begin with / and to have at most \
+                 {PATTERN_BYTES_MAX} bytes"
             )));
         }
         if nesting(&pattern) > NESTING_MAX {
             return Err(D::Error::custom(format!(
-                "{pattern:?} has {{ within {{ more than {NESTING_MAX} deep"
+                "{pattern:?} nests {{…}} more than {NESTING_MAX} deep"
             )));
         }
         let glob = GlobBuilder::new(&pattern).literal_separator(true).build();
@@ -173,7 +174,7 @@ impl<'de> Deserialize<'de> for Glob {
     }
 }
 
-/// How deep its alternatives are within each other, at most.
+/// The maximal depth of nested alternatives in a pattern.
 fn nesting(pattern: &str) -> usize {
     let (mut depth, mut deepest, mut is_escaped) = (0_usize, 0, false);
     for byte in pattern.bytes() {
@@ -190,19 +191,21 @@ fn nesting(pattern: &str) -> usize {
 }
 
 impl MonitorConfig {
-    /// Whether its numbers and names make sense.
+    /// Checks the names and numbers.
     pub(crate) fn check(&self) -> Result<(), String> {
         if !MEMORY_BYTES.contains(&self.memory_max) {
-            return Err("memory_max is 1M to 16G".to_owned());
+            return Err("memory_max has to be 1M to 16G".to_owned());
         }
         if self.rules.len() > RULES_MAX {
             let count = self.rules.len();
-            return Err(format!("it has {count} rules, and may have {RULES_MAX}"));
+            return Err(format!(
+                "the monitor has {count} rules; the maximum is {RULES_MAX}"
+            ));
         }
         let mut patterns = vec![&self.paths];
         patterns.extend(self.rules.iter().map(|rule| &rule.paths));
         if patterns.iter().any(|paths| paths.len() > PATHS_MAX) {
-            return Err(format!("there may be {PATHS_MAX} paths in one place"));
+            return Err(format!("paths may have at most {PATHS_MAX} patterns"));
         }
         for rule in &self.rules {
             let name = &rule.name;
@@ -211,9 +214,9 @@ impl MonitorConfig {
                 return Err("a rule has a name of 1 to 64 characters".to_owned());
             }
             if rule.more_than_a_minute == Some(0) {
-                let hint = "leave it out where each time counts";
                 return Err(format!(
-                    "rule {name:?}: more_than_a_minute is at least 1; {hint}"
+                    "rule {name:?}: more_than_a_minute has to be at least 1; remove it to match \
+                     every event"
                 ));
             }
         }
@@ -253,7 +256,7 @@ mod tests {
         }
     }
 
-    /// A regular expression is nested 250 deep at most, and a policy of 300 levels ended the
+    /// Regular expressions may be nested 250 deep. A policy with 300 levels once crashed the
     /// process that read it.
     #[test]
     fn a_pattern_that_is_nested_deep_is_refused() {
@@ -270,18 +273,18 @@ mod tests {
         let flat = flat.expect("side by side, and escaped");
         assert!(flat.paths[0].is_match(b"/b/cfgj"));
         assert!(flat.paths[1].is_match(b"/{{{{{"));
-        // What grows without being nested has its bound in the pattern's length.
+        // The pattern's length bounds what grows without nesting.
         let classes = "[!a-z]".repeat(170);
         assert!(config(&format!("paths = ['/{classes}']")).is_ok());
     }
 
     #[test]
-    fn rules_that_make_no_sense_are_refused() {
+    fn invalid_rules_are_refused() {
         let rule = |more: &str| format!("[[rule]]\nname = 'r'\naction = 'alert'\n{more}");
         assert!(config(&rule("")).is_ok());
         for (text, expected) in [
             (rule("more_than_a_minute = 0"), "at least 1"),
-            (rule("paths = ['etc']"), "no pattern of paths"),
+            (rule("paths = ['etc']"), "not a path pattern"),
             (rule("paths = ['/[']"), "unclosed character class"),
             (rule("operations = ['look']"), "unknown variant `look`"),
             ("[[rule]]\nname = 'r'".to_owned(), "missing field `action`"),

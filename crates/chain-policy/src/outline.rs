@@ -1,22 +1,22 @@
-//! [`Outline`]: which filters a policy has and where they run, for who shows them. It is read in
-//! the time that its text takes: patterns are not compiled, nor is anything checked.
+//! [`Outline`]: which filters a policy has and where they run, for lists that are shown to users.
+//! Reading it takes time linear in the text: no pattern is compiled, and nothing is checked.
 
 use serde::Deserialize;
 
 use crate::OnFailure;
 
-/// A filter, from outside.
+/// What a list shows of one filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outline {
-    /// Its name.
+    /// The filter's name.
     pub name: String,
-    /// What it is.
+    /// The filter's kind, as the policy spells it.
     pub kind: String,
-    /// Where it runs: `inline`, `process`, `program` or `machine`.
+    /// Where the filter runs: `inline`, `process`, `external` or `remote`.
     pub runs: String,
-    /// Which program or machine.
+    /// The program of an external filter, or the address of a remote one.
     pub at: Option<String>,
-    /// What the disk does without it; none, if it runs inline.
+    /// What the disk does while the filter does not work; `None` if it runs inline.
     pub on_failure: Option<OnFailure>,
 }
 
@@ -33,10 +33,11 @@ struct WrittenFilter {
     runs: Option<String>,
     on_failure: Option<OnFailure>,
     program: Option<toml::Value>,
-    at: Option<toml::Value>,
+    address: Option<toml::Value>,
 }
 
-/// The filters of a policy that was accepted, the uppermost first; none, if it is no policy.
+/// The filters of a policy that was accepted earlier, in the order of a write. The list is empty
+/// if the text is not a policy.
 #[must_use]
 pub fn outline(text: &str) -> Vec<Outline> {
     let written = toml::from_str::<Written>(text);
@@ -46,12 +47,12 @@ pub fn outline(text: &str) -> Vec<Outline> {
 
 fn outline_of(one: WrittenFilter) -> Outline {
     let at = match one.kind.as_str() {
-        "program" => one.program,
-        "machine" => one.at,
+        "external" => one.program,
+        "remote" => one.address,
         _ => None,
     };
     let runs = match one.kind.as_str() {
-        elsewhere @ ("program" | "machine") => elsewhere.to_owned(),
+        kind @ ("external" | "remote") => kind.to_owned(),
         _ => one.runs.unwrap_or_else(|| "inline".to_owned()),
     };
     let on_failure = (runs != "inline").then(|| one.on_failure.unwrap_or_default());
@@ -76,8 +77,8 @@ mod tests {
             "volume = 'v'\n\
              [[filter]]\nkind = 'monitor'\n\
              [[filter]]\nkind = 'encrypt'\nname = 'e'\nkey = 'k'\nruns = 'process'\n\
-             [[filter]]\nkind = 'program'\nname = 'p'\nprogram = 'scan'\non_failure = 'bypass'\n\
-             [[filter]]\nkind = 'machine'\nname = 'm'\nat = '10.0.0.7:10810'\nkey = 'sha256:{key}'\n"
+             [[filter]]\nkind = 'external'\nname = 'p'\nprogram = 'scan'\non_failure = 'bypass'\n\
+             [[filter]]\nkind = 'remote'\nname = 'm'\naddress = '10.0.0.7:10810'\nkey = 'sha256:{key}'\n"
         );
         let read = Policy::parse(&text).expect("a policy");
         let outlines = outline(&text);
@@ -101,12 +102,12 @@ mod tests {
                 ("e", "encrypt", "process", None, closed),
                 (
                     "p",
-                    "program",
-                    "program",
+                    "external",
+                    "external",
                     Some("scan"),
                     Some(OnFailure::Bypass)
                 ),
-                ("m", "machine", "machine", Some("10.0.0.7:10810"), closed),
+                ("m", "remote", "remote", Some("10.0.0.7:10810"), closed),
             ]
         );
         for (one, outline) in read.filters.iter().zip(&outlines) {
@@ -114,8 +115,9 @@ mod tests {
                 (&*one.name, one.kind.as_str()),
                 (&*outline.name, &*outline.kind)
             );
-            let hop = one.hop.as_ref().map(|hop| hop.on_failure);
-            assert_eq!(hop, outline.on_failure);
+            let settings = one.out_of_process.as_ref();
+            let on_failure = settings.map(|settings| settings.on_failure);
+            assert_eq!(on_failure, outline.on_failure);
         }
         assert_eq!(outline("nonsense"), []);
     }

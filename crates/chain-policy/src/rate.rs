@@ -1,15 +1,15 @@
-//! `rate`: limits.
+//! `rate`: limits on requests and bytes per second.
 
 use serde::{Deserialize, Serialize};
 
-/// The limits; none where nothing is said.
+/// The parameters of a `rate` filter. At least one limit is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateConfig {
-    /// Requests a second, at least 1.
+    /// Requests per second, at least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iops: Option<u64>,
-    /// Bytes that are read and written a second, at least 1.
+    /// Bytes read and written per second, at least 1.
     #[serde(
         deserialize_with = "crate::size::optional",
         default,
@@ -19,12 +19,14 @@ pub struct RateConfig {
 }
 
 impl RateConfig {
-    /// Whether it limits anything, and lets something through.
+    /// Checks that there is a limit, and that none is zero.
     pub(crate) fn check(&self) -> Result<(), String> {
         match (self.iops, self.bytes_per_second) {
-            (None, None) => Err("it limits nothing: say iops, bytes_per_second or both".to_owned()),
-            (Some(0), _) => Err("iops is at least 1".to_owned()),
-            (_, Some(0)) => Err("bytes_per_second is at least 1".to_owned()),
+            (None, None) => {
+                Err("the filter limits nothing: set iops, bytes_per_second or both".to_owned())
+            }
+            (Some(0), _) => Err("iops has to be at least 1".to_owned()),
+            (_, Some(0)) => Err("bytes_per_second has to be at least 1".to_owned()),
             _ => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! `replicate`: where else a disk is written.
+//! `replicate`: the other disks to which a disk is written.
 
 use std::fmt;
 
@@ -8,50 +8,51 @@ use serde::Deserialize;
 use crate::Glob;
 use crate::monitor::{MEMORY_BYTES, MEMORY_DEFAULT, PATHS_MAX};
 
-/// Beside the volume itself.
+/// The maximal number of replicas in addition to the volume itself.
 const REPLICAS_MAX: usize = 2;
 
-/// An address is as long at most, in bytes.
+/// The maximal length of a replica's URI, in bytes.
 const URI_BYTES_MAX: usize = 1024;
 
-/// A volume's name or id is as long at most, in bytes.
+/// The maximal length of a volume's name or id, in bytes.
 const VOLUME_BYTES_MAX: usize = 256;
 
-/// How long a replica may take, in milliseconds.
+/// The allowed values of `stall_ms`.
 const STALL_MS: std::ops::RangeInclusive<u64> = 10..=60_000;
 
-/// Where else a disk is written, and how long that may take.
+/// The parameters of a `replicate` filter.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicateConfig {
-    /// Each is as large as the volume at least.
+    /// The replicas. Each has to be at least as large as the volume.
     #[serde(rename = "replica", default)]
     pub replicas: Vec<Replica>,
-    /// One that has answered nothing for so long is put out, in milliseconds.
+    /// After this time without an answer a replica is left out, in milliseconds.
     #[serde(default = "stall_ms")]
     pub stall_ms: u64,
-    /// How much memory what is known of each file system may take, in bytes, for replicas of
-    /// chosen files.
+    /// The memory that the filter may use for what it knows of each file system, in bytes. Only
+    /// partial replicas need it.
     #[serde(default = "memory_max", deserialize_with = "crate::size::required")]
     pub memory_max: u64,
 }
 
-/// One of them.
+/// One replica.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Replica {
-    /// By which it is told, and known after it was away.
+    /// The replica's name. Events use it, and the filter recognizes the replica by it after the
+    /// replica was unavailable.
     pub name: String,
-    /// Where it lies.
-    pub place: Place,
-    /// Of which files it has the content: of all, if this is left out.
+    /// Where the replica lies.
+    pub location: ReplicaLocation,
+    /// The files whose content a partial replica has; `None` for a replica of the whole disk.
     pub paths: Option<Vec<Glob>>,
 }
 
 /// Where a replica lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    /// An NBD server's export, as `nbd://ADDRESS:PORT/EXPORT`,
+pub enum ReplicaLocation {
+    /// An export of an NBD server, as `nbd://ADDRESS:PORT/EXPORT`,
     /// `nbd+unix:///EXPORT?socket=PATH`, or over TLS
     /// `nbds://ADDRESS:PORT/EXPORT?tls-certificates=FOLDER`.
     Uri(String),
@@ -59,7 +60,7 @@ pub enum Place {
     Volume(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ReplicaLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Uri(uri) => f.write_str(uri),
@@ -68,7 +69,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl ReplicaLocation {
     fn check(&self) -> Result<(), String> {
         match self {
             Self::Uri(uri) => {
@@ -76,25 +77,24 @@ impl Place {
                 let is_nbd = schemes.iter().any(|scheme| uri.starts_with(scheme));
                 match is_nbd && uri.len() <= URI_BYTES_MAX {
                     true => Ok(()),
-                    false => {
-                        uri_of(uri).and(Err(format!("its uri may have {URI_BYTES_MAX} bytes")))
-                    }
+                    false => parse_uri(uri)
+                        .and(Err(format!("uri may have at most {URI_BYTES_MAX} bytes"))),
                 }
             }
             Self::Volume(volume) => match (1..=VOLUME_BYTES_MAX).contains(&volume.len()) {
                 true => Ok(()),
-                false => Err("its volume is the name or id of one".to_owned()),
+                false => Err("volume has to be the name or id of a volume".to_owned()),
             },
         }
     }
 }
 
-/// An address of IPv4 that is written as one of IPv6 (`::ffff:10.0.0.1`) is that of IPv4: it
-/// is the same place.
-fn uri_of(uri: &str) -> Result<NbdUri, String> {
+/// Parses a replica's URI. An IPv4 address that is written as an IPv6 one (`::ffff:10.0.0.1`)
+/// becomes the IPv4 address, so that one location has one spelling.
+fn parse_uri(uri: &str) -> Result<NbdUri, String> {
     let mut found: NbdUri = uri.parse().map_err(|why| {
         format!(
-            "its uri is nbd://ADDRESS:PORT/EXPORT, nbd+unix:///EXPORT?socket=PATH, or over TLS \
+            "uri has to be nbd://ADDRESS:PORT/EXPORT, nbd+unix:///EXPORT?socket=PATH, or over TLS \
              nbds://ADDRESS:PORT/EXPORT?tls-certificates=FOLDER; {uri:?}: {why}"
         )
     })?;
@@ -104,13 +104,13 @@ fn uri_of(uri: &str) -> Result<NbdUri, String> {
     Ok(found)
 }
 
-/// What a tenant of a cluster means by a URI: sockets and certificates in it are names in
-/// folders of that tenant's.
+/// Parses a URI in the policy of a tenant, in which sockets and certificates are names in that
+/// tenant's folders.
 ///
 /// # Errors
-/// That they are none, or what is no URI, for people.
-pub fn tenants_uri(uri: &str) -> Result<NbdUri, String> {
-    let found = uri_of(uri)?;
+/// Text for users, if the URI is not one or has a path in place of a name.
+pub fn parse_tenant_uri(uri: &str) -> Result<NbdUri, String> {
+    let found = parse_uri(uri)?;
     let socket = match &found.at {
         Endpoint::Unix(socket) => Some(socket),
         Endpoint::Tcp(_) => None,
@@ -120,25 +120,27 @@ pub fn tenants_uri(uri: &str) -> Result<NbdUri, String> {
         let text = path.to_str().unwrap_or_default();
         if text.is_empty() || text.starts_with('.') || text.contains('/') {
             return Err(format!(
-                "{uri:?}: {text:?} is to be a name in the tenant's folder, and no path"
+                "{uri:?}: {text:?} has to be a name in the tenant's folder, and is a path"
             ));
         }
     }
     Ok(found)
 }
 
-/// Where in the network a replica is, as `ADDRESS:PORT/EXPORT`: the same however its URI is
-/// spelt. None: it is a volume, or at a socket, which each host has its own of.
-pub(crate) fn address(place: &Place) -> Option<String> {
-    let Place::Uri(uri) = place else { return None };
-    let found = uri_of(uri).ok()?;
+/// The network address of a replica, as `ADDRESS:PORT/EXPORT`, independent of how its URI is
+/// spelled. `None` for a volume, and for a Unix socket, which names another server on each host.
+pub(crate) fn address(location: &ReplicaLocation) -> Option<String> {
+    let ReplicaLocation::Uri(uri) = location else {
+        return None;
+    };
+    let found = parse_uri(uri).ok()?;
     match found.at {
         Endpoint::Tcp(at) => Some(format!("{at}/{}", found.export)),
         Endpoint::Unix(_) => None,
     }
 }
 
-/// A replica as it is written.
+/// A replica as a policy spells it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -152,14 +154,14 @@ impl TryFrom<Written> for Replica {
     type Error = String;
 
     fn try_from(written: Written) -> Result<Self, String> {
-        let place = match (written.uri, written.volume) {
-            (Some(uri), None) => Place::Uri(uri),
-            (None, Some(volume)) => Place::Volume(volume),
-            _ => return Err("a replica has either a uri or a volume".to_owned()),
+        let location = match (written.uri, written.volume) {
+            (Some(uri), None) => ReplicaLocation::Uri(uri),
+            (None, Some(volume)) => ReplicaLocation::Volume(volume),
+            _ => return Err("a replica needs either a uri or a volume".to_owned()),
         };
         Ok(Self {
             name: written.name,
-            place,
+            location,
             paths: written.paths,
         })
     }
@@ -174,19 +176,19 @@ const fn stall_ms() -> u64 {
 }
 
 impl ReplicateConfig {
-    /// Whether its names and numbers make sense.
+    /// Checks the names and numbers.
     pub(crate) fn check(&self) -> Result<(), String> {
         if !(1..=REPLICAS_MAX).contains(&self.replicas.len()) {
             let count = self.replicas.len();
             return Err(format!(
-                "it has {count} [[filter.replica]], and has 1 to {REPLICAS_MAX} beside the volume"
+                "the filter needs 1 to {REPLICAS_MAX} [[filter.replica]], and has {count}"
             ));
         }
         if !STALL_MS.contains(&self.stall_ms) {
-            return Err("stall_ms is 10 to 60000".to_owned());
+            return Err("stall_ms has to be 10 to 60000".to_owned());
         }
         if !MEMORY_BYTES.contains(&self.memory_max) {
-            return Err("memory_max is 1M to 16G".to_owned());
+            return Err("memory_max has to be 1M to 16G".to_owned());
         }
         let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let mut names = vec!["volume"];
@@ -196,51 +198,57 @@ impl ReplicateConfig {
                 return Err("a replica's name has 1 to 32 characters of a-z, 0-9 and -".to_owned());
             }
             if names.contains(&&**name) {
-                return Err(format!("two replicas are called {name:?}"));
+                return Err(format!("two replicas are named {name:?}"));
             }
             match replica.paths.as_deref() {
                 Some([]) => {
                     return Err(format!(
-                        "replica {name:?}: paths chooses nothing; leave it out for all files"
+                        "replica {name:?}: paths is empty; remove it to replicate all files"
                     ));
                 }
                 Some(paths) if paths.len() > PATHS_MAX => {
-                    return Err(format!("replica {name:?}: it may have {PATHS_MAX} paths"));
+                    return Err(format!(
+                        "replica {name:?}: paths may have at most {PATHS_MAX} patterns"
+                    ));
                 }
                 _ => {}
             }
             names.push(name);
             replica
-                .place
+                .location
                 .check()
                 .map_err(|reason| format!("replica {name:?}: {reason}"))?;
-            let places = self
+            let same = self
                 .replicas
                 .iter()
-                .filter(|one| one.place == replica.place);
-            if places.count() > 1 {
-                return Err(format!("two replicas are {}", replica.place));
+                .filter(|one| one.location == replica.location);
+            if same.count() > 1 {
+                return Err(format!("two replicas are {}", replica.location));
             }
         }
         Ok(())
     }
 
-    /// Whether its replicas can be reached at all: each by a URI, at a place of its own. Those
-    /// of a tenant of a cluster are names in folders of that tenant's.
-    pub(crate) fn check_places(&self, are_tenants: bool) -> Result<(), String> {
+    /// Checks that the replicas can be reached: that their URIs are valid, and that no two are
+    /// the same location. In the policy of a tenant (`is_tenants`), sockets and certificates have
+    /// to be names in that tenant's folders.
+    pub(crate) fn check_locations(&self, is_tenants: bool) -> Result<(), String> {
         let mut found = Vec::new();
         for one in &self.replicas {
             let name = &one.name;
-            let place = match &one.place {
-                Place::Uri(uri) if are_tenants => tenants_uri(uri).map(Ok),
-                Place::Uri(uri) => uri_of(uri).map(Ok),
-                Place::Volume(volume) => Ok(Err(volume)),
+            let location = match &one.location {
+                ReplicaLocation::Uri(uri) if is_tenants => parse_tenant_uri(uri).map(Ok),
+                ReplicaLocation::Uri(uri) => parse_uri(uri).map(Ok),
+                ReplicaLocation::Volume(volume) => Ok(Err(volume)),
             };
-            let place = place.map_err(|why| format!("replica {name:?}: {why}"))?;
-            if found.contains(&place) {
-                return Err(format!("replica {name:?}: another one is {}", one.place));
+            let location = location.map_err(|why| format!("replica {name:?}: {why}"))?;
+            if found.contains(&location) {
+                return Err(format!(
+                    "replica {name:?}: another replica is also {}",
+                    one.location
+                ));
             }
-            found.push(place);
+            found.push(location);
         }
         Ok(())
     }
@@ -251,12 +259,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_never_be_reached_is_refused() {
+    fn a_replica_that_can_never_be_reached_is_refused() {
         let check = |uri: &str| {
             let config: ReplicateConfig =
                 toml::from_str(&format!("[[replica]]\nname = 'b'\nuri = '{uri}'\n"))
                     .expect("it is written so");
-            config.check().and_then(|()| config.check_places(true))
+            config.check().and_then(|()| config.check_locations(true))
         };
         for uri in [
             "nbd://10.0.0.1:10809/disk",
@@ -268,19 +276,19 @@ mod tests {
         for (uri, why) in [
             ("nbd://localhost/disk", "names are not looked up"),
             ("nbd://10.0.0.1:99999/disk", "is no address"),
-            ("nbd+unix:///disk?socket=..", "is to be a name"),
-            ("nbd+unix:///disk?socket=/run/b", "is to be a name"),
+            ("nbd+unix:///disk?socket=..", "has to be a name"),
+            ("nbd+unix:///disk?socket=/run/b", "has to be a name"),
             ("nbd+unix:///disk?socket=a%00b", "has a NUL"),
             ("nbd+unix:///%00?socket=b", "has a NUL"),
             (
                 "nbds://10.0.0.1/disk?tls-certificates=../other",
-                "is to be a name",
+                "has to be a name",
             ),
         ] {
             let refused = check(uri).expect_err(uri);
             assert!(refused.contains(why), "{uri}: {refused}");
         }
-        // The same place, written otherwise.
+        // The same location in other spellings.
         for other in [
             "10.0.0.1:10809",
             "[::ffff:10.0.0.1]",
@@ -291,17 +299,20 @@ mod tests {
                  [[replica]]\nname = 'c'\nuri = 'nbd://{other}/x'\n"
             );
             let config: ReplicateConfig = toml::from_str(&two).expect("it is written so");
-            let refused = config.check_places(false).expect_err("it is one place");
-            assert!(refused.contains("\"c\": another one is"), "{refused}");
+            let refused = config.check_locations(false).expect_err("it is one place");
+            assert!(
+                refused.contains("\"c\": another replica is also"),
+                "{refused}"
+            );
             let [one, same] = &config.replicas[..] else {
                 panic!("there are two");
             };
-            assert_eq!(address(&same.place), address(&one.place));
+            assert_eq!(address(&same.location), address(&one.location));
         }
     }
 
     #[test]
-    fn replicas_that_make_no_sense_are_refused() {
+    fn invalid_parameters_of_replicas_are_refused() {
         let check = |text: &str| {
             let config: Result<ReplicateConfig, _> = toml::from_str(text);
             config.map_err(|error| error.to_string())?.check()
@@ -311,20 +322,20 @@ mod tests {
         let chosen = format!("memory_max = '64M'\n{one}paths = ['/etc/**', '/home/*/mail/**']");
         assert_eq!(check(&chosen), Ok(()));
         for (text, expected) in [
-            ("".to_owned(), "has 1 to 2"),
-            (one.repeat(3), "has 1 to 2"),
+            ("".to_owned(), "needs 1 to 2"),
+            (one.repeat(3), "needs 1 to 2"),
             (one.repeat(2), "two replicas"),
             (format!("stall_ms = 0\n{one}"), "stall_ms"),
             (one.replace("'b'", "'volume'"), "two replicas"),
             (one.replace("'b'", "'B'"), "1 to 32"),
-            (one.replace("nbd://", "http://"), "its uri"),
-            (format!("{one}paths = []"), "chooses nothing"),
-            (format!("{one}paths = ['etc']"), "no pattern of paths"),
+            (one.replace("nbd://", "http://"), "uri has to be"),
+            (format!("{one}paths = []"), "paths is empty"),
+            (format!("{one}paths = ['etc']"), "not a path pattern"),
             (format!("{one}paths = ['/[']"), "unclosed character class"),
             (format!("{one}paths = '/etc'"), "expected a sequence"),
             (
                 format!("{one}paths = [{}]", "'/a',".repeat(257)),
-                "it may have 256 paths",
+                "at most 256 patterns",
             ),
             (format!("memory_max = 10\n{one}"), "1M to 16G"),
             (format!("{one}colour = 1"), "unknown field"),

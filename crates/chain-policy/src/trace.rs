@@ -1,19 +1,20 @@
-//! `trace`: a record of each request.
+//! `trace`: a recording of requests.
 
 use serde::{Deserialize, Serialize};
 
-/// The smallest trace that is kept, and the largest, in bytes.
+/// The least that a policy may ask for, in bytes.
 const BYTES_MIN: u64 = 1 << 20;
+/// The most that a policy may ask for, in bytes.
 const BYTES_MAX: u64 = 1 << 40;
 
-/// As much is kept if nothing is said, in bytes.
+/// How much is kept unless the policy says otherwise, in bytes.
 const BYTES: u64 = 64 << 20;
 
-/// How much is kept.
+/// The parameters of a `trace` filter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceConfig {
-    /// All files together, in bytes.
+    /// The maximal length of all files of the trace together, in bytes.
     #[serde(deserialize_with = "crate::size::required", default = "bytes_max")]
     pub bytes_max: u64,
 }
@@ -23,11 +24,11 @@ const fn bytes_max() -> u64 {
 }
 
 impl TraceConfig {
-    /// Whether its number makes sense.
+    /// Checks the maximal length.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self.bytes_max {
             BYTES_MIN..=BYTES_MAX => Ok(()),
-            _ => Err("bytes_max is 1M to 1T".to_owned()),
+            _ => Err("bytes_max has to be 1M to 1T".to_owned()),
         }
     }
 }

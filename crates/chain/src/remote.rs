@@ -1,7 +1,7 @@
 //! Disks elsewhere, which filters write and read beside the one below them.
 
 use base::BlockDevice;
-use chain_policy::Place;
+use chain_policy::ReplicaLocation;
 
 /// How the way to a disk elsewhere is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,10 +32,10 @@ pub trait Targets: Send + Sync {
     ///
     /// # Errors
     /// Why there can be no such disk, for people.
-    fn open(&self, place: &Place) -> Result<Box<dyn Remote>, String>;
+    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn Remote>, String>;
 
     /// By what a place is known again: what another disk lies at is another one.
-    fn identity(&self, place: &Place) -> String {
+    fn identity(&self, place: &ReplicaLocation) -> String {
         place.to_string()
     }
 }
@@ -44,7 +44,7 @@ pub trait Targets: Send + Sync {
 pub struct NoTargets;
 
 impl Targets for NoTargets {
-    fn open(&self, place: &Place) -> Result<Box<dyn Remote>, String> {
+    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn Remote>, String> {
         Err(format!("{place}: disks elsewhere are not for filters here"))
     }
 }

@@ -239,9 +239,9 @@ pub fn build(policy: &Policy, surroundings: &Surroundings) -> Vec<Box<dyn Filter
 /// What each filter may take of the memory that all may take together: what it is to have by its
 /// policy, or if that is more altogether, as much less as all the others.
 fn memory_shares(filters: &[FilterPolicy], memory_max: u64) -> Vec<u64> {
-    let wanted = |one: &FilterPolicy| match (&one.hop, &one.kind) {
-        (_, FilterKind::Machine(_)) => 0,
-        (Some(hop), _) => hop.limits.memory_bytes,
+    let wanted = |one: &FilterPolicy| match (&one.out_of_process, &one.kind) {
+        (_, FilterKind::Remote(_)) => 0,
+        (Some(settings), _) => settings.limits.memory_bytes,
         (None, FilterKind::Monitor(config)) => config.memory_max,
         (None, FilterKind::Replicate(config)) => {
             let is_partial = config
@@ -266,8 +266,8 @@ fn build_one(
     below: &[FilterPolicy],
     surroundings: &Surroundings,
 ) -> Box<dyn Filter> {
-    if let Some(hop) = &one.hop {
-        return Box::new(Hop::new(one, hop.on_failure, surroundings.clone()));
+    if let Some(settings) = &one.out_of_process {
+        return Box::new(Hop::new(one, settings.on_failure, surroundings.clone()));
     }
     let clock = Arc::clone(&surroundings.clock);
     let given = surroundings.clone();
@@ -288,7 +288,7 @@ fn build_one(
             Some(state) => Box::new(Trace::new(&one.name, config, given, state)),
             None => Box::new(Unbuilt("what it records can be kept nowhere here")),
         },
-        FilterKind::Program(_) | FilterKind::Machine(_) => {
+        FilterKind::External(_) | FilterKind::Remote(_) => {
             Box::new(Unbuilt("a filter of this kind does not run inline"))
         }
     }

@@ -53,7 +53,7 @@ async fn parse(text: &str) -> Result<Policy, ControlError> {
         reason: format!("a policy was not read to its end: {error}"),
     })?;
     let policy = parsed.map_err(invalid)?;
-    policy.check_places(true).map_err(invalid)?;
+    policy.check_locations(true).map_err(invalid)?;
     if let Some(vm) = &policy.vm {
         VmAddress::from_str(vm).map_err(|error| invalid(format!("vm: {error}")))?;
     }

@@ -7,7 +7,7 @@ use aws_lc_rs::cipher::{
     PaddedBlockEncryptingKey, UnboundCipherKey,
 };
 use aws_lc_rs::iv::FixedLength;
-use chain::luks::Xts;
+use luks::Xts;
 use model::cost::{Both, Linear};
 use serde::{Deserialize, Serialize};
 

@@ -1,45 +1,56 @@
-//! Floor 4: filters of a chain that run in processes of their own (docs/chains.md, "Where a filter
-//! runs").
+//! Floor 4: out-of-process filters. A filter of a chain runs in a confined process of its own, as
+//! an external program, or on another machine (docs/chains.md, "Where a filter runs").
 //!
 //! ```text
-//!   agent                                     process, of a user of its own, confined
-//!  ┌──────────────┐    socket: requests      ┌─────────────────────────────┐
-//!  │ chain ─▶ hop │─────────────────────────▶│ Leg ─▶ chain of the one filter │
-//!  │   ▲      Leg │◀─────────────────────────│              NbdClient      │
-//!  │   └──── door │    socket: what it asks  └─────────────────────────────┘
-//!  └──────────────┘◀─ events, as lines ────── standard error
+//!   agent                                        process, with a user of its own, confined
+//!  ┌───────────────────────┐  socket: requests  ┌─────────────────────────────┐
+//!  │ chain ─▶ filter ──────│───────────────────▶│ server ─▶ chain of the one  │
+//!  │   ▲                   │                    │            filter           │
+//!  │   └── embedded server │◀───────────────────│            NbdClient        │
+//!  │                       │  socket: below     └──────────────┬──────────────┘
+//!  └───────────────────────┘◀── events, as lines ── standard error
 //! ```
 //!
-//! * [`Hops`]: makes programs of filters, for a chain. `program`: one of them, on this side.
-//! * `launch`: starts processes, and ends them. `foreign`: those that are not Scree's. `users`:
-//!   whose they are.
-//! * `machine`: those on other machines. [`FilterServer`]: the other side of them.
-//! * [`serve`]: the other side of Scree's own. [`Spec`]: what it is told.
-//! * [`confine`]: what a process may not do.
+//! On the side of the chain:
+//!
+//! * [`OutOfProcessFilters`]: makes the out-of-process filters of a chain.
+//! * `launchers`: how each kind of filter is started. `connection`: a filter that was started.
+//! * `process`: starts and ends processes. `users`: the user of each process. `cpu_limit`: its
+//!   share of CPU. `process_output`: its events.
+//! * [`ExternalFilter`]: programs that are not part of Scree.
+//! * `remote`: connections to filters on other machines.
+//!
+//! On the side of the filter:
+//!
+//! * [`serve`]: a process that runs one filter, as its [`Spec`] says.
+//! * [`confine`]: takes from a process what a filter does not need.
+//! * [`FilterServer`]: serves filters to other machines.
 //!
 //! Must not know: volumes, units, or who may change a chain.
 
-mod confine;
-mod events;
-mod foreign;
-mod hops;
-mod launch;
-mod lines;
-mod machine;
-mod machine_server;
-mod program;
+mod confinement;
+mod connection;
+mod cpu_limit;
+mod event_lines;
+mod external;
+mod filter_server;
+mod filters;
+mod launchers;
+mod process;
+mod process_output;
+mod remote;
+mod seccomp;
 mod serve;
-mod share;
-mod sockets;
+mod socket_folder;
 mod spec;
 mod users;
 
-pub use confine::{ConfineError, Confinement, confine, confine_foreign};
-pub use foreign::{Foreign, ForeignError};
-pub use hops::{Hops, HopsOptions};
-pub use lines::EventLines;
-pub use machine::HostIdentity;
-pub use machine_server::{FilterServer, MakeFilters};
+pub use confinement::{ConfineError, Confinement, confine, confine_external};
+pub use event_lines::EventLines;
+pub use external::{ExternalFilter, ExternalFilterError};
+pub use filter_server::{FilterServer, MakeFilters};
+pub use filters::{OutOfProcessFilters, OutOfProcessOptions};
+pub use remote::HostIdentity;
 pub use serve::{ServeError, serve};
-pub use sockets::sockets_folder;
+pub use socket_folder::sockets_folder;
 pub use spec::{Spec, SpecError};

@@ -1,4 +1,5 @@
-//! The other side: a process that is one filter, between two sockets.
+//! [`serve`]: the side of the filter. It runs a filter between two channels: requests arrive on
+//! one, and the disk below is used over the other.
 
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -16,33 +17,33 @@ use world::real::{Bell, Stream};
 use world::{Interest, Wake, World};
 use zeroize::Zeroizing;
 
-use crate::program::EXPORT;
+use crate::connection::EXPORT;
 use crate::{EventLines, Spec, SpecError};
 
-/// A filter that reads a disk anew takes up to three times its bound, and the process needs some
-/// itself: so a filter's bound is such a part of the process's.
+/// The divisor of a process's memory that is its filter's limit. A filter that reads a disk again
+/// uses up to three times its limit, and the process itself needs some memory.
 const FILTER_SHARE: u64 = 4;
 
 /// Why a filter cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// What it was told.
+    /// The spec is invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// The policy is none to this program.
-    #[error("the policy: {0}")]
+    /// The policy is invalid.
+    #[error("invalid policy: {0}")]
     Policy(#[from] PolicyError),
     /// The disk below cannot be used.
-    #[error("the disk below cannot be used: {0}")]
+    #[error("cannot use the disk below: {0}")]
     Below(#[from] Broken),
-    /// There are no such filters.
+    /// The filters cannot be made.
     #[error("{0}")]
     Filters(String),
-    /// The filter cannot begin.
+    /// The filter cannot start.
     #[error(transparent)]
     Filter(#[from] ExchangeError),
-    /// A socket.
-    #[error("a socket cannot be used: {0}")]
+    /// A socket failed.
+    #[error("socket error: {0}")]
     Socket(#[from] io::Error),
 }
 
@@ -61,23 +62,24 @@ impl KeySource for Keys {
     }
 }
 
-/// Serves the filter that `spec` tells of: takes requests by `requests`, asks by `asks`, and
-/// says what happens on `events`. The process has `memory_bytes`. Returns when nobody asks any
-/// more.
+/// Serves the filter that `spec` describes: takes requests from `requests`, uses the disk below
+/// over `below`, and writes events to `events`. `memory_bytes` is the memory of the process.
+/// Returns when the connection of the requests has ended.
 ///
 /// # Errors
 /// [`ServeError`].
 pub fn serve(
     world: &World,
     spec: Spec,
-    (requests, asks): (Stream, Stream),
+    requests: Stream,
+    below: Stream,
     events: impl io::Write + Send + 'static,
     memory_bytes: u64,
 ) -> Result<(), ServeError> {
     let policy = Policy::parse(&spec.policy)?;
     let spec = Arc::new(spec);
-    let channels = (Channel::new(requests), Channel::new(asks));
-    serve_filters(world, channels, |wake, _| {
+    let (requests, below) = (Channel::new(requests), Channel::new(below));
+    serve_filters(world, requests, below, |wake, _| {
         let surroundings = Surroundings {
             clock: Arc::clone(&world.clock),
             pool: Arc::clone(&world.pool),
@@ -99,17 +101,19 @@ pub fn serve(
     })
 }
 
-/// Serves filters between two channels, in this thread, until nobody asks any more.
+/// Serves filters between two channels in this thread, until the connection of the requests has
+/// ended.
 pub(crate) fn serve_filters(
     world: &World,
-    (requests, asks): (Channel, Channel),
+    requests: Channel,
+    below: Channel,
     make: impl FnOnce(Wake, &Watcher) -> Result<Vec<Box<dyn Filter>>, ServeError>,
 ) -> Result<(), ServeError> {
     let watcher = Watcher::new()?;
     let bell = Bell::new()?;
     let rung = watcher.watch(bell.clone(), Interest::READABLE)?;
     let options = ClientOptions::new(EXPORT, Arc::clone(&world.clock));
-    let below = NbdClient::new(Target::Connected(asks), options, watcher.clone()).opened()?;
+    let below = NbdClient::new(Target::Connected(below), options, watcher.clone()).opened()?;
     let mut chain = Chain::new(below, Arc::clone(&world.clock), bell.wake());
     let (tell, told) = mpsc::channel();
     chain.exchange(Exchange {

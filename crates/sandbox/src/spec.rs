@@ -1,5 +1,5 @@
-//! [`Spec`]: what a filter's process is told before the first request: over the socket that
-//! requests come by, as a length (4 bytes, little-endian) and as much JSON.
+//! [`Spec`]: the configuration of a filter's process. It is the first message on the socket on
+//! which requests follow: a length (4 bytes, little-endian) and JSON of that length.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -10,40 +10,40 @@ use chain::Attribution;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-/// A longer one is none: a policy and a few passphrases, in bytes.
+/// The maximal length of the JSON, in bytes. It has room for a policy and a few passphrases.
 const BYTES_MAX: usize = 192 << 10;
 
-/// Why there is no spec.
+/// Why a spec could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    /// It cannot be read or sent.
-    #[error("what the filter is told cannot be read or sent")]
+    /// The socket failed.
+    #[error("cannot send or receive the filter's configuration")]
     Socket(#[from] io::Error),
-    /// It is longer than any.
-    #[error("what the filter is told has {0} bytes")]
-    Long(usize),
-    /// It is no JSON of this form.
-    #[error("what the filter is told makes no sense")]
-    Form(#[from] serde_json::Error),
+    /// The JSON is too long.
+    #[error("the filter's configuration has {0} bytes; the maximum is {BYTES_MAX}")]
+    TooLong(usize),
+    /// The JSON does not describe a spec.
+    #[error("the filter's configuration is invalid")]
+    Json(#[from] serde_json::Error),
     /// A key is not base64.
-    #[error("a key makes no sense")]
+    #[error("a key in the filter's configuration is not base64")]
     Key(#[from] base64::DecodeError),
 }
 
-/// See the module's head.
+/// The configuration of a filter's process.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// A chain of this filter, inline.
+    /// The policy of a chain that has only this filter, inline.
     pub policy: String,
-    /// Whose disk it is.
+    /// The tenant, VM and volume to which the disk belongs.
     pub whose: Attribution,
     /// Passphrases by name, in base64.
     keys: BTreeMap<String, Zeroizing<String>>,
 }
 
 impl Spec {
-    /// Of a filter with that policy, before a disk of `whose`.
+    /// The configuration of a filter without keys.
     #[must_use]
     pub fn new(policy: &str, whose: &Attribution) -> Self {
         Self {
@@ -53,37 +53,37 @@ impl Spec {
         }
     }
 
-    /// Gives it a passphrase.
+    /// Adds a passphrase.
     pub fn add_key(&mut self, name: &str, passphrase: &[u8]) {
         let text = Zeroizing::new(STANDARD.encode(passphrase));
         self.keys.insert(name.to_owned(), text);
     }
 
-    /// The passphrase of that name.
+    /// The passphrase with a name; `None` if there is none.
     ///
     /// # Errors
-    /// If it is not base64.
+    /// [`SpecError::Key`].
     pub fn key(&self, name: &str) -> Result<Option<Zeroizing<Vec<u8>>>, SpecError> {
         let text = self.keys.get(name);
         let decoded = text.map(|text| STANDARD.decode(text.as_bytes()));
         Ok(decoded.transpose()?.map(Zeroizing::new))
     }
 
-    /// Sends it. It is as short as fits into an empty socket.
+    /// Sends the spec. It fits into the buffer of an empty socket, so this does not wait.
     ///
     /// # Errors
     /// [`SpecError`].
     pub fn send(&self, to: &mut impl Write) -> Result<(), SpecError> {
         let text = Zeroizing::new(serde_json::to_vec(self)?);
         if text.len() > BYTES_MAX {
-            return Err(SpecError::Long(text.len()));
+            return Err(SpecError::TooLong(text.len()));
         }
         let mut whole = Zeroizing::new((text.len() as u32).to_le_bytes().to_vec());
         whole.extend_from_slice(&text);
         Ok(to.write_all(&whole)?)
     }
 
-    /// Receives it; waits for it.
+    /// Receives a spec from a blocking socket.
     ///
     /// # Errors
     /// [`SpecError`].
@@ -92,7 +92,7 @@ impl Spec {
         from.read_exact(&mut length)?;
         let length = u32::from_le_bytes(length) as usize;
         if length > BYTES_MAX {
-            return Err(SpecError::Long(length));
+            return Err(SpecError::TooLong(length));
         }
         let mut text = Zeroizing::new(vec![0; length]);
         from.read_exact(&mut text)?;
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_is_received_and_nothing_longer() {
+    fn a_spec_survives_a_round_trip_and_a_longer_one_is_refused() {
         let whose = Attribution {
             tenant: "alice".to_owned(),
             vm: Some("libvirt:web".to_owned()),
@@ -125,7 +125,7 @@ mod tests {
         let long = (BYTES_MAX as u32 + 1).to_le_bytes();
         assert!(matches!(
             Spec::receive(&mut &long[..]),
-            Err(SpecError::Long(_))
+            Err(SpecError::TooLong(_))
         ));
         let cut = &sent[..sent.len() - 1];
         assert!(matches!(

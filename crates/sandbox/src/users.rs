@@ -1,14 +1,14 @@
-//! [`FilterUser`]: a user that one filter of the machine has, and no other one.
+//! [`FilterUser`]: a user that exactly one filter on the machine has.
 //!
-//! Several processes of a machine give users to filters: an agent, relays, `scree filter-server`. They have
-//! no folder in common, and may end at any moment. So a user is taken by a name in the kernel:
-//! a socket that has its number for a name, and no file, is one process's at a time, of
-//! whatever user that is, and is nobody's when the process has ended. Nothing is ever said
-//! over it, and no process of a filter inherits it.
+//! Several processes of a machine assign users to filters: an agent, relays, `scree
+//! filter-server`. They share no folder and may end at any moment. So each reserves a user by
+//! binding an abstract Unix socket whose name has the user's number: the kernel lets one process
+//! have the name, whatever its own user is, and releases it when the process ends. Nothing is sent
+//! over the socket, and no filter's process inherits it.
 //!
-//! Whoever else on the machine takes such names keeps numbers from filters, of which there are
-//! 1,048,576, and gets none by that. Names are of a network namespace: processes in several
-//! ones do not see what the others have taken.
+//! Other programs on the machine can bind such names, too. They can only keep numbers from
+//! filters, of which there are 1,048,576. Names belong to a network namespace: processes in
+//! different ones do not see each other's reservations.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,23 +16,24 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
-/// Users of filters, one each: numbers that nobody has, and that no distribution gives away.
+/// The first user number. Distributions assign no numbers in this range.
 const USERS_FROM: u32 = 1_900_000_000;
+/// The number of users.
 const USERS: u32 = 1 << 20;
 
-/// See the module's head. Dropping it gives it back: when no process of this user is left.
+/// A reserved user. It is dropped when no process of the user is left.
 pub(crate) struct FilterUser {
     number: u32,
     _taken: OwnedFd,
 }
 
 impl FilterUser {
-    /// Of a user and its group.
+    /// The number of the user and of its group.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// None: another one has it.
+    /// Reserves a user; `None` if it is reserved already.
     fn take(number: u32) -> io::Result<Option<Self>> {
         let flags = SocketFlags::CLOEXEC;
         let taken = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -49,23 +50,24 @@ impl FilterUser {
     }
 }
 
-/// Those that a process gives to its filters.
+/// The users that one process assigns to its filters.
 pub(crate) struct FilterUsers {
-    /// What one of before has left in the machine is not at once another one's.
+    /// The next number to try. Numbers are not reused at once, so that a new filter does not get
+    /// what an earlier one has left on the machine.
     next: AtomicU32,
 }
 
 impl FilterUsers {
-    /// None is taken.
+    /// A process that has reserved no user.
     pub const fn new() -> Self {
         let next = AtomicU32::new(0);
         Self { next }
     }
 
-    /// Takes the next one that is free.
+    /// Reserves the next free user.
     ///
     /// # Errors
-    /// That there is none, or as the operating system says.
+    /// If all users are reserved, or the operating system's error.
     pub fn take(&self) -> io::Result<FilterUser> {
         for _ in 0..USERS {
             let next = self.next.fetch_add(1, Ordering::Relaxed) % USERS;
@@ -73,9 +75,7 @@ impl FilterUsers {
                 return Ok(user);
             }
         }
-        Err(io::Error::other(
-            "each user that a filter may have is taken",
-        ))
+        Err(io::Error::other("all users for filters are reserved"))
     }
 }
 
@@ -85,10 +85,10 @@ mod tests {
 
     use super::*;
 
-    /// Each process counted from the first one: a filter of the agent's and one of a relay's had
-    /// one user, and could open each other's sockets and end each other.
+    /// Each process once counted from the first number, so that a filter of the agent and one of a
+    /// relay had the same user and could open each other's sockets and kill each other.
     #[test]
-    fn two_processes_of_a_machine_give_no_user_twice() {
+    fn two_processes_of_a_machine_never_assign_the_same_user() {
         let (agent, relay) = (FilterUsers::new(), FilterUsers::new());
         let mut taken = Vec::new();
         for _ in 0..20 {
@@ -102,9 +102,9 @@ mod tests {
         let user = taken.pop().expect("there is one");
         let number = user.number();
         let other = FilterUser::take(number).expect("it can be asked");
-        assert!(other.is_none(), "it is taken");
+        assert!(other.is_none(), "it is reserved");
         drop(user);
         let other = FilterUser::take(number).expect("it can be asked");
-        assert!(other.is_some(), "it was given back");
+        assert!(other.is_some(), "it was released");
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use base::{BlockIndex, CopysetId, Lineage, Location, SegmentId, Sequence, Slot, UnitId};
 use unit::Tag;
-use unit::folder::format;
+use unit_folder::format;
 use volume::catalog::{Copyset, LineageKey, StoredVersion};
 use volume::engine::StoredPages;
 use volume::journal;

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use base::{BlockSize, ClusterId, Lineage, UnitId, VolumeId};
 use cache::host::HostCache;
 use cache::store::{Cache, CacheConfig, Division};
-use unit::{FaultyUnit, InjectedFaults, TrackedUnit, Unit};
+use testkit::units::{FaultyUnit, InjectedFaults};
+use unit::{TrackedUnit, Unit};
 use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, Lease, LineageKey, PendingFree, StoredVersion};
 use volume::clean::{CleanError, Cleaner};
-use volume::journal::JournalPlace;
+use volume::journal::JournalLocation;
 use volume::map::PageBudget;
 use volume::scatter::{CacheView, ImagePart, Layout};
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
@@ -435,7 +436,7 @@ impl Machine {
         journal: PathBuf,
         taken_over: bool,
     ) -> Result<Volume, OpenError> {
-        let place = JournalPlace::of(&lease, &journal, None);
+        let place = JournalLocation::of(&lease, &journal, None);
         self.open_at(lease, term, place, taken_over)
     }
 
@@ -447,7 +448,7 @@ impl Machine {
         &self,
         lease: Lease,
         term: LeaseTerm,
-        journal: JournalPlace,
+        journal: JournalLocation,
         taken_over: bool,
     ) -> Result<Volume, OpenError> {
         let keyring = self.keyring(&lease.keys);

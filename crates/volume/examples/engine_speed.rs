@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::{BlockDevice, BlockSize, ClusterId, Durability, Lineage, Started, UnitId, VolumeId};
-use unit::{FolderUnit, TrackedUnit};
+use unit::TrackedUnit;
+use unit_folder::FolderUnit;
 use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, LineageKey, MemoryCatalog, NewVolume};
-use volume::journal::JournalPlace;
+use volume::journal::JournalLocation;
 use volume::map::PageBudget;
 use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 use volume::{LeaseTerm, OpenParams, Store, Volume, VolumeConfig};
@@ -103,7 +104,7 @@ fn open(folder: &Path, replicas: u8) -> Volume {
         .acquire(id, LeaseSalt::generate(&*world.random), None)
         .expect("a lease");
     let keyring = Arc::new(Keyring::unwrap(&lease.keys, &wrapping).expect("the key opens"));
-    let journal = JournalPlace::of(&lease, &folder.join("journal"), None);
+    let journal = JournalLocation::of(&lease, &folder.join("journal"), None);
     Volume::open(OpenParams {
         pages: PageBudget::new(32 << 20),
         world,
@@ -148,7 +149,7 @@ fn measure(name: &str, operations: u64, bytes: u64, work: impl FnOnce()) {
     );
 }
 
-/// Waits for the volume as a loop without sockets would.
+/// WaitingRead for the volume as a loop without sockets would.
 fn settle(volume: &mut Volume) {
     let mut completions = Vec::new();
     volume.poll(&mut completions);

@@ -26,11 +26,11 @@ pub mod engine;
 #[doc(hidden)]
 pub mod fixture;
 pub mod journal;
+mod lease_term;
 pub mod map;
 pub mod repair;
 pub mod scatter;
 pub mod seal;
-mod term;
 pub mod version;
 
 pub use ::catalog;
@@ -38,5 +38,5 @@ pub use engine::{
     OpenError, OpenParams, READS_WAIT_MAX, ReadOnlyParams, ReadOnlyVolume, Volume, VolumeConfig,
     VolumeStatus,
 };
+pub use lease_term::LeaseTerm;
 pub use scatter::Store;
-pub use term::LeaseTerm;

@@ -25,7 +25,7 @@ use base::{IoError, KeyId, Lineage, VolumeId, with_causes};
 use catalog::{CatalogError, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, Lease, WrappedKey};
 use chain::{Chain, SizeRule};
 use nbd::{ExportGone, ExportOptions, ExportThread, SpawnError};
-use volume::journal::{JournalPlace, SharedFolder};
+use volume::journal::{JournalLocation, SharedFolder};
 use volume::scatter::CacheView;
 use volume::seal::{DataKey, KeyError};
 use volume::{
@@ -169,7 +169,7 @@ fn open(
         None => None,
     };
     let (volume, epoch) = (lease.volume, lease.epoch);
-    let journal = JournalPlace::of(&lease, &inner.folder.journal(volume), shared);
+    let journal = JournalLocation::of(&lease, &inner.folder.journal(volume), shared);
     let opened = Volume::open(OpenParams {
         world: inner.world.clone(),
         wake,

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use base::{BlockDevice as _, Completion, IoError, Outcome, Started};
-use chain::extfs::Source;
+use extfs::Source;
 use volume::ReadOnlyVolume;
 
 use crate::jobs::{TICK, rest};

@@ -10,8 +10,8 @@ use api::types::{
     AuditListing,
 };
 use base::{BlockSize, IoError};
-use chain::extfs::{ScanError, Source, View};
-use chain::partition::{Partition, partitions};
+use extfs::partition::{Partition, partitions};
+use extfs::{ScanError, Source, View};
 use volume::scatter::Held;
 
 /// What all file systems of an audit may take of memory together, in bytes: some millions of

@@ -5,7 +5,7 @@
 use api::types::{Audit, AuditFound, AuditListing, AuditSealed};
 use base::{AuditId, KeyId, Lineage, with_causes};
 use catalog::{LineageKey, WrappedKey};
-use volume::seal::{DataKey, KeyError, Letter, NoLetter};
+use volume::seal::{BadSealedReport, DataKey, KeyError, SealedReport};
 use world::{Random, World};
 
 use crate::host_keys::{HostKeys, KeyPlaces};
@@ -27,7 +27,7 @@ pub enum SealedError {
     None,
     /// It is not what the host has sealed.
     #[error(transparent)]
-    Letter(#[from] NoLetter),
+    SealedReport(#[from] BadSealedReport),
     /// It makes no sense.
     #[error("what was found makes no sense: {0}")]
     Json(#[from] serde_json::Error),
@@ -44,7 +44,7 @@ pub(super) fn sealed(
     let mut text = serde_json::to_vec(&listing).expect("it has nothing but text and numbers");
     // Blanks after JSON say nothing.
     text.resize(text.len().next_multiple_of(LETTER_BYTES), b' ');
-    let letter = Letter::seal(own, &id.to_string(), text, random);
+    let letter = SealedReport::seal(own, &id.to_string(), text, random);
     found.sealed = Some(AuditSealed {
         lineage: own.0.to_string(),
         salt: letter.salt,
@@ -90,7 +90,7 @@ pub fn open_listing(
         salts: Vec::new(),
     };
     let own = host.sealing_key(&[key])?.ok_or(SealedError::None)?;
-    let letter = Letter {
+    let letter = SealedReport {
         salt: sealed.salt,
         sealed: sealed.letter.clone(),
     };

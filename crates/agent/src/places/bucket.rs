@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use api::host::Refusal;
 use base::{ClusterId, UnitId, with_causes};
-use object::ObjectUnit;
 use unit::{Unit, UnitError};
+use unit_object::ObjectUnit;
 
 use super::{Host, Place, invalid};
 
 /// A bucket, or a prefix of one.
-struct Bucket(object::Place);
+struct Bucket(unit_object::Place);
 
 /// Reads which one.
 pub(super) fn read(url: &str) -> Result<Box<dyn Place>, Refusal> {
-    match object::Place::at(url) {
+    match unit_object::Place::at(url) {
         Ok(place) => Ok(Box::new(Bucket(place))),
         Err(error) => Err(invalid(with_causes(&error))),
     }
@@ -51,7 +51,7 @@ impl Place for Bucket {
     /// A look is some requests, and each ends by itself: a store that is slow is not
     /// passed over for that.
     fn answers_within(&self) -> Duration {
-        2 * object::ANSWER_WITHIN
+        2 * unit_object::ANSWER_WITHIN
     }
 
     fn identify(&self, host: &Host<'_>) -> Option<(ClusterId, UnitId)> {

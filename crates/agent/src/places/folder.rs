@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use api::host::Refusal;
 use base::{ClusterId, UnitId, url};
-use unit::{FolderUnit, Unit, UnitError};
+use unit::{Unit, UnitError};
+use unit_folder::FolderUnit;
 use world::host;
 
 use super::{Host, Place, invalid};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use api::host::Refusal;
 use base::{ClusterId, UnitId};
-use rados::RadosUnit;
 use unit::{Unit, UnitError};
+use unit_rados::RadosUnit;
 
 use super::{Host, Place, invalid};
 
@@ -16,11 +16,11 @@ use super::{Host, Place, invalid};
 const ANSWER_WITHIN: Duration = Duration::from_secs(40);
 
 /// A namespace of a pool, or a pool.
-struct Pool(rados::Place);
+struct Pool(unit_rados::Place);
 
 /// Reads which one.
 pub(super) fn read(url: &str) -> Result<Box<dyn Place>, Refusal> {
-    match rados::Place::at(url) {
+    match unit_rados::Place::at(url) {
         Ok(place) => Ok(Box::new(Pool(place))),
         Err(error) => Err(invalid(error.to_string())),
     }
@@ -45,7 +45,7 @@ impl Place for Pool {
 
     /// Namespaces do not lie in each other. Which user asks is all the same.
     fn is_near(&self, url: &str) -> bool {
-        rados::Place::at(url).is_ok_and(|other| self.0.is_same_place(&other))
+        unit_rados::Place::at(url).is_ok_and(|other| self.0.is_same_place(&other))
     }
 
     fn answers_within(&self) -> Duration {

@@ -9,8 +9,9 @@ use auth::VerifyingKey;
 use auth::{Credentials, KeyRequest, Kind, ServerTls, Subject};
 use base::{PartyId, SegmentId, UnitId};
 use control::http::Caller;
-use daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
-use unit::{FolderUnit, Unit as _, UnitError};
+use unit::{Unit as _, UnitError};
+use unit_daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
+use unit_folder::FolderUnit;
 use world::real::RealClock;
 use world::{Clock as _, Endpoint, World};
 
@@ -88,7 +89,7 @@ impl Store {
         let Endpoint::Tcp(address) = self.server.endpoint() else {
             panic!("it listens on TCP");
         };
-        let url = Some(unit::remote::url_of_address(*address));
+        let url = Some(unit_remote::url_of_address(*address));
         let here = BeginUnit { url, place: None };
         let told = scree.control.begin_unit(self.party, &here).await;
         told.expect("told");

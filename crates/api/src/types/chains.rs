@@ -41,9 +41,9 @@ pub struct ChainFilter {
     pub name: String,
     /// The kind of filter.
     pub kind: String,
-    /// Where it runs: `inline`, in the agent; `process`, `program` or `machine`.
+    /// Where it runs: `inline`, in the agent; `process`, `external` or `remote`.
     pub runs: String,
-    /// The program or the machine.
+    /// The program of an external filter, or the address of a remote one.
     pub at: Option<String>,
     /// What happens if a filter that does not run inline fails: `fail-closed` or `bypass`.
     pub on_failure: Option<String>,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use chain_policy::Operation;
 
 use super::reader::Area;
-use crate::extfs::{self, ScanError, Superblock};
+use extfs::{self, ScanError, Superblock};
 
 /// What lies before the first file of any file system is in so many bytes of its place:
 /// whoever makes one writes there.
@@ -323,8 +323,8 @@ fn is_another(known: &Superblock, begin: u64, content: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extfs::FormatError;
-    use crate::partition::Partition;
+    use extfs::FormatError;
+    use extfs::partition::Partition;
 
     fn area(number: u32, offset: u64, length: u64) -> Area {
         Area {

@@ -26,8 +26,8 @@ pub use disk::{Disk, Seen};
 pub use reader::Area;
 use reader::{Ask, Reader};
 
-use crate::extfs::ScanError;
 use crate::tokens::Tokens;
+use extfs::ScanError;
 
 /// So much of what is written while the disk is read is kept, in bytes, or what may be taken
 /// of memory, if that is less.

@@ -13,8 +13,8 @@ use std::thread;
 use base::IoError;
 use world::Wake;
 
-use crate::extfs::{FormatError, Live, ScanError, Source};
-use crate::partition::{Partition, partitions};
+use extfs::partition::{Partition, partitions};
+use extfs::{FormatError, Live, ScanError, Source};
 
 /// Part of a disk with what is on it.
 pub struct Area {

@@ -88,7 +88,7 @@ pub struct RestoreArguments {
 }
 
 fn segment(text: &str) -> Result<SegmentId, String> {
-    daemon::segment_of(text)
+    unit_daemon::segment_of(text)
         .ok_or_else(|| format!("{text:?} is no segment: write it as 003-00000002a"))
 }
 

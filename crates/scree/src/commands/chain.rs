@@ -266,14 +266,14 @@ mod tests {
         let filters = [
             one("a", "inline", None, None),
             one("b", "process", None, Some("fail-closed")),
-            one("c", "machine", Some("10.0.0.7:10810"), Some("bypass")),
+            one("c", "remote", Some("10.0.0.7:10810"), Some("bypass")),
             // As an older controller says it.
             one("d", "", None, None),
         ];
         assert_eq!(
             elsewhere(&filters),
             "  b: process; the disk fails without it\n  \
-             c: machine 10.0.0.7:10810; the disk goes on without it\n"
+             c: remote 10.0.0.7:10810; the disk goes on without it\n"
         );
     }
 }

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use daemon::{Restorable, Restored, RestoredSegment, SegmentFate};
 use serde::Serialize;
+use unit_daemon::{Restorable, Restored, RestoredSegment, SegmentFate};
 use world::real::RealClock;
 use world::{Clock as _, Millis, World};
 
@@ -86,7 +86,7 @@ pub fn restore_unit(
             "nothing was freed then yet: --since is after --until, or after now",
         ));
     }
-    let restored = daemon::restore(&World::real(1), folder, &meant, is_dry_run);
+    let restored = unit_daemon::restore(&World::real(1), folder, &meant, is_dry_run);
     let restored = restored.map_err(|error| Failure::of(&error))?;
     print(format, &Told::from(&restored), table)?;
     if is_dry_run {

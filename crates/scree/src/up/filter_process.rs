@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use base::with_causes;
-use sandbox::{Confinement, Spec, confine, confine_foreign, serve};
+use sandbox::{Confinement, Spec, confine, confine_external, serve};
 use world::World;
 use world::real::Stream;
 
@@ -24,20 +24,26 @@ pub fn run_filter_process(arguments: &FilterProcessArguments) -> Result<(), Fail
         memory_bytes: arguments.memory,
     };
     if let Some((program, words)) = arguments.command.split_first() {
-        confine_foreign(confinement).map_err(|error| Failure::of(&error))?;
+        confine_external(confinement).map_err(|error| Failure::of(&error))?;
         // It returns only if there is no such program.
         let error = Command::new(program).args(words).exec();
         return Err(Failure::new(format!("{program}: {error}")));
     }
     let requests = io::stdin().as_fd().try_clone_to_owned()?;
-    let asks = io::stdout().as_fd().try_clone_to_owned()?;
+    let below = io::stdout().as_fd().try_clone_to_owned()?;
     confine(confinement).map_err(|error| Failure::of(&error))?;
     let world = World::real(THREADS_MAX);
     let mut requests = Stream::from(requests);
     requests.set_blocking(true)?;
     let spec = Spec::receive(&mut requests).map_err(|error| Failure::of(&error))?;
     requests.set_blocking(false)?;
-    let sockets = (requests, asks.into());
-    let served = serve(&world, spec, sockets, io::stderr(), arguments.memory);
+    let served = serve(
+        &world,
+        spec,
+        requests,
+        below.into(),
+        io::stderr(),
+        arguments.memory,
+    );
     served.map_err(|error| Failure::new(with_causes(&error)))
 }

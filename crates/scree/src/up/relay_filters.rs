@@ -17,10 +17,10 @@ use chain::{
     Attribution, DERIVATIONS_MAX, Derivations, KeySource, NoKeys, Programs, Remote, Room,
     StateFolder, Surroundings, Targets, Tenure, Unlimited,
 };
-use chain_policy::{Place, Policy};
+use chain_policy::{Policy, ReplicaLocation};
 use nbd::Watcher;
 use nbd::client::{ClientOptions, ClientTls, Departed, NbdClient, Target};
-use sandbox::{EventLines, Hops, HopsOptions};
+use sandbox::{EventLines, OutOfProcessFilters, OutOfProcessOptions};
 use world::real::ThreadPool;
 use world::{Clock, Disk, Wake, World, host};
 
@@ -100,9 +100,9 @@ impl Filters {
 
     /// What makes the programs of filters that do not run inline.
     fn programs(&self, watcher: &Watcher) -> Arc<dyn Programs> {
-        let options = HopsOptions {
+        let options = OutOfProcessOptions {
             program: self.program.clone(),
-            foreign: self.folder.as_ref().map(|folder| folder.join("programs")),
+            external_programs: self.folder.as_ref().map(|folder| folder.join("programs")),
             sockets: self
                 .folder
                 .as_ref()
@@ -111,7 +111,7 @@ impl Filters {
             host: None,
             may_reach: Arc::new(|_| Ok(())),
         };
-        Arc::new(Hops::new(options, watcher.clone()))
+        Arc::new(OutOfProcessFilters::new(options, watcher.clone()))
     }
 }
 
@@ -124,7 +124,7 @@ pub(super) fn policy_of(world: &World, path: &Path, volume: &str) -> Result<Poli
         .map_err(|error| failed(with_causes(&error)))?;
     let text = str::from_utf8(&bytes).map_err(|_| failed("it is no text".to_owned()))?;
     let policy = Policy::parse(text).map_err(|error| failed(error.to_string()))?;
-    let checked = policy.check_places(false);
+    let checked = policy.check_locations(false);
     checked.map_err(|error| failed(error.to_string()))?;
     if policy.volume != "*" && policy.volume != volume {
         let words = format!(
@@ -145,8 +145,8 @@ struct Anywhere {
 }
 
 impl Targets for Anywhere {
-    fn open(&self, place: &Place) -> Result<Box<dyn Remote>, String> {
-        let Place::Uri(uri) = place else {
+    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn Remote>, String> {
+        let ReplicaLocation::Uri(uri) = place else {
             return Err(format!("{place}: volumes by name are for filters on hosts"));
         };
         let NbdUri { at, export, tls } = uri.parse().map_err(|why| format!("{uri}: {why}"))?;

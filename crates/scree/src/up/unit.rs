@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use api::Profile;
 use auth::Kind;
-use daemon::{BEGIN_EVERY, Keeping, Service};
 use tokio::sync::watch;
+use unit_daemon::{BEGIN_EVERY, Keeping, Service};
 use world::{World, host};
 
 use super::prepare;
@@ -48,7 +48,7 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
     let metrics = monitoring::listen(arguments.monitor.listen_metrics, &monitor)?;
     monitoring::note_identity(&monitor, &identity.profile);
     let (newest, profile) = watch::channel(Arc::new(identity.profile.clone()));
-    let settings = daemon::Settings {
+    let settings = unit_daemon::Settings {
         folder: folder.to_owned(),
         listen,
         address: arguments.address,

@@ -35,7 +35,7 @@ impl Server {
         assert!(made.status.success(), "tools/venv object: {}", made.status);
         let venv = String::from_utf8(made.stdout).expect("a path");
         let mut process = Command::new(root.join(venv.trim()).join("bin/python"))
-            .arg(root.join("crates/object/tests/object/s3-server.py"))
+            .arg(root.join("crates/units/object/tests/object/s3-server.py"))
             .args(options)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -101,7 +101,7 @@ fn a_policy_that_makes_no_sense_changes_nothing() {
         (
             "disk",
             "[[filter]]\nkind = \"turbo\"\n",
-            "no kind \"turbo\"",
+            "unknown kind \"turbo\"",
         ),
         ("disk", "[[filter]\n", "TOML parse error"),
         ("disk", "", "delete the chain"),

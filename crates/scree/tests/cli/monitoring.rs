@@ -39,13 +39,14 @@ impl Numbers {
     pub fn of(port: u16) -> Self {
         let (status, text) = get(port, "/metrics");
         assert_eq!(status, 200);
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tools/parse-metrics");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tools/run");
         let mut parser = Command::new(script)
+            .args(["check", "metrics"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .expect("tools/parse-metrics runs");
+            .expect("tools/run check metrics runs");
         let mut into = parser.stdin.take().expect("piped");
         into.write_all(text.as_bytes()).expect("taken");
         drop(into);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use unit::InjectedFaults;
+use testkit::units::InjectedFaults;
 use volume::LeaseTerm;
 use volume::catalog::Catalog;
 use world::Disk;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use unit::InjectedFaults;
+use testkit::units::InjectedFaults;
 use world::simulated::Fault;
 
 use super::{Run, trace};

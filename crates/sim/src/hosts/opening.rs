@@ -2,7 +2,7 @@
 //! the one before left.
 
 use base::{BlockDevice, Completion, Outcome, Started};
-use volume::journal::{JournalPlace, SharedFolder};
+use volume::journal::{JournalLocation, SharedFolder};
 use volume::{LeaseTerm, OpenError};
 use world::Disk;
 
@@ -81,7 +81,7 @@ impl Run {
         }
         let term = LeaseTerm::until(sent + HOLD);
         let has_ended = host.clock() >= sent + HOLD;
-        let place = JournalPlace::of(&lease, &journal, shared.as_ref());
+        let place = JournalLocation::of(&lease, &journal, shared.as_ref());
         let opened = host.machine.open_at(lease, term.clone(), place, taken_over);
         let volume = match opened {
             Ok(volume) => volume,

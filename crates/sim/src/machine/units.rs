@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::ClusterId;
-use unit::{FaultyUnit, FolderUnit, Unit};
+use testkit::units::FaultyUnit;
+use unit::Unit;
+use unit_folder::FolderUnit;
 use world::simulated::SimulatedDisk;
 use world::{Disk, OpenMode, World};
 

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use auth::VerifyingKey;
 use base::{ClusterId, UnitId};
-use daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Keeping, Session, Step};
-use unit::wire::{Request, VERSION};
-use unit::{FolderUnit, Unit, UnitError};
+use unit::{Unit, UnitError};
+use unit_daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Keeping, Session, Step};
+use unit_folder::FolderUnit;
+use unit_wire::{Request, VERSION};
 use world::simulated::{SimulatedDisk, SimulatedPool, SimulatedRandom};
 use world::{Clock, Disk, Wake, World};
 

@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use base::ClusterId;
-use unit::remote::{Conversation, Done, Greeted, Pauses, Reply};
-use unit::wire::{Request, Verb};
+use unit_remote::{Conversation, Done, Greeted, Pauses, Reply};
+use unit_wire::{Request, Verb};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Pool};
 
@@ -445,7 +445,7 @@ impl Link {
     }
 }
 
-impl unit::remote::Link for Link {
+impl unit_remote::Link for Link {
     fn ask(&self, request: &Request<'_>, done: Done) {
         self.params.capability_cache.renew();
         if let Some(why) = self.why_not() {

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::{ClusterId, UnitId};
-use unit::remote::RemoteUnit;
+use unit_remote::RemoteUnit;
 use world::simulated::{SimulatedClock, SimulatedDisk, SimulatedRandom};
 use world::{Clock, Millis, World};
 

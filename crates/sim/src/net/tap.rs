@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use auth::{Capability, Fence, Scope, VerifyingKey};
 use base::{CopysetId, SegmentId, UnitId};
 use unit::SlotRun;
-use unit::wire::{BODY_BYTES_MAX, Frames, Request, Status, put_frame};
+use unit_wire::{BODY_BYTES_MAX, Frames, Request, Status, put_frame};
 use world::Millis;
 use world::simulated::SimulatedRandom;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use base::{BlockIndex, BlockSize, Sequence, VolumeId};
 use volume::fixture::keyring;
-use volume::journal::{Claim, Journal, Replayed, replay};
+use volume::journal::{Claim, Journal, ReplayedWrite, replay};
 use volume::seal::Keyring;
 use world::simulated::{SimulatedRandom, Simulation};
 
@@ -23,8 +23,8 @@ fn replayed(journal: &mut Journal, keyring: &Keyring, after: Sequence) -> Vec<Wr
     let mut found = Vec::new();
     replay(journal, keyring, after, |write| {
         found.push(match write {
-            Replayed::Data { block, placed } => (placed.sequence, block.0, 0),
-            Replayed::Zero {
+            ReplayedWrite::Data { block, placed } => (placed.sequence, block.0, 0),
+            ReplayedWrite::Zero {
                 block,
                 count,
                 sequence,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{BlockDevice, Completion, Durability, JournalFolderId, Outcome, Started, VolumeId};
 use sim::machine::Machine;
 use volume::catalog::{Catalog, CatalogError, Lease, NamedJournal};
-use volume::journal::{JournalError, JournalPlace, SharedFolder};
+use volume::journal::{JournalError, JournalLocation, SharedFolder};
 use volume::{LeaseTerm, OpenError, Volume};
 use world::{Clock, Disk};
 
@@ -33,7 +33,7 @@ fn acquire(machine: &Machine, id: VolumeId) -> Lease {
 
 fn open(machine: &Machine, lease: Lease, shared: &SharedFolder) -> Result<Volume, OpenError> {
     let term = LeaseTerm::until(machine.simulation.clock.monotonic() + LONG);
-    let place = JournalPlace::of(&lease, &machine.journal(lease.volume), Some(shared));
+    let place = JournalLocation::of(&lease, &machine.journal(lease.volume), Some(shared));
     machine.open_at(lease, term, place, false)
 }
 
@@ -266,7 +266,7 @@ fn a_journal_that_was_given_up_is_never_followed_again() {
     let lease = memory.acquire(id, other.salt(), None).expect("given up");
     // What it has there itself is older than that.
     let own = other.journal(id);
-    let place = JournalPlace::of(&lease, &own, None);
+    let place = JournalLocation::of(&lease, &own, None);
     assert_eq!((&place.path, &place.former), (&own, &None));
     let mut volume = other
         .open_at(lease, LeaseTerm::unlimited(), place, true)
@@ -278,7 +278,7 @@ fn a_journal_that_was_given_up_is_never_followed_again() {
     // It dies before anything is in a version, and goes on with its own.
     let lease = memory.acquire(id, other.salt(), None).expect("its own");
     assert_eq!(lease.journal, None);
-    let place = JournalPlace::of(&lease, &own, None);
+    let place = JournalLocation::of(&lease, &own, None);
     let mut volume = other
         .open_at(lease, LeaseTerm::unlimited(), place, false)
         .expect("it opens");

@@ -1,19 +1,19 @@
 //! The engine in a simulated world: seeds, and stories.
 
-mod away;
 mod bench;
 mod caches;
 mod dead;
 mod engine;
+mod hedge;
 mod journal;
 mod journals;
-mod late;
 mod lease;
 mod network;
-mod put_back;
 mod read_only;
 mod readahead;
+mod rollback;
 mod rot;
+mod unavailable;
 
 /// Seeds that every test run repeats; `cargo run -p sim --release` runs more.
 const SEEDS: u64 = 300;

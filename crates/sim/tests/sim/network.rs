@@ -7,10 +7,9 @@ use base::{BlockDevice, CopysetId, Outcome, Started, VolumeId};
 use sim::net::Counts;
 use sim::net::link::Strikes;
 use sim::setup::{NetSetup, Setup};
-use unit::wire::Verb;
+use unit_wire::Verb;
 use volume::Volume;
 use volume::repair::{Depth, Found, Pace, Repairable, Stopped, Task, Uncommitted};
-
 use world::Clock;
 
 use crate::bench::Bench;

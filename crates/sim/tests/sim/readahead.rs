@@ -2,7 +2,7 @@
 
 use base::{BlockDevice, Durability, Outcome, Started};
 use sim::setup::Setup;
-use unit::InjectedFaults;
+use testkit::units::InjectedFaults;
 use volume::Volume;
 
 use crate::bench::Bench;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use base::{BlockSize, ClusterId, CopysetId, Lineage, Sequence, VolumeId};
-use unit::{FolderUnit, TrackedUnit};
+use unit::TrackedUnit;
+use unit_folder::FolderUnit;
 use world::simulated::{Fault, Simulation};
 use world::{Millis, OpenMode};
 
@@ -13,10 +14,10 @@ use super::*;
 use crate::catalog::{
     Catalog as _, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume, VersionKey,
 };
+use crate::lease_term::LeaseTerm;
 use crate::map::{Level, Overlay, PAGE_ENTRIES, Page, Position, Root};
-use crate::scatter::{Dealer, DealerConfig, Layout, Ledger, Progress, Serials, Source, place};
+use crate::scatter::{Layout, Ledger, Placer, PlacerConfig, Progress, Serials, Source, place};
 use crate::seal::{KeyEncryptionKey, LeaseSalt, SequenceSource};
-use crate::term::LeaseTerm;
 use crate::version::{Record, encode_tail};
 
 const VOLUME: VolumeId = VolumeId::from_u128(1);
@@ -130,7 +131,7 @@ impl Rig {
         let lease = catalog.acquire(VOLUME, LeaseSalt([0; 16]), None);
         let epoch = lease.expect("a lease").epoch;
         let layout = Layout::new(erasure);
-        let config = DealerConfig {
+        let config = PlacerConfig {
             slot_bytes: SLOT_BYTES,
             slots_max: layout.slots_max(64),
             width: 3,
@@ -159,18 +160,18 @@ impl Rig {
             },
             entries: Vec::new(),
         };
-        let mut dealer = Dealer::new(config, serials, ledger, Arc::new(progress));
+        let mut placer = Placer::new(config, serials, ledger, Arc::new(progress));
         let sequences = SequenceSource::new(epoch);
         let content = |block: &u64| (Address::data(BlockIndex(*block)), plain(*block));
         let entries = rig.put(
-            &mut dealer,
+            &mut placer,
             &sequences,
             blocks.iter().map(content).collect(),
         );
         rig.entries = blocks.iter().copied().zip(entries).collect();
         let root = match leaves {
             0 => Root::default(),
-            leaves => rig.map(&mut dealer, &sequences, leaves),
+            leaves => rig.map(&mut placer, &sequences, leaves),
         };
         let mut overlay = Overlay::default();
         overlay.zero(0..leaves * PAGE_ENTRIES as u64);
@@ -182,9 +183,9 @@ impl Rig {
             key: rig.version.key,
             block_size: BlockSize::DEFAULT,
             size_bytes: 1 << 40,
-            cut: Sequence::new(epoch, 0).expect("small"),
+            last_sequence: Sequence::new(epoch, 0).expect("small"),
             root,
-            tail: rig.put(&mut dealer, &sequences, pages),
+            tail: rig.put(&mut placer, &sequences, pages),
         };
         let sequence = sequences.take().expect("few");
         rig.version.record = record.seal(rig.keyring.own(), sequence);
@@ -192,7 +193,7 @@ impl Rig {
     }
 
     /// A map of so many leaves, which all name the same block.
-    fn map(&self, dealer: &mut Dealer, sequences: &SequenceSource, leaves: u64) -> Root {
+    fn map(&self, placer: &mut Placer, sequences: &SequenceSource, leaves: u64) -> Root {
         let named = self.entries[0].1;
         let mut below = vec![Some(named); leaves as usize * PAGE_ENTRIES];
         for level in [Level::Leaf, Level::Index, Level::Root] {
@@ -204,7 +205,7 @@ impl Rig {
                 (address, page.bytes().to_vec())
             };
             let pages = (0..).zip(below.chunks(PAGE_ENTRIES)).map(page).collect();
-            let put = self.put(dealer, sequences, pages);
+            let put = self.put(placer, sequences, pages);
             below = put.into_iter().map(Some).collect();
         }
         Root::new(below)
@@ -212,7 +213,7 @@ impl Rig {
 
     fn put(
         &self,
-        dealer: &mut Dealer,
+        placer: &mut Placer,
         sequences: &SequenceSource,
         pieces: Vec<(Address, Vec<u8>)>,
     ) -> Vec<Entry> {
@@ -229,8 +230,8 @@ impl Rig {
             Ok(*tag)
         });
         let random = Arc::clone(&self.simulation.world().random);
-        let places = place(&self.store, dealer, &*random, order.len(), &source).expect("placed");
-        dealer.settle();
+        let places = place(&self.store, placer, &*random, order.len(), &source).expect("placed");
+        placer.confirm();
         let entry = |(location, sequence)| Entry { location, sequence };
         places.into_iter().zip(order).map(entry).collect()
     }

@@ -12,7 +12,7 @@ use crate::catalog::{
     BadPlan, Catalog, CatalogError, FreePlan, LineageKey, PendingFree, StoredVersion, VersionKey,
 };
 use crate::engine::{OpenError, StoredPages, open_version};
-use crate::scatter::erasure::give_back_if;
+use crate::scatter::erasure::reclaim_if;
 use crate::scatter::{ReadError, Store};
 use crate::seal::{KeyError, Keyring};
 
@@ -174,7 +174,7 @@ impl Cleaner {
             let result = self.store.free(segment, &slots);
             freed = freed.and(result);
         }
-        let given_back = self.give_back(due.id, &with_parity);
+        let given_back = self.reclaim(due.id, &with_parity);
         freed?;
         given_back?;
         self.catalog.freed(due.id, joined)?;
@@ -185,7 +185,7 @@ impl Cleaner {
 impl Cleaner {
     /// Gathers what free `id` says of segments with parity, and gives back those of
     /// them that have enough of it. What has not enough stays gathered.
-    fn give_back(&self, id: i64, segments: &[SegmentId]) -> Result<(), CleanError> {
+    fn reclaim(&self, id: i64, segments: &[SegmentId]) -> Result<(), CleanError> {
         if segments.is_empty() {
             return Ok(());
         }
@@ -193,7 +193,7 @@ impl Cleaner {
         let mut gone = Vec::new();
         let mut failed = Ok(());
         for (segment, slots) in dead.segments() {
-            match self.give_back_one(segment, &slots) {
+            match self.reclaim_segment(segment, &slots) {
                 Ok(true) => gone.push(segment),
                 Ok(false) => {}
                 Err(error) => failed = failed.and(Err(error)),
@@ -205,7 +205,7 @@ impl Cleaner {
         failed
     }
 
-    fn give_back_one(&self, segment: SegmentId, dead: &[Slot]) -> Result<bool, CleanError> {
+    fn reclaim_segment(&self, segment: SegmentId, dead: &[Slot]) -> Result<bool, CleanError> {
         let (table, copyset) = (self.store.table(), segment.copyset());
         let Some(erasure) = table.layout(copyset).erasure() else {
             return Ok(false);
@@ -219,7 +219,7 @@ impl Cleaner {
             are_all
         };
         let members = table.members(copyset);
-        let given_back = give_back_if(members, erasure, segment, dead, are_all);
+        let given_back = reclaim_if(members, erasure, segment, dead, are_all);
         asked.into_inner()?;
         Ok(given_back?)
     }
@@ -230,7 +230,8 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use base::{ClusterId, CopysetId, Location, SegmentId, Slot, UnitId};
-    use unit::{FolderUnit, TrackedUnit, Unit as _};
+    use unit::{TrackedUnit, Unit as _};
+    use unit_folder::FolderUnit;
     use world::simulated::{Fault, Simulation};
 
     use super::*;

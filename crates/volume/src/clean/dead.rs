@@ -4,7 +4,7 @@
 //! it: the slot is born in one and lives down every branch until it is
 //! overwritten there. So a slot of version K dies with K exactly if neither
 //! the nearest kept version below K nor any of the nearest kept ones above
-//! holds it at the same place. Among the kept versions that is so as long as
+//! holds it at the same place. Choices the kept versions that is so as long as
 //! none is removed that others branch off from, which the cleaner sees to.
 //!
 //! The walk goes down K's tree and its neighbours' side by side. Where a

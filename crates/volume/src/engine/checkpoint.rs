@@ -18,7 +18,7 @@ use super::fetch::StoredPages;
 use super::pages::place_pages;
 use super::volume::{Env, Volume};
 use crate::map::{Entry, FetchPages, Overlay, Page, PageSink, Position, Root, merge};
-use crate::scatter::{CacheView, Dealer, PlaceError, ReadError, give_up};
+use crate::scatter::{CacheView, PlaceError, Placer, ReadError, discard_unconfirmed};
 use crate::seal::SequenceExhausted;
 
 /// How many of the pages it made a checkpoint hands to the owner's cache.
@@ -29,7 +29,7 @@ const PAGES_KEPT: usize = 1024;
 /// Where the checkpoint stands.
 pub struct CheckpointState {
     /// Deals pages; a running job has it.
-    dealer: Option<Dealer>,
+    placer: Option<Placer>,
     /// The merged tree, until a version with it is committed.
     merged: Option<Merged>,
     /// A destage is about to commit it.
@@ -47,12 +47,12 @@ type MadePages = Vec<(Entry, Arc<Page>)>;
 /// A tree that is to be the volume's.
 pub struct Merged {
     root: Root,
-    pages: PagesOfMerge,
+    pages: MergePages,
 }
 
 /// Which pages of the map came and went by a merge.
 #[derive(Default)]
-struct PagesOfMerge {
+struct MergePages {
     made: Vec<Entry>,
     /// In whose place others are.
     replaced: Vec<Entry>,
@@ -62,9 +62,9 @@ struct PagesOfMerge {
 
 /// How a checkpoint ended.
 pub struct CheckpointEnd {
-    dealer: Dealer,
+    placer: Placer,
     result: Result<(Root, MadePages), CheckpointError>,
-    pages: PagesOfMerge,
+    pages: MergePages,
 }
 
 /// Why a checkpoint failed. The tail stays; it is tried again.
@@ -82,9 +82,9 @@ pub enum CheckpointError {
 }
 
 impl CheckpointState {
-    pub fn new(dealer: Dealer) -> Self {
+    pub fn new(placer: Placer) -> Self {
         Self {
-            dealer: Some(dealer),
+            placer: Some(placer),
             merged: None,
             adopting: false,
             failed: false,
@@ -93,21 +93,21 @@ impl CheckpointState {
     }
 
     pub fn is_running(&self) -> bool {
-        self.dealer.is_none() || self.merged.is_some()
+        self.placer.is_none() || self.merged.is_some()
     }
 
     /// The merged tree, for the version about to be committed.
     pub fn adopt(&mut self) -> Option<Root> {
         let root = self.merged.as_ref()?.root.clone();
         self.adopting = true;
-        if let Some(dealer) = &mut self.dealer {
-            dealer.settle();
+        if let Some(placer) = &mut self.placer {
+            placer.confirm();
         }
         Some(root)
     }
 
     /// The version was not committed; the next one adopts it.
-    pub fn not_adopted(&mut self) {
+    pub fn abort_adoption(&mut self) {
         self.adopting = false;
     }
 }
@@ -126,7 +126,7 @@ impl Volume {
         {
             return;
         }
-        let Some(dealer) = self.checkpoint.dealer.take() else {
+        let Some(placer) = self.checkpoint.placer.take() else {
             return;
         };
         let old = match &self.reader.layers.old {
@@ -143,13 +143,13 @@ impl Volume {
         let env = Arc::clone(&self.env);
         let reporter = self.reader.fetcher.reporter.clone();
         self.env.world.pool.run(Box::new(move || {
-            let end = run(env, dealer, &root, &old);
+            let end = run(env, placer, &root, &old);
             reporter.report(Event::Checkpointed(Box::new(end)));
         }));
     }
 
     pub(super) fn on_checkpointed(&mut self, end: CheckpointEnd) {
-        self.checkpoint.dealer = Some(end.dealer);
+        self.checkpoint.placer = Some(end.placer);
         match end.result {
             Ok((root, made)) => {
                 for (entry, page) in made {
@@ -157,7 +157,7 @@ impl Volume {
                 }
                 let pages = end.pages;
                 self.checkpoint.merged = Some(Merged { root, pages });
-                self.destage.commit_wanted = true;
+                self.destage.commit_requested = true;
             }
             Err(CheckpointError::Place(error)) if error.is_fenced() => {
                 self.stop(IoError::Stopped(with_causes(&error)));
@@ -187,14 +187,14 @@ impl Volume {
     }
 
     /// The version never will be, and what it named was freed: it is merged anew.
-    pub(super) fn give_checkpoint_up(&mut self) {
+    pub(super) fn discard_checkpoint(&mut self) {
         self.checkpoint.adopting = false;
         let merged = self.checkpoint.merged.take();
         if let (Some(view), Some(merged)) = (&self.env.view, merged) {
             view.release(&merged.pages.made);
         }
-        if let Some(dealer) = &mut self.checkpoint.dealer {
-            dealer.begin_anew();
+        if let Some(placer) = &mut self.checkpoint.placer {
+            placer.close_segments();
         }
     }
 
@@ -204,43 +204,43 @@ impl Volume {
     }
 }
 
-fn run(env: Arc<Env>, dealer: Dealer, root: &Root, overlay: &Overlay<Entry>) -> CheckpointEnd {
+fn run(env: Arc<Env>, placer: Placer, root: &Root, overlay: &Overlay<Entry>) -> CheckpointEnd {
     let pages = StoredPages::new(Arc::clone(&env.store), Arc::clone(&env.keyring), PAGES_KEPT)
         .through(env.view.as_ref().map(CacheView::filling));
     let mut sink = Sink {
         env,
-        dealer,
+        placer,
         pages,
         handed_over: Vec::new(),
-        of_merge: PagesOfMerge::default(),
+        merge_pages: MergePages::default(),
     };
     let result = merge(&mut sink, root, overlay);
     let Sink {
         env,
-        mut dealer,
+        mut placer,
         handed_over,
-        of_merge,
+        merge_pages,
         ..
     } = sink;
     if result.is_err() {
-        give_up(&env.store, &mut dealer);
+        discard_unconfirmed(&env.store, &mut placer);
         if let Some(view) = &env.view {
-            view.release(&of_merge.made);
+            view.release(&merge_pages.made);
         }
     }
     CheckpointEnd {
-        dealer,
+        placer,
         result: result.map(|root| (root, handed_over)),
-        pages: of_merge,
+        pages: merge_pages,
     }
 }
 
 struct Sink {
     env: Arc<Env>,
-    dealer: Dealer,
+    placer: Placer,
     pages: StoredPages,
     handed_over: MadePages,
-    of_merge: PagesOfMerge,
+    merge_pages: MergePages,
 }
 
 impl FetchPages for Sink {
@@ -248,7 +248,7 @@ impl FetchPages for Sink {
 
     fn fetch(&mut self, pages: &[(Position, Entry)]) -> Result<Vec<Arc<Page>>, CheckpointError> {
         let entries = pages.iter().map(|(_, entry)| *entry);
-        self.of_merge.replaced.extend(entries);
+        self.merge_pages.replaced.extend(entries);
         Ok(self.pages.fetch(pages)?)
     }
 }
@@ -259,18 +259,18 @@ impl PageSink for Sink {
             .iter()
             .map(|(position, page)| (position.address(), page.bytes().to_vec()));
         let entries: Vec<Entry> =
-            place_pages::<CheckpointError>(&self.env, &mut self.dealer, bytes)?;
+            place_pages::<CheckpointError>(&self.env, &mut self.placer, bytes)?;
         let room = PAGES_HANDED_OVER_MAX - self.handed_over.len();
         let made = entries
             .iter()
             .copied()
             .zip(pages.into_iter().map(|(_, page)| page));
         self.handed_over.extend(made.take(room));
-        self.of_merge.made.extend(&entries);
+        self.merge_pages.made.extend(&entries);
         Ok(entries)
     }
 
     fn gone(&mut self, position: Position, entry: Entry) {
-        self.of_merge.gone.push((position, entry));
+        self.merge_pages.gone.push((position, entry));
     }
 }

@@ -23,34 +23,34 @@ use base::{IoError, with_causes};
 use world::File;
 
 use super::event::Event;
-use super::layers::Cut;
+use super::layers::ConsistencyPoint;
 use super::pages::place_pages;
 use super::volume::{Env, Volume};
 use crate::catalog::{CatalogError, StoredVersion, VersionCommit, VersionKey};
-use crate::journal::Placed;
+use crate::journal::JournalSlot;
 use crate::map::{Entry, Overlay, Root};
-use crate::scatter::{Dealer, PlaceError, Source, give_up, give_up_settled, place};
+use crate::scatter::{PlaceError, Placer, Source, discard_confirmed, discard_unconfirmed, place};
 use crate::seal::Address;
 use crate::version::{Record, encode_tail};
 
 /// Where destaging stands.
 pub struct DestageState {
     /// Deals blocks; a running job has it.
-    dealer: Option<Dealer>,
-    /// Placed, but not committed.
+    placer: Option<Placer>,
+    /// JournalSlot, but not committed.
     unfinished: Option<Box<Placement>>,
     /// When the oldest write of `active` was admitted.
     pub dirty_since: Duration,
     /// A version is to be committed even if nothing was written.
-    pub commit_wanted: bool,
+    pub commit_requested: bool,
     failed: Option<(Duration, IoError)>,
     /// That was for something that will pass.
-    will_pass: bool,
+    is_transient: bool,
 }
 
 /// A cut that has been placed.
 pub struct Placement {
-    cut: Arc<Cut>,
+    point: Arc<ConsistencyPoint>,
     delta: Overlay<Entry>,
     pages: Vec<Entry>,
     commit: VersionCommit,
@@ -59,7 +59,7 @@ pub struct Placement {
 
 /// How a destage ended.
 pub struct DestageEnd {
-    dealer: Dealer,
+    placer: Placer,
     placement: Option<Box<Placement>>,
     result: Result<(), DestageError>,
 }
@@ -82,8 +82,8 @@ pub enum DestageError {
 struct Job {
     env: Arc<Env>,
     journal: Arc<dyn File>,
-    dealer: Dealer,
-    cut: Arc<Cut>,
+    placer: Placer,
+    point: Arc<ConsistencyPoint>,
     key: VersionKey,
     parent: Option<VersionKey>,
     root: Root,
@@ -92,20 +92,20 @@ struct Job {
 }
 
 impl DestageState {
-    pub fn new(dealer: Dealer) -> Self {
+    pub fn new(placer: Placer) -> Self {
         Self {
-            dealer: Some(dealer),
+            placer: Some(placer),
             unfinished: None,
             dirty_since: Duration::ZERO,
-            commit_wanted: false,
+            commit_requested: false,
             failed: None,
-            will_pass: false,
+            is_transient: false,
         }
     }
 
     /// Whether a job runs, or something waits to be committed.
     pub fn is_busy(&self) -> bool {
-        self.dealer.is_none() || self.unfinished.is_some() || self.commit_wanted
+        self.placer.is_none() || self.unfinished.is_some() || self.commit_requested
     }
 
     /// Why destaging does not get on.
@@ -117,16 +117,16 @@ impl DestageState {
     /// does not while controllers or units are away: a restart of theirs must not cost
     /// a guest its file system.
     pub fn refusal(&self) -> Option<&IoError> {
-        self.error().filter(|_| !self.will_pass)
+        self.error().filter(|_| !self.is_transient)
     }
 
     /// What failed is tried again as if it never had.
-    pub fn forgive(&mut self) {
+    pub fn clear_failure(&mut self) {
         self.failed = None;
     }
 
     /// Do not wait before trying again.
-    pub fn hurry(&mut self) {
+    pub fn retry_now(&mut self) {
         if let Some((when, _)) = &mut self.failed {
             *when = Duration::ZERO;
         }
@@ -135,19 +135,19 @@ impl DestageState {
 
 impl Volume {
     /// Closes `active` into a cut.
-    pub(super) fn cut(&mut self, pins: Vec<base::SnapshotId>) {
+    pub(super) fn freeze(&mut self, pins: Vec<base::SnapshotId>) {
         if let Err(error) = self.journal.commit() {
             self.stop(IoError::Stopped(with_causes(&error)));
             return;
         }
-        let cut = Cut {
+        let point = ConsistencyPoint {
             writes: std::mem::take(&mut self.reader.layers.active),
             position: self.journal.head(),
             sequence: self.last_sequence,
             size_bytes: self.reader.size_bytes,
             pins,
         };
-        self.reader.layers.frozen.push_back(Arc::new(cut));
+        self.reader.layers.frozen.push_back(Arc::new(point));
     }
 
     /// When the owner must be called although nothing happened.
@@ -156,7 +156,7 @@ impl Volume {
         if let Some((when, _)) = &self.destage.failed {
             return Some((*when + self.env.config.retry_after).saturating_sub(now));
         }
-        if self.reader.layers.active.is_empty() || self.destage.dealer.is_none() {
+        if self.reader.layers.active.is_empty() || self.destage.placer.is_none() {
             return None;
         }
         let due = self.destage.dirty_since + self.env.config.destage_after;
@@ -165,7 +165,7 @@ impl Volume {
 
     fn destage_is_due(&self) -> bool {
         let state = &self.destage;
-        if state.dealer.is_none() {
+        if state.placer.is_none() {
             return false;
         }
         if let Some((when, _)) = &state.failed
@@ -174,7 +174,7 @@ impl Volume {
             return false;
         }
         if state.unfinished.is_some()
-            || state.commit_wanted
+            || state.commit_requested
             || !self.reader.layers.frozen.is_empty()
         {
             return true;
@@ -189,20 +189,20 @@ impl Volume {
         if self.stopped.is_some() || !self.destage_is_due() || !self.lease_holds() {
             return;
         }
-        let Some(dealer) = self.destage.dealer.take() else {
+        let Some(placer) = self.destage.placer.take() else {
             return;
         };
         if let Some(placement) = self.destage.unfinished.take() {
-            self.run_destage(move |env| finish(env, dealer, placement));
+            self.run_destage(move |env| finish(env, placer, placement));
             return;
         }
         if self.reader.layers.frozen.is_empty() {
-            self.cut(Vec::new());
+            self.freeze(Vec::new());
         }
-        let Some(cut) = self.reader.layers.frozen.front().cloned() else {
+        let Some(point) = self.reader.layers.frozen.front().cloned() else {
             return;
         };
-        self.destage.commit_wanted = false;
+        self.destage.commit_requested = false;
         let checkpoint = self.checkpoint.adopt();
         let adopts_checkpoint = checkpoint.is_some();
         let mut tail = Vec::new();
@@ -213,8 +213,8 @@ impl Volume {
         let job = Job {
             env: Arc::clone(&self.env),
             journal: self.journal.file().clone(),
-            dealer,
-            cut,
+            placer,
+            point,
             key: VersionKey {
                 volume: self.env.volume,
                 number: self.number_next,
@@ -238,7 +238,7 @@ impl Volume {
     }
 
     pub(super) fn on_destaged(&mut self, end: DestageEnd) {
-        self.destage.dealer = Some(end.dealer);
+        self.destage.placer = Some(end.placer);
         match end.result {
             Ok(()) => {
                 self.destage.failed = None;
@@ -253,15 +253,15 @@ impl Volume {
             Err(error) => {
                 tracing::warn!(volume = %self.env.volume, error = with_causes(&error), "a destage failed and will be tried again");
                 match &end.placement {
-                    None => self.checkpoint.not_adopted(),
+                    None => self.checkpoint.abort_adoption(),
                     Some(placement) if error.have_members_changed() => {
                         if placement.adopts_checkpoint {
-                            self.give_checkpoint_up();
+                            self.discard_checkpoint();
                         }
                     }
                     Some(_) => self.destage.unfinished = end.placement,
                 }
-                self.destage.will_pass = error.will_pass();
+                self.destage.is_transient = error.is_transient();
                 self.destage.failed = Some((self.now(), error.to_io_error()));
             }
         }
@@ -269,7 +269,7 @@ impl Volume {
 
     fn adopt_version(&mut self, placement: Placement) {
         let Placement {
-            cut,
+            point,
             delta,
             pages,
             commit,
@@ -284,9 +284,9 @@ impl Volume {
         self.reader.layers.young.extend(&delta, |_, entry| entry);
         self.tail_young.extend(pages);
         let front = self.reader.layers.frozen.pop_front();
-        debug_assert!(front.is_some_and(|front| Arc::ptr_eq(&front, &cut)));
+        debug_assert!(front.is_some_and(|front| Arc::ptr_eq(&front, &point)));
         self.head = Some(commit.version.key);
-        self.journal.release(cut.position);
+        self.journal.release(point.position);
     }
 }
 
@@ -294,13 +294,13 @@ impl Job {
     fn run(mut self) -> DestageEnd {
         match self.place() {
             Ok(placement) => {
-                let Self { env, dealer, .. } = self;
-                finish(&env, dealer, Box::new(placement))
+                let Self { env, placer, .. } = self;
+                finish(&env, placer, Box::new(placement))
             }
             Err(error) => {
-                give_up(&self.env.store, &mut self.dealer);
+                discard_unconfirmed(&self.env.store, &mut self.placer);
                 DestageEnd {
-                    dealer: self.dealer,
+                    placer: self.placer,
                     placement: None,
                     result: Err(error),
                 }
@@ -317,8 +317,8 @@ impl Job {
         let record = Record {
             key: self.key,
             block_size: env.block_size,
-            size_bytes: self.cut.size_bytes,
-            cut: self.cut.sequence,
+            size_bytes: self.point.size_bytes,
+            last_sequence: self.point.sequence,
             root: self.root.clone(),
             tail,
         };
@@ -326,7 +326,7 @@ impl Job {
         // What is settled below is the next lease's to sweep, if there is one:
         // none can have been taken yet.
         env.progress.check_awaited().map_err(PlaceError::from)?;
-        self.dealer.settle();
+        self.placer.confirm();
         let ledgered = env.ledger.for_commit(&env.serials);
         // Whoever put nothing has left nobody out.
         let (joined, joined_last) = ledgered.dealt.joined.unwrap_or((u64::MAX, u64::MAX));
@@ -336,11 +336,11 @@ impl Job {
                 parent: self.parent,
                 lineage: env.keyring.own().lineage(),
                 epoch: env.epoch,
-                journal_next: self.cut.position,
+                journal_next: self.point.position,
                 created: env.world.clock.wall(),
                 record: sealed,
             },
-            pins: self.cut.pins.clone(),
+            pins: self.point.pins.clone(),
             open_segments: ledgered.open_segments,
             serial_next: ledgered.serial_next,
             degraded: ledgered.dealt.degraded,
@@ -349,7 +349,7 @@ impl Job {
         };
         let adopts_checkpoint = self.adopts_checkpoint;
         Ok(Placement {
-            cut: Arc::clone(&self.cut),
+            point: Arc::clone(&self.point),
             delta,
             pages,
             commit,
@@ -358,7 +358,7 @@ impl Job {
     }
 
     fn place_blocks(&mut self) -> Result<Overlay<Entry>, DestageError> {
-        let mut blocks: Vec<(u64, Placed)> = self.cut.writes.blocks().collect();
+        let mut blocks: Vec<(u64, JournalSlot)> = self.point.writes.blocks().collect();
         blocks.sort_unstable_by_key(|(block, _)| *block);
         let blocks = Arc::new(blocks);
         let source: Source = {
@@ -372,13 +372,13 @@ impl Job {
         let random = &*self.env.world.random;
         let locations = place(
             &self.env.store,
-            &mut self.dealer,
+            &mut self.placer,
             random,
             blocks.len(),
             &source,
         )?;
         let mut delta = Overlay::default();
-        for zero in self.cut.writes.zeroes() {
+        for zero in self.point.writes.zeroes() {
             delta.zero(zero);
         }
         for ((block, placed), location) in blocks.iter().zip(locations) {
@@ -396,12 +396,12 @@ impl Job {
     fn place_tail(&mut self, delta: &Overlay<Entry>) -> Result<Vec<Entry>, DestageError> {
         let pages = encode_tail(delta, self.env.block_size);
         let pages = pages.into_iter().map(|page| (Address::TAIL, page));
-        place_pages(&self.env, &mut self.dealer, pages)
+        place_pages(&self.env, &mut self.placer, pages)
     }
 }
 
 /// Commits what has been placed. What never can be is freed.
-fn finish(env: &Env, mut dealer: Dealer, placement: Box<Placement>) -> DestageEnd {
+fn finish(env: &Env, mut placer: Placer, placement: Box<Placement>) -> DestageEnd {
     let result = env
         .catalog
         .commit(&placement.commit)
@@ -409,11 +409,11 @@ fn finish(env: &Env, mut dealer: Dealer, placement: Box<Placement>) -> DestageEn
     if let Err(error) = &result
         && error.have_members_changed()
     {
-        give_up_settled(&env.store, &env.ledger);
-        dealer.begin_anew();
+        discard_confirmed(&env.store, &env.ledger);
+        placer.close_segments();
     }
     DestageEnd {
-        dealer,
+        placer,
         placement: Some(placement),
         result,
     }
@@ -437,31 +437,33 @@ impl DestageError {
 
     /// Whether those that cannot be reached may be back, or this host will hear which
     /// members there are, and nobody has to make room or to change anything.
-    fn will_pass(&self) -> bool {
-        use crate::scatter::DealError;
+    fn is_transient(&self) -> bool {
+        use crate::scatter::AssignError;
         match self {
-            Self::Catalog(error) | Self::Place(PlaceError::Deal(DealError::Catalog(error))) => {
+            Self::Catalog(error) | Self::Place(PlaceError::Assign(AssignError::Catalog(error))) => {
                 matches!(
                     error,
                     CatalogError::Unavailable { .. } | CatalogError::MembersChanged { .. }
                 )
             }
-            Self::Place(PlaceError::Deal(DealError::NoUnit { are_away })) => *are_away,
+            Self::Place(PlaceError::Assign(AssignError::NoUnit { is_transient })) => *is_transient,
             Self::Place(PlaceError::Units(error)) => error.may_pass(),
-            Self::Place(PlaceError::Source(_) | PlaceError::Ended(_)) | Self::Sequence(_) => false,
+            Self::Place(PlaceError::Source(_) | PlaceError::Stopped(_)) | Self::Sequence(_) => {
+                false
+            }
         }
     }
 
     fn to_io_error(&self) -> IoError {
-        use crate::scatter::DealError;
+        use crate::scatter::AssignError;
         use unit::UnitError;
         let text = with_causes(self);
         match self {
             Self::Place(PlaceError::Units(UnitError::Full { .. })) => IoError::NoSpace(text),
             Self::Sequence(_) => IoError::Stopped(text),
-            Self::Place(PlaceError::Deal(DealError::NoUnit { are_away: false })) => {
-                IoError::NoSpace(text)
-            }
+            Self::Place(PlaceError::Assign(AssignError::NoUnit {
+                is_transient: false,
+            })) => IoError::NoSpace(text),
             _ => IoError::Unavailable(text),
         }
     }
@@ -473,7 +475,7 @@ mod tests {
     use unit::UnitError;
 
     use super::*;
-    use crate::scatter::DealError;
+    use crate::scatter::AssignError;
 
     /// A controller, or the units, were restarted while a journal was full, and the
     /// guest got I/O errors.
@@ -487,7 +489,7 @@ mod tests {
             reason: "another host has it".to_owned(),
         };
         let url = || "scree://u1:9".to_owned();
-        let dealt = |error| DestageError::Place(PlaceError::Deal(error));
+        let dealt = |error| DestageError::Place(PlaceError::Assign(error));
         let put = |error| DestageError::Place(PlaceError::Units(error));
         let missing = UnitError::Missing {
             url: url(),
@@ -495,17 +497,27 @@ mod tests {
         };
         for (error, waits, is_full) in [
             (DestageError::Catalog(away()), true, false),
-            (dealt(DealError::Catalog(away())), true, false),
+            (dealt(AssignError::Catalog(away())), true, false),
             (DestageError::Catalog(lost()), false, false),
-            (dealt(DealError::Catalog(lost())), false, false),
-            (dealt(DealError::NoUnit { are_away: true }), true, false),
-            (dealt(DealError::NoUnit { are_away: false }), false, true),
+            (dealt(AssignError::Catalog(lost())), false, false),
+            (
+                dealt(AssignError::NoUnit { is_transient: true }),
+                true,
+                false,
+            ),
+            (
+                dealt(AssignError::NoUnit {
+                    is_transient: false,
+                }),
+                false,
+                true,
+            ),
             (put(missing), true, false),
             (put(UnitError::Restarted { url: url() }), true, false),
             (put(UnitError::Full { url: url() }), false, true),
             (put(UnitError::ReadOnly { url: url() }), false, false),
         ] {
-            assert_eq!(error.will_pass(), waits, "{error}");
+            assert_eq!(error.is_transient(), waits, "{error}");
             let io_error = error.to_io_error();
             assert_eq!(matches!(io_error, IoError::NoSpace(_)), is_full, "{error}");
         }

@@ -9,7 +9,7 @@ use base::{
 
 use super::volume::Volume;
 use super::write::Incoming;
-use crate::term::Standing;
+use crate::lease_term::LeaseStatus;
 
 impl BlockDevice for Volume {
     fn geometry(&self) -> DeviceGeometry {
@@ -105,8 +105,8 @@ impl BlockDevice for Volume {
         }
         self.look_at_lease();
         self.admit_held();
-        self.reader.ask_again();
-        self.reader.try_again();
+        self.reader.hedge_slow_reads();
+        self.reader.retry_unavailable();
         self.commit_or_stop();
         self.acknowledge_written();
         self.lease.end_batch();
@@ -123,7 +123,7 @@ impl BlockDevice for Volume {
     }
 
     fn stop_waiting(&mut self) {
-        self.reader.end_waits();
+        self.reader.fail_waiting();
     }
 }
 
@@ -135,7 +135,7 @@ impl Volume {
         }
         if self.lease.stalled {
             // The renewal wakes; this is for one that came before this call.
-            return (self.standing() != Standing::RunOut).then_some(Duration::ZERO);
+            return (self.lease_status() != LeaseStatus::Expired).then_some(Duration::ZERO);
         }
         if self.has_acknowledgements() {
             return Some(Duration::ZERO);

@@ -5,10 +5,10 @@ use std::sync::mpsc::Sender;
 
 use world::Wake;
 
-use super::away::Unread;
 use super::checkpoint::CheckpointEnd;
 use super::destage::DestageEnd;
 use super::fetch::Fetched;
+use super::unavailable::ReadFailure;
 use crate::map::{Entry, Page};
 
 /// The end of a job.
@@ -25,7 +25,7 @@ pub enum Event {
         /// The parked request.
         request: u64,
         /// The pages, or why there are none.
-        pages: Result<Vec<(Entry, Arc<Page>)>, Unread>,
+        pages: Result<Vec<(Entry, Arc<Page>)>, ReadFailure>,
     },
     /// The journal was synced up to a log position.
     Synced {

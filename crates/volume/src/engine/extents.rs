@@ -3,7 +3,7 @@
 use base::{Completion, Extent, ExtentKind, Outcome};
 
 use super::layers::Source;
-use super::reader::{Reader, Waiting};
+use super::reader::{PendingRequest, Reader};
 use crate::map::Lookup;
 
 /// Steps of one answer: bounds how long the owner is kept. A step is a block,
@@ -70,8 +70,8 @@ impl Reader {
         }
     }
 
-    pub fn finish_extents(&mut self, waiting: Waiting) {
-        let Waiting::Extents {
+    pub fn finish_extents(&mut self, waiting: PendingRequest) {
+        let PendingRequest::Extents {
             token,
             offset,
             length,
@@ -86,7 +86,7 @@ impl Reader {
                 result: Ok(Outcome::Extents(runs)),
             });
         } else {
-            self.park(Waiting::Extents {
+            self.park(PendingRequest::Extents {
                 token,
                 offset,
                 length,

@@ -6,19 +6,19 @@ use std::sync::Arc;
 use base::{BlockIndex, BlockSize, IoError, UnitId};
 use world::{Clock, File};
 
-use super::away::Unread;
 use super::event::{Event, Reporter};
-use super::late::Wanted;
+use super::hedge::FetchTarget;
 use super::layers::Source;
-use crate::journal::Placed;
+use super::unavailable::ReadFailure;
+use crate::journal::JournalSlot;
 use crate::map::{Entry, FetchPages, PAGE_BYTES, Page, PageCache, Position};
 use crate::scatter::{
-    CacheView, Piece, ReadError, Store, data_piece, read_pieces_later, read_pieces_through,
+    CacheView, Piece, ReadError, Store, data_piece, read_pieces_through, start_read_pieces,
 };
 use crate::seal::{Address, Keyring};
 
 /// Blocks, and where each was to be read.
-pub type WantedBlocks = Arc<[(BlockIndex, Source)]>;
+pub type BlockSources = Arc<[(BlockIndex, Source)]>;
 
 /// The blocks that a change covers in part, where each was read, and its content.
 pub type FetchedEdges = Vec<(BlockIndex, Source, Vec<u8>)>;
@@ -28,7 +28,7 @@ pub enum Fetched {
     /// All of them, one after another in that order.
     All(Vec<u8>),
     /// The content of each, or why it cannot be had.
-    Each(Vec<Result<Vec<u8>, Unread>>),
+    Each(Vec<Result<Vec<u8>, ReadFailure>>),
 }
 
 /// What fetching takes, shared with jobs.
@@ -59,19 +59,27 @@ impl Fetcher {
     }
 
     /// Starts to read `wanted` for a parked request, from other units than those
-    /// to `avoid` if there are others.
-    pub fn start(&self, request: u64, wanted: WantedBlocks, avoid: &[UnitId]) {
+    /// to `exclude` if there are others.
+    pub fn start(&self, request: u64, wanted: BlockSources, exclude: &[UnitId]) {
         let pieces: Option<Vec<Piece>> = wanted.iter().map(block_piece).collect();
-        let view = self.view_for(avoid);
+        let view = self.view_for(exclude);
         let is_begun = pieces.is_some_and(|pieces| {
             let (fetcher, wanted) = (self.clone(), Arc::clone(&wanted));
-            let avoided = avoid.to_vec();
-            let done = move |found| fetcher.found(request, wanted, found, avoided);
+            let excluded = exclude.to_vec();
+            let done = move |found| fetcher.found(request, wanted, found, excluded);
             let (store, keyring) = (&self.store, &self.keyring);
-            read_pieces_later(view, store, keyring, self.slot_bytes(), pieces, avoid, done)
+            start_read_pieces(
+                view,
+                store,
+                keyring,
+                self.slot_bytes(),
+                pieces,
+                exclude,
+                done,
+            )
         });
         if !is_begun {
-            self.start_job(request, wanted, avoid.to_vec());
+            self.start_job(request, wanted, exclude.to_vec());
         }
     }
 
@@ -80,12 +88,12 @@ impl Fetcher {
     fn found(
         &self,
         request: u64,
-        wanted: WantedBlocks,
+        wanted: BlockSources,
         found: Option<Vec<u8>>,
-        avoid: Vec<UnitId>,
+        exclude: Vec<UnitId>,
     ) {
         let Some(found) = found else {
-            return self.start_job(request, wanted, avoid);
+            return self.start_job(request, wanted, exclude);
         };
         let fetched = Fetched::All(found);
         self.reporter.report(Event::Fetched { request, fetched });
@@ -93,48 +101,48 @@ impl Fetcher {
 
     /// The cache, but for a reading that was late and is asked for again: it may be the
     /// cache's file that hangs.
-    fn view_for(&self, avoid: &[UnitId]) -> Option<&CacheView> {
-        self.view.as_ref().filter(|_| avoid.is_empty())
+    fn view_for(&self, exclude: &[UnitId]) -> Option<&CacheView> {
+        self.view.as_ref().filter(|_| exclude.is_empty())
     }
 
-    fn start_job(&self, request: u64, wanted: WantedBlocks, avoid: Vec<UnitId>) {
+    fn start_job(&self, request: u64, wanted: BlockSources, exclude: Vec<UnitId>) {
         let fetcher = self.clone();
         self.store.pool.run(Box::new(move || {
-            let fetched = Fetched::Each(fetcher.read(&wanted, &avoid));
+            let fetched = Fetched::Each(fetcher.read(&wanted, &exclude));
             fetcher.reporter.report(Event::Fetched { request, fetched });
         }));
     }
 
     /// Whether some of what is wanted is to be waited for in the cache's file.
-    pub fn is_in_cache_file(&self, wanted: &Wanted) -> bool {
+    pub fn is_in_cache_file(&self, wanted: &FetchTarget) -> bool {
         let Some(view) = self.view.as_ref().filter(|view| view.has_file()) else {
             return false;
         };
         let is_there = |piece: Piece| view.is_in_file(&piece);
         match wanted {
-            Wanted::Blocks(blocks) | Wanted::Ahead(blocks) => {
+            FetchTarget::Blocks(blocks) | FetchTarget::Readahead(blocks) => {
                 blocks.iter().filter_map(block_piece).any(is_there)
             }
-            Wanted::Pages(pages) => pages.iter().map(page_piece).any(is_there),
+            FetchTarget::Pages(pages) => pages.iter().map(page_piece).any(is_there),
         }
     }
 
     /// Starts a job that reads map pages for a parked request, as
     /// [`Fetcher::start`] reads blocks.
-    pub fn start_pages(&self, request: u64, wanted: Vec<(Position, Entry)>, avoid: &[UnitId]) {
+    pub fn start_pages(&self, request: u64, wanted: Vec<(Position, Entry)>, exclude: &[UnitId]) {
         let fetcher = self.clone();
-        let avoid = avoid.to_vec();
+        let exclude = exclude.to_vec();
         self.store.pool.run(Box::new(move || {
             let mut pages = StoredPages::new(fetcher.store, fetcher.keyring, 3);
-            pages.view = match avoid.is_empty() {
+            pages.view = match exclude.is_empty() {
                 true => fetcher.view,
                 false => None,
             };
-            pages.avoid = avoid;
+            pages.exclude = exclude;
             let pages = pages
                 .fetch(&wanted)
                 .map(|pages| wanted.iter().map(|(_, entry)| *entry).zip(pages).collect())
-                .map_err(Unread::from);
+                .map_err(ReadFailure::from);
             fetcher.reporter.report(Event::Pages { request, pages });
         }));
     }
@@ -142,12 +150,12 @@ impl Fetcher {
     fn read(
         &self,
         wanted: &[(BlockIndex, Source)],
-        avoid: &[UnitId],
-    ) -> Vec<Result<Vec<u8>, Unread>> {
+        exclude: &[UnitId],
+    ) -> Vec<Result<Vec<u8>, ReadFailure>> {
         let pieces: Vec<Piece> = wanted.iter().filter_map(block_piece).collect();
         let slot_bytes = self.slot_bytes();
-        let (view, store, keyring) = (self.view_for(avoid), &self.store, &self.keyring);
-        let read = read_pieces_through(view, store, keyring, slot_bytes, &pieces, avoid);
+        let (view, store, keyring) = (self.view_for(exclude), &self.store, &self.keyring);
+        let read = read_pieces_through(view, store, keyring, slot_bytes, &pieces, exclude);
         let mut from_units = read.into_iter();
         wanted
             .iter()
@@ -155,17 +163,17 @@ impl Fetcher {
                 Source::Zero => Ok(vec![0; self.block_size.bytes()]),
                 Source::Journal(placed) => {
                     let read = self.read_journal(*block, placed);
-                    read.map_err(Unread::for_good)
+                    read.map_err(ReadFailure::permanent)
                 }
                 Source::Slot(_) => from_units
                     .next()
                     .expect("a result for each piece")
-                    .map_err(Unread::from),
+                    .map_err(ReadFailure::from),
             })
             .collect()
     }
 
-    fn read_journal(&self, block: BlockIndex, placed: &Placed) -> Result<Vec<u8>, IoError> {
+    fn read_journal(&self, block: BlockIndex, placed: &JournalSlot) -> Result<Vec<u8>, IoError> {
         let mut sealed = vec![0; self.block_size.bytes()];
         let journal = self.journal.as_ref();
         journal
@@ -211,7 +219,7 @@ pub struct StoredPages {
     keyring: Arc<Keyring>,
     cache: PageCache,
     view: Option<CacheView>,
-    avoid: Vec<UnitId>,
+    exclude: Vec<UnitId>,
 }
 
 impl StoredPages {
@@ -222,7 +230,7 @@ impl StoredPages {
             keyring,
             cache: PageCache::new(pages_max),
             view: None,
-            avoid: Vec::new(),
+            exclude: Vec::new(),
         }
     }
 
@@ -245,7 +253,7 @@ impl FetchPages for StoredPages {
             .collect();
         let (view, store, keyring) = (self.view.as_ref(), &self.store, &self.keyring);
         let slot_bytes = PAGE_BYTES as u32;
-        let read = read_pieces_through(view, store, keyring, slot_bytes, &missing, &self.avoid);
+        let read = read_pieces_through(view, store, keyring, slot_bytes, &missing, &self.exclude);
         let mut brought = std::collections::HashMap::new();
         for (piece, bytes) in missing.iter().zip(read) {
             let bytes: Box<[u8; PAGE_BYTES]> = bytes?

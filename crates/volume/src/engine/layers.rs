@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::{Sequence, SnapshotId};
 
-use crate::journal::Placed;
+use crate::journal::JournalSlot;
 use crate::map::{Entry, Found, Lookup, Overlay, PageCache, Position, Root};
 
 /// Where a block is read from.
@@ -14,16 +14,16 @@ pub enum Source {
     /// It reads as zeroes.
     Zero,
     /// Its ciphertext is in the journal.
-    Journal(Placed),
+    Journal(JournalSlot),
     /// It lies on units.
     Slot(Entry),
 }
 
 /// A cut: all that was admitted between the cut before it and a moment.
 #[derive(Debug)]
-pub struct Cut {
+pub struct ConsistencyPoint {
     /// What was written.
-    pub writes: Overlay<Placed>,
+    pub writes: Overlay<JournalSlot>,
     /// The journal's log position at that moment.
     pub position: u64,
     /// The last journal sequence up to that moment.
@@ -37,9 +37,9 @@ pub struct Cut {
 /// All layers of an attached volume, newest first.
 pub struct Layers {
     /// Admitted since the last cut.
-    pub active: Overlay<Placed>,
+    pub active: Overlay<JournalSlot>,
     /// Cuts, oldest first.
-    pub frozen: VecDeque<Arc<Cut>>,
+    pub frozen: VecDeque<Arc<ConsistencyPoint>>,
     /// Destaged since the running checkpoint began.
     pub young: Overlay<Entry>,
     /// What the running checkpoint merges.
@@ -57,8 +57,8 @@ impl Layers {
         if let Some(found) = self.active.get(block) {
             return Some(in_journal(found));
         }
-        for cut in self.frozen.iter().rev() {
-            if let Some(found) = cut.writes.get(block) {
+        for point in self.frozen.iter().rev() {
+            if let Some(found) = point.writes.get(block) {
                 return Some(in_journal(found));
             }
         }
@@ -94,7 +94,7 @@ impl Layers {
     }
 }
 
-fn in_journal(found: Found<Placed>) -> Source {
+fn in_journal(found: Found<JournalSlot>) -> Source {
     match found {
         Found::Data(placed) => Source::Journal(placed),
         Found::Zero => Source::Zero,

@@ -26,10 +26,10 @@
 
 use base::{Completion, Durability, IoError, Outcome, Started, Token};
 
-use super::reader::Waiting;
+use super::reader::PendingRequest;
 use super::volume::Volume;
 use super::write::{Change, Incoming};
-use crate::term::{LeaseTerm, Standing};
+use crate::lease_term::{LeaseStatus, LeaseTerm};
 
 /// Where the lease stands, as the owner saw it last.
 pub struct LeaseState {
@@ -75,8 +75,8 @@ impl Volume {
         self.lease.stalled
     }
 
-    pub(super) fn standing(&self) -> Standing {
-        self.lease.term.standing(&*self.env.world.clock)
+    pub(super) fn lease_status(&self) -> LeaseStatus {
+        self.lease.term.status(&*self.env.world.clock)
     }
 
     /// Whether something may be acknowledged now; if not, the volume stalls.
@@ -84,7 +84,7 @@ impl Volume {
         if self.lease.stalled {
             return false;
         }
-        if self.standing() == Standing::Holds {
+        if self.lease_status() == LeaseStatus::Held {
             return true;
         }
         tracing::warn!(volume = %self.env.volume, "the lease has run out; only reads are answered");
@@ -95,21 +95,21 @@ impl Volume {
 
     /// Takes note of a lease that was renewed, or lost, or has run out.
     pub(super) fn look_at_lease(&mut self) {
-        match self.standing() {
-            Standing::Holds if self.lease.stalled => {
+        match self.lease_status() {
+            LeaseStatus::Held if self.lease.stalled => {
                 tracing::info!(volume = %self.env.volume, "the lease was renewed");
                 self.lease.stalled = false;
                 // What failed without the database need not fail again, and
                 // must not fail what has waited.
-                self.destage.forgive();
+                self.destage.clear_failure();
             }
-            Standing::Holds => {}
-            Standing::RunOut => {
+            LeaseStatus::Held => {}
+            LeaseStatus::Expired => {
                 self.lease_holds();
                 // A renewal that came and ended unseen has used up the wish.
                 self.lease.term.await_renewal();
             }
-            Standing::Lost => self.stop(IoError::Stopped(
+            LeaseStatus::Lost => self.stop(IoError::Stopped(
                 "the lease is gone: the volume was taken away, or is given up here".to_owned(),
             )),
         }
@@ -133,7 +133,7 @@ impl Volume {
         if self.reader.edges_of(offset, incoming.length()).is_empty() {
             self.deferred.push_back((change, Vec::new()));
         } else {
-            self.reader.park(Waiting::Change(change));
+            self.reader.park(PendingRequest::Change(change));
         }
         Started::Pending
     }

@@ -28,7 +28,6 @@
 //! copy is released only after a committed version has it; nothing is
 //! acknowledged as durable before a journal sync that began after its commit.
 
-mod away;
 mod checkpoint;
 mod config;
 mod destage;
@@ -37,24 +36,25 @@ mod event;
 mod extents;
 mod fetch;
 mod flush;
-mod late;
+mod hedge;
 mod layers;
 mod lease;
+mod map_preload;
 mod open;
 mod pages;
 mod read;
 mod read_only;
 mod readahead;
 mod reader;
-mod scan;
 mod streams;
+mod unavailable;
 mod volume;
 mod write;
 
-pub use away::READS_WAIT_MAX;
 pub use config::VolumeConfig;
 pub use fetch::StoredPages;
 pub(crate) use open::open_version;
 pub use open::{OpenError, OpenParams};
 pub use read_only::{ReadOnlyParams, ReadOnlyVolume};
+pub use unavailable::READS_WAIT_MAX;
 pub use volume::{Volume, VolumeStatus};

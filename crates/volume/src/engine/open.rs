@@ -14,19 +14,21 @@ use super::fetch::Fetcher;
 use super::flush::FlushState;
 use super::layers::Layers;
 use super::lease::LeaseState;
+use super::map_preload::Scan;
 use super::reader::Reader;
-use super::scan::Scan;
 use super::volume::{Counters, Env, Volume};
 use crate::catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
 use crate::clean;
-use crate::journal::{Claim, Journal, JournalError, JournalPlace, Replayed, replay, replay_from};
+use crate::journal::{
+    Claim, Journal, JournalError, JournalLocation, ReplayedWrite, replay, replay_from,
+};
+use crate::lease_term::LeaseTerm;
 use crate::map::{Entry, Overlay, PAGE_BYTES, PageBudget, PageCache, Root};
 use crate::scatter::{
-    CacheView, Dealer, DealerConfig, Layout, Ledger, Piece, Progress, ReadError, Serials, Store,
+    CacheView, Layout, Ledger, Piece, Placer, PlacerConfig, Progress, ReadError, Serials, Store,
     read_pieces_through,
 };
 use crate::seal::{Address, Keyring, SequenceSource};
-use crate::term::LeaseTerm;
 use crate::version::{BadRecord, BadTail, Record, decode_tail_page};
 
 /// Everything an open takes.
@@ -48,7 +50,7 @@ pub struct OpenParams {
     /// The journal's file; made if it does not exist. Under a lease that ends,
     /// and in a folder that other hosts have, another host may have the one
     /// before it open, or be about to: it is copied ([`Journal::take_over`]).
-    pub journal: JournalPlace,
+    pub journal: JournalLocation,
     /// Another host may have had the volume since this one had it open. Then a
     /// version is committed at once: from there on, no journal that the other
     /// one has elsewhere will ever be followed.
@@ -117,7 +119,7 @@ impl Volume {
         let (root, tail, after, young) = match head {
             Some(version) => {
                 let (record, overlay) = open_version(version, view.as_ref(), &store, &keyring)?;
-                (record.root, record.tail, record.cut, overlay)
+                (record.root, record.tail, record.last_sequence, overlay)
             }
             None => (
                 Root::default(),
@@ -135,11 +137,11 @@ impl Volume {
         let mut active = Overlay::default();
         let mut last_sequence = after;
         let found = |write| match write {
-            Replayed::Data { block, placed } => {
+            ReplayedWrite::Data { block, placed } => {
                 last_sequence = last_sequence.max(placed.sequence);
                 active.insert(block.0, placed);
             }
-            Replayed::Zero {
+            ReplayedWrite::Zero {
                 block,
                 count,
                 sequence,
@@ -148,7 +150,7 @@ impl Volume {
                 active.zero(block.0..block.0 + count);
             }
         };
-        let JournalPlace {
+        let JournalLocation {
             path,
             former,
             folder,
@@ -218,8 +220,8 @@ impl Volume {
         let serials = Arc::new(Serials::new(Arc::clone(&catalog), volume, epoch));
         let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
         let progress = Arc::new(Progress::new(term.clone(), Arc::clone(&world.clock)));
-        let dealer = |slot_bytes: u32, width| {
-            let config = DealerConfig {
+        let placer = |slot_bytes: u32, width| {
+            let config = PlacerConfig {
                 slot_bytes,
                 slots_max: layout.slots_max(config.segment_bytes / slot_bytes),
                 width,
@@ -228,11 +230,11 @@ impl Volume {
                 shuffle: keyring.own().is_plaintext(),
             };
             let (serials, ledger) = (Arc::clone(&serials), Arc::clone(&ledger));
-            Dealer::new(config, serials, ledger, Arc::clone(&progress))
+            Placer::new(config, serials, ledger, Arc::clone(&progress))
         };
         let slot_bytes = u32::try_from(block_size.bytes()).expect("at most 64 KiB");
-        let data_dealer = dealer(slot_bytes, config.scatter_width);
-        let page_dealer = dealer(PAGE_BYTES as u32, config.scatter_width);
+        let data_placer = placer(slot_bytes, config.scatter_width);
+        let page_placer = placer(PAGE_BYTES as u32, config.scatter_width);
 
         let (sender, inbox) = mpsc::channel();
         term.set_wake(wake.clone());
@@ -285,8 +287,8 @@ impl Volume {
                 synced,
                 ..FlushState::default()
             },
-            destage: DestageState::new(data_dealer),
-            checkpoint: CheckpointState::new(page_dealer),
+            destage: DestageState::new(data_placer),
+            checkpoint: CheckpointState::new(page_placer),
             tail_old: Vec::new(),
             tail_young: tail,
             last_sequence,
@@ -298,7 +300,7 @@ impl Volume {
             counters: Counters::default(),
         };
         opened.destage.dirty_since = now;
-        opened.destage.commit_wanted = taken_over;
+        opened.destage.commit_requested = taken_over;
         opened.start_sweep(lease.leftovers);
         opened.start_scan();
         Ok(opened)

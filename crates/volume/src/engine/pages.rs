@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use super::volume::Env;
 use crate::map::Entry;
-use crate::scatter::{Dealer, Piece, PlaceError, Source, place};
+use crate::scatter::{Piece, PlaceError, Placer, Source, place};
 use crate::seal::{Address, SequenceExhausted};
 
 /// Seals each page, each with a sequence of its own, places all of them, and
-/// says where they lie, in order. Every page is as long as a slot of `dealer`.
+/// says where they lie, in order. Every page is as long as a slot of `placer`.
 ///
 /// # Errors
 /// If the lease's sequences are used up, or there is no place. Pages that were
 /// placed before the failure are nobody's.
 pub fn place_pages<E: From<PlaceError> + From<SequenceExhausted>>(
     env: &Env,
-    dealer: &mut Dealer,
+    placer: &mut Placer,
     pages: impl Iterator<Item = (Address, Vec<u8>)>,
 ) -> Result<Vec<Entry>, E> {
     let mut sealed = Vec::new();
@@ -35,7 +35,7 @@ pub fn place_pages<E: From<PlaceError> + From<SequenceExhausted>>(
     };
     let locations = place(
         &env.store,
-        dealer,
+        placer,
         &*env.world.random,
         sealed.len(),
         &source,

@@ -7,13 +7,13 @@ use base::{BlockIndex, Completion, IoError, Outcome, Slot, Started, Token};
 use cache::host::Tally;
 use unit::{SlotRun, Tag};
 
-use super::away::Unread;
 use super::fetch::{Fetched, FetchedEdges};
-use super::late::Wanted;
+use super::hedge::FetchTarget;
 use super::layers::Source;
-use super::reader::{Parked, Reader, Waiting};
+use super::reader::{ParkedRequest, PendingRequest, Reader};
+use super::unavailable::ReadFailure;
 use super::write::Change;
-use crate::journal::{Journal, Placed};
+use crate::journal::{Journal, JournalSlot};
 use crate::map::{Entry, PAGE_BYTES, Page, Position};
 use crate::scatter::{Piece, data_piece};
 use crate::seal::Address;
@@ -56,7 +56,7 @@ impl Reader {
                 Started::Done
             }
             Ok(false) => {
-                let waiting = Waiting::Read {
+                let waiting = PendingRequest::Read {
                     token,
                     offset,
                     length: out.len(),
@@ -127,7 +127,12 @@ impl Reader {
 
     /// How many blocks, from the first of `sources` on, lie side by side in
     /// the journal's file.
-    fn journal_run(&self, journal: &Journal, sources: &[(u64, Source)], first: Placed) -> usize {
+    fn journal_run(
+        &self,
+        journal: &Journal,
+        sources: &[(u64, Source)],
+        first: JournalSlot,
+    ) -> usize {
         if journal.in_batch(first.offset).is_some() {
             return 1;
         }
@@ -377,13 +382,18 @@ impl Reader {
 
     /// Parks a request and starts reading what it lacks: first map pages, then
     /// blocks.
-    pub fn park(&mut self, waiting: Waiting) {
+    pub fn park(&mut self, waiting: PendingRequest) {
         self.resume(waiting, 0, None);
     }
 
     /// Goes on with a parked request: finds what it still lacks. It gets a new
     /// number, so that a reading of what it asked for before is nobody's.
-    pub fn resume(&mut self, waiting: Waiting, attempts: u32, waits_since: Option<Duration>) {
+    pub fn resume(
+        &mut self,
+        waiting: PendingRequest,
+        attempts: u32,
+        unavailable_since: Option<Duration>,
+    ) {
         let blocks = self.blocks_wanted(&waiting);
         let mut pages: Vec<(Position, Entry)> = Vec::new();
         let mut wanted = Vec::with_capacity(blocks.len());
@@ -395,34 +405,34 @@ impl Reader {
             }
         }
         let wanted = if !pages.is_empty() {
-            Wanted::Pages(pages)
+            FetchTarget::Pages(pages)
         } else {
             match waiting {
-                Waiting::Extents { .. } => return self.finish_extents(waiting),
-                Waiting::Ahead { piece, .. } => {
+                PendingRequest::Extents { .. } => return self.finish_extents(waiting),
+                PendingRequest::Readahead { piece, .. } => {
                     let wanted = self.worth_reading_ahead(wanted);
                     if wanted.is_empty() {
                         return self.end_ahead(piece);
                     }
-                    Wanted::Ahead(wanted.into())
+                    FetchTarget::Readahead(wanted.into())
                 }
-                _ => Wanted::Blocks(wanted.into()),
+                _ => FetchTarget::Blocks(wanted.into()),
             }
         };
         let id = self.parked_next;
         self.parked_next += 1;
-        let is_ahead = matches!(waiting, Waiting::Ahead { .. });
-        let asked = self.start_wanted(id, &wanted, is_ahead);
-        let parked = Parked {
+        let is_ahead = matches!(waiting, PendingRequest::Readahead { .. });
+        let targets = self.start_fetch(id, &wanted, is_ahead);
+        let parked = ParkedRequest {
             waiting,
             attempts,
-            waits_since,
+            unavailable_since,
             wanted,
-            asked,
+            targets,
             under_way: 1,
         };
-        if waits_since.is_some() {
-            self.away.begins();
+        if unavailable_since.is_some() {
+            self.unavailable.retry_started();
         }
         self.parked.insert(id, parked);
     }
@@ -442,15 +452,15 @@ impl Reader {
 
     /// A reading of request `id` has ended. Brings the request, unless that was
     /// answered before, or has failed while another reading is under way.
-    fn unpark(&mut self, id: u64, has_failed: bool) -> Option<Parked> {
+    fn unpark(&mut self, id: u64, has_failed: bool) -> Option<ParkedRequest> {
         let mut parked = self.parked.remove(&id)?;
         if has_failed && parked.under_way > 1 {
             parked.under_way -= 1;
             self.parked.insert(id, parked);
             return None;
         }
-        if parked.waits_since.is_some() {
-            self.away.ends(has_failed);
+        if parked.unavailable_since.is_some() {
+            self.unavailable.retry_ended(has_failed);
         }
         Some(parked)
     }
@@ -462,7 +472,7 @@ impl Reader {
             Fetched::Each(each) => joined(each),
         };
         let parked = self.unpark(id, read.is_err())?;
-        let (Wanted::Blocks(wanted) | Wanted::Ahead(wanted)) = &parked.wanted else {
+        let (FetchTarget::Blocks(wanted) | FetchTarget::Readahead(wanted)) = &parked.wanted else {
             unreachable!("blocks are read for whoever asked for blocks");
         };
         let wanted = std::sync::Arc::clone(wanted);
@@ -474,7 +484,11 @@ impl Reader {
                 // meanwhile; then there is a newer place to read.
                 let moved = self.layers.resolve(block.0) != Ok(source);
                 if moved && parked.attempts < ATTEMPTS_MAX {
-                    self.resume(parked.waiting, parked.attempts + 1, parked.waits_since);
+                    self.resume(
+                        parked.waiting,
+                        parked.attempts + 1,
+                        parked.unavailable_since,
+                    );
                 } else {
                     self.wait_or_fail(parked, unread);
                 }
@@ -482,7 +496,7 @@ impl Reader {
             }
         };
         match parked.waiting {
-            Waiting::Read {
+            PendingRequest::Read {
                 token,
                 offset,
                 length,
@@ -501,25 +515,29 @@ impl Reader {
                     result: Ok(Outcome::Data(out)),
                 });
             }
-            Waiting::Prefetch { token, .. } => {
+            PendingRequest::Prefetch { token, .. } => {
                 self.ready.push(Completion {
                     token,
                     result: Ok(Outcome::Done),
                 });
             }
-            Waiting::Change(change) => {
+            PendingRequest::Change(change) => {
                 let blocks = content.chunks_exact(self.fetcher.block_size.bytes());
                 let edges = wanted.iter().zip(blocks);
                 let edges = edges.map(|((block, source), plain)| (*block, *source, plain.to_vec()));
                 return Some((change, edges.collect()));
             }
-            Waiting::Extents { .. } => self.finish_extents(parked.waiting),
-            Waiting::Ahead { piece, .. } => self.end_ahead(piece),
+            PendingRequest::Extents { .. } => self.finish_extents(parked.waiting),
+            PendingRequest::Readahead { piece, .. } => self.end_ahead(piece),
         }
         None
     }
 
-    pub fn on_pages(&mut self, id: u64, pages: Result<Vec<(Entry, std::sync::Arc<Page>)>, Unread>) {
+    pub fn on_pages(
+        &mut self,
+        id: u64,
+        pages: Result<Vec<(Entry, std::sync::Arc<Page>)>, ReadFailure>,
+    ) {
         let Some(parked) = self.unpark(id, pages.is_err()) else {
             return;
         };
@@ -528,18 +546,22 @@ impl Reader {
                 for (entry, page) in pages {
                     self.layers.cache.insert(entry, page);
                 }
-                self.resume(parked.waiting, parked.attempts, parked.waits_since);
+                self.resume(parked.waiting, parked.attempts, parked.unavailable_since);
             }
             // A checkpoint may have replaced the page meanwhile.
-            Err(unread) if parked.attempts < 2 && !self.may_wait(&parked, &unread) => {
-                self.resume(parked.waiting, parked.attempts + 1, parked.waits_since);
+            Err(unread) if parked.attempts < 2 && !self.can_wait(&parked, &unread) => {
+                self.resume(
+                    parked.waiting,
+                    parked.attempts + 1,
+                    parked.unavailable_since,
+                );
             }
             Err(unread) => self.wait_or_fail(parked, unread),
         }
     }
 
-    pub fn fail(&mut self, waiting: &Waiting, error: IoError) {
-        if let Waiting::Ahead { piece, .. } = waiting {
+    pub fn fail(&mut self, waiting: &PendingRequest, error: IoError) {
+        if let PendingRequest::Readahead { piece, .. } = waiting {
             return self.end_ahead(*piece);
         }
         self.ready.extend(waiting.token().map(|token| Completion {
@@ -551,14 +573,14 @@ impl Reader {
 
 /// Blocks one after another, or the first that cannot be had: one that never can, if
 /// there is one.
-fn joined(blocks: Vec<Result<Vec<u8>, Unread>>) -> Result<Vec<u8>, (usize, Unread)> {
+fn joined(blocks: Vec<Result<Vec<u8>, ReadFailure>>) -> Result<Vec<u8>, (usize, ReadFailure)> {
     let mut content = Vec::with_capacity(blocks.iter().flatten().map(Vec::len).sum());
-    let mut failure: Option<(usize, Unread)> = None;
+    let mut failure: Option<(usize, ReadFailure)> = None;
     for (index, block) in blocks.into_iter().enumerate() {
         match block {
             Ok(block) => content.extend(block),
-            Err(unread) if failure.is_none() || !unread.may_pass => {
-                let is_last = !unread.may_pass;
+            Err(unread) if failure.is_none() || !unread.is_transient => {
+                let is_last = !unread.is_transient;
                 failure = Some((index, unread));
                 if is_last {
                     break;

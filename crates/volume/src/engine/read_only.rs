@@ -128,8 +128,8 @@ impl ReadOnlyVolume {
             stalled: false,
             destage_error: None,
             stopped: None,
-            reads_waiting: self.reader.away.count(),
-            read_error: self.reader.away.error().map(ToString::to_string),
+            reads_waiting: self.reader.unavailable.count(),
+            read_error: self.reader.unavailable.error().map(ToString::to_string),
             cache: self.reader.fetcher.view.as_ref().map(CacheView::counts),
         }
     }
@@ -217,8 +217,8 @@ impl BlockDevice for ReadOnlyVolume {
                 | Event::Swept(_) => unreachable!("no such job is ever begun"),
             }
         }
-        self.reader.ask_again();
-        self.reader.try_again();
+        self.reader.hedge_slow_reads();
+        self.reader.retry_unavailable();
         completions.append(&mut self.reader.ready);
     }
 
@@ -230,6 +230,6 @@ impl BlockDevice for ReadOnlyVolume {
     }
 
     fn stop_waiting(&mut self) {
-        self.reader.end_waits();
+        self.reader.fail_waiting();
     }
 }

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::reader::{Reader, Waiting};
+use super::reader::{PendingRequest, Reader};
 use super::streams::Streams;
 
 /// So many blocks of a window are one reading: whoever wants the first of them does not wait
@@ -28,7 +28,7 @@ pub struct Readahead {
     /// Which pieces are under way.
     under_way: Vec<(u64, Range<u64>)>,
     /// Requests that wait for some of these.
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingRequest>,
     /// How much had gone unread when windows were last made smaller.
     unread: u64,
 }
@@ -41,7 +41,7 @@ impl Readahead {
     }
 
     /// Nothing is under way any more. Brings who waits for that.
-    pub fn end(&mut self) -> impl Iterator<Item = Waiting> + '_ {
+    pub fn end(&mut self) -> impl Iterator<Item = PendingRequest> + '_ {
         self.under_way.clear();
         self.waiting.drain(..)
     }
@@ -49,7 +49,7 @@ impl Readahead {
 
 impl Reader {
     /// A request cannot be answered at once: parks it, or lets it wait for what is under way.
-    pub fn park_behind(&mut self, waiting: Waiting, blocks: &Range<u64>) {
+    pub fn park_behind(&mut self, waiting: PendingRequest, blocks: &Range<u64>) {
         match self.readahead.has_under_way(blocks) {
             true => self.readahead.waiting.push(waiting),
             false => self.park(waiting),
@@ -80,7 +80,7 @@ impl Reader {
             let piece = self.readahead.next;
             self.readahead.next += 1;
             self.readahead.under_way.push((piece, blocks.clone()));
-            self.park(Waiting::Ahead { piece, blocks });
+            self.park(PendingRequest::Readahead { piece, blocks });
         }
     }
 

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use base::{Completion, Extent, IoError, Started, Token, VolumeId};
 
-use super::away::Away;
 use super::fetch::Fetcher;
-use super::late::{Asked, Late, Unwritten, Wanted};
+use super::hedge::{FetchTarget, HedgeQueue, ReadTargets, UnwrittenRead};
 use super::layers::Layers;
 use super::read::Scratch;
 use super::readahead::Readahead;
+use super::unavailable::UnavailableReads;
 use super::write::Change;
 use crate::scatter::Table;
 
@@ -29,13 +29,13 @@ pub struct Reader {
     pub table: Arc<Table>,
     pub fetcher: Fetcher,
     pub scratch: Scratch,
-    pub parked: HashMap<u64, Parked>,
+    pub parked: HashMap<u64, ParkedRequest>,
     pub parked_next: u64,
-    pub late: Late,
+    pub hedges: HedgeQueue,
     /// Readings that begin when the journal's batch is in its file.
-    pub unwritten: Vec<Unwritten>,
+    pub unwritten: Vec<UnwrittenRead>,
     /// Requests that wait for units that are away.
-    pub away: Away,
+    pub unavailable: UnavailableReads,
     /// What is read before anybody asks for it.
     pub readahead: Readahead,
     /// Finished requests that `poll` will hand over.
@@ -43,19 +43,19 @@ pub struct Reader {
 }
 
 /// A request that waits for something to be read.
-pub struct Parked {
-    pub waiting: Waiting,
+pub struct ParkedRequest {
+    pub waiting: PendingRequest,
     pub attempts: u32,
     /// Since when it has waited for units that were away, if it has.
-    pub waits_since: Option<Duration>,
-    pub wanted: Wanted,
-    pub asked: Asked,
+    pub unavailable_since: Option<Duration>,
+    pub wanted: FetchTarget,
+    pub targets: ReadTargets,
     /// How many readings of it have not ended: the first that succeeds counts.
     pub under_way: u32,
 }
 
 /// What a parked request is.
-pub enum Waiting {
+pub enum PendingRequest {
     Read {
         token: Token,
         offset: u64,
@@ -72,7 +72,7 @@ pub enum Waiting {
         length: u64,
     },
     /// What nobody has asked for yet.
-    Ahead {
+    Readahead {
         piece: u64,
         blocks: Range<u64>,
     },
@@ -95,9 +95,9 @@ impl Reader {
             scratch: Scratch::default(),
             parked: HashMap::new(),
             parked_next: 0,
-            late: Late::default(),
+            hedges: HedgeQueue::default(),
             unwritten: Vec::new(),
-            away: Away::new(volume),
+            unavailable: UnavailableReads::new(volume),
             readahead: Readahead::default(),
             ready: Vec::new(),
         }
@@ -110,8 +110,8 @@ impl Reader {
 
     /// How soon it is to be called although nothing happened.
     pub fn timer(&self) -> Option<Duration> {
-        let (late, away) = (self.late_timer(), self.away_timer());
-        late.into_iter().chain(away).min()
+        let (hedge, retry) = (self.hedge_timer(), self.retry_timer());
+        hedge.into_iter().chain(retry).min()
     }
 
     pub fn check_range(&self, offset: u64, length: u64) -> Result<(), IoError> {
@@ -144,7 +144,7 @@ impl Reader {
         if self.extents_now(offset, length, runs) {
             return Started::Done;
         }
-        self.park(Waiting::Extents {
+        self.park(PendingRequest::Extents {
             token,
             offset,
             length,
@@ -159,7 +159,7 @@ impl Reader {
         if length == 0 {
             return Started::Done;
         }
-        self.park(Waiting::Prefetch {
+        self.park(PendingRequest::Prefetch {
             token,
             offset,
             length,
@@ -189,13 +189,15 @@ impl Reader {
     }
 
     /// The blocks whose content a parked request needs.
-    pub fn blocks_wanted(&self, waiting: &Waiting) -> Vec<u64> {
+    pub fn blocks_wanted(&self, waiting: &PendingRequest) -> Vec<u64> {
         match waiting {
-            Waiting::Read { .. } | Waiting::Prefetch { .. } | Waiting::Ahead { .. } => {
-                waiting.blocks(self).collect()
+            PendingRequest::Read { .. }
+            | PendingRequest::Prefetch { .. }
+            | PendingRequest::Readahead { .. } => waiting.blocks(self).collect(),
+            PendingRequest::Extents { offset, .. } => {
+                vec![self.fetcher.block_size.block_at(*offset).0]
             }
-            Waiting::Extents { offset, .. } => vec![self.fetcher.block_size.block_at(*offset).0],
-            Waiting::Change(change) => self.edges_of(change.offset, change.content.length()),
+            PendingRequest::Change(change) => self.edges_of(change.offset, change.content.length()),
         }
     }
 
@@ -218,14 +220,14 @@ impl Reader {
     }
 }
 
-impl Parked {
+impl ParkedRequest {
     /// Since when it waits, or is being read.
     pub fn since(&self) -> Duration {
-        self.waits_since.unwrap_or(self.asked.at)
+        self.unavailable_since.unwrap_or(self.targets.started_at)
     }
 }
 
-impl Waiting {
+impl PendingRequest {
     /// Whose request it is; nobody's, if it is read ahead.
     pub fn token(&self) -> Option<Token> {
         match self {
@@ -233,7 +235,7 @@ impl Waiting {
             | Self::Prefetch { token, .. }
             | Self::Extents { token, .. } => Some(*token),
             Self::Change(change) => Some(change.token),
-            Self::Ahead { .. } => None,
+            Self::Readahead { .. } => None,
         }
     }
 
@@ -244,14 +246,14 @@ impl Waiting {
             Self::Prefetch { offset, length, .. } | Self::Extents { offset, length, .. } => {
                 reader.blocks_of(*offset, *length)
             }
-            Self::Ahead { blocks, .. } => blocks.clone(),
+            Self::Readahead { blocks, .. } => blocks.clone(),
             Self::Change(change) => reader.blocks_of(change.offset, change.content.length()),
         }
     }
 
     /// Whether nobody is harmed if it is not done.
     pub fn is_hint(&self) -> bool {
-        matches!(self, Self::Prefetch { .. } | Self::Ahead { .. })
+        matches!(self, Self::Prefetch { .. } | Self::Readahead { .. })
     }
 }
 

@@ -15,15 +15,15 @@ use super::event::Event;
 use super::fetch::FetchedEdges;
 use super::flush::FlushState;
 use super::lease::LeaseState;
+use super::map_preload::Scan;
 use super::reader::Reader;
-use super::scan::Scan;
 use super::write::Change;
 use crate::catalog::{Catalog, VersionKey};
 use crate::journal::Journal;
+use crate::lease_term::LeaseStatus;
 use crate::map::Entry;
-use crate::scatter::{CacheCounts, CacheView, Ended, Ledger, Progress, Serials, Store};
+use crate::scatter::{CacheCounts, CacheView, Ledger, Progress, Serials, StopReason, Store};
 use crate::seal::{Keyring, SequenceSource};
-use crate::term::Standing;
 
 /// What does not change while a volume is attached; shared with its jobs.
 pub struct Env {
@@ -129,7 +129,7 @@ impl Volume {
     /// It is complete when the catalog has committed a version that pins it;
     /// the caller has made it known there as pending.
     pub fn snapshot(&mut self, snapshot: SnapshotId) {
-        self.cut(vec![snapshot]);
+        self.freeze(vec![snapshot]);
         self.commit_or_stop();
     }
 
@@ -138,15 +138,15 @@ impl Volume {
         if size_bytes > self.reader.size_bytes {
             self.reader.size_bytes = size_bytes;
             // The next version says so, also if nothing is written.
-            self.destage.commit_wanted = true;
+            self.destage.commit_requested = true;
         }
     }
 
     /// Starts to close: no more writes are taken, and everything is destaged.
     pub fn begin_close(&mut self) {
         self.closing = true;
-        self.reader.end_waits();
-        self.destage.hurry();
+        self.reader.fail_waiting();
+        self.destage.retry_now();
         self.commit_or_stop();
     }
 
@@ -170,8 +170,8 @@ impl Volume {
     /// How it is doing.
     #[must_use]
     pub fn status(&self) -> VolumeStatus {
-        let stalled = self.stopped.is_none() && self.standing() != Standing::Holds;
-        let waits = stalled.then(|| Ended::LeaseRunOut.to_string());
+        let stalled = self.stopped.is_none() && self.lease_status() != LeaseStatus::Held;
+        let waits = stalled.then(|| StopReason::LeaseExpired.to_string());
         let failed = self.destage.error().map(ToString::to_string);
         VolumeStatus {
             size_bytes: self.reader.size_bytes,
@@ -186,8 +186,8 @@ impl Volume {
             stalled,
             destage_error: waits.or(failed),
             stopped: self.stopped.as_ref().map(ToString::to_string),
-            reads_waiting: self.reader.away.count(),
-            read_error: self.reader.away.error().map(ToString::to_string),
+            reads_waiting: self.reader.unavailable.count(),
+            read_error: self.reader.unavailable.error().map(ToString::to_string),
             cache: self.env.view.as_ref().map(CacheView::counts),
         }
     }
@@ -221,7 +221,7 @@ impl Volume {
             .filter_map(|waiting| waiting.token())
             .for_each(&mut fail);
         self.reader.unwritten.clear();
-        self.reader.away.drain().for_each(&mut fail);
+        self.reader.unavailable.drain().for_each(&mut fail);
         for (change, _) in self.deferred.drain(..) {
             fail(change.token);
         }
@@ -270,6 +270,6 @@ impl Volume {
 impl Drop for Volume {
     /// Jobs that are under way have nobody to tell of their end.
     fn drop(&mut self) {
-        self.env.progress.give_up();
+        self.env.progress.cancel();
     }
 }

@@ -4,7 +4,7 @@ use base::{BlockIndex, Durability, IoError, Sequence, Started, Token, with_cause
 
 use super::fetch::FetchedEdges;
 use super::layers::Source;
-use super::reader::Waiting;
+use super::reader::PendingRequest;
 use super::volume::Volume;
 use crate::journal::JournalError;
 
@@ -97,7 +97,7 @@ impl Volume {
                 content: incoming.to_content(),
                 durability,
             };
-            self.reader.park(Waiting::Change(change));
+            self.reader.park(PendingRequest::Change(change));
             return Started::Pending;
         };
         match self.admit(offset, incoming, &edges) {
@@ -136,7 +136,7 @@ impl Volume {
                 self.journal.ring_bytes()
             ))));
         }
-        // Waiting would be forever if nothing can be destaged.
+        // PendingRequest would be forever if nothing can be destaged.
         match self.destage.refusal() {
             Some(error) => Err(Started::Failed(error.clone())),
             None => Err(Started::Busy),
@@ -288,7 +288,7 @@ impl Volume {
                 }
             }
             let Some(edges) = self.edges_still_true(&fetched) else {
-                self.reader.park(Waiting::Change(change));
+                self.reader.park(PendingRequest::Change(change));
                 continue;
             };
             let done = match self.admit(change.offset, incoming, &edges) {

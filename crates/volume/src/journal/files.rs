@@ -33,7 +33,7 @@ use world::{File, OpenMode, World};
 
 use super::record::HEADER_BYTES;
 use super::ring::Journal;
-use crate::term::{LeaseTerm, Standing};
+use crate::lease_term::{LeaseStatus, LeaseTerm};
 
 const MAGIC: &[u8; 8] = b"SCRJRNL1";
 const PAGE: u64 = HEADER_BYTES as u64;
@@ -78,7 +78,7 @@ pub enum JournalError {
     /// The lease ran out before the file had its name: whoever has the volume
     /// now may have put another one there.
     #[error("the lease ran out before the journal {path} was made")]
-    LeaseRunOut {
+    LeaseExpired {
         /// The file.
         path: String,
     },
@@ -289,8 +289,8 @@ fn make<T>(
             .map_err(failed("write", path))?;
         let filled = fill(Arc::clone(&file))?;
         file.sync_data().map_err(failed("sync", path))?;
-        if claim.term.standing(&*world.clock) != Standing::Holds {
-            return Err(JournalError::LeaseRunOut {
+        if claim.term.status(&*world.clock) != LeaseStatus::Held {
+            return Err(JournalError::LeaseExpired {
                 path: path.display().to_string(),
             });
         }

@@ -30,7 +30,7 @@
 //! older epoch than what was written in its place, so it is never followed.
 
 mod files;
-mod place;
+mod location;
 mod record;
 mod replay;
 mod ring;
@@ -38,7 +38,7 @@ mod ring;
 mod tests;
 
 pub use files::{Claim, JournalError};
-pub use place::{JournalPlace, SharedFolder};
+pub use location::{JournalLocation, SharedFolder};
 pub use record::{BadHeader, ENTRIES_MAX, Entry, HEADER_BYTES, Header};
-pub use replay::{Replayed, replay, replay_from};
-pub use ring::{Journal, Placed};
+pub use replay::{ReplayedWrite, replay, replay_from};
+pub use ring::{Journal, JournalSlot};

@@ -114,8 +114,8 @@ impl Header {
         HEADER_BYTES as u64 + self.payload_blocks() as u64 * u64::from(self.block_bytes)
     }
 
-    fn lead(&self) -> Lead {
-        Lead {
+    fn lead(&self) -> RecordPrefix {
+        RecordPrefix {
             position: self.position,
             journal: self.journal,
             first: self.first,
@@ -197,7 +197,7 @@ impl Header {
 }
 
 /// What a header says beside its entries.
-pub(super) struct Lead {
+pub(super) struct RecordPrefix {
     pub position: u64,
     pub journal: u128,
     pub first: Sequence,
@@ -206,7 +206,7 @@ pub(super) struct Lead {
 }
 
 /// [`Header::encode`] from parts, for the writer that keeps its own.
-pub(super) fn encode_header(page: &mut [u8], lead: &Lead, entries: &[Entry]) {
+pub(super) fn encode_header(page: &mut [u8], lead: &RecordPrefix, entries: &[Entry]) {
     assert!(
         entries.len() <= ENTRIES_MAX,
         "{} entries in one record",

@@ -8,18 +8,18 @@ use world::File;
 
 use super::files::JournalError;
 use super::record::{Entry, HEADER_BYTES, Header};
-use super::ring::{Journal, Placed};
+use super::ring::{Journal, JournalSlot};
 use crate::seal::{Address, Keyring};
 
 /// One write that recovery found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replayed {
+pub enum ReplayedWrite {
     /// A block, and where its ciphertext lies.
     Data {
         /// The block.
         block: base::BlockIndex,
         /// Where it lies.
-        placed: Placed,
+        placed: JournalSlot,
     },
     /// A run of blocks that read as zeroes.
     Zero {
@@ -52,7 +52,7 @@ pub fn replay(
     journal: &mut Journal,
     keyring: &Keyring,
     after: Sequence,
-    found: impl FnMut(Replayed),
+    found: impl FnMut(ReplayedWrite),
 ) -> Result<u64, JournalError> {
     let (file, path) = (Arc::clone(journal.file()), journal.path().to_owned());
     replay_from(&*file, &path, journal, keyring, after, found)
@@ -70,7 +70,7 @@ pub fn replay_from(
     journal: &mut Journal,
     keyring: &Keyring,
     after: Sequence,
-    mut found: impl FnMut(Replayed),
+    mut found: impl FnMut(ReplayedWrite),
 ) -> Result<u64, JournalError> {
     let failed = |source| JournalError::Io {
         doing: "replay",
@@ -135,7 +135,7 @@ fn follow(
     journal: &Journal,
     keyring: &Keyring,
     after: Sequence,
-    found: &mut impl FnMut(Replayed),
+    found: &mut impl FnMut(ReplayedWrite),
 ) -> io::Result<(u64, u64)> {
     let block_size = journal.block_size();
     let block_bytes = block_size.bytes();
@@ -192,14 +192,14 @@ fn open_record(
     payload_at: u64,
     keyring: &Keyring,
     plain: &mut [u8],
-) -> Option<Vec<Replayed>> {
+) -> Option<Vec<ReplayedWrite>> {
     let mut blocks = payload.chunks_exact(plain.len());
     let mut offset = payload_at;
     let mut writes = Vec::with_capacity(header.entries.len());
     for (index, entry) in header.entries.iter().enumerate() {
         let sequence = Sequence::from_bits(header.first.bits().checked_add(index as u64)?);
         writes.push(match *entry {
-            Entry::Zero { block, count } => Replayed::Zero {
+            Entry::Zero { block, count } => ReplayedWrite::Zero {
                 block,
                 count,
                 sequence,
@@ -210,13 +210,13 @@ fn open_record(
                 sealer
                     .open(Address::data(block), sequence, &tag, sealed, plain)
                     .ok()?;
-                let placed = Placed {
+                let placed = JournalSlot {
                     offset,
                     tag,
                     sequence,
                 };
                 offset += plain.len() as u64;
-                Replayed::Data { block, placed }
+                ReplayedWrite::Data { block, placed }
             }
         });
     }

@@ -7,7 +7,7 @@ use unit::Tag;
 use world::File;
 
 use super::files::JournalError;
-use super::record::{ENTRIES_MAX, Entry, HEADER_BYTES, Lead, encode_header};
+use super::record::{ENTRIES_MAX, Entry, HEADER_BYTES, RecordPrefix, encode_header};
 use crate::seal::{Address, Sealer};
 
 const PAGE: u64 = HEADER_BYTES as u64;
@@ -17,7 +17,7 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// Where a block's ciphertext lies in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placed {
+pub struct JournalSlot {
     /// Offset in the file, in bytes.
     pub offset: u64,
     /// The tag of its seal.
@@ -157,7 +157,7 @@ impl Journal {
         block: BlockIndex,
         sequence: Sequence,
         plain: &[u8],
-    ) -> Result<Placed, JournalError> {
+    ) -> Result<JournalSlot, JournalError> {
         let block_bytes = self.block_size.bytes();
         debug_assert_eq!(plain.len(), block_bytes);
         self.make_ready(sequence, block_bytes as u64)?;
@@ -167,7 +167,7 @@ impl Journal {
         let offset = self.offset_of(self.head);
         self.head += block_bytes as u64;
         self.push(Entry::Data { block, tag });
-        Ok(Placed {
+        Ok(JournalSlot {
             offset,
             tag,
             sequence,
@@ -253,7 +253,7 @@ impl Journal {
                 entries,
                 ..
             } = growing;
-            let lead = Lead {
+            let lead = RecordPrefix {
                 position,
                 journal: self.id,
                 first,

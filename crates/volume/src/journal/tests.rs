@@ -6,7 +6,7 @@ use base::{BlockIndex, BlockSize, Lineage, Sequence, VolumeId, with_causes};
 use world::simulated::{Fault, Simulation};
 use world::{Disk, World};
 
-use super::{Claim, HEADER_BYTES, Journal, JournalError, Placed, Replayed, replay};
+use super::{Claim, HEADER_BYTES, Journal, JournalError, JournalSlot, ReplayedWrite, replay};
 use crate::catalog::LineageKey;
 use crate::seal::{KeyEncryptionKey, Keyring};
 
@@ -50,7 +50,7 @@ fn sequence(counter: u64) -> Sequence {
 }
 
 /// Appends one block that is filled with its sequence.
-fn append(journal: &mut Journal, keyring: &Keyring, counter: u64) -> Placed {
+fn append(journal: &mut Journal, keyring: &Keyring, counter: u64) -> JournalSlot {
     let plain = [counter as u8; 4096];
     journal
         .append(
@@ -71,7 +71,9 @@ fn replayed(world: &World, from: u64) -> Result<Vec<u64>, JournalError> {
         &keyring(),
         Sequence::ZERO,
         |write| match write {
-            Replayed::Data { block, .. } | Replayed::Zero { block, .. } => blocks.push(block.0),
+            ReplayedWrite::Data { block, .. } | ReplayedWrite::Zero { block, .. } => {
+                blocks.push(block.0)
+            }
         },
     )?;
     Ok(blocks)

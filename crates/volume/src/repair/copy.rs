@@ -4,7 +4,7 @@ use base::Slot;
 use unit::{Replacement, SlotRun, Tag, UnitError};
 
 use super::compare::{Copy, Held, most};
-use super::found::Stopped;
+use super::report::Stopped;
 use super::spread::{RUN_SLOTS_MAX, Spread, number};
 use crate::catalog::MemberState;
 

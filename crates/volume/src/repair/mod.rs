@@ -29,19 +29,18 @@
 //! What one lacks is brought by `copy`; where there is parity in the place of copies,
 //! by `rows`.
 
+#[cfg(test)]
+mod byzantine_tests;
 mod compare;
 mod copy;
 #[cfg(test)]
-mod deleted_tests;
-mod found;
+mod deletion_tests;
 #[cfg(test)]
-mod left_tests;
-#[cfg(test)]
-mod liars_tests;
-mod outcome;
+mod leftover_tests;
 mod outdated;
 mod pass;
 mod put_rows;
+mod report;
 #[cfg(test)]
 mod rot_tests;
 mod rows;
@@ -50,7 +49,8 @@ mod rows_tests;
 mod spread;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
 pub use compare::Uncommitted;
-pub use found::{Depth, Found, Pace, Repairable, Stopped, SuspectUnit};
 pub use pass::Task;
+pub use report::{Depth, Found, Pace, Repairable, Stopped, SuspectUnit};

@@ -7,7 +7,7 @@ use unit::UnitError;
 
 use super::compare::{Copy, Uncommitted, keepers, lacking};
 use super::copy::Bringing;
-use super::found::{Depth, Found, Pace, Repairable, Stopped};
+use super::report::{Depth, Found, Pace, Repairable, Stopped};
 use super::rows::Rows;
 use super::spread::{Rotten, Spread};
 use crate::catalog::{Erasure, MemberState};

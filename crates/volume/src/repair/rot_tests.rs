@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use base::{Slot, UnitId};
-use unit::{InjectedFaults, Unit as _};
+use testkit::units::InjectedFaults;
+use unit::Unit as _;
 use world::simulated::Fault;
 
 use super::tests::{Rig, SLOT_BYTES, Steps, all_committed, copyset, path, segment};

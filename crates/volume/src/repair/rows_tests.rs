@@ -11,7 +11,7 @@ use world::simulated::Fault;
 use super::tests::{Steps, all_committed};
 use super::*;
 use crate::catalog::MemberState::{self, Filling, Leaving, Whole};
-use crate::scatter::erasure::give_back;
+use crate::scatter::erasure::reclaim;
 use crate::scatter::erasure::rig::{
     Rig, copyset, create, folder, most, open, rot, store_of, unit_id,
 };
@@ -31,7 +31,7 @@ pub(super) fn filled(data: u8, parity: u8, are_dead: bool) -> (Rig, BTreeSet<usi
         dead = most(203);
         for segment in rig.segments() {
             let (slots, table) = (rig.slots(segment, &dead), rig.store.table());
-            let given = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+            let given = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
             assert!(!given.expect("all are there"), "some of it lives");
         }
     }
@@ -97,7 +97,7 @@ fn seen(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<Member> {
 /// Gives all of `dead` back, as far as it goes, with members in these states.
 fn give_all(rig: &Rig, dead: &BTreeSet<usize>, change: &[(u8, MemberState)]) -> bool {
     let members = seen(rig, change);
-    let give = |segment| give_back(&members, rig.erasure, segment, &rig.slots(segment, dead));
+    let give = |segment| reclaim(&members, rig.erasure, segment, &rig.slots(segment, dead));
     rig.segments()
         .into_iter()
         .all(|segment| give(segment).is_ok())

@@ -8,7 +8,7 @@ use unit::{Tag, UnitError};
 
 use super::compare::{Copy, most};
 use super::copy::CopyError;
-use super::found::{Pace, Repairable};
+use super::report::{Pace, Repairable};
 use crate::catalog::MemberState;
 
 /// Bytes copied at once.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
-use unit::{FaultyUnit, FolderUnit, InjectedFaults, SlotRun, Unit, UnitError};
+use testkit::units::{FaultyUnit, InjectedFaults};
+use unit::{SlotRun, Unit, UnitError};
+use unit_folder::FolderUnit;
 use world::simulated::Simulation;
 
 use super::*;

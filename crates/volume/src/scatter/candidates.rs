@@ -14,7 +14,7 @@ pub(super) fn best_copysets(table: &Table, replicas: u8, layout: Layout) -> Vec<
     let mut best = layout.row_slots() as usize;
     let mut found = Vec::new();
     for id in fitting(table, replicas, layout) {
-        let writable = takers(table, id).len();
+        let writable = writable_members(table, id).len();
         if writable > best {
             best = writable;
             found.clear();
@@ -33,7 +33,7 @@ fn fitting(table: &Table, replicas: u8, layout: Layout) -> impl Iterator<Item = 
     table
         .copysets()
         .filter(move |(id, its_layout, _)| {
-            let members = table.members_put_on(*id).len();
+            let members = table.write_target_ids(*id).len();
             let is_as_wide = layout.erasure().is_some() || members == usize::from(replicas);
             *its_layout == layout && is_as_wide
         })
@@ -41,18 +41,18 @@ fn fitting(table: &Table, replicas: u8, layout: Layout) -> impl Iterator<Item = 
 }
 
 /// Whether some copyset would take writes if no unit of it were away.
-pub(super) fn may_take(table: &Table, replicas: u8, layout: Layout) -> bool {
+pub(super) fn could_take_writes(table: &Table, replicas: u8, layout: Layout) -> bool {
     let may = |member: &&Member| {
         let state = member.unit.state();
         state.can_write() || matches!(state, UnitState::Missing | UnitState::Failing)
     };
     fitting(table, replicas, layout)
-        .any(|id| table.put_on(id).filter(may).count() >= layout.row_slots() as usize)
+        .any(|id| table.write_targets(id).filter(may).count() >= layout.row_slots() as usize)
 }
 
 /// The members of a copyset that take writes.
-pub(super) fn takers(table: &Table, copyset: CopysetId) -> Vec<UnitId> {
-    let takers = table.put_on(copyset);
-    let takers = takers.filter(|member| member.unit.can_write());
-    takers.map(|member| member.id).collect()
+pub(super) fn writable_members(table: &Table, copyset: CopysetId) -> Vec<UnitId> {
+    let writable_members = table.write_targets(copyset);
+    let writable_members = writable_members.filter(|member| member.unit.can_write());
+    writable_members.map(|member| member.id).collect()
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::SegmentId;
 
-use super::dealer::Serials;
+use super::placer::Serials;
 use crate::catalog::{DegradedShare, OpenSegment};
 
 /// The segments that some volume of this process may still append to. A
@@ -37,7 +37,7 @@ impl OpenSegments {
     }
 }
 
-/// Shared by the dealers of one lease.
+/// Shared by the placers of one lease.
 #[derive(Debug, Default)]
 pub struct Ledger {
     segments: Mutex<BTreeMap<SegmentId, u32>>,
@@ -50,7 +50,7 @@ pub struct Ledger {
 
 /// How what is about to be committed was dealt.
 #[derive(Debug, Clone, Default)]
-pub struct Dealt {
+pub struct PlacementSummary {
     /// What some member lacks.
     pub degraded: Vec<DegradedShare>,
     /// Which members were known when it was dealt, by the oldest and by the newest
@@ -58,7 +58,7 @@ pub struct Dealt {
     pub joined: Option<(u64, u64)>,
 }
 
-impl Dealt {
+impl PlacementSummary {
     /// This and `other`, which was dealt beside it.
     pub fn add(&mut self, other: Self) {
         self.degraded.extend(other.degraded);
@@ -71,20 +71,20 @@ impl Dealt {
 /// What is settled, and in no version yet.
 #[derive(Debug, Default)]
 struct Uncommitted {
-    dealt: Dealt,
+    dealt: PlacementSummary,
     /// From which slot to which of each segment.
     slots: BTreeMap<SegmentId, Range<u32>>,
 }
 
 /// What goes into a commit.
 #[derive(Debug)]
-pub struct Ledgered {
+pub struct LedgerSnapshot {
     /// The segments that are still being filled.
     pub open_segments: Vec<OpenSegment>,
     /// The first serial that was not used yet.
     pub serial_next: u64,
     /// How the rest was dealt.
-    pub dealt: Dealt,
+    pub dealt: PlacementSummary,
 }
 
 impl Ledger {
@@ -121,19 +121,19 @@ impl Ledger {
     /// Nothing of `segment` beyond what is committed lies anywhere, or ever
     /// will, unless a put comes late. Nothing more is appended to it.
     pub fn closed(&self, segment: SegmentId) {
-        if !self.comes_late(segment) {
+        if !self.is_unresolved(segment) {
             self.lock().remove(&segment);
         }
         self.open.lock().remove(&segment);
     }
 
     /// A put into `segment` that has failed may be carried out later.
-    pub fn may_come_late(&self, segment: SegmentId) {
-        self.lock_late().insert(segment);
+    pub fn mark_unresolved(&self, segment: SegmentId) {
+        self.lock_unresolved().insert(segment);
     }
 
-    fn comes_late(&self, segment: SegmentId) -> bool {
-        self.lock_late().contains(&segment)
+    fn is_unresolved(&self, segment: SegmentId) -> bool {
+        self.lock_unresolved().contains(&segment)
     }
 
     /// The first `slots` slots of `segment` are in the version about to be
@@ -145,7 +145,7 @@ impl Ledger {
         let its = uncommitted.slots.entry(segment).or_insert(before..end);
         its.end = its.end.max(end);
         drop(uncommitted);
-        if full && !self.comes_late(segment) {
+        if full && !self.is_unresolved(segment) {
             self.closed(segment);
         } else {
             self.lock().insert(segment, slots);
@@ -153,7 +153,7 @@ impl Ledger {
     }
 
     /// This is in the version about to be committed.
-    pub fn dealt(&self, dealt: Dealt) {
+    pub fn dealt(&self, dealt: PlacementSummary) {
         self.lock_uncommitted().dealt.add(dealt);
     }
 
@@ -164,7 +164,7 @@ impl Ledger {
 
     /// What [`Ledger::for_commit`] told last will never be committed. Returns where it
     /// lies: it is nobody's.
-    pub fn take_back(&self) -> Vec<(SegmentId, Range<u32>)> {
+    pub fn retract(&self) -> Vec<(SegmentId, Range<u32>)> {
         let taken = std::mem::take(&mut *self.lock_uncommitted());
         let mut segments = self.lock();
         for (segment, slots) in &taken.slots {
@@ -176,20 +176,20 @@ impl Ledger {
 
     /// What goes into a commit, whose serials are `serials`.
     #[must_use]
-    pub fn for_commit(&self, serials: &Serials) -> Ledgered {
+    pub fn for_commit(&self, serials: &Serials) -> LedgerSnapshot {
         let segments = self.lock();
         let entry = |(segment, slots): (&SegmentId, &u32)| OpenSegment {
             segment: *segment,
             slots: *slots,
         };
-        Ledgered {
+        LedgerSnapshot {
             open_segments: segments.iter().map(entry).collect(),
             serial_next: serials.next(),
             dealt: self.lock_uncommitted().dealt.clone(),
         }
     }
 
-    fn lock_late(&self) -> std::sync::MutexGuard<'_, HashSet<SegmentId>> {
+    fn lock_unresolved(&self) -> std::sync::MutexGuard<'_, HashSet<SegmentId>> {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,36 +1,36 @@
 //! Scattering: dealing sealed blocks at random over units (HVSTO §II-B).
 //!
 //! A *copyset* is the small set of units that holds a segment's copies. A
-//! [`Dealer`] keeps segments open on several copysets and deals each block to
+//! [`Placer`] keeps segments open on several copysets and deals each block to
 //! one of them at random; [`Store`] knows the units, puts every copy, reads
 //! whichever copy opens, and passes over units that fail.
 //!
 //! This module moves ciphertext. It opens a block only to know whether the
 //! copy it read is good.
 
+mod async_read;
 mod candidates;
-mod compromised;
-mod dealer;
 pub mod erasure;
-#[cfg(test)]
-mod hang_tests;
-mod later;
+mod exposure;
 mod layout;
 mod ledger;
+mod placer;
 mod progress;
 mod read;
 mod store;
+#[cfg(test)]
+mod unresponsive_tests;
 mod view;
 mod write;
 
-pub use compromised::{CompromisedError, Held, Truth, held_by};
-pub use dealer::{DealError, Dealer, DealerConfig, Serials};
-pub use later::read_pieces_later;
+pub use async_read::start_read_pieces;
+pub use exposure::{CompromisedError, Held, Truth, held_by};
 pub use layout::{Home, Layout};
 pub use ledger::{Ledger, OpenSegments};
-pub use progress::{Ended, Progress};
+pub use placer::{AssignError, Placer, PlacerConfig, Serials};
+pub use progress::{Progress, StopReason};
 pub use read::{Piece, ReadError, read_pieces, read_pieces_through};
 pub use store::{Member, Store, Table};
 pub(crate) use view::data_piece;
 pub use view::{CacheCounts, CacheView, ImagePart};
-pub use write::{PlaceError, Placement, Source, give_up, give_up_settled, place};
+pub use write::{PlaceError, Placement, Source, discard_confirmed, discard_unconfirmed, place};

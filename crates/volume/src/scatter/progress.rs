@@ -13,23 +13,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use world::Clock;
 
-use crate::term::{LeaseTerm, Standing};
+use crate::lease_term::{LeaseStatus, LeaseTerm};
 
 /// Why a placement ends before its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Ended {
+pub enum StopReason {
     /// Nobody waits for it any more.
     #[error("the volume was closed without it")]
     Closed,
     /// Nothing may be put until the lease is renewed.
     #[error("the lease has run out, and has not been renewed")]
-    LeaseRunOut,
+    LeaseExpired,
 }
 
 /// Shared by a volume and its jobs.
 pub struct Progress {
     placed: AtomicU64,
-    is_given_up: AtomicBool,
+    is_cancelled: AtomicBool,
     term: LeaseTerm,
     clock: Arc<dyn Clock>,
 }
@@ -39,7 +39,7 @@ impl Progress {
     pub fn new(term: LeaseTerm, clock: Arc<dyn Clock>) -> Self {
         Self {
             placed: AtomicU64::new(0),
-            is_given_up: AtomicBool::new(false),
+            is_cancelled: AtomicBool::new(false),
             term,
             clock,
         }
@@ -56,17 +56,17 @@ impl Progress {
     }
 
     /// Nobody waits any more: what is under way ends, and frees what it put.
-    pub fn give_up(&self) {
-        self.is_given_up.store(true, Ordering::Release);
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Release);
     }
 
     /// Whether somebody still waits.
     ///
     /// # Errors
-    /// [`Ended::Closed`] if not.
-    pub fn check_awaited(&self) -> Result<(), Ended> {
-        match self.is_given_up.load(Ordering::Acquire) {
-            true => Err(Ended::Closed),
+    /// [`StopReason::Closed`] if not.
+    pub fn check_awaited(&self) -> Result<(), StopReason> {
+        match self.is_cancelled.load(Ordering::Acquire) {
+            true => Err(StopReason::Closed),
             false => Ok(()),
         }
     }
@@ -74,12 +74,12 @@ impl Progress {
     /// Whether anything may be put.
     ///
     /// # Errors
-    /// [`Ended`] if not.
-    pub fn check(&self) -> Result<(), Ended> {
+    /// [`StopReason`] if not.
+    pub fn check(&self) -> Result<(), StopReason> {
         self.check_awaited()?;
-        match self.term.standing(&*self.clock) {
-            Standing::Holds => Ok(()),
-            Standing::RunOut | Standing::Lost => Err(Ended::LeaseRunOut),
+        match self.term.status(&*self.clock) {
+            LeaseStatus::Held => Ok(()),
+            LeaseStatus::Expired | LeaseStatus::Lost => Err(StopReason::LeaseExpired),
         }
     }
 }

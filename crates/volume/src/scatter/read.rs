@@ -48,21 +48,21 @@ pub enum ReadError {
         /// What the last unit said.
         reason: String,
         /// Whether a unit that may have one is away, or fails for now.
-        may_pass: bool,
+        is_transient: bool,
     },
 }
 
 /// Reads and opens `pieces`, which all lie in slots of `slot_bytes`, in
-/// parallel; from units to `avoid` only what no other unit has. Results come in
+/// parallel; from units to `exclude` only what no other unit has. Results come in
 /// order.
 pub fn read_pieces(
     store: &Arc<Store>,
     keyring: &Arc<Keyring>,
     slot_bytes: u32,
     pieces: &[Piece],
-    avoid: &[UnitId],
+    exclude: &[UnitId],
 ) -> Vec<Result<Vec<u8>, ReadError>> {
-    read_pieces_through(None, store, keyring, slot_bytes, pieces, avoid)
+    read_pieces_through(None, store, keyring, slot_bytes, pieces, exclude)
 }
 
 /// The same, of those that a cache does not have; it is offered what was read.
@@ -72,7 +72,7 @@ pub fn read_pieces_through(
     keyring: &Arc<Keyring>,
     slot_bytes: u32,
     pieces: &[Piece],
-    avoid: &[UnitId],
+    exclude: &[UnitId],
 ) -> Vec<Result<Vec<u8>, ReadError>> {
     let mut ordered = cached(view, keyring, slot_bytes, pieces);
     let left: Vec<usize> = (0..pieces.len())
@@ -84,7 +84,7 @@ pub fn read_pieces_through(
         let wanted: Vec<Piece> = run.pieces.iter().map(|index| missing[*index]).collect();
         let (store, keyring) = (Arc::clone(store), Arc::clone(keyring));
         let (place, slots) = (run.place, run.slots);
-        let (avoid, view) = (avoid.to_vec(), view.cloned());
+        let (exclude, view) = (exclude.to_vec(), view.cloned());
         let task = move || {
             let run = (place, slots);
             read_run(
@@ -93,7 +93,7 @@ pub fn read_pieces_through(
                 slot_bytes,
                 run,
                 &wanted,
-                &avoid,
+                &exclude,
             )
         };
         Box::new(task) as Box<dyn FnOnce() -> Vec<Result<Vec<u8>, ReadError>> + Send>
@@ -202,14 +202,14 @@ impl Run {
 
 /// Reads consecutive slots: from each copy in turn what the copies before it
 /// did not give; where there is one and parity, the rest from the others of its row.
-/// If that one is to be avoided, it is asked after these.
+/// If that one is to be excluded, it is asked after these.
 fn read_run(
     store: &Store,
     (keyring, view): (&Keyring, Option<&CacheView>),
     slot_bytes: u32,
     (place, slots): (Option<u8>, SlotRun),
     wanted: &[Piece],
-    avoid: &[UnitId],
+    exclude: &[UnitId],
 ) -> Vec<Result<Vec<u8>, ReadError>> {
     let table = store.table();
     let copyset = slots.segment.copyset();
@@ -222,10 +222,10 @@ fn read_run(
         found: vec![None; wanted.len()],
         damaged: vec![false; wanted.len()],
         reason: "its copyset has no units".to_owned(),
-        may_pass: !table.has_all(copyset),
+        is_transient: !table.has_all(copyset),
     };
     let members = match place {
-        None => table.best_first(slots.segment, avoid),
+        None => table.best_first(slots.segment, exclude),
         Some(place) => table.members_at(copyset, place),
     };
     let Some(erasure) = table.layout(copyset).erasure() else {
@@ -234,12 +234,12 @@ fn read_run(
     };
     let (last, first): (Vec<&Member>, Vec<&Member>) = members
         .into_iter()
-        .partition(|member| avoid.contains(&member.id));
+        .partition(|member| exclude.contains(&member.id));
     reading.ask_each(&first);
     if !reading.is_done() {
         let (members, pool) = (table.members(copyset), &*store.pool);
         let rows = RowReader::new(pool, members, erasure, slots.segment, slot_bytes);
-        reading.work_out(rows.avoiding(avoid));
+        reading.work_out(rows.excluding(exclude));
     }
     reading.ask_each(&last);
     reading.results()
@@ -259,7 +259,7 @@ struct Reading<'a> {
     /// Why the unit that was asked last gave nothing.
     reason: String,
     /// Whether any gave nothing for a reason that may pass.
-    may_pass: bool,
+    is_transient: bool,
 }
 
 impl Reading<'_> {
@@ -293,13 +293,16 @@ impl Reading<'_> {
             };
             match rows.recover(piece.entry.location.slot(), open) {
                 Recovered::Open(plain) => self.found[index] = Some(plain),
-                Recovered::Damaged { may_pass } => {
+                Recovered::Damaged { is_transient } => {
                     self.damaged[index] = true;
-                    self.may_pass |= may_pass;
+                    self.is_transient |= is_transient;
                 }
-                Recovered::Unavailable { reason, may_pass } => {
+                Recovered::Unavailable {
+                    reason,
+                    is_transient,
+                } => {
                     self.reason = reason;
-                    self.may_pass |= may_pass;
+                    self.is_transient |= is_transient;
                 }
             }
         }
@@ -355,7 +358,7 @@ impl Reading<'_> {
         let read = member.unit.read(run, self.slot_bytes, tags, data);
         if let Err(error) = &read {
             self.reason = describe(error);
-            self.may_pass |= error.may_pass();
+            self.is_transient |= error.may_pass();
         }
         read
     }
@@ -387,11 +390,11 @@ impl Reading<'_> {
         results
             .map(|((found, damaged), piece)| match found {
                 Some(plain) => Ok(plain),
-                None if damaged && !self.may_pass => Err(ReadError::Damaged { piece: *piece }),
+                None if damaged && !self.is_transient => Err(ReadError::Damaged { piece: *piece }),
                 None => Err(ReadError::Unavailable {
                     piece: *piece,
                     reason: self.reason.clone(),
-                    may_pass: self.may_pass,
+                    is_transient: self.is_transient,
                 }),
             })
             .collect()

@@ -31,7 +31,7 @@ struct Set {
     /// All that may hold something of it, as far as they are known.
     members: Vec<Member>,
     /// Those that are put on, known or not.
-    put_on: Vec<UnitId>,
+    write_targets: Vec<UnitId>,
     layout: Layout,
 }
 
@@ -41,7 +41,7 @@ const SLACK_US: u32 = 500;
 impl Member {
     /// Whether what is put into the copyset is put on it.
     #[must_use]
-    pub fn is_put_on(&self) -> bool {
+    pub fn is_write_target(&self) -> bool {
         self.state != MemberState::Leaving
     }
 
@@ -89,7 +89,7 @@ impl Table {
         let is_whole = |member: &&Member| is_it(member) && member.state == MemberState::Whole;
         expected.filter(is_whole).or_else(|| {
             let members = members.iter().filter(is_it);
-            members.min_by_key(|member| (!is_there(member), member.state))
+            members.min_by_key(|member| (!is_available(member), member.state))
         })
     }
 
@@ -99,15 +99,17 @@ impl Table {
     pub fn members_at(&self, copyset: CopysetId, place: u8) -> Vec<&Member> {
         let members = self.members(copyset).iter();
         let mut at: Vec<&Member> = members.filter(|member| member.place == place).collect();
-        at.sort_by_key(|member| (!is_there(member), member.state));
+        at.sort_by_key(|member| (!is_available(member), member.state));
         at
     }
 
     /// The units that what is put into a copyset is put on, in their order, known or
     /// not.
     #[must_use]
-    pub fn members_put_on(&self, copyset: CopysetId) -> &[UnitId] {
-        self.copysets.get(&copyset).map_or(&[], |set| &set.put_on)
+    pub fn write_target_ids(&self, copyset: CopysetId) -> &[UnitId] {
+        self.copysets
+            .get(&copyset)
+            .map_or(&[], |set| &set.write_targets)
     }
 
     /// Whether all that are put on are known, and so the copyset.
@@ -115,7 +117,7 @@ impl Table {
     pub fn has_all(&self, copyset: CopysetId) -> bool {
         let members = self.members(copyset);
         let is_known = |id: &UnitId| members.iter().any(|member| member.id == *id);
-        !members.is_empty() && self.members_put_on(copyset).iter().all(is_known)
+        !members.is_empty() && self.write_target_ids(copyset).iter().all(is_known)
     }
 
     /// Whether a segment of the copyset may be put in several parts. What one
@@ -127,13 +129,13 @@ impl Table {
     }
 
     /// The units that hold a segment, in the order in which to ask them. Those to
-    /// `avoid` come last, before them those that are not well, and before these
+    /// `exclude` come last, before them those that are not well, and before these
     /// those that are slow: their copy may still be the only one.
     #[must_use]
-    pub fn best_first(&self, segment: SegmentId, avoid: &[UnitId]) -> Vec<&Member> {
-        let mut members: Vec<&Member> = self.in_turn(segment).collect();
+    pub fn best_first(&self, segment: SegmentId, exclude: &[UnitId]) -> Vec<&Member> {
+        let mut members: Vec<&Member> = self.rotated(segment).collect();
         let slow = self.slow_from(segment);
-        members.sort_by_cached_key(|member| (avoid.contains(&member.id), member.rank(slow)));
+        members.sort_by_cached_key(|member| (exclude.contains(&member.id), member.rank(slow)));
         members
     }
 
@@ -141,52 +143,57 @@ impl Table {
     /// left to the reading that may wait for it.
     #[inline]
     #[must_use]
-    pub fn best_there(&self, segment: SegmentId) -> Option<&Member> {
-        self.best_there_but(segment, &[])
+    pub fn best_available(&self, segment: SegmentId) -> Option<&Member> {
+        self.best_available_except(segment, &[])
     }
 
-    /// As [`Table::best_there`], of those that are not to be avoided.
+    /// As [`Table::best_available`], of those that are not to be excluded.
     #[inline]
     #[must_use]
-    pub fn best_there_but(&self, segment: SegmentId, avoid: &[UnitId]) -> Option<&Member> {
+    pub fn best_available_except(&self, segment: SegmentId, exclude: &[UnitId]) -> Option<&Member> {
         let slow = self.slow_from(segment);
-        let members = self.in_turn(segment);
-        let members = members.filter(|member| !avoid.contains(&member.id));
+        let members = self.rotated(segment);
+        let members = members.filter(|member| !exclude.contains(&member.id));
         let best = members.min_by_key(|member| member.rank(slow));
-        best.filter(|member| is_there(member))
+        best.filter(|member| is_available(member))
     }
 
     /// The member to ask first for a slot that the member at `place` has, or every one.
-    /// None if it is away, or to be avoided.
+    /// None if it is away, or to be excluded.
     #[inline]
-    fn there_at(&self, segment: SegmentId, place: Option<u8>, avoid: &[UnitId]) -> Option<&Member> {
+    fn available_at(
+        &self,
+        segment: SegmentId,
+        place: Option<u8>,
+        exclude: &[UnitId],
+    ) -> Option<&Member> {
         let Some(place) = place else {
-            return self.best_there_but(segment, avoid);
+            return self.best_available_except(segment, exclude);
         };
         let member = self.member_at(segment.copyset(), place);
-        member.filter(|member| is_there(member) && !avoid.contains(&member.id))
+        member.filter(|member| is_available(member) && !exclude.contains(&member.id))
     }
 
     /// The member that a reading of `location` asks first. None as with
-    /// [`Table::best_there`].
+    /// [`Table::best_available`].
     #[must_use]
-    pub fn asked_first(&self, location: Location) -> Option<&Member> {
+    pub fn first_choice(&self, location: Location) -> Option<&Member> {
         let segment = location.segment();
         let home = self.layout(segment.copyset()).home(location.slot());
-        self.there_at(segment, home.place, &[])
+        self.available_at(segment, home.place, &[])
     }
 
-    /// Whether `location` can be read without the units to `avoid`: from another copy,
+    /// Whether `location` can be read without the units to `exclude`: from another copy,
     /// or worked out of others of its row.
     #[must_use]
-    pub fn is_elsewhere(&self, location: Location, avoid: &[UnitId]) -> bool {
+    pub fn has_alternative(&self, location: Location, exclude: &[UnitId]) -> bool {
         let segment = location.segment();
         let layout = self.layout(segment.copyset());
         if layout.erasure().is_none() {
-            return self.best_there_but(segment, avoid).is_some();
+            return self.best_available_except(segment, exclude).is_some();
         }
         let members = self.members(segment.copyset()).iter();
-        let there = members.filter(|member| is_there(member) && !avoid.contains(&member.id));
+        let there = members.filter(|member| is_available(member) && !exclude.contains(&member.id));
         // One that leaves has the place of the one that comes.
         let places = there.fold(0_u16, |places, member| places | 1 << member.place);
         places.count_ones() >= layout.row_slots()
@@ -204,7 +211,7 @@ impl Table {
     }
 
     /// The same order, if all are well: copies share the load by segment.
-    fn in_turn(&self, segment: SegmentId) -> impl Iterator<Item = &Member> {
+    fn rotated(&self, segment: SegmentId) -> impl Iterator<Item = &Member> {
         let members = self.members(segment.copyset());
         let start = segment.serial() as usize % members.len().max(1);
         let (last, first) = members.split_at(start);
@@ -212,9 +219,9 @@ impl Table {
     }
 
     /// The members of a copyset that are put on, in their order.
-    pub fn put_on(&self, copyset: CopysetId) -> impl Iterator<Item = &Member> {
+    pub fn write_targets(&self, copyset: CopysetId) -> impl Iterator<Item = &Member> {
         let members = self.members(copyset).iter();
-        members.filter(|member| member.is_put_on())
+        members.filter(|member| member.is_write_target())
     }
 
     /// Up to which [`Copyset::joined`] it knows the members.
@@ -277,7 +284,7 @@ impl Store {
         };
         let set = |copyset: &Copyset| Set {
             members: copyset.placed().filter_map(find).collect(),
-            put_on: copyset.members.clone(),
+            write_targets: copyset.members.clone(),
             layout: Layout::new(copyset.erasure()),
         };
         let joined = copysets.iter().map(|one| one.joined).max().unwrap_or(0);
@@ -318,7 +325,7 @@ impl Store {
     ) -> bool {
         let layout = table.layout(run.segment.copyset());
         if layout.erasure().is_none() {
-            return table.best_there(run.segment).is_some_and(|member| {
+            return table.best_available(run.segment).is_some_and(|member| {
                 matches!(member.unit.read_now(run, slot_bytes, tags, data), Ok(true))
             });
         }
@@ -332,7 +339,7 @@ impl Store {
                 first: home.slot,
                 count: 1,
             };
-            let there = table.there_at(run.segment, home.place, &[]);
+            let there = table.available_at(run.segment, home.place, &[]);
             there.is_some_and(|member| {
                 matches!(
                     member.unit.read_now(one, slot_bytes, tag, content),
@@ -343,18 +350,18 @@ impl Store {
     }
 
     /// As [`Store::read_now`], where `done` is told what came of it, on any thread;
-    /// from none of the units to `avoid`. `false` if nothing was begun, and nobody
+    /// from none of the units to `exclude`. `false` if nothing was begun, and nobody
     /// is told. The run is one as members number slots, of the one that has `place`,
     /// or of each.
-    pub fn read_later(
+    pub fn start_read(
         &self,
         table: &Table,
         (place, run): (Option<u8>, SlotRun),
         slot_bytes: u32,
-        avoid: &[UnitId],
+        exclude: &[UnitId],
         done: ReadDone,
     ) -> bool {
-        let best = table.there_at(run.segment, place, avoid);
+        let best = table.available_at(run.segment, place, exclude);
         best.is_some_and(|member| member.unit.read_later(run, slot_bytes, done))
     }
 
@@ -411,7 +418,7 @@ impl Store {
 }
 
 #[inline]
-fn is_there(member: &Member) -> bool {
+fn is_available(member: &Member) -> bool {
     member.unit.state() != UnitState::Missing
 }
 
@@ -420,7 +427,8 @@ mod tests {
     use std::path::Path;
 
     use base::ClusterId;
-    use unit::{FaultyUnit, FolderUnit, InjectedFaults};
+    use testkit::units::{FaultyUnit, InjectedFaults};
+    use unit_folder::FolderUnit;
     use world::simulated::Simulation;
 
     use super::*;

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Lineage, VolumeId};
-use cache::host::{AreaCounts, Had, HostCache, Principal, Tally, Used};
+use cache::host::{AreaCounts, Hit, HostCache, Principal, Tally, UseGuard};
 use cache::memory::AheadCounts;
 use cache::store::{Area, Id, Protector, SLOT_BYTES, Sharer};
 use unit::Tag;
@@ -21,9 +21,9 @@ pub struct CacheView {
     volume: VolumeId,
     principal: Arc<Principal>,
     /// What of it is a base image's, which is used as long as there is any such view.
-    image: Arc<Mutex<(ImagePart, Option<Used>)>>,
+    image: Arc<Mutex<(ImagePart, Option<UseGuard>)>>,
     /// As is what is kept for the volume.
-    _used: Arc<Used>,
+    _used: Arc<UseGuard>,
     /// For whom it reads.
     purpose: Purpose,
     /// Its map pages are of the newest version, as long as there is any such view.
@@ -240,7 +240,7 @@ impl CacheView {
         self.read_by(keyring, piece, (sealed, plain), tally, get)
     }
 
-    /// What a piece says, if the cache has it, which is counted. Waits.
+    /// What a piece says, if the cache has it, which is counted. WaitingRead.
     pub(super) fn read(
         &self,
         keyring: &Keyring,
@@ -261,23 +261,23 @@ impl CacheView {
         piece: &Piece,
         (sealed, plain): (&mut [u8], &mut [u8]),
         tally: &mut Tally,
-        get: impl Fn(Area, Id, &mut [u8]) -> Option<Had>,
+        get: impl Fn(Area, Id, &mut [u8]) -> Option<Hit>,
     ) -> bool {
         let area = self.area(piece);
         let ids = parts(piece.entry, sealed.len());
-        let (mut tag, mut is_one, mut had_all) = (None, true, *tally);
+        let (mut tag, mut is_one, mut all_hits) = (None, true, *tally);
         for (id, bytes) in ids.zip(sealed.chunks_exact_mut(SLOT_BYTES)) {
-            let Some(had) = get(area, id, bytes) else {
+            let Some(hit) = get(area, id, bytes) else {
                 return false;
             };
             // Parts of different blocks are none.
-            is_one &= *tag.get_or_insert(had.tag) == had.tag;
-            had_all.add(area, had);
+            is_one &= *tag.get_or_insert(hit.tag) == hit.tag;
+            all_hits.add(area, hit);
         }
         let opens = |tag: Tag| open_into(keyring, piece, &tag, sealed, plain).is_ok();
         let is_open = is_one && tag.is_some_and(opens);
         match is_open {
-            true => *tally = had_all,
+            true => *tally = all_hits,
             false => parts(piece.entry, sealed.len()).for_each(|id| self.cache.forget(id)),
         }
         is_open
@@ -286,7 +286,7 @@ impl CacheView {
     /// A reading got all of this from the cache.
     pub(crate) fn count(&self, tally: &Tally) {
         if self.purpose == Purpose::Asked {
-            self.cache.count_had(&self.principal, tally);
+            self.cache.count_hits(&self.principal, tally);
         }
     }
 
@@ -300,7 +300,7 @@ impl CacheView {
         match self.purpose {
             Purpose::Asked => {
                 let (kind, count) = (self.area(piece).kind(), ids.count() as u64);
-                self.cache.count_missed(&self.principal, kind, count);
+                self.cache.count_misses(&self.principal, kind, count);
             }
             Purpose::Ahead => {
                 for (id, bytes) in ids.zip(sealed.chunks_exact(SLOT_BYTES)) {

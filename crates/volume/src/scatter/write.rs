@@ -10,10 +10,10 @@ use world::{PageBuffer, Random, parallel};
 
 use crate::catalog::DegradedShare;
 
-use super::dealer::{DealError, Dealer, Share};
 use super::erasure::put_rows;
 use super::ledger::Ledger;
-use super::progress::{Ended, Progress};
+use super::placer::{AssignError, Placer, Share};
+use super::progress::{Progress, StopReason};
 use super::store::{Member, Store, Table};
 
 /// Bytes put at once, where a segment may be put in several parts. Bounds the
@@ -39,13 +39,13 @@ pub type Placement = Vec<Location>;
 pub enum PlaceError {
     /// Nothing could be dealt.
     #[error(transparent)]
-    Deal(#[from] DealError),
+    Assign(#[from] AssignError),
     /// The pieces could not be read where they are.
     #[error("cannot read back what is to be destaged")]
     Source(#[source] std::io::Error),
     /// It may not go on.
     #[error(transparent)]
-    Ended(#[from] Ended),
+    Stopped(#[from] StopReason),
     /// Units kept failing.
     #[error("no set of storage units took the segments")]
     Units(#[source] UnitError),
@@ -55,13 +55,13 @@ impl PlaceError {
     /// Whether the lease was lost: trying again cannot help.
     #[must_use]
     pub fn is_fenced(&self) -> bool {
-        matches!(self, Self::Deal(DealError::Catalog(error)) if error.is_fenced())
+        matches!(self, Self::Assign(AssignError::Catalog(error)) if error.is_fenced())
     }
 }
 
 pub(super) enum ShareError {
     Source(std::io::Error),
-    Ended(Ended),
+    Stopped(StopReason),
     Unit(UnitError),
 }
 
@@ -69,10 +69,10 @@ pub(super) enum ShareError {
 ///
 /// # Errors
 /// [`PlaceError`]. Pieces that were placed before the failure are nobody's:
-/// see [`give_up`].
+/// see [`discard_unconfirmed`].
 pub fn place(
     store: &Arc<Store>,
-    dealer: &mut Dealer,
+    placer: &mut Placer,
     random: &dyn Random,
     count: usize,
     source: &Source,
@@ -81,22 +81,22 @@ pub fn place(
     let mut remaining: Vec<usize> = (0..count).collect();
     let mut last_failure = None;
     for _ in 0..ROUNDS_MAX {
-        dealer.progress().check_awaited()?;
+        placer.progress().check_awaited()?;
         if remaining.is_empty() {
             break;
         }
-        dealer.progress().check()?;
+        placer.progress().check()?;
         let table = store.table();
-        let mut shares = dealer.deal(remaining.len(), &table, random)?;
+        let mut shares = placer.assign(remaining.len(), &table, random)?;
         for share in &mut shares {
             for item in &mut share.items {
                 *item = remaining[*item];
             }
         }
-        let slot_bytes = dealer.config().slot_bytes;
+        let slot_bytes = placer.config().slot_bytes;
         let tasks = shares.iter().cloned().map(|share| {
             let (store, source) = (Arc::clone(store), Arc::clone(source));
-            let progress = Arc::clone(dealer.progress());
+            let progress = Arc::clone(placer.progress());
             let task = move || write_share(&store, &share, slot_bytes, &source, &progress);
             Box::new(task) as Box<dyn FnOnce() -> Result<Put, ShareError> + Send>
         });
@@ -108,13 +108,13 @@ pub fn place(
             match result {
                 Ok(Put { has, is_closed }) => {
                     if is_closed {
-                        dealer.close(share.segment);
+                        placer.close(share.segment);
                     }
-                    let members = table.members_put_on(share.segment.copyset());
+                    let members = table.write_target_ids(share.segment.copyset());
                     let lacking = members.iter().filter(|member| !has.contains(member));
                     let lacking: Vec<UnitId> = lacking.copied().collect();
                     if !lacking.is_empty() {
-                        dealer.note_degraded(DegradedShare {
+                        placer.record_degraded(DegradedShare {
                             segment: share.segment,
                             slots: u32::try_from(share.items.len()).expect("few"),
                             lacking,
@@ -127,15 +127,15 @@ pub fn place(
                 }
                 // What is said of the others counts nevertheless.
                 Err(ShareError::Source(error)) => stop = Some(PlaceError::Source(error)),
-                Err(ShareError::Ended(ended)) => stop = Some(ended.into()),
+                Err(ShareError::Stopped(ended)) => stop = Some(ended.into()),
                 Err(ShareError::Unit(error)) => {
                     tracing::warn!(segment = %share.segment, %error, "a segment was given up");
                     let freed = store.free_orphans(share.segment, share.first..share.end);
                     if error.may_still_be_done() {
                         // Freed or not: it may come after that.
-                        dealer.may_come_late(share.segment);
+                        placer.mark_unresolved(share.segment);
                     }
-                    dealer.abandon(&share, freed.is_ok());
+                    placer.abandon(&share, freed.is_ok());
                     remaining.extend(share.items);
                     last_failure = Some(error);
                 }
@@ -155,12 +155,12 @@ pub fn place(
     }
 }
 
-/// Frees everything placed since the dealer was settled: it will not be
+/// Frees everything placed since the placer was settled: it will not be
 /// committed. What cannot be freed now is left to the next lease.
-pub fn give_up(store: &Store, dealer: &mut Dealer) {
-    for (segment, slots) in dealer.give_up() {
+pub fn discard_unconfirmed(store: &Store, placer: &mut Placer) {
+    for (segment, slots) in placer.take_unconfirmed() {
         match store.free_orphans(segment, slots) {
-            Ok(()) => dealer.forget(segment),
+            Ok(()) => placer.forget(segment),
             Err(error) => {
                 tracing::warn!(%segment, %error, "orphans were left for the next lease");
             }
@@ -168,10 +168,10 @@ pub fn give_up(store: &Store, dealer: &mut Dealer) {
     }
 }
 
-/// As [`give_up`], of what was settled and will not be committed, whichever dealers
-/// dealt it: they begin anew ([`Dealer::begin_anew`]).
-pub fn give_up_settled(store: &Store, ledger: &Ledger) {
-    for (segment, slots) in ledger.take_back() {
+/// As [`discard_unconfirmed`], of what was settled and will not be committed, whichever placers
+/// dealt it: they begin anew ([`Placer::close_segments`]).
+pub fn discard_confirmed(store: &Store, ledger: &Ledger) {
+    for (segment, slots) in ledger.retract() {
         match store.free_orphans(segment, slots) {
             Ok(()) => ledger.closed(segment),
             Err(error) => {
@@ -265,7 +265,7 @@ fn write_share(
             let firsts = (first..).step_by(part);
             for (slot, (tags, data)) in firsts.zip(parts) {
                 let slot = Slot(u16::try_from(slot).expect("at most 2048 slots"));
-                progress.check().map_err(ShareError::Ended)?;
+                progress.check().map_err(ShareError::Stopped)?;
                 writer
                     .unit
                     .put(share.segment, slot_bytes, slot, tags, data)

@@ -86,7 +86,7 @@ impl DataKey {
     }
 
     /// The key of one letter.
-    pub(super) fn of_letter(&self, salt: &[u8; 32]) -> Self {
+    pub(super) fn of_report(&self, salt: &[u8; 32]) -> Self {
         let mut bytes = Zeroizing::new([0; 32]);
         Salt::new(HKDF_SHA256, salt)
             .extract(self.bytes())

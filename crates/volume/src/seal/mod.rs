@@ -18,12 +18,12 @@
 //! scattered plaintext. It finds rot and misdirected reads, not an attacker.
 
 mod keys;
-mod letter;
+mod sealed_report;
 mod sequence;
 
 pub use catalog::{LeaseSalt, WrappedKey};
 pub use keys::{DataKey, KeyEncryptionKey, KeyError, Keyring, UnwrapKeys, Unwrapped};
-pub use letter::{Letter, NoLetter};
+pub use sealed_report::{BadSealedReport, SealedReport};
 pub use sequence::{SequenceExhausted, SequenceSource};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};

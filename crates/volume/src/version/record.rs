@@ -34,7 +34,7 @@ pub struct Record {
     /// Size of the volume in bytes.
     pub size_bytes: u64,
     /// The last journal sequence that is in it.
-    pub cut: Sequence,
+    pub last_sequence: Sequence,
     /// The tree.
     pub root: Root,
     /// The tail's pages, oldest first.
@@ -71,7 +71,7 @@ impl Record {
         plain.put_u128(self.key.volume.as_u128());
         plain.put_u64(self.key.number);
         plain.put_u64(self.size_bytes);
-        plain.put_u64(self.cut.bits());
+        plain.put_u64(self.last_sequence.bits());
         let count = |count: usize| u32::try_from(count).expect("bounded by the volume's size");
         plain.put_u32(count(self.root.entries().len()));
         plain.put_u32(count(self.tail.len()));
@@ -123,7 +123,7 @@ impl Record {
             number: reader.u64()?,
         };
         let size_bytes = reader.u64()?;
-        let cut = Sequence::from_bits(reader.u64()?);
+        let last_sequence = Sequence::from_bits(reader.u64()?);
         let (roots, pages) = (reader.u32()?, reader.u32()?);
         let root = (0..roots)
             .map(|_| Entry::read(&mut reader))
@@ -135,7 +135,7 @@ impl Record {
             key,
             block_size,
             size_bytes,
-            cut,
+            last_sequence,
             root: Root::new(root),
             tail,
         })
@@ -162,7 +162,7 @@ mod tests {
             },
             block_size: BlockSize::DEFAULT,
             size_bytes: 1 << 40,
-            cut: Sequence::new(1, 99).expect("small"),
+            last_sequence: Sequence::new(1, 99).expect("small"),
             root: Root::new(vec![None, Some(entry(8))]),
             tail: vec![entry(9), entry(10)],
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{BlockDevice, Completion, Durability, IoError, Outcome, Started, Token};
 
 use super::{Open, Tokens, nonsense, overlap};
-use crate::luks::DATA_OFFSET;
+use luks::DATA_OFFSET;
 
 /// The buffer of a larger write is given back.
 const SCRATCH_BYTES_MAX: usize = 1 << 20;

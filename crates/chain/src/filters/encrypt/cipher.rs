@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::luks::{TWEAK_UNIT_BYTES, Xts};
+use luks::{TWEAK_UNIT_BYTES, Xts};
 
 /// The keys of the data: one; or a new one before a boundary, and the old one behind it.
 pub struct Cipher {

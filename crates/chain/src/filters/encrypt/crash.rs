@@ -7,7 +7,7 @@ use world::simulated::SimulatedRandom;
 use super::mortal::Mortal;
 use super::tests::{CHEAP, HEADER, Rig, decrypted};
 use super::*;
-use crate::luks::{Header, Step};
+use luks::{Header, Step};
 
 const SECTOR: usize = 512;
 
@@ -33,7 +33,7 @@ fn disk_of(content: &[u8], seed: u64) -> Vec<u8> {
         }
     }
     disk.extend_from_slice(content);
-    crate::luks::Xts::new(&key).encrypt(0, SECTOR, &mut disk[HEADER..]);
+    luks::Xts::new(&key).encrypt(0, SECTOR, &mut disk[HEADER..]);
     disk
 }
 

@@ -39,8 +39,8 @@ use base::{
     Outcome, Started, Token, ZeroMode,
 };
 
-use crate::luks::{Argon2Cost, DATA_OFFSET};
 use chain_policy::EncryptConfig;
+use luks::{Argon2Cost, DATA_OFFSET};
 
 use crate::{Filter, Surroundings};
 

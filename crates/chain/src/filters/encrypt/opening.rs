@@ -15,8 +15,8 @@ use base::{BlockDevice, Completion, IoError, Outcome, Started, Token};
 use super::cipher::Cipher;
 use crate::Surroundings;
 use crate::derivations::Turn;
-use crate::luks::{Argon2Cost, DATA_OFFSET, Header, HeaderError, Saved, Step, Xts};
 use chain_policy::{EncryptConfig, Format};
+use luks::{Argon2Cost, DATA_OFFSET, Header, HeaderError, Saved, Step, Xts};
 
 /// Read at once, in bytes.
 const PIECE_BYTES: usize = 1 << 20;

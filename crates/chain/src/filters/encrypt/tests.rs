@@ -13,8 +13,8 @@ use zeroize::Zeroizing;
 use chain_policy::{EncryptConfig, Format};
 
 use super::*;
-use crate::luks::{Header, Step, Xts};
 use crate::{Chain, Derivations, Exchange, ExchangeError, KeyMissing, KeySource, SizeRule};
+use luks::{Header, Step, Xts};
 
 /// As cheap as Argon2 gets.
 pub(super) const CHEAP: Argon2Cost = Argon2Cost {

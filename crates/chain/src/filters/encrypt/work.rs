@@ -27,7 +27,7 @@ use world::Random;
 use super::cipher::Cipher;
 use super::{ASK_AGAIN_EVERY, BLOCK_BYTES, Open, Tokens, data_bytes, nonsense, overlap};
 use crate::Surroundings;
-use crate::luks::{DATA_OFFSET, Header, HeaderError, Saved, Step, ZONE_BYTES};
+use luks::{DATA_OFFSET, Header, HeaderError, Saved, Step, ZONE_BYTES};
 
 /// A hole is passed over at once if it is no longer than this, in bytes.
 const HOLE_BYTES_MAX: u64 = 16 << 20;

@@ -24,8 +24,8 @@ pub(crate) fn below_of(filters: &[FilterPolicy]) -> u32 {
     for one in filters {
         match &one.kind {
             FilterKind::Encrypt(_) => words += "encrypt\n",
-            FilterKind::Program(config) => words += &format!("program {}\n", config.program),
-            FilterKind::Machine(config) => words += &format!("machine {}\n", config.key),
+            FilterKind::External(config) => words += &format!("external {}\n", config.program),
+            FilterKind::Remote(config) => words += &format!("remote {}\n", config.key),
             FilterKind::Monitor(_)
             | FilterKind::Replicate(_)
             | FilterKind::Journal(_)

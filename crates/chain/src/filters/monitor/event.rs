@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use world::Millis;
 
 use crate::Attribution;
-use crate::extfs::FileKind;
+use extfs::FileKind;
 
 /// Something that happened to a disk. As JSON it has the fields that there is something to
 /// say in (docs/chains.md, "Events").

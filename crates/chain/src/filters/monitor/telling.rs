@@ -11,8 +11,8 @@ use chain_policy::{Action, MonitorConfig, Operation};
 use super::event::{Detail, Event, FileEvent, What};
 use super::rules::{Rules, Verdict};
 use crate::Surroundings;
-use crate::extfs::{self, FileKind};
 use crate::follow::{Disk, Seen};
+use extfs::{self, FileKind};
 
 /// What is seen is told within so long.
 pub(super) const GATHER_FOR: Duration = Duration::from_millis(5);

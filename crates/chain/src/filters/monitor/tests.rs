@@ -14,10 +14,10 @@ use world::simulated::{SimulatedClock, Simulation};
 use world::{Clock, Millis, Wake};
 
 use super::Event;
-use crate::extfs::live_tests::changed;
-use crate::extfs::tests::{Image, KINDS, journalled, make};
-use crate::extfs::{Live, Owner};
 use crate::{Chain, EventSink, Exchange, SizeRule, Surroundings, build};
+use extfs::testing::changed;
+use extfs::testing::{Image, KINDS, journalled, make};
+use extfs::{Live, Owner};
 
 /// What is to happen in another thread happens within so long.
 const WITHIN: Duration = Duration::from_secs(60);

@@ -11,8 +11,8 @@ use base::checksum;
 use chain_policy::Glob;
 
 use super::granules::Granules;
-use crate::extfs::{Live, Owner};
 use crate::follow::Disk;
+use extfs::{Live, Owner};
 
 /// See the module's head.
 pub(super) struct Choice {
@@ -171,7 +171,7 @@ impl Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extfs::hostile_tests::{FILE, deep};
+    use extfs::testing::{FILE, deep};
 
     /// All paths were made before the first one was looked at.
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::{BlockDevice, Durability, IoError, Started, Token, ZeroMode};
 
-use chain_policy::Place;
+use chain_policy::ReplicaLocation;
 
 use super::choice::Choice;
 use crate::remote::Remote;
@@ -57,7 +57,7 @@ pub(super) struct Part {
 pub(super) struct Member {
     pub name: String,
     /// None of the volume itself.
-    pub place: Option<Place>,
+    pub place: Option<ReplicaLocation>,
     /// What it is to have, if that is not all.
     pub choice: Option<Choice>,
     pub remote: Option<Box<dyn Remote>>,
@@ -73,7 +73,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub fn new(name: &str, place: Option<Place>) -> Self {
+    pub fn new(name: &str, place: Option<ReplicaLocation>) -> Self {
         Self {
             name: name.to_owned(),
             place,

@@ -203,7 +203,7 @@ impl Replicate {
         let replicas = config.replicas.iter();
         let mut members = vec![Member::new("volume", None)];
         members.extend(replicas.map(|one| {
-            let mut member = Member::new(&one.name, Some(one.place.clone()));
+            let mut member = Member::new(&one.name, Some(one.location.clone()));
             member.choice = one.paths.clone().map(Choice::new);
             member
         }));

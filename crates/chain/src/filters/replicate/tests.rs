@@ -247,7 +247,7 @@ impl Drop for Connection {
 struct Servers(BTreeMap<String, Shared>);
 
 impl Targets for Servers {
-    fn open(&self, place: &chain_policy::Place) -> Result<Box<dyn Remote>, String> {
+    fn open(&self, place: &chain_policy::ReplicaLocation) -> Result<Box<dyn Remote>, String> {
         let place = self.0.get(&place.to_string()).ok_or("no such server")?;
         Ok(Box::new(Connection::new(place)))
     }

@@ -3,17 +3,17 @@
 //! * `field`, `code`: Reed-Solomon, without I/O.
 //! * `masks`: of which slots a segment's parity is made, as a slot of its own.
 //! * `put`: writing rows and their parity. `recover`: reading a slot whose
-//!   member does not give it. `give_back`: freeing what is dead, with
+//!   member does not give it. `reclaim`: freeing what is dead, with
 //!   parity made `anew`. `rebuild`: what a
 //!   member that was lost should hold.
 
-mod anew;
 mod code;
 mod field;
-mod give_back;
 mod masks;
+mod parity_rewrite;
 mod put;
 mod rebuild;
+mod reclaim;
 mod recover;
 #[cfg(test)]
 pub(crate) mod rig;
@@ -21,10 +21,10 @@ pub(crate) mod rig;
 mod tests;
 
 pub use code::Mask;
-#[cfg(test)]
-pub use give_back::give_back;
-pub use give_back::give_back_if;
 pub use masks::{BadMasks, Masks};
 pub(super) use put::put_rows;
 pub use rebuild::{Held, HeldSlot, rebuild};
+#[cfg(test)]
+pub use reclaim::reclaim;
+pub use reclaim::reclaim_if;
 pub(super) use recover::{Recovered, RowReader};

@@ -10,7 +10,7 @@ use world::{Pool, parallel};
 
 use super::code::encode;
 use crate::scatter::Member;
-use crate::scatter::dealer::Share;
+use crate::scatter::placer::Share;
 use crate::scatter::progress::Progress;
 use crate::scatter::write::{ShareError, Source};
 
@@ -64,7 +64,7 @@ pub fn put_rows(
     };
     let mut row = share.first as usize / k;
     for items in share.items.chunks(rows_max * k) {
-        let checked = progress.check().map_err(ShareError::Ended);
+        let checked = progress.check().map_err(ShareError::Stopped);
         checked.map_err(|other| writers.most_of(other))?;
         let rows = items.len().div_ceil(k);
         let columns = columns(erasure, items, length, source).map_err(ShareError::Source);
@@ -82,7 +82,7 @@ pub fn put_rows(
                 let parts = tags.chunks(part).zip(data.chunks(part * length));
                 for (first, (tags, data)) in (first..).step_by(part).zip(parts) {
                     let first = Slot(u16::try_from(first).expect("at most 2^16 rows"));
-                    progress.check().map_err(ShareError::Ended)?;
+                    progress.check().map_err(ShareError::Stopped)?;
                     let put = member.unit.put(segment, slot_bytes, first, tags, data);
                     put.map_err(ShareError::Unit)?;
                 }
@@ -249,7 +249,7 @@ impl Writers {
 mod tests {
     use super::super::rig::{Rig, copyset};
     use super::*;
-    use crate::scatter::progress::Ended;
+    use crate::scatter::progress::StopReason;
 
     /// The segment was not swept by the next lease, and kept what came late for ever.
     #[test]
@@ -265,7 +265,7 @@ mod tests {
                         doing: "put".to_owned(),
                         source: Arc::new(std::io::Error::from(std::io::ErrorKind::TimedOut)),
                     })),
-                    1 => Err(ShareError::Ended(Ended::Closed)),
+                    1 => Err(ShareError::Stopped(StopReason::Closed)),
                     _ => Ok(()),
                 })
             });
@@ -276,6 +276,9 @@ mod tests {
             let is_late = matches!(&told, ShareError::Unit(error) if error.may_still_be_done());
             assert!(is_late, "{late}");
         }
-        assert!(matches!(ended(None), ShareError::Ended(Ended::Closed)));
+        assert!(matches!(
+            ended(None),
+            ShareError::Stopped(StopReason::Closed)
+        ));
     }
 }

@@ -40,7 +40,7 @@ enum Answer {
 
 /// What a slot is taken for whose member says that it has none.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum NoSlotIs {
+enum NoSlotMeaning {
     Unknown,
     Zeroes,
 }
@@ -52,14 +52,14 @@ pub enum Recovered<T> {
     /// There was enough to work it out, and it never opened.
     Damaged {
         /// Whether any was not given for a reason that may pass.
-        may_pass: bool,
+        is_transient: bool,
     },
     /// There was not enough.
     Unavailable {
         /// Why that which was asked last was not given.
         reason: String,
         /// Whether any was not given for a reason that may pass.
-        may_pass: bool,
+        is_transient: bool,
     },
 }
 
@@ -80,11 +80,11 @@ pub struct RowReader<'a> {
     /// By place.
     masks: BTreeMap<u8, Option<Masks>>,
     reason: String,
-    may_pass: bool,
+    is_transient: bool,
     /// Who gave nothing for a reason that may pass, or can give nothing at all, and why.
     unanswered: Option<(UnitId, String)>,
     /// Whoever is among these is asked last.
-    avoid: &'a [UnitId],
+    exclude: &'a [UnitId],
     supposes_padding: bool,
 }
 
@@ -108,16 +108,16 @@ impl<'a> RowReader<'a> {
             away: BTreeSet::new(),
             masks: BTreeMap::new(),
             reason: "too few units of its copyset are known".to_owned(),
-            may_pass: false,
+            is_transient: false,
             unanswered: None,
-            avoid: &[],
+            exclude: &[],
             supposes_padding: false,
         }
     }
 
     /// Reads from these units only what cannot be worked out without them.
-    pub fn avoiding(mut self, avoid: &'a [UnitId]) -> Self {
-        self.avoid = avoid;
+    pub fn excluding(mut self, exclude: &'a [UnitId]) -> Self {
+        self.exclude = exclude;
         self
     }
 
@@ -150,9 +150,9 @@ impl<'a> RowReader<'a> {
             .filter(|member| member.place != wanted)
             .collect();
         others.sort_by_key(|member| {
-            let is_avoided = self.avoid.contains(&member.id);
+            let is_excluded = self.exclude.contains(&member.id);
             let rank = member.unit.state().read_rank();
-            (is_avoided, rank, member.state, member.place)
+            (is_excluded, rank, member.state, member.place)
         });
         // Of one that leaves and the one that comes in its place, the better one.
         let mut quick: Vec<&Member> = Vec::new();
@@ -165,7 +165,7 @@ impl<'a> RowReader<'a> {
         self.fetch(row, &quick);
         let all = whole(self.erasure);
         let parities: Vec<(usize, Mask)> = self.parities(row, |_| all);
-        for no_slot in [NoSlotIs::Unknown, NoSlotIs::Zeroes] {
+        for no_slot in [NoSlotMeaning::Unknown, NoSlotMeaning::Zeroes] {
             let attempt = self.attempt(row, wanted, no_slot, &parities, &[]);
             if let Some(opened) = attempt.and_then(|(tag, data)| open(&tag, &data)) {
                 return Recovered::Open(opened);
@@ -179,7 +179,7 @@ impl<'a> RowReader<'a> {
             masks.map_or(0, |masks| masks.of(u32::from(row)))
         });
         let mut is_worked_out = false;
-        for no_slot in [NoSlotIs::Unknown, NoSlotIs::Zeroes] {
+        for no_slot in [NoSlotMeaning::Unknown, NoSlotMeaning::Zeroes] {
             let there: Vec<u8> = self.there(row, no_slot).collect();
             for without in ways_to_leave_out(&there).into_iter().take(ATTEMPTS_MAX) {
                 let attempt = self.attempt(row, wanted, no_slot, &parities, &without);
@@ -191,11 +191,11 @@ impl<'a> RowReader<'a> {
         }
         match is_worked_out {
             true => Recovered::Damaged {
-                may_pass: self.may_pass,
+                is_transient: self.is_transient,
             },
             false => Recovered::Unavailable {
                 reason: self.reason.clone(),
-                may_pass: self.may_pass,
+                is_transient: self.is_transient,
             },
         }
     }
@@ -212,11 +212,11 @@ impl<'a> RowReader<'a> {
     }
 
     /// The places whose fragments of a row are here.
-    fn there(&self, row: u16, no_slot: NoSlotIs) -> impl Iterator<Item = u8> + '_ {
+    fn there(&self, row: u16, no_slot: NoSlotMeaning) -> impl Iterator<Item = u8> + '_ {
         let data = self.erasure.data();
         let is_there = move |place: u8, answer: &Answer| match answer {
             Answer::There(_) => true,
-            Answer::NoSlot => place < data && no_slot == NoSlotIs::Zeroes,
+            Answer::NoSlot => place < data && no_slot == NoSlotMeaning::Zeroes,
             Answer::Nothing => false,
         };
         let of_row = self.answers.range((row, 0)..=(row, u8::MAX));
@@ -228,7 +228,7 @@ impl<'a> RowReader<'a> {
     fn parities(&self, row: u16, mask: impl Fn(u8) -> Mask) -> Vec<(usize, Mask)> {
         let data = self.erasure.data();
         let parities = self
-            .there(row, NoSlotIs::Unknown)
+            .there(row, NoSlotMeaning::Unknown)
             .filter(|place| *place >= data);
         let made = parities.map(|place| (usize::from(place - data), mask(place)));
         made.filter(|(_, mask)| *mask != 0).collect()
@@ -238,7 +238,7 @@ impl<'a> RowReader<'a> {
         &self,
         row: u16,
         wanted: u8,
-        no_slot: NoSlotIs,
+        no_slot: NoSlotMeaning,
         parities: &[(usize, Mask)],
         without: &[u8],
     ) -> Option<Fragment> {
@@ -318,7 +318,7 @@ impl<'a> RowReader<'a> {
 
     fn gave_nothing(&mut self, member: &Member, error: &UnitError) {
         self.reason = base::with_causes(error);
-        self.may_pass |= error.may_pass();
+        self.is_transient |= error.may_pass();
         if error.may_pass() || error.is_of_unit() {
             self.unanswered = Some((member.id, self.reason.clone()));
         }

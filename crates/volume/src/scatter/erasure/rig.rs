@@ -7,17 +7,18 @@ use std::sync::Arc;
 use base::{
     BlockIndex, BlockSize, ClusterId, CopysetId, Lineage, SegmentId, Slot, UnitId, VolumeId,
 };
-use unit::{FolderUnit, TrackedUnit, Unit as _};
+use unit::{TrackedUnit, Unit as _};
+use unit_folder::FolderUnit;
 use world::simulated::{Fault, SimulatedDisk, Simulation};
 
 use crate::catalog::{Catalog as _, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume};
+use crate::lease_term::LeaseTerm;
 use crate::map::Entry;
 use crate::scatter::{
-    Dealer, DealerConfig, Layout, Ledger, Piece, Progress, Serials, Source, Store, place,
+    Layout, Ledger, Piece, Placer, PlacerConfig, Progress, Serials, Source, Store, place,
     read_pieces,
 };
 use crate::seal::{Address, Keyring, LeaseSalt, SequenceSource};
-use crate::term::LeaseTerm;
 
 pub(crate) const SLOT_BYTES: u32 = 4096;
 pub(crate) const VOLUME: VolumeId = VolumeId::from_u128(1);
@@ -38,7 +39,7 @@ pub(crate) struct Rig {
     pub(crate) serials: Arc<Serials>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) keyring: Arc<Keyring>,
-    pub(crate) dealer: Dealer,
+    pub(crate) placer: Placer,
     pub(crate) sequences: SequenceSource,
     pub(crate) pieces: Vec<Piece>,
     /// Which unit is at each place.
@@ -74,7 +75,7 @@ impl Rig {
             .epoch;
         let store = store(&simulation, erasure);
         let layout = Layout::new(Some(erasure));
-        let config = DealerConfig {
+        let config = PlacerConfig {
             slot_bytes: SLOT_BYTES,
             slots_max: layout.slots_max(64),
             width: 2,
@@ -89,7 +90,7 @@ impl Rig {
             Arc::clone(&world.clock),
         ));
         Self {
-            dealer: Dealer::new(config, Arc::clone(&serials), Arc::clone(&ledger), progress),
+            placer: Placer::new(config, Arc::clone(&serials), Arc::clone(&ledger), progress),
             serials,
             ledger,
             keyring: Arc::new(crate::fixture::keyring(1)),
@@ -120,8 +121,8 @@ impl Rig {
             Ok(*tag)
         });
         let random = Arc::clone(&self.simulation.world().random);
-        let places = place(&self.store, &mut self.dealer, &*random, count, &source);
-        self.dealer.settle();
+        let places = place(&self.store, &mut self.placer, &*random, count, &source);
+        self.placer.confirm();
         for ((sequence, address), location) in pieces.into_iter().zip(places.expect("placed")) {
             let entry = Entry { location, sequence };
             self.pieces.push(Piece { entry, address });

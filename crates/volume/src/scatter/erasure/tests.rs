@@ -10,7 +10,7 @@ use world::simulated::Fault;
 use super::rig::{
     Rig, SLOT_BYTES, copyset, create, folder, most, open, plain, rot, store, unit_id,
 };
-use super::{give_back, give_back_if};
+use super::{reclaim, reclaim_if};
 use crate::catalog::{Copyset, Leaving, Leftovers, OpenSegment};
 use crate::clean::sweep;
 use crate::scatter::{Layout, Piece, ReadError, Store, read_pieces};
@@ -107,36 +107,36 @@ fn what_is_late_is_worked_out_without_the_units_that_were_asked() {
             );
         }
     };
-    for avoid in [vec![0], vec![3], vec![5], vec![1, 2], vec![0, 4]] {
+    for exclude in [vec![0], vec![3], vec![5], vec![1, 2], vec![0, 4]] {
         let store = store(&rig.simulation, rig.erasure);
-        let avoid: Vec<UnitId> = avoid.into_iter().map(unit_id).collect();
+        let exclude: Vec<UnitId> = exclude.into_iter().map(unit_id).collect();
         let table = store.table();
         for piece in &rig.pieces {
-            assert!(table.is_elsewhere(piece.entry.location, &avoid));
+            assert!(table.has_alternative(piece.entry.location, &exclude));
         }
         right(read_pieces(
             &store,
             &rig.keyring,
             SLOT_BYTES,
             &rig.pieces,
-            &avoid,
+            &exclude,
         ));
         for member in table.members(copyset()) {
             let was_asked = member.unit.traffic().read_bytes > 0;
-            assert!(!(was_asked && avoid.contains(&member.id)), "{avoid:?}");
+            assert!(!(was_asked && exclude.contains(&member.id)), "{exclude:?}");
         }
     }
     // What cannot be had without them is read from them all the same.
-    let avoid: Vec<UnitId> = (0..3).map(unit_id).collect();
+    let exclude: Vec<UnitId> = (0..3).map(unit_id).collect();
     let store = store(&rig.simulation, rig.erasure);
     let first = rig.pieces[0].entry.location;
-    assert!(!store.table().is_elsewhere(first, &avoid));
+    assert!(!store.table().has_alternative(first, &exclude));
     right(read_pieces(
         &store,
         &rig.keyring,
         SLOT_BYTES,
         &rig.pieces,
-        &avoid,
+        &exclude,
     ));
 }
 
@@ -199,7 +199,7 @@ fn dead_slots_are_given_back_and_the_others_keep_their_parity() {
             let (slots, before) = (rig.slots(segment, &dead), rig.live(segment));
             for _ in 0..2 {
                 let table = rig.store.table();
-                let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+                let gone = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
                 assert!(!gone.expect("all are there"), "some of it lives");
             }
             let k = usize::from(data);
@@ -236,17 +236,17 @@ fn who_sweeps_late_leaves_what_says_of_what_parity_is_made() {
         serials: Vec::new(),
     };
     sweep(&rig.store, &leftovers).expect("all are there");
-    let give_back = |dead: &BTreeSet<usize>, is_gone: bool| {
+    let reclaim = |dead: &BTreeSet<usize>, is_gone: bool| {
         for segment in rig.segments() {
             let (table, slots) = (rig.store.table(), rig.slots(segment, dead));
-            let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+            let gone = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
             assert_eq!(gone.expect("all are there"), is_gone);
         }
     };
-    give_back(&dead, false);
+    reclaim(&dead, false);
     sweep(&rig.store, &leftovers).expect("all are there");
     rig.check_with_losses(&dead);
-    give_back(&all, true);
+    reclaim(&all, true);
 }
 
 #[test]
@@ -260,14 +260,14 @@ fn a_few_dead_slots_wait_and_a_dead_segment_goes_as_a_whole() {
         let members = table.members(copyset());
         let before = rig.live(segment);
         let slots = rig.slots(segment, &few);
-        assert!(!give_back(members, rig.erasure, segment, &slots).expect("looked at"));
+        assert!(!reclaim(members, rig.erasure, segment, &slots).expect("looked at"));
         assert_eq!(rig.live(segment), before, "they wait");
         let slots = rig.slots(segment, &all);
-        assert!(give_back(members, rig.erasure, segment, &slots).expect("given back"));
+        assert!(reclaim(members, rig.erasure, segment, &slots).expect("given back"));
         for member in members {
             assert!(!member.unit.list().expect("there").contains(&segment));
         }
-        assert!(give_back(members, rig.erasure, segment, &slots).expect("nothing is left"));
+        assert!(reclaim(members, rig.erasure, segment, &slots).expect("nothing is left"));
     }
 }
 
@@ -286,7 +286,7 @@ fn an_empty_slot_keeps_no_dead_segment() {
     put.and_then(|()| unit.sync(&[segment])).expect("put");
     let table = rig.store.table();
     let slots = rig.slots(segment, &BTreeSet::from([0]));
-    let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+    let gone = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
     assert!(gone.expect("all are there"));
     assert_eq!(unit.list().expect("listed"), []);
 }
@@ -305,10 +305,10 @@ fn nothing_is_freed_before_all_members_are_known() {
         for segment in rig.segments() {
             let (slots, table) = (rig.slots(segment, &dead), rig.store.table());
             let (members, live) = (table.members(copyset()), rig.live(segment));
-            let given = give_back_if(members, rig.erasure, segment, &slots, || false);
+            let given = reclaim_if(members, rig.erasure, segment, &slots, || false);
             assert!(matches!(given, Err(UnitError::Missing { .. })), "{given:?}");
             assert_eq!(rig.live(segment)[..2], live[..2], "nothing has gone");
-            give_back(members, rig.erasure, segment, &slots).expect("all are known");
+            reclaim(members, rig.erasure, segment, &slots).expect("all are known");
             assert!(rig.live(segment)[..2] < live[..2]);
         }
         rig.check_with_losses(&dead);
@@ -337,7 +337,7 @@ fn rows_that_were_swept_are_in_nobodys_way() {
     let dead = most(40);
     let slots = rig.slots(segment, &dead);
     for _ in 0..2 {
-        give_back(table.members(copyset()), rig.erasure, segment, &slots).expect("given back");
+        reclaim(table.members(copyset()), rig.erasure, segment, &slots).expect("given back");
     }
     assert_eq!(
         rig.live(segment)[..2].iter().sum::<u32>() as usize,
@@ -363,14 +363,14 @@ fn what_a_member_never_got_lives_in_the_parity() {
         let table = store.table();
         for segment in rig.segments() {
             let slots = rig.slots(segment, &dead);
-            let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+            let gone = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
             assert!(!gone.expect("all are there"), "some of it lives");
         }
         rig.check(&store, &dead);
         let all: BTreeSet<usize> = (0..rig.pieces.len()).collect();
         for segment in rig.segments() {
             let slots = rig.slots(segment, &all);
-            let gone = give_back(table.members(copyset()), rig.erasure, segment, &slots);
+            let gone = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
             assert!(gone.expect("all are there"), "all of it is dead");
         }
     }
@@ -385,7 +385,7 @@ fn a_crash_while_a_dead_segment_is_removed_leaves_nothing_for_ever() {
         rig.segments().into_iter().try_for_each(|segment| {
             let slots = rig.slots(segment, &all);
             let table = store.table();
-            give_back(table.members(copyset()), rig.erasure, segment, &slots).map(drop)
+            reclaim(table.members(copyset()), rig.erasure, segment, &slots).map(drop)
         })
     };
     let begun = || {
@@ -426,7 +426,7 @@ fn a_crash_while_dead_slots_are_given_back_loses_nothing() {
     let give_all = |rig: &Rig, store: &Arc<Store>| {
         rig.segments().into_iter().try_for_each(|segment| {
             let slots = rig.slots(segment, &dead);
-            give_back(
+            reclaim(
                 store.table().members(copyset()),
                 rig.erasure,
                 segment,

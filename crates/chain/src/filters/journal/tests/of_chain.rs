@@ -291,7 +291,7 @@ impl Host {
 
 const FAST: &str = "[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '4M'\n";
 const QUICK: &str = "[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '4M'\nflush = 'journal'\n";
-const FAILING: &str = "[[filter]]\nkind = 'program'\nprogram = 'none'\n";
+const FAILING: &str = "[[filter]]\nkind = 'external'\nprogram = 'none'\n";
 
 /// Writes, flushes, dies and has its filters exchanged, as `seed` says; versions only grow.
 fn lives(seed: u64) {

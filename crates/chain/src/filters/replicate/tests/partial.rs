@@ -14,8 +14,8 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 
 use super::*;
-use crate::extfs::tests::{Image, journalled, program, run};
-use crate::extfs::{Owner, View};
+use extfs::testing::{Image, journalled, program, run};
+use extfs::{Owner, View};
 
 const FS_BLOCK: usize = 1024;
 const PATHS: &str = "paths = ['/etc/**', '/home/*/mail/**']";
@@ -52,7 +52,7 @@ fn is_content(view: &View, block: u64) -> Option<u32> {
     match view.owner(block) {
         Owner::Content { inode, .. } => {
             let kind = view.inode(inode).map(|inode| inode.kind);
-            (inode > 10 && kind == Some(crate::extfs::FileKind::File)).then_some(inode)
+            (inode > 10 && kind == Some(extfs::FileKind::File)).then_some(inode)
         }
         _ => None,
     }

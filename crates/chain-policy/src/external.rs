@@ -1,0 +1,22 @@
+//! `external`: a filter that is a program of the host operator's choice and not part of Scree.
+
+use serde::{Deserialize, Serialize};
+
+/// The parameters of an external filter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExternalConfig {
+    /// The name under which the host's operator describes the program.
+    pub program: String,
+}
+
+impl ExternalConfig {
+    /// Checks that the name can be the name of a program.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        match !self.program.is_empty() && self.program.bytes().all(is_name) {
+            true => Ok(()),
+            false => Err("program has to be a name of a-z, A-Z, 0-9, - and _".to_owned()),
+        }
+    }
+}

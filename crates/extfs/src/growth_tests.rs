@@ -1,0 +1,384 @@
+//! File systems that grow while they are followed, as resize2fs makes them.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "e2fsprogs makes files, and reads them"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use world::simulated::SimulatedRandom;
+
+use super::live_tests::assert_alike;
+use super::testing::{BYTES_MAX, Image, program, run};
+use super::{Event, Live, Owner, Superblock};
+
+const DISK_BYTES: u64 = 96 << 20;
+
+/// What mke2fs is told, how many blocks there are at first, how long one is, and how many
+/// there are then.
+const KINDS: [(&str, &[&str], u64, usize, u64); 7] = [
+    ("ext4", &["-t", "ext4", "-b", "4096"], 5000, 4096, 24_000),
+    (
+        "many-groups",
+        &["-t", "ext4", "-b", "1024", "-g", "1024"],
+        30_000,
+        1024,
+        98_304,
+    ),
+    // The descriptors take what the inode for growth keeps for them.
+    (
+        "reserved",
+        &["-t", "ext4", "-b", "1024", "-g", "512", "-O", "^flex_bg"],
+        12_000,
+        1024,
+        90_001,
+    ),
+    (
+        "meta-bg",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-g",
+            "512",
+            "-O",
+            "meta_bg,^resize_inode",
+        ],
+        12_000,
+        1024,
+        90_001,
+    ),
+    (
+        "ext3",
+        &["-t", "ext3", "-b", "1024", "-J", "size=4"],
+        9000,
+        1024,
+        90_000,
+    ),
+    (
+        "no-checksums",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "2048",
+            "-O",
+            "^metadata_csum,^uninit_bg",
+        ],
+        20_000,
+        2048,
+        49_152,
+    ),
+    // No group more.
+    (
+        "the-last-group",
+        &["-t", "ext4", "-b", "4096"],
+        5000,
+        4096,
+        6000,
+    ),
+];
+
+/// A file system on a disk that has room for more, and what it is when it has grown and a
+/// file lies in what it has by then.
+fn made(kind: usize, folder: &TempDir) -> (PathBuf, Image, Image) {
+    let (name, options, blocks, block_bytes, blocks_then) = KINDS[kind];
+    let path = folder.path().join(name);
+    let files = folder.path().join("files");
+    fs::create_dir_all(files.join("etc")).expect("made");
+    fs::write(files.join("etc/passwd"), [7; 5000]).expect("written");
+    run(program("mke2fs")
+        .args(["-q", "-F", "-d"])
+        .arg(&files)
+        .args(options)
+        .arg(&path)
+        .arg(blocks.to_string()));
+    let whole = || {
+        let mut bytes = fs::read(&path).expect("read");
+        bytes.resize(DISK_BYTES as usize, 0);
+        fs::write(&path, &bytes).expect("written");
+        Image(bytes)
+    };
+    let before = whole();
+    run(program("e2fsck").args(["-fp"]).arg(&path));
+    run(program("resize2fs").arg(&path).arg(blocks_then.to_string()));
+    // More than there was room for.
+    let large = folder.path().join("large");
+    let content: Vec<u8> = (0..blocks * block_bytes as u64 / 8)
+        .flat_map(|number| (number / 8).to_le_bytes())
+        .collect();
+    let is_larger = blocks_then > blocks * 2;
+    fs::write(
+        &large,
+        &content[..if is_larger { content.len() } else { 5000 }],
+    )
+    .expect("written");
+    let script = folder.path().join("script");
+    let requests = format!("mkdir new\nwrite {} new/large\n", large.display());
+    fs::write(&script, requests).expect("written");
+    run(program("debugfs")
+        .args(["-w", "-f"])
+        .arg(&script)
+        .arg(&path));
+    let after = whole();
+    let first = before.view().expect(name);
+    let last = after.view().expect(name);
+    assert_eq!(
+        (first.superblock().blocks, last.superblock().blocks),
+        (blocks, blocks_then)
+    );
+    assert_eq!((first.damaged(), last.damaged()), (0, 0), "{name}");
+    (path, before, after)
+}
+
+fn live(image: &Image) -> Live {
+    Live::read(image, image.0.len() as u64, BYTES_MAX).expect("a file system")
+}
+
+/// What is wanted is read from a disk.
+fn find(live: &mut Live, disk: &Image, events: &mut Vec<Event>) -> usize {
+    let block_bytes = live.view().superblock().block_bytes as usize;
+    let mut count = 0;
+    loop {
+        let wanted = live.take_wanted();
+        if wanted.is_empty() {
+            return count;
+        }
+        count += wanted.len();
+        let content = |block: u64| disk.0[block as usize * block_bytes..][..block_bytes].to_vec();
+        let found = wanted.into_iter().map(|block| (block, content(block)));
+        live.were_found(found.collect(), events);
+    }
+}
+
+/// Content lies where it belongs, and all else is in the journal.
+fn ordered(before: &Image, after: &Image, block_bytes: usize) -> Image {
+    let view = after.view().expect("a file system");
+    let mut disk = Image(before.0.clone());
+    for (block, content) in before.written(after, block_bytes) {
+        let is_content = match view.owner(block) {
+            Owner::Content { inode, .. } => {
+                inode > 11 && view.inode(inode).is_some_and(|one| one.size > 4096)
+            }
+            _ => false,
+        };
+        if is_content {
+            disk.0[block as usize * block_bytes..][..block_bytes].copy_from_slice(content);
+        }
+    }
+    disk
+}
+
+/// `disk`, and what is otherwise in `made` in its journal. debugfs writes into a journal what
+/// lies in its file system only: so it does that in the one that has grown.
+fn grown_in_journal(
+    path: &Path,
+    (disk, made, after): (&Image, &Image, &Image),
+    folder: &Path,
+) -> Image {
+    let block_bytes = after
+        .view()
+        .expect("a file system")
+        .superblock()
+        .block_bytes as usize;
+    let (mut numbers, mut contents) = (Vec::new(), Vec::new());
+    for (number, content) in disk.written(made, block_bytes) {
+        numbers.push(number.to_string());
+        contents.extend(content);
+    }
+    let (content, script) = (folder.join("blocks"), folder.join("requests"));
+    fs::write(&content, contents).expect("written");
+    let numbers = numbers.join(",");
+    let write = format!("journal_write -b {numbers} {}", content.display());
+    fs::write(&script, format!("journal_open\n{write}\njournal_close\n")).expect("written");
+    fs::write(path, &after.0).expect("written");
+    run(program("debugfs").args(["-w", "-f"]).arg(&script).arg(path));
+    let written = Image(fs::read(path).expect("read"));
+    let mut replayed = Image(disk.0.clone());
+    for block in ring(disk) {
+        let place = block as usize * block_bytes..(block as usize + 1) * block_bytes;
+        replayed.0[place.clone()].copy_from_slice(&written.0[place]);
+    }
+    // Its journal is in use.
+    replayed.0[1024 + 96] |= 4;
+    assert!(written.0[1024 + 96] & 4 != 0, "debugfs has written it");
+    replayed
+}
+
+/// The blocks of the journal.
+fn ring(disk: &Image) -> Vec<u64> {
+    let view = disk.view().expect("a file system");
+    let journal = view.superblock().journal_inode.expect("it has one");
+    let runs = view.runs(journal).iter();
+    runs.flat_map(|run| run.block..run.block + u64::from(run.length))
+        .collect()
+}
+
+/// What makes `replayed` of a disk: all of the journal that a commit writes, of which some
+/// holds zeroes, as the disk did there before.
+fn committed<'a>(disk: &'a Image, replayed: &'a Image, block_bytes: usize) -> Vec<(u64, &'a [u8])> {
+    let changed = disk.written(replayed, block_bytes);
+    let ring = ring(disk);
+    let written = changed.iter().map(|(block, _)| *block);
+    let last = written.filter(|block| ring.contains(block)).max();
+    let between = ring.into_iter().filter(|block| Some(*block) <= last);
+    let content = |block: u64| &replayed.0[block as usize * block_bytes..][..block_bytes];
+    let all: BTreeMap<u64, &[u8]> = between.map(|block| (block, content(block))).collect();
+    all.into_iter()
+        .chain(changed)
+        .collect::<BTreeMap<_, _>>()
+        .into_iter()
+        .collect()
+}
+
+#[test]
+fn a_file_system_that_grows_is_followed_when_that_commits() {
+    let folder = TempDir::new().expect("a folder");
+    for (number, (name, _, _, block_bytes, blocks_then)) in KINDS.into_iter().enumerate() {
+        let (path, before, after) = made(number, &folder);
+        let disk = ordered(&before, &after, block_bytes);
+        let replayed = grown_in_journal(&path, (&disk, &after, &after), folder.path());
+        fs::remove_file(path).expect("removed");
+        assert_alike(
+            name,
+            &replayed.view().expect(name),
+            &after.view().expect(name),
+        );
+        for seed in 0..3 {
+            let mut live = live(&before);
+            let mut events = Vec::new();
+            // Content is nobody's before.
+            for (block, content) in before.written(&disk, block_bytes) {
+                live.was_written(block * block_bytes as u64, content, &mut events);
+            }
+            let mut written = committed(&disk, &replayed, block_bytes);
+            SimulatedRandom::new(seed).shuffle(&mut written);
+            for (block, content) in written {
+                live.was_written(block * block_bytes as u64, content, &mut events);
+            }
+            assert!(!live.take_outdated(), "{name}");
+            assert_eq!(live.view().superblock().blocks, blocks_then, "{name}");
+            find(&mut live, &disk, &mut events);
+            assert_alike(name, live.view(), &after.view().expect(name));
+            assert_eq!(live.view().damaged(), 0, "{name}");
+            let large = events.iter().find_map(|event| match event {
+                Event::Created { inode, path, .. } if path == b"/new/large" => Some(*inode),
+                _ => None,
+            });
+            let large = large.expect("it is told");
+            let size = live.view().inode(large).expect("in use").size;
+            let mut written: BTreeMap<u64, u64> = BTreeMap::new();
+            for event in &events {
+                match event {
+                    Event::Written {
+                        inode,
+                        offset,
+                        length,
+                    } if *inode == large => {
+                        written.insert(*offset, *length);
+                    }
+                    _ => {}
+                }
+            }
+            assert_eq!(written.values().sum::<u64>(), size, "{name}: {written:?}");
+            // All of it is written where it belongs then, which is no news.
+            events.clear();
+            for (block, content) in replayed.written(&after, block_bytes) {
+                live.was_written(block * block_bytes as u64, content, &mut events);
+            }
+            assert!(!live.take_outdated(), "{name}");
+            assert_eq!(events, [], "{name}");
+        }
+    }
+}
+
+/// A superblock that says so, and descriptors that do not come with it; descriptors of groups
+/// that were there, which are elsewhere; and one that comes without a journal.
+#[test]
+fn what_cannot_be_followed_is_to_be_read_anew() {
+    let folder = TempDir::new().expect("a folder");
+    let (name, _, _, block_bytes, _) = KINDS[2];
+    let (path, before, after) = made(2, &folder);
+    let view = before.view().expect(name);
+    // The superblock alone, and what a transaction needs besides.
+    let disk = ordered(&before, &after, block_bytes);
+    let mut partly = Image(disk.0.clone());
+    let changed = disk.written(&after, block_bytes);
+    let descriptors = 2..30;
+    for (block, content) in &changed {
+        if !descriptors.contains(block) {
+            partly.0[*block as usize * block_bytes..][..block_bytes].copy_from_slice(content);
+        }
+    }
+    // A group's inodes are said to be elsewhere.
+    let mut moved = Image(disk.0.clone());
+    moved.0[2 * block_bytes + 8] ^= 1;
+    for number in 0..4 {
+        let at = (view.superblock().blocks as usize - 1 - number) * block_bytes;
+        moved.0[at] ^= 1;
+    }
+    for (what, made) in [("partly", &partly), ("moved", &moved)] {
+        let replayed = grown_in_journal(&path, (&disk, made, &after), folder.path());
+        let mut live = live(&disk);
+        let mut events = Vec::new();
+        for (block, content) in committed(&disk, &replayed, block_bytes) {
+            live.was_written(block * block_bytes as u64, content, &mut events);
+        }
+        assert!(live.take_outdated(), "{what}");
+        assert!(!live.take_outdated(), "{what}: it is said once");
+    }
+    // Nobody has it mounted: each block counts at once.
+    let mut live = live(&before);
+    live.was_written(
+        2 * block_bytes as u64,
+        &moved.0[2 * block_bytes..][..block_bytes],
+        &mut Vec::new(),
+    );
+    assert!(live.take_outdated());
+}
+
+/// A kernel lets descriptors lie apart from some group on, when there is no more room for them
+/// beside the others: groups from there on have no copies of those that lie together. A table
+/// that the kernel had put there was taken for a copy.
+#[test]
+fn copies_of_descriptors_are_where_dumpe2fs_says() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("image");
+    let options = "meta_bg,^resize_inode,^flex_bg,^metadata_csum,^uninit_bg";
+    for (features, first) in [(options, 2_u32), (options, 0), ("^resize_inode", 0)] {
+        run(program("mke2fs")
+            .args([
+                "-q", "-F", "-t", "ext4", "-b", "1024", "-g", "512", "-O", features,
+            ])
+            .arg(&path)
+            .arg("60000"));
+        let mut image = Image(fs::read(&path).expect("read"));
+        image.0[1024 + 260..1024 + 264].copy_from_slice(&first.to_le_bytes());
+        fs::write(&path, &image.0).expect("written");
+        let said = run(program("dumpe2fs").arg(&path));
+        let mut expected = BTreeSet::new();
+        for line in said.lines() {
+            for part in line.split(", ") {
+                let is_copy = ["superblock at", "Group descriptor"].map(|what| part.contains(what));
+                if !is_copy.contains(&true) || !part.contains(" at ") {
+                    continue;
+                }
+                let (_, place) = part.split_once(" at ").expect("a place");
+                let mut ends = place.split('-').map(|end| end.trim().parse::<u64>());
+                let begin = ends.next().expect("a block").expect("a number");
+                let end = ends.next().map_or(begin, |end| end.expect("a number"));
+                expected.extend(begin..=end);
+            }
+        }
+        let bytes = image.0[1024..].first_chunk().expect("there");
+        let superblock = Superblock::parse(bytes).expect("a superblock");
+        assert_eq!(superblock.first_meta_group.unwrap_or(0), first);
+        let found: BTreeSet<u64> = superblock.layout().into_iter().flatten().collect();
+        assert!(expected.len() > 30, "{features}: {said}");
+        assert_eq!(found, expected, "{features} {first}");
+    }
+}

@@ -1,0 +1,12 @@
+//! File systems for tests, of this crate and of those that follow file systems with it
+//! (feature `testing`). They need e2fsprogs.
+
+mod hostile;
+mod images;
+
+#[cfg(test)]
+pub(crate) use hostile::{BLOCK, DISK_BYTES, JOURNAL, Made, ROOT_NAMES, TABLE, put};
+pub use hostile::{FILE, deep};
+#[cfg(test)]
+pub(crate) use images::changed_by;
+pub use images::{BYTES_MAX, Image, KINDS, changed, debugfs, journalled, make, program, run};

@@ -1,0 +1,129 @@
+//! What is claimed of a unit's health.
+
+use std::io;
+use std::sync::Arc;
+
+use base::SegmentId;
+
+use super::*;
+
+fn at(milliseconds: u64) -> Moment {
+    Moment {
+        monotonic: Duration::from_millis(milliseconds),
+        wall: Millis(1_000_000 + milliseconds as i64),
+    }
+}
+
+fn url() -> String {
+    "file:///unit".to_owned()
+}
+
+fn io_error() -> UnitError {
+    UnitError::Io {
+        url: url(),
+        doing: "test".to_owned(),
+        source: Arc::new(io::ErrorKind::Other.into()),
+    }
+}
+
+/// A lease that had ended made all daemons' units failing, and the disk full.
+#[test]
+fn what_a_unit_does_not_allow_says_nothing_about_the_unit() {
+    let refused = UnitError::NotAllowed {
+        url: url(),
+        reason: "the capability for it has ended".to_owned(),
+    };
+    let mut health = Health::new(at(0));
+    for verb in [Verb::Read, Verb::Write, Verb::Release] {
+        for _ in 0..READ_FAILURES_MAX {
+            health.record(verb, Err(&refused), at(10));
+        }
+        assert_eq!(health.state(), UnitState::Healthy, "{verb:?}");
+    }
+    health.record(Verb::Probe, Err(&refused), at(20));
+    assert_eq!(
+        health.state(),
+        UnitState::Failing,
+        "not even that it is there"
+    );
+}
+
+#[test]
+fn each_error_leads_to_its_state_and_a_probe_leads_back() {
+    let missing = UnitError::Missing {
+        url: url(),
+        reason: "gone".to_owned(),
+    };
+    let read_only = UnitError::ReadOnly { url: url() };
+    let away = UnitError::Away {
+        url: url(),
+        doing: "test".to_owned(),
+        source: Arc::new(io::ErrorKind::NotFound.into()),
+    };
+    for (error, state, read_rank) in [
+        (UnitError::Full { url: url() }, UnitState::Full, 0),
+        (read_only, UnitState::ReadOnly, 0),
+        (missing, UnitState::Missing, 2),
+        (away, UnitState::Missing, 2),
+        (io_error(), UnitState::Failing, 1),
+    ] {
+        let mut health = Health::new(at(0));
+        assert!(health.state().can_write() && health.state().read_rank() == 0);
+        health.record(Verb::Write, Err(&error), at(10));
+        assert_eq!(health.state(), state);
+        assert!(!health.state().can_write());
+        assert_eq!(health.state().read_rank(), read_rank);
+        health.record(Verb::Read, Ok(()), at(20));
+        health.record(Verb::Release, Ok(()), at(20));
+        assert_eq!(health.state(), state, "that it can be read is no news");
+        health.record(Verb::Probe, Ok(()), at(30));
+        assert!(health.state().can_write());
+        let report = health.report();
+        assert_eq!(report.since, at(30).wall);
+        let (when, why) = report.last_error.expect("it is kept");
+        assert_eq!((when, why.to_string()), (at(10).wall, error.to_string()));
+    }
+}
+
+#[test]
+fn probes_come_less_and_less_often_up_to_ten_seconds() {
+    let mut health = Health::new(at(0));
+    assert!(!health.is_probe_due(at(1_000_000)), "healthy");
+    let full = UnitError::Full { url: url() };
+    health.record(Verb::Write, Err(&full), at(0));
+    let mut now = 0;
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        let start = now;
+        while !health.is_probe_due(at(now)) {
+            health.record(Verb::Write, Err(&full), at(now));
+            now += 10;
+        }
+        waits.push(now - start);
+        health.record(Verb::Probe, Err(&full), at(now));
+    }
+    assert_eq!(waits, [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
+    health.record(Verb::Probe, Ok(()), at(now));
+    health.record(Verb::Write, Err(&full), at(now));
+    assert!(health.is_probe_due(at(now + 250)), "it starts anew");
+}
+
+#[test]
+fn one_bad_segment_is_no_bad_unit() {
+    let mut health = Health::new(at(0));
+    let damaged = UnitError::Damaged {
+        url: url(),
+        segment: SegmentId::from_bits(1).expect("48 bits"),
+        reason: "rot".to_owned(),
+    };
+    for _ in 0..10 {
+        health.record(Verb::Read, Err(&damaged), at(1));
+        health.record(Verb::Read, Err(&io_error()), at(1));
+        health.record(Verb::Read, Ok(()), at(1));
+    }
+    assert!(health.state().can_write());
+    for _ in 0..3 {
+        health.record(Verb::Read, Err(&io_error()), at(1));
+    }
+    assert_eq!(health.state(), UnitState::Failing);
+}

@@ -1,0 +1,430 @@
+//! One connection on its thread: from the first byte to a session, or to
+//! another daemon.
+//!
+//! ```text
+//!   bytes ──► preface? ──► first TLS message: for which unit?
+//!                             │ one that is kept here         │ another
+//!                             ▼                               ▼
+//!                          handshake: which host?          pass_on
+//!                             ▼
+//!                          session: jobs on the pool, answers as they come
+//! ```
+
+use std::io::{self, ErrorKind, Read as _};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+use auth::{Kind, SignedBy};
+use base::{UnitId, with_causes};
+use net::{Channel, Outbox, Pipe as _};
+use rustls::server::{Accepted, Acceptor};
+use unit_wire::PREFACE;
+use world::real::{Bell, Poller, Stream};
+use world::{Interest, Millis, Wake};
+
+use crate::budget::Share;
+use crate::pass_on::pass_on;
+use crate::patience::{Look, Patience};
+use crate::places::Place;
+use crate::server::Shared;
+use crate::session::{Closing, Session, Step};
+
+/// The longest first message that is read, in bytes.
+const HELLO_BYTES_MAX: usize = 16 << 10;
+
+/// Received at once, in bytes.
+const RECEIVE_BYTES: usize = 256 << 10;
+
+/// Answers that have not been sent, in bytes; beyond that nothing more is
+/// begun.
+const UNSENT_MAX: usize = 4 << 20;
+
+/// How often it is looked what has changed without anybody saying so: clocks.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// The poller's keys.
+const BELL: u64 = 0;
+const SOCKET: u64 = 1;
+
+/// Serves one connection to its end.
+///
+/// # Errors
+/// Why it has ended, if not because the host has left.
+pub(crate) fn serve(shared: &Shared, stream: Stream, place: &Place) -> io::Result<()> {
+    let bell = place.bell();
+    let poller = Poller::new()?;
+    poller.add(bell, BELL, Interest::READABLE)?;
+    poller.add(&stream, SOCKET, Interest::READABLE)?;
+    let begun = shared.clock.monotonic();
+    let mut guest = Guest {
+        shared,
+        place,
+        bell,
+        poller,
+        begun,
+        deadline: begun + shared.config().limits.waits.hello,
+    };
+    let Some(hello) = guest.hello(stream)? else {
+        return Ok(());
+    };
+    match shared.keeper(hello.unit) {
+        Some(_) => guest.keep(hello),
+        None => guest.pass_on(hello),
+    }
+}
+
+/// A connection whose first message has come.
+struct Hello {
+    stream: Stream,
+    unit: UnitId,
+    /// Another daemon has passed it on.
+    is_passed_on: bool,
+    accepted: Accepted,
+    /// What has come, the preface aside.
+    received: Vec<u8>,
+    /// So much of it is the first message.
+    consumed: usize,
+}
+
+struct Guest<'a> {
+    shared: &'a Shared,
+    place: &'a Place,
+    bell: &'a Bell,
+    poller: Poller,
+    /// When it came.
+    begun: Duration,
+    /// By when it has said who it is.
+    deadline: Duration,
+}
+
+impl Guest<'_> {
+    /// Waits for the socket, not longer than to the deadline; `false` if the
+    /// server is being closed.
+    fn wait(&self) -> io::Result<bool> {
+        let now = self.shared.clock.monotonic();
+        if now >= self.deadline {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        let mut ready = Vec::new();
+        self.poller.wait(Some(self.deadline - now), &mut ready)?;
+        Ok(!self.shared.is_closing())
+    }
+
+    /// Reads the first message. `None` if the host leaves before.
+    fn hello(&mut self, mut stream: Stream) -> io::Result<Option<Hello>> {
+        let mut received: Vec<u8> = Vec::new();
+        let mut acceptor = Acceptor::default();
+        let mut is_passed_on = None;
+        let mut consumed = 0;
+        loop {
+            if !self.wait()? {
+                return Ok(None);
+            }
+            let mut buffer = [0; 4096];
+            match stream.read(&mut buffer) {
+                Ok(0) => return Ok(None),
+                Ok(count) => received.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Err(error) => return Err(error),
+            }
+            if received.len() > HELLO_BYTES_MAX {
+                return Err(invalid("the first message is too long"));
+            }
+            if is_passed_on.is_none() {
+                let length = received.len().min(PREFACE.len());
+                if received[..length] != PREFACE[..length] {
+                    is_passed_on = Some(false);
+                } else if length == PREFACE.len() {
+                    received.drain(..length);
+                    is_passed_on = Some(true);
+                }
+            }
+            let Some(is_passed_on) = is_passed_on else {
+                continue;
+            };
+            while consumed < received.len() {
+                let mut rest = &received[consumed..];
+                let before = rest.len();
+                acceptor.read_tls(&mut rest)?;
+                consumed += before - rest.len();
+                let accepted = acceptor
+                    .accept()
+                    .map_err(|(error, _)| io::Error::new(ErrorKind::InvalidData, error))?;
+                let Some(accepted) = accepted else {
+                    continue;
+                };
+                let name = accepted.client_hello().server_name().map(str::parse);
+                let Some(Ok(unit)) = name else {
+                    return Err(invalid("it is for no unit"));
+                };
+                return Ok(Some(Hello {
+                    stream,
+                    unit,
+                    is_passed_on,
+                    accepted,
+                    received,
+                    consumed,
+                }));
+            }
+        }
+    }
+
+    /// It is for another unit.
+    fn pass_on(self, hello: Hello) -> io::Result<()> {
+        let unit = hello.unit;
+        if hello.is_passed_on {
+            return Err(invalid(
+                "it was passed on, and is for a unit that is not here",
+            ));
+        }
+        let Some(there) = (self.shared.config().others)(unit) else {
+            return Err(io::Error::new(
+                ErrorKind::NotFound,
+                format!("nobody knows where {unit} is"),
+            ));
+        };
+        let limits = self.shared.config().limits;
+        let placed = self.place.pass_on(limits.connections_max);
+        placed.map_err(|full| io::Error::new(ErrorKind::ResourceBusy, full))?;
+        let is_closing = || self.shared.is_closing();
+        let clock = &*self.shared.clock;
+        pass_on(
+            hello.stream,
+            &hello.received,
+            &there,
+            clock,
+            limits.waits.idle,
+            self.bell,
+            is_closing,
+        )
+    }
+
+    /// It is for a unit that is kept here.
+    fn keep(self, hello: Hello) -> io::Result<()> {
+        let Some(keeper) = self.shared.keeper(hello.unit) else {
+            return Err(ErrorKind::NotFound.into());
+        };
+        let (tls, config) = self.shared.tls();
+        let mut connection = hello
+            .accepted
+            .into_connection(config)
+            .map_err(|(error, _)| io::Error::new(ErrorKind::InvalidData, error))?;
+        let mut rest = &hello.received[hello.consumed..];
+        while !rest.is_empty() {
+            connection.read_tls(&mut rest)?;
+            let processed = connection.process_new_packets();
+            processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+        }
+        let mut channel = Channel::with_tls(hello.stream, connection.into());
+        let mut first = vec![0; RECEIVE_BYTES];
+        let mut received = 0;
+        loop {
+            let sent = channel.send(&[])?;
+            self.watch(&channel, sent.blocked)?;
+            if channel.is_established() {
+                break;
+            }
+            if !self.wait()? {
+                return Ok(());
+            }
+            match channel.receive(&mut first) {
+                Ok(0) => return Ok(()),
+                // What comes right behind the handshake.
+                Ok(count) => {
+                    received = count;
+                    break;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let peer = tls
+            .peer(channel.peer_certificates(), self.shared.clock.wall())
+            .map_err(|error| io::Error::new(ErrorKind::PermissionDenied, error))?;
+        let host = peer.filter(|peer| {
+            // Of others, authorities say who they are, and not by which key.
+            let is_host = peer
+                .subject()
+                .is_ok_and(|subject| subject.kind() == Kind::Host);
+            is_host || peer.signed_by == SignedBy::NamedAuthority
+        });
+        let Some(host) = host else {
+            let reason = "it has shown no host's certificate";
+            return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
+        };
+        // By its name: a host may have certificates for many keys.
+        let name = host.subject().map(ToString::to_string);
+        self.place
+            .belongs_to(name.unwrap_or_else(|_| host.key.to_string()));
+        let (wake, budget) = (self.bell.wake(), &self.shared.budget);
+        let mut session = Session::new(keeper.clone(), host.key.0, budget, wake);
+        session.receive(&first[..received]);
+        let (answers, answered) = mpsc::channel();
+        let waits = self.shared.config().limits.waits;
+        let mut talk = Talk {
+            patience: Patience::new(waits, self.begun),
+            ends: host.ends,
+            unsent: session.nothing(),
+            moved: received as u64,
+            guest: self,
+            channel,
+            session,
+            answers,
+            answered,
+            out: Outbox::default(),
+            open: 0,
+            closing: None,
+        };
+        let ended = talk.go_on(first);
+        if let Err(error) = &ended {
+            tracing::debug!(host = %host.key, why = with_causes(error), "a host's connection broke");
+        }
+        ended
+    }
+
+    fn watch(&self, channel: &Channel, writable: bool) -> io::Result<()> {
+        let interest = Interest {
+            readable: true,
+            writable,
+        };
+        self.poller.modify(channel, SOCKET, interest)
+    }
+}
+
+/// A session on its socket.
+struct Talk<'a> {
+    guest: Guest<'a>,
+    channel: Channel,
+    session: Session,
+    answers: Sender<(u64, Vec<u8>)>,
+    answered: Receiver<(u64, Vec<u8>)>,
+    out: Outbox,
+    /// What `out` takes of the daemon's memory.
+    unsent: Share,
+    patience: Patience,
+    /// When the host's certificate ends.
+    ends: Millis,
+    /// Bytes that were received and sent.
+    moved: u64,
+    /// Jobs that have not ended.
+    open: usize,
+    closing: Option<Closing>,
+}
+
+impl Talk<'_> {
+    fn go_on(&mut self, mut buffer: Vec<u8>) -> io::Result<()> {
+        let mut ready = Vec::new();
+        loop {
+            self.collect();
+            self.step();
+            let before = self.out.len();
+            let is_blocked = self.out.send(&mut self.channel)?;
+            self.moved += (before - self.out.len()) as u64;
+            self.unsent.set(self.out.len());
+            if self.closing.is_some() && self.open == 0 && self.out.is_empty() && !is_blocked {
+                return match self.closing.take() {
+                    Some(closing) => Err(io::Error::new(ErrorKind::InvalidData, closing)),
+                    None => Ok(()),
+                };
+            }
+            let may_receive = self.closing.is_none() && self.session.has_room();
+            let interest = Interest {
+                readable: may_receive,
+                writable: is_blocked,
+            };
+            let until = self.look(is_blocked, may_receive)?;
+            self.guest.poller.modify(&self.channel, SOCKET, interest)?;
+            let holds = may_receive && self.channel.holds_received();
+            let timeout = if holds { Duration::ZERO } else { until };
+            self.guest.poller.wait(Some(timeout), &mut ready)?;
+            self.guest.bell.clear();
+            if self.guest.shared.is_closing() {
+                return Ok(());
+            }
+            if ready.is_empty() && !holds {
+                self.session.shrink();
+                self.out.shrink();
+            }
+            let socket = ready.iter().find(|ready| ready.key == SOCKET);
+            if may_receive && (holds || socket.is_some_and(|ready| ready.readable)) {
+                match self.channel.receive(&mut buffer) {
+                    Ok(0) => return Ok(()),
+                    Ok(count) => {
+                        self.moved += count as u64;
+                        self.session.receive(&buffer[..count]);
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            } else if socket.is_some_and(|ready| ready.hung_up) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// For how long nothing has to be done but what the socket and the bell say.
+    fn look(&mut self, is_blocked: bool, may_receive: bool) -> io::Result<Duration> {
+        let shared = self.guest.shared;
+        let timed_out = |why: &str| Err(io::Error::new(ErrorKind::TimedOut, why));
+        if self.guest.place.is_over() {
+            return timed_out("the host has newer connections");
+        }
+        if shared.clock.wall() >= self.ends {
+            return timed_out("the host's certificate has ended");
+        }
+        let look = Look {
+            is_greeted: self.session.has_greeted(),
+            is_busy: self.open > 0 || !self.out.is_empty(),
+            is_stalled: is_blocked || (may_receive && self.session.is_within_frame()),
+            requests: self.session.requests(),
+            moved: self.moved,
+        };
+        let now = shared.clock.monotonic();
+        let until = self
+            .patience
+            .look(now, look)
+            .map_err(|why| io::Error::new(ErrorKind::TimedOut, why))?;
+        let holds_ms = self.ends.0.saturating_sub(shared.clock.wall().0);
+        let holds = Duration::from_millis(u64::try_from(holds_ms).unwrap_or_default());
+        Ok((until - now).min(LOOK_EVERY).min(holds))
+    }
+
+    /// Takes the answers of jobs that have ended.
+    fn collect(&mut self) {
+        while let Ok((tag, frame)) = self.answered.try_recv() {
+            self.open -= 1;
+            self.session.answered(tag);
+            self.out.bytes().extend_from_slice(&frame);
+        }
+    }
+
+    /// Begins what may be begun.
+    fn step(&mut self) {
+        while self.closing.is_none() && self.out.len() < UNSENT_MAX {
+            match self.session.step(self.out.bytes()) {
+                Ok(Step::Wait) => break,
+                Ok(Step::Answered) => {}
+                Ok(Step::Job(job)) => {
+                    self.open += 1;
+                    let (answers, wake) = (self.answers.clone(), self.guest.bell.wake());
+                    self.guest
+                        .shared
+                        .pool
+                        .run(Box::new(move || run(job, &answers, &wake)));
+                }
+                Err(closing) => self.closing = Some(closing),
+            }
+        }
+    }
+}
+
+fn run(job: crate::Job, answers: &Sender<(u64, Vec<u8>)>, wake: &Wake) {
+    let tag = job.tag();
+    // Nobody takes it if the connection has ended.
+    let _ = answers.send((tag, job.run()));
+    wake.wake();
+}
+
+fn invalid(reason: &'static str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, reason)
+}

@@ -1,0 +1,266 @@
+//! A host's request, carried out where it may wait.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use auth::Line;
+use base::SegmentId;
+use unit::{NOTE_BYTES, ReplacementPart, Tag, Unit as _, UnitError};
+use unit_wire::{Refusal, Request, Status, Verb, put_frame};
+
+use super::{Keeper, lock, room_for};
+use crate::budget::Share;
+use crate::shown::{Action, Right, Shown, UNREADABLE};
+
+/// Segments that one page of a list has at most.
+const LIST_MAX: usize = 1 << 17;
+
+/// Something to be carried out on a thread that may wait.
+pub struct Job {
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) shown: Arc<Mutex<Shown>>,
+    /// Whose it is, by its key.
+    pub(crate) holder: [u8; 32],
+    pub(crate) tag: u64,
+    /// The request, which could be read: its verb and its body.
+    pub(crate) verb: Verb,
+    pub(crate) body: Vec<u8>,
+    /// What it and its answer may take of the daemon's memory.
+    pub(crate) _share: Share,
+}
+
+impl Job {
+    /// Which request it is.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    /// Carries it out, and returns the frame that answers it.
+    #[must_use]
+    pub fn run(self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut refused = None;
+        put_frame(&mut out, Status::Done as u16, self.tag, |body| {
+            let carried_out = self.keeper.timed(self.verb, || self.carry_out(body));
+            refused = carried_out.err();
+        });
+        if let Some(refusal) = refused {
+            self.keeper.counters.refused(refusal.status);
+            out.clear();
+            refusal.encode(self.tag, &mut out);
+        }
+        out
+    }
+
+    fn carry_out(&self, body: &mut Vec<u8>) -> Result<(), Refusal> {
+        let (keeper, unit) = (&self.keeper, &self.keeper.unit);
+        let allow = |action| keeper.allow(&self.shown, &action);
+        match Request::decode(self.verb as u16, &self.body)? {
+            // Answered before anything else is begun.
+            Request::Hello { .. } => {
+                return Err(Refusal::new(Status::Malformed, "it is no job"));
+            }
+            Request::Show(signed) => keeper.show(signed, &self.holder, &self.shown)?,
+            Request::Put {
+                segment,
+                line,
+                slot_bytes,
+                first,
+                tags,
+                data,
+            } => {
+                let (right, _passage) = allow(Action::Put(segment))?;
+                let line = self.line_to_put(segment, line, right)?;
+                self.must_keep_what_is_held(right, data.len())?;
+                unit.put_for(line, segment, slot_bytes, first, tags, data)?;
+                keeper.counters.written(data.len());
+            }
+            Request::Sync {
+                incarnation,
+                segments,
+            } => {
+                if incarnation != keeper.incarnation {
+                    return Err(Refusal::new(Status::Restarted, ""));
+                }
+                let mut passages = Vec::new();
+                for segment in &segments {
+                    passages.push(allow(Action::Put(*segment))?.1);
+                }
+                unit.sync(&segments)?;
+            }
+            Request::Read { run, slot_bytes } => {
+                let _passage = keeper.allow_reading(&self.shown, run.segment)?;
+                let (tags, data) = room_for(body, run, slot_bytes);
+                unit.read(run, slot_bytes, tags, data)?;
+                keeper.counters.read(data.len());
+            }
+            Request::Free {
+                segment,
+                closed,
+                slots,
+            } => {
+                let (_, _passage) = allow(Action::Free(segment, keeper.line_of(segment)))?;
+                unit.free(segment, &slots, closed)?;
+            }
+            Request::Replace { part, tags, data } => self.replace(part, tags, data, body)?,
+            Request::Delete(segment) => {
+                let (_, _passage) = allow(Action::Delete(segment, keeper.line_of(segment)))?;
+                unit.delete(segment)?;
+            }
+            Request::List {
+                serials,
+                after,
+                most,
+            } => self.list(serials, after, most, body)?,
+            Request::Stat(segment) => {
+                let _passage = keeper.allow_reading(&self.shown, segment)?;
+                unit_wire::encode_segment_slots(&unit.slots_of(segment)?, body);
+            }
+            Request::Room => unit_wire::encode_room(&unit.stat()?, body),
+            Request::Scrub(segment) => {
+                let _passage = keeper.allow_reading(&self.shown, segment)?;
+                unit_wire::encode_slots(&unit.scrub(segment)?, body);
+            }
+            Request::Probe => unit.probe()?,
+            Request::Note => body.extend(unit.note()?.iter().flatten()),
+            Request::NoteDown(note) => self.note_down(note)?,
+        }
+        Ok(())
+    }
+
+    fn replace(
+        &self,
+        mut part: ReplacementPart,
+        tags: &[Tag],
+        data: &[u8],
+        body: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        let keeper = &self.keeper;
+        let allow = |action| keeper.allow(&self.shown, &action);
+        let segment = part.segment;
+        let (right, _passage) = match part.expected {
+            Some(_) => allow(Action::Replace(segment, keeper.line_of(segment)))?,
+            None => {
+                let (right, passage) = allow(Action::Put(segment))?;
+                part.line = self.line_to_put(segment, part.line, right)?;
+                (right, passage)
+            }
+        };
+        self.must_keep_what_is_held(right, data.len())?;
+        if part.first == 0 {
+            part.draft = keeper.drafts.fetch_add(1, Ordering::Relaxed);
+        }
+        keeper.unit.replace_part(&part, tags, data)?;
+        keeper.counters.written(data.len());
+        body.extend(part.draft.to_le_bytes());
+        Ok(())
+    }
+
+    /// Up to `most` of the segments with these serials that come after the one with the
+    /// bits `after`, as far as whoever asks may know of them.
+    fn list(
+        &self,
+        serials: Range<u64>,
+        after: u64,
+        most: u32,
+        body: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        let keeper = &self.keeper;
+        let (right, _passage) = keeper.allow(&self.shown, &Action::List(serials.clone()))?;
+        let found = keeper.unit.list_serials(serials)?;
+        let rest = &found[found.partition_point(|id| id.bits() <= after)..];
+        let most = (most as usize).clamp(1, LIST_MAX);
+        // Whose one is may have to be read: of no more than are asked for.
+        let rest = rest.iter().copied();
+        let listed: Vec<SegmentId> = match right {
+            // What is another line's is none of its business.
+            Right::Lease { line: own, .. } => {
+                let is_its = |id: &SegmentId| {
+                    let line = keeper.line_of(*id);
+                    [own, Line::NONE, UNREADABLE].contains(&line)
+                };
+                rest.filter(is_its).take(most).collect()
+            }
+            // Nor what is another copyset's of whoever repairs one.
+            Right::Repair(_) | Right::Other => {
+                let (shown, now) = (lock(&self.shown), keeper.now());
+                let is_its = |id: &SegmentId| shown.repairs(id.copyset(), now);
+                rest.filter(is_its).take(most).collect()
+            }
+        };
+        unit_wire::encode_segments(&listed, body);
+        Ok(())
+    }
+
+    fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), Refusal> {
+        let (keeper, unit) = (&self.keeper, &self.keeper.unit);
+        let (leases, counted) = {
+            let (shown, now) = (lock(&self.shown), keeper.now());
+            match shown.generation() >= keeper.generation() {
+                true => (shown.leases(now), shown.counted(now)),
+                false => (Vec::new(), 0),
+            }
+        };
+        let mut leases = leases.into_iter();
+        let newest = leases.find_map(|(fence, epoch)| keeper.fences.enter(fence, epoch));
+        if newest.is_none() {
+            let text = "notes are for hosts that have a lease";
+            return Err(Refusal::new(Status::NotAllowed, text));
+        }
+        let _alone = lock(&keeper.noting);
+        let before = unit.note()?.as_ref().map_or(0, count_in);
+        let count = count_in(note);
+        if count > before.max(counted) {
+            let text = "no controller has said that so many leases were given";
+            return Err(Refusal::new(Status::NotAllowed, text));
+        }
+        // Of two that come at once, the one with the smaller count may be late.
+        if count > before || before == 0 {
+            unit.note_down(note)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses what whoever repairs puts, if the room for it had to be taken from what is
+    /// held: it would destroy what the operator may want back.
+    fn must_keep_what_is_held(&self, right: Right, bytes: usize) -> Result<(), Refusal> {
+        let unit = &self.keeper.unit;
+        match right {
+            Right::Repair(_) | Right::Other if unit.would_give_up(bytes as u64)? => {
+                Err(UnitError::Full {
+                    url: unit.url().to_owned(),
+                }
+                .into())
+            }
+            Right::Repair(_) | Right::Other | Right::Lease { .. } => Ok(()),
+        }
+    }
+
+    /// The line that a put is for, if the host may put there for that one.
+    fn line_to_put(&self, segment: SegmentId, asked: u64, right: Right) -> Result<u64, Refusal> {
+        let not_allowed = |text: &str| Err(Refusal::new(Status::NotAllowed, text));
+        let line = match right {
+            Right::Lease { line, .. } if asked == 0 || asked == line.0 => line.0,
+            Right::Lease { .. } => return not_allowed("the lease is for another line"),
+            // What is copied keeps its line, which whoever copies it has read.
+            Right::Repair(_) | Right::Other => asked,
+        };
+        match self.keeper.unit.line_of(segment) {
+            // A lease's own serials are nobody else's, but an earlier lease of
+            // another line may have left them open.
+            Ok(found) if found != line => not_allowed("the segment is another line's"),
+            _ => Ok(line),
+        }
+    }
+}
+
+/// How many leases a note says were given, which is of the form that hosts write; 0 if
+/// it is not. What vouches for that only hosts know.
+fn count_in(note: &[u8; NOTE_BYTES]) -> u64 {
+    let mut words = note.split(|byte| *byte == b' ');
+    let count = words.next().filter(|title| *title == b"leases");
+    let count = count.and_then(|_| std::str::from_utf8(words.next()?).ok()?.parse().ok());
+    count.unwrap_or_default()
+}

@@ -1,0 +1,625 @@
+//! What a host may do on a unit: what controllers have signed for it, and
+//! nothing else.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use auth::{Capability, Fence, Line, Scope, SigningKey};
+use base::{ClusterId, CopysetId, SegmentId, Slot};
+use unit::{NOTE_BYTES, Replacement, SlotRun, Unit, UnitError};
+use unit_daemon::Keeper;
+use unit_remote::RemoteUnit;
+use world::simulated::{Fault, Simulation};
+use world::{Millis, World};
+
+use crate::inside::{HOST, capability, keeper, keeper_anyhow, key, unit_of};
+
+const OTHER_HOST: [u8; 32] = [2; 32];
+const SLOT_BYTES: u32 = 512;
+
+fn segment(serial: u64) -> SegmentId {
+    let copyset = CopysetId::new((serial % 5) as u16).expect("under 4096");
+    SegmentId::new(copyset, serial).expect("under 2^36")
+}
+
+fn lease(line: u64, fence: u64, epoch: u32, serials: Range<u64>) -> Scope {
+    Scope::Lease {
+        line: Line(line),
+        fence: Fence(fence),
+        epoch,
+        serials: std::iter::once(serials).collect(),
+    }
+}
+
+fn put(unit: &dyn Unit, segment: SegmentId, first: u16) -> Result<(), UnitError> {
+    unit.put(segment, SLOT_BYTES, Slot(first), &[[5; 16]], &[9; 512])
+}
+
+fn read(unit: &dyn Unit, segment: SegmentId) -> Result<(), UnitError> {
+    let run = SlotRun {
+        segment,
+        first: Slot(0),
+        count: 1,
+    };
+    unit.read(run, SLOT_BYTES, &mut [[0; 16]], &mut [0; 512])
+}
+
+/// A name, and what a host tries.
+type Attempt = (
+    &'static str,
+    fn(&RemoteUnit, SegmentId) -> Result<(), UnitError>,
+);
+
+/// Everything that a host can try on a segment.
+const ATTEMPTS: [Attempt; 12] = [
+    ("put a new one", |unit, id| {
+        let new = segment(id.serial() + 1000);
+        put(unit, new, 0)
+    }),
+    ("append", |unit, id| put(unit, id, 1)),
+    ("sync", |unit, id| unit.sync(&[id])),
+    ("replace", |unit, id| {
+        let by = Replacement {
+            expected: Some(0),
+            generation: 0,
+            line: 0,
+            slot_bytes: SLOT_BYTES,
+            tags: &[[5; 16]],
+            data: &[9; 512],
+        };
+        unit.replace(id, by)
+    }),
+    ("read", |unit, id| read(unit, id)),
+    ("free", |unit, id| unit.free(id, &[Slot(0)], false)),
+    ("free all", |unit, id| unit.free(id, &[Slot(0)], true)),
+    ("delete", |unit, id| unit.delete(id)),
+    ("list", |unit, _| unit.list().map(drop)),
+    ("stat", |unit, id| unit.stat_segment(id).map(drop)),
+    ("scrub", |unit, id| unit.scrub(id).map(drop)),
+    ("note down", |unit, _| unit.note_down(&[99; NOTE_BYTES])),
+];
+
+fn is_refused(done: &Result<(), UnitError>) -> bool {
+    matches!(done, Err(UnitError::NotAllowed { .. }))
+}
+
+/// A unit with a segment of one host's, serial 10, line 7.
+struct Scene {
+    world: World,
+    keeper: Arc<Keeper>,
+    own: RemoteUnit,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let world = Simulation::new(5).world();
+        let keeper = keeper(&world);
+        let own = unit_of(&keeper, HOST, &[lease(7, 1, 3, 10..20)]);
+        put(&own, segment(10), 0).expect("its own");
+        own.sync(&[segment(10)]).expect("its own");
+        own.note_down(&[3; NOTE_BYTES]).expect("it has a lease");
+        Self { world, keeper, own }
+    }
+
+    /// Which attempts on segment 10 a host gets through with that has shown
+    /// `scopes`.
+    fn allowed(&self, holder: [u8; 32], scopes: &[Scope]) -> Vec<&'static str> {
+        let unit = unit_of(&self.keeper, holder, scopes);
+        let tried = ATTEMPTS.iter().map(|(name, attempt)| {
+            let done = attempt(&unit, segment(10));
+            assert!(done.is_ok() || is_refused(&done), "{name}: {done:?}");
+            done.is_ok().then_some(*name)
+        });
+        tried.flatten().collect()
+    }
+
+    /// Nothing has changed since it was made.
+    fn is_untouched(&self) {
+        let found = self.own.stat_segment(segment(10)).expect("there");
+        assert_eq!((found.slots, found.freed), (1, 0));
+        read(&self.own, segment(10)).expect("there");
+        assert_eq!(
+            self.own.list_serials(10..20).expect("listed"),
+            [segment(10)]
+        );
+        assert_eq!(self.own.note().expect("read"), Some([3; NOTE_BYTES]));
+    }
+}
+
+/// It has a valid certificate, and nothing that a controller has signed for
+/// this.
+#[test]
+fn a_host_without_a_lease_changes_and_reads_nothing() {
+    let scene = Scene::new();
+    let copyset = CopysetId::new(4).expect("one");
+    for nothing in [
+        vec![],
+        vec![lease(8, 2, 1, 30..40)],
+        vec![Scope::Read {
+            lines: vec![Line(8)],
+        }],
+        vec![Scope::Free {
+            segments: vec![segment(10), segment(11)],
+        }],
+        vec![Scope::Repair {
+            copysets: vec![copyset],
+            units: vec![scene.keeper.id()],
+        }],
+    ] {
+        let mut allowed = scene.allowed(OTHER_HOST, &nothing);
+        // That it has a lease at all is enough for a note.
+        if !nothing.is_empty() && matches!(nothing[0], Scope::Lease { .. }) {
+            assert_eq!(allowed.pop(), Some("note down"));
+            scene.own.note_down(&[3; NOTE_BYTES]).expect("put right");
+        }
+        // And a list of what it repairs, which is nothing here.
+        if let [Scope::Repair { .. }] = nothing.as_slice() {
+            assert_eq!(allowed.pop(), Some("list"));
+            let unit = unit_of(&scene.keeper, OTHER_HOST, &nothing);
+            assert_eq!(unit.list().expect("of its copysets"), []);
+        }
+        assert_eq!(allowed, [""; 0], "{nothing:?}");
+        scene.is_untouched();
+    }
+    // What a controller should never have signed: serials that another line has.
+    let allowed = scene.allowed(OTHER_HOST, &[lease(8, 2, 1, 0..20)]);
+    assert_eq!(allowed, ["sync", "note down"]);
+    scene.own.note_down(&[3; NOTE_BYTES]).expect("put right");
+    let other = unit_of(&scene.keeper, OTHER_HOST, &[lease(8, 2, 1, 0..20)]);
+    assert_eq!(other.list_serials(0..20).expect("its own"), []);
+    scene.is_untouched();
+    let nothing = unit_of(&scene.keeper, OTHER_HOST, &[]);
+    nothing.probe().expect("it may ask whether it is there");
+    assert_eq!(
+        nothing.stat().expect("and how much room there is").segments,
+        1
+    );
+}
+
+#[test]
+fn each_capability_lets_its_holder_do_its_own() {
+    let all: Vec<_> = ATTEMPTS.iter().map(|(name, _)| *name).collect();
+    let looks = ["read", "stat", "scrub"];
+    let read = Scope::Read {
+        lines: vec![Line(7)],
+    };
+    assert_eq!(Scene::new().allowed(OTHER_HOST, &[read]), looks);
+    // It frees what it was told to, of what it may read, and nothing whole.
+    let scene = Scene::new();
+    let free = Scope::Free {
+        segments: vec![segment(10), segment(11)],
+    };
+    put(&scene.own, segment(11), 0).expect("its own");
+    let lines = vec![Line(7)];
+    let unit = unit_of(&scene.keeper, OTHER_HOST, &[free, Scope::Read { lines }]);
+    assert!(is_refused(&unit.delete(segment(10))));
+    assert!(is_refused(&unit.list_serials(10..12).map(drop)));
+    unit.free(segment(10), &[Slot(0)], true).expect("it may");
+    let left = scene.own.list_serials(10..20).expect("listed");
+    assert_eq!(left, [segment(11)]);
+    // What is put where it was read is of the line that it was read from.
+    let repair = Scope::Repair {
+        copysets: vec![segment(10).copyset(), segment(1010).copyset()],
+        units: vec![scene.keeper.id()],
+    };
+    // Where another one is filled it may but look.
+    let elsewhere = Scope::Repair {
+        copysets: vec![segment(10).copyset()],
+        units: vec![base::UnitId::from_u128(77)],
+    };
+    assert_eq!(
+        Scene::new().allowed(OTHER_HOST, &[elsewhere]),
+        ["read", "list", "stat", "scrub"]
+    );
+    let mut done = Vec::new();
+    for (name, attempt) in ATTEMPTS {
+        let scene = Scene::new();
+        let unit = unit_of(&scene.keeper, OTHER_HOST, std::slice::from_ref(&repair));
+        assert_eq!(unit.list().expect("listed"), [segment(10)]);
+        let slots = unit.slots_of(segment(10)).expect("told");
+        assert_eq!((slots.line, slots.stat.slots), (7, 1));
+        if !is_refused(&attempt(&unit, segment(10))) {
+            done.push(name);
+        }
+    }
+    let not = ["append", "note down"];
+    let repairs = all.iter().copied().filter(|name| !not.contains(name));
+    assert_eq!(
+        done,
+        repairs.collect::<Vec<_>>(),
+        "it appends as the line's"
+    );
+    let scene = Scene::new();
+    let unit = unit_of(&scene.keeper, OTHER_HOST, &[repair]);
+    let data = [5; SLOT_BYTES as usize];
+    unit.put_for(7, segment(10), SLOT_BYTES, Slot(1), &[[1; 16]], &data)
+        .expect("of the line that it was read from");
+    // The whole of it, of what it has a lease of, but segments that are gone.
+    let scene = Scene::new();
+    let lease = lease(7, 1, 3, 0..SegmentId::SERIAL_MAX);
+    let unit = unit_of(&scene.keeper, HOST, &[lease]);
+    let mut done = Vec::new();
+    for (name, attempt) in ATTEMPTS {
+        if !is_refused(&attempt(&unit, segment(10))) {
+            done.push(name);
+        }
+    }
+    assert_eq!(done, all);
+}
+
+fn show(scene: &Scene, signed: &[u8]) -> String {
+    let unit = unit_of(&scene.keeper, OTHER_HOST, &[]);
+    let refused = unit.show(signed).expect_err("it is not heeded");
+    assert!(put(&unit, segment(10), 1).is_err());
+    scene.is_untouched();
+    base::with_causes(&refused)
+}
+
+#[test]
+fn a_capability_that_is_not_ones_own_or_was_altered_is_not_heeded() {
+    let scene = Scene::new();
+    let scope = lease(7, 1, 3, 10..20);
+    let own = |change: &dyn Fn(&mut Capability)| {
+        let mut capability = capability(OTHER_HOST, scope.clone());
+        change(&mut capability);
+        key().sign(&capability).0
+    };
+    let says = |signed: &[u8], what: &str| {
+        let said = show(&scene, signed);
+        assert!(said.contains(what), "{said}");
+    };
+    says(&own(&|one| one.holder = HOST), "another host's");
+    says(
+        &own(&|one| one.cluster = ClusterId::from_u128(9)),
+        "another cluster",
+    );
+    says(&own(&|one| one.generation = 0), "replaced");
+    let forged =
+        SigningKey::derive(b"of somebody else").sign(&capability(OTHER_HOST, scope.clone()));
+    says(&forged.0, "not signed");
+    let mut altered = own(&|_| ());
+    altered[96] ^= 1;
+    says(&altered, "not signed");
+    says(b"", "long");
+}
+
+#[test]
+fn a_capability_that_has_ended_allows_nothing() {
+    let scene = Scene::new();
+    let unit = unit_of(&scene.keeper, OTHER_HOST, &[]);
+    let mut past = capability(
+        OTHER_HOST,
+        Scope::Read {
+            lines: vec![Line(7)],
+        },
+    );
+    past.ends = Millis(scene.world.clock.wall().0 + 1);
+    unit.show(&key().sign(&past).0).expect("it goes on");
+    read(&unit, segment(10)).expect("it goes on");
+    // By the controllers' clock, if they have told theirs.
+    scene.keeper.set_time(Millis(past.ends.0 + 10_001));
+    let refused = read(&unit, segment(10)).expect_err("it has ended");
+    assert!(refused.to_string().contains("has ended"), "{refused}");
+    scene.keeper.set_time(Millis(past.ends.0 + 9_999));
+    read(&unit, segment(10)).expect("clocks differ by so much");
+}
+
+/// A host that lost a volume puts and frees nothing of it any more, on
+/// connections that it had and on new ones, and after the daemon's restart.
+#[test]
+fn an_older_lease_is_refused_as_soon_as_a_newer_one_was_shown() {
+    let scene = Scene::new();
+    put(&scene.own, segment(11), 0).expect("it has the volume");
+    let next = unit_of(&scene.keeper, OTHER_HOST, &[lease(7, 1, 4, 10..20)]);
+    let tries = |unit: &RemoteUnit| {
+        for (name, attempt) in ATTEMPTS {
+            let done = attempt(unit, segment(10));
+            assert!(is_refused(&done), "{name}: {done:?}");
+        }
+    };
+    tries(&scene.own);
+    read(&next, segment(11)).expect("it has the volume now");
+    next.free(segment(11), &[Slot(0)], true)
+        .expect("and sweeps");
+    let keeper = keeper(&scene.world);
+    let again = unit_of(&keeper, HOST, &[]);
+    let old = key().sign(&capability(HOST, lease(7, 1, 3, 10..20)));
+    let refused = again.show(&old.0).expect_err("an older lease");
+    assert!(refused.to_string().contains("lease 4"), "{refused}");
+}
+
+/// Whoever had a lease made all hosts believe that the database was older than the
+/// data.
+#[test]
+fn a_count_of_leases_is_noted_as_far_as_a_controller_has_signed_it_and_never_lowered() {
+    let scene = Scene::new();
+    let unit = unit_of(&scene.keeper, HOST, &[lease(7, 1, 3, 10..20)]);
+    let note = |count: u64| {
+        let mut note = [b' '; NOTE_BYTES];
+        let text = format!("leases {count} abcdef");
+        note[..text.len()].copy_from_slice(text.as_bytes());
+        note
+    };
+    assert!(is_refused(&unit.note_down(&note(1))), "nothing was signed");
+    let count = |leases| key().sign(&capability(HOST, Scope::Count { leases })).0;
+    unit.show(&count(17)).expect("heeded");
+    assert!(is_refused(&unit.note_down(&note(18))));
+    unit.note_down(&note(17)).expect("as a controller says");
+    // One that comes late is told nothing bad, and changes nothing.
+    for late in [note(16), [b'x'; NOTE_BYTES]] {
+        unit.note_down(&late).expect("it is known");
+        assert_eq!(unit.note().expect("read"), Some(note(17)));
+    }
+    let other = unit_of(&scene.keeper, OTHER_HOST, &[lease(8, 2, 1, 30..40)]);
+    assert!(is_refused(&other.note_down(&note(18))));
+    other.note_down(&note(17)).expect("that much is known");
+}
+
+/// It counted for as long as the connection lasted.
+#[test]
+fn what_an_earlier_database_has_signed_ends_when_a_newer_one_is_heard_of() {
+    let scene = Scene::new();
+    let read_lines = || Scope::Read {
+        lines: vec![Line(7)],
+    };
+    let old = unit_of(&scene.keeper, OTHER_HOST, &[read_lines()]);
+    read(&old, segment(10)).expect("it may");
+    let newer = |generation| {
+        let mut newer = capability(OTHER_HOST, read_lines());
+        newer.generation = generation;
+        key().sign(&newer).0
+    };
+    let next = unit_of(&scene.keeper, OTHER_HOST, &[]);
+    next.show(&newer(2)).expect("heeded");
+    read(&next, segment(10)).expect("it may");
+    let refused = read(&old, segment(10)).expect_err("it has ended");
+    assert!(refused.to_string().contains("has ended"), "{refused}");
+    assert!(is_refused(&put(&scene.own, segment(10), 1)));
+    assert!(is_refused(&scene.own.note_down(&[4; NOTE_BYTES])));
+    // After a restart without a controller, too.
+    let again = keeper(&scene.world);
+    let unit = unit_of(&again, OTHER_HOST, &[]);
+    let refused = unit.show(&newer(1)).expect_err("it was replaced");
+    assert!(refused.to_string().contains("replaced"), "{refused}");
+    unit.show(&newer(2)).expect("heeded");
+    // From a controller.
+    again.set_config(unit_daemon::KeeperConfig {
+        cluster: crate::inside::CLUSTER,
+        keys: vec![crate::inside::verifying_key()],
+        generation: 3,
+    });
+    assert!(is_refused(&read(&unit, segment(10))));
+}
+
+/// What was noted of it was read when the daemon began, and not again.
+#[test]
+fn a_newer_database_is_known_also_if_the_unit_came_after_the_daemon() {
+    let simulation = Simulation::new(5);
+    let world = simulation.world();
+    let signed = |generation| {
+        let lines = vec![Line(7)];
+        let mut capability = capability(HOST, Scope::Read { lines });
+        capability.generation = generation;
+        key().sign(&capability).0
+    };
+    let unit = unit_of(&keeper(&world), HOST, &[]);
+    unit.show(&signed(2)).expect("heeded, and noted");
+    simulation.disk.inject(Path::new("/unit"), Fault::Missing);
+    let late = keeper_anyhow(&world);
+    simulation.disk.heal(Path::new("/unit"));
+    let unit = unit_of(&late, HOST, &[]);
+    let refused = unit.show(&signed(1)).expect_err("it was replaced");
+    assert!(refused.to_string().contains("replaced"), "{refused}");
+    unit.show(&signed(2)).expect("heeded");
+}
+
+/// Every *read* was good for it.
+#[test]
+fn a_segment_whose_header_cannot_be_read_is_nobodys_but_its_leases() {
+    let scene = Scene::new();
+    let disk = &scene.world.disk;
+    let folders = disk.list(Path::new("/unit/segments")).expect("listed");
+    let files = folders.iter().flat_map(|folder| {
+        let folder = Path::new("/unit/segments").join(&folder.name);
+        let files = disk.list(&folder).expect("listed").into_iter();
+        files.map(move |file| folder.join(file.name))
+    });
+    for path in files {
+        let file = disk.open(&path, world::OpenMode::Write).expect("there");
+        file.write_at(&[0x5a; 64], 0).expect("spoilt");
+    }
+    let keeper = keeper(&scene.world);
+    let segments = vec![segment(10)];
+    let lines = vec![Line(8)];
+    let others = [Scope::Free { segments }, Scope::Read { lines }];
+    let other = unit_of(&keeper, OTHER_HOST, &others);
+    for (name, attempt) in ATTEMPTS {
+        let done = attempt(&other, segment(10));
+        assert!(done.is_err(), "{name}");
+    }
+    assert!(is_refused(&other.free(segment(10), &[Slot(0)], true)));
+    let own = unit_of(&keeper, HOST, &[lease(7, 1, 3, 10..20)]);
+    let listed = own.list_serials(10..20).expect("listed");
+    assert_eq!(listed, [segment(10)]);
+    own.delete(segment(10)).expect("it is its own");
+}
+
+/// What was put in one life of a daemon, and not synced, may be lost in the
+/// next: nobody is told that it is durable.
+#[test]
+fn what_was_put_before_a_restart_is_not_synced_after_it() {
+    let scene = Scene::new();
+    let scopes = [lease(7, 1, 3, 10..20)];
+    let link = Restarting::new(&scene, &scopes);
+    let unit = RemoteUnit::new("scree://there".to_owned(), Arc::clone(&link) as _);
+    put(&unit, segment(12), 0).expect("put");
+    put(&unit, segment(13), 0).expect("put");
+    unit.sync(&[segment(13)]).expect("in the same life");
+    link.restart(&scene, &scopes);
+    let lost = unit.sync(&[segment(12)]).expect_err("in another");
+    assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
+    unit.sync(&[segment(13)]).expect("it was synced before");
+    put(&unit, segment(12), 1).expect("put");
+    let lost = unit.sync(&[segment(12)]).expect_err("in two");
+    assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
+    put(&unit, segment(14), 0).expect("put");
+    unit.sync(&[segment(14)]).expect("in this one alone");
+}
+
+/// The repairer synced a segment to which the engine put something in that moment, and then
+/// the daemon's machine lost that: the engine's own sync said that all was well.
+#[test]
+fn what_was_put_during_a_sync_is_not_synced_after_a_restart() {
+    let scene = Scene::new();
+    let scopes = [lease(7, 1, 3, 10..20)];
+    let link = Arc::new(BeforeSync {
+        link: Restarting::new(&scene, &scopes),
+        meanwhile: std::sync::Mutex::default(),
+    });
+    let unit = RemoteUnit::new("scree://there".to_owned(), Arc::clone(&link) as _);
+    let unit = Arc::new(unit);
+    put(&*unit, segment(12), 0).expect("put");
+    let other = Arc::clone(&unit);
+    let meanwhile = move || put(&*other, segment(12), 1).expect("put");
+    *link.meanwhile.lock().expect("no panic") = Some(Box::new(meanwhile));
+    unit.sync(&[segment(12)]).expect("what was put before");
+    link.link.restart(&scene, &scopes);
+    let lost = unit.sync(&[segment(12)]).expect_err("in another life");
+    assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
+}
+
+/// A link on which something is done just before a SYNC is sent.
+struct BeforeSync {
+    link: Arc<Restarting>,
+    meanwhile: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl unit_remote::Link for BeforeSync {
+    fn ask(&self, request: &unit_wire::Request<'_>, done: unit_remote::Done) {
+        if matches!(request, unit_wire::Request::Sync { .. }) {
+            let meanwhile = self.meanwhile.lock().expect("no panic").take();
+            meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+        }
+        self.link.ask(request, done);
+    }
+}
+
+/// A host had lost a volume, and could not fill a member with what it had put under its
+/// lease until that had ended.
+#[test]
+fn a_host_that_has_lost_a_volume_repairs_what_it_has_put() {
+    let scene = Scene::new();
+    let repair = Scope::Repair {
+        copysets: vec![segment(15).copyset()],
+        units: vec![scene.keeper.id()],
+    };
+    let lost = unit_of(&scene.keeper, HOST, &[lease(7, 1, 3, 10..20), repair]);
+    let _newer = unit_of(&scene.keeper, OTHER_HOST, &[lease(7, 1, 4, 10..20)]);
+    put(&lost, segment(15), 0).expect("it repairs that copyset");
+    lost.sync(&[segment(15)]).expect("what it has put");
+    for (what, done) in [
+        ("put", put(&lost, segment(16), 0)),
+        ("list", lost.list_serials(10..20).map(drop)),
+        ("delete", lost.delete(segment(11))),
+    ] {
+        assert!(is_refused(&done), "{what}: {done:?}");
+    }
+}
+
+/// A repairer's connection broke as it removed a segment that could not be read. On the
+/// next one it removed it once more and put it anew, and then the daemon did what it had
+/// been asked first: a member that was whole had lost the segment.
+#[test]
+fn what_comes_late_on_an_older_connection_changes_nothing() {
+    let repair = |scene: &Scene| Scope::Repair {
+        copysets: vec![segment(10).copyset()],
+        units: vec![scene.keeper.id()],
+    };
+    for is_leased in [true, false] {
+        let scene = Scene::new();
+        let scopes = match is_leased {
+            true => vec![lease(7, 1, 3, 10..20), repair(&scene)],
+            false => vec![repair(&scene)],
+        };
+        let holder = if is_leased { HOST } else { OTHER_HOST };
+        let before = unit_of(&scene.keeper, holder, &scopes);
+        let after = unit_of(&scene.keeper, holder, &scopes);
+        for (what, done) in [
+            ("delete", before.delete(segment(10))),
+            ("free", before.free(segment(10), &[Slot(0)], true)),
+            ("put", put(&before, segment(15), 0)),
+            ("sync", before.sync(&[segment(10)])),
+        ] {
+            assert!(is_refused(&done), "{what}: {done:?}");
+        }
+        read(&before, segment(10)).expect("that harms nobody");
+        put(&after, segment(15), 0).expect("it is the newest");
+        after.delete(segment(10)).expect("it is the newest");
+    }
+}
+
+/// A link to a daemon that is restarted.
+struct Restarting(std::sync::Mutex<Arc<crate::inside::Inside>>);
+
+impl Restarting {
+    fn new(scene: &Scene, scopes: &[Scope]) -> Arc<Self> {
+        let link = Self::connect(&scene.keeper, scopes);
+        Arc::new(Self(std::sync::Mutex::new(link)))
+    }
+
+    fn connect(keeper: &Arc<Keeper>, scopes: &[Scope]) -> Arc<crate::inside::Inside> {
+        let link = crate::inside::Inside::connect(Arc::clone(keeper), HOST);
+        let unit = RemoteUnit::new(String::new(), Arc::clone(&link) as _);
+        for scope in scopes {
+            let signed = key().sign(&capability(HOST, scope.clone()));
+            unit.show(&signed.0).expect("heeded");
+        }
+        link
+    }
+
+    fn restart(&self, scene: &Scene, scopes: &[Scope]) {
+        *self.0.lock().expect("no panic") = Self::connect(&keeper(&scene.world), scopes);
+    }
+}
+
+impl unit_remote::Link for Restarting {
+    fn ask(&self, request: &unit_wire::Request<'_>, done: unit_remote::Done) {
+        let link = Arc::clone(&self.0.lock().expect("no panic"));
+        link.ask(request, done);
+    }
+}
+
+/// A compromised host repaired until what it had deleted elsewhere was given back for want of
+/// room.
+#[test]
+fn what_is_held_makes_no_room_for_whoever_repairs() {
+    let simulation = Simulation::new(1);
+    let keeper = keeper(&simulation.world());
+    let leased = lease(7, 1, 1, 0..SegmentId::SERIAL_MAX);
+    let own = unit_of(&keeper, HOST, &[leased]);
+    let repair = Scope::Repair {
+        copysets: vec![segment(10).copyset()],
+        units: vec![keeper.id()],
+    };
+    let repairer = unit_of(&keeper, OTHER_HOST, &[repair]);
+    simulation.disk.set_capacity(Path::new("/unit"), 4 << 20);
+    put(&own, segment(10), 0).expect("there is room");
+    put(&repairer, segment(1010), 0).expect("nothing is held");
+    own.delete(segment(10)).expect("it is held from now on");
+    for _ in 0..2 {
+        let full = put(&repairer, segment(2010), 0);
+        assert!(matches!(full, Err(UnitError::Full { .. })), "{full:?}");
+        let by = Replacement {
+            expected: Some(0),
+            generation: 0,
+            line: 0,
+            slot_bytes: SLOT_BYTES,
+            tags: &[[5; 16]],
+            data: &[9; 512],
+        };
+        let full = repairer.replace(segment(1010), by);
+        assert!(matches!(full, Err(UnitError::Full { .. })), "{full:?}");
+    }
+    put(&own, segment(3010), 0).expect("a writer gets the room");
+}

@@ -1,0 +1,429 @@
+//! The bytes of a segment file, as drawn in `docs/format.md`, "Segments on a
+//! folder unit": parsed here once, and nowhere else.
+//!
+//! ```text
+//!  0                      header, written once
+//!  TABLE_OFFSET           table: one entry of 24 bytes a slot
+//!  data_offset()          slot 0, slot 1, …; a multiple of 4 KiB
+//! ```
+//!
+//! Nothing here does I/O, and nothing that is parsed here is believed before
+//! it was checked: neither function panics, whatever the bytes.
+//!
+//! Invariants: `1 ≤ capacity ≤ 65536`; `SLOT_BYTES_MIN ≤ slot_bytes ≤
+//! SLOT_BYTES_MAX`, in whole sectors.
+
+use base::codec::{Reader, Writer};
+use base::{ClusterId, SegmentId, checksum};
+use unit::Tag;
+use unit::format::{FormatError, SLOTS_MAX, check, is_slot_size, wrong};
+
+/// `screeseg`: what a segment file begins with.
+const MAGIC: &[u8; 8] = b"screeseg";
+
+/// The newest version of the layout: that of a segment that took another's place.
+const VERSION: u16 = 3;
+
+/// The version of a header with a line that was never replaced.
+const VERSION_WITH_LINE: u16 = 2;
+
+/// The version without a line, whose place is zero: that of a segment that has
+/// none, so that programs from before there were lines read it.
+const VERSION_WITHOUT_LINE: u16 = 1;
+
+/// Length of the header in bytes, its checksum included.
+pub const HEADER_BYTES: usize = 64;
+
+/// Where the table begins: the header has a page of its own, so that no later
+/// write comes near it.
+pub(super) const TABLE_OFFSET: u64 = 4096;
+
+/// Length of a table entry in bytes.
+pub(super) const ENTRY_BYTES: usize = 24;
+
+/// Data begins at a multiple of this, so that holes can be punched.
+pub(super) const PAGE_BYTES: u64 = 4096;
+
+/// A header that was checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The cluster it belongs to.
+    pub cluster: ClusterId,
+    /// Size of a slot in bytes.
+    pub slot_bytes: u32,
+    /// How many slots there is room for.
+    pub capacity: u32,
+    /// What the segments have in common that one lineage has written, where a
+    /// daemon keeps the unit; 0 otherwise.
+    pub line: u64,
+    /// Which of the segments that were in this one's place it is; 0 for the
+    /// first.
+    pub generation: u16,
+}
+
+/// What a slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotState {
+    /// Nothing was put there yet.
+    Never,
+    /// It holds what was put there.
+    Kept,
+    /// It was freed, and still takes room.
+    Freed,
+    /// It was freed, and its room was given back.
+    Hole,
+    /// The table does not say: bits have changed, or a put was torn.
+    Unknown,
+}
+
+impl SlotState {
+    /// The state's mark in the file. Any two differ in many bits, so that a
+    /// flipped bit makes none of them into another.
+    fn mark(self) -> [u8; 4] {
+        match self {
+            Self::Never => [0; 4],
+            Self::Kept => *b"KEPT",
+            Self::Freed => *b"FREE",
+            Self::Hole => *b"HOLE",
+            Self::Unknown => unreachable!("it is never written"),
+        }
+    }
+
+    fn from_mark(mark: [u8; 4]) -> Self {
+        [Self::Never, Self::Kept, Self::Freed, Self::Hole]
+            .into_iter()
+            .find(|state| state.mark() == mark)
+            .unwrap_or(Self::Unknown)
+    }
+
+    /// Whether its content was given up.
+    #[must_use]
+    pub fn is_free(self) -> bool {
+        matches!(self, Self::Freed | Self::Hole)
+    }
+}
+
+/// One slot's entry in the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// The tag that was put with the slot.
+    pub tag: Tag,
+    /// CRC-32C of tag and content.
+    pub crc: u32,
+    /// What the slot is.
+    pub state: SlotState,
+}
+
+impl Header {
+    /// A segment of up to `data_bytes` bytes; `None` if a slot of that size
+    /// cannot be.
+    #[must_use]
+    pub fn new(
+        segment: SegmentId,
+        cluster: ClusterId,
+        slot_bytes: u32,
+        data_bytes: u64,
+    ) -> Option<Self> {
+        let slots = data_bytes / u64::from(slot_bytes.max(1));
+        is_slot_size(slot_bytes).then(|| Self {
+            segment,
+            cluster,
+            slot_bytes,
+            capacity: slots.clamp(1, u64::from(SLOTS_MAX)) as u32,
+            line: 0,
+            generation: 0,
+        })
+    }
+
+    /// The same of a segment of `line`.
+    #[must_use]
+    pub fn of_line(self, line: u64) -> Self {
+        Self { line, ..self }
+    }
+
+    /// The same of a segment of `generation`.
+    #[must_use]
+    pub fn of_generation(self, generation: u16) -> Self {
+        Self { generation, ..self }
+    }
+
+    /// The version that it is written in: the lowest one that has what it says.
+    fn version(&self) -> u16 {
+        match (self.generation, self.line) {
+            (0, 0) => VERSION_WITHOUT_LINE,
+            (0, _) => VERSION_WITH_LINE,
+            _ => VERSION,
+        }
+    }
+
+    /// Reads a header from the front of `bytes`.
+    ///
+    /// # Errors
+    /// [`FormatError`]: what is wrong with it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut reader = Reader::new(bytes);
+        if reader.bytes(MAGIC.len())? != MAGIC {
+            return Err(FormatError::Magic);
+        }
+        let version = reader.u16()?;
+        let generation = reader.u16()?;
+        let slot_bytes = reader.u32()?;
+        let segment = reader.u64()?;
+        let capacity = reader.u32()?;
+        let data_offset = reader.u32()?;
+        let cluster = reader.u128()?;
+        let line = reader.u64()?;
+        let reserved_end: [u8; 4] = reader.array()?;
+        let found = reader.u32()?;
+        check(found, checksum::crc32c(&bytes[..HEADER_BYTES - 4]))?;
+        if !(VERSION_WITHOUT_LINE..=VERSION).contains(&version) {
+            return Err(FormatError::Version {
+                found: version,
+                known: VERSION,
+            });
+        }
+        let id = SegmentId::from_bits(segment).ok_or(wrong("the segment's number", segment))?;
+        let data_bytes = u64::from(slot_bytes) * u64::from(capacity);
+        let header = Self::new(id, ClusterId::from_u128(cluster), slot_bytes, data_bytes)
+            .ok_or(wrong("the slot size", slot_bytes))?;
+        if header.capacity != capacity {
+            return Err(wrong("the capacity", capacity));
+        }
+        if u64::from(data_offset) != header.data_offset() {
+            return Err(wrong("the data's place", data_offset));
+        }
+        if reserved_end != [0; 4] {
+            let reserved = u32::from_le_bytes(reserved_end);
+            return Err(wrong("a reserved field", reserved));
+        }
+        let header = header.of_line(line).of_generation(generation);
+        if version != header.version() {
+            return Err(wrong("the version", version));
+        }
+        Ok(header)
+    }
+
+    /// The header as it lies at the front of the file.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES);
+        bytes.put_bytes(MAGIC);
+        bytes.put_u16(self.version());
+        bytes.put_u16(self.generation);
+        bytes.put_u32(self.slot_bytes);
+        bytes.put_u64(self.segment.bits());
+        bytes.put_u32(self.capacity);
+        bytes.put_u32(self.data_offset() as u32);
+        bytes.put_u128(self.cluster.as_u128());
+        bytes.put_u64(self.line);
+        bytes.put_bytes(&[0; 4]);
+        bytes.put_u32(checksum::crc32c(&bytes));
+        debug_assert_eq!(bytes.len(), HEADER_BYTES);
+        bytes
+    }
+
+    /// Length of the table in bytes.
+    #[must_use]
+    pub fn table_bytes(&self) -> usize {
+        self.capacity as usize * ENTRY_BYTES
+    }
+
+    /// Where slot 0 begins. At most 4 KiB + 1.5 MiB, rounded up.
+    #[must_use]
+    pub fn data_offset(&self) -> u64 {
+        (TABLE_OFFSET + self.table_bytes() as u64).next_multiple_of(PAGE_BYTES)
+    }
+
+    pub(super) fn slot_offset(&self, slot: u32) -> u64 {
+        self.data_offset() + u64::from(slot) * u64::from(self.slot_bytes)
+    }
+
+    pub(super) fn entry_offset(slot: u32) -> u64 {
+        TABLE_OFFSET + u64::from(slot) * ENTRY_BYTES as u64
+    }
+}
+
+impl Entry {
+    /// The entry of a slot that is put with `tag` and `content`.
+    #[must_use]
+    pub fn of(tag: &Tag, content: &[u8]) -> Self {
+        Self {
+            tag: *tag,
+            crc: Self::crc_of(tag, content),
+            state: SlotState::Kept,
+        }
+    }
+
+    /// The entry of a slot that is free, in either way.
+    pub(super) fn free(state: SlotState) -> Self {
+        debug_assert!(state.is_free());
+        Self {
+            tag: [0; 16],
+            crc: 0,
+            state,
+        }
+    }
+
+    /// The same of a slot that is free and whose content is kept for a while, with
+    /// all that is needed to bring it back.
+    pub(super) fn freed_with_content(self) -> Self {
+        let state = SlotState::Freed;
+        Self { state, ..self }
+    }
+
+    /// The same of a slot that is brought back.
+    pub(super) fn kept(self) -> Self {
+        let state = SlotState::Kept;
+        Self { state, ..self }
+    }
+
+    /// Whether it is free and its content may still be there.
+    pub(super) fn is_freed_with_content(&self) -> bool {
+        self.state == SlotState::Freed && (self.crc != 0 || self.tag != [0; 16])
+    }
+
+    /// Whether `content` is what was put.
+    #[must_use]
+    pub fn vouches_for(&self, content: &[u8]) -> bool {
+        self.crc == Self::crc_of(&self.tag, content)
+    }
+
+    fn crc_of(tag: &Tag, content: &[u8]) -> u32 {
+        checksum::crc32c_append(checksum::crc32c(tag), content)
+    }
+
+    /// Reads the entries in `bytes`; what is left over at the end is ignored.
+    pub fn parse_all(bytes: &[u8]) -> impl Iterator<Item = Self> {
+        bytes.chunks_exact(ENTRY_BYTES).map_while(|chunk| {
+            let mut reader = Reader::new(chunk);
+            Some(Self {
+                tag: reader.array().ok()?,
+                crc: reader.u32().ok()?,
+                state: SlotState::from_mark(reader.array().ok()?),
+            })
+        })
+    }
+
+    pub(super) fn encode(&self, into: &mut Vec<u8>) {
+        into.put_bytes(&self.tag);
+        into.put_u32(self.crc);
+        into.put_bytes(&self.state.mark());
+    }
+}
+
+/// Parses the beginning of a segment file, header and table, as far as it is
+/// there. For fuzzing: it must return, whatever the bytes.
+///
+/// # Errors
+/// [`FormatError`] if the header is not one.
+pub fn parse(bytes: &[u8]) -> Result<(Header, Vec<Entry>), FormatError> {
+    let header = Header::parse(bytes)?;
+    let table = bytes.get(TABLE_OFFSET as usize..).unwrap_or_default();
+    let table = &table[..table.len().min(header.table_bytes())];
+    Ok((header, Entry::parse_all(table).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        let segment = SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits");
+        Header::new(segment, ClusterId::from_u128(9), 4096, 8 << 20).expect("a slot size")
+    }
+
+    #[test]
+    fn a_header_round_trips_and_its_data_is_page_aligned() {
+        let header = header();
+        assert_eq!(header.capacity, 2048);
+        assert_eq!(header.data_offset(), 53_248);
+        assert_eq!(Header::parse(&header.encode()), Ok(header));
+        assert_eq!(header.encode()[8], 1, "programs without lines read it");
+        let of_line = header.of_line(u64::MAX - 5);
+        assert_eq!(Header::parse(&of_line.encode()), Ok(of_line));
+        let replaced = header.of_generation(7);
+        assert_eq!(Header::parse(&replaced.encode()), Ok(replaced));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_header_is_found() {
+        let bytes = header().encode();
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::parse(&damaged).is_err(), "bit {bit}");
+        }
+        for length in 0..HEADER_BYTES {
+            let short = Header::parse(&bytes[..length]);
+            assert!(matches!(short, Err(FormatError::Short(_))), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_told_from_damage() {
+        let mut bytes = header().encode();
+        bytes[8] = 4;
+        let crc = checksum::crc32c(&bytes[..HEADER_BYTES - 4]);
+        bytes[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(
+            Header::parse(&bytes),
+            Err(FormatError::Version { found: 4, known: 3 })
+        );
+    }
+
+    #[test]
+    fn odd_numbers_with_a_right_checksum_are_refused() {
+        // Offset and bytes of a field that no writer writes.
+        let cases: [(usize, &[u8]); 10] = [
+            (8, &[2]),                   // a line, and none
+            (48, &[1]),                  // a line, in the version without
+            (56, &[1]),                  // reserved
+            (10, &[1]),                  // a generation, in the version without
+            (8, &[3]),                   // a generation, and none
+            (12, &[0, 0, 0, 0]),         // slot size
+            (12, &[1, 16, 0, 0]),        // slot size, not in sectors
+            (22, &[0xff, 0xff]),         // segment number
+            (24, &[0, 0, 0, 0]),         // capacity
+            (24, &[255, 255, 255, 255]), // capacity
+        ];
+        for (offset, field) in cases {
+            let mut bytes = header().encode();
+            bytes[offset..offset + field.len()].copy_from_slice(field);
+            let crc = checksum::crc32c(&bytes[..HEADER_BYTES - 4]);
+            bytes[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+            let error = Header::parse(&bytes).expect_err("odd");
+            assert!(matches!(error, FormatError::Value { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_flipped_bit_of_a_mark_makes_another_state() {
+        let states = [
+            SlotState::Never,
+            SlotState::Kept,
+            SlotState::Freed,
+            SlotState::Hole,
+        ];
+        for state in states {
+            for bit in 0..32 {
+                let mut mark = state.mark();
+                mark[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(SlotState::from_mark(mark), SlotState::Unknown);
+            }
+        }
+    }
+
+    #[test]
+    fn entries_round_trip_and_vouch_for_their_content_only() {
+        let entry = Entry::of(&[3; 16], b"content");
+        let mut bytes = Vec::new();
+        entry.encode(&mut bytes);
+        Entry::free(SlotState::Hole).encode(&mut bytes);
+        let entries: Vec<Entry> = Entry::parse_all(&bytes).collect();
+        assert_eq!(entries, [entry, Entry::free(SlotState::Hole)]);
+        assert!(entry.vouches_for(b"content"));
+        assert!(!entry.vouches_for(b"c0ntent"));
+    }
+}

@@ -1,0 +1,217 @@
+//! An open segment file.
+//!
+//! Its table is taken into memory once enough was read to pay for that: until
+//! then a read costs one more system call, and opening costs two. So a volume
+//! that is larger than all tables kept in memory is read at the cost of its
+//! data, not of its tables.
+//!
+//! What is in memory may be older than the file, because another process may
+//! have appended to it or freed slots. So a "no" is looked up in the file
+//! again before it is given, while a "yes" costs nothing: a slot that was
+//! freed meanwhile reads as something that its tag does not fit.
+//!
+//! Writers of one segment are kept apart by their caller.
+//!
+//! Must not know: names, folders, clusters, or what a slot means.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use base::Slot;
+use unit::format::FormatError;
+use unit::{SlotRun, Tag};
+use world::File;
+
+use super::format::{Entry, HEADER_BYTES, Header, SlotState};
+use super::table::{Table, TagTable, tags_in_file};
+
+/// After so many reads the table is taken into memory: reading it costs as
+/// much as some thirty reads of single entries.
+const READS_BEFORE_TABLE: u32 = 32;
+
+/// Why an open segment does not answer.
+#[derive(Debug)]
+pub(super) enum SegmentError {
+    /// The operating system failed, or the file ends too early.
+    Io(io::Error),
+    /// The file has no bytes at all.
+    Empty,
+    /// The header is not one, or is another segment's.
+    Format(FormatError),
+    /// The slot was never put, or was freed.
+    NoSlot(Slot),
+    /// The slot's entry is damaged.
+    UnknownSlot(Slot),
+    /// Slots have another size.
+    SlotBytes,
+}
+
+impl From<io::Error> for SegmentError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// A segment: some 200 bytes, and about 34 KiB more at 2048 slots with its
+/// table.
+pub(super) struct Segment {
+    pub(super) header: Header,
+    pub(super) file: Arc<dyn File>,
+    table: OnceLock<TagTable>,
+    /// Reads that had to do without the table.
+    reads: AtomicU32,
+    /// One more than the highest slot that was ever put; too low while the
+    /// table is not in memory.
+    slots: AtomicU32,
+    /// Whether `file` takes writes.
+    is_writable: bool,
+    /// Whether the file's name is known to be durable.
+    is_name_durable: AtomicBool,
+}
+
+impl Segment {
+    /// A new segment, in which nothing was put.
+    pub(super) fn new(header: Header, file: Arc<dyn File>) -> Self {
+        let segment = Self::with_header(header, file, true);
+        segment.table.get_or_init(|| TagTable::new(header.capacity));
+        segment
+    }
+
+    /// A segment that lies in `file`, for reading. Its table is left there.
+    pub(super) fn open(file: Arc<dyn File>) -> Result<Self, SegmentError> {
+        let mut head = [0; HEADER_BYTES];
+        match file.read_at(&mut head, 0) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                // Learns how it is too short.
+                let table = Table::read(&*file)?;
+                return Ok(Self::with_header(table.header, file, false));
+            }
+            other => other?,
+        }
+        let header = Header::parse(&head).map_err(SegmentError::Format)?;
+        Ok(Self::with_header(header, file, false))
+    }
+
+    /// A segment that lies in `file`, with its table; for writing if the file
+    /// is.
+    pub(super) fn load(file: Arc<dyn File>, is_writable: bool) -> Result<Self, SegmentError> {
+        let table = Table::read(&*file)?;
+        let segment = Self::with_header(table.header, file, is_writable);
+        segment.take_table(&table);
+        Ok(segment)
+    }
+
+    fn with_header(header: Header, file: Arc<dyn File>, is_writable: bool) -> Self {
+        Self {
+            header,
+            file,
+            table: OnceLock::new(),
+            reads: AtomicU32::new(0),
+            slots: AtomicU32::new(0),
+            is_writable,
+            is_name_durable: AtomicBool::new(false),
+        }
+    }
+
+    fn take_table(&self, table: &Table) {
+        self.table.get_or_init(|| {
+            let tags = TagTable::new(self.header.capacity);
+            tags.set(0, &table.entries);
+            tags
+        });
+        self.slots.fetch_max(table.slots(), Ordering::AcqRel);
+    }
+
+    pub(super) fn slots(&self) -> u32 {
+        self.slots.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    pub(super) fn is_name_durable(&self) -> bool {
+        self.is_name_durable.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_name_durable(&self) {
+        self.is_name_durable.store(true, Ordering::Release);
+    }
+
+    /// Takes over entries that are in the file. Without a table in memory
+    /// there is nothing to keep up with it.
+    pub(super) fn set(&self, first: u32, entries: &[Entry]) {
+        if let Some(table) = self.table.get() {
+            table.set(first, entries);
+        }
+        let was_put = |entry: &Entry| entry.state != SlotState::Never;
+        if let Some(last) = entries.iter().rposition(was_put) {
+            self.slots
+                .fetch_max(first + last as u32 + 1, Ordering::AcqRel);
+        }
+    }
+
+    /// Reads a run: one system call, or two before the table is in memory.
+    pub(super) fn read(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<(), SegmentError> {
+        self.check_slot_bytes(slot_bytes)?;
+        if self.is_table_due() {
+            self.take_table(&Table::read(&*self.file)?);
+        }
+        match self.table.get() {
+            Some(table) => table.tags(run, tags)?,
+            None => {
+                self.reads.fetch_add(1, Ordering::Relaxed);
+                tags_in_file(&self.header, run, tags, |bytes, offset| {
+                    self.file.read_at(bytes, offset).map(|()| true)
+                })?;
+            }
+        }
+        let offset = self.header.slot_offset(u32::from(run.first.0));
+        Ok(self.file.read_at(data, offset)?)
+    }
+
+    /// Reads a run if it lies in the page cache: one system call, or two
+    /// before the table is in memory; no allocation, no lock. Once, when the
+    /// table is due, it leaves the read to the one that may wait.
+    pub(super) fn read_now(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<bool, SegmentError> {
+        self.check_slot_bytes(slot_bytes)?;
+        match self.table.get() {
+            Some(table) => table.tags(run, tags)?,
+            None if self.is_table_due() => return Ok(false),
+            None => {
+                self.reads.fetch_add(1, Ordering::Relaxed);
+                let read = |bytes: &mut [u8], offset| self.file.read_now(bytes, offset);
+                if !tags_in_file(&self.header, run, tags, read)? {
+                    return Ok(false);
+                }
+            }
+        }
+        let offset = self.header.slot_offset(u32::from(run.first.0));
+        Ok(self.file.read_now(data, offset)?)
+    }
+
+    fn check_slot_bytes(&self, slot_bytes: u32) -> Result<(), SegmentError> {
+        if slot_bytes == self.header.slot_bytes {
+            Ok(())
+        } else {
+            Err(SegmentError::SlotBytes)
+        }
+    }
+
+    fn is_table_due(&self) -> bool {
+        self.table.get().is_none() && self.reads.load(Ordering::Relaxed) >= READS_BEFORE_TABLE
+    }
+}

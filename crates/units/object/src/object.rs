@@ -1,0 +1,465 @@
+//! The unit itself: [`ObjectUnit`].
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use base::{ClusterId, SegmentId, Slot, UnitId};
+use bytes::Bytes;
+use object_store::{Error, PutMode};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use unit::Owner;
+use unit::{
+    Fact, NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag,
+    Unit, UnitError, UnitStat, assert_fit,
+};
+use world::{Clock, World};
+
+use crate::account::Account;
+use crate::bucket::Bucket;
+use crate::heads::Heads;
+use crate::marker::{Conditional, Marker};
+use crate::place::Place;
+use crate::release::Settling;
+use crate::{HEADS_BYTES_MAX, SEGMENT_DATA_BYTES, claim, lock};
+
+/// Locks that keep those apart who change one segment.
+const WRITER_LOCKS: usize = 64;
+
+/// The note's name, as on a folder.
+const NOTE: &str = "leases";
+
+/// How many readings that nobody waits for are under way at once; each has a run
+/// of slots in memory.
+const READS_LATER_MAX: usize = 64;
+
+/// A prefix of a bucket as a storage unit. Shared by many threads, none of which
+/// may be one of the runtime's.
+pub struct ObjectUnit(Arc<Inner>);
+
+/// What is shared with the readings that nobody waits for.
+pub(crate) struct Inner {
+    pub(crate) bucket: Bucket,
+    pub(crate) cluster: ClusterId,
+    pub(crate) unit: UnitId,
+    pub(crate) owner: Option<Owner>,
+    /// Whether to claim it, once, from an owner of the same generation too.
+    pub(crate) takes_over: AtomicBool,
+    /// Why it could not be claimed when that was last tried.
+    pub(crate) unclaimed: Mutex<Option<UnitError>>,
+    /// When the marker was last found to be this unit's and its owner's, and
+    /// what it says of the store.
+    pub(crate) verified: Mutex<Option<(Duration, Conditional)>>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) heads: Heads,
+    pub(crate) account: Account,
+    pub(crate) settling: Settling,
+    pub(crate) segment_data_bytes: u64,
+    runtime: Handle,
+    writers: [Mutex<()>; WRITER_LOCKS],
+    reads_later: Arc<Semaphore>,
+}
+
+impl ObjectUnit {
+    /// The unit at `place`, which should be unit `unit` of `cluster`. Asks the
+    /// store nothing yet; ask [`Unit::probe`] whether it is there. What is asked
+    /// later is waited for on `runtime`, which must have timers, I/O and threads
+    /// of its own.
+    #[must_use]
+    pub fn open(
+        world: &World,
+        runtime: &Handle,
+        place: &Place,
+        cluster: ClusterId,
+        unit: UnitId,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            bucket: Bucket::new(place),
+            cluster,
+            unit,
+            owner: None,
+            takes_over: AtomicBool::new(false),
+            unclaimed: Mutex::default(),
+            verified: Mutex::default(),
+            clock: Arc::clone(&world.clock),
+            heads: Heads::new(HEADS_BYTES_MAX),
+            account: Account::default(),
+            settling: Settling::default(),
+            segment_data_bytes: SEGMENT_DATA_BYTES,
+            runtime: runtime.clone(),
+            writers: [const { Mutex::new(()) }; WRITER_LOCKS],
+            reads_later: Arc::new(Semaphore::new(READS_LATER_MAX)),
+        }))
+    }
+
+    /// Makes the prefix at `place` into unit `unit` of `cluster`. Nothing may
+    /// lie below it, and the bucket must exist. One that is that very unit
+    /// already is opened.
+    ///
+    /// # Errors
+    /// [`UnitError::Foreign`] if it is another unit or holds other objects.
+    pub fn create(
+        world: &World,
+        runtime: &Handle,
+        place: &Place,
+        cluster: ClusterId,
+        unit: UnitId,
+    ) -> Result<Self, UnitError> {
+        Self::open(world, runtime, place, cluster, unit).made()
+    }
+
+    /// Makes the unit that was opened, as [`ObjectUnit::create`].
+    ///
+    /// # Errors
+    /// As [`ObjectUnit::create`]; [`UnitError::Held`] if it has another owner.
+    pub fn made(self) -> Result<Self, UnitError> {
+        self.0.wait(self.0.make())?;
+        Ok(self)
+    }
+
+    /// Whose unit the prefix at `place` is, and which.
+    ///
+    /// # Errors
+    /// [`UnitError::Missing`] if it is none, [`UnitError::Newer`] if it cannot
+    /// be read by this program.
+    pub fn identify(runtime: &Handle, place: &Place) -> Result<Marker, UnitError> {
+        runtime.block_on(claim::identify(&Bucket::new(place)))
+    }
+
+    /// Changes the unit as `owner` only. It is claimed when it is made or
+    /// probed, and not used by anybody else from then on; with `takes_over`,
+    /// the first time also from an owner of the same generation.
+    #[must_use]
+    pub fn with_owner(mut self, owner: Owner, takes_over: bool) -> Self {
+        let inner = self.unshared();
+        inner.owner = Some(owner);
+        inner.takes_over = AtomicBool::new(takes_over);
+        self
+    }
+
+    /// Lets segments have `bytes` of data instead of [`SEGMENT_DATA_BYTES`].
+    #[must_use]
+    pub fn with_segment_data_bytes(mut self, bytes: u64) -> Self {
+        self.unshared().segment_data_bytes = bytes;
+        self
+    }
+
+    fn unshared(&mut self) -> &mut Inner {
+        Arc::get_mut(&mut self.0).expect("nothing is read before it is set up")
+    }
+
+    /// Which unit this is.
+    #[must_use]
+    pub fn id(&self) -> UnitId {
+        self.0.unit
+    }
+
+    /// As [`Unit::put`]; the segment is one of `line`: a number that segments
+    /// have in common which belong together, 0 if none do. A put that is
+    /// repeated after an error, with the same content, is carried out once.
+    ///
+    /// # Errors
+    /// As [`Unit::put`].
+    pub fn put_for(
+        &self,
+        line: u64,
+        segment: SegmentId,
+        slot_bytes: u32,
+        first: Slot,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        assert_fit(tags.len(), slot_bytes, tags, data);
+        let _alone = self.0.writer(segment);
+        if first == Slot(0) {
+            let put = self.0.put_whole(line, segment, slot_bytes, tags, data);
+            self.0.wait(put)
+        } else {
+            Err(misplaced(&self.stat_segment(segment)?))
+        }
+    }
+
+    /// To which line a segment belongs.
+    ///
+    /// # Errors
+    /// [`UnitError::NoSegment`] and the others.
+    pub fn line_of(&self, segment: SegmentId) -> Result<u64, UnitError> {
+        if let Some(line) = self.line_now(segment) {
+            return Ok(line);
+        }
+        Ok(self.0.wait(self.0.load(segment))?.head.line)
+    }
+
+    /// As [`ObjectUnit::line_of`], if that is known without waiting.
+    #[must_use]
+    pub fn line_now(&self, segment: SegmentId) -> Option<u64> {
+        Some(self.0.heads.get(segment)?.head.line)
+    }
+}
+
+impl Inner {
+    /// Waits for the store.
+    pub(crate) fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
+        self.runtime.block_on(answer)
+    }
+
+    pub(crate) fn writer(&self, segment: SegmentId) -> MutexGuard<'_, ()> {
+        lock(&self.writers[segment.serial() as usize % WRITER_LOCKS])
+    }
+
+    async fn read_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
+        let path = self.bucket.path(NOTE);
+        let note = self.bucket.get(&path, None, None, NOTE_BYTES as u64);
+        let (looked, note) = tokio::join!(self.look(), note);
+        looked?;
+        match note {
+            Ok(found) => Ok(<[u8; NOTE_BYTES]>::try_from(&found.bytes[..]).ok()),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(self.bucket.meaning("read its note", error)),
+        }
+    }
+
+    async fn write_note(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
+        // A prefix without the unit's marker is never written to.
+        self.verify().await?;
+        let path = self.bucket.path(NOTE);
+        let note = Bytes::copy_from_slice(note);
+        let put = self.bucket.put_at_once(&path, note, PutMode::Overwrite);
+        let failed = |error| self.bucket.meaning_of_write("write its note", error);
+        put.await.map(drop).map_err(failed)
+    }
+}
+
+/// Tells what came of a reading, also if the runtime ends before it does.
+struct Telling {
+    inner: Arc<Inner>,
+    done: Option<ReadDone>,
+}
+
+impl Telling {
+    fn tell(mut self, read: Result<ReadSlots<'_>, UnitError>) {
+        if let Some(done) = self.done.take() {
+            done(read);
+        }
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            done(Err(UnitError::Away {
+                url: self.inner.bucket.url.clone(),
+                doing: "read a segment".to_owned(),
+                source: Arc::new(io::Error::other("the request was dropped")),
+            }));
+        }
+    }
+}
+
+pub(crate) fn misplaced(found: &SegmentStat) -> UnitError {
+    UnitError::Misplaced {
+        segment: found.segment,
+        slots: found.slots,
+        slot_bytes: found.slot_bytes,
+    }
+}
+
+impl Unit for ObjectUnit {
+    fn url(&self) -> &str {
+        &self.0.bucket.url
+    }
+
+    fn can_append(&self) -> bool {
+        false
+    }
+
+    fn put_for(
+        &self,
+        line: u64,
+        segment: SegmentId,
+        slot_bytes: u32,
+        first: Slot,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<(), UnitError> {
+        Self::put_for(self, line, segment, slot_bytes, first, tags, data)
+    }
+
+    /// What was put is durable; this looks that it was.
+    fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
+        let unknown: BTreeSet<SegmentId> = segments
+            .iter()
+            .copied()
+            .filter(|segment| self.0.heads.get(*segment).is_none())
+            .collect();
+        for segment in unknown {
+            self.0.wait(self.0.load_head(segment))?;
+        }
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        run: SlotRun,
+        slot_bytes: u32,
+        tags: &mut [Tag],
+        data: &mut [u8],
+    ) -> Result<(), UnitError> {
+        assert_fit(usize::from(run.count), slot_bytes, tags, data);
+        self.0.wait(self.0.read_run(run, slot_bytes, tags, data))
+    }
+
+    fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+        let Ok(permit) = Arc::clone(&self.0.reads_later).try_acquire_owned() else {
+            return false;
+        };
+        let inner = Arc::clone(&self.0);
+        let telling = Telling {
+            inner: Arc::clone(&inner),
+            done: Some(done),
+        };
+        self.0.runtime.spawn(async move {
+            let _permit = permit;
+            let mut tags = vec![[0; size_of::<Tag>()]; usize::from(run.count)];
+            let mut data = vec![0; usize::from(run.count) * slot_bytes as usize];
+            let read = inner.read_run(run, slot_bytes, &mut tags, &mut data).await;
+            telling.tell(read.map(|()| ReadSlots::Apart {
+                tags: &tags,
+                data: &data,
+            }));
+        });
+        true
+    }
+
+    fn free(&self, segment: SegmentId, slots: &[Slot], _closed: bool) -> Result<(), UnitError> {
+        let _alone = self.0.writer(segment);
+        self.0.wait(self.0.free_slots(segment, slots))
+    }
+
+    fn delete(&self, segment: SegmentId) -> Result<(), UnitError> {
+        let _alone = self.0.writer(segment);
+        self.0.wait(async {
+            self.0.verify().await?;
+            self.0.remove(segment).await
+        })
+    }
+
+    fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
+        assert_fit(by.tags.len(), by.slot_bytes, by.tags, by.data);
+        let _alone = self.0.writer(segment);
+        self.0.wait(self.0.replace_whole(segment, &by))
+    }
+
+    fn settle(&self) -> Result<bool, UnitError> {
+        self.0.settle_some()
+    }
+
+    fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
+        self.list_serials(0..SegmentId::SERIAL_MAX)
+    }
+
+    fn list_serials(&self, serials: Range<u64>) -> Result<Vec<SegmentId>, UnitError> {
+        let listed = self.0.wait(self.0.list_lengths(&serials))?;
+        let mut segments: Vec<SegmentId> = listed.into_keys().collect();
+        segments.sort_unstable();
+        Ok(segments)
+    }
+
+    fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
+        let loaded = self.0.wait(self.0.load(segment))?;
+        let freed = loaded.freed?.slots;
+        let live = loaded.head.present.without(&freed);
+        Ok(SegmentStat {
+            segment,
+            slot_bytes: loaded.head.slot_bytes,
+            slots: loaded.head.slots(),
+            freed: loaded.head.slots() - live.count(),
+            generation: loaded.head.generation,
+        })
+    }
+
+    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
+        let loaded = self.0.wait(self.0.load(segment))?;
+        let live = loaded.head.present.without(&loaded.freed?.slots);
+        let slots = loaded.head.slots();
+        let freed = (0..slots).filter(|slot| !live.contains(*slot));
+        let freed: Vec<Slot> = freed
+            .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
+            .collect();
+        Ok(SegmentSlots {
+            stat: SegmentStat {
+                segment,
+                slot_bytes: loaded.head.slot_bytes,
+                slots,
+                freed: freed.len() as u32,
+                generation: loaded.head.generation,
+            },
+            line: loaded.head.line,
+            freed,
+        })
+    }
+
+    /// What other hosts have changed may be a minute old, or longer where there
+    /// are so many segments that naming them takes long.
+    fn stat(&self) -> Result<UnitStat, UnitError> {
+        let list = || {
+            self.0
+                .wait(self.0.list_lengths(&(0..SegmentId::SERIAL_MAX)))
+        };
+        let (segments, bytes) = self.0.account.stat(&*self.0.clock, list)?;
+        Ok(UnitStat {
+            incarnation: Some(0),
+            segments,
+            bytes,
+            free_bytes: None,
+        })
+    }
+
+    fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
+        self.0.wait(self.0.scrub_segment(segment))
+    }
+
+    fn note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
+        self.0.wait(self.0.read_note())
+    }
+
+    fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
+        self.0.wait(self.0.write_note(note))
+    }
+
+    fn facts(&self) -> Result<Vec<Fact>, UnitError> {
+        let Conditional { create, update } = self.0.wait(self.0.look())?.conditional;
+        Ok(vec![
+            Fact {
+                what: "conditional create",
+                holds: create,
+                otherwise: "whoever puts looks first, and what comes in between is replaced",
+            },
+            Fact {
+                what: "conditional update",
+                holds: update,
+                otherwise: "what two hosts free at the same moment in one segment may take room \
+                            until it is gone",
+            },
+        ])
+    }
+
+    fn probe(&self) -> Result<(), UnitError> {
+        let probed = self.0.wait(self.0.try_probe());
+        if let Err(
+            UnitError::Missing { .. }
+            | UnitError::Away { .. }
+            | UnitError::Foreign { .. }
+            | UnitError::Held { .. },
+        ) = probed
+        {
+            self.0.forget();
+        }
+        probed
+    }
+}

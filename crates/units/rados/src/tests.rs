@@ -1,0 +1,413 @@
+//! What is claimed of a unit in a pool, without a cluster. `make test-engines` runs the
+//! conformance suite on a real one (`tests/rados`).
+
+use std::sync::Arc;
+
+use base::{ClusterId, CopysetId, DatabaseId, SegmentId, Slot, UnitId};
+use unit::Owner;
+use unit::{Replacement, SlotRun, Unit, UnitError};
+use world::World;
+
+use crate::memory::Memory;
+use crate::pool::Errno;
+use crate::{Place, RadosUnit, lock};
+
+const CLUSTER: ClusterId = ClusterId::from_u128(1);
+const UNIT: UnitId = UnitId::from_u128(2);
+
+fn place() -> Place {
+    Place::with_args("rados://pool/space", "").expect("a place")
+}
+
+fn open(memory: &Memory) -> RadosUnit {
+    RadosUnit::on(&World::real(2), &place(), memory.connect(), CLUSTER, UNIT)
+}
+
+fn made(memory: &Memory) -> RadosUnit {
+    open(memory).made().expect("made")
+}
+
+fn segment(serial: u64) -> SegmentId {
+    SegmentId::new(CopysetId::new(1).expect("few"), serial).expect("few")
+}
+
+fn put(unit: &RadosUnit, serial: u64, first: u16, count: usize) -> Result<(), UnitError> {
+    let tags = vec![[7; 16]; count];
+    unit.put(
+        segment(serial),
+        512,
+        Slot(first),
+        &tags,
+        &vec![9; count * 512],
+    )
+}
+
+fn read(unit: &RadosUnit, serial: u64, first: u16, count: u16) -> Result<(), UnitError> {
+    let run = SlotRun {
+        segment: segment(serial),
+        first: Slot(first),
+        count,
+    };
+    let (mut tags, mut data) = (
+        vec![[0; 16]; count.into()],
+        vec![0; usize::from(count) * 512],
+    );
+    unit.read(run, 512, &mut tags, &mut data)
+}
+
+#[test]
+fn a_pool_is_a_unit() {
+    testkit::units::conformance::run(&|| Arc::new(made(&Memory::default())));
+}
+
+#[test]
+fn a_host_without_librados_or_without_a_configuration_is_told_what_to_do() {
+    let place = Place::with_args("rados://pool", "--conf /nowhere/ceph.conf").expect("a place");
+    let unit = RadosUnit::open(&World::real(1), &place, CLUSTER, UNIT);
+    let error = unit.probe().expect_err("there is no cluster");
+    assert!(matches!(error, UnitError::Missing { .. }), "{error:?}");
+    let error = error.to_string();
+    let says = |word| error.contains(word);
+    assert!(
+        says("install the package librados2") || says("CEPH_CONF"),
+        "{error}"
+    );
+}
+
+#[test]
+fn later_readings_are_told_what_the_waiting_ones_are() {
+    let memory = Memory::default();
+    let unit = made(&memory);
+    put(&unit, 1, 0, 4).expect("put");
+    unit.free(segment(1), &[Slot(2)], false).expect("freed");
+    let ask = |serial, first, count| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let run = SlotRun {
+            segment: segment(serial),
+            first: Slot(first),
+            count,
+        };
+        let done = Box::new(move |read: Result<unit::ReadSlots<'_>, UnitError>| {
+            let answer = read.map(|slots| {
+                let slots = slots
+                    .iter(512)
+                    .map(|(tag, content)| (*tag, content.to_vec()));
+                slots.unzip::<_, _, Vec<_>, Vec<_>>()
+            });
+            tell.send(answer).expect("somebody waits");
+        });
+        assert!(unit.read_later(run, 512, done));
+        told.recv().expect("told")
+    };
+    let (tags, data) = ask(1, 0, 2).expect("there");
+    assert_eq!((tags, data), (vec![[7; 16]; 2], vec![vec![9; 512]; 2]));
+    assert!(matches!(
+        ask(1, 1, 2),
+        Err(UnitError::NoSlot { slot: Slot(2), .. })
+    ));
+    assert!(matches!(
+        ask(1, 3, 2),
+        Err(UnitError::NoSlot { slot: Slot(4), .. })
+    ));
+    assert!(matches!(ask(2, 0, 1), Err(UnitError::NoSegment { .. })));
+}
+
+#[test]
+fn more_readings_than_there_is_room_for_are_not_begun() {
+    let memory = Memory::default();
+    let unit = made(&memory);
+    lock(&memory.0).is_unresponsive = true;
+    let run = SlotRun {
+        segment: segment(1),
+        first: Slot(0),
+        count: 256,
+    };
+    let begun = (0..1000).take_while(|_| unit.read_later(run, 4096, Box::new(|_| ())));
+    assert_eq!(begun.count(), (32 << 20) / (256 * 4120));
+}
+
+#[test]
+fn a_namespace_that_is_no_unit_is_not_written_to() {
+    let memory = Memory::default();
+    let unit = open(&memory);
+    for missing in [
+        unit.probe(),
+        unit.list().map(drop),
+        unit.stat().map(drop),
+        unit.note().map(drop),
+        unit.note_down(&[0; 512]),
+        put(&unit, 1, 0, 1),
+        read(&unit, 1, 0, 1),
+        unit.free(segment(1), &[Slot(0)], false),
+        unit.delete(segment(1)),
+        unit.scrub(segment(1)).map(drop),
+    ] {
+        assert!(
+            matches!(missing, Err(UnitError::Missing { .. })),
+            "{missing:?}"
+        );
+    }
+    assert!(lock(&memory.0).objects.is_empty(), "nothing was written");
+    let picture = crate::memory::Object::default();
+    lock(&memory.0)
+        .objects
+        .insert("picture".to_owned(), picture);
+    let foreign = open(&memory).made().map(drop);
+    assert!(
+        matches!(&foreign, Err(UnitError::Foreign { reason, .. }) if reason.contains("picture")),
+        "{foreign:?}"
+    );
+}
+
+#[test]
+fn a_unit_is_changed_by_its_owner_only() {
+    let memory = Memory::default();
+    let owner = |database, generation| Owner {
+        database: DatabaseId::from_u128(database),
+        generation,
+        place: format!("place {database}"),
+    };
+    let as_owner = |owner, takes_over| open(&memory).with_owner(owner, takes_over);
+    made(&memory);
+    let first = as_owner(owner(1, 5), false);
+    assert!(put(&first, 1, 0, 1).is_err(), "not claimed");
+    first.probe().expect("claimed");
+    put(&first, 1, 0, 4).expect("its own");
+    let held = |result: Result<(), UnitError>| match result {
+        Err(UnitError::Held { holder, .. }) => holder.place,
+        other => panic!("{other:?}"),
+    };
+    let second = as_owner(owner(2, 5), false);
+    assert_eq!(held(second.probe()), "place 1");
+    assert_eq!(held(put(&second, 2, 0, 1)), "place 1");
+    assert_eq!(held(second.free(segment(1), &[Slot(0)], false)), "place 1");
+    assert_eq!(held(second.delete(segment(1))), "place 1");
+    assert_eq!(held(second.note_down(&[1; 512])), "place 1");
+    read(&second, 1, 0, 4).expect("it may be read");
+    assert_eq!(held(as_owner(owner(2, 4), true).probe()), "place 1");
+    as_owner(owner(2, 5), true).probe().expect("taken over");
+    assert_eq!(held(first.probe()), "place 2");
+    as_owner(owner(3, 6), false).probe().expect("later");
+    assert_eq!(held(as_owner(owner(2, 5), true).probe()), "place 3");
+}
+
+/// Of two that claim it at once, one has it.
+#[test]
+fn a_claim_takes_nothing_from_who_came_before() {
+    let memory = Memory::default();
+    made(&memory);
+    let owner = |database| Owner {
+        database: DatabaseId::from_u128(database),
+        generation: 1,
+        place: String::new(),
+    };
+    let (first, second) = (owner(1), owner(2));
+    let marker = unit::Marker {
+        cluster: CLUSTER,
+        unit: UNIT,
+        owner: Some(first),
+    };
+    lock(&memory.0).before_change = Some(Box::new(move |state| {
+        let object = state.objects.get_mut("scree-unit.toml").expect("made");
+        object.content = marker.encode().into_bytes();
+    }));
+    let late = open(&memory).with_owner(second, false).probe();
+    assert!(matches!(late, Err(UnitError::Held { .. })), "{late:?}");
+}
+
+#[test]
+fn slots_that_two_hosts_free_at_once_are_both_freed() {
+    let memory = Memory::default();
+    let (one, other) = (made(&memory), made(&memory));
+    put(&one, 1, 0, 8).expect("put");
+    let between = memory.clone();
+    lock(&memory.0).before_change = Some(Box::new(move |state| {
+        // As the other host's change leaves it.
+        let scratch = Memory::default();
+        lock(&scratch.0).objects = state.objects.clone();
+        let unit = open(&scratch);
+        unit.free(segment(1), &[Slot(1)], false).expect("freed");
+        state.objects = lock(&scratch.0).objects.clone();
+        drop(between);
+    }));
+    one.free(segment(1), &[Slot(5)], false).expect("freed");
+    assert_eq!(other.stat_segment(segment(1)).expect("there").freed, 2);
+    for slot in [1, 5] {
+        assert!(matches!(
+            read(&other, 1, slot, 1),
+            Err(UnitError::NoSlot { .. })
+        ));
+    }
+    read(&other, 1, 2, 3).expect("not freed");
+}
+
+#[test]
+fn a_segment_that_somebody_appends_to_is_not_removed_with_the_slots_that_were_there() {
+    let memory = Memory::default();
+    let unit = made(&memory);
+    put(&unit, 1, 0, 2).expect("put");
+    lock(&memory.0).before_change = Some(Box::new(|state| {
+        let scratch = Memory::default();
+        lock(&scratch.0).objects = state.objects.clone();
+        put(&open(&scratch), 1, 2, 1).expect("appended");
+        state.objects = lock(&scratch.0).objects.clone();
+    }));
+    unit.free(segment(1), &[Slot(0), Slot(1)], true)
+        .expect("freed");
+    read(&unit, 1, 2, 1).expect("appended meanwhile");
+}
+
+fn replace(
+    unit: &RadosUnit,
+    serial: u64,
+    generations: (u16, u16),
+    count: usize,
+) -> Result<(), UnitError> {
+    let by = Replacement {
+        expected: Some(generations.0),
+        generation: generations.1,
+        line: 0,
+        slot_bytes: 512,
+        tags: &vec![[8; 16]; count],
+        data: &vec![5; count * 512],
+    };
+    unit.replace(segment(serial), by)
+}
+
+/// As if another host did it before the next change.
+fn meanwhile(memory: &Memory, act: impl FnOnce(&RadosUnit) + Send + 'static) {
+    lock(&memory.0).before_change = Some(Box::new(move |state| {
+        let scratch = Memory::default();
+        lock(&scratch.0).objects = state.objects.clone();
+        act(&open(&scratch));
+        state.objects = lock(&scratch.0).objects.clone();
+    }));
+}
+
+#[test]
+fn of_two_hosts_that_replace_at_once_one_does() {
+    let memory = Memory::default();
+    let unit = made(&memory);
+    put(&unit, 1, 0, 8).expect("put");
+    meanwhile(&memory, |other| {
+        replace(other, 1, (0, 1), 4).expect("replaced");
+    });
+    let late = replace(&unit, 1, (0, 1), 6);
+    assert!(
+        matches!(late, Err(UnitError::Replaced { generation: 1, .. })),
+        "{late:?}"
+    );
+    let stat = unit.stat_segment(segment(1)).expect("there");
+    assert_eq!((stat.slots, stat.generation), (4, 1));
+}
+
+#[test]
+fn what_is_freed_while_a_segment_is_replaced_is_free_in_the_new_one() {
+    let memory = Memory::default();
+    let unit = made(&memory);
+    put(&unit, 1, 0, 8).expect("put");
+    unit.free(segment(1), &[Slot(7)], false).expect("freed");
+    meanwhile(&memory, |other| {
+        other.free(segment(1), &[Slot(3)], false).expect("freed");
+    });
+    replace(&unit, 1, (0, 1), 8).expect("replaced");
+    let stat = unit.stat_segment(segment(1)).expect("there");
+    assert_eq!((stat.freed, stat.generation), (2, 1));
+    read(&unit, 1, 0, 3).expect("new");
+    read(&unit, 1, 4, 3).expect("new");
+    assert!(matches!(
+        read(&unit, 1, 3, 1),
+        Err(UnitError::NoSlot { .. })
+    ));
+    assert!(matches!(
+        read(&unit, 1, 7, 1),
+        Err(UnitError::NoSlot { .. })
+    ));
+}
+
+/// Its slots may lie elsewhere: what was to be freed in the old one is looked for in
+/// the new one.
+#[test]
+fn slots_of_a_segment_that_is_replaced_meanwhile_are_freed_in_the_new_one() {
+    let memory = Memory::default();
+    let unit = made(&memory);
+    put(&unit, 1, 0, 8).expect("put");
+    meanwhile(&memory, |other| {
+        replace(other, 1, (0, 1), 2).expect("replaced");
+    });
+    let freed = [Slot(1), Slot(5)];
+    unit.free(segment(1), &freed, false).expect("freed");
+    let stat = unit.stat_segment(segment(1)).expect("there");
+    assert_eq!((stat.slots, stat.freed, stat.generation), (2, 1, 1));
+    read(&unit, 1, 0, 1).expect("not freed");
+}
+
+#[test]
+fn many_runs_are_freed_though_one_change_takes_few() {
+    let unit = made(&Memory::default());
+    put(&unit, 1, 0, 2000).expect("put");
+    let odd: Vec<Slot> = (0..1000).map(|index| Slot(index * 2 + 1)).collect();
+    unit.free(segment(1), &odd, false).expect("freed");
+    assert_eq!(unit.stat_segment(segment(1)).expect("there").freed, 1000);
+}
+
+#[test]
+fn rot_is_found_and_a_segment_in_a_wrong_place_too() {
+    let memory = Memory::default();
+    let unit = made(&memory);
+    put(&unit, 1, 0, 8).expect("put");
+    let name = crate::format::name_of(segment(1));
+    {
+        let mut state = lock(&memory.0);
+        let object = state.objects.get_mut(&name).expect("there");
+        object.content[536 * 3 + 100] ^= 1;
+        let copy = object.clone();
+        state
+            .objects
+            .insert(crate::format::name_of(segment(2)), copy);
+    }
+    assert_eq!(unit.scrub(segment(1)).expect("scrubbed"), [Slot(3)]);
+    unit.free(segment(1), &[Slot(3)], false).expect("freed");
+    assert_eq!(unit.scrub(segment(1)).expect("scrubbed"), []);
+    let wrong = unit.stat_segment(segment(2)).map(drop);
+    assert!(matches!(wrong, Err(UnitError::Damaged { .. })), "{wrong:?}");
+}
+
+#[test]
+fn what_the_cluster_refuses_is_told_as_what_it_is() {
+    let memory = Memory::default();
+    let unit = made(&memory);
+    lock(&memory.0).refuses_changes = Some(Errno(libc::EDQUOT));
+    let full = put(&unit, 1, 0, 1);
+    assert!(matches!(full, Err(UnitError::Full { .. })), "{full:?}");
+    lock(&memory.0).refuses_changes = Some(Errno(libc::EPERM));
+    let read_only = unit.probe();
+    assert!(
+        matches!(read_only, Err(UnitError::ReadOnly { .. })),
+        "{read_only:?}"
+    );
+}
+
+#[test]
+fn who_is_on_the_blocklist_connects_anew() {
+    let memory = Memory::default();
+    let unit = made(&memory);
+    lock(&memory.0).refuses_readings = Some(Errno(libc::ESHUTDOWN));
+    let blocked = unit.probe();
+    assert!(
+        matches!(blocked, Err(UnitError::NotAllowed { .. })),
+        "{blocked:?}"
+    );
+    lock(&memory.0).refuses_readings = None;
+    unit.probe().expect("under another name");
+    assert_eq!(lock(&memory.0).connections, 2);
+}
+
+#[test]
+fn a_cluster_that_does_not_answer_is_away() {
+    let memory = Memory::default();
+    let unit = made(&memory);
+    lock(&memory.0).is_unresponsive = true;
+    let away = unit.probe();
+    assert!(matches!(away, Err(UnitError::Away { .. })), "{away:?}");
+}

@@ -1,0 +1,142 @@
+//! Units in pools of a real cluster, where there is one: `SCREE_TEST_RADOS` names a
+//! pool that may be filled (`rados://scree@pool`), and `CEPH_CONF` how it is reached.
+//! `make test-engines` sets both; without them nothing is tried here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use base::{ClusterId, CopysetId, DatabaseId, SegmentId, Slot, UnitId};
+use unit::Owner;
+use unit::{SlotRun, Unit, UnitError};
+use unit_rados::{Place, RadosUnit};
+use world::World;
+
+const CLUSTER: ClusterId = ClusterId::from_u128(1);
+const UNIT: UnitId = UnitId::from_u128(2);
+
+/// A namespace of the pool that nobody has used, if there is a pool.
+fn place(name: &str) -> Option<Place> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let pool = std::env::var("SCREE_TEST_RADOS").ok()?;
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let random = World::real(1).random.u64();
+    let url = format!("{pool}/test-{name}-{random:x}-{count}");
+    Some(Place::at(&url).expect("SCREE_TEST_RADOS is rados://[USER@]POOL"))
+}
+
+fn segment(serial: u64) -> SegmentId {
+    SegmentId::new(CopysetId::new(1).expect("few"), serial).expect("few")
+}
+
+#[test]
+fn a_pool_of_a_cluster_is_a_unit() {
+    if place("").is_none() {
+        return;
+    }
+    let world = World::real(8);
+    testkit::units::conformance::run(&|| {
+        let place = place("conformance").expect("there is a pool");
+        Arc::new(RadosUnit::create(&world, &place, CLUSTER, UNIT).expect("made"))
+    });
+}
+
+#[test]
+fn a_unit_of_a_cluster_is_changed_by_its_owner_only_and_says_how_much_more_it_takes() {
+    let Some(place) = place("owner") else { return };
+    let world = World::real(4);
+    let owner = |database| Owner {
+        database: DatabaseId::from_u128(database),
+        generation: 5,
+        place: format!("place {database}"),
+    };
+    let open = |database, takes_over| {
+        let unit = RadosUnit::open(&world, &place, CLUSTER, UNIT);
+        unit.with_owner(owner(database), takes_over)
+    };
+    let first = open(1, false).made().expect("made and claimed");
+    let stat = first.stat().expect("there");
+    assert!(stat.free_bytes.is_some_and(|bytes| bytes > 0), "{stat:?}");
+    let held = open(2, false).probe();
+    assert!(matches!(held, Err(UnitError::Held { .. })), "{held:?}");
+    open(2, true).probe().expect("taken over");
+    let held = first.probe();
+    assert!(matches!(held, Err(UnitError::Held { .. })), "{held:?}");
+    let marker = RadosUnit::identify(&world, &place).expect("a unit");
+    assert_eq!((marker.cluster, marker.unit), (CLUSTER, UNIT));
+    assert_eq!(marker.owner, Some(owner(2)));
+}
+
+#[test]
+fn readings_that_nobody_waits_for_all_end_also_when_the_unit_is_dropped() {
+    let Some(place) = place("later") else { return };
+    let world = World::real(4);
+    let unit = RadosUnit::create(&world, &place, CLUSTER, UNIT).expect("made");
+    let (tags, data) = (vec![[7; 16]; 512], vec![9; 512 * 4096]);
+    unit.put(segment(1), 4096, Slot(0), &tags, &data)
+        .expect("put");
+    let (tell, told) = std::sync::mpsc::channel();
+    let mut begun = 0;
+    for slot in 0..512 {
+        let tell = tell.clone();
+        let run = SlotRun {
+            segment: segment(1),
+            first: Slot(slot),
+            count: 1,
+        };
+        let done = move |read: Result<unit::ReadSlots<'_>, UnitError>| {
+            let is_right =
+                read.is_ok_and(|slots| slots.iter(4096).eq([(&[7; 16], &[9; 4096][..])]));
+            tell.send(is_right).expect("somebody waits");
+        };
+        begun += usize::from(unit.read_later(run, 4096, Box::new(done)));
+    }
+    assert_eq!(begun, 512);
+    drop((unit, tell));
+    let ended: Vec<bool> = told.iter().collect();
+    assert_eq!(ended, vec![true; 512]);
+}
+
+#[test]
+fn a_pool_that_is_not_there_and_a_user_that_nobody_knows_are_named() {
+    let Some(there) = place("none") else { return };
+    let world = World::real(1);
+    let url = there.url();
+    let (_, rest) = url.split_once("://").expect("a URL");
+    let user = rest.split_once('@').map_or("admin", |(user, _)| user);
+    for (url, word) in [
+        (
+            format!("rados://{user}@no-such-pool"),
+            "ceph osd pool create",
+        ),
+        (
+            "rados://nobody-at-all@no-such-pool".to_owned(),
+            "nobody-at-all",
+        ),
+    ] {
+        let place = Place::at(&url).expect("a place");
+        let error = RadosUnit::open(&world, &place, CLUSTER, UNIT).probe();
+        let error = error.expect_err("there is none").to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "it measures")]
+fn a_cluster_that_is_not_there_is_away_in_time() {
+    if place("").is_none() {
+        return;
+    }
+    let folder = std::env::temp_dir().join("scree-test-no-cluster.conf");
+    std::fs::write(
+        &folder,
+        "[global]\nmon host = 127.0.0.1:1\nauth client required = none\n",
+    )
+    .expect("written");
+    let args = format!("--conf {}", folder.display());
+    let place = Place::with_args("rados://pool", &args).expect("a place");
+    let begun = Instant::now();
+    let error = RadosUnit::open(&World::real(1), &place, CLUSTER, UNIT).probe();
+    assert!(matches!(error, Err(UnitError::Away { .. })), "{error:?}");
+    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+}

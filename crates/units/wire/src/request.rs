@@ -1,0 +1,588 @@
+//! What a host asks.
+
+use std::ops::Range;
+
+use base::codec::{Reader, Writer};
+use base::{ClusterId, SegmentId, Slot};
+use unit::ReplacementPart;
+use unit::{NOTE_BYTES, SlotRun, Tag};
+
+use super::{BODY_BYTES_MAX, Malformed, put_frame};
+
+/// What is asked for, as frames have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u16)]
+#[expect(missing_docs, reason = "the requests of the same names say it")]
+pub enum Verb {
+    Hello = 1,
+    Show = 2,
+    Put = 3,
+    Sync = 4,
+    Read = 5,
+    Free = 6,
+    Delete = 7,
+    List = 8,
+    Stat = 9,
+    Room = 10,
+    Scrub = 11,
+    Probe = 12,
+    Note = 13,
+    NoteDown = 14,
+    Replace = 15,
+}
+
+impl Verb {
+    /// All of them, in order.
+    pub const ALL: [Self; 15] = [
+        Self::Hello,
+        Self::Show,
+        Self::Put,
+        Self::Sync,
+        Self::Read,
+        Self::Free,
+        Self::Delete,
+        Self::List,
+        Self::Stat,
+        Self::Room,
+        Self::Scrub,
+        Self::Probe,
+        Self::Note,
+        Self::NoteDown,
+        Self::Replace,
+    ];
+
+    /// What it is called, in small letters: `note-down`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hello => "hello",
+            Self::Show => "show",
+            Self::Put => "put",
+            Self::Sync => "sync",
+            Self::Read => "read",
+            Self::Free => "free",
+            Self::Delete => "delete",
+            Self::List => "list",
+            Self::Stat => "stat",
+            Self::Room => "room",
+            Self::Scrub => "scrub",
+            Self::Probe => "probe",
+            Self::Note => "note",
+            Self::NoteDown => "note-down",
+            Self::Replace => "replace",
+        }
+    }
+
+    fn of(code: u16) -> Option<Self> {
+        let at = usize::from(code).checked_sub(1)?;
+        Self::ALL.get(at).copied()
+    }
+}
+
+/// What a host asks. Numbers are as the host says: what they mean is not
+/// checked here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// The first of a connection: which unit is this, and how does it work?
+    Hello {
+        /// The version that the host speaks.
+        version: u16,
+        /// The host's cluster.
+        cluster: ClusterId,
+    },
+    /// Here is a capability.
+    Show(&'a [u8]),
+    /// [`Unit::put`](unit::Unit::put).
+    Put {
+        /// Where.
+        segment: SegmentId,
+        /// To whom the segment belongs; 0: as the host's capability says.
+        line: u64,
+        /// Size of a slot in bytes.
+        slot_bytes: u32,
+        /// The first slot.
+        first: Slot,
+        /// One for each slot.
+        tags: &'a [Tag],
+        /// As many slots.
+        data: &'a [u8],
+    },
+    /// [`Unit::sync`](unit::Unit::sync).
+    Sync {
+        /// In which life of the daemon all of it was put.
+        incarnation: u64,
+        /// At least one.
+        segments: Vec<SegmentId>,
+    },
+    /// [`Unit::read`](unit::Unit::read).
+    Read {
+        /// Which slots.
+        run: SlotRun,
+        /// Size of a slot in bytes.
+        slot_bytes: u32,
+    },
+    /// [`Unit::free`](unit::Unit::free).
+    Free {
+        /// Where.
+        segment: SegmentId,
+        /// Nothing will be appended to it.
+        closed: bool,
+        /// Which.
+        slots: Vec<Slot>,
+    },
+    /// [`Unit::delete`](unit::Unit::delete).
+    Delete(SegmentId),
+    /// [`Unit::list_serials`](unit::Unit::list_serials), a page of it.
+    List {
+        /// Whose serials are in this.
+        serials: Range<u64>,
+        /// And whose numbers are larger than this one.
+        after: u64,
+        /// So many at most.
+        most: u32,
+    },
+    /// [`Unit::stat_segment`](unit::Unit::stat_segment).
+    Stat(SegmentId),
+    /// [`Unit::stat`](unit::Unit::stat).
+    Room,
+    /// [`Unit::scrub`](unit::Unit::scrub).
+    Scrub(SegmentId),
+    /// [`Unit::probe`](unit::Unit::probe).
+    Probe,
+    /// What was noted last?
+    Note,
+    /// Note this.
+    NoteDown(&'a [u8; NOTE_BYTES]),
+    /// A part of [`Unit::replace`](unit::Unit::replace).
+    Replace {
+        /// Which one.
+        part: ReplacementPart,
+        /// One for each slot of this part.
+        tags: &'a [Tag],
+        /// As many slots.
+        data: &'a [u8],
+    },
+}
+
+impl<'a> Request<'a> {
+    /// Which it is.
+    #[must_use]
+    pub fn verb(&self) -> Verb {
+        match self {
+            Self::Hello { .. } => Verb::Hello,
+            Self::Show(_) => Verb::Show,
+            Self::Put { .. } => Verb::Put,
+            Self::Sync { .. } => Verb::Sync,
+            Self::Read { .. } => Verb::Read,
+            Self::Free { .. } => Verb::Free,
+            Self::Delete(_) => Verb::Delete,
+            Self::List { .. } => Verb::List,
+            Self::Stat(_) => Verb::Stat,
+            Self::Room => Verb::Room,
+            Self::Scrub(_) => Verb::Scrub,
+            Self::Probe => Verb::Probe,
+            Self::Note => Verb::Note,
+            Self::NoteDown(_) => Verb::NoteDown,
+            Self::Replace { .. } => Verb::Replace,
+        }
+    }
+
+    /// How long the body of the answer is at most, in bytes, if it is as it
+    /// should be.
+    #[must_use]
+    pub fn answer_bytes(&self) -> usize {
+        match self {
+            Self::Read { run, slot_bytes } => run.answer_bytes(*slot_bytes),
+            Self::List { most, .. } => (*most as usize).saturating_mul(8).min(BODY_BYTES_MAX),
+            Self::Scrub(_) => 2 << 16,
+            Self::Stat(_) => (1 << 13) + NOTE_BYTES,
+            _ => NOTE_BYTES,
+        }
+    }
+
+    /// Appends it as a frame.
+    ///
+    /// # Panics
+    /// If it is longer than a frame may be.
+    pub fn encode(&self, tag: u64, to: &mut Vec<u8>) {
+        put_frame(to, self.verb() as u16, tag, |body| self.put_body(body));
+    }
+
+    fn put_body(&self, body: &mut Vec<u8>) {
+        match self {
+            Self::Hello { version, cluster } => {
+                body.put_u16(*version);
+                body.put_u16(0);
+                body.put_u32(0);
+                body.put_u128(cluster.as_u128());
+            }
+            Self::Show(bytes) => body.put_bytes(bytes),
+            Self::NoteDown(note) => body.put_bytes(*note),
+            Self::Put {
+                segment,
+                line,
+                slot_bytes,
+                first,
+                tags,
+                data,
+            } => {
+                body.put_u64(segment.bits());
+                body.put_u64(*line);
+                body.put_u32(*slot_bytes);
+                body.put_u16(first.0);
+                body.put_u16(0);
+                body.put_u32(tags.len() as u32);
+                body.put_u32(0);
+                body.put_bytes(tags.as_flattened());
+                body.put_bytes(data);
+            }
+            Self::Sync {
+                incarnation,
+                segments,
+            } => {
+                body.put_u64(*incarnation);
+                segments.iter().for_each(|id| body.put_u64(id.bits()));
+            }
+            Self::Read { run, slot_bytes } => {
+                body.put_u64(run.segment.bits());
+                body.put_u32(*slot_bytes);
+                body.put_u16(run.first.0);
+                body.put_u16(run.count);
+            }
+            Self::Free {
+                segment,
+                closed,
+                slots,
+            } => {
+                body.put_u64(segment.bits());
+                body.put_u8((*closed).into());
+                body.put_u8(0);
+                body.put_u16(0);
+                body.put_u32(slots.len() as u32);
+                slots.iter().for_each(|slot| body.put_u16(slot.0));
+            }
+            Self::Delete(segment) | Self::Stat(segment) | Self::Scrub(segment) => {
+                body.put_u64(segment.bits());
+            }
+            Self::List {
+                serials,
+                after,
+                most,
+            } => {
+                body.put_u64(serials.start);
+                body.put_u64(serials.end);
+                body.put_u64(*after);
+                body.put_u32(*most);
+                body.put_u32(0);
+            }
+            Self::Replace { part, tags, data } => {
+                body.put_u64(part.segment.bits());
+                body.put_u64(part.line);
+                body.put_u64(part.draft);
+                body.put_u32(part.slot_bytes);
+                body.put_u16(part.expected.unwrap_or(0));
+                body.put_u16(part.generation);
+                body.put_u8(part.expected.is_some().into());
+                body.put_u8(0);
+                body.put_u16(0);
+                body.put_u32(part.slots);
+                body.put_u32(part.first);
+                body.put_u32(tags.len() as u32);
+                body.put_bytes(tags.as_flattened());
+                body.put_bytes(data);
+            }
+            Self::Room | Self::Probe | Self::Note => {}
+        }
+    }
+
+    /// Reads the request of a frame.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(code: u16, body: &'a [u8]) -> Result<Self, Malformed> {
+        let verb = Verb::of(code).ok_or(Malformed("there is no such verb"))?;
+        let mut reader = Reader::new(body);
+        let request = Self::read(verb, &mut reader)?;
+        match reader.remaining() {
+            0 => Ok(request),
+            _ => Err(Malformed("the body is longer than what it should hold")),
+        }
+    }
+
+    fn read(verb: Verb, reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        Ok(match verb {
+            Verb::Hello => {
+                let version = reader.u16()?;
+                zero(reader.u16()?)?;
+                zero(reader.u32()?)?;
+                let cluster = ClusterId::from_u128(reader.u128()?);
+                Self::Hello { version, cluster }
+            }
+            Verb::Show => Self::Show(reader.bytes(reader.remaining())?),
+            Verb::Put => {
+                let (segment, line) = (segment(reader)?, reader.u64()?);
+                let (slot_bytes, first) = (reader.u32()?, Slot(reader.u16()?));
+                zero(reader.u16()?)?;
+                let count = reader.u32()?;
+                zero(reader.u32()?)?;
+                let (tags, data) = slots_of(reader, count, slot_bytes)?;
+                if tags.is_empty() {
+                    return Err(Malformed("a put of no slot"));
+                }
+                Self::Put {
+                    segment,
+                    line,
+                    slot_bytes,
+                    first,
+                    tags,
+                    data,
+                }
+            }
+            Verb::Sync => {
+                let incarnation = reader.u64()?;
+                let segments = super::answer::segments(reader)?;
+                if segments.is_empty() {
+                    return Err(Malformed("a sync of no segment"));
+                }
+                Self::Sync {
+                    incarnation,
+                    segments,
+                }
+            }
+            Verb::Read => {
+                let (segment, slot_bytes) = (segment(reader)?, reader.u32()?);
+                let (first, count) = (Slot(reader.u16()?), reader.u16()?);
+                if count == 0 {
+                    return Err(Malformed("a read of no slot"));
+                }
+                let run = SlotRun {
+                    segment,
+                    first,
+                    count,
+                };
+                Self::Read { run, slot_bytes }
+            }
+            Verb::Free => {
+                let segment = segment(reader)?;
+                let closed = flag(reader)?;
+                zero(reader.u8()?)?;
+                zero(reader.u16()?)?;
+                let count = reader.u32()? as usize;
+                if count > reader.remaining() / 2 {
+                    return Err(TOO_MANY);
+                }
+                let slots = (0..count).map(|_| Ok(Slot(reader.u16()?)));
+                let slots = slots.collect::<Result<_, Malformed>>()?;
+                Self::Free {
+                    segment,
+                    closed,
+                    slots,
+                }
+            }
+            Verb::Delete => Self::Delete(segment(reader)?),
+            Verb::List => {
+                let serials = reader.u64()?..reader.u64()?;
+                let (after, most) = (reader.u64()?, reader.u32()?);
+                zero(reader.u32()?)?;
+                Self::List {
+                    serials,
+                    after,
+                    most,
+                }
+            }
+            Verb::Stat => Self::Stat(segment(reader)?),
+            Verb::Room => Self::Room,
+            Verb::Scrub => Self::Scrub(segment(reader)?),
+            Verb::Probe => Self::Probe,
+            Verb::Note => Self::Note,
+            Verb::NoteDown => {
+                let note = reader.bytes(NOTE_BYTES)?.first_chunk();
+                Self::NoteDown(note.ok_or(Malformed("a note has 512 bytes"))?)
+            }
+            Verb::Replace => {
+                let (segment, line) = (segment(reader)?, reader.u64()?);
+                let (draft, slot_bytes) = (reader.u64()?, reader.u32()?);
+                let (expected, generation) = (reader.u16()?, reader.u16()?);
+                let expected = flag(reader)?.then_some(expected);
+                zero(reader.u8()?)?;
+                zero(reader.u16()?)?;
+                let (slots, first) = (reader.u32()?, reader.u32()?);
+                let count = reader.u32()?;
+                if count == 0 || first.checked_add(count).is_none_or(|end| end > slots) {
+                    return Err(Malformed("a part of no slot, or beyond the last one"));
+                }
+                let (tags, data) = slots_of(reader, count, slot_bytes)?;
+                let part = ReplacementPart {
+                    segment,
+                    line,
+                    draft,
+                    expected,
+                    generation,
+                    slot_bytes,
+                    slots,
+                    first,
+                };
+                Self::Replace { part, tags, data }
+            }
+        })
+    }
+}
+
+const NOT_ZERO: Malformed = Malformed("a field that should be zero is not");
+const TOO_MANY: Malformed = Malformed("the body counts more than it holds");
+
+/// Tags and content of so many slots.
+fn slots_of<'a>(
+    reader: &mut Reader<'a>,
+    count: u32,
+    slot_bytes: u32,
+) -> Result<(&'a [Tag], &'a [u8]), Malformed> {
+    let length = |each: usize| (count as usize).checked_mul(each).ok_or(TOO_MANY);
+    let (tags, _) = reader.bytes(length(size_of::<Tag>())?)?.as_chunks();
+    let data = reader.bytes(length(slot_bytes as usize)?)?;
+    Ok((tags, data))
+}
+
+fn flag(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
+    match reader.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(NOT_ZERO),
+    }
+}
+
+fn zero(field: impl Into<u64>) -> Result<(), Malformed> {
+    match field.into() {
+        0 => Ok(()),
+        _ => Err(NOT_ZERO),
+    }
+}
+
+pub(super) fn segment(reader: &mut Reader<'_>) -> Result<SegmentId, Malformed> {
+    SegmentId::from_bits(reader.u64()?).ok_or(Malformed("a segment's number has over 48 bits"))
+}
+
+#[cfg(test)]
+mod tests {
+    use base::CopysetId;
+
+    use super::*;
+    use crate::Frames;
+
+    fn all() -> Vec<Request<'static>> {
+        let segment = SegmentId::new(CopysetId::new(3).expect("one"), 77).expect("one");
+        vec![
+            Request::Hello {
+                version: 1,
+                cluster: ClusterId::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
+            },
+            Request::Show(b"anything"),
+            Request::Put {
+                segment,
+                line: 5,
+                slot_bytes: 3,
+                first: Slot(9),
+                tags: &[[1; 16], [2; 16]],
+                data: b"abcdef",
+            },
+            Request::Sync {
+                incarnation: 6,
+                segments: vec![segment],
+            },
+            Request::Read {
+                run: SlotRun {
+                    segment,
+                    first: Slot(1),
+                    count: 4,
+                },
+                slot_bytes: 4096,
+            },
+            Request::Free {
+                segment,
+                closed: true,
+                slots: vec![Slot(5), Slot(2)],
+            },
+            Request::Delete(segment),
+            Request::List {
+                serials: 5..9,
+                after: segment.bits(),
+                most: 100,
+            },
+            Request::Stat(segment),
+            Request::Room,
+            Request::Scrub(segment),
+            Request::Probe,
+            Request::Note,
+            Request::NoteDown(&[5; NOTE_BYTES]),
+            Request::Replace {
+                part: ReplacementPart {
+                    segment,
+                    line: 5,
+                    draft: 6,
+                    expected: Some(1),
+                    generation: 2,
+                    slot_bytes: 3,
+                    slots: 9,
+                    first: 7,
+                },
+                tags: &[[1; 16], [2; 16]],
+                data: b"abcdef",
+            },
+        ]
+    }
+
+    #[test]
+    fn a_request_is_read_back() {
+        let mut bytes = Vec::new();
+        let mut verbs = Vec::new();
+        for (request, tag) in all().iter().zip(1..) {
+            request.encode(tag, &mut bytes);
+            verbs.push(request.verb());
+        }
+        assert_eq!(verbs, Verb::ALL, "there is one of each");
+        let mut frames = Frames::new(1 << 10);
+        frames.extend(&bytes);
+        for (request, tag) in all().into_iter().zip(1..) {
+            let frame = frames.cut().expect("frames").expect("another");
+            assert_eq!(frame.tag, tag);
+            assert_eq!(Request::decode(frame.code, frame.body), Ok(request));
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_cut_or_goes_on_is_none() {
+        for request in all() {
+            let mut body = Vec::new();
+            request.put_body(&mut body);
+            let decode = |body: &[u8]| Request::decode(request.verb() as u16, body).is_ok();
+            // Of bytes that go to the end any number will do.
+            let is_open = matches!(request, Request::Show(_));
+            for length in 0..body.len() {
+                assert_eq!(decode(&body[..length]), is_open, "{request:?} {length}");
+            }
+            body.push(0);
+            assert_eq!(decode(&body), is_open, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let refused = |code, body: &[u8]| Request::decode(code, body).is_err();
+        assert!(refused(0, &[]) && refused(16, &[]) && refused(u16::MAX, &[]));
+        assert!(
+            refused(Verb::Delete as u16, &[0xff; 8]),
+            "no segment's number"
+        );
+        assert!(refused(Verb::Sync as u16, &[0; 8]), "of nothing");
+        assert!(refused(Verb::Read as u16, &[0; 16]), "of nothing");
+        assert!(refused(Verb::Put as u16, &[0; 32]), "of nothing");
+        // More slots than there are bytes, and slots without end.
+        let mut put = vec![0; 32];
+        put[16..20].fill(0xff);
+        put[24..28].fill(0xff);
+        assert!(refused(Verb::Put as u16, &put));
+        let mut free = vec![0; 16];
+        free[12..16].fill(0xff);
+        assert!(refused(Verb::Free as u16, &free));
+    }
+}

@@ -1,0 +1,220 @@
+//! Reading sealed pieces without a thread that waits for them, from units that can
+//! do that.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::UnitId;
+use cache::host::Tally;
+use unit::{ReadSlots, UnitError};
+
+use super::read::{Piece, Run, runs_of};
+use super::store::Store;
+use super::view::CacheView;
+use crate::seal::Keyring;
+
+/// Is told the content of all pieces, one after another; `None`, if any was not found.
+type Found = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
+
+/// Pieces that are being read.
+struct Reading {
+    /// Those that are read from units.
+    pieces: Vec<Piece>,
+    /// Which each of them is, of all.
+    places: Vec<usize>,
+    keyring: Arc<Keyring>,
+    /// Where what is found is kept.
+    view: Option<CacheView>,
+    slot_bytes: u32,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Runs that have not ended.
+    left: usize,
+    /// What was found so far, of all pieces; empty before anything was.
+    found: Vec<u8>,
+    /// What the cache had of them.
+    tally: Tally,
+    is_missing: bool,
+    done: Option<Found>,
+}
+
+/// Begins to read and open `pieces`, which all lie in slots of `slot_bytes`, each
+/// from the cache, if that has it at hand, or from the copy whose unit is said to be best.
+/// `done` is told, on any thread: of
+/// those that it does not get, other copies may be asked by the reading that
+/// waits. None is read from the units to `exclude`. `false` if nothing was begun, and
+/// nobody is told: so if some have to be waited for in the cache's file.
+pub fn start_read_pieces(
+    view: Option<&CacheView>,
+    store: &Store,
+    keyring: &Arc<Keyring>,
+    slot_bytes: u32,
+    pieces: Vec<Piece>,
+    exclude: &[UnitId],
+    done: impl FnOnce(Option<Vec<u8>>) + Send + 'static,
+) -> bool {
+    let Some(at_hand) = AtHand::of(view, keyring, slot_bytes, &pieces) else {
+        return false;
+    };
+    let AtHand {
+        found,
+        missing,
+        tally,
+    } = at_hand;
+    if missing.is_empty() {
+        count(view, &tally);
+        done(Some(found));
+        return true;
+    }
+    let pieces: Vec<Piece> = missing.iter().map(|index| pieces[*index]).collect();
+    let table = store.table();
+    let runs = runs_of(&table, &pieces);
+    let reading = Arc::new(Reading {
+        view: view.cloned(),
+        state: Mutex::new(State {
+            left: runs.len(),
+            found,
+            tally,
+            is_missing: false,
+            done: Some(Box::new(done)),
+        }),
+        keyring: Arc::clone(keyring),
+        slot_bytes,
+        pieces,
+        places: missing,
+    });
+    let mut is_begun = false;
+    for run in runs {
+        let Run {
+            place,
+            slots,
+            pieces,
+        } = run;
+        let told = Arc::clone(&reading);
+        let read = move |read: Result<ReadSlots<'_>, UnitError>| told.end(&pieces, read.ok());
+        if store.start_read(&table, (place, slots), slot_bytes, exclude, Box::new(read)) {
+            is_begun = true;
+        } else if is_begun {
+            reading.end(&[], None);
+        } else {
+            return false;
+        }
+    }
+    is_begun
+}
+
+impl Reading {
+    /// A run has ended.
+    fn end(&self, run: &[usize], read: Option<ReadSlots<'_>>) {
+        let opened = read.and_then(|slots| self.open(run, slots));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match opened {
+            Some(plain) => self.put(&mut state.found, run, plain),
+            None => state.is_missing = true,
+        }
+        state.left -= 1;
+        if state.left > 0 {
+            return;
+        }
+        let found = std::mem::take(&mut state.found);
+        let found = (!state.is_missing).then_some(found);
+        let (done, tally) = (state.done.take(), state.tally);
+        drop(state);
+        // If it begins anew, it is counted then.
+        if found.is_some() {
+            count(self.view.as_ref(), &tally);
+        }
+        if let Some(done) = done {
+            done(found);
+        }
+    }
+
+    /// The content of a run. `None` if any of it is damaged: the reading that waits says
+    /// so.
+    fn open(&self, run: &[usize], slots: ReadSlots<'_>) -> Option<Vec<u8>> {
+        let length = self.slot_bytes as usize;
+        let mut plain = vec![0; run.len() * length];
+        let mut slots = slots.iter(self.slot_bytes);
+        for (index, plain) in run.iter().zip(plain.chunks_exact_mut(length)) {
+            let (tag, sealed) = slots.next()?;
+            let piece = self.pieces[*index];
+            let Piece { entry, address } = piece;
+            let sealer = self.keyring.of_epoch(entry.sequence.epoch());
+            let opened = sealer.open(address, entry.sequence, tag, sealed, plain);
+            opened.ok()?;
+            if let Some(view) = &self.view {
+                view.bring(&piece, tag, sealed);
+            }
+        }
+        Some(plain)
+    }
+
+    /// Puts a run's content where it belongs.
+    fn put(&self, found: &mut Vec<u8>, run: &[usize], plain: Vec<u8>) {
+        let length = self.slot_bytes as usize;
+        if found.is_empty() && run.len() == self.pieces.len() && run.is_sorted() {
+            *found = plain;
+            return;
+        }
+        // If it is empty, all of them are read.
+        found.resize(found.len().max(self.pieces.len() * length), 0);
+        for (index, plain) in run.iter().zip(plain.chunks_exact(length)) {
+            found[self.places[*index] * length..][..length].copy_from_slice(plain);
+        }
+    }
+}
+
+fn count(view: Option<&CacheView>, tally: &Tally) {
+    if let Some(view) = view {
+        view.count(tally);
+    }
+}
+
+/// What the cache has of some pieces without waiting.
+struct AtHand {
+    /// Their content, each at its place; empty if there is none.
+    found: Vec<u8>,
+    /// Which it does not have.
+    missing: Vec<usize>,
+    tally: Tally,
+}
+
+impl AtHand {
+    /// None, if the cache has some that have to be waited for.
+    fn of(
+        view: Option<&CacheView>,
+        keyring: &Keyring,
+        slot_bytes: u32,
+        pieces: &[Piece],
+    ) -> Option<Self> {
+        let all = || Self {
+            found: Vec::new(),
+            missing: (0..pieces.len()).collect(),
+            tally: Tally::default(),
+        };
+        let Some(view) = view else {
+            return Some(all());
+        };
+        if !pieces.iter().any(|piece| view.may_have(piece)) {
+            return Some(all());
+        }
+        let length = slot_bytes as usize;
+        let (mut found, mut sealed) = (vec![0; pieces.len() * length], vec![0; length]);
+        let (mut missing, mut tally) = (Vec::new(), Tally::default());
+        for (index, piece) in pieces.iter().enumerate() {
+            let plain = &mut found[index * length..][..length];
+            if !view.read_now(keyring, piece, (&mut sealed, plain), &mut tally) {
+                if view.is_in_file(piece) {
+                    return None;
+                }
+                missing.push(index);
+            }
+        }
+        Some(Self {
+            found,
+            missing,
+            tally,
+        })
+    }
+}

@@ -1,0 +1,231 @@
+//! Parity of a segment made anew, without the slots that are dead.
+
+use base::{SegmentId, Slot};
+use unit::{Replacement, SlotRun, Tag, Unit as _, UnitError};
+
+use super::code::encode;
+use super::masks::Masks;
+use super::reclaim::stat_of;
+use crate::catalog::Erasure;
+use crate::scatter::Member;
+
+/// Rows that are read at once.
+const ROWS_AT_ONCE: u32 = 128;
+
+/// A parity member's part of a segment, made anew.
+pub(super) struct ParityRewrite<'a> {
+    pub(super) of_data: &'a [&'a Member],
+    pub(super) member: &'a Member,
+    pub(super) erasure: Erasure,
+    pub(super) parity: u8,
+    pub(super) segment: SegmentId,
+    pub(super) slot_bytes: u32,
+}
+
+impl ParityRewrite<'_> {
+    /// Puts it in the place of `generation`, whose masks are `before`. A row whose
+    /// slots do not give the parity that is there keeps that, and its mask in
+    /// `after`: some member is wrong about it, and what would come of its slots
+    /// would be wrong, too.
+    pub(super) fn replace(
+        &self,
+        generation: u16,
+        before: &Masks,
+        after: &mut Masks,
+    ) -> Result<(), UnitError> {
+        let length = self.slot_bytes as usize;
+        let rows = before.rows();
+        let mut tags: Vec<Tag> = Vec::with_capacity(rows as usize + 1);
+        let mut data = Vec::with_capacity((rows as usize + 1) * length);
+        for first in (0..rows).step_by(ROWS_AT_ONCE as usize) {
+            let count = ROWS_AT_ONCE.min(rows - first);
+            let old = self.read_parity(first, count)?;
+            let columns = self.columns(first, count, before)?;
+            for (row, found) in (0..count).zip(old) {
+                let number = first + row;
+                // What cannot be read is of no use: it is made of nothing from now on.
+                let Some(mut found) = found else {
+                    after.set(number, 0);
+                    tags.push([0; 16]);
+                    data.resize(data.len() + length, 0);
+                    continue;
+                };
+                let masks = (before.of(number), after.of(number));
+                let mut made = self.remade(&columns, row as usize, masks, &found);
+                if made.is_none() {
+                    // Perhaps something was only read wrong.
+                    let columns = self.columns(number, 1, before)?;
+                    found = self
+                        .read_parity(number, 1)?
+                        .pop()
+                        .flatten()
+                        .unwrap_or(found);
+                    made = self.remade(&columns, 0, masks, &found);
+                }
+                if made.is_none() {
+                    after.set(number, masks.0);
+                }
+                let (tag, content) = made.unwrap_or(found);
+                tags.push(tag);
+                data.extend(content);
+            }
+        }
+        if *after == *before {
+            return Ok(());
+        }
+        tags.push([0; 16]);
+        data.extend(after.encode(self.segment, self.erasure, self.parity, self.slot_bytes));
+        let by = Replacement {
+            expected: Some(generation),
+            generation: generation.saturating_add(1),
+            line: 0,
+            slot_bytes: self.slot_bytes,
+            tags: &tags,
+            data: &data,
+        };
+        self.member.unit.replace(self.segment, by)
+    }
+
+    /// The parity of one row with the second of two masks, if what is `found` is that
+    /// with the first.
+    fn remade(
+        &self,
+        columns: &[Column],
+        row: usize,
+        (was, is): (u16, u16),
+        found: &(Tag, Vec<u8>),
+    ) -> Option<(Tag, Vec<u8>)> {
+        let is_right = was == 0 || self.made(columns, row, was).as_ref() == Some(found);
+        match is_right {
+            true if was == is => Some(found.clone()),
+            true => self.made(columns, row, is),
+            false => None,
+        }
+    }
+
+    /// A parity of one row.
+    fn made(&self, columns: &[Column], row: usize, mask: u16) -> Option<(Tag, Vec<u8>)> {
+        let is_there = |(place, column): (usize, &Column)| {
+            mask >> place & 1 == 0 || column.get(row).is_some_and(Option::is_some)
+        };
+        if !columns.iter().enumerate().all(is_there) {
+            return None;
+        }
+        let slot = |place: usize, column: &'_ Column| {
+            let counts = mask >> place & 1 == 1;
+            column
+                .get(row)
+                .and_then(Option::as_ref)
+                .filter(|_| counts)
+                .cloned()
+        };
+        let slots: Vec<Option<(Tag, Vec<u8>)>> = columns
+            .iter()
+            .enumerate()
+            .map(|(place, column)| slot(place, column))
+            .collect();
+        let (mut tag, mut content) = ([0; 16], vec![0; self.slot_bytes as usize]);
+        let parity = usize::from(self.parity);
+        let tags = slots
+            .iter()
+            .map(|one| one.as_ref().map(|(tag, _)| &tag[..]));
+        encode(parity, tags, &mut tag);
+        let contents = slots
+            .iter()
+            .map(|one| one.as_ref().map(|(_, content)| &content[..]));
+        encode(parity, contents, &mut content);
+        Some((tag, content))
+    }
+
+    /// What each data member has of some rows, as far as they count.
+    fn columns(&self, first: u32, count: u32, masks: &Masks) -> Result<Vec<Column>, UnitError> {
+        let mut columns = Vec::new();
+        for (place, member) in self.of_data.iter().enumerate() {
+            let mut column: Column = vec![None; count as usize];
+            let mut row = 0;
+            while row < count {
+                let counts = |row: u32| masks.of(first + row) >> place & 1 == 1;
+                if !counts(row) {
+                    row += 1;
+                    continue;
+                }
+                let end = (row..count).find(|row| !counts(*row)).unwrap_or(count);
+                let slots = match self.read(member, first + row, end - row) {
+                    Ok((tags, data)) => self.column_of(tags, &data),
+                    // Padding, which is zeroes, or what was freed too early.
+                    Err(
+                        UnitError::NoSlot { .. }
+                        | UnitError::NoSegment { .. }
+                        | UnitError::Damaged { .. },
+                    ) => self.one_by_one(member, first + row, end - row)?,
+                    Err(error) => return Err(error),
+                };
+                column.splice(row as usize..end as usize, slots);
+                row = end;
+            }
+            columns.push(column);
+        }
+        Ok(columns)
+    }
+
+    /// The parity of some rows. Rows that were put and never committed were freed:
+    /// they stay so, whatever is put in their place.
+    fn read_parity(&self, first: u32, count: u32) -> Result<Column, UnitError> {
+        match self.read(self.member, first, count) {
+            Ok((tags, data)) => Ok(self.column_of(tags, &data)),
+            Err(UnitError::NoSlot { .. } | UnitError::Damaged { .. }) => {
+                self.one_by_one(self.member, first, count)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn column_of(&self, tags: Vec<Tag>, data: &[u8]) -> Column {
+        let contents = data.chunks_exact(self.slot_bytes as usize);
+        tags.into_iter()
+            .zip(contents.map(<[u8]>::to_vec))
+            .map(Some)
+            .collect()
+    }
+
+    /// Slots that are not there as zeroes; none for those that cannot be read, as a
+    /// put leaves them that a crash has cut short.
+    fn one_by_one(&self, member: &Member, first: u32, count: u32) -> Result<Column, UnitError> {
+        let zero = || Some(([0; 16], vec![0; self.slot_bytes as usize]));
+        let mut slots = Vec::new();
+        for row in first..first + count {
+            slots.push(match self.read(member, row, 1) {
+                Ok((tags, data)) => Some((tags[0], data)),
+                Err(UnitError::NoSlot { .. } | UnitError::NoSegment { .. }) => zero(),
+                Err(UnitError::Damaged { .. }) => None,
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(slots)
+    }
+
+    fn read(
+        &self,
+        member: &Member,
+        first: u32,
+        count: u32,
+    ) -> Result<(Vec<Tag>, Vec<u8>), UnitError> {
+        let run = SlotRun {
+            segment: self.segment,
+            first: Slot(u16::try_from(first).expect("at most 2^16 rows")),
+            count: u16::try_from(count).expect("few"),
+        };
+        let mut tags = vec![[0; 16]; count as usize];
+        let mut data = vec![0; count as usize * self.slot_bytes as usize];
+        let read = member.unit.read(run, self.slot_bytes, &mut tags, &mut data);
+        match read {
+            Ok(()) => Ok((tags, data)),
+            Err(UnitError::Damaged { url, segment, .. }) if stat_of(member, segment)?.is_none() => {
+                Err(UnitError::NoSegment { url, segment })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+type Column = Vec<Option<(Tag, Vec<u8>)>>;

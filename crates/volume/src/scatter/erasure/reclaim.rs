@@ -1,0 +1,490 @@
+//! Freeing dead slots of a segment with parity.
+//!
+//! ```text
+//!  1. look      what is there, and of which slots each parity is made
+//!  2. parity    every parity member's is made anew without the dead slots, in
+//!               one step for each, if it is still the one that was looked at
+//!  3. look      that each is what was put there
+//!  4. free      the dead slots on the members that have them
+//! ```
+//!
+//! Invariant: a slot's content goes only when every parity member leaves it out, so
+//! every parity is made of slots that are there; and only while all members are whole,
+//! so that none is made of it in that moment. A crash after any step leaves parities
+//! with different masks, each of which is right for what it says. Masks only shrink.
+//!
+//! It takes a whole parity anew to give back one slot. So that is done when half of
+//! what is left in a segment is dead; a segment of which all is dead goes as a whole,
+//! at no such cost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::catalog::{Erasure, MemberState};
+use base::{SegmentId, Slot};
+use unit::{SegmentStat, SlotRun, Tag, Unit as _, UnitError};
+
+use super::code::{Mask, add, recipe};
+use super::masks::Masks;
+use super::parity_rewrite::ParityRewrite;
+use crate::scatter::Member;
+use crate::scatter::layout::Layout;
+
+/// Of so many slots that are left one has to be dead.
+const DEAD_ONE_IN: usize = 2;
+
+/// As [`reclaim_if`], where these are known to be all members.
+#[cfg(test)]
+pub fn reclaim(
+    members: &[Member],
+    erasure: Erasure,
+    segment: SegmentId,
+    dead: &[Slot],
+) -> Result<bool, UnitError> {
+    reclaim_if(members, erasure, segment, dead, || true)
+}
+
+/// Gives back what is dead of a segment to which nothing is appended any more, if it
+/// is enough. `dead` is all that was ever found dead there. Returns whether the
+/// segment is gone.
+///
+/// What is about to be freed is only if `are_all` then says that these are all the
+/// members: one that came later may have a parity of what is freed. Whoever comes after
+/// that was asked finds none that counts it.
+///
+/// # Errors
+/// The first unit that could not; then it is to be done again. Doing it twice is no
+/// error.
+pub fn reclaim_if(
+    members: &[Member],
+    erasure: Erasure,
+    segment: SegmentId,
+    dead: &[Slot],
+    are_all: impl Fn() -> bool,
+) -> Result<bool, UnitError> {
+    let must_be_all = || match are_all() {
+        true => Ok(()),
+        false => Err(missing(segment, "it may have other members by now")),
+    };
+    let set = Set::look(members, erasure, segment)?;
+    let counted: BTreeSet<Slot> = dead
+        .iter()
+        .filter(|slot| set.counts(**slot))
+        .copied()
+        .collect();
+    let dead: BTreeSet<Slot> = dead.iter().copied().collect();
+    let living = set.living(&dead)?;
+    // An empty one is what a crash of a repairer has left of padding.
+    let is_left_over = |(member, row, slot_bytes): &(&Member, Slot, u32)| {
+        is_empty(member, segment, *row, *slot_bytes)
+    };
+    if living.in_parity == 0 && living.there.iter().all(is_left_over) {
+        must_be_all()?;
+        set.remove()?;
+        return Ok(true);
+    }
+    let given_up = set.given_up(dead.difference(&counted))?;
+    let left = living.in_parity + living.there.len() + counted.len();
+    let is_enough = !counted.is_empty() && counted.len() * DEAD_ONE_IN >= left;
+    if given_up.is_empty() && !is_enough {
+        return Ok(false);
+    }
+    // What is made meanwhile is made of what is there: that stays as it is.
+    if let Some(member) = members.iter().find(|one| one.state != MemberState::Whole) {
+        return Err(UnitError::Missing {
+            url: member.unit.url().to_owned(),
+            reason: format!("copyset {} is being repaired", segment.copyset().number()),
+        });
+    }
+    // Those that every parity leaves out may still be there, after a crash.
+    if !given_up.is_empty() {
+        must_be_all()?;
+        set.free(&given_up)?;
+    }
+    let Some(slot_bytes) = living.slot_bytes.filter(|_| is_enough) else {
+        return Ok(false);
+    };
+    set.leave_out(&counted, slot_bytes)?;
+    let gone = set.left_out(counted)?;
+    must_be_all()?;
+    set.free(&gone)?;
+    Ok(false)
+}
+
+fn missing(segment: SegmentId, reason: &str) -> UnitError {
+    UnitError::Missing {
+        url: format!("copyset {}", segment.copyset().number()),
+        reason: reason.to_owned(),
+    }
+}
+
+/// A segment as it was found.
+struct Set<'a> {
+    members: &'a [Member],
+    /// One for each place: of one that leaves and the one that is filled in its place the
+    /// former, which has all.
+    chosen: Vec<&'a Member>,
+    erasure: Erasure,
+    layout: Layout,
+    segment: SegmentId,
+    /// Of which slots the parities are made, in the order of their places; none if that
+    /// has nothing.
+    parities: Vec<Option<(u16, Masks)>>,
+    /// The same of members beside those that were chosen.
+    filled: Vec<Option<(u16, Masks)>>,
+}
+
+/// What lives.
+struct Living<'a> {
+    /// Slots that are where they belong: on whom, which row, and the size of a slot.
+    there: Vec<(&'a Member, Slot, u32)>,
+    /// How many slots are not.
+    in_parity: usize,
+    /// The size of a slot, where anything is there.
+    slot_bytes: Option<u32>,
+}
+
+impl<'a> Set<'a> {
+    fn look(
+        members: &'a [Member],
+        erasure: Erasure,
+        segment: SegmentId,
+    ) -> Result<Self, UnitError> {
+        let of = |place: u8| {
+            let at = members.iter().filter(|member| member.place == place);
+            at.min_by_key(|member| member.state)
+        };
+        let chosen: Option<Vec<&Member>> = (0..erasure.members()).map(of).collect();
+        let chosen = chosen.ok_or_else(|| missing(segment, "not all of its units are known"))?;
+        let mut parities = Vec::new();
+        for (parity, member) in (0..).zip(&chosen[usize::from(erasure.data())..]) {
+            parities.push(look(member, segment, erasure, parity)?);
+        }
+        let mut filled = Vec::new();
+        for member in members.iter().filter(|one| is_beside(one, &chosen)) {
+            if let Some(parity) = member.place.checked_sub(erasure.data()) {
+                filled.push(look(member, segment, erasure, parity)?);
+            }
+        }
+        Ok(Self {
+            members,
+            chosen,
+            erasure,
+            layout: Layout::new(Some(erasure)),
+            segment,
+            parities,
+            filled,
+        })
+    }
+
+    fn of_data(&self) -> &[&'a Member] {
+        &self.chosen[..usize::from(self.erasure.data())]
+    }
+
+    fn of_parity(&self) -> &[&'a Member] {
+        &self.chosen[usize::from(self.erasure.data())..]
+    }
+
+    /// Whether any parity is made of a slot.
+    fn counts(&self, slot: Slot) -> bool {
+        let home = self.layout.home(slot);
+        self.counts_at(u32::from(home.slot.0), home.place.unwrap_or(0))
+    }
+
+    fn counts_at(&self, row: u32, place: u8) -> bool {
+        let masks = self.parities.iter().chain(&self.filled).flatten();
+        let mut bits = masks.map(|(_, masks)| masks.of(row) >> place & 1);
+        bits.any(|bit| bit == 1)
+    }
+
+    fn living(&self, dead: &BTreeSet<Slot>) -> Result<Living<'a>, UnitError> {
+        let is_dead = |slot: &Option<Slot>| slot.is_some_and(|slot| dead.contains(&slot));
+        let mut living = Living {
+            there: Vec::new(),
+            in_parity: 0,
+            slot_bytes: None,
+        };
+        let rows = self
+            .parities
+            .iter()
+            .flatten()
+            .map(|(_, masks)| masks.rows());
+        let rows = rows.max().unwrap_or(0);
+        let mut stats = None;
+        for (member, place) in self.of_data().iter().zip(0..) {
+            let kept = kept_by(member, self.segment)?;
+            let own = kept.as_ref().map_or(0, |(stat, _)| stat.slots);
+            if let Some((stat, kept)) = kept {
+                living.slot_bytes = Some(stat.slot_bytes);
+                let kept = kept.into_iter();
+                let its = kept.filter(|row| !is_dead(&self.layout.slot(row.0, place)));
+                living
+                    .there
+                    .extend(its.map(|row| (*member, row, stat.slot_bytes)));
+            }
+            // What a member never got, since it was away, lives in the parity.
+            for row in (own..rows).filter(|row| self.counts_at(*row, place)) {
+                let slot = u16::try_from(row).ok();
+                let slot = slot.and_then(|row| self.layout.slot(row, place));
+                if is_dead(&slot) {
+                    continue;
+                }
+                let stats = match &mut stats {
+                    Some(stats) => stats,
+                    none => none.insert(self.stats()?),
+                };
+                living.in_parity += usize::from(self.lives_in_parity(stats, (row, place))?);
+            }
+        }
+        Ok(living)
+    }
+
+    /// What the chosen ones have of it.
+    fn stats(&self) -> Result<Vec<Option<SegmentStat>>, UnitError> {
+        let chosen = self.chosen.iter();
+        chosen.map(|member| stat_of(member, self.segment)).collect()
+    }
+
+    /// Whether a slot that its member has not got is anything but padding, as far as the
+    /// others say, which have `stats`. Of a row that was put and never committed no parity
+    /// is left: it was swept.
+    fn lives_in_parity(
+        &self,
+        stats: &[Option<SegmentStat>],
+        (row, wanted): (u32, u8),
+    ) -> Result<bool, UnitError> {
+        let data = usize::from(self.erasure.data());
+        let (mut there, mut parities): (Mask, _) = (0, Vec::new());
+        let mut fragments: BTreeMap<usize, (Tag, Vec<u8>)> = BTreeMap::new();
+        for (place, (member, stat)) in self.chosen.iter().zip(stats).enumerate() {
+            let mask = match place.checked_sub(data) {
+                Some(parity) => self.parities[parity]
+                    .as_ref()
+                    .map_or(0, |(_, it)| it.of(row)),
+                None => 0,
+            };
+            let is_asked =
+                place != usize::from(wanted) && (place < data || mask >> wanted & 1 == 1);
+            let Some(stat) = stat.as_ref().filter(|stat| is_asked && stat.slots > row) else {
+                continue;
+            };
+            let slot = Slot(u16::try_from(row).expect("at most 2^16 rows"));
+            match read_slot(member, self.segment, slot, stat.slot_bytes) {
+                Ok(fragment) => {
+                    fragments.insert(place, fragment);
+                }
+                // Of a data member it is padding, or no parity has it any more.
+                Err(UnitError::NoSlot { .. }) if place < data => {}
+                Err(UnitError::NoSlot { .. } | UnitError::Damaged { .. }) => continue,
+                Err(error) => return Err(error),
+            }
+            match place.checked_sub(data) {
+                Some(parity) => parities.push((parity, mask)),
+                None => there |= 1 << place,
+            }
+        }
+        if parities.is_empty() {
+            return Ok(false);
+        }
+        let Some(recipe) = recipe(usize::from(wanted), there, &parities) else {
+            return Ok(true);
+        };
+        let (mut tag, mut content) = ([0; 16], Vec::new());
+        let of_parity = recipe.parities.iter();
+        let of_parity = of_parity.map(|(parity, times)| (data + parity, times));
+        let of_data = recipe.data.iter().map(|(slot, times)| (*slot, times));
+        for (place, times) in of_data.chain(of_parity) {
+            if let Some((of_tag, of_content)) = fragments.get(&place) {
+                content.resize(of_content.len(), 0);
+                add(&mut tag, *times, of_tag);
+                add(&mut content, *times, of_content);
+            }
+        }
+        Ok(tag != [0; 16] || content.iter().any(|byte| *byte != 0))
+    }
+
+    /// Removes all that the members have of it.
+    fn remove(&self) -> Result<(), UnitError> {
+        // Parity first: as long as there is some, it says what lives.
+        let mut all: Vec<&Member> = self.members.iter().collect();
+        all.sort_by_key(|member| std::cmp::Reverse(member.place));
+        all.into_iter()
+            .try_for_each(|member| remove(member, self.segment))
+    }
+
+    /// Those of the slots, which no parity has, that are there still, after a crash.
+    fn given_up<'s>(&self, slots: impl Iterator<Item = &'s Slot>) -> Result<Vec<Slot>, UnitError> {
+        let slots: BTreeSet<Slot> = slots.copied().collect();
+        let mut there = BTreeSet::new();
+        if slots.is_empty() {
+            return Ok(Vec::new());
+        }
+        for member in self
+            .members
+            .iter()
+            .filter(|one| one.place < self.erasure.data())
+        {
+            let kept = kept_by(member, self.segment)?.map_or_else(Vec::new, |(_, kept)| kept);
+            let kept = kept
+                .iter()
+                .filter_map(|row| self.layout.slot(row.0, member.place));
+            there.extend(kept.filter(|slot| slots.contains(slot)));
+        }
+        Ok(there.into_iter().collect())
+    }
+
+    /// Makes every parity anew without these slots.
+    fn leave_out(&self, slots: &BTreeSet<Slot>, slot_bytes: u32) -> Result<(), UnitError> {
+        for ((parity, member), found) in (0..).zip(self.of_parity()).zip(&self.parities) {
+            // One that was never put is made of nothing.
+            let Some((generation, masks)) = found else {
+                continue;
+            };
+            let mut after = masks.clone();
+            for slot in slots {
+                let home = self.layout.home(*slot);
+                let row = u32::from(home.slot.0);
+                after.set(row, after.of(row) & !(1 << home.place.unwrap_or(0)));
+            }
+            if after == *masks {
+                continue;
+            }
+            let made = ParityRewrite {
+                of_data: self.of_data(),
+                member,
+                erasure: self.erasure,
+                parity,
+                segment: self.segment,
+                slot_bytes,
+            };
+            made.replace(*generation, masks, &mut after)?;
+        }
+        Ok(())
+    }
+
+    /// Those of the slots that no parity has now: what was really put there counts, and
+    /// what another host has put since.
+    fn left_out(&self, slots: BTreeSet<Slot>) -> Result<Vec<Slot>, UnitError> {
+        let mut gone: Vec<Slot> = slots.into_iter().collect();
+        for (parity, member) in (0..).zip(self.of_parity()) {
+            let Some((_, masks)) = look(member, self.segment, self.erasure, parity)? else {
+                continue;
+            };
+            gone.retain(|slot| {
+                let home = self.layout.home(*slot);
+                masks.of(u32::from(home.slot.0)) >> home.place.unwrap_or(0) & 1 == 0
+            });
+        }
+        Ok(gone)
+    }
+
+    /// Frees slots on the members that have them.
+    fn free(&self, slots: &[Slot]) -> Result<(), UnitError> {
+        for member in self
+            .members
+            .iter()
+            .filter(|one| one.place < self.erasure.data())
+        {
+            let own = own_slots(self.layout, member.place, slots);
+            if !own.is_empty() {
+                // It goes with the whole segment: until then it says what is padding.
+                match member.unit.free(self.segment, &own, false) {
+                    Err(UnitError::Damaged { .. }) if stat_of(member, self.segment)?.is_none() => {}
+                    other => other?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_slot(
+    member: &Member,
+    segment: SegmentId,
+    slot: Slot,
+    slot_bytes: u32,
+) -> Result<(Tag, Vec<u8>), UnitError> {
+    let run = SlotRun {
+        segment,
+        first: slot,
+        count: 1,
+    };
+    let (mut tag, mut content) = ([[0; 16]], vec![0; slot_bytes as usize]);
+    member.unit.read(run, slot_bytes, &mut tag, &mut content)?;
+    Ok((tag[0], content))
+}
+
+/// Whether nothing but zeroes is in a slot, which nothing is that was sealed.
+fn is_empty(member: &Member, segment: SegmentId, slot: Slot, slot_bytes: u32) -> bool {
+    let read = read_slot(member, segment, slot, slot_bytes);
+    read.is_ok_and(|(tag, content)| tag.iter().chain(&content).all(|byte| *byte == 0))
+}
+
+/// The slots that the member at `place` has of these, as it numbers them.
+fn own_slots(layout: Layout, place: u8, slots: &[Slot]) -> Vec<Slot> {
+    let homes = slots.iter().map(|slot| layout.home(*slot));
+    let own = homes.filter(|home| home.place == Some(place));
+    own.map(|home| home.slot).collect()
+}
+
+/// Whether a member is not among those that were chosen for their places.
+fn is_beside(member: &Member, chosen: &[&Member]) -> bool {
+    chosen.iter().all(|one| one.id != member.id)
+}
+
+/// What a member has of a segment, if anything: a put that failed there may have left
+/// something that cannot be read as one.
+pub(super) fn stat_of(
+    member: &Member,
+    segment: SegmentId,
+) -> Result<Option<SegmentStat>, UnitError> {
+    match member.unit.stat_segment(segment) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// As [`stat_of`], with the slots that it keeps.
+fn kept_by(
+    member: &Member,
+    segment: SegmentId,
+) -> Result<Option<(SegmentStat, Vec<Slot>)>, UnitError> {
+    let told = match member.unit.slots_of(segment) {
+        Ok(told) => told,
+        Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let freed: BTreeSet<Slot> = told.freed.into_iter().collect();
+    let slots = (0..told.stat.slots).filter_map(|slot| u16::try_from(slot).ok().map(Slot));
+    let kept = slots.filter(|slot| !freed.contains(slot)).collect();
+    Ok(Some((told.stat, kept)))
+}
+
+/// Of which slots a parity member's part is made, and its generation.
+fn look(
+    member: &Member,
+    segment: SegmentId,
+    erasure: Erasure,
+    parity: u8,
+) -> Result<Option<(u16, Masks)>, UnitError> {
+    if stat_of(member, segment)?.is_none() {
+        return Ok(None);
+    }
+    match Masks::ask(&*member.unit, segment, erasure, parity) {
+        Err(UnitError::NoSegment { .. }) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// Removes all that a member has of a segment.
+fn remove(member: &Member, segment: SegmentId) -> Result<(), UnitError> {
+    let slots = match member.unit.stat_segment(segment) {
+        Ok(stat) => stat.slots,
+        Err(UnitError::NoSegment { .. }) => 0,
+        Err(UnitError::Damaged { .. }) => return member.unit.delete(segment),
+        Err(error) => return Err(error),
+    };
+    // A free, and no delete: whoever may free may do that.
+    let all = (0..slots).filter_map(|slot| u16::try_from(slot).ok().map(Slot));
+    member.unit.free(segment, &all.collect::<Vec<_>>(), true)
+}

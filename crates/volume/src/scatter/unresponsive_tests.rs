@@ -1,0 +1,114 @@
+//! A cache whose file hangs, before units that do not.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::VolumeId;
+use base::{BlockIndex, ClusterId, CopysetId, Location, SegmentId, Sequence, Slot, UnitId};
+use cache::host::HostCache;
+use cache::store::{AreaKind, Cache, CacheConfig, Division};
+use unit::{TrackedUnit, Unit as _};
+use unit_folder::FolderUnit;
+use world::real::ThreadPool;
+use world::simulated::{Fault, Simulation};
+use world::{Pool, World};
+
+use super::read::{Piece, read_pieces_through};
+use super::store::Store;
+use super::view::{CacheView, data_piece};
+use crate::catalog::Copyset;
+use crate::fixture::keyring;
+use crate::map::Entry;
+use crate::seal::Keyring;
+
+const SLOT_BYTES: u32 = 4096;
+const SSD: &str = "/ssd";
+
+struct Rig {
+    simulation: Simulation,
+    store: Arc<Store>,
+    keyring: Arc<Keyring>,
+    view: CacheView,
+    pieces: Vec<Piece>,
+}
+
+impl Rig {
+    /// So many pieces on one unit, and all of them in a cache's file.
+    fn new(count: u16) -> Self {
+        let simulation = Simulation::new(1);
+        let threads = |count| Arc::new(ThreadPool::new(count)) as Arc<dyn Pool>;
+        let world = simulation.world();
+        let id = UnitId::from_u128(1);
+        let unit = FolderUnit::create(&world, Path::new("/u1"), ClusterId::from_u128(1), id);
+        let unit = TrackedUnit::new(Arc::new(unit.expect("made")), Arc::clone(&world.clock));
+        let copyset = CopysetId::new(1).expect("small");
+        let segment = SegmentId::new(copyset, 1).expect("small");
+        let keyring = keyring(1);
+        let (mut pieces, mut tags, mut content) = (Vec::new(), Vec::new(), Vec::new());
+        for slot in 0..count {
+            let location = Location::new(segment, Slot(slot));
+            let sequence = Sequence::new(1, u64::from(slot) + 1).expect("small");
+            let piece = data_piece(BlockIndex(u64::from(slot)), Entry { location, sequence });
+            let mut sealed = vec![slot as u8; SLOT_BYTES as usize];
+            tags.push(keyring.own().seal(piece.address, sequence, &mut sealed));
+            content.extend(sealed);
+            pieces.push(piece);
+        }
+        unit.put(segment, SLOT_BYTES, Slot(0), &tags, &content)
+            .expect("put");
+        // The unit's own memory is past the cache's file.
+        let store = Store::new(threads(4));
+        let units = [(id, Arc::new(unit))];
+        store.set_table(units.into(), &[Copyset::of_copies(copyset, vec![id])]);
+        world.disk.create_directory(Path::new(SSD)).expect("made");
+        let config = CacheConfig {
+            path: Path::new(SSD).join("cache"),
+            bytes: Some(4 << 20),
+            division: Division::default(),
+            cluster: [1; 16],
+        };
+        let pool = threads(2);
+        let (file, _) = Cache::open(&World { pool, ..world }, &config).expect("made");
+        let cache = HostCache::new(0);
+        cache.use_file(file);
+        let rig = Self {
+            simulation,
+            store,
+            keyring: Arc::new(keyring),
+            view: CacheView::new(cache, VolumeId::from_u128(1)),
+            pieces,
+        };
+        rig.read();
+        rig
+    }
+
+    /// All pieces are read as they were written.
+    fn read(&self) {
+        let (view, store, keyring) = (Some(&self.view), &self.store, &self.keyring);
+        let read = read_pieces_through(view, store, keyring, SLOT_BYTES, &self.pieces, &[]);
+        for (slot, content) in read.into_iter().enumerate() {
+            let content = content.expect("a unit has it");
+            assert!(content.iter().all(|byte| *byte == slot as u8), "{slot}");
+        }
+    }
+
+    /// How many of them the file had when they were read once more.
+    fn had_by_file(&self) -> u64 {
+        let had = || self.view.counts().areas[AreaKind::Active as usize].file;
+        let before = had();
+        self.read();
+        had() - before
+    }
+}
+
+/// A reading with one copy waited for as long as the file did.
+#[test]
+fn what_a_cache_does_not_answer_is_read_from_the_only_unit() {
+    let rig = Rig::new(100);
+    while rig.had_by_file() < 100 {}
+    rig.simulation.disk.inject(Path::new(SSD), Fault::Hangs);
+    // More than the cache has threads.
+    (0..4).for_each(|_| rig.read());
+    rig.simulation.disk.heal(Path::new(SSD));
+    rig.read();
+}

@@ -1,0 +1,150 @@
+"""The audits of docs/reports/leakage.md: files on real volumes, over real units."""
+
+import random
+import tempfile
+from pathlib import Path
+
+from scree_tools.bench.report import markdown
+from scree_tools.common.process import check, run
+from scree_tools.common.scree import Scree
+
+SEED = 11
+FILES = 400
+FILE_BYTES_MAX = 300_000
+IMAGE_MIB = 64
+
+# Units, with how many others each shares segments, and how many are compromised.
+SITES = [(6, 8, (1, 2, 3)), (10, 8, (1, 2, 4)), (20, 8, (1, 4, 8)), (20, 4, (2, 5, 10))]
+SPREADS = [["--replicas", "1"], ["--replicas", "2"], ["--replicas", "3"], ["--erasure", "4+2"]]
+# Of each case so many sets of units are taken for compromised. Were there many more, the trials that
+# stand beside an audit were too few to say that it is further out than chance explains.
+SETS = 5
+
+
+def make_image(folder):
+    """An ext4 file system with files as long as documents are."""
+    chance = random.Random(SEED)
+    tree = folder / "tree"
+    for number in range(FILES):
+        path = tree / f"{number % 20}" / f"{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        length = min(int(chance.lognormvariate(8.8, 1.5)) + 1, FILE_BYTES_MAX)
+        path.write_bytes(chance.randbytes(length))
+    image = folder / "image"
+    run("/usr/sbin/mkfs.ext4", "-q", "-b", "4096", "-d", tree, image, f"{IMAGE_MIB}M")
+    return image
+
+
+def written(scree, name, image, options):
+    scree.cli("volume", "create", name, "--size", f"{IMAGE_MIB}M", *options)
+    uri = scree.export(name)
+    run("qemu-img", "convert", "-n", "-f", "raw", "-O", "raw", image, uri)
+    scree.cli("volume", "unexport", name)
+
+
+def audited(scree, name, units):
+    named = ",".join(f"u{unit}" for unit in units)
+    return scree.cli("privacy", "audit", name, "--units", named)
+
+
+def percent(ratio):
+    return f"{100 * ratio:.3g} %"
+
+
+def odds(predicted):
+    """How likely an audit is as far out as this one, to either side: by the trials, and itself as one more."""
+    trials = predicted["trials"]
+    as_far = min(1 - predicted["less_ratio"], 1 - predicted["more_ratio"])
+    return min(2 * (round(as_far * trials) + 1) / (trials + 1), 1)
+
+
+def of_case(scree, name, units, compromised, chance):
+    """What audits of some sets of units say."""
+    sets = [sorted(chance.sample(range(1, units + 1), compromised)) for _ in range(SETS)]
+    return [audited(scree, name, one) for one in sets]
+
+
+def of_site(image, site, number, plain, sealed):
+    units, width, compromised_counts = site
+    chance = random.Random(SEED * 1000 + number)
+    with tempfile.TemporaryDirectory(prefix="scree-", dir="/tmp") as folder:
+        scree = Scree(Path(folder) / "d", units=units, arguments=["--scatter-width", width])
+        scree.start()
+        try:
+            kinds = [([*spread, "--encryption", "none"], compromised_counts, plain) for spread in SPREADS]
+            kinds.append((SPREADS[1], compromised_counts[-1:], sealed))
+            for kind, (options, counts, cases) in enumerate(kinds):
+                name = f"disk-{kind}"
+                written(scree, name, image, options)
+                for compromised in counts:
+                    words = " ".join(options[:2]).replace("--", "")
+                    case = f"{compromised} of {units}, scatter-width {width}, {words}"
+                    cases.append((case, of_case(scree, name, units, compromised, chance)))
+                scree.cli("volume", "delete", name)
+        finally:
+            scree.stop()
+
+
+def of_plain(cases):
+    """Each audit beside the trials, and what is said of all of them."""
+    count = sum(len(told) for _, told in cases)
+    least = 0.05 / count
+    rows, within, in_cases = [], 0, 0
+    for case, told in cases:
+        files = [one["found"]["files"] for one in told]
+        found = [one["whole_bytes"] / one["content"]["all"] for one in files]
+        predicted = [one["predicted"] for one in told]
+        likely = [odds(one) for one in predicted]
+        for ratio, one, p in zip(found, predicted, likely):
+            check(2 / (one["trials"] + 1) <= least, f"{one['trials']} trials cannot tell {count} audits from chance")
+            check(p >= least, f"{case}: found {ratio}, and {one}: {p}")
+        agree = sum(one["agrees"] for one in predicted)
+        within, in_cases = within + agree, in_cases + (agree == len(told))
+        first = predicted[0]
+        rows.append(
+            [
+                case,
+                percent(first["equation_ratio"]),
+                f"{percent(first['leak_ratio_min'])} to {percent(first['leak_ratio_max'])}",
+                f"{percent(min(found))} to {percent(max(found))}",
+                percent(sum(found) / len(found)),
+                f"{agree} of {len(told)}",
+                f"{min(likely):.2g}",
+            ]
+        )
+    head = ["case", "equation", "95 of 100 trials", f"{SETS} audits", "their mean", "agree", "least p"]
+    said = (
+        f"{len(cases)} cases, {SETS} audits each. {within} of the {count} audits ({100 * within / count:.0f} of "
+        f"100) lie between what 95 of 100 trials have, in {in_cases} cases all; those of one volume have its sets "
+        f"in common, so where one is far out others are. None of the {count} is further out than chance explains "
+        f"for that many (each p is at least {least:.2g}, by Bonferroni)."
+    )
+    return f"{said}\n\n{markdown(head, rows)}"
+
+
+def of_sealed(cases):
+    """Nothing can be read, though much lies there."""
+    rows = []
+    for case, told in cases:
+        blocks = [one["found"]["blocks"] for one in told]
+        files = [one["found"]["files"]["content"] for one in told]
+        for one in blocks + files:
+            check(one["sealed"] > 0 and one["readable"] == 0, f"{case}: {one}")
+        there = [one["sealed"] / one["all"] for one in blocks]
+        rows.append([case, f"{percent(min(there))} to {percent(max(there))}", "0 %"])
+    count = sum(len(told) for _, told in cases)
+    said = (
+        f"Apart from these stand {count} audits of sealed volumes: there is nothing to compare, as the model has "
+        "that nothing leaks. In each of them blocks lie on the compromised units, and none is readable."
+    )
+    return f"{said}\n\n{markdown(['case', 'blocks that lie there sealed', 'readable'], rows)}"
+
+
+def audits():
+    """Tables of all cases, and what is said of them."""
+    plain, sealed = [], []
+    with tempfile.TemporaryDirectory(prefix="scree-", dir="/tmp") as folder:
+        image = make_image(Path(folder))
+        for number, site in enumerate(SITES):
+            of_site(image, site, number, plain, sealed)
+    return f"{of_plain(plain)}\n\n{of_sealed(sealed)}"
