@@ -105,15 +105,15 @@ async fn a_unit_that_a_host_finds_is_not_given_up_unless_its_daemon_is_disabled(
         .send(Some(&host), "PUT", "/v1/host/report", &report);
     assert!((200..300).contains(&told.await.expect("answered").status));
     let (root, remove) = (Some(&scene.root), "POST /v1/units/store-1/remove");
-    for give_up in [false, true] {
-        let how = json!({"lost": true, "give_up": give_up});
+    for accept in [false, true] {
+        let how = json!({"lost": true, "accept_data_loss": accept});
         let refused = scene.ask(root, remove, how, 409).await;
         let why = refused["detail"].to_string();
         assert!(why.contains("host h1 finds store-1 there"), "{refused}");
     }
     let disable = "POST /v1/daemons/store-1/disable";
     scene.ask(root, disable, Value::Null, 200).await;
-    let how = json!({"lost": true, "give_up": true}).to_string();
+    let how = json!({"lost": true, "accept_data_loss": true}).to_string();
     let (_, said) = scene.try_ask(root, remove, &how).await;
     assert!(!said.to_string().contains("finds store-1 there"), "{said}");
 }
