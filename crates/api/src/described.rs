@@ -30,7 +30,9 @@ impl PartialSchema for TagsSchema {
             .pattern(Some(r"^[^\u0000-\u001f\u007f-\u009f]*$"));
         let tags = ObjectBuilder::new()
             .schema_type(Type::Object)
-            .description(Some("Tags by which objects are found. Keys contain no `=`."))
+            .description(Some(
+                "Tags by which objects are found. Keys contain no `=`.",
+            ))
             .max_properties(Some(TAGS_MAX))
             .property_names(Some(key))
             .additional_properties(Some(value));

@@ -189,18 +189,6 @@ words!(
 );
 
 words!(
-    /// How a volume's blocks are encrypted; `unknown` if its row in the database is damaged.
-    EncryptionShown {
-        /// With AES-256-GCM, under the volume's own key.
-        Aes256Gcm = "aes-256-gcm",
-        /// Not encrypted: units can read them.
-        None = "none",
-        /// Its row in the database is damaged.
-        Unknown = "unknown",
-    }
-);
-
-words!(
     /// How a volume is attached.
     Access {
         /// Reads and writes.

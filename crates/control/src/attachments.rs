@@ -12,7 +12,7 @@ use api::vm::VmAddress;
 use base::{AttachmentId, PartyId};
 use world::{Millis, host};
 
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::database::{
     AttachmentRow, Follower, HostRow, Need, NewAttachment, Page, Right, VolumeName,
 };
@@ -91,7 +91,13 @@ impl AttachmentView {
     }
 }
 
-impl Acting {
+/// Attachments, as one authorized request may use them.
+#[derive(Clone, Copy)]
+pub struct Attachments<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Attachments<'_> {
     /// Asks for a volume on a host, and in a VM there. The same again is asked
     /// for once more.
     ///
@@ -103,17 +109,20 @@ impl Acting {
     /// [`ControlError::QuotaExceeded`] of read-only attachments;
     /// [`ControlError::Unavailable`] if no host is named and none is there. That it
     /// cannot be opened is no error here: its state says so.
-    pub async fn attach(&self, request: AttachmentRequest) -> Result<AttachmentView, ControlError> {
+    pub async fn attach(self, request: AttachmentRequest) -> Result<AttachmentView, ControlError> {
         check_vm(request.vm.as_deref())?;
-        let host = self.host_or_default(request.host.as_deref()).await?;
+        let host = self
+            .request
+            .host_or_default(request.host.as_deref())
+            .await?;
         // Perhaps what is in the way has ended by now.
-        self.end_forced().await?;
+        self.request.end_forced().await?;
         let (access, need) = match request.read_only {
             true => (Access::ReadOnly, Right::Read),
             false => (Access::ReadWrite, Right::Use),
         };
-        let volume = self.living(&request.volume, need).await?;
-        let world = &self.inner.world;
+        let volume = self.request.living(&request.volume, need).await?;
+        let world = &self.request.inner.world;
         let new = NewAttachment {
             id: AttachmentId::from_u128(world.random.u128()),
             volume: volume.id,
@@ -123,12 +132,13 @@ impl Acting {
             created: world.clock.wall(),
         };
         let row = self
+            .request
             .inner
             .database
             .attachments()
-            .attach(self.principal(), &new)
+            .attach(self.request.principal(), &new)
             .await?;
-        if self.is_dry_run() {
+        if self.request.is_dry_run() {
             return self.shown(row).await;
         }
         tracing::info!(attachment = %row.id, volume = volume.name, vm = ?row.vm, %access, "asked for");
@@ -142,16 +152,16 @@ impl Acting {
     /// [`ControlError::NotFound`], also if the principal may not see it. One that has ended
     /// is no error.
     pub async fn detach(
-        &self,
+        self,
         id: AttachmentId,
         is_forced: bool,
     ) -> Result<AttachmentView, ControlError> {
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         let row = database
             .attachments()
-            .detach(self.principal(), id, is_forced)
+            .detach(self.request.principal(), id, is_forced)
             .await?;
-        if self.is_dry_run() {
+        if self.request.is_dry_run() {
             return self.shown(row).await;
         }
         tracing::info!(attachment = %id, is_forced, state = %row.state, "its end was asked for");
@@ -166,29 +176,29 @@ impl Acting {
     /// attachment, the host); [`ControlError::Forbidden`] if the volume, the host or the
     /// VM is not for the principal; [`ControlError::Conflict`] if it cannot be moved: it has
     /// ended or is ending, is read-only or there already, or the host is not heard of.
-    pub async fn move_attachment(
-        &self,
+    pub async fn move_to(
+        self,
         id: AttachmentId,
         request: MoveRequest,
     ) -> Result<AttachmentView, ControlError> {
         check_vm(request.vm.as_deref())?;
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         // Whoever may not see it learns nothing of hosts either.
         database
             .attachments()
-            .find(self.principal(), &id.to_string())
+            .find(self.request.principal(), &id.to_string())
             .await?;
         let next = Follower {
-            id: AttachmentId::from_u128(self.inner.world.random.u128()),
-            host: self.host_named(&request.host).await?,
+            id: AttachmentId::from_u128(self.request.inner.world.random.u128()),
+            host: self.request.host_named(&request.host).await?,
             vm: request.vm,
         };
-        let heard_after = self.unresponsive_before().await?;
+        let heard_after = self.request.unresponsive_before().await?;
         let row = database
             .attachments()
-            .move_to(self.principal(), id, &next, heard_after)
+            .move_to(self.request.principal(), id, &next, heard_after)
             .await?;
-        if !self.is_dry_run() {
+        if !self.request.is_dry_run() {
             tracing::info!(attachment = %id, to = request.host, "its move was asked for");
         }
         self.shown(row).await
@@ -200,36 +210,37 @@ impl Acting {
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the principal neither
     /// administers the volume nor could attach it there now; [`ControlError::Conflict`]
     /// if nothing is to follow it, or its host has let go by now.
-    pub async fn cancel_move(&self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
+    pub async fn cancel_move(self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
         let row = self
+            .request
             .inner
             .database
             .attachments()
-            .cancel_move(self.principal(), id)
+            .cancel_move(self.request.principal(), id)
             .await?;
-        if !self.is_dry_run() {
+        if !self.request.is_dry_run() {
             tracing::info!(attachment = %id, "its move was canceled");
         }
         self.shown(row).await
     }
 
-    /// An attachment that is being moved, as [`Acting::attachment`]; what
+    /// An attachment that is being moved, as [`AuthorizedRequest::attachment`]; what
     /// follows it, as soon as that is there.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
-    pub async fn moved(
-        &self,
+    pub async fn wait_moved(
+        self,
         id: AttachmentId,
         wait: Duration,
     ) -> Result<AttachmentView, ControlError> {
-        let clock = &self.inner.world.clock;
+        let clock = &self.request.inner.world.clock;
         let until = clock.monotonic() + wait;
-        let old = self.attachment(id, wait).await?;
+        let old = self.get(id, wait).await?;
         match (&old.row.follower, old.row.state) {
             (Some(next), AttachmentState::Detached) => {
                 let rest = until.saturating_sub(clock.monotonic());
-                self.attachment(next.id, rest).await
+                self.get(next.id, rest).await
             }
             _ => Ok(old),
         }
@@ -240,21 +251,22 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
-    pub async fn attachment(
-        &self,
+    pub async fn get(
+        self,
         id: AttachmentId,
         wait: Duration,
     ) -> Result<AttachmentView, ControlError> {
-        self.end_forced().await?;
-        let database = &self.inner.database;
+        self.request.end_forced().await?;
+        let database = &self.request.inner.database;
         let id = database
             .attachments()
-            .find(self.principal(), &id.to_string())
+            .find(self.request.principal(), &id.to_string())
             .await?
             .id;
         let settled = async {
             loop {
                 let found = self
+                    .request
                     .until(LOOK_AGAIN, || async {
                         let view = self.seen_attachment(id).await?;
                         Ok((!view.is_moving()).then_some(view))
@@ -263,7 +275,7 @@ impl Acting {
                 if let Some(view) = found {
                     return Ok(view);
                 }
-                self.end_forced().await?;
+                self.request.end_forced().await?;
             }
         };
         match host::within(wait, settled).await {
@@ -279,37 +291,37 @@ impl Acting {
     /// [`ControlError::NotFound`] (the volume or host of the filter);
     /// [`ControlError::Conflict`] if the volume's name could mean those of several
     /// owners.
-    pub async fn attachments(
-        &self,
+    pub async fn list(
+        self,
         filter: &AttachmentFilter,
         page: &Page,
     ) -> Result<(Vec<AttachmentView>, Option<String>), ControlError> {
-        self.end_forced().await?;
-        let database = &self.inner.database;
+        self.request.end_forced().await?;
+        let database = &self.request.inner.database;
         let volume = match &filter.volume {
             Some(volume) => {
                 let found = database
                     .volumes()
-                    .find(self.principal(), volume, Need::See)
+                    .find(self.request.principal(), volume, Need::See)
                     .await?;
                 Some(found.id)
             }
             None => None,
         };
         let host = match &filter.host {
-            Some(host) => Some(self.host_named(host).await?),
+            Some(host) => Some(self.request.host_named(host).await?),
             None => None,
         };
         let (rows, next) = database
             .attachments()
-            .page(self.principal(), volume, host, filter.state, page)
+            .page(self.request.principal(), volume, host, filter.state, page)
             .await?;
         let names = database
             .volumes()
             .names(rows.iter().map(|row| row.volume))
             .await?;
         let hosts = database.hosts().all().await?;
-        let now = self.now().await?;
+        let now = self.request.now().await?;
         let views = rows.into_iter().map(|row| {
             let volume = names.get(&row.volume).cloned();
             self.view(row, volume, &hosts, now)
@@ -317,13 +329,13 @@ impl Acting {
         Ok((views.collect(), next))
     }
 
-    async fn seen_attachment(&self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
-        let row = self.inner.database.attachments().get(id).await?;
+    async fn seen_attachment(self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
+        let row = self.request.inner.database.attachments().get(id).await?;
         self.shown(row).await
     }
 
-    async fn shown(&self, row: AttachmentRow) -> Result<AttachmentView, ControlError> {
-        let database = &self.inner.database;
+    async fn shown(self, row: AttachmentRow) -> Result<AttachmentView, ControlError> {
+        let database = &self.request.inner.database;
         let mut hosts = Vec::from_iter(database.hosts().get(row.host).await?);
         if let Some(next) = &row.follower {
             hosts.extend(database.hosts().get(next.host).await?);
@@ -333,11 +345,11 @@ impl Acting {
             .names(std::iter::once(row.volume))
             .await?;
         let volume = names.remove(&row.volume);
-        Ok(self.view(row, volume, &hosts, self.now().await?))
+        Ok(self.view(row, volume, &hosts, self.request.now().await?))
     }
 
     fn view(
-        &self,
+        self,
         mut row: AttachmentRow,
         volume: Option<VolumeName>,
         hosts: &[HostRow],
@@ -359,9 +371,9 @@ impl Acting {
     }
 
     /// What is waited for, and what would help.
-    fn why_unresponsive(&self, host: &HostRow, row: &AttachmentRow, now: Millis) -> Option<String> {
+    fn why_unresponsive(self, host: &HostRow, row: &AttachmentRow, now: Millis) -> Option<String> {
         let name = &host.name;
-        if let (true, Some(lease)) = (row.is_forced, self.inner.lease) {
+        if let (true, Some(lease)) = (row.is_forced, self.request.inner.lease) {
             let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
             let ends = host.heard.unwrap_or(now).0.saturating_add(lease_ms);
             return Some(format!(

@@ -12,7 +12,7 @@ use api::vm::VmAddress;
 use base::{AttachmentId, ChainId};
 use chain_policy::Policy;
 
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::database::{
     AttachmentRow, ChainRow, ChainVolumes, Need, NewChain, Page, Right, VolumeName,
 };
@@ -60,7 +60,13 @@ async fn parse(text: &str) -> Result<Policy, ControlError> {
     Ok(policy)
 }
 
-impl Acting {
+/// Chains of filters, as one authorized request may use them.
+#[derive(Clone, Copy)]
+pub struct Chains<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Chains<'_> {
     /// Puts the chain that `policy` describes in the place of the one that its volume
     /// has. Hosts that have the volume attached exchange it while it is used.
     ///
@@ -71,22 +77,23 @@ impl Acting {
     /// being deleted, its name is not clear, or its filters would write in a circle or what
     /// those of another volume write; [`ControlError::QuotaExceeded`] of chains. That a host
     /// cannot carry it out is no error: its attachments say so.
-    pub async fn apply_chain(&self, policy: &str) -> Result<ChainView, ControlError> {
+    pub async fn apply(self, policy: &str) -> Result<ChainView, ControlError> {
         let policy = policy.to_owned();
-        self.to_its_end(|control| async move { control.apply(policy).await })
+        self.request
+            .to_its_end(|authorized| async move { authorized.chains().apply_now(policy).await })
             .await
     }
 
-    async fn apply(&self, text: String) -> Result<ChainView, ControlError> {
+    async fn apply_now(self, text: String) -> Result<ChainView, ControlError> {
         let volume = chain_policy::volume_of(&text).map_err(invalid)?;
-        let volume = self.living(&volume, Right::Administer).await?;
+        let volume = self.request.living(&volume, Right::Administer).await?;
         let policy = parse(&text).await?;
         let mut volumes = ChainVolumes::new();
         for name in policy.volumes() {
-            let replica = self.living(name, Right::Use).await?;
+            let replica = self.request.living(name, Right::Use).await?;
             volumes.insert(name.to_owned(), replica.id);
         }
-        let world = &self.inner.world;
+        let world = &self.request.inner.world;
         let new = NewChain {
             id: ChainId::from_u128(world.random.u128()),
             volume: volume.id,
@@ -97,33 +104,35 @@ impl Acting {
             changed: world.clock.wall(),
         };
         let (row, is_news) = self
+            .request
             .inner
             .database
             .chains()
-            .set(self.principal(), &new)
+            .set(self.request.principal(), &new)
             .await?;
-        if is_news && !self.is_dry_run() {
+        if is_news && !self.request.is_dry_run() {
             let revision = row.revision;
             tracing::info!(chain = %row.id, volume = volume.name, revision, "chain applied");
         }
-        self.view_chain(row).await
+        self.view(row).await
     }
 
     /// Ends a chain; hosts that have the volume attached go on without its filters.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], [`ControlError::Forbidden`] as
-    /// [`Acting::apply_chain`].
-    pub async fn delete_chain(&self, id: ChainId) -> Result<ChainView, ControlError> {
-        self.to_its_end(|control| async move {
-            let database = &control.inner.database;
-            let row = database.chains().delete(control.principal(), id).await?;
-            if !control.is_dry_run() {
-                tracing::info!(chain = %row.id, volume = %row.volume, "chain deleted");
-            }
-            control.view_left(row).await
-        })
-        .await
+    /// [`AuthorizedRequest::apply_chain`].
+    pub async fn delete(self, id: ChainId) -> Result<ChainView, ControlError> {
+        self.request
+            .to_its_end(|authorized| async move {
+                let database = &authorized.inner.database;
+                let row = database.chains().delete(authorized.principal(), id).await?;
+                if !authorized.is_dry_run() {
+                    tracing::info!(chain = %row.id, volume = %row.volume, "chain deleted");
+                }
+                authorized.chains().view_left(row).await
+            })
+            .await
     }
 
     /// A chain that was deleted, once all hosts have said what came of that, or `wait` has
@@ -131,12 +140,12 @@ impl Acting {
     ///
     /// # Errors
     /// What the database says.
-    pub async fn deleted_chain(
-        &self,
+    pub async fn delete_now(
+        self,
         row: ChainRow,
         wait: Duration,
     ) -> Result<ChainView, ControlError> {
-        let left = self.until(wait, || async {
+        let left = self.request.until(wait, || async {
             let view = self.view_left(row.clone()).await?;
             Ok(view.is_settled().then_some(view))
         });
@@ -150,25 +159,26 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::NotFound`], also if the principal does not administer its volume.
-    pub async fn chain(&self, id: ChainId, wait: Duration) -> Result<ChainView, ControlError> {
-        let settled = self.until(wait, || async {
-            let view = self.chain_now(id).await?;
+    pub async fn get(self, id: ChainId, wait: Duration) -> Result<ChainView, ControlError> {
+        let settled = self.request.until(wait, || async {
+            let view = self.get_now(id).await?;
             Ok(view.is_settled().then_some(view))
         });
         match settled.await? {
             Some(view) => Ok(view),
-            None => self.chain_now(id).await,
+            None => self.get_now(id).await,
         }
     }
 
-    async fn chain_now(&self, id: ChainId) -> Result<ChainView, ControlError> {
+    async fn get_now(self, id: ChainId) -> Result<ChainView, ControlError> {
         let row = self
+            .request
             .inner
             .database
             .chains()
-            .find(self.principal(), id)
+            .find(self.request.principal(), id)
             .await?;
-        self.view_chain(row).await
+        self.view(row).await
     }
 
     /// A page of the chains of the volumes that the principal administers, and after what
@@ -176,19 +186,19 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume).
-    pub async fn chains(
-        &self,
+    pub async fn list(
+        self,
         volume: Option<&str>,
         page: &Page,
     ) -> Result<(Vec<ChainView>, Option<String>), ControlError> {
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         let volume = match volume {
             Some(volume) => {
                 let need = Need::Have(Right::Administer);
                 Some(
                     database
                         .volumes()
-                        .find(self.principal(), volume, need)
+                        .find(self.request.principal(), volume, need)
                         .await?
                         .id,
                 )
@@ -197,11 +207,11 @@ impl Acting {
         };
         let (rows, next) = database
             .chains()
-            .page(self.principal(), volume, page)
+            .page(self.request.principal(), volume, page)
             .await?;
         let mut views = Vec::with_capacity(rows.len());
         for row in rows {
-            views.push(self.view_chain(row).await?);
+            views.push(self.view(row).await?);
         }
         Ok((views, next))
     }
@@ -214,23 +224,23 @@ impl Acting {
     /// principal administers the volume and may read it; [`ControlError::Conflict`] if it has no
     /// filters that tell anything; [`ControlError::Unavailable`] if its host does not answer.
     pub async fn events(
-        &self,
+        self,
         id: AttachmentId,
         after: Option<u64>,
         count_max: u32,
         wait: Duration,
     ) -> Result<EventLines, ControlError> {
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         let row = database
             .attachments()
-            .find(self.principal(), &id.to_string())
+            .find(self.request.principal(), &id.to_string())
             .await?;
         database
             .chains()
-            .check_watcher(self.principal(), row.volume)
+            .check_watcher(self.request.principal(), row.volume)
             .await?;
         let host = database.hosts().get(row.host).await?;
-        let unresponsive_before = self.unresponsive_before().await?;
+        let unresponsive_before = self.request.unresponsive_before().await?;
         let heard = host.as_ref().and_then(|host| host.heard);
         if heard.is_none_or(|heard| heard <= unresponsive_before) {
             return Err(ControlError::Unavailable {
@@ -245,12 +255,16 @@ impl Acting {
             count_max,
             wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
         };
-        let now = self.principal().by.at;
+        let now = self.request.principal().by.at;
         let task = database
             .hosts()
             .insert_query(row.host, &question, now)
             .await?;
-        match self.task_done_within(task, wait + ANSWERED_WITHIN).await? {
+        match self
+            .request
+            .task_done_within(task, wait + ANSWERED_WITHIN)
+            .await?
+        {
             Some(Ok(TaskDone::Events(events))) => Ok(events),
             Some(Ok(_)) => Err(ControlError::Internal {
                 reason: "the host has answered another question".to_owned(),
@@ -266,9 +280,10 @@ impl Acting {
     }
 
     /// A chain that is no more.
-    async fn view_left(&self, row: ChainRow) -> Result<ChainView, ControlError> {
-        let mut view = self.view_chain(row).await?;
+    async fn view_left(self, row: ChainRow) -> Result<ChainView, ControlError> {
+        let mut view = self.view(row).await?;
         let attachments = self
+            .request
             .inner
             .database
             .attachments()
@@ -280,8 +295,8 @@ impl Acting {
         Ok(view)
     }
 
-    async fn view_chain(&self, row: ChainRow) -> Result<ChainView, ControlError> {
-        let database = &self.inner.database;
+    async fn view(self, row: ChainRow) -> Result<ChainView, ControlError> {
+        let database = &self.request.inner.database;
         let mut names = database
             .volumes()
             .names(std::iter::once(row.volume))

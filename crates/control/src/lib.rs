@@ -2,7 +2,7 @@
 //! the HTTP edge.
 //!
 //! * [`database`]: SQLite or PostgreSQL
-//! * [`control`]: an instance; [`acting`]: the same, on somebody's behalf
+//! * [`control`]: an instance; [`authorized_request`]: the same, on somebody's behalf
 //! * [`volumes`], [`snapshots`], [`attachments`], [`chains`], [`projects`], [`units`], [`keys`]:
 //!   what owners and operators ask of it
 //! * [`hosts`]: what agents ask of it, and tell it; `report`: how they are doing;
@@ -18,9 +18,9 @@
 //! It must not know: the terminal, where blocks lie, what opens them. Keys pass
 //! through it wrapped; it depends on nothing that could name one.
 
-pub mod acting;
 pub mod attachments;
 pub mod authority;
+pub mod authorized_request;
 mod capabilities;
 pub mod chains;
 pub mod control;
@@ -46,7 +46,7 @@ pub mod units;
 pub mod volume_audits;
 pub mod volumes;
 
-pub use acting::Acting;
+pub use authorized_request::AuthorizedRequest;
 pub use control::{Control, Settings, StartError};
 pub use error::ControlError;
 pub use parties::Parties;

@@ -8,7 +8,7 @@ use base::{
     ProjectId, SnapshotId, UnitId, VolumeId,
 };
 
-use crate::database::{Quota, VolumeSizes};
+use crate::database::{Quota, VolumeSettings};
 use crate::error::ControlError;
 use api::types::{TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX};
 use base::size::exact_bytes;
@@ -188,9 +188,12 @@ const CACHE_MAX_BYTES_MIN: u64 = 1 << 20;
 ///
 /// # Errors
 /// [`ControlError::Invalid`].
-pub fn sizes(sizes: VolumeSizes) -> Result<(), ControlError> {
+pub fn settings(settings: VolumeSettings) -> Result<(), ControlError> {
     let lengths = JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX;
-    if let Some(bytes) = sizes.journal_bytes.filter(|bytes| !lengths.contains(bytes)) {
+    if let Some(bytes) = settings
+        .journal_bytes
+        .filter(|bytes| !lengths.contains(bytes))
+    {
         let (min, max) = (
             exact_bytes(JOURNAL_BYTES_MIN),
             exact_bytes(JOURNAL_BYTES_MAX),
@@ -202,7 +205,7 @@ pub fn sizes(sizes: VolumeSizes) -> Result<(), ControlError> {
         return Err(ControlError::invalid("journal_size", reason));
     }
     let is_small = |bytes: &u64| *bytes < CACHE_MAX_BYTES_MIN || i64::try_from(*bytes).is_err();
-    if let Some(bytes) = sizes.cache_max_bytes.filter(is_small) {
+    if let Some(bytes) = settings.cache_max_bytes.filter(is_small) {
         let min = exact_bytes(CACHE_MAX_BYTES_MIN);
         let reason = format!(
             "a volume may have {min} of a cache at least, and not {}",

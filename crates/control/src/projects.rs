@@ -4,7 +4,7 @@ use api::vm::VM_LENGTH_MAX;
 use auth::{Kind, Subject};
 use base::{GrantId, ProjectId};
 
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::database::{GrantRow, Need, NewGrant, NewProject, Object, ProjectRow, Quota, Right};
 use crate::error::ControlError;
 use crate::parse;
@@ -34,35 +34,40 @@ pub struct GrantRequest {
     pub vm: Option<String>,
 }
 
-impl Acting {
+/// Projects, as one authorized request may use them.
+#[derive(Clone, Copy)]
+pub struct Projects<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Projects<'_> {
     /// Makes a project.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn add_project(&self, name: &str, quota: Quota) -> Result<ProjectRow, ControlError> {
-        self.must_administer()?;
+    pub async fn add(self, name: &str, quota: Quota) -> Result<ProjectRow, ControlError> {
+        self.request.must_administer()?;
         let new = NewProject {
-            id: ProjectId::from_u128(self.inner.world.random.u128()),
+            id: ProjectId::from_u128(self.request.inner.world.random.u128()),
             name: parse::name(name)?.to_owned(),
             quota: parse::quota(quota)?,
         };
-        let database = &self.inner.database;
-        Ok(database.projects().insert(self.principal(), &new).await?)
+        let database = &self.request.inner.database;
+        Ok(database
+            .projects()
+            .insert(self.request.principal(), &new)
+            .await?)
     }
 
     /// The projects that the principal is in; all, for an administrator.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn projects(
-        &self,
-        after: &str,
-        count_max: u32,
-    ) -> Result<Vec<ProjectRow>, ControlError> {
-        let database = &self.inner.database;
+    pub async fn list(self, after: &str, count_max: u32) -> Result<Vec<ProjectRow>, ControlError> {
+        let database = &self.request.inner.database;
         Ok(database
             .projects()
-            .all(self.principal(), after, count_max)
+            .all(self.request.principal(), after, count_max)
             .await?)
     }
 
@@ -70,12 +75,13 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
-    pub async fn project(&self, name: &str) -> Result<ProjectRow, ControlError> {
+    pub async fn get(self, name: &str) -> Result<ProjectRow, ControlError> {
         Ok(self
+            .request
             .inner
             .database
             .projects()
-            .get(self.principal(), name)
+            .get(self.request.principal(), name)
             .await?)
     }
 
@@ -83,13 +89,13 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn set_quota(&self, name: &str, quota: Quota) -> Result<ProjectRow, ControlError> {
-        self.must_administer()?;
+    pub async fn set_quota(self, name: &str, quota: Quota) -> Result<ProjectRow, ControlError> {
+        self.request.must_administer()?;
         let quota = parse::quota(quota)?;
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         Ok(database
             .projects()
-            .set_quota(self.principal(), name, quota)
+            .set_quota(self.request.principal(), name, quota)
             .await?)
     }
 
@@ -98,20 +104,20 @@ impl Acting {
     /// # Errors
     /// [`ControlError`].
     pub async fn set_member(
-        &self,
+        self,
         name: &str,
         user: &str,
         is_member: bool,
     ) -> Result<ProjectRow, ControlError> {
-        self.must_administer()?;
+        self.request.must_administer()?;
         let user = user_named(user)?;
         if !is_member && user == local(Kind::User) {
             self.refuse_if_local(name).await?;
         }
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         Ok(database
             .projects()
-            .set_member(self.principal(), name, &user, is_member)
+            .set_member(self.request.principal(), name, &user, is_member)
             .await?)
     }
 
@@ -119,21 +125,22 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn delete_project(&self, name: &str) -> Result<ProjectRow, ControlError> {
-        self.must_administer()?;
+    pub async fn delete(self, name: &str) -> Result<ProjectRow, ControlError> {
+        self.request.must_administer()?;
         self.refuse_if_local(name).await?;
         Ok(self
+            .request
             .inner
             .database
             .projects()
-            .delete(self.principal(), name)
+            .delete(self.request.principal(), name)
             .await?)
     }
 
     /// Refuses to take its project from the controller's own machine: nothing
     /// makes it anew, and the machine's commands name none.
-    async fn refuse_if_local(&self, name: &str) -> Result<(), ControlError> {
-        let project = self.project(name).await?;
+    async fn refuse_if_local(self, name: &str) -> Result<(), ControlError> {
+        let project = self.get(name).await?;
         match project.name == local(Kind::User).name() {
             false => Ok(()),
             true => Err(ControlError::conflict(
@@ -142,12 +149,20 @@ impl Acting {
             )),
         }
     }
+}
 
+/// Grants, as one authorized request may use them.
+#[derive(Clone, Copy)]
+pub struct Grants<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Grants<'_> {
     /// Gives a right.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn add_grant(&self, request: GrantRequest) -> Result<GrantRow, ControlError> {
+    pub async fn add(self, request: GrantRequest) -> Result<GrantRow, ControlError> {
         let need = Need::Have(Right::Administer);
         let object = self.object(&request.on, need).await?;
         let is_host = matches!(object, Object::Host(_));
@@ -170,17 +185,18 @@ impl Acting {
             return Err(ControlError::invalid("vm", reason));
         }
         let new = NewGrant {
-            id: GrantId::from_u128(self.inner.world.random.u128()),
+            id: GrantId::from_u128(self.request.inner.world.random.u128()),
             object,
             user: user_named(&request.user)?,
             right: request.right,
             vm,
         };
         Ok(self
+            .request
             .inner
             .database
             .grants()
-            .insert(self.principal(), &new)
+            .insert(self.request.principal(), &new)
             .await?)
     }
 
@@ -189,8 +205,8 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn grants(
-        &self,
+    pub async fn list(
+        self,
         on: Option<&Named>,
         after: &str,
         count_max: u32,
@@ -199,10 +215,10 @@ impl Acting {
             Some(on) => Some(self.object(on, Need::See).await?),
             None => None,
         };
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         Ok(database
             .grants()
-            .list(self.principal(), object, after, count_max)
+            .list(self.request.principal(), object, after, count_max)
             .await?)
     }
 
@@ -210,33 +226,34 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn delete_grant(&self, id: &str) -> Result<GrantRow, ControlError> {
+    pub async fn delete(self, id: &str) -> Result<GrantRow, ControlError> {
         Ok(self
+            .request
             .inner
             .database
             .grants()
-            .delete(self.principal(), id)
+            .delete(self.request.principal(), id)
             .await?)
     }
 
-    async fn object(&self, named: &Named, need: Need) -> Result<Object, ControlError> {
-        let database = &self.inner.database;
+    async fn object(self, named: &Named, need: Need) -> Result<Object, ControlError> {
+        let database = &self.request.inner.database;
         Ok(match named {
             Named::Volume(name) => {
                 let row = database
                     .volumes()
-                    .find(self.principal(), name, need)
+                    .find(self.request.principal(), name, need)
                     .await?;
                 Object::Volume(row.id)
             }
             Named::Snapshot(name) => {
                 let row = database
                     .snapshots()
-                    .find(self.principal(), name, need)
+                    .find(self.request.principal(), name, need)
                     .await?;
                 Object::Snapshot(row.id)
             }
-            Named::Host(name) => Object::Host(self.host_named(name).await?),
+            Named::Host(name) => Object::Host(self.request.host_named(name).await?),
         })
     }
 }

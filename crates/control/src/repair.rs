@@ -8,31 +8,30 @@ use api::words::UnitState;
 use base::UnitId;
 use world::Millis;
 
-use crate::acting::Acting;
 use crate::control::Control;
 use crate::database::{HostReport, Moved, Removal, RepairRow, UnitRow};
 use crate::error::ControlError;
+use crate::units::Units;
 use crate::units::{UnitView, is_called, no_unit};
 
 /// After so long a missing unit is replaced, if nobody says.
 pub const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
-impl Acting {
+impl Units<'_> {
     /// Has other units take over what these hold. Each of them is removed when it is a
     /// member of no copyset any more.
     ///
     /// # Errors
     /// [`ControlError`]: then nothing has changed.
-    pub async fn drain_units(
-        &self,
-        names: &[String],
-    ) -> Result<Vec<(UnitId, Moved)>, ControlError> {
-        self.must_administer()?;
-        let views = self.units().await?;
+    pub async fn drain(self, names: &[String]) -> Result<Vec<(UnitId, Moved)>, ControlError> {
+        self.request.must_administer()?;
+        let views = self.request.all_units().await?;
         let units = all_named(&views, names)?;
         let usable = usable(&views);
-        let database = &self.inner.database;
-        let drained = database.units().drain(self.principal(), &units, &usable);
+        let database = &self.request.inner.database;
+        let drained = database
+            .units()
+            .drain(self.request.principal(), &units, &usable);
         Ok(drained.await?)
     }
 
@@ -41,15 +40,15 @@ impl Acting {
     /// # Errors
     /// [`ControlError`]: then nothing has changed.
     pub async fn cancel_drain(
-        &self,
+        self,
         names: &[String],
     ) -> Result<Vec<(UnitId, Moved)>, ControlError> {
-        self.must_administer()?;
-        let units = all_named(&self.units().await?, names)?;
-        let database = &self.inner.database;
+        self.request.must_administer()?;
+        let units = all_named(&self.request.all_units().await?, names)?;
+        let database = &self.request.inner.database;
         Ok(database
             .units()
-            .cancel_drain(self.principal(), &units)
+            .cancel_drain(self.request.principal(), &units)
             .await?)
     }
 
@@ -58,13 +57,9 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn remove_unit(
-        &self,
-        name: &str,
-        how: Removal,
-    ) -> Result<(UnitId, Moved), ControlError> {
-        self.must_administer()?;
-        let units = self.units().await?;
+    pub async fn remove(self, name: &str, how: Removal) -> Result<(UnitId, Moved), ControlError> {
+        self.request.must_administer()?;
+        let units = self.request.all_units().await?;
         let removed = view_of(&units, name)?;
         let unit = removed.row.id;
         let there = units.iter().filter(|unit| unit.found_by.is_some());
@@ -80,10 +75,10 @@ impl Acting {
             return Err(ControlError::Conflict { reason });
         }
         let usable = usable(&units);
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         let removed = database
             .units()
-            .remove(self.principal(), unit, how, &usable, &there);
+            .remove(self.request.principal(), unit, how, &usable, &there);
         Ok((unit, removed.await?))
     }
 
@@ -91,14 +86,15 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn rebalance(&self) -> Result<u64, ControlError> {
-        self.must_administer()?;
-        let usable = usable(&self.units().await?);
+    pub async fn rebalance(self) -> Result<u64, ControlError> {
+        self.request.must_administer()?;
+        let usable = usable(&self.request.all_units().await?);
         Ok(self
+            .request
             .inner
             .database
             .units()
-            .rebalance(self.principal(), &usable)
+            .rebalance(self.request.principal(), &usable)
             .await?)
     }
 
@@ -107,17 +103,21 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn scrub(&self, name: Option<&str>) -> Result<u64, ControlError> {
-        self.must_administer()?;
+    pub async fn scrub(self, name: Option<&str>) -> Result<u64, ControlError> {
+        self.request.must_administer()?;
         let unit = match name {
             None => None,
-            Some(name) => Some(named(&self.inner.database.units().all().await?, name)?),
+            Some(name) => Some(named(
+                &self.request.inner.database.units().all().await?,
+                name,
+            )?),
         };
         Ok(self
+            .request
             .inner
             .database
             .units()
-            .request_scrub(self.principal(), unit)
+            .request_scrub(self.request.principal(), unit)
             .await?)
     }
 
@@ -126,13 +126,14 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn repair(&self) -> Result<u64, ControlError> {
-        self.must_administer()?;
+    pub async fn repair(self) -> Result<u64, ControlError> {
+        self.request.must_administer()?;
         Ok(self
+            .request
             .inner
             .database
             .units()
-            .request_comparison(self.principal())
+            .request_comparison(self.request.principal())
             .await?)
     }
 
@@ -140,10 +141,10 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn repairs(&self) -> Result<Vec<RepairRow>, ControlError> {
-        self.must_administer()?;
-        let now = self.now().await?;
-        Ok(self.inner.database.repair().list(now).await?)
+    pub async fn repairs(self) -> Result<Vec<RepairRow>, ControlError> {
+        self.request.must_administer()?;
+        let now = self.request.now().await?;
+        Ok(self.request.inner.database.repair().list(now).await?)
     }
 }
 

@@ -12,7 +12,7 @@ use catalog::copysets::{self, Zones};
 use catalog::{Copyset, Erasure};
 use world::Millis;
 
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::daemons::unit_of;
 use crate::database::{DatabaseError, HostReport, HostRow, UnitRow};
@@ -157,7 +157,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn units(&self) -> Result<Vec<UnitView>, ControlError> {
+    pub async fn all_units(&self) -> Result<Vec<UnitView>, ControlError> {
         let (hosts, _) = self.host_reports().await?;
         self.units_of(&hosts).await
     }
@@ -340,39 +340,45 @@ impl Control {
     }
 }
 
-impl Acting {
+/// Storage units, as one authorized request may change them.
+#[derive(Clone, Copy)]
+pub struct Units<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Units<'_> {
     /// Makes the place at `url` a unit in `zone`, as `host` sees it. It must
     /// exist, so that a mistyped or unmounted path is not taken for a new unit; and
     /// be empty, or be a unit of this cluster already.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn add_unit(
-        &self,
+    pub async fn add(
+        self,
         host: PartyId,
         url: &str,
         zone: Option<&str>,
     ) -> Result<UnitView, ControlError> {
-        self.must_administer()?;
+        self.request.must_administer()?;
         let zone = zone.map(parse::zone).transpose()?;
         let what = TaskKind::AddUnit {
             url: url.to_owned(),
             zone: zone.map(str::to_owned),
         };
         let hint = "it adds the unit when it can, and `scree unit list` shows it then";
-        let TaskDone::Unit(unit) = self.task(host, &what, "url", hint).await? else {
+        let TaskDone::Unit(unit) = self.request.task(host, &what, "url", hint).await? else {
             return Err(not_asked());
         };
-        self.unit(&unit.id.to_string()).await
+        self.get(&unit.id.to_string()).await
     }
 
     /// A unit: by its id, its URL, or the name of its daemon.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
-    pub async fn unit(&self, name: &str) -> Result<UnitView, ControlError> {
-        self.must_administer()?;
-        let mut units = self.units().await?.into_iter();
+    pub async fn get(self, name: &str) -> Result<UnitView, ControlError> {
+        self.request.must_administer()?;
+        let mut units = self.request.all_units().await?.into_iter();
         let found = units.find(|unit| is_called(&unit.row, name));
         found.ok_or_else(|| no_unit(name))
     }
@@ -384,13 +390,13 @@ impl Acting {
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Invalid`] for a name that is none.
     pub async fn set_zone(
-        &self,
+        self,
         name: &str,
         zone: Option<&str>,
     ) -> Result<(UnitId, Option<String>), ControlError> {
-        self.must_administer()?;
+        self.request.must_administer()?;
         let zone = zone.map(parse::zone).transpose()?;
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         let units = database.units().all().await?;
         let unit = match units.iter().find(|unit| is_called(unit, name)) {
             Some(unit) => unit.id,
@@ -405,15 +411,17 @@ impl Acting {
         };
         database
             .units()
-            .set_zone(self.principal(), unit, zone)
+            .set_zone(self.request.principal(), unit, zone)
             .await?;
-        if self.is_dry_run() {
+        if self.request.is_dry_run() {
             return Ok((unit, None));
         }
-        self.plan_over(&[]).await?;
-        Ok((unit, self.shared_zones().await?))
+        self.request.plan_over(&[]).await?;
+        Ok((unit, self.request.shared_zones().await?))
     }
+}
 
+impl AuthorizedRequest {
     /// Has `host` do something, and waits until it has. What makes no sense is
     /// in the request's `field`; `hint` says what comes of it if the host does
     /// not answer.

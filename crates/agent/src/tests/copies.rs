@@ -59,7 +59,8 @@ async fn a_copy_of_a_served_folder_is_refused() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     let (folder, settings) = copied(&rig);
@@ -102,7 +103,8 @@ async fn a_folder_restored_elsewhere_goes_on_when_the_operator_says_so_and_the_o
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     let away = rig.folder.path().join("away");
@@ -152,7 +154,8 @@ async fn units_that_take_no_writes_do_not_keep_a_restored_folder_from_starting()
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     export(&control).await;
@@ -183,7 +186,8 @@ async fn the_last_folder_that_the_operator_gave_the_units_to_keeps_them() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     end(control).await;

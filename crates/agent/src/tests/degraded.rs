@@ -19,7 +19,8 @@ async fn what_was_written_without_a_unit_is_shown_until_it_is_repaired() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     writes(&control, 0, 7).await;

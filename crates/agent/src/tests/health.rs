@@ -31,7 +31,7 @@ fn number(text: &str, row: &str) -> Option<f64> {
 async fn a_host_that_nobody_hears_is_not_ready_and_shows_that_its_volumes_stall() {
     let rig = Rig::new();
     let mut scree = start(&rig).await;
-    let made = scree.control.create_volume(small("disk")).await;
+    let made = scree.control.volumes().create(small("disk")).await;
     let volume = made.expect("made").row.id;
     scree.export("disk").await.expect("served");
     scree.agent.renew().await.expect("heard");
@@ -66,7 +66,7 @@ async fn a_host_that_nobody_hears_is_not_ready_and_shows_that_its_volumes_stall(
 async fn a_volume_that_does_not_answer_is_shown_as_it_was_and_asked_once() {
     let rig = Rig::new();
     let scree = rig.start().await;
-    let made = scree.control.create_volume(small("disk")).await;
+    let made = scree.control.volumes().create(small("disk")).await;
     let volume = made.expect("made").row.id;
     scree.export("disk").await.expect("served");
     let unresponsive = format!("scree_volume_unresponsive{{volume=\"{volume}\"}}");
@@ -119,7 +119,7 @@ async fn a_host_without_a_unit_that_takes_writes_is_not_ready() {
     for (from, to) in [(&first, "away1"), (&second, "away2")] {
         std::fs::rename(from, rig.folder.path().join(to)).expect("moved");
     }
-    scree.agent.units().await;
+    scree.agent.all_units().await;
     // A look notes what it finds; the next one at the latest sees it.
     let reasons = eventually("it is not ready", async || {
         finish(scree.agent.probe_units(true)).await;

@@ -28,7 +28,8 @@ const TOKEN: u64 = 1;
 async fn make(scree: &Scree, name: &str, byte: u8) {
     scree
         .control
-        .create_volume(small(name))
+        .volumes()
+        .create(small(name))
         .await
         .expect("made");
     let id = scree.export(name).await.expect("served").volume;
@@ -37,7 +38,12 @@ async fn make(scree: &Scree, name: &str, byte: u8) {
         volume.write(TOKEN, 4096, &[byte; 4096], Durability::Volatile)
     });
     started.await.expect("answers");
-    scree.control.unexport_volume(name).await.expect("closed");
+    scree
+        .control
+        .volumes()
+        .unexport(name)
+        .await
+        .expect("closed");
 }
 
 /// The wrapped data keys in the database.
@@ -80,22 +86,28 @@ async fn a_rotation_that_is_killed_goes_on_and_leaves_nothing_to_the_old_key() {
     assert_eq!(shown(&scree, "main").await, ("active".to_owned(), 4));
 
     let host = scree.control.local_host();
-    let unnamed = scree.control.add_key(host, "new").await;
+    let unnamed = scree.control.keys().add(host, "new").await;
     let unnamed = unnamed.expect_err("not named yet");
     assert!(unnamed.to_string().contains("[keys.new]"), "{unnamed}");
     let keys = rig.path().join("keys");
     let text = "[keys.new]\nkind = \"file\"\npath = \"new.key\"\n";
     fs::write(keys.join("keys.toml"), text).expect("written");
-    scree.control.add_key(host, "new").await.expect("founded");
+    scree
+        .control
+        .keys()
+        .add(host, "new")
+        .await
+        .expect("founded");
     assert!(keys.join("new.key").exists());
-    let again = scree.control.add_key(host, "new").await;
+    let again = scree.control.keys().add(host, "new").await;
     assert!(matches!(again, Err(ControlError::Exists { .. })));
-    let early = scree.control.delete_key("new").await;
+    let early = scree.control.keys().delete("new").await;
     assert!(matches!(early, Err(ControlError::Conflict { .. })));
 
     let begun = scree
         .control
-        .rotate_key("main", "new", std::time::Duration::ZERO);
+        .keys()
+        .rotate("main", "new", std::time::Duration::ZERO);
     begun.await.expect("begun");
     let is_retiring = |key: &WrappingKey| key.state == KeyState::Retiring;
     let keys_here = &scree.agent.inner.keys;
@@ -128,8 +140,8 @@ async fn a_rotation_that_is_killed_goes_on_and_leaves_nothing_to_the_old_key() {
         reads(&scree, name, 1, byte).await;
     }
     reads(&scree, "e", 1, 5).await;
-    scree.control.delete_key("main").await.expect("retired");
-    let keys = scree.control.keys().await.expect("listed");
+    scree.control.keys().delete("main").await.expect("retired");
+    let keys = scree.control.all_keys().await.expect("listed");
     assert_eq!(keys.len(), 1);
     end(scree).await;
 }
@@ -143,7 +155,12 @@ async fn a_host_without_a_volumes_key_says_which_and_opens_the_others() {
     let text = "[keys.new]\nkind = \"file\"\npath = \"new.key\"\n";
     fs::write(keys.join("keys.toml"), text).expect("written");
     let host = scree.control.local_host();
-    scree.control.add_key(host, "new").await.expect("founded");
+    scree
+        .control
+        .keys()
+        .add(host, "new")
+        .await
+        .expect("founded");
     make(&scree, "b", 2).await;
     end(scree).await;
 
@@ -155,12 +172,18 @@ async fn a_host_without_a_volumes_key_says_which_and_opens_the_others() {
     for word in ["has not the wrapping key \"main\"", "keys.toml"] {
         assert!(refused.contains(word), "{refused}");
     }
-    scree.control.unexport_volume("a").await.expect("given up");
-    scree.control.delete_volume("b").await.expect("deleted");
+    scree
+        .control
+        .volumes()
+        .unexport("a")
+        .await
+        .expect("given up");
+    scree.control.volumes().delete("b").await.expect("deleted");
     let _ = scree.agent.remove_what_nothing_needs().await;
     let left = scree
         .control
-        .volumes(&Filter::default(), &Page::default())
+        .volumes()
+        .list(&Filter::default(), &Page::default())
         .await
         .expect("listed")
         .volumes;
@@ -182,7 +205,12 @@ async fn the_key_of_a_deleted_volume_is_in_no_file_of_the_database() {
     make(&scree, "disk", 2).await;
     let before = wrapped(&database).await;
     assert!(before.iter().all(|bytes| is_in_files(&database, bytes)));
-    scree.control.delete_volume("disk").await.expect("deleted");
+    scree
+        .control
+        .volumes()
+        .delete("disk")
+        .await
+        .expect("deleted");
     let removed = scree.agent.remove_what_nothing_needs().await;
     removed.expect("removed");
     let after = wrapped(&database).await;

@@ -49,7 +49,8 @@ async fn an_operation_goes_on_to_its_end_without_its_client() {
     let control = rig.start().await;
     let disk = control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     rig.disk.hold(&control.agent.folder().journal(disk.row.id));
@@ -59,14 +60,14 @@ async fn an_operation_goes_on_to_its_end_without_its_client() {
         () = aside(move || held.wait_for_one()) => {}
     }
     // The client is gone; another comes.
-    let deleted = control.control.delete_volume("disk").await;
+    let deleted = control.control.volumes().delete("disk").await;
     assert!(
         matches!(deleted, Err(ControlError::Conflict { .. })),
         "{deleted:?}"
     );
     rig.disk.let_go();
     control.export("disk").await.expect("the same again");
-    let view = control.control.volume("disk").await.expect("there");
+    let view = control.control.volumes().get("disk").await.expect("there");
     assert!(view.served().is_some() && view.reason().is_none());
     end(control).await;
 }
@@ -79,14 +80,20 @@ async fn what_is_being_opened_at_the_end_is_closed() {
     let control = rig.start().await;
     let disk = control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     rig.disk.hold(&control.agent.folder().journal(disk.row.id));
     let opening = tokio::spawn({
         let control = control.control.clone();
         let host = control.local_host();
-        async move { control.export_volume("disk", host, Access::ReadWrite).await }
+        async move {
+            control
+                .volumes()
+                .export("disk", host, Access::ReadWrite)
+                .await
+        }
     });
     let held = Arc::clone(&rig.disk);
     aside(move || held.wait_for_one()).await;
@@ -103,7 +110,7 @@ async fn what_is_being_opened_at_the_end_is_closed() {
     drop(opening.await);
     end(control).await;
     let control = rig.start().await;
-    let view = control.control.volume("disk").await.expect("there");
+    let view = control.control.volumes().get("disk").await.expect("there");
     assert!(view.served().is_some() && view.reason().is_none());
     end(control).await;
 }
@@ -119,7 +126,7 @@ async fn a_copy_of_a_unit_is_refused_as_it_is() {
     let marker = fs::read_to_string(rig.unit(1).join(name)).expect("text");
     let (unowned, _) = marker.split_once("[owner]").expect("it has one");
     fs::write(copy.join(name), unowned).expect("written");
-    let refused = control.add_unit(copy.to_str().expect("UTF-8")).await;
+    let refused = control.units().add(copy.to_str().expect("UTF-8")).await;
     let refused = refused.expect_err("a copy").to_string();
     assert!(refused.contains("is a copy of unit"), "{refused}");
     let left = fs::read_to_string(copy.join(name)).expect("there");
@@ -134,7 +141,7 @@ async fn a_unit_has_one_url_however_old_its_row_is() {
     let control = rig.start().await;
     let folder = rig.folder.path().join("my units");
     fs::create_dir(&folder).expect("made");
-    let added = control.add_unit(folder.to_str().expect("UTF-8")).await;
+    let added = control.units().add(folder.to_str().expect("UTF-8")).await;
     let url = added.expect("added").row.url;
     assert!(url.ends_with("/my%20units"), "{url}");
     let pool = altered::open(&control.control.folder().database()).await;
@@ -144,7 +151,7 @@ async fn a_unit_has_one_url_however_old_its_row_is() {
     let control = rig.start().await;
     let urls: Vec<String> = control
         .control
-        .units()
+        .all_units()
         .await
         .expect("known")
         .into_iter()
@@ -175,7 +182,7 @@ pub async fn writes(scree: &Scree, block: u64, content: u8) {
         volume.write(1, block * 4096, &[content; 4096], Durability::Volatile)
     });
     started.await.expect("answers");
-    let closed = scree.control.unexport_volume("disk").await;
+    let closed = scree.control.volumes().unexport("disk").await;
     closed.expect("closed");
 }
 
@@ -187,7 +194,12 @@ pub async fn reads(scree: &Scree, name: &str, block: u64, content: u8) {
         .agent
         .on_volume(&attached, move |volume| read_block(volume, block));
     assert_eq!(read.await.expect("answers"), vec![content; 4096], "{name}");
-    scree.control.unexport_volume(name).await.expect("closed");
+    scree
+        .control
+        .volumes()
+        .unexport(name)
+        .await
+        .expect("closed");
 }
 
 /// What block `block` has. Waits, in the thread that serves it.
@@ -229,7 +241,8 @@ async fn a_unit_that_hangs_holds_up_neither_a_running_scree_nor_a_start() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     let state = |control: &Scree| control.agent.units_as_known()[0].state.clone();
@@ -308,7 +321,8 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     let database = control.control.folder().database();
@@ -321,7 +335,8 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     export(&control).await.expect("a lease");
     let epoch = control
         .control
-        .volume("disk")
+        .volumes()
+        .get("disk")
         .await
         .expect("there")
         .row
@@ -355,7 +370,13 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     settings.restored_database = true;
     let control = rig.try_start(settings).await.expect("starts");
     export(&control).await.expect("a lease");
-    let row = control.control.volume("disk").await.expect("there").row;
+    let row = control
+        .control
+        .volumes()
+        .get("disk")
+        .await
+        .expect("there")
+        .row;
     assert!(row.epoch > epoch + 60_000, "{} after {epoch}", row.epoch);
     end(control).await;
 
@@ -363,7 +384,13 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     let mut settings = rig.settings();
     settings.restored_database = true;
     let control = rig.try_start(settings).await.expect("starts");
-    let again = control.control.volume("disk").await.expect("there").row;
+    let again = control
+        .control
+        .volumes()
+        .get("disk")
+        .await
+        .expect("there")
+        .row;
     assert!(again.epoch <= row.epoch + 1, "it is moved ahead once");
     end(control).await;
 }
@@ -374,7 +401,8 @@ async fn a_lease_needs_one_unit_that_takes_note_of_it_and_no_more() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     let (units, away) = (rig.path().join("units"), rig.folder.path().join("away"));
@@ -401,7 +429,12 @@ async fn plans_that_fail_do_not_hold_up_those_behind_them() {
     // Copysets of one unit each.
     let mut request = small("disk");
     request.replicas = Some(1);
-    control.control.create_volume(request).await.expect("made");
+    control
+        .control
+        .volumes()
+        .create(request)
+        .await
+        .expect("made");
     let database = control.control.database();
     let copysets = database.units().copysets().await.expect("read");
     let units = control.agent.units_as_known();
@@ -423,13 +456,20 @@ async fn plans_that_fail_do_not_hold_up_those_behind_them() {
         .free_what_is_due()
         .await
         .expect_err("a unit is lost");
-    assert_eq!(database.catalog().pending_free_count().await.expect("read"), 39);
+    assert_eq!(
+        database.catalog().pending_free_count().await.expect("read"),
+        39
+    );
     end(control).await;
 }
 
 /// Notes a plan, as the removal of a version does.
 async fn note(database: &Database, plan: &FreePlan) {
-    database.catalog().record_free_now(&plan.encode()).await.expect("noted");
+    database
+        .catalog()
+        .record_free_now(&plan.encode())
+        .await
+        .expect("noted");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -438,7 +478,8 @@ async fn what_was_written_is_closed_without_anybody_polling() {
     let control = rig.start().await;
     let view = control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     control.export("disk").await.expect("served");
@@ -453,7 +494,8 @@ async fn what_was_written_is_closed_without_anybody_polling() {
     assert!(matches!(started, Started::Done | Started::Pending));
     let view = control
         .control
-        .unexport_volume("disk")
+        .volumes()
+        .unexport("disk")
         .await
         .expect("closed");
     assert!(view.row.head.is_some() && view.attachments.is_empty());

@@ -7,13 +7,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use api::host::Access;
+use api::types::CreateVolume;
 use base::VolumeId;
 use catalog::retention::Retention;
 use control::database::AttachmentRow;
 use control::folder::Remains;
 use control::units::UnitView;
-use control::volumes::VolumeRequest;
-use control::{Acting, Control, ControlError, http};
+use control::{AuthorizedRequest, Control, ControlError, http};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -252,7 +252,7 @@ pub struct RigSettings {
 /// nothing goes on by itself except what somebody waits for.
 pub struct Scree {
     /// On behalf of whoever runs it.
-    pub control: Acting,
+    pub control: AuthorizedRequest,
     pub agent: Agent,
     folder: PathBuf,
     stop: oneshot::Sender<()>,
@@ -340,7 +340,10 @@ impl Scree {
             }
         });
         Ok(Self {
-            control: control.acting_here().await.map_err(|error| text(&error))?,
+            control: control
+                .local_request()
+                .await
+                .map_err(|error| text(&error))?,
             agent,
             folder,
             stop,
@@ -352,7 +355,7 @@ impl Scree {
     pub async fn export(&self, name: &str) -> Result<AttachmentRow, ControlError> {
         let host = self.control.local_host();
         let access = Access::ReadWrite;
-        self.control.export_volume(name, host, access).await
+        self.control.volumes().export(name, host, access).await
     }
 
     /// From now on nobody hears of this host, and it hears nothing.
@@ -372,7 +375,8 @@ impl Scree {
 
     pub async fn add_unit(&self, url: &str) -> Result<UnitView, ControlError> {
         self.control
-            .add_unit(self.control.local_host(), url, None)
+            .units()
+            .add(self.control.local_host(), url, None)
             .await
     }
 
@@ -442,11 +446,11 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
 }
 
 /// A volume to be made.
-pub fn small(name: &str) -> VolumeRequest {
-    VolumeRequest {
+pub fn small(name: &str) -> CreateVolume {
+    CreateVolume {
         name: name.to_owned(),
-        size_bytes: Some(8 << 20),
-        ..VolumeRequest::default()
+        size: Some(8 << 20),
+        ..CreateVolume::default()
     }
 }
 

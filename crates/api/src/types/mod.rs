@@ -41,8 +41,8 @@ pub use parties::{AddGrant, AddParty, AddProject, AuditEntry, Grant, Party, Proj
 pub use snapshots::{CreateSnapshot, Snapshot};
 pub use tags::{SetTags, TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX, Tags};
 pub use volumes::{
-    CreateVolume, Engine, Export, ExportVolume, GrowVolume, REPLICAS_MAX, RestoreVolume, SetSizes,
-    TransferVolume, Version, Volume,
+    CreateVolume, DamagedVolume, Engine, Export, ExportVolume, GrowVolume, ListedVolume,
+    REPLICAS_MAX, RestoreVolume, SetSizes, TransferVolume, Version, Volume,
 };
 
 /// One page of a list, ordered by id.

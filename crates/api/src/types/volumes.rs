@@ -7,13 +7,12 @@ use utoipa::ToSchema;
 
 use super::{Tags, VolumeCache};
 use crate::described::{BlockSizeSchema, TagsSchema};
-use crate::words::{Encryption, EncryptionShown, ImageMark, VolumeState};
+use crate::words::{Encryption, ImageMark, VolumeState};
 
 /// The largest number of copies of a segment. The database schema checks the same limit.
 pub const REPLICAS_MAX: u8 = 4;
 
-/// A volume. If its row in the database is damaged, lists show its id, name and reason; its state is
-/// `error`, its encryption `unknown`, and its numbers and creation time are 0.
+/// A volume.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Volume {
     /// `vol-…`.
@@ -36,7 +35,7 @@ pub struct Volume {
     /// Block size in bytes.
     pub block_size: u64,
     /// How its blocks are encrypted.
-    #[schema(value_type = EncryptionShown)]
+    #[schema(value_type = Encryption)]
     pub encryption: String,
     /// The number of copies of each segment.
     pub replicas: u8,
@@ -72,6 +71,41 @@ pub struct Volume {
     /// The state of its engine while it is attached. Lists leave it out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Engine>,
+}
+
+/// A volume in a list: one that cannot be read keeps no other from being listed.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ListedVolume {
+    /// A volume.
+    Readable(Box<Volume>),
+    /// A volume whose row in the database is damaged.
+    Damaged(DamagedVolume),
+}
+
+impl ListedVolume {
+    /// The volume's id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Readable(volume) => &volume.id,
+            Self::Damaged(volume) => &volume.id,
+        }
+    }
+}
+
+/// A volume whose row in the database is damaged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DamagedVolume {
+    /// The id that the row has.
+    pub id: String,
+    /// The name that the row has.
+    pub name: String,
+    /// `error`.
+    #[schema(value_type = VolumeState)]
+    pub state: String,
+    /// What is wrong with the row.
+    pub reason: String,
 }
 
 /// The state of an attached volume's engine.

@@ -83,7 +83,7 @@ pub use tenancy::rights::Need;
 pub use units::draining::{Moved, Removal};
 pub use units::{Claimed, ClusterRow, Heard, UnitRow, Units};
 pub use volumes::create::NewVolume;
-pub use volumes::sizes::VolumeSizes;
+pub use volumes::settings::VolumeSettings;
 pub use volumes::tags::Tags;
 pub use volumes::{DamagedVolume, VolumeName, VolumeRows, Volumes};
 

@@ -11,7 +11,7 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 use world::Millis;
 
-use super::{DatabaseError, VolumeSizes};
+use super::{DatabaseError, VolumeSettings};
 use api::types::REPLICAS_MAX;
 
 /// Volumes as they are read, with what follows `FROM`: their owners' and
@@ -86,8 +86,8 @@ pub struct VolumeRow {
     pub last_host: Option<PartyId>,
     /// The snapshot it was cloned from, which may be gone.
     pub origin: Option<SnapshotId>,
-    /// What it may take of hosts.
-    pub sizes: VolumeSizes,
+    /// Its settings.
+    pub settings: VolumeSettings,
     /// How it is a base image, if it is one.
     pub image: Option<ImageMark>,
     /// On its way out.
@@ -283,7 +283,7 @@ pub(super) fn volume_row(row: &AnyRow) -> Result<VolumeRow, DatabaseError> {
         head: version_key(row, "head_volume", "head_number")?,
         last_host: spelt_if_any(row, "last_host")?,
         origin: spelt_if_any(row, "origin")?,
-        sizes: VolumeSizes::of(row)?,
+        settings: VolumeSettings::of(row)?,
         image: spelt_if_any(row, "image")?,
         deleting: flag(row, "deleting")?,
         created: Millis(row.try_get("created_ms")?),

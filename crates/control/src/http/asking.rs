@@ -15,7 +15,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{ApiError, Caller, Query};
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::{Idempotency, Page, Principal};
 use crate::error::ControlError;
@@ -34,7 +34,7 @@ const LIMIT_MAX: u32 = 1000;
 const LIMIT: u32 = 100;
 
 /// An principal who is an administrator.
-pub(super) struct Administrator(pub Acting);
+pub(super) struct Administrator(pub AuthorizedRequest);
 
 /// What any change may be asked with. Where the description of a call does not
 /// have it, it is refused before ([`queries`](super::queries)).
@@ -57,13 +57,13 @@ impl FromRequestParts<Control> for Principal {
     }
 }
 
-impl FromRequestParts<Control> for Acting {
+impl FromRequestParts<Control> for AuthorizedRequest {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
-        let acting = control.acting(Principal::from_request_parts(parts, control).await?);
-        acting.must_be_user()?;
-        Ok(acting)
+        let authorized = control.authorized(Principal::from_request_parts(parts, control).await?);
+        authorized.must_be_user()?;
+        Ok(authorized)
     }
 }
 
@@ -71,9 +71,9 @@ impl FromRequestParts<Control> for Administrator {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
-        let acting = Acting::from_request_parts(parts, control).await?;
-        acting.must_administer()?;
-        Ok(Self(acting))
+        let authorized = AuthorizedRequest::from_request_parts(parts, control).await?;
+        authorized.must_administer()?;
+        Ok(Self(authorized))
     }
 }
 

@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 
 use super::asking::Paging;
 use super::{ApiError, Body, Name, Query, Wait};
-use crate::acting::Acting;
 use crate::attachments::{AttachmentFilter, AttachmentRequest, AttachmentView, MoveRequest};
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::VolumeName;
 use crate::error::ControlError;
@@ -48,7 +48,7 @@ struct Which {
     tag = "attachments", params(Which, Paging),
     responses((status = 200, body = Page<Attachment>)))]
 async fn list(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Query(which): Query<Which>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Attachment>>, ApiError> {
@@ -58,7 +58,10 @@ async fn list(
         host: which.host,
         state: state.transpose()?,
     };
-    let (views, next) = acting.attachments(&filter, &paging.page()?).await?;
+    let (views, next) = authorized
+        .attachments()
+        .list(&filter, &paging.page()?)
+        .await?;
     let items = views.into_iter().map(shown).collect();
     Ok(Json(Page { items, next }))
 }
@@ -69,7 +72,7 @@ async fn list(
     responses((status = 201, description = "It is attached", body = Attachment),
         (status = 202, description = "It is on its way, or cannot be now", body = Attachment)))]
 async fn create(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Query(wait): Query<Wait>,
     Body(new): Body<CreateAttachment>,
 ) -> Answer {
@@ -79,13 +82,16 @@ async fn create(
         vm: new.vm,
         read_only: new.read_only,
     };
-    let asked = acting
-        .to_its_end(|acting| async move { acting.attach(request).await })
+    let asked = authorized
+        .to_its_end(|authorized| async move { authorized.attachments().attach(request).await })
         .await?;
-    if acting.is_dry_run() {
+    if authorized.is_dry_run() {
         return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
     }
-    let view = acting.attachment(asked.row.id, wait.duration()).await?;
+    let view = authorized
+        .attachments()
+        .get(asked.row.id, wait.duration())
+        .await?;
     Ok(match view.row.state {
         AttachmentState::Attached => (StatusCode::CREATED, Json(shown(view))),
         _ => (StatusCode::ACCEPTED, Json(shown(view))),
@@ -97,11 +103,14 @@ async fn create(
     tag = "attachments", params(("attachment" = String, Path, description = "Its id"), Wait),
     responses((status = 200, body = Attachment)))]
 async fn show(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(id): Name,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Attachment>, ApiError> {
-    let view = acting.attachment(parse(&id)?, wait.duration()).await?;
+    let view = authorized
+        .attachments()
+        .get(parse(&id)?, wait.duration())
+        .await?;
     Ok(Json(shown(view)))
 }
 
@@ -122,19 +131,19 @@ struct Detach {
     responses((status = 200, description = "It is detached", body = Attachment),
         (status = 202, description = "It is on its way, or cannot be now", body = Attachment)))]
 async fn detach(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(id): Name,
     Query(how): Query<Detach>,
     Query(wait): Query<Wait>,
 ) -> Answer {
     let (id, force) = (parse(&id)?, how.force);
-    let asked = acting
-        .to_its_end(|acting| async move { acting.detach(id, force).await })
+    let asked = authorized
+        .to_its_end(|authorized| async move { authorized.attachments().detach(id, force).await })
         .await?;
-    if acting.is_dry_run() {
+    if authorized.is_dry_run() {
         return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
     }
-    let view = acting.attachment(id, wait.duration()).await?;
+    let view = authorized.attachments().get(id, wait.duration()).await?;
     Ok(match view.row.state {
         AttachmentState::Detached => (StatusCode::OK, Json(shown(view))),
         _ => (StatusCode::ACCEPTED, Json(shown(view))),
@@ -153,7 +162,7 @@ async fn detach(
     responses((status = 200, description = "It is attached there", body = Attachment),
         (status = 202, description = "It is on its way, or cannot be now", body = Attachment)))]
 async fn move_on(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(id): Name,
     Query(wait): Query<Wait>,
     Body(to): Body<MoveAttachment>,
@@ -163,13 +172,18 @@ async fn move_on(
         host: to.host,
         vm: to.vm,
     };
-    let asked = acting
-        .to_its_end(|acting| async move { acting.move_attachment(id, request).await })
+    let asked = authorized
+        .to_its_end(|authorized| async move { authorized.attachments().move_to(id, request).await })
         .await?;
-    if acting.is_dry_run() {
+    if authorized.is_dry_run() {
         return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
     }
-    Ok(attached(acting.moved(id, wait.duration()).await?))
+    Ok(attached(
+        authorized
+            .attachments()
+            .wait_moved(id, wait.duration())
+            .await?,
+    ))
 }
 
 /// Call a move off, as long as the host that has it has not let go
@@ -178,15 +192,17 @@ async fn move_on(
     params(("attachment" = String, Path, description = "Its id"), Wait),
     responses((status = 200, description = "It is attached where it was", body = Attachment),
         (status = 202, description = "It will be, or cannot be now", body = Attachment)))]
-async fn cancel(acting: Acting, Name(id): Name, Query(wait): Query<Wait>) -> Answer {
+async fn cancel(authorized: AuthorizedRequest, Name(id): Name, Query(wait): Query<Wait>) -> Answer {
     let id = parse(&id)?;
-    let asked = acting
-        .to_its_end(|acting| async move { acting.cancel_move(id).await })
+    let asked = authorized
+        .to_its_end(|authorized| async move { authorized.attachments().cancel_move(id).await })
         .await?;
-    if acting.is_dry_run() {
+    if authorized.is_dry_run() {
         return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
     }
-    Ok(attached(acting.attachment(id, wait.duration()).await?))
+    Ok(attached(
+        authorized.attachments().get(id, wait.duration()).await?,
+    ))
 }
 
 fn attached(view: AttachmentView) -> (StatusCode, Json<Attachment>) {

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::asking::Paging;
 use super::{ApiError, Body, Name, Query, Wait, attachments};
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::chains::ChainView;
 use crate::control::Control;
 use crate::database::VolumeName;
@@ -39,12 +39,12 @@ struct Which {
 #[utoipa::path(get, path = "/v1/chains", operation_id = "list_chains", tag = "chains",
     params(Which, Paging), responses((status = 200, body = Page<Chain>)))]
 async fn list(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Query(which): Query<Which>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Chain>>, ApiError> {
     let volume = which.volume.as_deref();
-    let (views, next) = acting.chains(volume, &paging.page()?).await?;
+    let (views, next) = authorized.chains().list(volume, &paging.page()?).await?;
     let items = views.into_iter().map(shown).collect();
     Ok(Json(Page { items, next }))
 }
@@ -55,16 +55,19 @@ async fn list(
 #[utoipa::path(post, path = "/v1/chains", operation_id = "apply_chain", tag = "chains",
     params(Wait), request_body = ApplyChain, responses((status = 200, body = Chain)))]
 async fn apply(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Query(wait): Query<Wait>,
     Body(new): Body<ApplyChain>,
 ) -> Result<Json<Chain>, ApiError> {
-    let view = acting.apply_chain(&new.policy).await?;
-    if wait.duration().is_zero() || acting.is_dry_run() {
+    let view = authorized.chains().apply(&new.policy).await?;
+    if wait.duration().is_zero() || authorized.is_dry_run() {
         return Ok(Json(shown(view)));
     }
     Ok(Json(shown(
-        acting.chain(view.row.id, wait.duration()).await?,
+        authorized
+            .chains()
+            .get(view.row.id, wait.duration())
+            .await?,
     )))
 }
 
@@ -73,12 +76,15 @@ async fn apply(
     params(("chain" = String, Path, description = "Its id"), Wait),
     responses((status = 200, body = Chain)))]
 async fn show(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(id): Name,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Chain>, ApiError> {
     Ok(Json(shown(
-        acting.chain(parse(&id)?, wait.duration()).await?,
+        authorized
+            .chains()
+            .get(parse(&id)?, wait.duration())
+            .await?,
     )))
 }
 
@@ -89,15 +95,18 @@ async fn show(
     tag = "chains", params(("chain" = String, Path, description = "Its id"), Wait),
     responses((status = 200, body = Chain)))]
 async fn delete(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(id): Name,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Chain>, ApiError> {
-    let view = acting.delete_chain(parse(&id)?).await?;
-    if wait.duration().is_zero() || acting.is_dry_run() {
+    let view = authorized.chains().delete(parse(&id)?).await?;
+    if wait.duration().is_zero() || authorized.is_dry_run() {
         return Ok(Json(shown(view)));
     }
-    let view = acting.deleted_chain(view.row, wait.duration()).await?;
+    let view = authorized
+        .chains()
+        .delete_now(view.row, wait.duration())
+        .await?;
     Ok(Json(shown(view)))
 }
 
@@ -126,7 +135,7 @@ const EVENTS: u32 = 500;
     params(("attachment" = String, Path, description = "Its id"), WhichEvents, Wait),
     responses((status = 200, body = Events)))]
 async fn events(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(id): Name,
     Query(which): Query<WhichEvents>,
     Query(wait): Query<Wait>,
@@ -137,7 +146,8 @@ async fn events(
         return Err(ControlError::invalid("limit", reason).into());
     }
     let wait = wait.duration().min(EVENTS_WAIT_MAX);
-    let read = acting
+    let read = authorized
+        .chains()
         .events(attachments::parse(&id)?, which.after, count_max, wait)
         .await?;
     let items = read.lines.iter().map(|line| serde_json::from_str(line));

@@ -125,11 +125,11 @@ macro_rules! party_routes {
                                     pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
                                 responses((status = 200, body = Party)))]
             async fn show(
-                Administrator(acting): Administrator,
+                Administrator(authorized): Administrator,
                 Name(name): Name,
             ) -> Result<Json<Party>, ApiError> {
                 let subject = subject($kind, &name)?;
-                Ok(Json(shown(acting.parties().one(&subject).await?)))
+                Ok(Json(shown(authorized.parties().one(&subject).await?)))
             }
 
             #[doc = concat!("Make a ", $one)]
@@ -184,13 +184,13 @@ macro_rules! party_routes {
                                     pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
                                 responses((status = 200, body = Party)))]
             async fn forget(
-                Administrator(acting): Administrator,
+                Administrator(authorized): Administrator,
                 Name(name): Name,
             ) -> Result<Json<Party>, ApiError> {
                 let subject = subject($kind, &name)?;
-                let parties = acting.parties();
+                let parties = authorized.parties();
                 Ok(Json(shown(
-                    parties.forget_keys(acting.principal(), &subject).await?,
+                    parties.forget_keys(authorized.principal(), &subject).await?,
                 )))
             }
         }
@@ -242,31 +242,36 @@ party_routes!(
 );
 
 async fn list(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     kind: Kind,
     paging: Paging,
 ) -> Result<Json<Page<Party>>, ApiError> {
     let page = paging.page()?;
-    let parties = acting.parties();
+    let parties = authorized.parties();
     let rows = parties.all(kind, &page.after, page.count_max + 1).await?;
     Ok(Json(page_of(rows, &page, |row| row.id.to_string(), shown)))
 }
 
 async fn create(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     kind: Kind,
     new: AddParty,
 ) -> Result<(StatusCode, Json<Party>), ApiError> {
     let subject = subject(kind, &new.name)?;
-    let parties = acting.parties();
+    let parties = authorized.parties();
     let added = parties
-        .add(acting.principal(), subject, new.administrator, new.project)
+        .add(
+            authorized.principal(),
+            subject,
+            new.administrator,
+            new.project,
+        )
         .await?;
     Ok((StatusCode::CREATED, Json(shown(added))))
 }
 
 async fn invite(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     subject: &Subject,
 ) -> Result<(StatusCode, Json<Token>), ApiError> {
     if *subject == local(subject.kind()) {
@@ -274,8 +279,8 @@ async fn invite(
                       `local`; add a user or host of another name";
         return Err(ControlError::conflict(reason).into());
     }
-    let parties = acting.parties();
-    let (token, expires) = parties.invite(acting.principal(), subject).await?;
+    let parties = authorized.parties();
+    let (token, expires) = parties.invite(authorized.principal(), subject).await?;
     let token = Token {
         token: token.reveal().to_string(),
         expires: spell_time(expires),
@@ -285,17 +290,17 @@ async fn invite(
 }
 
 async fn set_disabled(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     subject: &Subject,
     is_disabled: bool,
 ) -> Result<Json<Party>, ApiError> {
-    if is_disabled && *subject == acting.principal().party.subject {
+    if is_disabled && *subject == authorized.principal().party.subject {
         let reason = "you cannot disable yourself; another administrator can";
         return Err(ControlError::conflict(reason).into());
     }
-    let parties = acting.parties();
+    let parties = authorized.parties();
     let row = parties
-        .set_disabled(acting.principal(), subject, is_disabled)
+        .set_disabled(authorized.principal(), subject, is_disabled)
         .await?;
     Ok(Json(shown(row)))
 }
@@ -325,14 +330,17 @@ impl Default for Lines {
 #[utoipa::path(get, path = "/v1/audit", operation_id = "audit", tag = "identity", params(Lines),
     responses((status = 200, body = Vec<AuditEntry>)))]
 async fn audit(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Query(lines): Query<Lines>,
 ) -> Result<Json<Vec<AuditEntry>>, ApiError> {
     if !(1..=LINES_MAX).contains(&lines.limit) {
         let reason = format!("a page has 1 to {LINES_MAX} lines, not {}", lines.limit);
         return Err(ControlError::invalid("limit", reason).into());
     }
-    let lines = acting.parties().audit(lines.before, lines.limit).await?;
+    let lines = authorized
+        .parties()
+        .audit(lines.before, lines.limit)
+        .await?;
     Ok(Json(lines.into_iter().map(line).collect()))
 }
 

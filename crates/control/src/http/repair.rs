@@ -31,7 +31,7 @@ pub(super) fn router() -> OpenApiRouter<Control> {
 #[utoipa::path(post, path = "/v1/units/drain", operation_id = "drain_units", tag = "units",
     request_body = DrainUnits, responses((status = 202, body = Vec<UnitMoved>)))]
 async fn drain(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Body(which): Body<DrainUnits>,
 ) -> Result<(StatusCode, Json<Vec<UnitMoved>>), ApiError> {
     if !(1..=DRAINED_MAX).contains(&which.units.len()) {
@@ -39,8 +39,8 @@ async fn drain(
         return Err(ControlError::invalid("units", reason).into());
     }
     let moved = match which.cancel {
-        false => acting.drain_units(&which.units).await?,
-        true => acting.cancel_drain(&which.units).await?,
+        false => authorized.units().drain(&which.units).await?,
+        true => authorized.units().cancel_drain(&which.units).await?,
     };
     let moved = moved.into_iter().map(shown).collect();
     Ok((StatusCode::ACCEPTED, Json(moved)))
@@ -52,7 +52,7 @@ async fn drain(
     params(("unit" = String, Path, description = "Its id, its URL, or its daemon's name.")),
     responses((status = 200, body = UnitMoved)))]
 async fn remove(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Path(unit): Path<String>,
     Body(how): Body<RemoveUnit>,
 ) -> Result<Json<UnitMoved>, ApiError> {
@@ -65,16 +65,16 @@ async fn remove(
             return Err(ControlError::invalid("accept_data_loss", reason).into());
         }
     };
-    Ok(Json(shown(acting.remove_unit(&unit, how).await?)))
+    Ok(Json(shown(authorized.units().remove(&unit, how).await?)))
 }
 
 /// Let units take over from those that have more
 #[utoipa::path(post, path = "/v1/units/rebalance", operation_id = "rebalance_units",
     tag = "units", responses((status = 202, body = UnitsWanted)))]
 async fn rebalance(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
 ) -> Result<(StatusCode, Json<UnitsWanted>), ApiError> {
-    let copysets = acting.rebalance().await?;
+    let copysets = authorized.units().rebalance().await?;
     Ok((StatusCode::ACCEPTED, Json(UnitsWanted { copysets })))
 }
 
@@ -82,10 +82,10 @@ async fn rebalance(
 #[utoipa::path(post, path = "/v1/units/scrub", operation_id = "scrub_units", tag = "units",
     request_body = Scrub, responses((status = 202, body = UnitsWanted)))]
 async fn scrub(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Body(what): Body<Scrub>,
 ) -> Result<(StatusCode, Json<UnitsWanted>), ApiError> {
-    let copysets = acting.scrub(what.unit.as_deref()).await?;
+    let copysets = authorized.units().scrub(what.unit.as_deref()).await?;
     Ok((StatusCode::ACCEPTED, Json(UnitsWanted { copysets })))
 }
 
@@ -93,17 +93,19 @@ async fn scrub(
 #[utoipa::path(post, path = "/v1/units/repair", operation_id = "repair_units", tag = "units",
     responses((status = 202, body = UnitsWanted)))]
 async fn repair(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
 ) -> Result<(StatusCode, Json<UnitsWanted>), ApiError> {
-    let copysets = acting.repair().await?;
+    let copysets = authorized.units().repair().await?;
     Ok((StatusCode::ACCEPTED, Json(UnitsWanted { copysets })))
 }
 
 /// List what is repaired, or waits for it
 #[utoipa::path(get, path = "/v1/units/tasks", operation_id = "list_unit_tasks", tag = "units",
     responses((status = 200, body = Vec<RepairTask>)))]
-async fn tasks(Administrator(acting): Administrator) -> Result<Json<Vec<RepairTask>>, ApiError> {
-    let tasks = acting.repairs().await?;
+async fn tasks(
+    Administrator(authorized): Administrator,
+) -> Result<Json<Vec<RepairTask>>, ApiError> {
+    let tasks = authorized.units().repairs().await?;
     Ok(Json(tasks.into_iter().map(task).collect()))
 }
 

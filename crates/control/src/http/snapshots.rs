@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 use super::asking::Paging;
 use super::volumes::{TagFilter, parse_tags, refuse_unknown_state};
 use super::{ApiError, Body, Name, Query, Wait};
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::{Filter, SnapshotRow, SnapshotState, Tags};
 use crate::volumes::spell_time;
@@ -47,12 +47,12 @@ struct Which {
 #[utoipa::path(get, path = "/v1/snapshots", operation_id = "list_snapshots", tag = "snapshots",
     params(Which, Paging), responses((status = 200, body = Page<Snapshot>)))]
 async fn list(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Query(which): Query<Which>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Snapshot>>, ApiError> {
     let volume = match &which.volume {
-        Some(volume) => Some(acting.volume_id(volume).await?),
+        Some(volume) => Some(authorized.volume_id(volume).await?),
         None => None,
     };
     refuse_unknown_state::<Stage>(which.state.as_deref())?;
@@ -65,7 +65,10 @@ async fn list(
         tags: parse_tags(&which.tag)?,
         is_image: false,
     };
-    let mut page = acting.snapshots(&filter, &paging.page()?).await?;
+    let mut page = authorized
+        .snapshots()
+        .list(&filter, &paging.page()?)
+        .await?;
     let items = page.snapshots.into_iter().map(|row| {
         let tags = page.tags.remove(&row.id.to_string());
         shown(row, tags.unwrap_or_default())
@@ -81,12 +84,15 @@ async fn list(
     tag = "snapshots", params(("snapshot" = String, Path, description = "Name or id"), Wait),
     responses((status = 200, body = Snapshot)))]
 async fn show(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(snapshot): Name,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Snapshot>, ApiError> {
-    let row = acting.snapshot_settled(&snapshot, wait.duration()).await?;
-    let tags = acting.tags_of(row.id).await?;
+    let row = authorized
+        .snapshots()
+        .wait_settled(&snapshot, wait.duration())
+        .await?;
+    let tags = authorized.snapshots().tags_of(row.id).await?;
     Ok(Json(shown(row, tags)))
 }
 
@@ -94,22 +100,26 @@ async fn show(
 #[utoipa::path(post, path = "/v1/snapshots", operation_id = "create_snapshot", tag = "snapshots",
     params(Wait), request_body = CreateSnapshot, responses((status = 201, body = Snapshot)))]
 async fn create(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Query(wait): Query<Wait>,
     Body(new): Body<CreateSnapshot>,
 ) -> Result<(StatusCode, Json<Snapshot>), ApiError> {
     let name = new.name.as_deref();
-    let mut snapshot = acting
-        .create_snapshot(&new.volume, name, new.tags.clone())
+    let mut snapshot = authorized
+        .snapshots()
+        .create(&new.volume, name, new.tags.clone())
         .await?;
-    if acting.is_dry_run() {
+    if authorized.is_dry_run() {
         return Ok((StatusCode::CREATED, Json(shown(snapshot, new.tags))));
     }
     if !wait.duration().is_zero() {
         let id = snapshot.id.to_string();
-        snapshot = acting.snapshot_settled(&id, wait.duration()).await?;
+        snapshot = authorized
+            .snapshots()
+            .wait_settled(&id, wait.duration())
+            .await?;
     }
-    let tags = acting.tags_of(snapshot.id).await?;
+    let tags = authorized.snapshots().tags_of(snapshot.id).await?;
     Ok((StatusCode::CREATED, Json(shown(snapshot, tags))))
 }
 
@@ -118,11 +128,14 @@ async fn create(
     tag = "snapshots", params(("snapshot" = String, Path, description = "Name or id")),
     request_body = SetTags, responses((status = 200, body = Snapshot)))]
 async fn tag(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(snapshot): Name,
     Body(set): Body<SetTags>,
 ) -> Result<Json<Snapshot>, ApiError> {
-    let row = acting.tag_snapshot(&snapshot, &set.tags).await?;
+    let row = authorized
+        .snapshots()
+        .set_tags(&snapshot, &set.tags)
+        .await?;
     Ok(Json(shown(row, set.tags)))
 }
 
@@ -130,8 +143,11 @@ async fn tag(
 #[utoipa::path(delete, path = "/v1/snapshots/{snapshot}", operation_id = "delete_snapshot",
     tag = "snapshots", params(("snapshot" = String, Path, description = "Name or id")),
     responses((status = 200, body = Snapshot)))]
-async fn delete(acting: Acting, Name(snapshot): Name) -> Result<Json<Snapshot>, ApiError> {
-    let row = acting.delete_snapshot(&snapshot).await?;
+async fn delete(
+    authorized: AuthorizedRequest,
+    Name(snapshot): Name,
+) -> Result<Json<Snapshot>, ApiError> {
+    let row = authorized.snapshots().delete(&snapshot).await?;
     Ok(Json(shown(row, Tags::new())))
 }
 

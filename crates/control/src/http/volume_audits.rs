@@ -10,7 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{ApiError, Body, Name, Query, Wait};
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::error::ControlError;
 use crate::volume_audits::AuditView;
@@ -31,12 +31,14 @@ pub(super) fn router() -> OpenApiRouter<Control> {
     tag = "audits", params(("volume" = String, Path, description = "Name or id")),
     request_body = AuditVolume, responses((status = 202, body = Audit)))]
 async fn begin(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(volume): Name,
     Body(what): Body<AuditVolume>,
 ) -> Result<(StatusCode, Json<Audit>), ApiError> {
     let snapshot = what.snapshot.as_deref();
-    let begun = acting.begin_audit(&volume, &what.units, snapshot, what.files);
+    let begun = authorized
+        .audits()
+        .begin(&volume, &what.units, snapshot, what.files);
     Ok((StatusCode::ACCEPTED, Json(shown(begun.await?))))
 }
 
@@ -47,8 +49,11 @@ async fn begin(
 #[utoipa::path(get, path = "/v1/volumes/{volume}/audits", operation_id = "list_audits",
     tag = "audits", params(("volume" = String, Path, description = "Name or id")),
     responses((status = 200, body = Vec<Audit>)))]
-async fn list(acting: Acting, Name(volume): Name) -> Result<Json<Vec<Audit>>, ApiError> {
-    let found = acting.audits_of_volume(&volume).await?;
+async fn list(
+    authorized: AuthorizedRequest,
+    Name(volume): Name,
+) -> Result<Json<Vec<Audit>>, ApiError> {
+    let found = authorized.audits().list(&volume).await?;
     Ok(Json(found.into_iter().map(shown).collect()))
 }
 
@@ -86,11 +91,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Which {
         ("audit" = String, Path, description = "Its id"), Wait),
     responses((status = 200, body = Audit)))]
 async fn show(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     which: Which,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Audit>, ApiError> {
-    let found = acting.audit_of_volume(&which.volume, which.id()?, wait.duration());
+    let found = authorized
+        .audits()
+        .get(&which.volume, which.id()?, wait.duration());
     Ok(Json(shown(found.await?)))
 }
 
@@ -103,8 +110,8 @@ async fn show(
     params(("volume" = String, Path, description = "Name or id"),
         ("audit" = String, Path, description = "Its id")),
     responses((status = 200, body = Audit)))]
-async fn delete(acting: Acting, which: Which) -> Result<Json<Audit>, ApiError> {
-    let deleted = acting.delete_audit(&which.volume, which.id()?);
+async fn delete(authorized: AuthorizedRequest, which: Which) -> Result<Json<Audit>, ApiError> {
+    let deleted = authorized.audits().delete(&which.volume, which.id()?);
     Ok(Json(shown(deleted.await?)))
 }
 

@@ -7,9 +7,9 @@ use base::size::about_bytes;
 
 use catalog::Erasure;
 
-use crate::acting::Acting;
 use crate::database::VolumeRow;
 use crate::error::ControlError;
+use crate::volumes::Volumes;
 
 /// What guards a volume from the loss of units.
 #[derive(Debug, Clone, Copy)]
@@ -57,16 +57,20 @@ impl fmt::Display for Redundancy {
     }
 }
 
-impl Acting {
+impl Volumes<'_> {
     /// Volumes take room only as they are written, so a large one is no
     /// mistake; but one that can never be filled is worth a word.
     pub(super) async fn overcommitted(
-        &self,
+        self,
         size_bytes: u64,
         redundancy: Redundancy,
     ) -> Result<Option<String>, ControlError> {
         let needed = redundancy.taken(size_bytes);
-        let free = self.free_bytes().await?.filter(|free| *free < needed);
+        let free = self
+            .request
+            .free_bytes()
+            .await?
+            .filter(|free| *free < needed);
         Ok(free.map(|free| {
             format!(
                 "full, it would take {} ({redundancy}), and the units have {} free; an \
@@ -80,16 +84,22 @@ impl Acting {
     /// Refuses what, with all that was promised before, could be filled only
     /// with many times the room that there is.
     pub(super) async fn refuse_beyond_capacity(
-        &self,
+        self,
         size_bytes: u64,
         redundancy: Redundancy,
     ) -> Result<(), ControlError> {
-        let Some(free) = self.free_bytes().await? else {
+        let Some(free) = self.request.free_bytes().await? else {
             return Ok(());
         };
-        let promised = self.inner.database.volumes().promised_bytes().await?;
+        let promised = self
+            .request
+            .inner
+            .database
+            .volumes()
+            .promised_bytes()
+            .await?;
         let needed = promised.saturating_add(redundancy.taken(size_bytes));
-        let overcommit = u64::from(self.inner.overcommit);
+        let overcommit = u64::from(self.request.inner.overcommit);
         if needed <= free.saturating_mul(overcommit) {
             return Ok(());
         }

@@ -7,15 +7,15 @@ use base::VolumeId;
 use base::size::exact_bytes;
 
 use super::VolumeView;
-use crate::acting::Acting;
-use crate::database::{AttachmentRow, DatabaseError, Right, Tags, VolumeRow, VolumeSizes};
+use crate::database::{AttachmentRow, DatabaseError, Right, Tags, VolumeRow, VolumeSettings};
 use crate::error::ControlError;
 use crate::parse;
+use crate::volumes::Volumes;
 
 /// So long it is waited for that a volume's size is seen by its clients.
 const GROWN_WITHIN: Duration = Duration::from_secs(5);
 
-impl Acting {
+impl Volumes<'_> {
     /// Puts `tags` in the place of a volume's.
     ///
     /// # Errors
@@ -23,12 +23,12 @@ impl Acting {
     /// [`ControlError::NotFound`] and [`ControlError::Forbidden`] if the principal may not
     /// see or not administer the volume; [`ControlError::Conflict`] if it is being
     /// deleted, or the name is not clear.
-    pub async fn tag_volume(&self, name: &str, tags: Tags) -> Result<VolumeView, ControlError> {
+    pub async fn set_tags(self, name: &str, tags: Tags) -> Result<VolumeView, ControlError> {
         parse::tags(&tags)?;
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         let row = database
             .volumes()
-            .set_tags(self.principal(), name, &tags)
+            .set_tags(self.request.principal(), name, &tags)
             .await?;
         Ok(VolumeView {
             tags,
@@ -44,19 +44,19 @@ impl Acting {
     /// [`ControlError::Forbidden`] if the principal does not administer the volume, or is no
     /// administrator of the cluster and its journal is to be of another length;
     /// [`ControlError::Conflict`] if it is being deleted, or the name is not clear.
-    pub async fn set_volume_sizes(
-        &self,
+    pub async fn set_settings(
+        self,
         name: &str,
-        sizes: VolumeSizes,
+        settings: VolumeSettings,
     ) -> Result<VolumeView, ControlError> {
-        parse::sizes(sizes)?;
-        let database = &self.inner.database;
+        parse::settings(settings)?;
+        let database = &self.request.inner.database;
         let row = database
             .volumes()
-            .set_sizes(self.principal(), name, sizes)
+            .set_settings(self.request.principal(), name, settings)
             .await?;
         let mut view = self.seen(row.id).await?;
-        view.row.sizes = sizes;
+        view.row.settings = settings;
         Ok(view)
     }
 
@@ -69,16 +69,16 @@ impl Acting {
     /// that name; [`ControlError::QuotaExceeded`] of the project;
     /// [`ControlError::Conflict`] if it is being deleted, attached and not the user's
     /// already, or no project is named or shared on whose account it could be.
-    pub async fn transfer_volume(
-        &self,
+    pub async fn transfer(
+        self,
         name: &str,
         user: &str,
         project: Option<&str>,
     ) -> Result<VolumeView, ControlError> {
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         let row = database
             .volumes()
-            .transfer(self.principal(), name, user, project)
+            .transfer(self.request.principal(), name, user, project)
             .await?;
         let seen = self.seen(row.id).await?;
         Ok(VolumeView { row, ..seen })
@@ -93,18 +93,17 @@ impl Acting {
     /// [`ControlError::NoCapacity`] if the units could never be enough;
     /// [`ControlError::Conflict`] if it is being deleted. That its host has not said
     /// yet that clients see the new size is a notice, and no error.
-    pub async fn grow_volume(
-        &self,
-        name: &str,
-        size_bytes: u64,
-    ) -> Result<VolumeView, ControlError> {
+    pub async fn grow(self, name: &str, size_bytes: u64) -> Result<VolumeView, ControlError> {
         let name = name.to_owned();
-        self.to_its_end(|control| async move { control.grow(&name, size_bytes).await })
+        self.request
+            .to_its_end(|authorized| async move {
+                authorized.volumes().grow_now(&name, size_bytes).await
+            })
             .await
     }
 
-    async fn grow(&self, name: &str, size_bytes: u64) -> Result<VolumeView, ControlError> {
-        let row = self.living(name, Right::Administer).await?;
+    async fn grow_now(self, name: &str, size_bytes: u64) -> Result<VolumeView, ControlError> {
+        let row = self.request.living(name, Right::Administer).await?;
         parse::volume_size(size_bytes, row.block_size)?;
         if size_bytes <= row.size_bytes {
             let reason = format!(
@@ -117,17 +116,17 @@ impl Acting {
         }
         let more = size_bytes - row.size_bytes;
         self.refuse_beyond_capacity(more, row.redundancy()).await?;
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         let grown = database
             .volumes()
-            .set_size(self.principal(), row.id, size_bytes)
+            .set_size(self.request.principal(), row.id, size_bytes)
             .await?;
-        if self.is_dry_run() {
+        if self.request.is_dry_run() {
             let mut view = self.seen(row.id).await?;
             view.row.size_bytes = grown.size_bytes;
             return Ok(view);
         }
-        let seen = self.until(GROWN_WITHIN, || async {
+        let seen = self.request.until(GROWN_WITHIN, || async {
             let view = self.seen(row.id).await?;
             let is_smaller = |one: &AttachmentRow| {
                 one.access == Access::ReadWrite && one.size_bytes.unwrap_or(0) < size_bytes
@@ -155,22 +154,23 @@ impl Acting {
     /// # Errors
     /// [`ControlError::NotFound`], [`ControlError::Forbidden`];
     /// [`ControlError::Conflict`] if it is in use, or being deleted already.
-    pub async fn delete_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
+    pub async fn delete(self, name: &str) -> Result<VolumeView, ControlError> {
         let name = name.to_owned();
-        self.to_its_end(|control| async move { control.delete(&name).await })
+        self.request
+            .to_its_end(|authorized| async move { authorized.volumes().delete_now(&name).await })
             .await
     }
 
-    async fn delete(&self, name: &str) -> Result<VolumeView, ControlError> {
-        let row = self.living(name, Right::Administer).await?;
-        self.refuse_if_wanted(&row).await?;
-        let now = self.inner.world.clock.wall();
-        let database = &self.inner.database;
+    async fn delete_now(self, name: &str) -> Result<VolumeView, ControlError> {
+        let row = self.request.living(name, Right::Administer).await?;
+        self.refuse_if_attached_to(&row).await?;
+        let now = self.request.inner.world.clock.wall();
+        let database = &self.request.inner.database;
         database
             .volumes()
-            .begin_delete(self.principal(), row.id, now)
+            .begin_delete(self.request.principal(), row.id, now)
             .await?;
-        if self.is_dry_run() {
+        if self.request.is_dry_run() {
             return self.seen(row.id).await;
         }
         tracing::info!(volume = %row.id, name = row.name, "volume is being deleted");
@@ -194,9 +194,9 @@ impl Acting {
     ///
     /// # Errors
     /// Only those of the database: that it is still there is none.
-    pub async fn volume_gone(&self, id: VolumeId, wait: Duration) -> Result<(), ControlError> {
-        let gone = self.until(wait, || async {
-            match self.inner.database.volumes().get(id).await {
+    pub async fn wait_deleted(self, id: VolumeId, wait: Duration) -> Result<(), ControlError> {
+        let gone = self.request.until(wait, || async {
+            match self.request.inner.database.volumes().get(id).await {
                 Err(DatabaseError::NotFound { .. }) => Ok(Some(())),
                 Err(error) => Err(error.into()),
                 Ok(_) => Ok(None),
@@ -205,9 +205,15 @@ impl Acting {
         gone.await.map(|_| ())
     }
 
-    pub(super) async fn refuse_if_wanted(&self, row: &VolumeRow) -> Result<(), ControlError> {
-        let attachments = self.inner.database.attachments().of_volume(row.id).await?;
-        let name = row.name_for(self.principal().party.id);
+    pub(super) async fn refuse_if_attached_to(self, row: &VolumeRow) -> Result<(), ControlError> {
+        let attachments = self
+            .request
+            .inner
+            .database
+            .attachments()
+            .of_volume(row.id)
+            .await?;
+        let name = row.name_for(self.request.principal().party.id);
         match attachments.iter().find(|attachment| attachment.is_wanted) {
             None => Ok(()),
             Some(attachment) => Err(ControlError::conflict(match &attachment.vm {

@@ -7,14 +7,14 @@ use api::host::{Access, AttachmentState};
 use base::{AttachmentId, PartyId};
 
 use super::VolumeView;
-use crate::acting::Acting;
 use crate::database::{AttachmentRow, DatabaseError, Need, NewAttachment, Right};
 use crate::error::ControlError;
+use crate::volumes::Volumes;
 
 /// A host that is well opens or closes a volume in less.
 const HOST_WITHIN: Duration = Duration::from_secs(100);
 
-impl Acting {
+impl Volumes<'_> {
     /// Serves a volume on `host`, until it is asked not to; also after a
     /// restart. Returns when it can be used.
     ///
@@ -24,8 +24,8 @@ impl Acting {
     /// way, or being deleted; [`ControlError::QuotaExceeded`] of read-only attachments;
     /// [`ControlError::Unavailable`] if it cannot be opened now, or its host does not
     /// answer: then its host goes on trying.
-    pub async fn export_volume(
-        &self,
+    pub async fn export(
+        self,
         name: &str,
         host: PartyId,
         access: Access,
@@ -34,23 +34,24 @@ impl Acting {
             Access::ReadOnly => Right::Read,
             Access::ReadWrite => Right::Use,
         };
-        let row = self.living(name, need).await?;
-        let id = AttachmentId::from_u128(self.inner.world.random.u128());
+        let row = self.request.living(name, need).await?;
+        let id = AttachmentId::from_u128(self.request.inner.world.random.u128());
         let new = NewAttachment {
             id,
             volume: row.id,
             host,
             vm: None,
             access,
-            created: self.inner.world.clock.wall(),
+            created: self.request.inner.world.clock.wall(),
         };
         let asked = self
+            .request
             .inner
             .database
             .attachments()
-            .attach(self.principal(), &new)
+            .attach(self.request.principal(), &new)
             .await?;
-        let now = self.settled(&asked).await?;
+        let now = self.wait_exported(&asked).await?;
         match now.state {
             AttachmentState::Attached => Ok(now),
             state => Err(ControlError::Unavailable {
@@ -68,17 +69,21 @@ impl Acting {
     /// [`ControlError::NotFound`]; [`ControlError::Conflict`] if the principal has it
     /// exported nowhere; [`ControlError::Unavailable`] if it cannot be closed now, or
     /// its host does not answer: then its host goes on trying.
-    pub async fn unexport_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
-        let database = &self.inner.database;
+    pub async fn unexport(self, name: &str) -> Result<VolumeView, ControlError> {
+        let database = &self.request.inner.database;
         let need = Need::SeeToChange;
         let row = database
             .volumes()
-            .find(self.principal(), name, need)
+            .find(self.request.principal(), name, need)
             .await?;
         let mut attachments = Vec::new();
         for attachment in database.attachments().of_volume(row.id).await? {
             let id = attachment.id.to_string();
-            match database.attachments().find(self.principal(), &id).await {
+            match database
+                .attachments()
+                .find(self.request.principal(), &id)
+                .await
+            {
                 Ok(seen) => attachments.push(seen),
                 // Another user's.
                 Err(DatabaseError::NotFound { .. }) => {}
@@ -87,7 +92,7 @@ impl Acting {
         }
         let of_vm = attachments.extract_if(.., |one| one.vm.is_some()).next();
         if attachments.is_empty() {
-            let name = row.name_for(self.principal().party.id);
+            let name = row.name_for(self.request.principal().party.id);
             let vm = of_vm.and_then(|one| one.vm);
             return Err(ControlError::conflict(match vm {
                 None => format!("volume {name:?} is not exported"),
@@ -98,12 +103,12 @@ impl Acting {
             }));
         }
         for attachment in attachments {
-            let database = &self.inner.database;
+            let database = &self.request.inner.database;
             let asked = database
                 .attachments()
-                .detach(self.principal(), attachment.id, false)
+                .detach(self.request.principal(), attachment.id, false)
                 .await?;
-            let now = self.settled(&asked).await?;
+            let now = self.wait_exported(&asked).await?;
             if now.state != AttachmentState::Detached {
                 return Err(ControlError::Unavailable {
                     reason: now.reason.unwrap_or_else(|| {
@@ -116,11 +121,11 @@ impl Acting {
     }
 
     /// The attachment, once its host has said what came of `asked`.
-    async fn settled(&self, asked: &AttachmentRow) -> Result<AttachmentRow, ControlError> {
+    async fn wait_exported(self, asked: &AttachmentRow) -> Result<AttachmentRow, ControlError> {
         // No host would hear of it.
-        debug_assert!(!self.is_dry_run(), "an export is not tried");
-        let database = &self.inner.database;
-        let said = self.until(HOST_WITHIN, || async {
+        debug_assert!(!self.request.is_dry_run(), "an export is not tried");
+        let database = &self.request.inner.database;
+        let said = self.request.until(HOST_WITHIN, || async {
             let now = database.attachments().get(asked.id).await?;
             let is_said = now.generation != asked.generation || now.reported == now.generation;
             let is_over = !matches!(

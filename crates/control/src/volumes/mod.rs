@@ -22,12 +22,18 @@ mod making;
 mod versions;
 mod view;
 
+use crate::authorized_request::AuthorizedRequest;
 use world::Millis;
 
 pub(crate) use capacity::Redundancy;
-pub use making::VolumeRequest;
 pub use versions::RestoreTo;
 pub use view::{VolumeList, VolumeView};
+
+/// Volumes, as one authorized request may use them.
+#[derive(Clone, Copy)]
+pub struct Volumes<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
 
 /// A moment as RFC 3339 writes it.
 #[must_use]

@@ -302,7 +302,7 @@ impl Sqlite {
             lineage: Lineage::from_u128(self.number()),
             origin,
             created: Millis(1),
-            sizes: control::database::VolumeSizes::default(),
+            settings: control::database::VolumeSettings::default(),
         };
         let inserted = self
             .database

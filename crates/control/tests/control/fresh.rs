@@ -110,7 +110,7 @@ pub fn volume(name: &str, created: Millis) -> NewVolume {
         project: None,
         tags: Tags::new(),
         lineage: Lineage::from_u128(number()),
-        sizes: control::database::VolumeSizes::default(),
+        settings: control::database::VolumeSettings::default(),
         origin: None,
         created,
     }

@@ -206,7 +206,7 @@ async fn counted(database: &Database) -> Counts {
             lineage: Lineage::from_u128(number),
             origin: None,
             created: Millis(0),
-            sizes: control::database::VolumeSizes::default(),
+            settings: control::database::VolumeSettings::default(),
         };
         database
             .volumes()

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use api::host::HostUnit;
+use api::types::CreateVolume;
 use base::{PartyId, UnitId};
 use catalog::retention::Retention;
 use control::authority::AuthorityFileError;
 use control::database::{Database, DatabaseError, Filter, Page};
 use control::folder::{FolderError, Remains};
-use control::volumes::VolumeRequest;
-use control::{Acting, Control, ControlError, Settings, StartError};
+use control::{AuthorizedRequest, Control, ControlError, Settings, StartError};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 use tempfile::TempDir;
 use world::{Millis, World, host};
@@ -42,10 +42,10 @@ fn settings(folder: &Path, url: Option<&str>) -> Settings {
     }
 }
 
-async fn start(folder: &Path, url: &str) -> Result<Acting, StartError> {
+async fn start(folder: &Path, url: &str) -> Result<AuthorizedRequest, StartError> {
     let control = Control::start(World::real(1), settings(folder, Some(url))).await?;
     control.set_open(true);
-    Ok(control.acting_here().await.expect("the operator's own"))
+    Ok(control.local_request().await.expect("the operator's own"))
 }
 
 /// Why a controller does not start.
@@ -64,7 +64,7 @@ fn copy_authority(from: &TempDir, to: &TempDir) {
 
 /// Two controllers on a database, each with a folder of its own.
 struct Pair {
-    controls: [Acting; 2],
+    controls: [AuthorizedRequest; 2],
     folders: [TempDir; 2],
     url: String,
 }
@@ -97,14 +97,14 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce(Postgres, String) -> F) {
     runtime.block_on(test(server, url));
 }
 
-fn small(name: &str, replicas: u8) -> VolumeRequest {
-    VolumeRequest {
+fn small(name: &str, replicas: u8) -> CreateVolume {
+    CreateVolume {
         name: name.to_owned(),
-        size_bytes: Some(1 << 20),
+        size: Some(1 << 20),
         replicas: Some(replicas),
         strict_zones: false,
         erasure: None,
-        ..VolumeRequest::default()
+        ..CreateVolume::default()
     }
 }
 
@@ -142,10 +142,18 @@ fn controllers_with_folders_of_their_own_are_one_cluster() {
         assert_eq!(one.id, other.id);
         assert_eq!(one.owner, other.owner, "the same place");
         first.register_units(&units(1)).await.expect("registered");
-        first.create_volume(small("disk", 1)).await.expect("made");
-        let seen = second.volume("disk").await.expect("the other sees it");
+        first
+            .volumes()
+            .create(small("disk", 1))
+            .await
+            .expect("made");
+        let seen = second
+            .volumes()
+            .get("disk")
+            .await
+            .expect("the other sees it");
         assert_eq!(seen.row.size_bytes, 1 << 20);
-        let taken = second.create_volume(small("disk", 1)).await;
+        let taken = second.volumes().create(small("disk", 1)).await;
         assert!(matches!(taken, Err(ControlError::Exists { .. })));
         // They start again, in any order.
         let url = pair.url.clone();
@@ -306,7 +314,10 @@ fn a_connection_that_leads_to_another_database_is_not_used() {
         server
             .execute("postgres", "CREATE DATABASE scree0 TEMPLATE original")
             .await;
-        let refused = control.volumes(&Filter::default(), &Page::default()).await;
+        let refused = control
+            .volumes()
+            .list(&Filter::default(), &Page::default())
+            .await;
         assert!(
             matches!(refused, Err(ControlError::Unavailable { .. })),
             "{refused:?}"
@@ -323,7 +334,8 @@ fn a_connection_that_leads_to_another_database_is_not_used() {
             server.execute("postgres", statement).await;
         }
         control
-            .volumes(&Filter::default(), &Page::default())
+            .volumes()
+            .list(&Filter::default(), &Page::default())
             .await
             .expect("it goes on");
     });
@@ -364,7 +376,7 @@ fn copysets_are_planned_once_whoever_plans() {
                 control.register_units(&units(6)).await.expect("registered");
                 for replicas in 1..=4 {
                     let volume = small(&format!("disk-{turn}-{replicas}"), replicas);
-                    control.create_volume(volume).await.expect("made");
+                    control.volumes().create(volume).await.expect("made");
                 }
             }));
         }
@@ -397,7 +409,7 @@ fn requests_are_answered_while_the_database_is_away_and_carried_out_when_it_is_b
         for (turn, control) in pair.controls.iter().enumerate() {
             server.kill();
             let asked = Instant::now();
-            let away = control.create_volume(small("lost", 1)).await;
+            let away = control.volumes().create(small("lost", 1)).await;
             assert!(
                 matches!(away, Err(ControlError::Unavailable { .. })),
                 "{away:?}"
@@ -405,10 +417,15 @@ fn requests_are_answered_while_the_database_is_away_and_carried_out_when_it_is_b
             assert!(asked.elapsed() < ANSWERED_WITHIN, "{:?}", asked.elapsed());
             server.restart();
             let name = format!("disk-{turn}");
-            control.create_volume(small(&name, 1)).await.expect("made");
+            control
+                .volumes()
+                .create(small(&name, 1))
+                .await
+                .expect("made");
         }
         let volumes = pair.controls[0]
-            .volumes(&Filter::default(), &Page::default())
+            .volumes()
+            .list(&Filter::default(), &Page::default())
             .await
             .expect("listed");
         assert_eq!(volumes.volumes.len(), 2, "what was refused was not made");
@@ -422,7 +439,10 @@ fn a_database_that_stands_still_holds_nobody_up_for_ever() {
         let [control, _] = &pair.controls;
         server.freeze(true);
         let asked = Instant::now();
-        let away = control.volumes(&Filter::default(), &Page::default()).await;
+        let away = control
+            .volumes()
+            .list(&Filter::default(), &Page::default())
+            .await;
         assert!(
             matches!(away, Err(ControlError::Unavailable { .. })),
             "{away:?}"
@@ -430,7 +450,8 @@ fn a_database_that_stands_still_holds_nobody_up_for_ever() {
         assert!(asked.elapsed() < ANSWERED_WITHIN, "{:?}", asked.elapsed());
         server.freeze(false);
         control
-            .volumes(&Filter::default(), &Page::default())
+            .volumes()
+            .list(&Filter::default(), &Page::default())
             .await
             .expect("it goes on");
     });
@@ -464,8 +485,16 @@ fn who_gives_up_waiting_for_a_turn_leaves_no_transaction_behind() {
         other.execute("ROLLBACK").await.expect("done");
         for turn in 0..40 {
             let name = format!("disk-{turn}");
-            control.create_volume(small(&name, 1)).await.expect("made");
-            control.volume(&name).await.expect("what was made is seen");
+            control
+                .volumes()
+                .create(small(&name, 1))
+                .await
+                .expect("made");
+            control
+                .volumes()
+                .get(&name)
+                .await
+                .expect("what was made is seen");
         }
         let begun = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() \
                      AND state LIKE 'idle in transaction%'";
@@ -492,7 +521,7 @@ fn a_controller_whose_connections_are_cut_connects_again() {
                 )
                 .await;
             let volume = small(&format!("disk-{turn}"), 1);
-            control.create_volume(volume).await.expect("made");
+            control.volumes().create(volume).await.expect("made");
         }
     });
 }
@@ -503,7 +532,11 @@ fn a_database_that_takes_no_changes_is_read_and_says_so() {
         let pair = Pair::new(url).await;
         let [control, _] = &pair.controls;
         control.register_units(&units(1)).await.expect("registered");
-        control.create_volume(small("disk", 1)).await.expect("made");
+        control
+            .volumes()
+            .create(small("disk", 1))
+            .await
+            .expect("made");
         let read_only = |is_read_only: bool| {
             format!(
                 "ALTER DATABASE scree0 SET default_transaction_read_only = {is_read_only}; \
@@ -512,12 +545,12 @@ fn a_database_that_takes_no_changes_is_read_and_says_so() {
             )
         };
         server.execute("postgres", &read_only(true)).await;
-        let refused = control.create_volume(small("more", 1)).await;
+        let refused = control.volumes().create(small("more", 1)).await;
         let Err(ControlError::Unavailable { reason }) = refused else {
             panic!("{refused:?}");
         };
         assert!(reason.contains("takes no changes"), "{reason}");
-        control.volume("disk").await.expect("it can be read");
+        control.volumes().get("disk").await.expect("it can be read");
         let told = control.report().await.expect("so can the rest");
         let mut problems = told.problems.iter();
         assert!(problems.any(|problem| problem.contains("takes no changes")));
@@ -527,7 +560,11 @@ fn a_database_that_takes_no_changes_is_read_and_says_so() {
             "{error}"
         );
         server.execute("postgres", &read_only(false)).await;
-        control.create_volume(small("more", 1)).await.expect("made");
+        control
+            .volumes()
+            .create(small("more", 1))
+            .await
+            .expect("made");
     });
 }
 

@@ -13,7 +13,7 @@ use crate::database::tenancy::quotas::{More, account_of, check_quota};
 use crate::database::tenancy::rights::{check_snapshot, volume_for};
 use crate::database::volumes::by_id;
 use crate::database::volumes::tags::{self, Tags};
-use crate::database::{DatabaseError, Need, Principal, Right, Thing, VolumeSizes, Volumes};
+use crate::database::{DatabaseError, Need, Principal, Right, Thing, VolumeSettings, Volumes};
 
 /// A volume to be made. Its names, sizes and key have been checked or made by
 /// the caller.
@@ -40,8 +40,8 @@ pub struct NewVolume {
     /// Under which lineage it will write. Its key is brought by the first host
     /// that opens it.
     pub lineage: Lineage,
-    /// What it may take of hosts.
-    pub sizes: VolumeSizes,
+    /// Its settings.
+    pub settings: VolumeSettings,
     /// The snapshot it starts from.
     pub origin: Option<SnapshotId>,
     /// When.
@@ -78,7 +78,7 @@ impl Volumes<'_> {
                 let seen = volume_for(&mut *change, principal, &made, need).await;
                 return seen.map_err(principal::gone_since);
             }
-            new.sizes.refuse_unless_allowed(principal)?;
+            new.settings.refuse_unless_allowed(principal)?;
             let party = &principal.party;
             let account = account_of(&mut *change, party, new.project.as_deref()).await?;
             refuse_name(&mut *change, party.id, &new.name).await?;
@@ -128,7 +128,7 @@ impl Volumes<'_> {
             .bind(new.erasure.map_or(0, |erasure| i64::from(erasure.parity())))
             .execute(&mut *change)
             .await?;
-            new.sizes.keep(&mut *change, &new.id.to_string()).await?;
+            new.settings.write(&mut *change, &new.id.to_string()).await?;
             tags::set(&mut *change, &new.id.to_string(), &new.tags).await?;
             let target = format!("{} {}", new.id, new.name);
             principal.note(&mut *change, "create", target).await?;

@@ -3,7 +3,7 @@
 
 pub(in crate::database) mod create;
 pub(in crate::database) mod delete;
-pub(in crate::database) mod sizes;
+pub(in crate::database) mod settings;
 pub(in crate::database) mod tags;
 pub(in crate::database) mod transfer;
 

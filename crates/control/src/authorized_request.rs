@@ -1,4 +1,4 @@
-//! [`Acting`]: a controller on somebody's behalf. What owners ask of it, it
+//! [`AuthorizedRequest`]: a controller on somebody's behalf. What owners ask of it, it
 //! does as far as they may (`database::rights`).
 
 use std::ops::Deref;
@@ -6,18 +6,28 @@ use std::ops::Deref;
 use auth::Kind;
 use base::{PartyId, VolumeId};
 
+use crate::attachments::Attachments;
+use crate::chains::Chains;
 use crate::control::Control;
 use crate::database::{HostRow, Need, Principal, Right, VolumeRow};
 use crate::error::ControlError;
+use crate::images::Images;
+use crate::keys::Keys;
+use crate::projects::Grants;
+use crate::projects::Projects;
+use crate::snapshots::Snapshots;
+use crate::units::Units;
+use crate::volume_audits::Audits;
+use crate::volumes::Volumes;
 
 /// A controller, for one request of one principal.
 #[derive(Clone)]
-pub struct Acting {
+pub struct AuthorizedRequest {
     control: Control,
     principal: Principal,
 }
 
-impl Deref for Acting {
+impl Deref for AuthorizedRequest {
     type Target = Control;
 
     fn deref(&self) -> &Control {
@@ -28,8 +38,8 @@ impl Deref for Acting {
 impl Control {
     /// On behalf of `principal`.
     #[must_use]
-    pub fn acting(&self, principal: Principal) -> Acting {
-        Acting {
+    pub fn authorized(&self, principal: Principal) -> AuthorizedRequest {
+        AuthorizedRequest {
             control: self.clone(),
             principal,
         }
@@ -39,12 +49,75 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn acting_here(&self) -> Result<Acting, ControlError> {
-        Ok(self.acting(self.parties().local_principal().await?))
+    pub async fn local_request(&self) -> Result<AuthorizedRequest, ControlError> {
+        Ok(self.authorized(self.parties().local_principal().await?))
     }
 }
 
-impl Acting {
+/// Handles by noun.
+impl AuthorizedRequest {
+    /// Attachments.
+    #[must_use]
+    pub fn attachments(&self) -> Attachments<'_> {
+        Attachments { request: self }
+    }
+
+    /// Audits of volumes.
+    #[must_use]
+    pub fn audits(&self) -> Audits<'_> {
+        Audits { request: self }
+    }
+
+    /// Chains of filters.
+    #[must_use]
+    pub fn chains(&self) -> Chains<'_> {
+        Chains { request: self }
+    }
+
+    /// Grants.
+    #[must_use]
+    pub fn grants(&self) -> Grants<'_> {
+        Grants { request: self }
+    }
+
+    /// Base images.
+    #[must_use]
+    pub fn images(&self) -> Images<'_> {
+        Images { request: self }
+    }
+
+    /// Wrapping keys.
+    #[must_use]
+    pub fn keys(&self) -> Keys<'_> {
+        Keys { request: self }
+    }
+
+    /// Projects.
+    #[must_use]
+    pub fn projects(&self) -> Projects<'_> {
+        Projects { request: self }
+    }
+
+    /// Snapshots.
+    #[must_use]
+    pub fn snapshots(&self) -> Snapshots<'_> {
+        Snapshots { request: self }
+    }
+
+    /// Storage units.
+    #[must_use]
+    pub fn units(&self) -> Units<'_> {
+        Units { request: self }
+    }
+
+    /// Volumes.
+    #[must_use]
+    pub fn volumes(&self) -> Volumes<'_> {
+        Volumes { request: self }
+    }
+}
+
+impl AuthorizedRequest {
     /// Who asks.
     #[must_use]
     pub fn principal(&self) -> &Principal {
@@ -67,7 +140,7 @@ impl Acting {
     {
         let principal = self.principal.clone();
         self.control
-            .to_its_end(|control| operation(control.acting(principal)))
+            .to_its_end(|control| operation(control.authorized(principal)))
             .await
     }
 

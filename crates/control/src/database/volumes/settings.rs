@@ -1,4 +1,6 @@
-//! What a volume may take of hosts: the length of its journal, and its part of their caches.
+//! The settings of a volume: what is given when it is created, may be changed later, and has no
+//! effect on its content. A new field of a volume mostly belongs here
+//! (docs/internals/add-a-volume-field.md).
 
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
@@ -8,50 +10,50 @@ use crate::database::images::administered;
 use crate::database::rows::VolumeRow;
 use crate::database::{DatabaseError, Principal, Volumes, hosts};
 
-/// What a volume may take of hosts.
+/// The settings of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct VolumeSizes {
-    /// How long its journal is, in bytes; none: as its host has it for all.
+pub struct VolumeSettings {
+    /// Length of its journal in bytes; `None`: the host's default.
     pub journal_bytes: Option<u64>,
-    /// What it may have of each host's cache for what volumes read, in bytes; none: its fair
-    /// share.
+    /// Its largest share of each host's read cache in bytes; `None`: a fair share.
     pub cache_max_bytes: Option<u64>,
 }
 
 impl Volumes<'_> {
-    /// Says what a volume may take of hosts: of their caches at once, of a journal from its
-    /// next attachment on.
+    /// Changes the settings. Hosts apply a cache share at once, and a journal length at the next
+    /// attachment.
     ///
     /// # Errors
-    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], also if its journal is to be
-    /// of another length and the principal is no administrator; [`DatabaseError::Refused`] if it
-    /// is being deleted, or the name is not clear.
-    pub async fn set_sizes(
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], also if the journal's length
+    /// changes and the principal is not an administrator; [`DatabaseError::Refused`] if the volume is
+    /// being deleted, or the name is ambiguous.
+    pub async fn set_settings(
         self,
         principal: &Principal,
         volume: &str,
-        sizes: VolumeSizes,
+        settings: VolumeSettings,
     ) -> Result<VolumeRow, DatabaseError> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
                 let row = administered(&mut *change, principal, volume).await?;
-                if sizes.journal_bytes != row.sizes.journal_bytes {
-                    sizes.refuse_unless_allowed(principal)?;
+                if settings.journal_bytes != row.settings.journal_bytes {
+                    settings.refuse_unless_allowed(principal)?;
                 }
-                sizes.keep(&mut *change, &row.id.to_string()).await?;
+                settings.write(&mut *change, &row.id.to_string()).await?;
                 for attachment in of_volume(&mut *change, row.id).await? {
                     hosts::assign(&mut *change, attachment.host).await?;
                 }
                 let target = format!("{} {}", row.id, row.name);
                 principal.note(&mut *change, "set-sizes", target).await?;
-                Ok(VolumeRow { sizes, ..row })
+                Ok(VolumeRow { settings, ..row })
             })
             .await
     }
 }
 
-impl VolumeSizes {
+impl VolumeSettings {
+    /// Reads the settings from a row of `volumes`.
     pub(in crate::database) fn of(row: &AnyRow) -> Result<Self, DatabaseError> {
         let bytes = |column| -> Result<Option<u64>, DatabaseError> {
             let bytes: Option<i64> = row.try_get(column)?;
@@ -63,7 +65,8 @@ impl VolumeSizes {
         })
     }
 
-    /// A journal takes room of its host's disk, which others need, too.
+    /// Refuses a journal length that is set by a user: the journal takes space on the host's disk, which
+    /// others need, too.
     pub(in crate::database) fn refuse_unless_allowed(
         self,
         principal: &Principal,
@@ -72,12 +75,14 @@ impl VolumeSizes {
             return Ok(());
         }
         Err(DatabaseError::Forbidden {
-            reason: "a journal takes room of its host, and only an administrator says how much"
-                .to_owned(),
+            reason:
+                "a journal takes space on its host, so only an administrator may set its length"
+                    .to_owned(),
         })
     }
 
-    pub(in crate::database) async fn keep(
+    /// Writes the settings to the row of a volume.
+    pub(in crate::database) async fn write(
         self,
         change: &mut AnyConnection,
         volume: &str,
