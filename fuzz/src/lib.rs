@@ -16,7 +16,7 @@ use unit_folder::format;
 use volume::catalog::FreePlan;
 use volume::catalog::VersionKey;
 use volume::fixture::keyring;
-use volume::journal::{self, Claim, Journal, JournalError, ReplayedWrite};
+use volume::journal::{self, Claim, Journal, JournalError, JournalSpec, ReplayedWrite};
 use volume::map::{Entry, Overlay, PAGE_BYTES, PAGE_ENTRIES, Page, Root};
 use volume::seal::Address;
 use volume::version::{Record, decode_tail_page, encode_tail};
@@ -290,7 +290,7 @@ fn trace_seeds() -> Vec<Vec<u8>> {
 /// is as much as there are lines.
 pub fn foreign_trace(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    match ::trace::read_foreign(&text) {
+    match lab::traces::read_foreign(&text) {
         Ok(read) => {
             let records = read.records;
             assert!(!records.is_empty() && records.len() <= text.lines().count());
@@ -330,7 +330,11 @@ pub fn journal_page(data: &[u8]) {
         file.set_length(bytes.len().max(256 << 10) as u64)
             .expect("a disk without faults");
         let volume = VolumeId::from_u128(5);
-        match Journal::open(&world, path, volume, BlockSize::DEFAULT, 0) {
+        match Journal::open(
+            &world,
+            path,
+            JournalSpec::new(volume, BlockSize::DEFAULT, 0),
+        ) {
             Ok(opened) => {
                 let mut journal = opened.expect("there is a file");
                 let file_bytes = journal.file().length().expect("a disk without faults");
@@ -368,10 +372,8 @@ fn journal_page_seeds() -> Vec<Vec<u8>> {
             let mut journal = Journal::create(
                 &world,
                 path,
-                volume,
-                BlockSize::DEFAULT,
+                JournalSpec::new(volume, BlockSize::DEFAULT, 0),
                 ring_bytes,
-                0,
                 &Claim::sole(),
             )
             .expect("a disk without faults");
@@ -452,10 +454,8 @@ pub fn journal_replay(data: &[u8]) {
     let mut journal = Journal::create(
         &world,
         path,
-        volume,
-        block_size,
+        JournalSpec::new(volume, block_size, 0),
         256 << 10,
-        0,
         &Claim::sole(),
     )
     .expect("a disk without faults");
@@ -494,7 +494,9 @@ pub fn journal_replay(data: &[u8]) {
         file.write_at(&change[2..], place)
             .expect("a disk without faults");
     }
-    if let Ok(Some(mut journal)) = Journal::open(&world, path, volume, block_size, 0) {
+    if let Ok(Some(mut journal)) =
+        Journal::open(&world, path, JournalSpec::new(volume, block_size, 0))
+    {
         let mut found = Vec::new();
         let replayed = journal::replay(&mut journal, &keyring, sequence(0), |write| {
             found.push(write)

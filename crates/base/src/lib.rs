@@ -13,6 +13,7 @@ pub mod error;
 pub mod geometry;
 pub mod ids;
 mod nbd_uri;
+pub mod report;
 pub mod size;
 pub mod url;
 

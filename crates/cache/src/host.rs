@@ -9,11 +9,12 @@
 //! Either may be missing; the file may come later.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use crate::memory::{AheadCounters, AheadCounts, Memory};
 use crate::store::{Area, AreaKind, Cache, Id, Protector, Sharer};
 use crate::uses::Uses;
+use parking_lot::{Mutex, MutexGuard};
 
 /// How often blocks of an area were asked for.
 #[derive(Debug, Default)]
@@ -140,7 +141,7 @@ impl HostCache {
     }
 
     fn used(&self) -> MutexGuard<'_, Uses<Sharer>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        self.used.lock()
     }
 
     /// What is kept for `sharer` is used as long as this is not dropped.

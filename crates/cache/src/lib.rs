@@ -5,15 +5,11 @@
 //!  store      blocks in a file, in three areas, each with a policy
 //!  memory     blocks in memory, and those that were read ahead
 //!  host       both, for one host, and what is counted
-//!  lab        what was asked of a disk ─▶ steps ─▶ each policy, at several sizes ─▶ hit ratios
 //! ```
-//!
-//! The policies that are compared are those that are used.
 //!
 //! Must not know: keys, what a block means, who asks. A policy knows neither blocks nor clocks.
 
 pub mod host;
-pub mod lab;
 pub mod memory;
 pub mod policy;
 pub mod store;

@@ -16,11 +16,12 @@
 //! asked for pushes out at most half of what was.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::policy::{Policy, S3Fifo};
 use crate::store::{Id, SLOT_BYTES};
+use parking_lot::{Mutex, MutexGuard};
 
 type Map<V> = HashMap<Id, V, foldhash::fast::FixedState>;
 
@@ -118,7 +119,7 @@ impl Memory {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// How much one reader may read ahead at once, in bytes, so that many can.

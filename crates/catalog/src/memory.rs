@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, Range};
-use std::sync::{Mutex, PoisonError};
 
 use base::{BlockSize, CopysetId, JournalFolderId, Lineage, SegmentId, SnapshotId, VolumeId};
+use parking_lot::{Mutex, MutexGuard};
 use world::Millis;
 
 use crate::{
@@ -275,8 +275,8 @@ impl MemoryCatalog {
         Ok((row.lineage, left))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 }
 

@@ -10,10 +10,11 @@
 mod args;
 mod client;
 mod commands;
+#[cfg(feature = "lab")]
+mod console;
 mod moment;
 mod monitoring;
 mod output;
-mod plot;
 mod profiles;
 mod progress;
 mod shell;
@@ -88,9 +89,14 @@ fn main() -> ExitCode {
             command: None,
             daemon,
         })) => up::run_unit(&args::folder(folder), &daemon),
-        Command::Cache(command) => commands::run_cache(format, command),
-        Command::Privacy(PrivacyCommand::Model(command)) => commands::run_privacy(format, command),
-        Command::Cost(command) => commands::run_cost(format, command),
+        #[cfg(feature = "lab")]
+        Command::Cache(command) => console::run(format, |on| lab::commands::run_cache(on, command)),
+        #[cfg(feature = "lab")]
+        Command::Privacy(PrivacyCommand::Model(command)) => {
+            console::run(format, |on| lab::commands::run_privacy(on, command))
+        }
+        #[cfg(feature = "lab")]
+        Command::Cost(command) => console::run(format, |on| lab::commands::run_cost(on, command)),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
         Command::Privacy(PrivacyCommand::Audit(audit)) => ask(

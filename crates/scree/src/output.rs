@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 
+pub use base::report::Table;
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -21,49 +22,6 @@ pub enum Format {
     Yaml,
 }
 
-/// No column is made wider than this: what is longer sticks out.
-const CELL_WIDTH_MAX: usize = 256;
-
-/// Rows of columns, the first one a head.
-pub struct Table {
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    /// A table with this head.
-    pub fn new(head: &[&str]) -> Self {
-        Self {
-            rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()],
-        }
-    }
-
-    /// Adds a row. It has one line, whatever is in its cells.
-    pub fn row(&mut self, cells: Vec<String>) {
-        let cells = cells.into_iter().map(|cell| cell.replace('\n', "\\n"));
-        self.rows.push(cells.collect());
-    }
-}
-
-impl std::fmt::Display for Table {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
-            widest.min(CELL_WIDTH_MAX)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                line += &format!("{cell:<width$}  ");
-            }
-            writeln!(formatter, "{}", line.trim_end())?;
-        }
-        Ok(())
-    }
-}
-
 /// Prints `value`, as a table in the words of `table`.
 ///
 /// # Errors
@@ -77,6 +35,24 @@ pub fn print<T: Serialize>(
         Format::Table => plain(&table(value)),
         Format::Json => serde_json::to_string_pretty(value)? + "\n",
         Format::Yaml => yaml::to_string(&serde_json::to_value(value)?),
+    };
+    write_out(text.as_bytes())
+}
+
+/// Prints a result of the laboratory.
+///
+/// # Errors
+/// As [`write_out`].
+#[cfg(feature = "lab")]
+pub fn print_report(format: Format, report: &lab::commands::Report) -> io::Result<()> {
+    let text = match format {
+        Format::Table => plain(&report.text),
+        Format::Json => format!(
+            "{}
+",
+            report.json
+        ),
+        Format::Yaml => yaml::to_string(&serde_json::from_str(&report.json)?),
     };
     write_out(text.as_bytes())
 }
@@ -191,13 +167,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
-        let mut table = Table::new(&["NAME", "SIZE"]);
-        table.row(vec!["a-long-name".into(), "1G".into()]);
-        assert_eq!(table.to_string(), "NAME         SIZE\na-long-name  1G\n");
-    }
-
-    #[test]
     fn no_text_commands_the_terminal() {
         let told = "it ended\x1b]0;gone\x07\x1b[2J \u{9b}2J\n";
         let plain = plain(told);
@@ -206,27 +175,6 @@ mod tests {
         // Nor does a name make a line of its own, or turn one around.
         let line = plain_line("/tmp/x\n2026-01-01  ALERT \u{202e}evil");
         assert_eq!(line, "/tmp/x\\n2026-01-01  ALERT \\u{202e}evil");
-    }
-
-    /// A file's name made what looked like another one.
-    #[test]
-    fn a_row_is_one_line() {
-        let mut table = Table::new(&["BYTES", "FILE"]);
-        table.row(vec!["1".into(), "/a\n9      /b".into()]);
-        table.row(vec!["2".into(), "/c".into()]);
-        assert_eq!(
-            table.to_string(),
-            "BYTES  FILE\n1      /a\\n9      /b\n2      /c\n"
-        );
-    }
-
-    /// One long cell made the program stop: a width has 16 bits.
-    #[test]
-    fn a_cell_of_any_length_is_printed() {
-        let mut table = Table::new(&["NAME", "VM"]);
-        table.row(vec!["x".repeat(100_000), "vm".into()]);
-        let text = table.to_string();
-        assert!(text.lines().count() == 2 && text.len() < 101_000);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
+#[cfg(feature = "lab")]
+use indicatif::ProgressStyle;
 
 /// Spins on standard error while it lives, if that is a terminal.
 pub struct Progress(ProgressBar);
@@ -23,6 +25,7 @@ impl Progress {
     }
 
     /// Says what is done `count` times.
+    #[cfg(feature = "lab")]
     pub fn bar(doing: impl Into<String>, count: u64) -> Self {
         let bar = if std::io::stderr().is_terminal() {
             ProgressBar::new(count)
@@ -34,7 +37,8 @@ impl Progress {
         Self(bar)
     }
 
-    /// Of these, so many more were.
+    /// Counts `count` more steps as done.
+    #[cfg(feature = "lab")]
     pub fn more(&self, count: u64) {
         self.0.inc(count);
     }
@@ -45,6 +49,7 @@ impl Progress {
     }
 }
 
+#[cfg(feature = "lab")]
 fn bar_style() -> ProgressStyle {
     let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} {msg}, {eta} left");
     style.unwrap_or_else(|_| ProgressStyle::default_bar())

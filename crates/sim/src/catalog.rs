@@ -4,9 +4,10 @@
 //! It outlives every process, as a database with synchronous commits does.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::{JournalFolderId, Lineage, SegmentId, VolumeId};
+use parking_lot::{Mutex, MutexGuard};
 use volume::catalog::{
     Catalog, CatalogError, Copyset, Lease, LineageKey, MemoryCatalog, Neighbours, PendingFree,
     StoredVersion, VersionCommit, VersionKey,
@@ -64,7 +65,7 @@ impl WatchedCatalog {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// From now on a process with this capability_cache asks, if any.

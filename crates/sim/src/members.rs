@@ -12,9 +12,9 @@
 //!   began; whom it replaces is no member from then on.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::{CopysetId, SegmentId, UnitId};
+use parking_lot::{Mutex, MutexGuard};
 use volume::catalog::{Copyset, Leaving, MemberState, VersionCommit};
 use volume::repair::{Found, SuspectUnit};
 
@@ -79,7 +79,7 @@ impl Members {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The copysets as they are now.

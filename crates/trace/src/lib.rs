@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  bytes ─▶ Batches ─▶ Batch, Batch … or why that is none ─▶ Trace: in order of time, with gaps
-//!  text of fio or blkparse ─▶ Foreign: the same records          Record ─▶ line of fio's log
+//!  Record ─▶ line of fio's log
 //! ```
 //!
 //! Whatever is read may be made to harm: nothing is counted on before its checksum was right,
@@ -12,15 +12,11 @@
 //! Must not know: where files are, who records, what a policy of a cache is.
 
 mod batch;
-mod blkparse;
-mod foreign;
 mod iolog;
 mod record;
-mod under_way;
 mod whole;
 
 pub use batch::{BATCH_RECORDS_MAX, Batch, BatchHead, Batches, HEAD_BYTES, TraceError};
-pub use foreign::{Foreign, ForeignError, read_foreign};
 pub use iolog::{IOLOG_HEAD, iolog_file, iolog_line};
 pub use record::{Outcome, RECORD_BYTES, Record, Verb};
 pub use whole::Trace;

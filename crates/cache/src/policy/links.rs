@@ -1,7 +1,7 @@
 //! Doubly linked lists through the nodes of an arena, each of which may be in one list of
 //! every set: by numbers of 4 bytes, so that a key costs little.
 
-/// No node.
+/// The number of no node.
 const NONE: u32 = u32::MAX;
 
 /// A node's place in a list of one set.
@@ -19,13 +19,15 @@ struct Node<T, const SETS: usize> {
 
 /// Nodes, which lists go through.
 #[derive(Debug)]
-pub(super) struct Arena<T, const SETS: usize> {
+pub struct Arena<T, const SETS: usize> {
     nodes: Vec<Node<T, SETS>>,
     free: Vec<u32>,
 }
 
 impl<T: Copy, const SETS: usize> Arena<T, SETS> {
-    pub fn new() -> Self {
+    /// An arena without nodes.
+    #[must_use]
+    pub const fn new() -> Self {
         Self {
             nodes: Vec::new(),
             free: Vec::new(),
@@ -56,10 +58,13 @@ impl<T: Copy, const SETS: usize> Arena<T, SETS> {
         self.nodes[id as usize].value
     }
 
+    /// The value of a node.
+    #[must_use]
     pub fn get(&self, id: u32) -> T {
         self.nodes[id as usize].value
     }
 
+    /// The value of a node, to be changed.
     pub fn get_mut(&mut self, id: u32) -> &mut T {
         &mut self.nodes[id as usize].value
     }
@@ -67,14 +72,16 @@ impl<T: Copy, const SETS: usize> Arena<T, SETS> {
 
 /// A list of the set `SET`, from its newest node to its oldest.
 #[derive(Debug)]
-pub(super) struct List<const SET: usize> {
+pub struct List<const SET: usize> {
     newest: u32,
     oldest: u32,
     len: usize,
 }
 
 impl<const SET: usize> List<SET> {
-    pub fn new() -> Self {
+    /// An empty list.
+    #[must_use]
+    pub const fn new() -> Self {
         Self {
             newest: NONE,
             oldest: NONE,
@@ -82,10 +89,14 @@ impl<const SET: usize> List<SET> {
         }
     }
 
-    pub fn len(&self) -> usize {
+    /// The number of nodes in the list.
+    #[must_use]
+    pub const fn len(&self) -> usize {
         self.len
     }
 
+    /// The node that was pushed or renewed the longest time ago.
+    #[must_use]
     pub fn oldest(&self) -> Option<u32> {
         (self.oldest != NONE).then_some(self.oldest)
     }

@@ -3,9 +3,9 @@
 //! Invariants, of each: as many keys are resident as its capacity at most; a key that was
 //! brought and not let go of since is resident; what is let go of is told, once.
 
-mod arc;
-mod fifo;
-mod links;
+#[cfg(test)]
+mod conformance;
+pub mod links;
 mod lirs;
 #[cfg(test)]
 mod lirs_reference;
@@ -18,10 +18,7 @@ mod two_stage;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
-use std::str::FromStr;
 
-pub use arc::Arc;
-pub use fifo::Fifo;
 pub use lirs::Lirs;
 pub use lru::Lru;
 pub use s3_fifo::S3Fifo;
@@ -34,7 +31,7 @@ impl<T: Copy + Eq + Hash + fmt::Debug + Send + 'static> Key for T {}
 
 /// By what keys are found. Who chooses keys that meet there makes a cache slow, and nothing
 /// else: segments' numbers are not for tenants to choose.
-type Map<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
+pub type Map<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
 
 /// See the module's head.
 pub trait Policy<K: Key>: Send {
@@ -65,70 +62,4 @@ pub trait Policy<K: Key>: Send {
     /// Another capacity, 1 at least: those go that are appended to `evicted`, as they would
     /// one by one.
     fn resize(&mut self, capacity: usize, evicted: &mut Vec<K>);
-}
-
-/// The policies that there are, but for the one that knows the future.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PolicyKind {
-    /// [`Fifo`].
-    Fifo,
-    /// [`Lru`].
-    Lru,
-    /// [`Lirs`].
-    Lirs,
-    /// [`S3Fifo`].
-    S3Fifo,
-    /// [`Arc`].
-    Arc,
-}
-
-impl PolicyKind {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Fifo, Self::Lru, Self::Lirs, Self::S3Fifo, Self::Arc];
-
-    /// As it is called.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Fifo => "fifo",
-            Self::Lru => "lru",
-            Self::Lirs => "lirs",
-            Self::S3Fifo => "s3-fifo",
-            Self::Arc => "arc",
-        }
-    }
-
-    /// An empty one, of so many keys; 1 at least.
-    #[must_use]
-    pub fn build<K: Key>(self, capacity: usize) -> Box<dyn Policy<K>> {
-        match self {
-            Self::Fifo => Box::new(Fifo::new(capacity)),
-            Self::Lru => Box::new(Lru::new(capacity)),
-            Self::Lirs => Box::new(Lirs::new(capacity)),
-            Self::S3Fifo => Box::new(S3Fifo::new(capacity)),
-            Self::Arc => Box::new(Arc::new(capacity)),
-        }
-    }
-}
-
-impl fmt::Display for PolicyKind {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
-
-/// There is no policy of this name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no policy {0:?}; there are fifo, lru, lirs, s3-fifo and arc")]
-pub struct UnknownPolicy(pub String);
-
-impl FromStr for PolicyKind {
-    type Err = UnknownPolicy;
-
-    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
-        let mut all = Self::ALL.into_iter();
-        // As its authors write it, too.
-        all.find(|kind| kind.name() == name || kind.name().replace('-', "") == name)
-            .ok_or_else(|| UnknownPolicy(name.to_owned()))
-    }
 }

@@ -31,10 +31,11 @@ mod writes;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::VolumeId;
+use parking_lot::{Mutex, MutexGuard};
 use world::{Clock, File, Pool, World};
 
 pub use areas::{Area, Division, Sharer};
@@ -222,7 +223,7 @@ impl Cache {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// A block's sealed content, into `sealed` of [`SLOT_BYTES`], and its tag; or nothing. It

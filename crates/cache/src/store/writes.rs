@@ -1,7 +1,7 @@
 //! What goes into the file: blocks, by one job at a time, and behind them the directory.
 
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::areas::Area;
@@ -118,7 +118,7 @@ impl Cache {
     /// that was possible. Waits.
     pub fn flush(&self) -> bool {
         let flushing = self.flushing.lock();
-        let _flushing = flushing.unwrap_or_else(PoisonError::into_inner);
+        let _flushing = flushing;
         loop {
             let (first, bytes) = {
                 let mut state = self.state();

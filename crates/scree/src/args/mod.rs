@@ -3,9 +3,7 @@
 //! file of its own.
 
 mod attachment;
-mod cache;
 mod chain;
-mod cost;
 mod filter_process;
 mod grant;
 mod image;
@@ -33,22 +31,14 @@ use clap_complete::Shell;
 use crate::output::Format;
 
 pub use attachment::{AttachArguments, AttachmentCommand, DetachArguments};
-pub use cache::{CacheCommand, SimulateArguments};
 pub use chain::{ChainCommand, MonitorArguments, TraceArguments, WhichChain};
-pub use cost::{
-    CalibrateArguments, CostCommand, DrawArguments, Figure, PlaceArguments, PredictArguments,
-    ValidateArguments, WorkloadArguments,
-};
 pub use filter_process::{FilterProcessArguments, FilterServerArguments};
 pub use grant::GrantCommand;
 pub use image::ImageCommand;
 pub use key::KeyCommand;
 pub use options::command_line;
 pub use party::{HostCommand, JoinArguments, LoginArguments, PartyCommand};
-pub use privacy::{
-    CaseArguments, FilesArguments, Made, Mark, ModelCommand, PrivacyAuditArguments,
-    PrivacyAuditsArguments, PrivacyCommand, PrivacyPlanArguments, PrivacySimulateArguments, Width,
-};
+pub use privacy::{PrivacyAuditArguments, PrivacyAuditsArguments, PrivacyCommand};
 pub use process::{
     AgentArguments, ControllerArguments, KeepArguments, ServeArguments, TlsArguments, UpArguments,
 };
@@ -141,7 +131,8 @@ pub enum Command {
 
     /// Policies of caches, tried on what was asked of a disk.
     #[command(subcommand)]
-    Cache(CacheCommand),
+    #[cfg(feature = "lab")]
+    Cache(lab::args::CacheCommand),
 
     /// What whoever captures storage units can read: known beforehand, and found out.
     #[command(subcommand)]
@@ -149,7 +140,8 @@ pub enum Command {
 
     /// What encryption costs, known beforehand.
     #[command(subcommand)]
-    Cost(CostCommand),
+    #[cfg(feature = "lab")]
+    Cost(lab::args::CostCommand),
 
     /// Print a completion script for a shell.
     Completions {

@@ -1,30 +1,25 @@
 //! The commands that ask a running Scree.
 
 mod attachment;
-mod cache;
+mod audit;
+#[cfg(feature = "lab")]
+mod audit_prediction;
 mod chain;
-mod cost;
 mod grant;
 mod image;
 mod key;
 mod monitor;
-mod offline;
 mod party;
-mod privacy;
 mod project;
 mod restoring;
 mod snapshot;
 mod status;
 mod top;
 mod trace;
-mod traces;
 mod unit;
 mod volume;
 
-pub use cache::run_cache;
-pub use cost::run_cost;
 pub use party::{join_host, join_unit, login};
-pub use privacy::run_privacy;
 pub use restoring::restore_unit;
 
 use std::collections::BTreeSet;
@@ -86,6 +81,13 @@ impl From<ClientError> for Failure {
             },
             _ => Self::new(message),
         }
+    }
+}
+
+#[cfg(feature = "lab")]
+impl From<lab::commands::Failure> for Failure {
+    fn from(failure: lab::commands::Failure) -> Self {
+        Self::new(failure.to_string())
     }
 }
 

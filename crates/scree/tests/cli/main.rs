@@ -10,9 +10,11 @@ mod audits;
 mod audits_asked;
 mod bad_input;
 mod buckets;
+#[cfg(feature = "lab")]
 mod caches;
 mod certificates;
 mod chains;
+#[cfg(feature = "lab")]
 mod cost;
 mod crash;
 mod database;
@@ -29,6 +31,7 @@ mod moves;
 mod networks;
 mod out_of_process_filters;
 mod owners;
+#[cfg(feature = "lab")]
 mod privacy;
 mod relay;
 mod repair;

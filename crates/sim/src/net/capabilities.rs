@@ -4,17 +4,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use auth::{Capability, Fence, ITEMS_MAX, Line, Scope, SigningKey, VerifyingKey};
 use base::{ClusterId, CopysetId, Lineage, SegmentId, VolumeId};
+use parking_lot::Mutex;
 use volume::catalog::{FreePlan, MemoryCatalog, PendingFree};
 use world::simulated::SimulatedClock;
 use world::{Clock, Millis};
 
+use super::SteadyClock;
 use super::link::Link;
-use super::{SteadyClock, lock};
 use crate::catalog::WatchedCatalog;
 use crate::members::Members;
 
@@ -123,7 +124,7 @@ impl Controllers {
         let keys = self.memory.keys(lineage).ok()?;
         let lines = keys.iter().map(|key| Line::of(self.cluster, key.lineage));
         let lines: Vec<Line> = lines.collect();
-        lock(&self.lines).extend(&lines);
+        self.lines.lock().extend(&lines);
         Some(Scope::Read { lines })
     }
 
@@ -155,7 +156,7 @@ impl Controllers {
                 let plan = FreePlan::decode(&free.plan).ok()?;
                 let segments: Vec<SegmentId> = plan.segments().map(|(id, _)| id).collect();
                 // Of which lineage each was, only the database knows.
-                let lines = lock(&self.lines).iter().copied().collect();
+                let lines = self.lines.lock().iter().copied().collect();
                 let frees = segments.chunks(ITEMS_MAX).map(|segments| Scope::Free {
                     segments: segments.to_vec(),
                 });
@@ -202,7 +203,7 @@ impl CapabilityCache {
 
     /// A daemon is used.
     pub fn add(&self, link: &Arc<Link>) {
-        lock(&self.state).links.push(Arc::downgrade(link));
+        self.state.lock().links.push(Arc::downgrade(link));
     }
 
     fn now(&self) -> Duration {
@@ -213,7 +214,7 @@ impl CapabilityCache {
     #[must_use]
     pub fn capabilities(&self) -> Vec<Arc<[u8]>> {
         let now = self.now();
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let lasting = state.granted.values().filter(|granted| granted.ends > now);
         lasting
             .flat_map(|granted| granted.capabilities.clone())
@@ -222,7 +223,7 @@ impl CapabilityCache {
 
     /// A lease was taken, or names more than it did.
     pub fn leased(&self, volume: VolumeId, epoch: u32) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let is_older = |want: &Want| match want {
             Want::Lease(other, before) => *other != volume || *before >= epoch,
             _ => true,
@@ -237,7 +238,7 @@ impl CapabilityCache {
     /// Keys were read.
     pub fn reads(&self, lineage: Lineage) {
         let want = Want::Read(lineage);
-        let is_new = lock(&self.state).kept.insert(want);
+        let is_new = self.state.lock().kept.insert(want);
         if is_new {
             self.obtain(want);
         }
@@ -251,14 +252,14 @@ impl CapabilityCache {
     /// A copyset is about to be gone through; whole members, too, if they are compared.
     pub fn repairs(&self, copyset: CopysetId, are_compared: bool) {
         let want = Want::Repair(copyset, are_compared);
-        lock(&self.state).kept.insert(want);
+        self.state.lock().kept.insert(want);
         self.obtain(want);
     }
 
     /// It was gone through.
     pub fn has_repaired(&self, copyset: CopysetId) {
         let is_other = |want: &Want| !matches!(want, Want::Repair(its, _) if *its == copyset);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.kept.retain(is_other);
         state.granted.retain(|want, _| is_other(want));
     }
@@ -275,7 +276,7 @@ impl CapabilityCache {
             renew: now + lasts / 2,
             ends: now + lasts,
         };
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.granted.insert(want, granted);
         state.granted.retain(|_, granted| granted.ends > now);
         let links: Vec<Arc<Link>> = state.links.iter().filter_map(Weak::upgrade).collect();
@@ -286,7 +287,7 @@ impl CapabilityCache {
                 .iter()
                 .for_each(|capability| link.show(capability));
         }
-        lock(&self.state).is_showing = was_showing;
+        self.state.lock().is_showing = was_showing;
     }
 
     /// What is kept is renewed, if it is due: something else does that beside all that
@@ -295,7 +296,7 @@ impl CapabilityCache {
         loop {
             let now = self.now();
             let due = {
-                let state = lock(&self.state);
+                let state = self.state.lock();
                 if state.is_showing {
                     return;
                 }

@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use auth::VerifyingKey;
 use base::{ClusterId, UnitId};
+use parking_lot::Mutex;
 use unit::{Unit, UnitError};
 use unit_daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Keeping, Session, Step};
 use unit_folder::FolderUnit;
@@ -17,8 +18,8 @@ use unit_wire::{Request, VERSION};
 use world::simulated::{SimulatedDisk, SimulatedPool, SimulatedRandom};
 use world::{Clock, Disk, Wake, World};
 
+use super::Records;
 use super::tap::{Tap, Witness};
-use super::{Records, lock};
 
 /// What a machine is set up with.
 pub struct Params {
@@ -170,7 +171,7 @@ impl Daemon {
         let Ok(keeper) = Keeper::open(&world, unit, &path, config) else {
             return false;
         };
-        lock(&self.state).life = Some(Life {
+        self.state.lock().life = Some(Life {
             process,
             keeper: Arc::new(keeper),
             budget: Budget::new(BUDGET_BYTES),
@@ -182,7 +183,7 @@ impl Daemon {
     /// Whether it answers.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if self.disk.is_off() {
             state.life = None;
         }
@@ -191,33 +192,33 @@ impl Daemon {
 
     /// The process dies; what it wrote is there.
     pub fn kill(&self) {
-        if let Some(life) = lock(&self.state).life.take() {
+        if let Some(life) = self.state.lock().life.take() {
             life.process.kill();
         }
     }
 
     /// The machine loses power: what was not synced may be gone.
     pub fn lose_power(&self) {
-        lock(&self.state).life = None;
+        self.state.lock().life = None;
         self.disk.crash(&self.params.random);
-        lock(&self.params.records).counts.crashed += 1;
+        self.params.records.lock().counts.crashed += 1;
     }
 
     /// The unit is put back to an earlier state: what it was shown since, it does not
     /// know.
     pub fn forget(&self) {
-        lock(&self.state).witness.forget();
+        self.state.lock().witness.forget();
     }
 
     /// One in so many reads is answered with something else; none if zero.
     pub fn lie(&self, one_in: u64) {
-        lock(&self.state).witness.lie(one_in);
+        self.state.lock().witness.lie(one_in);
     }
 
     /// What the daemon does by itself now and then.
     pub fn look(&self) {
         let keeper = {
-            let state = lock(&self.state);
+            let state = self.state.lock();
             state.life.as_ref().map(|life| Arc::clone(&life.keeper))
         };
         if let Some(keeper) = keeper {
@@ -231,7 +232,7 @@ impl Daemon {
         if !self.is_running() {
             return None;
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let State {
             life,
             connection_next,
@@ -257,14 +258,14 @@ impl Daemon {
     /// Whether a connection is still there.
     pub fn has(&self, connection: u64) -> bool {
         let is_running = self.is_running();
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let life = state.life.as_ref().filter(|_| is_running);
         life.is_some_and(|life| life.connections.contains_key(&connection))
     }
 
     /// Bytes are on the way to a connection.
     pub fn send(&self, connection: u64, bytes: &[u8]) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let life = state.life.as_mut();
         if let Some(its) = life.and_then(|life| life.connections.get_mut(&connection)) {
             its.coming.extend(bytes);
@@ -296,7 +297,7 @@ impl Daemon {
     /// The host is gone. What is on the way, or waits, is carried out later, or, if it
     /// is not `kept`, never.
     pub fn give_up(&self, connection: u64, kept: bool) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let Some(life) = &mut state.life else {
             return;
         };
@@ -315,7 +316,7 @@ impl Daemon {
             return false;
         }
         let given_up: Vec<u64> = {
-            let state = lock(&self.state);
+            let state = self.state.lock();
             let connections = state.life.iter().flat_map(|life| &life.connections);
             let given_up = connections.filter(|(_, its)| its.is_given_up);
             given_up.map(|(number, _)| *number).collect()
@@ -332,7 +333,7 @@ impl Daemon {
             is_over = its.jobs.is_empty() && (its.coming.is_empty() || its.is_closing);
         });
         let is_running = self.is_running();
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some(life) = state.life.as_mut().filter(|_| is_over && is_running) {
             life.connections.remove(&number);
         }
@@ -361,7 +362,7 @@ impl Daemon {
         connection: u64,
         act: impl FnOnce(&mut Connection, &mut Witness, &SimulatedRandom),
     ) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let State { life, witness, .. } = &mut *state;
         let connections = life.as_mut().map(|life| &mut life.connections);
         match connections.and_then(|all| all.get_mut(&connection)) {

@@ -12,18 +12,19 @@
 //! takes.
 
 use std::io::{self, ErrorKind};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use base::ClusterId;
+use parking_lot::Mutex;
 use unit_remote::{Conversation, Done, Greeted, Pauses, Reply};
 use unit_wire::{Request, Verb};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Pool};
 
+use super::Records;
 use super::capabilities::CapabilityCache;
 use super::daemon::Daemon;
-use super::{Records, lock};
 
 /// As with the product's links: when a connection is given up.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -150,13 +151,13 @@ impl Link {
 
     /// The host's process has ended. What it has sent may still arrive.
     pub fn end(&self) {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         let why = io::Error::other("the process has ended");
         queue.pause = Some((Duration::MAX, Arc::new(why)));
         let asked = std::mem::take(&mut queue.asked);
         drop(queue);
         drop(asked);
-        if let Some(used) = lock(&self.driver).used.take() {
+        if let Some(used) = self.driver.lock().used.take() {
             self.params.daemon.give_up(used.number, true);
         }
     }
@@ -164,7 +165,7 @@ impl Link {
     /// Shows a capability, unless the daemon was away: then it is shown first when it
     /// is back.
     pub fn show(&self, capability: &[u8]) {
-        if !lock(&self.queue).is_away {
+        if !self.queue.lock().is_away {
             let nobody = |_: Result<Reply<'_>, Arc<io::Error>>| {};
             self.put(&Request::Show(capability), Box::new(nobody));
             self.pump();
@@ -172,7 +173,7 @@ impl Link {
     }
 
     fn why_not(&self) -> Option<Arc<io::Error>> {
-        let queue = lock(&self.queue);
+        let queue = self.queue.lock();
         let (until, why) = queue.pause.as_ref()?;
         (self.params.clock.monotonic() < *until).then(|| Arc::clone(why))
     }
@@ -180,8 +181,8 @@ impl Link {
     fn put(&self, request: &Request<'_>, done: Done) {
         let mut frame = Vec::new();
         request.encode(0, &mut frame);
-        lock(&self.params.records).counts.asked += 1;
-        lock(&self.queue).asked.push(Asked {
+        self.params.records.lock().counts.asked += 1;
+        self.queue.lock().asked.push(Asked {
             frame,
             within: within(request.verb()),
             done,
@@ -191,11 +192,11 @@ impl Link {
     /// Moves what was asked there, and answers back, until nobody waits.
     fn pump(&self) {
         // Whoever has it goes on with what was asked since.
-        let Ok(mut guard) = self.driver.try_lock() else {
+        let Some(mut guard) = self.driver.try_lock() else {
             return;
         };
         let driver = &mut *guard;
-        while !lock(&self.queue).asked.is_empty() {
+        while !self.queue.lock().asked.is_empty() {
             // One that has closed what nobody used has not failed.
             let daemon = &self.params.daemon;
             driver.used.take_if(|used| !daemon.has(used.number));
@@ -216,7 +217,7 @@ impl Link {
     fn fail(&self, driver: &mut Driver, why: &Arc<io::Error>) {
         let until = driver.pauses.failed(self.params.clock.monotonic(), why);
         let asked = {
-            let mut queue = lock(&self.queue);
+            let mut queue = self.queue.lock();
             queue.pause = Some((until, Arc::clone(why)));
             queue.is_away = true;
             std::mem::take(&mut queue.asked)
@@ -237,7 +238,7 @@ impl Link {
             random,
             ..
         } = &self.params;
-        let strikes = *lock(strikes);
+        let strikes = *strikes.lock();
         if strikes.is_cut {
             clock.advance(CONNECT_WITHIN);
             return Err(ErrorKind::TimedOut.into());
@@ -271,7 +272,7 @@ impl Link {
             let until = clock.monotonic() + WORK_WITHIN;
             used.conversation.expect(used.tag, until, Box::new(nobody));
         }
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         queue.pause = None;
         queue.is_away = false;
         Ok(used)
@@ -288,7 +289,7 @@ impl Link {
         } = &self.params;
         let now = clock.monotonic();
         used.patience = Duration::ZERO;
-        for asked in std::mem::take(&mut lock(&self.queue).asked) {
+        for asked in std::mem::take(&mut self.queue.lock().asked) {
             used.tag += 1;
             let mut frame = asked.frame;
             frame[TAG_AT..TAG_AT + 8].copy_from_slice(&used.tag.to_le_bytes());
@@ -299,7 +300,7 @@ impl Link {
         }
         let sent = std::mem::take(&mut used.out);
         let strike = self.strike(u16::from_le_bytes([sent[4], sent[5]]));
-        let count = |count: fn(&mut super::Counts)| count(&mut lock(records).counts);
+        let count = |count: fn(&mut super::Counts)| count(&mut records.lock().counts);
         if self.params.haunts && random.one_in(4) {
             daemon.haunt();
         }
@@ -381,14 +382,14 @@ impl Link {
         }
         if used.conversation.waiting() > 0 {
             let wrong = "a daemon that has nothing more to do owes an answer".to_owned();
-            lock(records).wrong.push(wrong);
+            records.lock().wrong.push(wrong);
             return Err(ErrorKind::TimedOut.into());
         }
         Ok(())
     }
 
     fn timed_out(&self) -> io::Error {
-        lock(&self.params.records).counts.timed_out += 1;
+        self.params.records.lock().counts.timed_out += 1;
         io::Error::new(ErrorKind::TimedOut, "its daemon does not answer")
     }
 
@@ -404,7 +405,7 @@ impl Link {
     /// What happens to what begins with a request of this kind.
     fn strike(&self, code: u16) -> Strike {
         let random = &self.params.random;
-        let strikes = *lock(&self.params.strikes);
+        let strikes = *self.params.strikes.lock();
         if strikes.is_cut {
             return Strike::Late {
                 is_unresponsive: true,
@@ -439,7 +440,7 @@ impl Link {
             return Strike::Nothing;
         };
         if strikes.is_once {
-            *lock(&self.params.strikes) = Strikes::default();
+            *self.params.strikes.lock() = Strikes::default();
         }
         strike
     }

@@ -21,10 +21,11 @@ pub mod daemon;
 pub mod link;
 pub mod tap;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{ClusterId, UnitId};
+use parking_lot::Mutex;
 use unit_remote::RemoteUnit;
 use world::simulated::{SimulatedClock, SimulatedDisk, SimulatedRandom};
 use world::{Clock, Millis, World};
@@ -98,10 +99,6 @@ pub struct Record {
 
 /// Shared by all.
 pub type Records = Arc<Mutex<Record>>;
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The clock of machines whose clock nobody sets: controllers' and daemons'.
 pub struct SteadyClock(pub Arc<SimulatedClock>);
@@ -186,7 +183,7 @@ impl Network {
 
     /// Each step is told from now on.
     pub fn trace(&self) {
-        lock(&self.records).is_traced = true;
+        self.records.lock().is_traced = true;
     }
 
     /// The machine of unit `number`, the next one, is set up, and its daemon runs.
@@ -276,14 +273,14 @@ impl Network {
 
     /// What goes wrong on the way to a unit, from now on.
     pub fn strike(&self, number: usize, strikes: Strikes) {
-        *lock(&self.strikes[number]) = strikes;
+        *self.strikes[number].lock() = strikes;
     }
 
     /// From now on nothing goes wrong on the way, and nobody lies. What is on its way
     /// still is.
     pub fn heal(&self) {
         for strikes in &self.strikes {
-            *lock(strikes) = Strikes::default();
+            *strikes.lock() = Strikes::default();
         }
         self.be_honest();
     }
@@ -318,17 +315,17 @@ impl Network {
     /// What has happened so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        lock(&self.records).counts
+        self.records.lock().counts
     }
 
     /// What must not have happened, and has.
     #[must_use]
     pub fn wrong(&self) -> Option<String> {
-        lock(&self.records).wrong.first().cloned()
+        self.records.lock().wrong.first().cloned()
     }
 
     /// As [`Record::counts`], to be changed.
     pub fn count(&self, count: impl FnOnce(&mut Counts)) {
-        count(&mut lock(&self.records).counts);
+        count(&mut self.records.lock().counts);
     }
 }

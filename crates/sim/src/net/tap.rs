@@ -11,7 +11,7 @@ use unit_wire::{BODY_BYTES_MAX, Frames, Request, Status, put_frame};
 use world::Millis;
 use world::simulated::SimulatedRandom;
 
-use super::{Records, lock};
+use super::Records;
 
 /// Daemons let capabilities count for so much longer, in milliseconds.
 const SLACK_MS: i64 = 10_000;
@@ -151,7 +151,7 @@ impl Tap {
             let is_done = frame.code == Status::Done as u16;
             let mut body = frame.body.to_vec();
             {
-                let mut records = lock(&witness.records);
+                let mut records = witness.records.lock();
                 records.counts.late += u64::from(is_late);
                 records.counts.reordered += u64::from(is_ahead && !is_late);
             }
@@ -163,9 +163,9 @@ impl Tap {
                 Asked::Read(run, slot_bytes) if is_done => {
                     if body.len() != run.answer_bytes(slot_bytes) {
                         let wrong = format!("{run:?} was answered with {} bytes", body.len());
-                        lock(&witness.records).wrong.push(wrong);
+                        witness.records.lock().wrong.push(wrong);
                     } else if let Some(other) = witness.falsify(&body, random) {
-                        lock(&witness.records).counts.lies += 1;
+                        witness.records.lock().counts.lies += 1;
                         body = other;
                     }
                 }
@@ -178,14 +178,14 @@ impl Tap {
     fn note_shown(&mut self, signed: &[u8], witness: &mut Witness) {
         let Ok(capability) = witness.key.verify(signed) else {
             let wrong = "what nobody signed was taken for a capability".to_owned();
-            lock(&witness.records).wrong.push(wrong);
+            witness.records.lock().wrong.push(wrong);
             return;
         };
         if let Scope::Lease { fence, epoch, .. } = capability.scope {
             let newest = witness.newest.entry(fence).or_default();
             if epoch < *newest {
                 let wrong = format!("lease {epoch} counts, after {newest} was shown");
-                lock(&witness.records).wrong.push(wrong);
+                witness.records.lock().wrong.push(wrong);
             }
             *newest = epoch.max(*newest);
             let on = witness.leases_on.entry((fence, epoch)).or_default();
@@ -218,7 +218,7 @@ impl Tap {
             .iter()
             .filter(|shown| shown.ends.0 + SLACK_MS >= witness.now.0);
         let lasting: Vec<&Capability> = lasting.collect();
-        let mut records = lock(&witness.records);
+        let mut records = witness.records.lock();
         for segment in segments {
             let serial = segment.serial();
             let mut is_older = false;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use base::{BlockIndex, BlockSize, Sequence, VolumeId};
 use volume::fixture::keyring;
-use volume::journal::{Claim, Journal, ReplayedWrite, replay};
+use volume::journal::{Claim, Journal, JournalSpec, ReplayedWrite, replay};
 use volume::seal::Keyring;
 use world::simulated::{SimulatedRandom, Simulation};
 
@@ -106,10 +106,8 @@ fn recovery_finds_a_prefix_with_everything_that_was_synced() {
         let journal = Journal::create(
             &world,
             Path::new(PATH),
-            volume(),
-            block_size,
+            JournalSpec::new(volume(), block_size, 0),
             ring_bytes,
-            0,
             &Claim::sole(),
         )
         .expect("made");
@@ -136,9 +134,7 @@ fn recovery_finds_a_prefix_with_everything_that_was_synced() {
             let opened = Journal::open(
                 &world,
                 Path::new(PATH),
-                volume(),
-                block_size,
-                log.released.0,
+                JournalSpec::new(volume(), block_size, log.released.0),
             );
             log.journal = opened.expect("it is a journal").expect("it is there");
             let found = replayed(&mut log.journal, &keyring, log.released.1);
@@ -168,8 +164,14 @@ fn whichever_byte_turns_over_recovery_finds_a_prefix_or_refuses() {
     let world = simulation.world();
     let path = Path::new(PATH);
     let size = BlockSize::DEFAULT;
-    let mut journal =
-        Journal::create(&world, path, volume(), size, 64 << 10, 0, &Claim::sole()).expect("made");
+    let mut journal = Journal::create(
+        &world,
+        path,
+        JournalSpec::new(volume(), size, 0),
+        64 << 10,
+        &Claim::sole(),
+    )
+    .expect("made");
     let mut writes: Vec<Write> = Vec::new();
     for record in 0..3_u64 {
         for entry in 0..2 {
@@ -193,7 +195,7 @@ fn whichever_byte_turns_over_recovery_finds_a_prefix_or_refuses() {
             .disk
             .flip_bit(path, at, (at % 8) as u8)
             .expect("there");
-        match Journal::open(&world, path, volume(), size, 0) {
+        match Journal::open(&world, path, JournalSpec::new(volume(), size, 0)) {
             Ok(Some(mut journal)) => {
                 let found = replayed(&mut journal, &keyring, Sequence::ZERO);
                 assert_eq!(found[..], writes[..found.len()], "byte {at}");
@@ -228,9 +230,14 @@ fn two_torn_headers_do_not_make_a_whole_one() {
     for seed in 0..4000 {
         let mut simulation = Simulation::new(seed);
         let world = simulation.world();
-        let mut journal =
-            Journal::create(&world, path, volume(), size, 64 << 10, 0, &Claim::sole())
-                .expect("made");
+        let mut journal = Journal::create(
+            &world,
+            path,
+            JournalSpec::new(volume(), size, 0),
+            64 << 10,
+            &Claim::sole(),
+        )
+        .expect("made");
         // What an earlier lap left: so a torn header is not whole by itself.
         journal.file().write_at(&[0xaa; 4096], 4096).expect("well");
         journal.file().sync_data().expect("well");
@@ -244,7 +251,7 @@ fn two_torn_headers_do_not_make_a_whole_one() {
             drop(journal);
             simulation.crash();
             let world = simulation.world();
-            journal = Journal::open(&world, path, volume(), size, 0)
+            journal = Journal::open(&world, path, JournalSpec::new(volume(), size, 0))
                 .expect("it is a journal")
                 .expect("it is there");
             let found = replayed(&mut journal, &keyring, Sequence::ZERO);

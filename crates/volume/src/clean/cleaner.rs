@@ -1,9 +1,10 @@
 //! Carrying it out: removing versions, and freeing what is due.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::{SegmentId, Slot};
+use parking_lot::Mutex;
 use unit::UnitError;
 use world::Millis;
 
@@ -134,7 +135,7 @@ impl Cleaner {
         version: &StoredVersion,
         keyring: &Arc<Keyring>,
     ) -> Result<Arc<View>, CleanError> {
-        let views = || self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let views = || self.views.lock();
         let kept = |views: &KeptViews| {
             let found = views.iter().find(|(key, _)| *key == version.key);
             found.map(|(_, view)| Arc::clone(view))

@@ -327,9 +327,8 @@ impl Job {
         // none can have been taken yet.
         env.progress.check_awaited().map_err(PlaceError::from)?;
         self.placer.confirm();
-        let ledgered = env.ledger.for_commit(&env.serials);
-        // Whoever put nothing has left nobody out.
-        let (joined, joined_last) = ledgered.dealt.joined.unwrap_or((u64::MAX, u64::MAX));
+        let ledger = env.ledger.for_commit(&env.serials);
+        let joined = ledger.placement.joined_or_max();
         let commit = VersionCommit {
             version: StoredVersion {
                 key: self.key,
@@ -341,11 +340,11 @@ impl Job {
                 record: sealed,
             },
             pins: self.point.pins.clone(),
-            open_segments: ledgered.open_segments,
-            serial_next: ledgered.serial_next,
-            degraded: ledgered.dealt.degraded,
-            joined,
-            joined_last,
+            open_segments: ledger.open_segments,
+            serial_next: ledger.serial_next,
+            degraded: ledger.placement.degraded,
+            joined: joined.oldest,
+            joined_last: joined.newest,
         };
         let adopts_checkpoint = self.adopts_checkpoint;
         Ok(Placement {

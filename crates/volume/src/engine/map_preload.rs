@@ -21,18 +21,18 @@ const PAGES_AT_ONCE: usize = 64;
 const PAGES_KEPT: usize = 3;
 
 /// Pages that are still to be looked at. The next one is the last one: so there are never many.
-type Left = Vec<(Position, Entry)>;
+type PageQueue = Vec<(Position, Entry)>;
 
 /// How far the map has been brought.
 #[derive(Default)]
-pub struct Scan {
+pub struct MapPreload {
     /// Rises when one begins: those before it end.
     newest: AtomicU64,
     /// Which one has ended last since it had nothing more to do.
     done: AtomicU64,
 }
 
-impl Scan {
+impl MapPreload {
     fn is_newest(&self, number: u64) -> bool {
         self.newest.load(Ordering::Relaxed) == number
     }
@@ -50,57 +50,57 @@ impl Scan {
 
 impl Volume {
     /// Begins to bring the map, if there is a cache that keeps it.
-    pub(super) fn start_scan(&self) {
+    pub(super) fn start_map_preload(&self) {
         let is_kept = |env: &Env| env.view.as_ref().is_some_and(CacheView::has_file);
         if is_kept(&self.env) {
-            let scan = &self.env.scan;
-            let number = scan.newest.fetch_add(1, Ordering::Relaxed) + 1;
-            go_on(&self.env, roots(&self.reader.layers.root), number);
+            let preload = &self.env.preload;
+            let number = preload.newest.fetch_add(1, Ordering::Relaxed) + 1;
+            continue_preload(&self.env, roots(&self.reader.layers.root), number);
         }
     }
 
     /// The map is another one, in which `gone` are not, nor what is below them.
-    pub(super) fn map_has_changed(&self, gone: Left) {
+    pub(super) fn map_has_changed(&self, gone: PageQueue) {
         if self.env.view.is_some() && !gone.is_empty() {
             let volume = Arc::downgrade(&self.env);
             let pool = &self.env.world.pool;
             pool.run(Box::new(move || release_removed(&volume, gone)));
         }
-        if !self.env.scan.is_done() {
-            self.start_scan();
+        if !self.env.preload.is_done() {
+            self.start_map_preload();
         }
     }
 }
 
-fn roots(root: &Root) -> Left {
+fn roots(root: &Root) -> PageQueue {
     let pages = (0..).zip(root.entries());
     let position = |index| Position {
         level: Level::Root,
         index,
     };
-    let mut left: Left = pages
+    let mut left: PageQueue = pages
         .filter_map(|(index, entry)| Some((position(index), (*entry)?)))
         .collect();
     left.reverse();
     left
 }
 
-fn go_on(env: &Arc<Env>, left: Left, number: u64) {
+fn continue_preload(env: &Arc<Env>, left: PageQueue, number: u64) {
     let volume = Arc::downgrade(env);
     let pool = &env.world.pool;
-    pool.run(Box::new(move || look(&volume, left, number)));
+    pool.run(Box::new(move || load_some(&volume, left, number)));
 }
 
 /// Looks at some pages, and leaves the others to another job.
-fn look(volume: &Weak<Env>, mut left: Left, number: u64) {
+fn load_some(volume: &Weak<Env>, mut left: PageQueue, number: u64) {
     // Nobody needs it any more, if there is no such volume.
     let Some(env) = volume.upgrade() else { return };
-    if !env.scan.is_newest(number) {
+    if !env.preload.is_newest(number) {
         return;
     }
     let has_room = CacheView::has_room_for_maps;
     let Some(view) = env.view.as_ref().filter(|view| has_room(view)) else {
-        return env.scan.has_ended(number);
+        return env.preload.has_ended(number);
     };
     let mut wanted = Vec::new();
     while wanted.len() < PAGES_AT_ONCE
@@ -127,13 +127,13 @@ fn look(volume: &Weak<Env>, mut left: Left, number: u64) {
         );
     }
     match left.is_empty() {
-        true => env.scan.has_ended(number),
-        false => go_on(&env, left, number),
+        true => env.preload.has_ended(number),
+        false => continue_preload(&env, left, number),
     }
 }
 
 /// None is protected of pages that are not of the map any more, and all below them.
-fn release_removed(volume: &Weak<Env>, mut gone: Left) {
+fn release_removed(volume: &Weak<Env>, mut gone: PageQueue) {
     let Some(env) = volume.upgrade() else { return };
     let Some(view) = &env.view else { return };
     let mut above = Vec::new();
@@ -184,12 +184,12 @@ fn fetch(
 }
 
 /// The pages below one; those that come first are last.
-fn children(page: &Page, position: Position) -> Left {
+fn children(page: &Page, position: Position) -> PageQueue {
     let children = page.entries().filter_map(|(index, entry)| {
         let child = position.child(index)?;
         Some((child, entry))
     });
-    let mut children: Left = children.collect();
+    let mut children: PageQueue = children.collect();
     children.reverse();
     children
 }

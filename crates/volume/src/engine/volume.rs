@@ -15,7 +15,7 @@ use super::event::Event;
 use super::fetch::FetchedEdges;
 use super::flush::FlushState;
 use super::lease::LeaseState;
-use super::map_preload::Scan;
+use super::map_preload::MapPreload;
 use super::reader::Reader;
 use super::write::Change;
 use crate::catalog::{Catalog, VersionKey};
@@ -42,7 +42,7 @@ pub struct Env {
     pub ledger: Arc<Ledger>,
     pub progress: Arc<Progress>,
     /// How far its map is in the host's cache.
-    pub scan: Scan,
+    pub preload: MapPreload,
 }
 
 impl Env {

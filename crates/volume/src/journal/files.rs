@@ -1,73 +1,86 @@
-//! The journal's file: making it, opening it, taking it over from another
+//! The journal's file: creating it, opening it, taking it over from another
 //! host.
 //!
-//! A file belongs to one lease's holder from when it gets its name until
-//! another file gets that name. A former holder may be slow, and have it open
-//! still; so what another host had is never written, but copied:
+//! A file belongs to the holder of one lease from when it gets its name until
+//! another file gets that name. A former holder may be slow and still have it
+//! open. So what another host had open is never written, but copied:
 //!
-//! 1. clear away the drafts of earlier leases
-//! 2. open the former file, for reading
-//! 3. copy the records that follow into a draft, at the same places
-//! 4. sync it, and look whether the lease still holds
+//! 1. remove the drafts of earlier leases
+//! 2. open the former file for reading
+//! 3. copy the records that follow into a draft, at the same offsets
+//! 4. sync it, and check that the lease still holds
 //! 5. rename it to the journal's name, and sync the folder
 //!
-//! Where a host has a journal for itself, that name is the former file's: from
-//! 5 on the former holder's descriptor leads to a file without a name, and what
-//! it still writes there, nobody will read. In a folder that several hosts have
-//! each lease has a name of its own, and the catalog says which one counts
-//! (`place.rs`). Until 5 the former file is as it was, so a crash in
-//! between costs nothing.
+//! Where a host has its journals for itself, that name is the former file's:
+//! from 5 on the former holder's descriptor leads to a file without a name, and
+//! nothing it still writes there is ever read. In a folder that several hosts
+//! share, each lease has a name of its own, and the catalog says which one
+//! counts (`location.rs`). Until 5 the former file is unchanged, so a crash in
+//! between loses nothing.
 //!
 //! Invariant: at most one host writes a file that has, or will ever have, the
-//! journal's name. A draft's name has its lease's epoch in it; 1 stops a host
-//! that is further behind than its clock says, 4 one that knows it is late.
+//! journal's name. A draft's name contains its lease's epoch; step 1 stops a
+//! host that is further behind than its clock says, step 4 one that knows that
+//! it is late.
+//!
+//! The first page, 8 bytes to a row:
+//!
+//! ```text
+//!  0│ magic "SCRJRNL"         │ format u8 = 1 │
+//!  8│ journal id, 16 bytes                    │  in every record
+//! 24│ volume id, 16 bytes                     │
+//! 40│ ring bytes u64                          │
+//! 48│ CRC-32C of bytes 0 to 47, u32           │  then zeroes
+//! ```
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::checksum::crc32c;
-use base::codec::{Reader, Writer};
-use base::{BlockSize, VolumeId, with_causes};
+use base::codec::{OutOfBytes, Reader, Writer};
+use base::{VolumeId, with_causes};
 use world::{File, OpenMode, World};
 
 use super::record::HEADER_BYTES;
-use super::ring::Journal;
+use super::ring::{Journal, JournalSpec};
 use crate::lease_term::{LeaseStatus, LeaseTerm};
 
-const MAGIC: &[u8; 8] = b"SCRJRNL1";
+const MAGIC: &[u8; 7] = b"SCRJRNL";
+/// The format of the first page and of the records that follow it.
+const FORMAT: u8 = 1;
 const PAGE: u64 = HEADER_BYTES as u64;
 
-/// Why a journal could not be made, opened or written.
+/// Why a journal could not be created, opened or written.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("cannot {doing} the journal {path}")]
     Io {
-        /// What was being done.
+        /// The verb of the failed operation.
         doing: &'static str,
         /// The file.
         path: String,
-        /// What the operating system said.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
-    /// It could not be made, and what was made of it could not be removed.
+    /// The journal could not be created, and its draft could not be removed.
     #[error(
         "{}; its draft {draft} cannot be removed: {removing}",
         with_causes(error)
     )]
     DraftLeft {
-        /// Why it could not be made.
+        /// Why it could not be created.
         #[source]
         error: Box<JournalError>,
-        /// The file that is left; the next attempt removes it.
+        /// The draft, which the next attempt removes.
         draft: String,
-        /// Why it could not be removed.
+        /// Why the draft could not be removed.
         removing: std::io::Error,
     },
-    /// A record that was durable is not there any more, or not whole, though
-    /// later ones are.
+    /// A record that was durable is missing or damaged, though later ones are
+    /// intact.
     #[error("{path} is damaged at byte {offset}: writes that were flushed cannot be read back")]
     Damaged {
         /// The file.
@@ -75,34 +88,34 @@ pub enum JournalError {
         /// Where the damaged record begins, in bytes.
         offset: u64,
     },
-    /// The lease ran out before the file had its name: whoever has the volume
-    /// now may have put another one there.
-    #[error("the lease ran out before the journal {path} was made")]
+    /// The lease expired before the file got its name: its next holder may have
+    /// put another file there.
+    #[error("the lease expired before the journal {path} was created")]
     LeaseExpired {
         /// The file.
         path: String,
     },
-    /// A journal that was named is not there.
+    /// The journal that the catalog names does not exist.
     #[error("the journal {path} is missing: writes that were flushed cannot be read back")]
     Missing {
         /// The file.
         path: String,
     },
-    /// The file is not a journal of this volume.
+    /// The file is not a journal of this volume, or has a newer format.
     #[error("{path} is not a journal of {volume}: {reason}")]
     Foreign {
         /// The file.
         path: String,
-        /// Whose journal was expected.
+        /// The volume whose journal was expected.
         volume: VolumeId,
-        /// What was found.
+        /// What was found instead.
         reason: String,
     },
 }
 
 impl JournalError {
-    /// Whether what was flushed is lost with the journal, as far as can be
-    /// known: it was there to be read, and is gone or not whole.
+    /// Whether flushed writes are lost with the journal, as far as can be known:
+    /// it was readable once, and is missing or damaged now.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(
@@ -112,17 +125,17 @@ impl JournalError {
     }
 }
 
-/// Under which lease a file is made.
+/// The lease under which a file is created.
 #[derive(Debug, Clone)]
 pub struct Claim {
     /// The lease's epoch.
     pub epoch: u32,
-    /// Until when it holds.
+    /// How long the lease lasts.
     pub term: LeaseTerm,
 }
 
 impl Claim {
-    /// Where nobody else can come.
+    /// A claim for tests and tools, where no other host exists.
     #[must_use]
     pub fn sole() -> Self {
         Self {
@@ -132,23 +145,23 @@ impl Claim {
     }
 }
 
-/// What a journal's first page says.
+/// The first page of a journal's file.
 #[derive(Debug, Clone, Copy)]
-struct Page {
+struct FilePage {
     id: u128,
     volume: VolumeId,
     ring_bytes: u64,
 }
 
-/// A journal's file that is there.
-struct Found {
+/// A journal's file that was opened, and its first page.
+struct OpenedFile {
     file: Arc<dyn File>,
-    page: Page,
+    page: FilePage,
 }
 
 impl Journal {
-    /// Makes a new journal of `ring_bytes` (rounded up to whole pages), whose
-    /// log begins at `position`.
+    /// Creates a journal of `ring_bytes` (rounded up to whole pages), whose log
+    /// begins at the position of `spec`.
     ///
     /// # Errors
     /// [`JournalError::Io`], also if there is no room for the ring; nothing is
@@ -156,69 +169,57 @@ impl Journal {
     pub fn create(
         world: &World,
         path: &Path,
-        volume: VolumeId,
-        block_size: BlockSize,
+        spec: JournalSpec,
         ring_bytes: u64,
-        position: u64,
         claim: &Claim,
     ) -> Result<Self, JournalError> {
-        let page = Page {
+        let page = FilePage {
             id: world.random.u128(),
-            volume,
+            volume: spec.volume,
             ring_bytes: ring_bytes.next_multiple_of(PAGE),
         };
         clear_drafts(world, path, claim.epoch)?;
-        make(world, path, page, claim, |file| {
-            Ok(page.journal(file, path, block_size, position))
+        create_file(world, path, page, claim, |file| {
+            Ok(page.journal(file, path, spec))
         })
     }
 
-    /// Opens the file at `path` and checks whose it is.
+    /// Opens the file at `path` and checks that it belongs to the volume.
     ///
     /// # Errors
     /// [`JournalError`]; `None` if there is no file.
     pub fn open(
         world: &World,
         path: &Path,
-        volume: VolumeId,
-        block_size: BlockSize,
-        position: u64,
+        spec: JournalSpec,
     ) -> Result<Option<Self>, JournalError> {
-        let Some(Found { file, page }) = look_up(world, path, volume, OpenMode::Write)? else {
-            return Ok(None);
-        };
-        Ok(Some(page.journal(file, path, block_size, position)))
+        let opened = open_file(world, path, spec.volume, OpenMode::Write)?;
+        Ok(opened.map(|OpenedFile { file, page }| page.journal(file, path, spec)))
     }
 
     /// Takes over what another host may still have open at `former`, into
-    /// `path`, which may be the same: see the module's head. `copy` brings what
-    /// is worth keeping from the former file into the journal.
+    /// `path`, which may be the same: see the module's lifecycle. `copy` brings
+    /// what is worth keeping from the former file into the journal.
     ///
     /// # Errors
-    /// As [`Journal::create`], and what `copy` says; `None` if there is no
-    /// former file.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "two paths, and what `create` takes"
-    )]
+    /// As [`Journal::create`], and those of `copy`; `None` if there is no former
+    /// file.
     pub fn take_over<T>(
         world: &World,
         former: &Path,
         path: &Path,
-        volume: VolumeId,
-        block_size: BlockSize,
-        position: u64,
+        spec: JournalSpec,
         claim: &Claim,
         copy: impl FnOnce(&dyn File, &mut Self) -> Result<T, JournalError>,
     ) -> Result<Option<(Self, T)>, JournalError> {
         clear_drafts(world, path, claim.epoch)?;
-        let Some(former) = look_up(world, former, volume, OpenMode::Read)? else {
+        let Some(former) = open_file(world, former, spec.volume, OpenMode::Read)? else {
             return Ok(None);
         };
         let page = former.page;
-        // With the same id: its records are copied as they are.
-        let taken = make(world, path, page, claim, |file| {
-            let mut journal = page.journal(file, path, block_size, position);
+        // The id stays the same: the records are copied as they are.
+        let taken = create_file(world, path, page, claim, |file| {
+            let mut journal = page.journal(file, path, spec);
             let copied = copy(&*former.file, &mut journal)?;
             Ok((journal, copied))
         })?;
@@ -235,13 +236,13 @@ pub(super) fn failed(doing: &'static str, path: &Path) -> impl Fn(std::io::Error
     }
 }
 
-/// Opens a file and reads whose journal it is.
-fn look_up(
+/// Opens a file and checks that its first page names `volume`.
+fn open_file(
     world: &World,
     path: &Path,
     volume: VolumeId,
     mode: OpenMode,
-) -> Result<Option<Found>, JournalError> {
+) -> Result<Option<OpenedFile>, JournalError> {
     let file = match world.disk.open(path, mode) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -258,22 +259,22 @@ fn look_up(
     }
     let mut bytes = [0; HEADER_BYTES];
     file.read_at(&mut bytes, 0).map_err(failed("read", path))?;
-    let page = Page::decode(&bytes).ok_or_else(|| foreign("its first page is damaged"))?;
+    let page = FilePage::decode(&bytes).map_err(|reason| foreign(&reason))?;
     if page.volume != volume {
         return Err(foreign(&format!("it belongs to {}", page.volume)));
     }
     if length < PAGE + page.ring_bytes {
         return Err(foreign("it is shorter than its ring"));
     }
-    Ok(Some(Found { file, page }))
+    Ok(Some(OpenedFile { file, page }))
 }
 
-/// Makes a file under a draft's name first, so that a journal that exists is
-/// whole; `fill` writes what is to be in it beside the first page.
-fn make<T>(
+/// Creates a file under a draft's name and renames it, so that a journal that
+/// exists is complete; `fill` writes what follows the first page.
+fn create_file<T>(
     world: &World,
     path: &Path,
-    page: Page,
+    page: FilePage,
     claim: &Claim,
     fill: impl FnOnce(Arc<dyn File>) -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
@@ -302,11 +303,11 @@ fn make<T>(
     };
     let filled = match fill() {
         Ok(filled) => filled,
-        // What it took of a full disk is given back.
+        // A full disk gets back what the draft took.
         Err(error) => {
             return Err(match world.disk.remove(&draft) {
                 Ok(()) => error,
-                // A rename that failed may have been carried out.
+                // A rename that failed may have taken effect.
                 Err(removing) if removing.kind() == ErrorKind::NotFound => error,
                 Err(removing) => JournalError::DraftLeft {
                     error: Box::new(error),
@@ -325,22 +326,18 @@ fn make<T>(
     Ok(filled)
 }
 
-/// Removes what this lease, and those before it, began to make at `path`.
+/// Removes the drafts that this lease and earlier ones left at `path`.
 fn clear_drafts(world: &World, path: &Path, epoch: u32) -> Result<(), JournalError> {
     let (Some(folder), Some(stem)) = (path.parent(), path.file_stem()) else {
         return Ok(());
     };
     let replace = failed("replace a draft of", path);
-    let prefix = format!("{}.new", stem.display());
+    let prefix = format!("{}.new-", stem.display());
     for entry in world.disk.list(folder).map_err(&replace)? {
         let Some(rest) = entry.name.strip_prefix(&prefix) else {
             continue;
         };
-        // Drafts of earlier programs have no epoch.
-        let drafted: Option<u32> = match rest {
-            "" => Some(0),
-            _ => rest.strip_prefix('-').and_then(|epoch| epoch.parse().ok()),
-        };
+        let drafted: Option<u32> = rest.parse().ok();
         if drafted.is_some_and(|drafted| drafted <= epoch) {
             let draft: PathBuf = folder.join(&entry.name);
             match world.disk.remove(&draft) {
@@ -352,22 +349,17 @@ fn clear_drafts(world: &World, path: &Path, epoch: u32) -> Result<(), JournalErr
     Ok(())
 }
 
-impl Page {
-    /// The journal in `file`, followed from `position` on.
-    fn journal(
-        self,
-        file: Arc<dyn File>,
-        path: &Path,
-        block_size: BlockSize,
-        position: u64,
-    ) -> Journal {
+impl FilePage {
+    /// The journal in `file`.
+    fn journal(self, file: Arc<dyn File>, path: &Path, spec: JournalSpec) -> Journal {
         let path = path.display().to_string();
-        Journal::over(file, path, self.id, self.ring_bytes, block_size, position)
+        Journal::over(file, path, self.id, self.ring_bytes, spec)
     }
 
     fn encode(self) -> Vec<u8> {
         let mut page = Vec::with_capacity(HEADER_BYTES);
         page.put_bytes(MAGIC);
+        page.put_u8(FORMAT);
         page.put_u128(self.id);
         page.put_u128(self.volume.as_u128());
         page.put_u64(self.ring_bytes);
@@ -377,21 +369,74 @@ impl Page {
         page
     }
 
-    fn decode(page: &[u8; HEADER_BYTES]) -> Option<Self> {
+    /// Reads a first page; the error says what is wrong with it.
+    fn decode(page: &[u8; HEADER_BYTES]) -> Result<Self, String> {
+        Self::parse(page).unwrap_or_else(|_| Err("its first page is damaged".to_owned()))
+    }
+
+    fn parse(page: &[u8; HEADER_BYTES]) -> Result<Result<Self, String>, OutOfBytes> {
         let mut reader = Reader::new(page);
-        let magic = reader.bytes(8).ok()?;
-        let id = reader.u128().ok()?;
-        let volume = VolumeId::from_u128(reader.u128().ok()?);
-        let ring_bytes = reader.u64().ok()?;
-        let sound = magic == MAGIC
-            && reader.u32().ok()? == crc32c(&page[..48])
-            && ring_bytes > 0
-            && ring_bytes.is_multiple_of(PAGE)
-            && ring_bytes < 1 << 50;
-        sound.then_some(Self {
-            id,
-            volume,
-            ring_bytes,
+        let magic = reader.bytes(MAGIC.len())?;
+        let format = reader.u8()?;
+        let id = reader.u128()?;
+        let volume = VolumeId::from_u128(reader.u128()?);
+        let ring_bytes = reader.u64()?;
+        let is_intact = magic == MAGIC && reader.u32()? == crc32c(&page[..48]);
+        if is_intact && format != FORMAT {
+            return Ok(Err(format!(
+                "it has format {format}; this build reads format {FORMAT}"
+            )));
+        }
+        let is_valid =
+            is_intact && ring_bytes > 0 && ring_bytes.is_multiple_of(PAGE) && ring_bytes < 1 << 50;
+        Ok(match is_valid {
+            true => Ok(Self {
+                id,
+                volume,
+                ring_bytes,
+            }),
+            false => Err("its first page is damaged".to_owned()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A first page of format 1, up to where its zeroes begin.
+    const FIXTURE: [u8; 52] = [
+        0x53, 0x43, 0x52, 0x4a, 0x52, 0x4e, 0x4c, 0x01, 0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23,
+        0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x07, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0xd7, 0xb3, 0x4c, 0x5a,
+    ];
+
+    fn page() -> FilePage {
+        FilePage {
+            id: 0x0123_4567_89ab_cdef,
+            volume: VolumeId::from_u128(7),
+            ring_bytes: 1 << 20,
+        }
+    }
+
+    #[test]
+    fn the_first_page_has_format_1() {
+        let encoded = page().encode();
+        assert_eq!(encoded[..FIXTURE.len()], FIXTURE);
+        assert!(encoded[FIXTURE.len()..].iter().all(|byte| *byte == 0));
+        let read = FilePage::decode(encoded[..].try_into().expect("a page"));
+        assert_eq!(read.map(|page| page.ring_bytes), Ok(1 << 20));
+    }
+
+    #[test]
+    fn a_first_page_of_a_newer_format_is_refused_by_its_number() {
+        let mut newer = page().encode();
+        newer[7] = FORMAT + 1;
+        let crc = crc32c(&newer[..48]);
+        newer[48..52].copy_from_slice(&crc.to_le_bytes());
+        let read = FilePage::decode(newer[..].try_into().expect("a page"));
+        let reason = read.map(|_| ()).expect_err("it is newer");
+        assert_eq!(reason, "it has format 2; this build reads format 1");
     }
 }

@@ -41,4 +41,4 @@ pub use files::{Claim, JournalError};
 pub use location::{JournalLocation, SharedFolder};
 pub use record::{BadHeader, ENTRIES_MAX, Entry, HEADER_BYTES, Header};
 pub use replay::{ReplayedWrite, replay, replay_from};
-pub use ring::{Journal, JournalSlot};
+pub use ring::{Journal, JournalSlot, JournalSpec};

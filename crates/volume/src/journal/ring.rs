@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{BlockIndex, BlockSize, Sequence};
+use base::{BlockIndex, BlockSize, Sequence, VolumeId};
 use unit::Tag;
 use world::File;
 
@@ -14,6 +14,30 @@ const PAGE: u64 = HEADER_BYTES as u64;
 /// A batch that has grown to this is written at once rather than at commit,
 /// so that one turn of the loop needs no more memory than this.
 const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// Identifies a volume's journal, and where its log is to be followed from.
+#[derive(Debug, Clone, Copy)]
+pub struct JournalSpec {
+    /// The volume it belongs to.
+    pub volume: VolumeId,
+    /// The volume's block size.
+    pub block_size: BlockSize,
+    /// The log position, in bytes, from which on the journal is newer than the
+    /// committed version.
+    pub position: u64,
+}
+
+impl JournalSpec {
+    /// The journal of `volume`, followed from `position` on.
+    #[must_use]
+    pub fn new(volume: VolumeId, block_size: BlockSize, position: u64) -> Self {
+        Self {
+            volume,
+            block_size,
+            position,
+        }
+    }
+}
 
 /// Where a block's ciphertext lies in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,22 +81,21 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// The journal in a file whose first page has this id and ring, from log
-    /// position `position` on.
+    /// The journal in a file whose first page has this id and ring.
     pub(super) fn over(
         file: Arc<dyn File>,
         path: String,
         id: u128,
         ring_bytes: u64,
-        block_size: BlockSize,
-        position: u64,
+        spec: JournalSpec,
     ) -> Self {
+        let position = spec.position;
         Self {
             file,
             path,
             id,
             ring_bytes,
-            block_size,
+            block_size: spec.block_size,
             tail: position,
             head: position,
             durable: position,

@@ -6,7 +6,9 @@ use base::{BlockIndex, BlockSize, Lineage, Sequence, VolumeId, with_causes};
 use world::simulated::{Fault, Simulation};
 use world::{Disk, World};
 
-use super::{Claim, HEADER_BYTES, Journal, JournalError, JournalSlot, ReplayedWrite, replay};
+use super::{
+    Claim, HEADER_BYTES, Journal, JournalError, JournalSlot, JournalSpec, ReplayedWrite, replay,
+};
 use crate::catalog::LineageKey;
 use crate::seal::{KeyEncryptionKey, Keyring};
 
@@ -36,10 +38,8 @@ fn create(world: &World) -> Journal {
     Journal::create(
         world,
         path(),
-        VOLUME,
-        BlockSize::DEFAULT,
+        JournalSpec::new(VOLUME, BlockSize::DEFAULT, 0),
         RING_BYTES,
-        0,
         &Claim::sole(),
     )
     .expect("room")
@@ -63,7 +63,11 @@ fn append(journal: &mut Journal, keyring: &Keyring, counter: u64) -> JournalSlot
 }
 
 fn replayed(world: &World, from: u64) -> Result<Vec<u64>, JournalError> {
-    let opened = Journal::open(world, path(), VOLUME, BlockSize::DEFAULT, from);
+    let opened = Journal::open(
+        world,
+        path(),
+        JournalSpec::new(VOLUME, BlockSize::DEFAULT, from),
+    );
     let mut journal = opened?.expect("it exists");
     let mut blocks = Vec::new();
     replay(
@@ -168,10 +172,8 @@ fn a_journal_that_finds_no_room_says_so_first_also_if_its_draft_stays() {
         let made = Journal::create(
             &world,
             &path,
-            VOLUME,
-            BlockSize::DEFAULT,
+            JournalSpec::new(VOLUME, BlockSize::DEFAULT, 0),
             RING_BYTES,
-            0,
             &Claim::sole(),
         );
         let error = made.map(|_| ()).expect_err("no room for its first page");

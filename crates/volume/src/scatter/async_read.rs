@@ -1,10 +1,11 @@
 //! Reading sealed pieces without a thread that waits for them, from units that can
 //! do that.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::UnitId;
 use cache::host::Tally;
+use parking_lot::Mutex;
 use unit::{ReadSlots, UnitError};
 
 use super::read::{Piece, Run, runs_of};
@@ -108,7 +109,7 @@ impl Reading {
     /// A run has ended.
     fn end(&self, run: &[usize], read: Option<ReadSlots<'_>>) {
         let opened = read.and_then(|slots| self.open(run, slots));
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         match opened {
             Some(plain) => self.put(&mut state.found, run, plain),
             None => state.is_missing = true,

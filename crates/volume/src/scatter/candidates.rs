@@ -1,4 +1,4 @@
-//! Which copysets a deal may choose from.
+//! Which copysets an assignment may choose from.
 
 use base::{CopysetId, UnitId};
 use unit::UnitState;
@@ -6,11 +6,11 @@ use unit::UnitState;
 use super::layout::Layout;
 use super::store::{Member, Table};
 
-/// The copysets of `replicas` units that have the most members taking writes.
-/// All of them healthy is best; but a volume whose units are nearly all down
-/// goes on writing, with fewer copies, rather than stopping its VM.
+/// The copysets of `replicas` units with the most members that take writes.
+/// All members healthy is best; but a volume whose units are nearly all down
+/// keeps writing with fewer copies rather than stopping its VM.
 pub(super) fn best_copysets(table: &Table, replicas: u8, layout: Layout) -> Vec<CopysetId> {
-    // With parity a row needs as many as it has data.
+    // With parity, a row needs as many members as it has data slots.
     let mut best = layout.row_slots() as usize;
     let mut found = Vec::new();
     for id in fitting(table, replicas, layout) {
@@ -23,12 +23,12 @@ pub(super) fn best_copysets(table: &Table, replicas: u8, layout: Layout) -> Vec<
             found.push(id);
         }
     }
-    // The table is a hash map: an order that the seed alone decides.
+    // The table is a hash map: sorted, so that the seed alone decides the order.
     found.sort_unstable();
     found
 }
 
-/// The copysets of the size that is asked for.
+/// The copysets of the required size and layout.
 fn fitting(table: &Table, replicas: u8, layout: Layout) -> impl Iterator<Item = CopysetId> {
     table
         .copysets()
@@ -40,7 +40,7 @@ fn fitting(table: &Table, replicas: u8, layout: Layout) -> impl Iterator<Item = 
         .map(|(id, ..)| id)
 }
 
-/// Whether some copyset would take writes if no unit of it were away.
+/// Whether some copyset would take writes if all its units were available.
 pub(super) fn could_take_writes(table: &Table, replicas: u8, layout: Layout) -> bool {
     let may = |member: &&Member| {
         let state = member.unit.state();

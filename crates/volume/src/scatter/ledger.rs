@@ -1,21 +1,22 @@
-//! Which segments a lease has open, and how much of each is committed.
+//! [`Ledger`]: which segments a lease has open, and how much of each is committed.
 //!
 //! After a crash the units may hold slots that no version names. The ledger
 //! goes into every commit, so that the next lease knows exactly which: slots
 //! beyond the committed count in the segments listed, and whole segments with
-//! serials that were handed out but not reached.
+//! serials that were reserved but not reached.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::SegmentId;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::placer::Serials;
 use crate::catalog::{DegradedShare, OpenSegment};
 
-/// The segments that some volume of this process may still append to. A
-/// segment not among them may be deleted once all its slots are free.
+/// The segments that some volume of this process may still append to. Any other
+/// segment may be deleted once all its slots are free.
 #[derive(Debug, Default)]
 pub struct OpenSegments(Mutex<HashSet<SegmentId>>);
 
@@ -26,14 +27,14 @@ impl OpenSegments {
         self.lock().contains(&segment)
     }
 
-    /// An earlier lease appended to `segment`. It has ended, though some job of
-    /// it may still hold on to its ledger.
+    /// Forgets `segment`, to which an earlier lease appended. The lease has ended,
+    /// though one of its jobs may still hold its ledger.
     pub fn forget(&self, segment: SegmentId) {
         self.lock().remove(&segment);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<SegmentId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashSet<SegmentId>> {
+        self.0.lock()
     }
 }
 
@@ -41,69 +42,100 @@ impl OpenSegments {
 #[derive(Debug, Default)]
 pub struct Ledger {
     segments: Mutex<BTreeMap<SegmentId, u32>>,
-    /// Of these, segments into which puts may come that have failed: they stay until the
-    /// next lease sweeps them.
-    late: Mutex<HashSet<SegmentId>>,
+    /// Segments into which a failed put may still be carried out: they stay in
+    /// the ledger until the next lease sweeps them.
+    unresolved: Mutex<HashSet<SegmentId>>,
     open: Arc<OpenSegments>,
     uncommitted: Mutex<Uncommitted>,
 }
 
-/// How what is about to be committed was dealt.
+/// How the slots of the next version were placed.
 #[derive(Debug, Clone, Default)]
 pub struct PlacementSummary {
-    /// What some member lacks.
+    /// The slots that some member is missing.
     pub degraded: Vec<DegradedShare>,
-    /// Which members were known when it was dealt, by the oldest and by the newest
-    /// table; `None` if nothing was.
-    pub joined: Option<(u64, u64)>,
+    /// The tables that the slots were placed by; `None` if there are no slots.
+    pub joined: Option<JoinedRange>,
 }
 
-impl PlacementSummary {
-    /// This and `other`, which was dealt beside it.
-    pub fn add(&mut self, other: Self) {
-        self.degraded.extend(other.degraded);
-        let all = [self.joined, other.joined].into_iter().flatten();
-        let least = |(a, b): (u64, u64), (c, d): (u64, u64)| (a.min(c), b.max(d));
-        self.joined = all.reduce(least);
+/// The values of [`Table::joined`](super::Table::joined) that a placement used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JoinedRange {
+    /// That of the oldest table.
+    pub oldest: u64,
+    /// That of the newest table.
+    pub newest: u64,
+}
+
+impl JoinedRange {
+    /// The range of a single table.
+    #[must_use]
+    pub fn of(joined: u64) -> Self {
+        Self {
+            oldest: joined,
+            newest: joined,
+        }
+    }
+
+    fn union(self, other: Self) -> Self {
+        Self {
+            oldest: self.oldest.min(other.oldest),
+            newest: self.newest.max(other.newest),
+        }
     }
 }
 
-/// What is settled, and in no version yet.
+impl PlacementSummary {
+    /// [`PlacementSummary::joined`]; a version without slots excludes no member.
+    #[must_use]
+    pub fn joined_or_max(&self) -> JoinedRange {
+        self.joined.unwrap_or(JoinedRange::of(u64::MAX))
+    }
+
+    /// Adds the slots of `other`, which go into the same version.
+    pub fn add(&mut self, other: Self) {
+        self.degraded.extend(other.degraded);
+        let ranges = [self.joined, other.joined].into_iter().flatten();
+        self.joined = ranges.reduce(JoinedRange::union);
+    }
+}
+
+/// Slots that are confirmed and in no committed version yet.
 #[derive(Debug, Default)]
 struct Uncommitted {
-    dealt: PlacementSummary,
-    /// From which slot to which of each segment.
+    placement: PlacementSummary,
+    /// The range of slots in each segment.
     slots: BTreeMap<SegmentId, Range<u32>>,
 }
 
-/// What goes into a commit.
+/// The ledger's part of a commit.
 #[derive(Debug)]
 pub struct LedgerSnapshot {
     /// The segments that are still being filled.
     pub open_segments: Vec<OpenSegment>,
     /// The first serial that was not used yet.
     pub serial_next: u64,
-    /// How the rest was dealt.
-    pub dealt: PlacementSummary,
+    /// How the version's slots were placed.
+    pub placement: PlacementSummary,
 }
 
 impl Ledger {
-    /// An empty ledger that keeps `open` true.
+    /// An empty ledger that keeps `open` up to date.
     #[must_use]
     pub fn new(open: Arc<OpenSegments>) -> Self {
         Self {
             segments: Mutex::default(),
-            late: Mutex::default(),
+            unresolved: Mutex::default(),
             open,
             uncommitted: Mutex::default(),
         }
     }
 
-    /// Begins the segment that `name` names; nothing in it is committed. No
-    /// commit comes between naming and noting it.
+    /// Begins the segment that `name` returns; nothing in it is committed. No
+    /// commit can come between naming and recording it.
     ///
     /// # Errors
-    /// What `name` fails with.
+    /// Those of `name`.
     pub fn begin<E>(&self, name: impl FnOnce() -> Result<SegmentId, E>) -> Result<SegmentId, E> {
         let mut segments = self.lock();
         let segment = name()?;
@@ -118,8 +150,8 @@ impl Ledger {
         self.lock().get(&segment).copied().unwrap_or(0)
     }
 
-    /// Nothing of `segment` beyond what is committed lies anywhere, or ever
-    /// will, unless a put comes late. Nothing more is appended to it.
+    /// Closes `segment`: it has no slots beyond the committed ones and never will,
+    /// unless a failed put is carried out after all.
     pub fn closed(&self, segment: SegmentId) {
         if !self.is_unresolved(segment) {
             self.lock().remove(&segment);
@@ -127,21 +159,21 @@ impl Ledger {
         self.open.lock().remove(&segment);
     }
 
-    /// A put into `segment` that has failed may be carried out later.
+    /// A failed put into `segment` may still be carried out.
     pub fn mark_unresolved(&self, segment: SegmentId) {
-        self.lock_unresolved().insert(segment);
+        self.unresolved.lock().insert(segment);
     }
 
     fn is_unresolved(&self, segment: SegmentId) -> bool {
-        self.lock_unresolved().contains(&segment)
+        self.unresolved.lock().contains(&segment)
     }
 
     /// The first `slots` slots of `segment` are in the version about to be
-    /// committed, which may lie up to slot `end`. If it is `full`, nothing in it can
-    /// become an orphan.
+    /// committed; slots may lie there up to `end`. If it is `full`, nothing in it
+    /// can become an orphan.
     pub fn committed(&self, segment: SegmentId, slots: u32, end: u32, full: bool) {
         let before = self.committed_slots(segment);
-        let mut uncommitted = self.lock_uncommitted();
+        let mut uncommitted = self.uncommitted.lock();
         let its = uncommitted.slots.entry(segment).or_insert(before..end);
         its.end = its.end.max(end);
         drop(uncommitted);
@@ -152,20 +184,20 @@ impl Ledger {
         }
     }
 
-    /// This is in the version about to be committed.
-    pub fn dealt(&self, dealt: PlacementSummary) {
-        self.lock_uncommitted().dealt.add(dealt);
+    /// Adds how the version about to be committed was placed.
+    pub fn add_placement(&self, placement: PlacementSummary) {
+        self.uncommitted.lock().placement.add(placement);
     }
 
-    /// What [`Ledger::for_commit`] told last has been committed.
+    /// The last [`Ledger::for_commit`] has been committed.
     pub fn has_committed(&self) {
-        *self.lock_uncommitted() = Uncommitted::default();
+        *self.uncommitted.lock() = Uncommitted::default();
     }
 
-    /// What [`Ledger::for_commit`] told last will never be committed. Returns where it
-    /// lies: it is nobody's.
+    /// The last [`Ledger::for_commit`] will never be committed. Returns where its
+    /// slots lie: they are orphans.
     pub fn retract(&self) -> Vec<(SegmentId, Range<u32>)> {
-        let taken = std::mem::take(&mut *self.lock_uncommitted());
+        let taken = std::mem::take(&mut *self.uncommitted.lock());
         let mut segments = self.lock();
         for (segment, slots) in &taken.slots {
             segments.insert(*segment, slots.start);
@@ -174,7 +206,7 @@ impl Ledger {
         taken.slots.into_iter().collect()
     }
 
-    /// What goes into a commit, whose serials are `serials`.
+    /// The ledger's part of a commit; `serials` are those of the lease.
     #[must_use]
     pub fn for_commit(&self, serials: &Serials) -> LedgerSnapshot {
         let segments = self.lock();
@@ -185,21 +217,12 @@ impl Ledger {
         LedgerSnapshot {
             open_segments: segments.iter().map(entry).collect(),
             serial_next: serials.next(),
-            dealt: self.lock_uncommitted().dealt.clone(),
+            placement: self.uncommitted.lock().placement.clone(),
         }
     }
 
-    fn lock_unresolved(&self) -> std::sync::MutexGuard<'_, HashSet<SegmentId>> {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_uncommitted(&self) -> std::sync::MutexGuard<'_, Uncommitted> {
-        let locked = self.uncommitted.lock();
-        locked.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SegmentId, u32>> {
-        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SegmentId, u32>> {
+        self.segments.lock()
     }
 }
 

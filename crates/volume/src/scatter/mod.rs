@@ -1,12 +1,12 @@
-//! Scattering: dealing sealed blocks at random over units (HVSTO §II-B).
+//! Scattering: placing sealed blocks at random over storage units (HVSTO §II-B).
 //!
 //! A *copyset* is the small set of units that holds a segment's copies. A
-//! [`Placer`] keeps segments open on several copysets and deals each block to
-//! one of them at random; [`Store`] knows the units, puts every copy, reads
-//! whichever copy opens, and passes over units that fail.
+//! [`Placer`] keeps segments open on several copysets and assigns each block to
+//! one of them at random; [`Store`] knows the units, writes every copy, reads
+//! whichever copy opens, and skips units that fail.
 //!
-//! This module moves ciphertext. It opens a block only to know whether the
-//! copy it read is good.
+//! This module moves ciphertext. It opens a block only to learn whether the
+//! copy that it read is intact.
 
 mod async_read;
 mod candidates;

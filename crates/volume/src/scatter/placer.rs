@@ -1,32 +1,34 @@
-//! Dealing blocks over open segments.
+//! [`Placer`]: assigns blocks to open segments.
 //!
-//! Which copysets are open and which block goes where is chosen at random from
-//! the world's randomness. A placer belongs to one job at a time; it decides
-//! and never writes.
+//! The copysets and the segment of each block are chosen at random, from the
+//! world's randomness. A placer belongs to one job at a time; it decides and
+//! never writes. What it assigned is *unconfirmed* until [`Placer::confirm`],
+//! which a destage calls just before it commits a version.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::{CopysetId, SegmentId, UnitId, VolumeId};
+use parking_lot::Mutex;
 use world::Random;
 
 use super::candidates::{best_copysets, could_take_writes, writable_members};
 use super::layout::Layout;
-use super::ledger::{Ledger, PlacementSummary};
+use super::ledger::{JoinedRange, Ledger, PlacementSummary};
 use super::progress::Progress;
 use super::store::Table;
 use crate::catalog::copysets::shuffle;
 use crate::catalog::{Catalog, CatalogError, DegradedShare};
 
-/// How many segment serials are asked for at once: a destage uses some ten.
+/// How many segment serials are reserved at once: a destage uses about ten.
 const SERIALS_AT_ONCE: u32 = 64;
 
-/// Where a put makes a whole segment, a deal is not divided into segments that
-/// are shorter, in bytes: a store takes nearly as long for less.
+/// Units that take whole segments only get segments of at least this length, in
+/// bytes, if there is that much: an object store takes nearly as long for less.
 const WHOLE_BYTES_MIN: usize = 1 << 20;
 
-/// The segment serials of a lease, shared by its placers.
+/// The segment serials reserved by a lease, shared by its placers.
 pub struct Serials {
     catalog: Arc<dyn Catalog>,
     volume: VolumeId,
@@ -35,7 +37,7 @@ pub struct Serials {
 }
 
 impl Serials {
-    /// No serials yet; they are reserved as they are needed.
+    /// A source without serials; it reserves them as they are needed.
     pub fn new(catalog: Arc<dyn Catalog>, volume: VolumeId, epoch: u32) -> Self {
         Self {
             catalog,
@@ -45,62 +47,59 @@ impl Serials {
         }
     }
 
-    /// A serial nobody ever had. May wait for the catalog.
+    /// A serial that was never used. May wait for the catalog.
     fn take(&self) -> Result<u64, CatalogError> {
-        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reserved = self.reserved.lock();
         if reserved.is_empty() {
             *reserved = self
                 .catalog
                 .reserve_serials(self.volume, self.epoch, SERIALS_AT_ONCE)?;
         }
         reserved.next().ok_or_else(|| CatalogError::Refused {
-            reason: "the catalog handed out no segment serials".to_owned(),
+            reason: "the catalog returned no segment serials".to_owned(),
         })
     }
 
-    /// Serials from here on have not been used by this lease.
+    /// The first serial that this lease has not used.
     pub fn next(&self) -> u64 {
-        self.reserved
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .start
+        self.reserved.lock().start
     }
 }
 
-/// What a placer deals.
+/// How a placer places pieces.
 #[derive(Debug, Clone, Copy)]
 pub struct PlacerConfig {
     /// Size of a slot in bytes.
     pub slot_bytes: u32,
     /// Slots in a full segment.
     pub slots_max: u32,
-    /// On how many copysets segments are kept open: what is written together
-    /// lands on that many.
+    /// How many copysets have an open segment: pieces that are written together
+    /// land on that many.
     pub width: usize,
     /// Copies of each segment.
     pub replicas: u8,
-    /// How its slots lie on its copyset. With parity they are dealt by rows, and
-    /// `slots_max` is of whole ones.
+    /// How a segment's slots lie on its copyset. With parity, pieces are assigned
+    /// by rows, and `slots_max` is a multiple of a row.
     pub layout: Layout,
-    /// Whether slots within a segment are dealt in random order, too. If not,
-    /// what is adjacent in the volume and lands in one segment stays adjacent,
-    /// and is read back in one piece; sealed blocks give nothing away by it.
+    /// Whether slots within a segment are assigned in random order, too. If not,
+    /// blocks that are adjacent in the volume and land in one segment stay
+    /// adjacent, and are read back at once; sealed blocks reveal nothing by it.
     pub shuffle: bool,
 }
 
-/// The part of a deal that goes to one segment.
+/// The pieces of one assignment that go to one segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
     /// The segment.
     pub segment: SegmentId,
     /// The first slot.
     pub first: u32,
-    /// What goes into it and the slots after it: indexes into what was dealt.
+    /// The pieces for that slot and the following ones, as indexes.
     pub items: Vec<usize>,
-    /// The slot after the last one that it takes: what its last row lacks is
-    /// padded.
+    /// The slot after the last one. With parity it ends a row, whose missing
+    /// slots are padding.
     pub end: u32,
-    /// The units that it is put on: those of all of the segment.
+    /// The units that it is written to: the same for all of the segment.
     pub units: Vec<UnitId>,
 }
 
@@ -108,64 +107,64 @@ pub struct Share {
 struct GrowingSegment {
     segment: SegmentId,
     next: u32,
-    /// The members that took writes when it was begun. With others it is not gone
-    /// on with: they would lack what came before.
+    /// The members that took writes when it was begun. If others do now, the
+    /// segment is closed: they would miss what was written before.
     units: Vec<UnitId>,
 }
 
-/// Keeps segments open and deals blocks to them.
+/// Keeps segments open and assigns pieces to them.
 pub struct Placer {
     config: PlacerConfig,
     serials: Arc<Serials>,
     ledger: Arc<Ledger>,
     progress: Arc<Progress>,
     open: Vec<GrowingSegment>,
-    /// Segments dealt to since the last settlement.
+    /// Segments with unconfirmed slots.
     touched: BTreeMap<SegmentId, Touched>,
-    /// Segments given up since then although part of them will be committed.
+    /// Segments whose put failed although part of them will be committed.
     abandoned: BTreeMap<SegmentId, Abandoned>,
-    /// How all that was dealt.
-    dealt: PlacementSummary,
+    /// How the unconfirmed slots were placed.
+    placement: PlacementSummary,
 }
 
-/// What a deal may choose from.
+/// What an assignment may choose from.
 struct Choices<'a> {
     candidates: &'a [CopysetId],
     table: &'a Table,
     random: &'a dyn Random,
 }
 
-/// How far a segment was dealt to.
+/// How far a segment was assigned.
 #[derive(Debug, Clone, Copy)]
 struct Touched {
-    /// Up to which slot.
+    /// The slot after the last one.
     end: u32,
-    /// Whether nothing more comes into it.
+    /// Whether the segment is closed: nothing more is assigned to it.
     is_full: bool,
 }
 
 /// A segment that failed after part of it had been put.
 #[derive(Debug, Clone, Copy)]
 struct Abandoned {
-    /// How many slots will be committed.
+    /// How many of its slots will be committed.
     good: u32,
-    /// How many may lie there: no more than `good` if the others were freed.
+    /// How many slots may lie there: `good` if the others were freed.
     put: u32,
 }
 
-/// Nothing can be dealt.
+/// Why pieces cannot be assigned.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AssignError {
-    /// No copyset of the size has a unit that takes writes.
+    /// No copyset of the required size has a unit that takes writes.
     #[error("{}", match is_transient {
-        true => "the storage units that would take writes are away",
+        true => "the storage units that would take writes are unavailable",
         false => "no storage unit takes writes",
     })]
     NoUnit {
-        /// One would, if those that are not there or fail were well again.
+        /// Whether one will, once unavailable or failing units recover.
         is_transient: bool,
     },
-    /// The catalog gave no serials.
+    /// The catalog reserved no serials.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
 }
@@ -186,25 +185,25 @@ impl Placer {
             open: Vec::new(),
             touched: BTreeMap::new(),
             abandoned: BTreeMap::new(),
-            dealt: PlacementSummary::default(),
+            placement: PlacementSummary::default(),
         }
     }
 
-    /// What it deals.
+    /// How it places pieces.
     #[must_use]
     pub fn config(&self) -> &PlacerConfig {
         &self.config
     }
 
-    /// How far the lease's placements have come.
+    /// The progress of the lease's placements.
     #[must_use]
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
 
-    /// Deals `count` items. Each, or each row of them, lands on a random open
-    /// segment; segments that fill up are followed by new ones. Where a put makes a
-    /// whole segment, one is dealt to once ([`Table::can_append`]).
+    /// Assigns `count` pieces. Each, or each row of them, goes to a random open
+    /// segment; a segment that fills up is replaced by a new one. A segment on
+    /// units that cannot append is assigned to once ([`Table::can_append`]).
     ///
     /// # Errors
     /// [`AssignError`].
@@ -219,87 +218,87 @@ impl Placer {
             let is_transient = could_take_writes(table, self.config.replicas, self.config.layout);
             return Err(AssignError::NoUnit { is_transient });
         }
-        self.dealt.add(PlacementSummary {
+        self.placement.add(PlacementSummary {
             degraded: Vec::new(),
-            joined: Some((table.joined(), table.joined())),
+            joined: Some(JoinedRange::of(table.joined())),
         });
         self.close_unless(|growing| {
             let copyset = growing.segment.copyset();
             candidates.contains(&copyset) && writable_members(table, copyset) == growing.units
         });
         let is_whole = |id: &CopysetId| !table.can_append(*id);
-        let mut dealing = Vec::new();
-        let among = Choices {
+        let mut segments = Vec::new();
+        let choices = Choices {
             candidates: &candidates,
             table,
             random,
         };
-        let dealt = if candidates.iter().any(is_whole) {
-            self.choose_for_whole_segments(count, &among, &mut dealing)
-                .and_then(|()| self.assign_among(&mut dealing, count, false, &among))
+        let assigned = if candidates.iter().any(is_whole) {
+            self.choose_for_whole_segments(count, &choices, &mut segments)
+                .and_then(|()| self.assign_among(&mut segments, count, false, &choices))
         } else {
-            dealing.append(&mut self.open);
+            segments.append(&mut self.open);
             let rows = count.div_ceil(self.config.layout.row_slots() as usize);
             let width = self.config.width.clamp(1, candidates.len());
-            self.open_up_to(width.min(rows.max(1)), &among, &mut dealing)
-                .and_then(|()| self.assign_among(&mut dealing, count, true, &among))
+            self.open_up_to(width.min(rows.max(1)), &choices, &mut segments)
+                .and_then(|()| self.assign_among(&mut segments, count, true, &choices))
         };
-        for growing in dealing {
+        for growing in segments {
             if growing.next == 0 || !is_whole(&growing.segment.copyset()) {
                 self.open.push(growing);
             } else if let Some(touched) = self.touched.get_mut(&growing.segment) {
                 touched.is_full = true;
             }
         }
-        dealt
+        assigned
     }
 
-    /// Chooses copysets at random for a deal of which some part is put as whole
-    /// segments: as few as there can be, so that these are long. All lie on
-    /// random units all the same, since every deal chooses anew.
+    /// Chooses copysets at random where some units take whole segments only: as
+    /// few as possible, so that segments are long. Pieces lie on random units all
+    /// the same, since every assignment chooses again.
     fn choose_for_whole_segments(
         &mut self,
         count: usize,
-        among: &Choices<'_>,
-        dealing: &mut Vec<GrowingSegment>,
+        choices: &Choices<'_>,
+        segments: &mut Vec<GrowingSegment>,
     ) -> Result<(), AssignError> {
         let wanted = segments_wanted(&self.config, count);
-        let mut order = among.candidates.to_vec();
-        shuffle(&mut order, among.random);
+        let mut order = choices.candidates.to_vec();
+        shuffle(&mut order, choices.random);
         for copyset in order.iter().cycle().take(wanted) {
             let is_its = |growing: &GrowingSegment| growing.segment.copyset() == *copyset;
             match self.open.iter().position(is_its) {
-                Some(place) => dealing.push(self.open.swap_remove(place)),
-                None => dealing.push(self.begin(*copyset, among.table)?),
+                Some(index) => segments.push(self.open.swap_remove(index)),
+                None => segments.push(self.begin(*copyset, choices.table)?),
             }
         }
         Ok(())
     }
 
-    /// Opens segments until there are `width`.
+    /// Opens segments until `width` are open.
     fn open_up_to(
         &mut self,
         width: usize,
-        among: &Choices<'_>,
-        dealing: &mut Vec<GrowingSegment>,
+        choices: &Choices<'_>,
+        segments: &mut Vec<GrowingSegment>,
     ) -> Result<(), AssignError> {
-        while dealing.len() < width {
-            let another = self.open_another(among, dealing)?;
-            dealing.push(another);
+        while segments.len() < width {
+            let another = self.open_another(choices, segments)?;
+            segments.push(another);
         }
         Ok(())
     }
 
-    /// Deals rows among `dealing`. What fills up is followed by another one if all
-    /// `are_followed`; else only where nothing else is left.
+    /// Assigns rows to `segments`. A segment that fills up is replaced by another
+    /// one if `are_replaced`; otherwise only when no other is left.
     fn assign_among(
         &mut self,
-        dealing: &mut Vec<GrowingSegment>,
+        segments: &mut Vec<GrowingSegment>,
         count: usize,
-        are_followed: bool,
-        among: &Choices<'_>,
+        are_replaced: bool,
+        choices: &Choices<'_>,
     ) -> Result<Vec<Share>, AssignError> {
-        let random = among.random;
+        let random = choices.random;
         let row_slots = self.config.layout.row_slots();
         let rows = count.div_ceil(row_slots as usize);
         let mut order: Vec<usize> = (0..rows).collect();
@@ -313,8 +312,8 @@ impl Placer {
         let mut shares: BTreeMap<SegmentId, Share> = BTreeMap::new();
         for (row, die) in order.into_iter().zip(dice.chunks_exact(4)) {
             let die = u32::from_le_bytes(die.try_into().expect("a chunk of four")) as usize;
-            let chosen = die % dealing.len();
-            let growing = &mut dealing[chosen];
+            let chosen = die % segments.len();
+            let growing = &mut segments[chosen];
             let share = shares.entry(growing.segment).or_insert_with(|| Share {
                 segment: growing.segment,
                 first: growing.next,
@@ -334,13 +333,13 @@ impl Placer {
             let is_full = end == self.config.slots_max;
             self.touched.insert(segment, Touched { end, is_full });
             if is_full {
-                dealing.swap_remove(chosen);
-                let another = match are_followed {
-                    true => self.open_another(among, dealing)?,
-                    false if dealing.is_empty() => self.begin(segment.copyset(), among.table)?,
+                segments.swap_remove(chosen);
+                let another = match are_replaced {
+                    true => self.open_another(choices, segments)?,
+                    false if segments.is_empty() => self.begin(segment.copyset(), choices.table)?,
                     false => continue,
                 };
-                dealing.push(another);
+                segments.push(another);
             }
         }
         Ok(shares.into_values().collect())
@@ -348,12 +347,12 @@ impl Placer {
 
     fn open_another(
         &mut self,
-        among: &Choices<'_>,
-        dealing: &[GrowingSegment],
+        choices: &Choices<'_>,
+        segments: &[GrowingSegment],
     ) -> Result<GrowingSegment, AssignError> {
-        let candidates = among.candidates;
+        let candidates = choices.candidates;
         let is_unused = |id: &CopysetId| {
-            dealing
+            segments
                 .iter()
                 .all(|growing| growing.segment.copyset() != *id)
         };
@@ -363,11 +362,11 @@ impl Placer {
         } else {
             &unused
         };
-        let chosen = (among.random.u64() % chosen_from.len() as u64) as usize;
-        self.begin(chosen_from[chosen], among.table)
+        let chosen = (choices.random.u64() % chosen_from.len() as u64) as usize;
+        self.begin(chosen_from[chosen], choices.table)
     }
 
-    /// Begins a segment.
+    /// Begins a new segment.
     fn begin(&self, copyset: CopysetId, table: &Table) -> Result<GrowingSegment, AssignError> {
         let segment = self.ledger.begin(|| {
             let serial = self.serials.take()?;
@@ -382,15 +381,13 @@ impl Placer {
         })
     }
 
-    /// Goes on with those open segments only for which `goes_on` holds.
-    fn close_unless(&mut self, goes_on: impl Fn(&GrowingSegment) -> bool) {
-        let (open, closed) = std::mem::take(&mut self.open)
-            .into_iter()
-            .partition(goes_on);
+    /// Closes the open segments for which `keep` is false.
+    fn close_unless(&mut self, keep: impl Fn(&GrowingSegment) -> bool) {
+        let (open, closed) = std::mem::take(&mut self.open).into_iter().partition(keep);
         self.open = open;
         for GrowingSegment { segment, next, .. } in closed {
             if let Some(touched) = self.touched.get_mut(&segment) {
-                // Its settlement closes it.
+                // Confirming it closes it.
                 touched.is_full = true;
             } else if next == self.ledger.committed_slots(segment) {
                 self.ledger.closed(segment);
@@ -398,17 +395,16 @@ impl Placer {
         }
     }
 
-    /// Part of what was dealt was put on fewer units than it should be: nothing
-    /// more is dealt to that segment, so that what it has can be copied.
+    /// Records that some slots were written to fewer units than required. Their
+    /// segment is closed, so that repair can copy it.
     pub fn record_degraded(&mut self, degraded: DegradedShare) {
         self.close(degraded.segment);
-        self.dealt.degraded.push(degraded);
+        self.placement.degraded.push(degraded);
     }
 
-    /// Nothing more is dealt to the segment of `share`, for its put failed.
-    /// What was put there before will be committed; what lies beyond is
-    /// nobody's, and stays in the ledger for the next lease to free unless
-    /// `is_freed` says that nothing does.
+    /// Closes the segment of `share`, whose put failed. What was put there before
+    /// will be committed. What lies beyond is an orphan: it stays in the ledger
+    /// for the next lease to free, unless `is_freed`.
     pub fn abandon(&mut self, share: &Share, is_freed: bool) {
         let segment = share.segment;
         self.open.retain(|growing| growing.segment != segment);
@@ -422,15 +418,14 @@ impl Placer {
         }
     }
 
-    /// A put into `segment` has failed that may be carried out later: until a newer
-    /// lease has swept it, after which no unit takes it any more, it may hold more than
-    /// was freed.
+    /// Records that a failed put into `segment` may still be carried out: the
+    /// segment may hold orphans until a newer lease has swept it. After that no
+    /// unit accepts the put.
     pub fn mark_unresolved(&self, segment: SegmentId) {
         self.ledger.mark_unresolved(segment);
     }
 
-    /// Nothing more is dealt to `segment`, which is good as far as it goes, and has no
-    /// slot beyond.
+    /// Closes `segment`, which is intact and has no slots beyond those assigned.
     pub fn close(&mut self, segment: SegmentId) {
         self.open.retain(|growing| growing.segment != segment);
         if let Some(touched) = self.touched.get_mut(&segment) {
@@ -438,13 +433,12 @@ impl Placer {
         }
     }
 
-    /// Nothing that was dealt since the last settlement will be committed.
-    /// Returns where it lies, as far as it was put: segments, and from which
-    /// slot to which.
+    /// Takes the slots that are unconfirmed and will never be committed, as far
+    /// as they were put: segments and ranges of slots.
     pub fn take_unconfirmed(&mut self) -> Vec<(SegmentId, Range<u32>)> {
         let touched = std::mem::take(&mut self.touched);
         let abandoned = std::mem::take(&mut self.abandoned);
-        self.dealt = PlacementSummary::default();
+        self.placement = PlacementSummary::default();
         self.open
             .retain(|growing| !touched.contains_key(&growing.segment));
         let abandoned = abandoned
@@ -458,35 +452,36 @@ impl Placer {
             .collect()
     }
 
-    /// What [`Placer::take_unconfirmed`] said of `segment` has been freed.
+    /// The slots that [`Placer::take_unconfirmed`] named in `segment` were freed.
     pub fn forget(&self, segment: SegmentId) {
         self.ledger.closed(segment);
     }
 
-    /// Everything dealt so far is in the version about to be committed.
+    /// Confirms all slots: they are in the version about to be committed.
     pub fn confirm(&mut self) {
         for (segment, Touched { end, is_full }) in std::mem::take(&mut self.touched) {
             self.ledger.committed(segment, end, end, is_full);
         }
-        self.ledger.dealt(std::mem::take(&mut self.dealt));
+        self.ledger
+            .add_placement(std::mem::take(&mut self.placement));
         for (segment, Abandoned { good, put }) in std::mem::take(&mut self.abandoned) {
             self.ledger.committed(segment, good, put, put == good);
         }
     }
 
-    /// Goes on with no segment: what was settled last will not be committed.
+    /// Closes all segments: what was confirmed last will not be committed.
     pub fn close_segments(&mut self) {
         self.close_unless(|_| false);
     }
 }
 
-/// Over how many segments a deal of `count` items goes, some of which are put
-/// whole: so that each has [`WHOLE_BYTES_MIN`] on every member if there is that much,
-/// on no more copysets than the width, but on so many that hardly one fills up.
+/// The number of segments for `count` pieces where some are written whole: each
+/// has [`WHOLE_BYTES_MIN`] on every member if there is that much, on no more
+/// copysets than the width, but on so many that hardly any fills up.
 fn segments_wanted(config: &PlacerConfig, count: usize) -> usize {
     let row_slots = config.layout.row_slots() as usize;
     let slots_min = (WHOLE_BYTES_MIN / config.slot_bytes as usize).max(1) * row_slots;
-    // Chance deals more to some: at 15 of 16 on average few of them are full.
+    // Chance assigns more to some: at 15/16 on average, few are full.
     let needed = count.div_ceil((config.slots_max as usize * 15 / 16).max(1));
     (count / slots_min)
         .clamp(1, config.width.max(1))

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use base::{CopysetId, Location, SegmentId, Slot, UnitId};
+use parking_lot::RwLock;
 use unit::{ReadDone, SlotRun, Tag, TrackedUnit, Unit, UnitError, UnitState};
 use world::Pool;
 
@@ -294,13 +295,13 @@ impl Store {
             units,
             joined,
         });
-        *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+        *self.table.write() = table;
     }
 
     /// The cluster as it is now.
     #[must_use]
     pub fn table(&self) -> Arc<Table> {
-        Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.table.read())
     }
 
     /// The segments that are being appended to by this process.

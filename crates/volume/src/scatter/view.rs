@@ -1,12 +1,13 @@
 //! [`CacheView`]: a volume's way through the host's cache (docs/cache.md, "Its place in the
 //! engine").
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::{Lineage, VolumeId};
 use cache::host::{AreaCounts, Hit, HostCache, Principal, Tally, UseGuard};
 use cache::memory::AheadCounts;
 use cache::store::{Area, Id, Protector, SLOT_BYTES, Sharer};
+use parking_lot::Mutex;
 use unit::Tag;
 use world::Pool;
 
@@ -144,7 +145,7 @@ impl CacheView {
 
     /// From now on this part is content of a base image.
     pub fn set_image(&self, part: ImagePart) {
-        let mut image = self.image.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut image = self.image.lock();
         if image.0.of != part.of {
             let sharer = part.of.map(Sharer::Image);
             image.1 = sharer.map(|sharer| self.cache.begin_use(sharer));
@@ -205,7 +206,7 @@ impl CacheView {
             };
         }
         let image = self.image.lock();
-        let (image, _) = &*image.unwrap_or_else(PoisonError::into_inner);
+        let (image, _) = &*image;
         match piece.entry.sequence.epoch() < image.below {
             true => Area::Image {
                 of: image.of,

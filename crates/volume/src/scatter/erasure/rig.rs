@@ -160,8 +160,12 @@ impl Rig {
 
     /// Segments that are said to be on too few units.
     pub(crate) fn degraded(&self) -> BTreeSet<SegmentId> {
-        let dealt = self.ledger.for_commit(&self.serials).dealt;
-        dealt.degraded.iter().map(|share| share.segment).collect()
+        let placement = self.ledger.for_commit(&self.serials).placement;
+        placement
+            .degraded
+            .iter()
+            .map(|share| share.segment)
+            .collect()
     }
 
     pub(crate) fn segments(&self) -> BTreeSet<SegmentId> {

@@ -1,0 +1,259 @@
+//! `scree cost validate`.
+
+use base::report::Table;
+use serde::{Deserialize, Serialize};
+
+use super::draw::chart;
+use super::scratch::Scratch;
+use super::{load, percent, refused, seconds};
+use crate::args::{Figure, ValidateArguments};
+use crate::commands::Failure;
+use crate::commands::files::{check_place, failed, write_picture};
+use crate::commands::{Console, print};
+use crate::measure::place::place;
+use crate::measure::{Comparison, Machine, PlaceKind, Waiting, Work, compare, median};
+
+/// One work, as it was predicted and as it was.
+#[derive(Serialize, Deserialize)]
+pub struct Case {
+    pub work: String,
+    /// How much data it has.
+    pub bytes: u64,
+    pub cipher: String,
+    pub predicted_cpu_s: f64,
+    pub measured_cpu_s: f64,
+    /// By so much that may be off by chance, in 95 of 100 times; not known of less than three
+    /// rounds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub measured_within_s: Option<f64>,
+    /// Without encryption.
+    pub plain_cpu_s: f64,
+    pub predicted_plain_cpu_s: f64,
+    /// Of the first, as a prediction of the second, of 1.
+    pub accuracy: f64,
+    /// What was measured is not known well enough to say so: it counts neither way.
+    #[serde(default)]
+    pub is_unclear: bool,
+    /// The prediction is within what chance may have done; not known of less than three rounds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub is_within: Option<bool>,
+    pub predicted_run_s: f64,
+    pub measured_run_s: f64,
+    pub plain_run_s: f64,
+    pub predicted_plain_run_s: f64,
+    /// Until the last write returned, with encryption and without.
+    pub returned_s: f64,
+    pub plain_returned_s: f64,
+    /// CPU time in addition by the time that all takes.
+    pub predicted_share: f64,
+    pub measured_share: f64,
+}
+
+/// All of them.
+#[derive(Serialize, Deserialize)]
+pub struct Validated {
+    pub place: PlaceKind,
+    pub machine: Machine,
+    pub calibrated_at: String,
+    pub rounds: u32,
+    /// In the middle of all that count, and the least.
+    pub accuracy_median: Option<f64>,
+    pub accuracy_min: Option<f64>,
+    pub cases: Vec<Case>,
+}
+
+/// What is done if nothing is said: sizes and mixtures that are no calibration's.
+fn works(kind: PlaceKind) -> Vec<Work> {
+    let words: &[&str] = match kind {
+        PlaceKind::GuestBlock => &[
+            "write:100M:1M",
+            "cold:100M:256K",
+            "direct:32M:16K:30:1",
+            "words:50M",
+        ],
+        PlaceKind::GuestStackable => &[
+            "write:100M:64K",
+            "write:50M:16K",
+            "cold:200M:256K",
+            "words:100M",
+        ],
+        PlaceKind::Filter | PlaceKind::Agent => &[
+            "direct:128M:16K:0:1",
+            "direct:128M:16K:100:1",
+            "direct:128M:64K:50:1",
+        ],
+    };
+    let parsed = words.iter().map(|word| word.parse());
+    parsed.collect::<Result<_, _>>().unwrap_or_default()
+}
+
+/// Runs it.
+pub fn run(console: &dyn Console, arguments: &ValidateArguments) -> Result<(), Failure> {
+    let path = &arguments.calibration.calibration;
+    let (calibration, differs) = load(path)?;
+    if let Some(why) = differs {
+        if !arguments.other_machine {
+            let why = format!(
+                "{why}: what it says of that is not tried here; with --other-machine it is"
+            );
+            return Err(failed(path, why));
+        }
+        console.notice(&format!("{}: {why}", path.display()));
+    }
+    let kind = arguments.place;
+    let Some(measured) = calibration.place(kind) else {
+        return Err(failed(path, format!("{kind} was not calibrated")));
+    };
+    let ciphers = match arguments.ciphers.is_empty() {
+        true => measured
+            .layers
+            .iter()
+            .take(1)
+            .map(|one| one.cipher)
+            .collect(),
+        false => arguments.ciphers.clone(),
+    };
+    let works = match arguments.works.is_empty() {
+        true => works(kind),
+        false => arguments.works.clone(),
+    };
+    // What is wrong is said before anything takes its time.
+    if let Some(why) = works.iter().find_map(|work| work.unfit(kind)) {
+        return Err(Failure::new(why));
+    }
+    if let Some(cipher) = ciphers.iter().find(|one| measured.layer(**one).is_none()) {
+        let why = format!("{kind} with {cipher} was not calibrated");
+        return Err(failed(path, why));
+    }
+    if let Some(picture) = &arguments.plot {
+        check_place(picture, [path])?;
+    }
+    let stop = console.stop_on_signal()?;
+    let bytes_max = works.iter().map(Work::bytes).max().unwrap_or(0);
+    let scratch = Scratch::make(&arguments.at.folder)?;
+    let settings = scratch.settings(&arguments.at, (&[kind], bytes_max), &stop)?;
+    let progress = console.progress("validation");
+    let mut opened = place(kind, &settings).map_err(refused)?;
+    let mut cases = Vec::new();
+    for cipher in ciphers {
+        let compared = compare(
+            measured,
+            &mut *opened,
+            cipher,
+            &works,
+            arguments.rounds,
+            &mut Waiting {
+                say: &mut |doing| progress.say(doing),
+                stop: &stop,
+            },
+        );
+        cases.extend(compared.map_err(refused)?.iter().map(case));
+    }
+    drop((opened, progress));
+    scratch.remove()?;
+    let counted = cases.iter().filter(|case| !case.is_unclear);
+    let mut accuracies: Vec<f64> = counted.map(|case| case.accuracy).collect();
+    let accuracy_median = (!accuracies.is_empty()).then(|| median(&mut accuracies));
+    let accuracy_min = accuracies.iter().copied().reduce(f64::min);
+    let validated = Validated {
+        place: kind,
+        machine: Machine::here(),
+        calibrated_at: measured.at.to_string(),
+        rounds: arguments.rounds,
+        accuracy_median,
+        accuracy_min,
+        cases,
+    };
+    // It has taken long: it is told, whatever becomes of the picture.
+    print(console, &validated, shown)?;
+    if let Some(path) = &arguments.plot {
+        let drawn = std::slice::from_ref(&validated);
+        write_picture(path, &chart(drawn, Figure::Share, None)?)?;
+    }
+    Ok(())
+}
+
+fn case(one: &Comparison) -> Case {
+    let measured_cpu_s = one.cpu_s();
+    Case {
+        work: one.work.to_string(),
+        bytes: one.work.bytes(),
+        cipher: one.cipher.to_string(),
+        predicted_cpu_s: one.predicted.cpu_s,
+        measured_cpu_s,
+        measured_within_s: one.within_s,
+        plain_cpu_s: one.plain.cpu_s,
+        predicted_plain_cpu_s: one.predicted.plain_cpu_s,
+        accuracy: one.accuracy(),
+        is_unclear: one.is_unclear(),
+        is_within: one.is_within(),
+        predicted_run_s: one.predicted.run_s,
+        measured_run_s: one.sealed.run_s,
+        plain_run_s: one.plain.run_s,
+        predicted_plain_run_s: one.predicted.plain_run_s,
+        returned_s: one.sealed.returned_s,
+        plain_returned_s: one.plain.returned_s,
+        predicted_share: one.predicted.share(),
+        measured_share: measured_cpu_s / one.sealed.run_s,
+    }
+}
+
+fn shown(validated: &Validated) -> String {
+    let mut table = Table::new(&[
+        "WORK",
+        "CIPHER",
+        "PREDICTED",
+        "MEASURED",
+        "ACCURACY",
+        "WITHOUT",
+        "SHARE PREDICTED",
+        "MEASURED",
+        "TAKES PREDICTED",
+        "MEASURED",
+    ]);
+    for case in &validated.cases {
+        table.row(vec![
+            case.work.clone(),
+            case.cipher.clone(),
+            seconds(case.predicted_cpu_s),
+            match case.measured_within_s {
+                Some(within_s) => {
+                    format!("{} ± {}", seconds(case.measured_cpu_s), seconds(within_s))
+                }
+                None => seconds(case.measured_cpu_s),
+            },
+            match case.is_unclear {
+                true => "-".to_owned(),
+                false => percent(case.accuracy),
+            },
+            seconds(case.plain_cpu_s),
+            percent(case.predicted_share),
+            percent(case.measured_share),
+            seconds(case.predicted_run_s),
+            seconds(case.measured_run_s),
+        ]);
+    }
+    let mut text = format!(
+        "{}, {} rounds; CPU time in addition:\n\n{table}\n",
+        validated.place, validated.rounds,
+    );
+    if let (Some(median), Some(least)) = (validated.accuracy_median, validated.accuracy_min) {
+        text += &format!(
+            "Accuracy: {} in the middle, {} at least\n",
+            percent(median),
+            percent(least)
+        );
+    }
+    let unclear = || validated.cases.iter().filter(|case| case.is_unclear);
+    if unclear().count() > 0 {
+        let within = unclear().filter(|case| case.is_within == Some(true));
+        text += &format!(
+            "{} of {} do not count: chance may be more of what was measured than 15 %; {} of \
+             these were predicted within that\n",
+            unclear().count(),
+            validated.cases.len(),
+            within.count(),
+        );
+    }
+    text
+}

@@ -1,0 +1,350 @@
+//! `scree privacy`: what a break-in leaks, by equations, by trial and in truth (docs/models.md).
+
+mod file_lengths;
+mod plan;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::leakage::{
+    Estimate, FileList, Mean, Placement, PlacementError, Shares, Simulation, Spread, estimate,
+};
+use base::size::exact_bytes;
+use rand::SeedableRng as _;
+use rand::rngs::SmallRng;
+use serde::Serialize;
+use world::{World, host, parallel};
+
+use super::Failure;
+use super::files::{check_place, cores, failed, write_picture};
+use crate::args::{CaseArguments, Mark, ModelCommand, PrivacySimulateArguments};
+use crate::chart::{Chart, Series};
+use crate::commands::{Console, Progress, print};
+use base::report::{Table, percent};
+
+/// So many trials are made by one task at least.
+const TRIALS_AT_ONCE: u32 = 16;
+
+/// There are so many tasks at most, each of which has its own means.
+const TASKS_MAX: u32 = 1024;
+
+/// What leaks with some units compromised, of blocks of one size. Bytes and files are means.
+#[derive(Serialize)]
+struct Leak {
+    block_bytes: u64,
+    compromised: u32,
+    /// Which part of all bytes is in files that leak as a whole, of 1.
+    leak_ratio: f64,
+    /// By trial: the true mean is not further away in 95 of 100 cases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leak_ratio_within: Option<f64>,
+    leaked_bytes: f64,
+    leaked_files: f64,
+    /// Files of which at least one block is read.
+    files_in_part: f64,
+    bytes_in_part: f64,
+    /// Which share of the map's leaves is read.
+    map_ratio: f64,
+}
+
+#[derive(Serialize)]
+struct Leaks {
+    units: u32,
+    sealed: bool,
+    files: u64,
+    bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trials: Option<u32>,
+    results: Vec<Leak>,
+}
+
+/// Runs what of `scree privacy` asks nobody.
+pub fn run_privacy(console: &dyn Console, command: ModelCommand) -> Result<(), Failure> {
+    let (case, trials) = match &command {
+        ModelCommand::Estimate(arguments) => (&arguments.case, None),
+        ModelCommand::Simulate(arguments) => (&arguments.case, Some(arguments)),
+        ModelCommand::Plan(arguments) => return plan::run(console, arguments),
+    };
+    let placement = case.placement();
+    // Before files are looked for, which may take its time, as what is drawn at last may.
+    let shares = shares(console, &case.compromised.0, placement)?;
+    if let Some(path) = &case.plot {
+        check_picture(path, case)?;
+    }
+    let files = file_lengths::read(console, &case.site.files)?;
+    let mut results = Vec::new();
+    for block_bytes in block_sizes(case) {
+        let simulated = match trials {
+            Some(arguments) => simulate(console, arguments, placement, &files, block_bytes)?,
+            None => Vec::new(),
+        };
+        let classes = files.classes(block_bytes);
+        for (compromised, shares) in case.compromised.0.iter().zip(&shares) {
+            let found = match case.sealed {
+                true => Estimate {
+                    files_all: files.lengths().len() as u64,
+                    bytes_all: files.bytes(),
+                    ..Estimate::default()
+                },
+                false => estimate(&classes, shares),
+            };
+            let map_ratio = if case.sealed { 0.0 } else { shares.leaks(1) };
+            let simulated = simulated.get(*compromised as usize);
+            let case = (block_bytes, *compromised);
+            results.push(Leak::of(case, &found, map_ratio, simulated));
+        }
+    }
+    let leaks = Leaks {
+        units: case.site.units,
+        sealed: case.sealed,
+        files: files.lengths().len() as u64,
+        bytes: u64::try_from(files.bytes()).unwrap_or(u64::MAX),
+        trials: trials.map(|arguments| arguments.trials),
+        results,
+    };
+    // Whatever becomes of the picture, what was found is said.
+    print(console, &leaks, shown)?;
+    match &case.plot {
+        Some(path) => draw(path, case, &leaks),
+        None => Ok(()),
+    }
+}
+
+/// For each count of compromised units.
+fn shares(
+    console: &dyn Console,
+    counts: &[u32],
+    placement: Placement,
+) -> Result<Vec<Shares>, Failure> {
+    let progress = console.progress_of("equations", counts.len() as u64);
+    let of_count = |compromised: &u32| {
+        let shares = placement.shares(*compromised).map_err(refused);
+        progress.add(1);
+        shares
+    };
+    counts.iter().map(of_count).collect()
+}
+
+/// Each once, in their order.
+fn block_sizes(case: &CaseArguments) -> Vec<u64> {
+    let mut sizes = Vec::new();
+    for size in &case.block_sizes {
+        if !sizes.contains(size) {
+            sizes.push(*size);
+        }
+    }
+    sizes
+}
+
+fn refused(error: impl std::fmt::Display) -> Failure {
+    Failure::new(error.to_string())
+}
+
+impl Leak {
+    /// As the equations have it, but for what trials have found.
+    fn of(
+        (block_bytes, compromised): (u64, u32),
+        found: &Estimate,
+        map_ratio: f64,
+        trials: Option<&Mean>,
+    ) -> Self {
+        let all = found.bytes_all.max(1) as f64;
+        let bytes = trials.map_or(found.bytes, Mean::mean);
+        Self {
+            block_bytes,
+            compromised,
+            leak_ratio: bytes / all,
+            leak_ratio_within: trials.map(|mean| mean.within() / all),
+            leaked_bytes: bytes,
+            leaked_files: found.files,
+            files_in_part: found.files_in_part,
+            bytes_in_part: found.bytes_in_part,
+            map_ratio,
+        }
+    }
+}
+
+/// How many bytes leak with 0, 1 … compromised units.
+fn simulate(
+    console: &dyn Console,
+    arguments: &PrivacySimulateArguments,
+    placement: Placement,
+    files: &FileList,
+    block_bytes: u64,
+) -> Result<Vec<Mean>, Failure> {
+    let case = &arguments.case;
+    let most = case.compromised.0.last().copied().unwrap_or(0);
+    if case.sealed {
+        let mut none = Mean::default();
+        (0..arguments.trials).for_each(|_| none.add(0.0));
+        return Ok(vec![none; most as usize + 1]);
+    }
+    let simulation = Simulation::new(placement, most, files, block_bytes);
+    let simulation = Arc::new(simulation.map_err(refused)?);
+    let progress = console.progress_of("trials", u64::from(arguments.trials));
+    let progress: Arc<dyn Progress> = Arc::from(progress);
+    let at_once = TRIALS_AT_ONCE.max(arguments.trials.div_ceil(TASKS_MAX));
+    let firsts = (0..arguments.trials).step_by(at_once as usize);
+    let tasks = firsts.map(|first| {
+        let (simulation, progress) = (Arc::clone(&simulation), Arc::clone(&progress));
+        let count = at_once.min(arguments.trials - first);
+        // Each task has its own numbers, whichever thread it runs on.
+        let mut random = SmallRng::seed_from_u64(arguments.seed ^ (u64::from(first) << 32));
+        let task = move || {
+            let mut means = vec![Mean::default(); most as usize + 1];
+            for _ in 0..count {
+                let leaked = simulation.trial(&mut random);
+                means
+                    .iter_mut()
+                    .zip(leaked)
+                    .for_each(|(mean, bytes)| mean.add(bytes));
+                progress.add(1);
+            }
+            means
+        };
+        Box::new(task) as Box<dyn FnOnce() -> Vec<Mean> + Send>
+    });
+    let pool = World::real(cores()).pool;
+    let parts = parallel(&*pool, cores(), tasks.collect());
+    let mut means = vec![Mean::default(); most as usize + 1];
+    for part in parts {
+        means
+            .iter_mut()
+            .zip(part)
+            .for_each(|(mean, part)| mean.join(part));
+    }
+    Ok(means)
+}
+
+fn bytes(bytes: f64) -> String {
+    base::size::about_bytes(bytes.round() as u64)
+}
+
+fn count(files: f64) -> String {
+    match files {
+        0.0 => "0".to_owned(),
+        files if files < 0.1 => format!("{files:.1e}"),
+        files if files < 100.0 => format!("{files:.1}"),
+        files => format!("{files:.0}"),
+    }
+}
+
+fn shown(leaks: &Leaks) -> String {
+    let mut sizes: Vec<u64> = leaks.results.iter().map(|leak| leak.block_bytes).collect();
+    sizes.dedup();
+    let sizes: Vec<String> = sizes.into_iter().map(exact_bytes).collect();
+    let mut heads = Vec::new();
+    if sizes.len() > 1 {
+        heads.push("BLOCKS");
+    }
+    heads.extend(["COMPROMISED", "LEAKS"]);
+    if leaks.trials.is_some() {
+        heads.push("WITHIN");
+    }
+    heads.extend(["BYTES", "FILES", "IN PART", "BYTES IN PART", "OF THE MAP"]);
+    let mut table = Table::new(&heads);
+    for leak in &leaks.results {
+        let mut row = Vec::new();
+        if sizes.len() > 1 {
+            row.push(exact_bytes(leak.block_bytes));
+        }
+        row.extend([leak.compromised.to_string(), percent(leak.leak_ratio)]);
+        row.extend(
+            leak.leak_ratio_within
+                .map(|within| format!("± {}", percent(within))),
+        );
+        row.extend([
+            bytes(leak.leaked_bytes),
+            count(leak.leaked_files),
+            count(leak.files_in_part),
+            bytes(leak.bytes_in_part),
+            percent(leak.map_ratio),
+        ]);
+        table.row(row);
+    }
+    let how = match leaks.trials {
+        Some(trials) => format!("the mean of {trials} trials"),
+        None => "on the mean".to_owned(),
+    };
+    let sealed = match leaks.sealed {
+        true => "\nBlocks are sealed: whoever captures units without keys reads nothing.\n",
+        false => "",
+    };
+    format!(
+        "{} files, {}, in blocks of {} on {} units; {how}\n\n{table}{sealed}",
+        leaks.files,
+        base::size::about_bytes(leaks.bytes),
+        sizes.join(" or "),
+        leaks.units,
+    )
+}
+
+/// What can be known of a picture before it is drawn.
+fn check_picture(path: &Path, case: &CaseArguments) -> Result<(), Failure> {
+    if case
+        .compromised
+        .0
+        .iter()
+        .all(|compromised| *compromised == 0)
+    {
+        return Err(failed(
+            path,
+            "with no compromised unit there is nothing to draw",
+        ));
+    }
+    let units = case.site.units;
+    let points = case.marks.iter().flat_map(|mark| &mark.points);
+    if let Some((compromised, _)) = points.max_by_key(|(compromised, _)| *compromised)
+        && *compromised > units
+    {
+        let compromised = *compromised;
+        return Err(refused(PlacementError::ManyCompromised {
+            compromised,
+            units,
+        }));
+    }
+    let files = &case.site.files;
+    check_place(path, &files.list)?;
+    let is_below = |tree: &PathBuf| {
+        let (folder, tree) = (host::resolve(host::parent_of(path)), host::resolve(tree));
+        folder.is_ok_and(|folder| tree.is_ok_and(|tree| folder.starts_with(tree)))
+    };
+    match !host::is_special(path) && files.tree.as_ref().is_some_and(is_below) {
+        true => Err(failed(path, "it would be among the files that count")),
+        false => Ok(()),
+    }
+}
+
+fn draw(path: &Path, case: &CaseArguments, leaks: &Leaks) -> Result<(), Failure> {
+    let spread = match case.placement().spread {
+        Spread::Copies(1) => "one copy".to_owned(),
+        Spread::Copies(copies) => format!("{copies} copies"),
+        Spread::Erasure { data, parity } => format!("{data}+{parity}"),
+    };
+    let line = |block_bytes: u64| {
+        let is_here = |leak: &&Leak| leak.block_bytes == block_bytes && leak.compromised > 0;
+        let points = leaks.results.iter().filter(is_here);
+        let points = points.map(|leak| (f64::from(leak.compromised), 100.0 * leak.leak_ratio));
+        Series {
+            name: format!("{spread}, blocks of {}", exact_bytes(block_bytes)),
+            points: points.collect(),
+        }
+    };
+    let marked = |mark: &Mark| {
+        let points = mark.points.iter();
+        Series {
+            name: mark.name.clone(),
+            points: points
+                .map(|(units, percent)| (f64::from(*units), *percent))
+                .collect(),
+        }
+    };
+    let chart = Chart {
+        title: "What leaks of files when units are compromised".to_owned(),
+        x: format!("compromised units of {}", leaks.units),
+        y: "bytes in files that leak, %".to_owned(),
+        series: block_sizes(case).into_iter().map(line).collect(),
+        marks: case.marks.iter().map(marked).collect(),
+    };
+    write_picture(path, &chart)
+}

@@ -1,0 +1,127 @@
+//! `scree privacy plan`: which placements are as they should be.
+
+use base::report::{Table, percent};
+use serde::Serialize;
+
+use super::{file_lengths, refused};
+use crate::args::{PrivacyPlanArguments, Width};
+use crate::commands::Failure;
+use crate::commands::{Console, print};
+use crate::leakage::{Choice, Deal, Site, Spread, plan};
+
+#[derive(Serialize)]
+struct Plan {
+    units: u32,
+    compromised: u32,
+    survive: u32,
+    max_leak: f64,
+    block_bytes: u64,
+    /// With how many others each unit shares blocks; none: with any.
+    scatter_width: Option<u32>,
+    /// On how many sets lies what is written at once; none: on any number.
+    destage_width: Option<u32>,
+    placements: Vec<Placed>,
+}
+
+/// One that is as it should be.
+#[derive(Serialize)]
+struct Placed {
+    /// As `scree volume create` is told.
+    option: String,
+    leak_ratio: f64,
+    /// What a byte takes on all units, in bytes; as much is written.
+    space: f64,
+    survives: u32,
+    /// How many units are read for a block whose own is lost.
+    reads_when_lost: Option<u32>,
+}
+
+/// Runs `scree privacy plan`.
+pub fn run(console: &dyn Console, arguments: &PrivacyPlanArguments) -> Result<(), Failure> {
+    let site = Site {
+        units: arguments.site.units,
+        scatter_width: arguments.scatter_width.0,
+        deal: Deal {
+            width: arguments.destage_width.0,
+            granularity: 1,
+        },
+        compromised: arguments.compromised,
+        lost: arguments.survive,
+    };
+    // Before files are looked for, which may take its time.
+    site.check().map_err(refused)?;
+    let files = file_lengths::read(console, &arguments.site.files)?;
+    let progress = console.progress("placements");
+    let choices = plan(&files.classes(arguments.block_size), &site).map_err(refused)?;
+    let least = choices
+        .iter()
+        .min_by(|one, other| one.leak_ratio.total_cmp(&other.leak_ratio));
+    drop(progress);
+    let Some(least) = least else {
+        return Err(Failure::new(format!(
+            "nothing survives the loss of {} of {} units, with up to 4 copies, or 8+3",
+            site.lost, site.units
+        )));
+    };
+    let is_enough = |choice: &&Choice| choice.leak_ratio <= arguments.max_leak;
+    let placements: Vec<Placed> = choices.iter().filter(is_enough).map(placed).collect();
+    if placements.is_empty() {
+        return Err(Failure::new(format!(
+            "none leaks so little; the least, {}, does {}. Sealed volumes leak nothing",
+            option(least.spread),
+            percent(least.leak_ratio),
+        )));
+    }
+    let plan = Plan {
+        units: site.units,
+        compromised: site.compromised,
+        survive: site.lost,
+        max_leak: arguments.max_leak,
+        block_bytes: arguments.block_size,
+        scatter_width: site.scatter_width,
+        destage_width: site.deal.width,
+        placements,
+    };
+    Ok(print(console, &plan, shown)?)
+}
+
+fn option(spread: Spread) -> String {
+    match spread {
+        Spread::Copies(copies) => format!("--replicas {copies}"),
+        Spread::Erasure { data, parity } => format!("--erasure {data}+{parity}"),
+    }
+}
+
+fn placed(choice: &Choice) -> Placed {
+    Placed {
+        option: option(choice.spread),
+        leak_ratio: choice.leak_ratio,
+        space: choice.space,
+        survives: choice.survives,
+        reads_when_lost: choice.reads_when_lost,
+    }
+}
+
+fn shown(plan: &Plan) -> String {
+    let mut table = Table::new(&["PLACEMENT", "SPACE", "LEAKS", "SURVIVES", "READS WHEN LOST"]);
+    for placed in &plan.placements {
+        table.row(vec![
+            placed.option.clone(),
+            format!("{:.2} x", placed.space),
+            percent(placed.leak_ratio),
+            placed.survives.to_string(),
+            placed
+                .reads_when_lost
+                .map_or_else(|| "-".to_owned(), |reads| reads.to_string()),
+        ]);
+    }
+    format!(
+        "Of {} units {} are compromised; blocks of {}, not sealed; scatter width {}, destage width \
+         {}\n\n{table}",
+        plan.units,
+        plan.compromised,
+        base::size::exact_bytes(plan.block_bytes),
+        Width(plan.scatter_width),
+        Width(plan.destage_width),
+    )
+}

@@ -1,0 +1,173 @@
+//! Prediction beside measurement.
+
+use crate::cost::{Prediction, accuracy, predict};
+
+use crate::measure::calibration::MeasuredPlace;
+use crate::measure::chance::within;
+use crate::measure::place::Place;
+use crate::measure::rounds::{Rounds, differences, median_of};
+use crate::measure::{Cipher, Machine, MeasureError, Run, Waiting, Work};
+
+/// What was measured is clear if chance may be no more of it than this: as far off as a
+/// prediction may be.
+const UNCLEAR_RATIO: f64 = 0.15;
+
+/// One work, with a cipher: as it was predicted, and as it was.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// What was done.
+    pub work: Work,
+    /// With what it was encrypted.
+    pub cipher: Cipher,
+    /// Beforehand.
+    pub predicted: Prediction,
+    /// Without encryption, the median of all rounds.
+    pub plain: Run,
+    /// With it.
+    pub sealed: Run,
+    /// What came in addition: the median over all rounds of how much more each was.
+    pub added: Run,
+    /// How far the mean of what came in addition, in CPU seconds, may be off by chance, in 95 of
+    /// 100 times: from how much rounds differ. None of less than three rounds.
+    pub within_s: Option<f64>,
+}
+
+impl Comparison {
+    /// CPU seconds that came in addition.
+    #[must_use]
+    pub fn cpu_s(&self) -> f64 {
+        self.added.cpu_s
+    }
+
+    /// What came in addition is not known well enough to say how near the prediction is.
+    #[must_use]
+    pub fn is_unclear(&self) -> bool {
+        self.within_s
+            .is_some_and(|within_s| within_s > UNCLEAR_RATIO * self.cpu_s().abs())
+    }
+
+    /// The prediction is within what chance may have done to what was measured. None, if that is
+    /// not known.
+    #[must_use]
+    pub fn is_within(&self) -> Option<bool> {
+        let off_s = (self.predicted.cpu_s - self.cpu_s()).abs();
+        self.within_s.map(|within_s| off_s <= within_s)
+    }
+
+    /// How near the prediction of these is, of 1.
+    #[must_use]
+    pub fn accuracy(&self) -> f64 {
+        accuracy(self.predicted.cpu_s, self.cpu_s())
+    }
+}
+
+/// Does each work without encryption and with it, so many times, and says what was predicted
+/// and what was measured. What was predicted is made of what the work asks for, as the run
+/// without encryption counted it; of a program that does more than that it is known, too, how
+/// long it takes without encryption, and how much of a CPU.
+///
+/// # Errors
+/// If something cannot be done here, or was not calibrated.
+pub fn compare(
+    measured: &MeasuredPlace,
+    place: &mut dyn Place,
+    cipher: Cipher,
+    works: &[Work],
+    rounds: u32,
+    waiting: &mut Waiting<'_>,
+) -> Result<Vec<Comparison>, MeasureError> {
+    let kind = measured.place;
+    let Some(layer) = measured.layer(cipher) else {
+        let why = format!("{kind} with {cipher} was not calibrated");
+        return Err(MeasureError::Unfit(why));
+    };
+    if let Some(why) = works.iter().find_map(|work| work.unfit(kind)) {
+        return Err(MeasureError::Unfit(why));
+    }
+    let machine = Machine::here();
+    let rounds = Rounds {
+        kind,
+        ways: &[None, Some(cipher)],
+        works,
+        count: rounds,
+    };
+    let runs = rounds.run(place, waiting, |_, _, _| Ok(()))?;
+    let (all_plain, all_sealed) = (&runs[0], &runs[1]);
+    let each = works.iter().enumerate().map(|(index, work)| {
+        let added = differences(index, all_plain, all_sealed);
+        let within_s = within(&added);
+        let (plain, sealed) = (median_of(index, all_plain), median_of(index, all_sealed));
+        let memory_bytes = machine.memory_bytes as f64;
+        let mut workload = work.workload(plain.flow, memory_bytes, machine.cpus as f64);
+        if let Work::Words { .. } = work {
+            // Of a program it is known how long it takes: it was traced.
+            workload.run_s = Some(plain.run_s);
+            let ours = predict(&workload, &measured.target, layer).plain_cpu_s;
+            workload.own_cpu_s = (plain.cpu_s - ours).max(0.0);
+        }
+        Comparison {
+            work: *work,
+            cipher,
+            predicted: predict(&workload, &measured.target, layer),
+            plain,
+            sealed,
+            added: Run::median(&added),
+            within_s,
+        }
+    });
+    Ok(each.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cost::Both;
+
+    use super::*;
+
+    fn comparison(predicted_s: f64, measured_s: f64, within_s: Option<f64>) -> Comparison {
+        let run = |cpu_s| Run {
+            flow: Both::default(),
+            returned_s: 1.0,
+            run_s: 1.0,
+            cpu_s,
+            fetched_bytes: 0.0,
+        };
+        Comparison {
+            work: Work::Words { bytes: 1 },
+            cipher: Cipher::Aes256Xts,
+            predicted: Prediction {
+                passed: Both::default(),
+                cpu_s: predicted_s,
+                plain_cpu_s: 0.0,
+                plain_run_s: 1.0,
+                run_s: 1.0,
+                latency_s: 0.0,
+            },
+            plain: run(0.0),
+            sealed: run(measured_s),
+            added: run(measured_s),
+            within_s,
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_well_is_not_judged() {
+        for (predicted_s, measured_s, within_s, is_unclear, is_within) in [
+            (0.9, 1.0, Some(0.05), false, Some(false)),
+            (0.9, 1.0, Some(0.15), false, Some(true)),
+            (9.0, 1.0, Some(0.2), true, Some(false)),
+            (-0.9, -1.0, Some(0.14), false, Some(true)),
+            (0.1, 0.0, Some(0.2), true, Some(true)),
+            (0.0, 0.0, Some(0.0), false, Some(true)),
+            // Of one round nothing is known.
+            (5.0, 1.0, None, false, None),
+        ] {
+            let one = comparison(predicted_s, measured_s, within_s);
+            assert_eq!(
+                (one.is_unclear(), one.is_within()),
+                (is_unclear, is_within),
+                "{one:?}"
+            );
+        }
+    }
+}

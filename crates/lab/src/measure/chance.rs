@@ -1,0 +1,62 @@
+//! How far what was measured may be off by chance.
+
+use crate::measure::Run;
+
+/// Half of the interval that holds the mean of these CPU times with 95 %, if they are normal, in
+/// seconds. None of less than three.
+pub(crate) fn within(added: &[Run]) -> Option<f64> {
+    let more = || added.iter().map(|run| run.cpu_s);
+    let count = added.len() as f64;
+    if count < 3.0 {
+        return None;
+    }
+    let mean = more().sum::<f64>() / count;
+    let squares: f64 = more().map(|one| (one - mean).powi(2)).sum();
+    let deviation = (squares / (count - 1.0) / count).sqrt();
+    Some(student(added.len() - 1) * deviation)
+}
+
+/// As many deviations as hold 95 % of Student's distribution of so many degrees of freedom.
+fn student(degrees: usize) -> f64 {
+    const OF_FEW: [f64; 9] = [
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262,
+    ];
+    // Beyond these it is as near to the normal distribution's 1.96 as this, within a hundredth.
+    let of_many = 1.96 + 2.4 / degrees as f64 + 3.0 / (degrees * degrees) as f64;
+    OF_FEW.get(degrees - 1).copied().unwrap_or(of_many)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_that_differ_tell_less() {
+        let run = |cpu_s| Run {
+            flow: crate::cost::Both::default(),
+            returned_s: 1.0,
+            run_s: 1.0,
+            cpu_s,
+            fetched_bytes: 0.0,
+        };
+        assert_eq!(within(&[0.5, 0.5].map(run)), None);
+        assert_eq!(within(&[0.5, 0.5, 0.5].map(run)), Some(0.0));
+        // Of 1, 2 and 3 the mean has a deviation of 1 by the root of 3.
+        let found = within(&[1.0, 2.0, 3.0].map(run)).expect("three");
+        assert!((found - 4.303 / 3_f64.sqrt()).abs() < 1e-9, "{found}");
+    }
+
+    #[test]
+    fn few_rounds_have_wide_intervals() {
+        // Of the usual tables.
+        for (degrees, expected) in [
+            (1, 12.706),
+            (9, 2.262),
+            (10, 2.228),
+            (30, 2.042),
+            (120, 1.980),
+        ] {
+            assert!((student(degrees) - expected).abs() < 0.01, "{degrees}");
+        }
+    }
+}

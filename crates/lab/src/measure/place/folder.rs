@@ -1,0 +1,51 @@
+//! A folder as it is.
+
+use std::path::{Path, PathBuf};
+
+use super::Opened;
+use crate::measure::error::At as _;
+use crate::measure::{Account, MeasureError, Meter, Surface};
+
+/// Files that nothing encrypts.
+pub struct FolderOpened {
+    surface: Surface,
+    folder: PathBuf,
+}
+
+impl FolderOpened {
+    /// Makes it, if it is not there.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn new(folder: PathBuf) -> Result<Self, MeasureError> {
+        std::fs::create_dir_all(&folder).at(&folder)?;
+        Ok(Self {
+            surface: Surface::Folder(folder.clone()),
+            folder,
+        })
+    }
+}
+
+/// Waits until all that was written to the file system of that folder is durable.
+pub fn sync(folder: &Path) -> Result<(), MeasureError> {
+    let file = std::fs::File::open(folder).at(folder)?;
+    rustix::fs::syncfs(&file).map_err(Into::into).at(folder)
+}
+
+impl Opened for FolderOpened {
+    fn surface(&self) -> &Surface {
+        &self.surface
+    }
+
+    fn meter(&self) -> Meter {
+        Meter::new(vec![Account::Own])
+    }
+
+    fn settle(&mut self) -> Result<(), MeasureError> {
+        sync(&self.folder)
+    }
+
+    fn close(self: Box<Self>) -> Result<(), MeasureError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,237 @@
+//! Other programs, and what they say.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::measure::MeasureError;
+use crate::measure::error::At as _;
+
+/// How often it is looked whether something has come true.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Where the program comes from, if it is not there.
+fn hint(program: &str) -> &'static str {
+    match program {
+        "gocryptfs" => "install the package gocryptfs",
+        "cryptsetup" => "install the package cryptsetup-bin",
+        "fusermount3" | "fusermount" => "install the package fuse3",
+        "setpriv" => "install the package util-linux",
+        "mkfs.ext4" => "install the package e2fsprogs",
+        _ => "is it in the search path?",
+    }
+}
+
+/// A command of words.
+pub fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// Of what it has said so many bytes are told, the last ones.
+const SAID_BYTES: usize = 2000;
+
+fn last(said: &[u8]) -> String {
+    let from = said.len().saturating_sub(SAID_BYTES);
+    String::from_utf8_lossy(&said[from..]).trim().to_owned()
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
+}
+
+fn unstarted(command: &Command, error: std::io::Error) -> MeasureError {
+    let program = command.get_program().to_string_lossy().into_owned();
+    MeasureError::Program {
+        hint: hint(&program),
+        program,
+        error,
+    }
+}
+
+/// Runs it to its end, with this as its input; what it prints.
+///
+/// # Errors
+/// If it cannot be started, or fails.
+pub fn run(mut command: Command, input: &[u8]) -> Result<String, MeasureError> {
+    // A signal for all that a terminal has started is for this process alone: it ends the rest.
+    command
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .map_err(|error| unstarted(&command, error))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // Who ends without reading says why itself.
+        let _ = stdin.write_all(input);
+    }
+    let ended = child.wait_with_output();
+    let ended = ended.map_err(|error| unstarted(&command, error))?;
+    if ended.status.success() {
+        return Ok(String::from_utf8_lossy(&ended.stdout).into_owned());
+    }
+    Err(MeasureError::Failed {
+        command: shown(&command),
+        said: told(&ended.stderr, &ended.status),
+    })
+}
+
+fn told(said: &[u8], status: &std::process::ExitStatus) -> String {
+    match &last(said)[..] {
+        "" => status.to_string(),
+        said => format!("{status}: {said}"),
+    }
+}
+
+/// The same, but it is told to end when this process does, however that comes.
+fn ends_with_us(command: &Command) -> Command {
+    let mut ends = Command::new("setpriv");
+    ends.args(["--pdeathsig", "TERM", "--"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    ends
+}
+
+/// Starts it, with nothing but its words; its end is that of what is returned, or of this process.
+/// What it says goes to this file.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn start(command: &Command, says: PathBuf) -> Result<Running, MeasureError> {
+    let file = File::create(&says).at(&says)?;
+    let mut started = ends_with_us(command);
+    let child = started
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(file)
+        .spawn()
+        .map_err(|error| unstarted(&started, error))?;
+    Ok(Running {
+        child,
+        what: shown(command),
+        says,
+    })
+}
+
+/// A program that runs until this is dropped.
+pub struct Running {
+    child: Child,
+    what: String,
+    says: PathBuf,
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, MeasureError> {
+    std::fs::read(path).at(path)
+}
+
+impl Running {
+    fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until something is true while it runs.
+    ///
+    /// # Errors
+    /// If it ends, or that takes too long; with what it has said.
+    pub fn until(
+        &mut self,
+        what: &str,
+        within: Duration,
+        mut is_true: impl FnMut() -> bool,
+    ) -> Result<(), MeasureError> {
+        let begun = Instant::now();
+        while !is_true() {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(MeasureError::Failed {
+                    command: self.what.clone(),
+                    said: told(&read(&self.says)?, &status),
+                });
+            }
+            if begun.elapsed() > within {
+                return Err(MeasureError::Late {
+                    what: format!("{what} ({})", last(&read(&self.says)?)),
+                    seconds: within.as_secs(),
+                });
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// If that takes too long; it is killed then.
+    pub fn ended(mut self, within: Duration) -> Result<(), MeasureError> {
+        let begun = Instant::now();
+        while self.is_running() {
+            if begun.elapsed() > within {
+                return Err(MeasureError::Late {
+                    what: format!("`{}` has not ended", self.what),
+                    seconds: within.as_secs(),
+                });
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended, or is to.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_ends_is_told_with_its_last_words() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let words = ["sh", "-c", "echo why >&2; exit 3"];
+        let failed = run(command(&words), b"").expect_err("it fails").to_string();
+        assert!(failed.contains("3: why"), "{failed}");
+        let mut running = start(&command(&words), folder.path().join("says")).expect("started");
+        let never = running.until("nothing", Duration::from_secs(60), || false);
+        let failed = never.expect_err("it ends").to_string();
+        assert!(failed.contains("3: why"), "{failed}");
+        let missing = run(command(&["scree-has-no-such"]), b"").expect_err("it is not there");
+        assert!(missing.to_string().contains("search path"), "{missing}");
+    }
+
+    #[test]
+    fn a_program_that_runs_on_is_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cat = || {
+            start(
+                &command(&["tail", "-f", "/dev/null"]),
+                folder.path().join("says"),
+            )
+        };
+        let mut one = cat().expect("started");
+        one.until("nothing", Duration::ZERO, || true).expect("true");
+        let late = one.ended(Duration::ZERO).expect_err("it does not end");
+        assert!(late.to_string().contains("has not ended"), "{late}");
+        let (id, one) = cat().map(|one| (one.id(), one)).expect("started");
+        drop(one);
+        assert!(!Path::new("/proc").join(id.to_string()).exists());
+    }
+}

@@ -1,0 +1,341 @@
+//! What was found in an audit beside what the model says of as many compromised units.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use api::types::{Audit, AuditFound, AuditPlacement, Volume};
+use api::words::Encryption;
+use base::report::{Table, percent};
+use lab::leakage::{Deal, FileList, Placement, Simulation, Spread, estimate};
+use rand::SeedableRng as _;
+use rand::rngs::SmallRng;
+use serde::Serialize;
+use volume::VolumeConfig;
+use world::host;
+
+use super::audit::share;
+use super::{Failure, Session};
+use crate::output::print_notice;
+use crate::progress::Progress;
+use crate::signals::Ends;
+
+/// So many trials say between what a single one lies.
+const TRIALS: usize = 10_000;
+
+/// Of so many of a thousand trials less leaks, and of as many more, than is likely.
+const UNLIKELY_OF_1000: usize = 25;
+
+/// The longest time that findings wait for the model: with many units and files of many lengths,
+/// trials take hours.
+const PREDICTED_WITHIN: Duration = Duration::from_secs(60);
+
+impl Session {
+    /// What the model says of as many compromised units. `None` if it takes too
+    /// long or a signal comes: the findings stand by themselves.
+    pub(super) async fn prediction(
+        &self,
+        audit: &Audit,
+        volume: &Volume,
+        ends: &mut Ends,
+    ) -> Option<Predicted> {
+        let is_sealed = volume.encryption != Encryption::None.as_str();
+        let (placement, found) = (audit.placement.clone(), audit.found.clone()?);
+        let predict = move |stop: &AtomicBool| predicted(&placement, &found, is_sealed, stop);
+        let _progress = Progress::start("comparing what was found with the model");
+        let done = in_time(PREDICTED_WITHIN, ends.come(), predict).await;
+        done.flatten().unwrap_or_else(|failure| {
+            print_notice(self.format, &format!("nothing is predicted: {failure}"));
+            None
+        })
+    }
+}
+
+/// What `work` comes to on a thread where it may take its time, unless it takes more than `most`,
+/// or the command `ends`; then it is told to stop, and nobody waits for that.
+async fn in_time<T: Send + 'static>(
+    most: Duration,
+    ends: impl Future<Output = &'static str>,
+    work: impl FnOnce(&AtomicBool) -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let is_told = Arc::clone(&stop);
+    let work = tokio::task::spawn_blocking(move || work(&is_told));
+    let why = tokio::select! {
+        done = host::within(most, work) => match done {
+            Some(done) => return done.map_err(|error| Failure::of(&error)),
+            None => format!("it takes longer than {} s", most.as_secs()),
+        },
+        signal = ends => format!("{signal} came before it was computed"),
+    };
+    stop.store(true, Ordering::Relaxed);
+    Err(Failure::new(why))
+}
+
+/// What the model says of as many compromised units.
+#[derive(Serialize)]
+pub struct Predicted {
+    pub units: u32,
+    pub compromised: u32,
+    /// Blocks are sealed: nothing leaks.
+    pub sealed: bool,
+    /// How likely it is that a block lies on compromised units, or is worked out of what does.
+    pub block_ratio: f64,
+    /// Which part of all bytes is in files that leak as a whole, of 1: the mean of the trials,
+    /// which have sets of units as Scree plans them.
+    pub leak_ratio: f64,
+    /// The same by the equations, which have permutations of all units for that.
+    pub equation_ratio: f64,
+    /// Of 95 in 100 trials it is not less than this,
+    pub leak_ratio_min: f64,
+    /// nor more than this.
+    pub leak_ratio_max: f64,
+    /// How many trials were made.
+    pub trials: u32,
+    /// What was found lies between them.
+    pub agrees: bool,
+    /// In which part of the trials less leaks than was found, of 1,
+    pub less_ratio: f64,
+    /// and in which part more does.
+    pub more_ratio: f64,
+}
+
+/// What the model says of the volume's files; nothing, if none are known or nothing is compromised.
+/// It may take long, and fails once it is to `stop`.
+pub fn predicted(
+    real: &AuditPlacement,
+    found: &AuditFound,
+    is_sealed: bool,
+    stop: &AtomicBool,
+) -> Result<Option<Predicted>, Failure> {
+    let files: FileList = found
+        .listing
+        .lengths
+        .iter()
+        .flat_map(|alike| {
+            let count = usize::try_from(alike.files).unwrap_or(usize::MAX);
+            std::iter::repeat_n(alike.bytes, count)
+        })
+        .collect();
+    let counts = &found.files;
+    let count = counts
+        .whole
+        .saturating_add(counts.part)
+        .saturating_add(counts.none);
+    // Of sealed volumes lengths are known where their keys are, and nothing depends on them.
+    if count == 0 || (files.lengths().is_empty() && !is_sealed) {
+        return Ok(None);
+    }
+    let placement = Placement::on(real.units, spread(real), Some(real.scatter_width));
+    let placement = placement.dealt(Deal {
+        width: u32::try_from(VolumeConfig::default().scatter_width).ok(),
+        granularity: 1,
+    });
+    let shares = placement
+        .shares(real.compromised)
+        .map_err(|error| Failure::of(&error))?;
+    let classes = files.classes(real.block_size);
+    let all = files.bytes() as f64;
+    let mut ratios = vec![0.0; TRIALS];
+    let mut equation_ratio = 0.0;
+    if !is_sealed {
+        equation_ratio = estimate(&classes, &shares).bytes / all;
+        let simulation = Simulation::new(placement, real.compromised, &files, real.block_size);
+        let simulation = simulation
+            .map_err(|error| Failure::of(&error))?
+            .as_scree_plans(real.scatter_width);
+        let mut random = SmallRng::seed_from_u64(1);
+        for ratio in &mut ratios {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Failure::new("it was stopped"));
+            }
+            let leaked = simulation.trial(&mut random);
+            *ratio = leaked.last().copied().unwrap_or(0.0) / all;
+        }
+    }
+    ratios.sort_unstable_by(f64::total_cmp);
+    let unlikely = TRIALS * UNLIKELY_OF_1000 / 1000;
+    let (leak_ratio_min, leak_ratio_max) = (ratios[unlikely], ratios[TRIALS - 1 - unlikely]);
+    let of_files = found.files.content.all.max(1) as f64;
+    let is = found.files.whole_bytes as f64 / of_files;
+    // As near as lengths are told.
+    let slack = 1e-9;
+    let part = |is_it: &dyn Fn(f64) -> bool| {
+        let such = ratios.iter().filter(|ratio| is_it(**ratio));
+        such.count() as f64 / TRIALS as f64
+    };
+    Ok(Some(Predicted {
+        units: real.units,
+        compromised: real.compromised,
+        sealed: is_sealed,
+        block_ratio: shares.leaks(1),
+        leak_ratio: ratios.iter().sum::<f64>() / TRIALS as f64,
+        equation_ratio,
+        leak_ratio_min,
+        leak_ratio_max,
+        trials: TRIALS as u32,
+        less_ratio: part(&|ratio| ratio < is - slack),
+        more_ratio: part(&|ratio| ratio > is + slack),
+        agrees: (leak_ratio_min - slack..=leak_ratio_max + slack).contains(&is),
+    }))
+}
+
+fn spread(real: &AuditPlacement) -> Spread {
+    let parts = real
+        .erasure
+        .as_deref()
+        .and_then(|text| text.split_once('+'));
+    let parsed = parts.and_then(|(data, parity)| Some((data.parse().ok()?, parity.parse().ok()?)));
+    match parsed {
+        Some((data, parity)) => Spread::Erasure { data, parity },
+        None => Spread::Copies(real.replicas.into()),
+    }
+}
+
+/// Both, as a table.
+pub fn compared(predicted: &Predicted, found: &AuditFound) -> String {
+    let mut table = Table::new(&["", "BLOCKS", "LEAKS", "95 OF 100 TRIALS"]);
+    let blocks = found.blocks;
+    let there = match predicted.sealed {
+        true => blocks.sealed,
+        false => blocks.readable,
+    };
+    let files = &found.files;
+    table.row(vec![
+        "found".to_owned(),
+        share(there, blocks.all),
+        share(files.whole_bytes, files.content.all),
+        match predicted.agrees {
+            true => "agrees".to_owned(),
+            false => "does not agree".to_owned(),
+        },
+    ]);
+    table.row(vec![
+        "predicted".to_owned(),
+        percent(predicted.block_ratio),
+        percent(predicted.leak_ratio),
+        format!(
+            "{} to {}",
+            percent(predicted.leak_ratio_min),
+            percent(predicted.leak_ratio_max)
+        ),
+    ]);
+    format!("\n{table}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::audit::tests::{found, placement};
+    use super::*;
+
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+
+    /// It was reckoned for an hour, and no signal ended it.
+    #[tokio::test]
+    async fn what_takes_long_is_told_to_stop_and_not_waited_for() {
+        let until_stopped = |said: std::sync::mpsc::Sender<()>| {
+            move |stop: &AtomicBool| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                said.send(()).expect("heard");
+            }
+        };
+        let never = std::future::pending();
+        let done = in_time(Duration::MAX, never, |_: &AtomicBool| 7).await;
+        assert_eq!(done.ok(), Some(7));
+        let (said, stopped) = std::sync::mpsc::channel();
+        let short = Duration::from_millis(1);
+        let never = std::future::pending();
+        let late = in_time(short, never, until_stopped(said.clone())).await;
+        let why = late.expect_err("it takes too long").to_string();
+        assert!(why.contains("longer than"), "{why}");
+        let signal = std::future::ready("SIGINT");
+        let ended = in_time(Duration::MAX, signal, until_stopped(said)).await;
+        let why = ended.expect_err("it was ended").to_string();
+        assert!(why.contains("SIGINT"), "{why}");
+        assert_eq!(stopped.iter().count(), 2);
+    }
+
+    /// Of few units a plan of permutations has one that is compromised in another part of all sets
+    /// than Scree's: what is said of both stands apart from each other.
+    #[test]
+    fn what_is_predicted_lies_between_what_trials_have() {
+        let real = AuditPlacement {
+            units: 6,
+            compromised: 3,
+            replicas: 2,
+            ..placement()
+        };
+        let found = found(&[(4096, 100), (16384, 100), (65536, 20)], 0);
+        let predicted = predicted(&real, &found, false, &GO_ON);
+        let predicted = predicted.ok().expect("a placement").expect("files");
+        let between = predicted.leak_ratio_min..=predicted.leak_ratio_max;
+        assert!(between.contains(&predicted.leak_ratio));
+        assert!((predicted.leak_ratio / predicted.equation_ratio - 1.0).abs() > 0.05);
+        let shown = compared(&predicted, &found);
+        let mean = percent(predicted.leak_ratio);
+        assert!(shown.contains(&mean), "{shown}");
+    }
+
+    #[test]
+    fn what_was_found_is_compared_with_single_trials() {
+        let real = placement();
+        // A quarter of a hundred files of one block, 15 to 35 of them as a rule.
+        let lengths = [(4096, 100)];
+        for (files, agrees) in [(25, true), (17, true), (5, false), (60, false)] {
+            let found = found(&lengths, files * 4096);
+            let predicted = predicted(&real, &found, false, &GO_ON)
+                .ok()
+                .expect("a placement");
+            let predicted = predicted.expect("there are files");
+            assert!((predicted.equation_ratio - 0.25).abs() < 1e-9);
+            assert!((predicted.leak_ratio - 0.25).abs() < 0.01);
+            assert!((predicted.leak_ratio_min - 0.165).abs() < 0.03);
+            assert!((predicted.leak_ratio_max - 0.335).abs() < 0.03);
+            assert_eq!(predicted.agrees, agrees, "{files}");
+            let sealed = super::predicted(&real, &found, true, &GO_ON)
+                .ok()
+                .expect("one")
+                .expect("files");
+            assert_eq!((sealed.leak_ratio, sealed.agrees), (0.0, false));
+        }
+        let nothing = predicted(&real, &found(&[], 0), false, &GO_ON)
+            .ok()
+            .expect("one");
+        assert!(nothing.is_none());
+    }
+
+    #[test]
+    fn trials_end_once_they_are_to_stop() {
+        let real = placement();
+        let stopped = AtomicBool::new(true);
+        let found = found(&[(4096, 100)], 0);
+        assert!(predicted(&real, &found, false, &stopped).is_err());
+    }
+
+    #[test]
+    fn a_placement_is_read_as_the_api_tells_it() {
+        let mut real = AuditPlacement {
+            units: 6,
+            compromised: 1,
+            replicas: 3,
+            erasure: None,
+            scatter_width: 8,
+            sets: 4,
+            block_size: 4096,
+        };
+        assert_eq!(spread(&real), Spread::Copies(3));
+        real.erasure = Some("4+2".to_owned());
+        assert_eq!(spread(&real), Spread::Erasure { data: 4, parity: 2 });
+    }
+
+    /// The laboratory's defaults are the widths of Scree's placement.
+    #[test]
+    fn widths_of_the_laboratory_are_those_of_the_engine() {
+        let copysets = control::control::SCATTER_WIDTH.to_string();
+        assert_eq!(lab::args::SCATTER_WIDTH, copysets);
+        let destage = VolumeConfig::default().scatter_width.to_string();
+        assert_eq!(lab::args::DESTAGE_WIDTH, destage);
+    }
+}
