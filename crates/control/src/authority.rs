@@ -28,7 +28,7 @@ pub enum AuthorityFileError {
     Io {
         /// Which.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Others than its owner can read the key.

@@ -117,7 +117,7 @@ pub enum StartError {
     Place {
         /// D.
         folder: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }

@@ -84,7 +84,7 @@ pub enum FolderError {
     Io {
         /// Which folder or file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }

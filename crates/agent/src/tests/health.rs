@@ -119,7 +119,7 @@ async fn a_host_without_a_unit_that_takes_writes_is_not_ready() {
     for (from, to) in [(&first, "away1"), (&second, "away2")] {
         std::fs::rename(from, rig.folder.path().join(to)).expect("moved");
     }
-    scree.agent.all_units().await;
+    scree.agent.units().await;
     // A look notes what it finds; the next one at the latest sees it.
     let reasons = eventually("it is not ready", async || {
         finish(scree.agent.probe_units(true)).await;

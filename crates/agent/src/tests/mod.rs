@@ -126,7 +126,7 @@ async fn a_copy_of_a_unit_is_refused_as_it_is() {
     let marker = fs::read_to_string(rig.unit(1).join(name)).expect("text");
     let (unowned, _) = marker.split_once("[owner]").expect("it has one");
     fs::write(copy.join(name), unowned).expect("written");
-    let refused = control.units().add(copy.to_str().expect("UTF-8")).await;
+    let refused = control.add_unit(copy.to_str().expect("UTF-8")).await;
     let refused = refused.expect_err("a copy").to_string();
     assert!(refused.contains("is a copy of unit"), "{refused}");
     let left = fs::read_to_string(copy.join(name)).expect("there");
@@ -141,7 +141,7 @@ async fn a_unit_has_one_url_however_old_its_row_is() {
     let control = rig.start().await;
     let folder = rig.folder.path().join("my units");
     fs::create_dir(&folder).expect("made");
-    let added = control.units().add(folder.to_str().expect("UTF-8")).await;
+    let added = control.add_unit(folder.to_str().expect("UTF-8")).await;
     let url = added.expect("added").row.url;
     assert!(url.ends_with("/my%20units"), "{url}");
     let pool = altered::open(&control.control.folder().database()).await;

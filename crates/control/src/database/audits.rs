@@ -1,12 +1,12 @@
-//! Audits of volumes: what some units alone have of one, as a host finds it out
+//! Audits of volumes: what some units alone hold of a volume, as determined by a host
 //! (docs/models.md, "Audit").
 //!
-//! One that has not ended holds the version that it is of, and lets its host read that; so it
-//! ends when its host says nothing of it any more. What was found is kept for a day, or until
-//! it is deleted, and so much of a volume. Whoever may read the volume may have it audited, and read
-//! what was found: of a volume that is not sealed it has names and lengths of files. Who has asked
-//! for one, and whoever administers the volume, may delete it, also if they may not read it: then
-//! they are not told what was found.
+//! An audit that has not ended holds its version and lets its host read it, so it ends when its
+//! host stops reporting progress. Results are kept for a day, or until they are deleted, up to a
+//! limit for each volume. A user who may read the volume may request an audit and read the result:
+//! for a volume that is not encrypted it contains names and lengths of files. The user who
+//! requested an audit and those who administer the volume may delete it even if they may not read
+//! the volume; the result is not shown to them then.
 
 use api::host::{AuditReport, WantedAudit};
 use api::types::{AuditFound, AuditPlacement};
@@ -23,26 +23,28 @@ use crate::database::tenancy::audit_log;
 use crate::database::tenancy::rights::{self, Rights};
 use crate::database::{Database, DatabaseError, Need, Principal, Right, Thing};
 
-/// What was found is kept for so long.
+/// How long results are kept, in milliseconds.
 const KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// So many of a volume's may be under way at a time: each has a host read all of it.
+/// The largest number of running audits of a volume: each has a host read all of it.
 const UNDER_WAY_MAX: i64 = 4;
 
-/// And so many of all volumes of an owner: a host does one at a time, and others wait for it.
+/// The largest number of running audits of one owner's volumes: a host runs one at a time, and
+/// others wait.
 const UNDER_WAY_OF_OWNER_MAX: i64 = 8;
 
-/// Of so many of a volume's what was found is kept; of more, those are gone that ended first, and
-/// before all others those of who asks for one more.
+/// The largest number of results that are kept of a volume. If there are more, those that ended
+/// first are deleted, and those of the requesting user before others.
 const KEPT_MAX: i64 = 16;
 
-/// And of so many of all volumes of an owner: each may be as long as a report.
+/// The largest number of results that are kept of one owner's volumes: each may be as long as a
+/// report.
 const KEPT_OF_OWNER_MAX: i64 = 64;
 
-/// An audit that is asked for.
+/// An audit to be inserted.
 #[derive(Debug, Clone)]
 pub struct NewAudit {
-    /// Its id.
+    /// The id.
     pub id: AuditId,
     /// The units that are taken for compromised.
     pub units: Vec<UnitId>,
@@ -52,47 +54,47 @@ pub struct NewAudit {
     pub files: bool,
     /// How blocks come to lie on units now.
     pub placement: AuditPlacement,
-    /// What is in the journal of the volume's host, in bytes, if that was said and matters.
+    /// What the journal of the volume's host holds, in bytes, if that is known and matters.
     pub journal_bytes: Option<u64>,
-    /// Who is to do it, and whether it has the volume: then it needs not be for the principal.
+    /// The host that runs it, and whether that host has the volume attached: then the principal
+    /// needs no right on the host.
     pub host: (PartyId, bool),
 }
 
 /// An audit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditOfVolume {
-    /// Its id.
+    /// The id.
     pub id: AuditId,
     /// Of which volume.
     pub volume: VolumeId,
     /// The snapshot that was named, if one was.
     pub snapshot: Option<SnapshotId>,
-    /// Who has asked for it; nobody knows of those that older controllers took.
+    /// The user who requested it.
     pub principal: Option<PartyId>,
-    /// By name, for those who administer the volume, and for themselves.
+    /// That user's name. Shown to themselves and to those who administer the volume.
     pub principal_name: Option<String>,
-    /// What of it.
+    /// The audited version.
     pub version: VersionKey,
-    /// Who does it, by name.
+    /// The name of the host that runs it.
     pub host_name: String,
     /// The units that are taken for compromised.
     pub units: Vec<UnitId>,
     /// How far it is.
     pub state: AuditState,
-    /// Up to where it has gone through the volume, in bytes.
+    /// How much of the volume was covered, in bytes.
     pub done_bytes: u64,
     /// How large the volume is, in bytes.
     pub size_bytes: u64,
     /// Why it has come to nothing.
     pub reason: Option<String>,
-    /// What was found, for those who may read the volume; lists do not have it.
+    /// The result, for those who may read the volume. Lists leave it out.
     pub found: Option<AuditFound>,
-    /// How blocks lay on units, and what was in the journal, when it was asked for; older
-    /// controllers did not keep it.
+    /// How blocks were placed on units when it was requested.
     pub placement: Option<AuditPlacement>,
     /// See [`NewAudit::journal_bytes`].
     pub journal_bytes: Option<u64>,
-    /// When it was asked for.
+    /// When it was requested.
     pub created: Millis,
     /// When it ended.
     pub ended: Option<Millis>,
@@ -135,9 +137,8 @@ async fn version_of(
     }
 }
 
-/// Of a volume, and of all volumes of its owner, so many are kept that there is room for one
-/// more: those of others rather than those of who asks for it. So who may read a volume does not
-/// take from its owner what they keep.
+/// Deletes results so that there is room for one more, those of the requesting user first: a user
+/// who may read a volume does not displace what its owner keeps.
 async fn make_room(
     change: &mut AnyConnection,
     principal: &Principal,
@@ -172,7 +173,7 @@ async fn make_room(
     Ok(())
 }
 
-/// Refuses one more of a volume, or of a volume of its owner's, if enough are under way.
+/// Refuses one more audit if enough are running, of the volume or of its owner's volumes.
 async fn check_room(change: &mut AnyConnection, row: &VolumeRow) -> Result<(), DatabaseError> {
     let of_volume = format!("volume {:?}", row.name);
     let of_volumes = "volumes of its owner's".to_owned();
@@ -208,7 +209,7 @@ pub struct Audits<'a> {
 }
 
 impl Audits<'_> {
-    /// Has a host audit a volume.
+    /// Requests an audit of a volume from a host.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the principal may read the
@@ -317,8 +318,8 @@ impl Audits<'_> {
         Ok((row, audits))
     }
 
-    /// Calls an audit off, if it has not ended, and forgets what it has found. Returns it as it
-    /// was, and what it has found if the principal may read the volume.
+    /// Cancels an audit that has not ended, and deletes its result. Returns it as it was, with the
+    /// result if the principal may read the volume.
     ///
     /// # Errors
     /// As [`Self::audit_for`]; but [`DatabaseError::Forbidden`] for somebody who neither has asked
@@ -371,7 +372,7 @@ impl Audits<'_> {
         .collect()
     }
 
-    /// Keeps how far a host is; `false` if that is not wanted any more.
+    /// Records the progress of a host; `false` if the audit no longer exists.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -438,7 +439,7 @@ impl Audits<'_> {
     }
 }
 
-/// What of an audit somebody sees who has these rights on its volume.
+/// The part of an audit that is visible with these rights on its volume.
 fn seen(audit: AuditOfVolume, rights: &Rights, principal: &Principal) -> AuditOfVolume {
     let is_own = audit.principal == Some(principal.party.id);
     let sees_principal = is_own || rights.allow(Need::Have(Right::Administer));
@@ -510,7 +511,7 @@ fn version(row: &AnyRow) -> Result<VersionKey, DatabaseError> {
     })
 }
 
-/// None, if the volume's row is damaged: its own list says so.
+/// Converts a row; `None` if the volume's row is damaged, which the list of volumes shows.
 fn wanted(row: &AnyRow) -> Result<Option<WantedAudit>, DatabaseError> {
     let Ok(block_size) = rows::block_size(row) else {
         return Ok(None);

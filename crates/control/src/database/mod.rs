@@ -231,9 +231,9 @@ impl Database {
         self.changes.subscribe()
     }
 
-    /// Makes sure that what was deleted from SQLite is in none of its files: the
-    /// file itself forgets by `secure_delete`, its log by being written back. One
-    /// who reads meanwhile puts that off, until the next time or the end.
+    /// Erases deleted rows from all of SQLite's files: `secure_delete` erases them from the
+    /// database file, and the checkpoint from the log. A concurrent reader delays that until the
+    /// next call.
     async fn erase(&self) {
         if self.backend == Backend::Sqlite {
             let written = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -249,8 +249,8 @@ impl Database {
     pub async fn close(&self) {
         if self.backend == Backend::Sqlite {
             self.reader.close().await;
-            // SQLite does so by itself as the last connection goes, unless that
-            // is a reader whose thread ended late.
+            // SQLite does so by itself when the last connection closes, unless that is a reader
+            // whose thread ended late.
             self.erase().await;
         }
         self.writer.close().await;
@@ -259,9 +259,8 @@ impl Database {
 
 /// Begins a transaction on some connection.
 ///
-/// In a task of its own, which goes on to its end if nobody waits for it any
-/// more: sqlx would put a connection that is half way into a transaction back
-/// into its pool, for others to work in it.
+/// It runs in a task of its own, which ends even if the caller is canceled: sqlx would put a
+/// connection that is half-way into a transaction back into its pool.
 ///
 /// SQLite rolls back by itself after some errors, a full disk among them; sqlx
 /// then counts a transaction that will never end, and the connection is closed.
@@ -280,7 +279,7 @@ async fn begun(pool: &AnyPool, begin: &'static str) -> Result<OpenTransaction, D
     }
 }
 
-/// What a task has found, which nobody ends early but a process that is ending.
+/// The result of a task that is canceled only when the process exits.
 fn joined<T>(found: Result<T, JoinError>) -> Result<T, DatabaseError> {
     let ended = match found {
         Ok(found) => return Ok(found),
@@ -297,7 +296,7 @@ mod tests {
     use super::transaction::Turn;
     use super::*;
 
-    /// It has not panicked, and was taken for one that had.
+    /// It was once reported as a panic.
     #[tokio::test]
     async fn a_task_that_was_ended_early_is_an_error() {
         let task = tokio::spawn(std::future::pending::<()>());

@@ -1,8 +1,7 @@
-//! Lists, a page at a time, as somebody may see them.
+//! Paged lists of what a principal may see.
 //!
-//! Every list is in the order of its ids: those neither change nor come twice,
-//! so a page goes on exactly where the one before ended, whatever was made or
-//! deleted in between.
+//! Every list is ordered by id. Ids neither change nor repeat, so a page starts exactly where the
+//! previous one ended, whatever was created or deleted in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,12 +19,12 @@ use crate::database::{
     rows,
 };
 
-/// Which page.
+/// The page to read.
 #[derive(Debug, Clone)]
 pub struct Page {
-    /// What comes after this id; from the beginning, if it is empty.
+    /// Ids after this one; empty: from the beginning.
     pub after: String,
-    /// At most so many.
+    /// The largest number of items.
     pub count_max: u32,
 }
 
@@ -39,11 +38,10 @@ impl Default for Page {
     }
 }
 
-/// Which volumes or snapshots are meant: those of which all holds that is
-/// said.
+/// A filter for volumes or snapshots. All conditions must hold.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Called so.
+    /// The name.
     pub name: Option<String>,
     /// Of the user of this name.
     pub owner: Option<String>,
@@ -71,7 +69,7 @@ pub struct VolumePage {
     pub attachments: Vec<AttachmentRow>,
     /// Their tags, by id.
     pub tags: BTreeMap<String, Tags>,
-    /// After what the next page begins, if there is one.
+    /// The value of `after` for the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
@@ -82,7 +80,7 @@ pub struct SnapshotPage {
     pub snapshots: Vec<SnapshotRow>,
     /// Their tags, by id.
     pub tags: BTreeMap<String, Tags>,
-    /// After what the next page begins, if there is one.
+    /// The value of `after` for the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
@@ -114,7 +112,7 @@ impl Condition {
         }
     }
 
-    /// One row more than the page has tells whether there is another page.
+    /// Reads one row more than the page holds, to know whether there is another page.
     async fn page(
         &self,
         connection: &mut AnyConnection,
@@ -149,9 +147,9 @@ impl Condition {
 /// What is not detached of the volume of a row.
 const OPEN: &str = "SELECT 1 FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached'";
 
-/// What the principal may see of attachments `a` of volumes `v`: their own, and
-/// those of volumes that they administer. In which VMs others have a volume,
-/// and what is wrong there, is not for whoever may read it.
+/// An SQL condition: the principal may see attachment `a` of volume `v`, because it is their own or
+/// they administer the volume. Users who may only read a volume do not see where others have
+/// attached it.
 const SEEN: &str = "($3 = 1 OR a.requested_by = $2 OR v.owner = $2 OR EXISTS (SELECT 1 FROM grants g \
      WHERE g.party = $2 AND g.object = a.volume AND g.right_name = 'administer'))";
 
@@ -180,7 +178,7 @@ impl Volumes<'_> {
         }
         if let Some(project) = &filter.project {
             condition.and("j.name = {}", project);
-            // As little as it is shown with them (`Acting::known`).
+            // The project is not shown to others either (`Volumes::known`).
             condition.text.push_str(
                 " AND ($3 = 1 OR v.owner = $2 OR EXISTS (SELECT 1 FROM project_members m \
                  WHERE m.project = v.project AND m.party = $2))",
@@ -238,9 +236,8 @@ impl Attachments<'_> {
         Ok((!attached.is_empty(), seen))
     }
 
-    /// The attachments that `principal` may see: their own, and those of volumes
-    /// that they administer. Those that are not detached, unless that is the
-    /// state that is asked for.
+    /// The attachments that `principal` may see: their own, and those of volumes that they
+    /// administer. Detached ones only if the filter asks for that state.
     ///
     /// # Errors
     /// [`DatabaseError`].

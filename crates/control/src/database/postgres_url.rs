@@ -1,5 +1,4 @@
-//! Where a PostgreSQL database is: a URL, which may hold a password and is
-//! therefore shown to nobody.
+//! The URL of a PostgreSQL database. It may contain a password and is therefore never printed.
 //!
 //! ```text
 //!   postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full&sslrootcert=FILE
@@ -21,8 +20,7 @@ use zeroize::Zeroizing;
 /// A longer file holds no URL.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// What a URL may say after its `?`. Others would be ignored in silence, and
-/// their values logged.
+/// The parameters that a URL may have. Others would be ignored silently, and their values logged.
 const PARAMETERS: [&str; 14] = [
     "application_name",
     "dbname",
@@ -51,7 +49,7 @@ pub struct PostgresUrl {
 /// Why there is no URL. It quotes nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
-    /// It is none.
+    /// The text is not such a URL.
     #[error(
         "the database's URL is none: {why}; write it as postgres://USER:PASSWORD@HOST:PORT/DATABASE"
     )]
@@ -62,9 +60,9 @@ pub enum AddressError {
     /// The file with it cannot be read.
     #[error("cannot read the database's URL from {path}: {source}", path = path.display())]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Others than its owner can read the file.
@@ -74,15 +72,15 @@ pub enum AddressError {
         path = path.display()
     )]
     Open {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Its mode.
+        /// The file's mode.
         mode: u32,
     },
 }
 
 impl PostgresUrl {
-    /// The URL in a private file, whose first line it is.
+    /// Reads the URL from the first line of a private file.
     ///
     /// # Errors
     /// [`AddressError`].
@@ -100,7 +98,7 @@ impl PostgresUrl {
         text.lines().next().unwrap_or_default().trim().parse()
     }
 
-    /// The text itself, password and all, for who connects.
+    /// The text with the password, for connecting.
     pub(super) fn reveal(&self) -> &str {
         &self.text
     }

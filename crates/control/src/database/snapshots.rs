@@ -17,19 +17,19 @@ use crate::database::{Database, DatabaseError, Need, Principal, Right, Thing, ho
 /// A snapshot to be taken.
 #[derive(Debug, Clone)]
 pub struct NewSnapshot {
-    /// Its id.
+    /// The id.
     pub id: SnapshotId,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Of what.
+    /// The volume.
     pub volume: VolumeId,
-    /// Its tags.
+    /// The tags.
     pub tags: Tags,
-    /// When.
+    /// When it was requested.
     pub created: Millis,
 }
 
-/// Snapshots of `volume` that wait for a cut which will not come.
+/// Fails the snapshots of `volume` whose consistency point will never be taken.
 pub(in crate::database) async fn give_up(
     connection: &mut AnyConnection,
     volume: VolumeId,
@@ -45,8 +45,7 @@ pub(in crate::database) async fn give_up(
     Ok(())
 }
 
-/// The moments that were taken of `volume` went with the process that took
-/// them.
+/// Resets the snapshots of `volume` whose consistency point was lost with the process that took it.
 pub(in crate::database) async fn lose_cuts(
     connection: &mut AnyConnection,
     volume: VolumeId,
@@ -62,8 +61,7 @@ pub(in crate::database) async fn lose_cuts(
     Ok(())
 }
 
-/// `volume` was closed: its head is its state, and that of all snapshots whose
-/// moment was still to be taken.
+/// Completes all pending snapshots of `volume`, which was closed, with its head.
 pub(in crate::database) async fn settle(
     connection: &mut AnyConnection,
     volume: VolumeId,
@@ -87,8 +85,8 @@ pub struct Snapshots<'a> {
 }
 
 impl Snapshots<'_> {
-    /// Makes a snapshot of `volume`: completed at once with the head if the
-    /// volume is detached, else pending until the engine pins it.
+    /// Creates a snapshot of `volume`. It is completed at once with the head if the volume is
+    /// detached; otherwise it is pending until the engine commits a version for it.
     ///
     /// # Errors
     /// [`DatabaseError::Taken`]; [`DatabaseError::NotFound`] (the volume);
@@ -108,7 +106,7 @@ impl Snapshots<'_> {
             }
             let need = Need::Have(Right::Snapshot);
             let of = check_volume(&mut *change, principal, volume, need).await?;
-            // It is the volume's owner's, whoever takes it.
+            // The volume's owner owns it, whoever takes it.
             let owner = of.owner.map(|owner| owner.to_string()).unwrap_or_default();
             let taken = sqlx::query("SELECT id FROM snapshots WHERE name = $1 AND owner = $2")
                 .bind(&new.name)
@@ -157,8 +155,7 @@ impl Snapshots<'_> {
         }).await
     }
 
-    /// The snapshot that `principal` means by this id, name or `owner/name`, if
-    /// they may do what is needed.
+    /// The snapshot with this id, name or `owner/name`, if `principal` has the needed right.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], also if they may not see it;
@@ -199,7 +196,7 @@ impl Snapshots<'_> {
             .collect()
     }
 
-    /// The snapshots whose moment is still to be taken, and of what.
+    /// The snapshots whose consistency point is still to be taken, with their volumes.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -223,7 +220,7 @@ impl Snapshots<'_> {
         Ok(count.cast_unsigned())
     }
 
-    /// Notes that the moment of a pending snapshot was taken.
+    /// Records that the consistency point of a pending snapshot was taken.
     ///
     /// # Errors
     /// [`DatabaseError`].

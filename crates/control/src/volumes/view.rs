@@ -22,7 +22,7 @@ use crate::volumes::spell_time;
 pub struct VolumeView {
     /// Its row.
     pub row: VolumeRow,
-    /// Its tags.
+    /// The tags.
     pub tags: Tags,
     /// Whether it is attached anywhere, or not yet detached.
     pub is_attached: bool,

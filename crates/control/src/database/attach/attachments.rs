@@ -1,11 +1,13 @@
-//! Attachments: what is wanted of a volume on a host, and how far that is.
+//! Attachments: the desired state of a volume on a host, and its observed state.
 //!
-//! * At most one that can write is not `detached`: a unique index says so.
-//! * Of one that is moved, the transaction that keeps "detached" makes what
-//!   follows ([`crate::database::moves`]).
+//! * A volume has at most one writable attachment that is not `detached`. A unique index ensures
+//!   it.
+//! * If an attachment is moved, the transaction that records `detached` creates its successor
+//!   ([`moves`](crate::database::attach::moves)).
 //!
-//! Here is what there is, and who may see it; [`crate::database::attaching`] asks for more
-//! or fewer, [`crate::database::attachment_states`] keeps how far each is.
+//! This file has the rows and who may see them; [`requests`](crate::database::attach::requests)
+//! changes the desired state, [`reports`](crate::database::attach::reports) records the observed
+//! state.
 
 use api::host::{Access, AttachmentState};
 use base::{AttachmentId, PartyId, VolumeId};
@@ -23,31 +25,31 @@ use crate::database::{
 /// An attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachmentRow {
-    /// Its id.
+    /// The id.
     pub id: AttachmentId,
-    /// Of what.
+    /// The volume.
     pub volume: VolumeId,
-    /// Where.
+    /// The host.
     pub host: PartyId,
     /// The VM that it is plugged into; none for a plain export.
     pub vm: Option<String>,
-    /// How.
+    /// Whether it may write.
     pub access: Access,
     /// It is to be; otherwise it is to end.
     pub is_wanted: bool,
-    /// It is to end whoever says no.
+    /// Whether it is to be detached without the guest's consent.
     pub is_forced: bool,
-    /// Which wish that is.
+    /// The generation of the desired state.
     pub generation: u64,
     /// How far it is.
     pub state: AttachmentState,
-    /// The wish that `state` is about.
+    /// The generation that `state` was reported for.
     pub reported: u64,
     /// Why it is as it is.
     pub reason: Option<String>,
     /// What is worth knowing and no error.
     pub note: Option<String>,
-    /// The serial by which the VM knows it.
+    /// The device's serial number in the VM.
     pub device: Option<String>,
     /// The last lease that was taken for it.
     pub epoch: Option<u32>,
@@ -55,19 +57,19 @@ pub struct AttachmentRow {
     pub version: Option<VersionKey>,
     /// The size it is served with, in bytes.
     pub size_bytes: Option<u64>,
-    /// What to give to a client on its host.
+    /// The NBD URI for clients on the host.
     pub uri: Option<String>,
-    /// What to give to one elsewhere.
+    /// The NBD URI for clients elsewhere.
     pub tcp_uri: Option<String>,
-    /// Who asked for it; none if Scree did.
+    /// The user who requested it; `None`: Scree did.
     pub asked_by: Option<PartyId>,
-    /// What follows it as soon as it has let go, or followed it.
+    /// The attachment that replaces it when it is detached, or has replaced it.
     pub follower: Option<Follower>,
-    /// The chain that it is served through, as its host says.
+    /// The active chain, as its host reported it.
     pub chain: Option<ChainKey>,
-    /// Why it is not served through the one that is wanted.
+    /// Why the desired chain is not active.
     pub chain_problem: Option<String>,
-    /// When it was asked for.
+    /// When it was requested.
     pub created: Millis,
     /// When it was detached.
     pub ended: Option<Millis>,
@@ -120,7 +122,7 @@ pub(in crate::database) async fn of_volume(
     .collect()
 }
 
-/// The host whose attachment of `volume` can write, if there is one.
+/// The host with the writable attachment of `volume`, if there is one.
 pub(in crate::database) async fn writer_of(
     connection: &mut AnyConnection,
     volume: VolumeId,
@@ -257,7 +259,7 @@ pub(in crate::database) async fn administers(
     let need = Need::Have(Right::Administer);
     match check_volume(connection, principal, volume, need).await {
         Ok(_) => Ok(true),
-        // Its volume may be gone: administrators see it still.
+        // The volume may have been deleted. Administrators still see the attachment.
         Err(DatabaseError::NotFound { .. }) => Ok(principal.party.is_administrator),
         Err(DatabaseError::Forbidden { .. }) => Ok(false),
         Err(error) => Err(error),

@@ -1,11 +1,10 @@
-//! Journals in folders that several hosts have: which one is named, and who may
-//! go on without it (docs/service.md, "Journals on shared storage").
+//! Journals in folders that several hosts share: which one is current, and who may open a volume
+//! without it (docs/service.md, "Journals on shared storage").
 //!
-//! * A journal is named by the holder of the lease, and stays so until another
-//!   takes its place or the volume is closed.
-//! * Nobody gets a lease on a volume whose journal they do not reach, unless it
-//!   was taken by force from the host that wrote it. The attachment then says
-//!   what became of it.
+//! * A journal is named by the holder of the lease, and stays named until another one replaces it
+//!   or the volume is closed.
+//! * A host gets no lease on a volume whose journal it cannot reach, unless the lease of the
+//!   journal's host was ended by force. The new attachment then says what happened to the journal.
 
 use base::{JournalFolderId, PartyId, VolumeId};
 use catalog::NamedJournal;
@@ -15,10 +14,10 @@ use sqlx::{AnyConnection, Row as _};
 use crate::database::catalog::leases;
 use crate::database::{Catalog, DatabaseError, rows};
 
-/// What is known of a volume's last journal.
+/// A volume's last named journal.
 pub(in crate::database) struct Journal {
     named: NamedJournal,
-    /// How its lease was ended by force, if it was.
+    /// How the lease was ended by force, if it was.
     taken: Option<String>,
 }
 
@@ -49,7 +48,7 @@ async fn of(
 }
 
 impl Journal {
-    /// What a lease brings of it to `host`, which has the folder `reached`.
+    /// What a new lease of `host`, which reaches the folders `reached`, gets of the journal.
     ///
     /// # Errors
     /// [`DatabaseError::JournalAway`] if that is another one, and the journal
@@ -88,8 +87,7 @@ impl Journal {
     }
 }
 
-/// What became of a journal is worth knowing to whoever looks at the attachment
-/// that goes on.
+/// Records on the new attachment what happened to the journal.
 async fn note(
     change: &mut AnyConnection,
     volume: VolumeId,
@@ -108,8 +106,8 @@ async fn note(
     Ok(())
 }
 
-/// The lease of `volume` is ended by force, which `taken` says: where that
-/// leaves what was flushed and is in no version, `left` of it.
+/// Records that the lease of `volume` was ended by force, and what the journal held that is in no
+/// version.
 pub(in crate::database) async fn take_away(
     change: &mut AnyConnection,
     volume: VolumeId,
@@ -123,7 +121,7 @@ pub(in crate::database) async fn take_away(
                  which it keeps aside"
             ));
         }
-        // Whoever had it since has acknowledged nothing.
+        // A later holder has acknowledged nothing.
         Some(Journal {
             taken: Some(before),
             ..
@@ -141,7 +139,7 @@ pub(in crate::database) async fn take_away(
     Ok(taken)
 }
 
-/// All of the volume is in versions, or what is not was given up.
+/// Forgets the journal: everything is in versions, or was discarded.
 pub(in crate::database) async fn forget(
     change: &mut AnyConnection,
     volume: VolumeId,

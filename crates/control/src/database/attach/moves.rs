@@ -1,10 +1,9 @@
-//! Moving an attachment: what is to follow is part of the row, and the
-//! transaction that keeps "detached" makes it (docs/service.md, "Moving an
-//! attachment").
+//! Moving an attachment: the successor is part of the row, and the transaction that records
+//! `detached` creates it (docs/service.md, "Moving an attachment").
 //!
-//! * Until then the row excludes every other writer, and from then on its
-//!   successor does: nobody comes in between.
-//! * Whatever else is wished of a row takes back what was to follow.
+//! * Until then the row excludes every other writer, and from then on its successor does: no other
+//!   host can attach in between.
+//! * Every other change of the desired state cancels the move.
 
 use api::host::{Access, AttachmentState};
 use base::{AttachmentId, PartyId};
@@ -20,12 +19,12 @@ use crate::database::tenancy::audit_log;
 use crate::database::tenancy::rights::{check_host, check_volume};
 use crate::database::{Attachments, DatabaseError, Need, Principal, Right, hosts, rows};
 
-/// The attachment that follows one as soon as that has let go.
+/// The attachment that replaces another one as soon as that is detached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Follower {
-    /// Its id.
+    /// The id.
     pub id: AttachmentId,
-    /// Where.
+    /// The host.
     pub host: PartyId,
     /// The VM that it is plugged into; none for a plain export.
     pub vm: Option<String>,
@@ -43,7 +42,7 @@ pub(in crate::database) fn follower(row: &AnyRow) -> Result<Option<Follower>, Da
     }))
 }
 
-/// The old host has let go: what follows is attached from now on.
+/// Creates the successor of an attachment that is detached now.
 pub(in crate::database) async fn follow(
     change: &mut AnyConnection,
     old: AttachmentId,
@@ -70,9 +69,9 @@ fn refused<T>(reason: String) -> Result<T, DatabaseError> {
 }
 
 impl Attachments<'_> {
-    /// Asks for the end of an attachment, and for `next` in its place. The same
-    /// again is no error, also when it is done. A host that was not heard of since
-    /// `heard_after` is moved to by nobody: where the volume is, it is in use.
+    /// Requests that an attachment is detached and replaced by `next`. Repeating the request is no
+    /// error, even when the move is done. A target host that has not reported since `heard_after`
+    /// is refused, since the volume would become unusable.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], if the volume
@@ -142,7 +141,7 @@ impl Attachments<'_> {
         }).await
     }
 
-    /// Calls a move off: the attachment is wanted where it is.
+    /// Cancels a move: the attachment stays where it is.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], if who does not
@@ -158,7 +157,7 @@ impl Attachments<'_> {
             .run(|mut change| async move {
                 let old = attachment_named(&mut *change, principal, &id.to_string()).await?;
                 if !administers(&mut *change, principal, old.volume).await? {
-                    // As if it were attached anew, where it is.
+                    // The same check as for attaching it where it is.
                     check_volume(&mut *change, principal, old.volume, Need::Have(Right::Use))
                         .await?;
                     check_host(&mut *change, principal, old.host, old.vm.as_deref()).await?;

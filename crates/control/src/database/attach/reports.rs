@@ -1,9 +1,9 @@
-//! How far attachments have come: by their host's word, or over its head.
+//! The observed state of attachments: reported by their host, or set without it.
 //!
-//! * The host's word is taken by a compare-and-swap on the generation: a late
-//!   word about an older wish changes nothing.
-//! * `epoch` is set in the transaction that gives the lease. From then on the
-//!   host's journal may be newer than the head, until the host says `detached`.
+//! * A report is applied only if its generation is the current one: a late report on an older
+//!   desired state changes nothing.
+//! * `epoch` is set in the transaction that grants the lease. From then on the host's journal may
+//!   be newer than the head, until the host reports `detached`.
 
 use api::host::{Access, AttachmentReport, AttachmentState};
 use base::{AttachmentId, PartyId, VolumeId};
@@ -16,7 +16,7 @@ use crate::database::hosts::{self, lease_terms};
 use crate::database::{Attachments, DatabaseError, rows, snapshots};
 
 impl Attachments<'_> {
-    /// Notes that nothing is open on `host`: what it said before is over.
+    /// Records that no volume is open on `host`: its earlier reports no longer hold.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -34,8 +34,8 @@ impl Attachments<'_> {
         }).await
     }
 
-    /// Keeps what a host says of an attachment; `false` if it was about an
-    /// older wish, or about somebody else's.
+    /// Records a host's report on an attachment; `false` if the report is outdated, or the
+    /// attachment is not the host's.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -87,7 +87,7 @@ impl Attachments<'_> {
                             journals::forget(&mut *change, volume).await?;
                         }
                         if let Some(reason) = &report.reason {
-                            // It was given up, and with what.
+                            // It was discarded: say what was lost.
                             let at = lease_terms::where_it_is(&mut *change, volume).await?;
                             sqlx::query("UPDATE attachments SET reason = $1 WHERE id = $2")
                                 .bind(format!("{reason}: the volume is {at}"))
@@ -106,7 +106,7 @@ impl Attachments<'_> {
     }
 }
 
-/// A lease is given for the attachment of `volume` to `host`.
+/// Records that a lease was granted for the attachment of `volume` to `host`.
 pub(in crate::database) async fn note_lease(
     change: &mut AnyConnection,
     volume: VolumeId,
@@ -158,12 +158,12 @@ pub(in crate::database) async fn fence(
     Ok(())
 }
 
-/// Every volume is to be opened once more on the host that had it last, or
-/// else on `host`: whatever its journal has is to become a version.
+/// Has every volume opened and closed once on the host that had it last, or else on `host`, so that
+/// what its journal holds becomes a version.
 ///
-/// A row's id follows from its volume's. One that is there is of an earlier
-/// restore, and has ended: it begins anew, and nothing that was asked or said of
-/// it before counts, least of all that it was to end by force.
+/// The attachment's id is derived from the volume's. A row that exists is left from an earlier
+/// restore and has ended. It is reset: earlier requests and reports, and above all a forced detach,
+/// no longer count.
 pub(in crate::database) async fn reopen_all(
     change: &mut AnyConnection,
     host: PartyId,

@@ -1,5 +1,4 @@
-//! Asking for an attachment, and for its end: each is a new wish, which the host
-//! is told of.
+//! Requests to attach and detach. Each changes the desired state, of which the host is notified.
 
 use api::host::{Access, AttachmentState};
 use api::types::READ_ONLY_ATTACHMENTS_MAX;
@@ -15,26 +14,25 @@ use crate::database::tenancy::rights::{check_host, check_volume, refuse_if_delet
 use crate::database::tenancy::{audit_log, principal};
 use crate::database::{Attachments, DatabaseError, Need, Principal, Right, hosts};
 
-/// An attachment to be made.
+/// An attachment to be created.
 #[derive(Debug, Clone)]
 pub struct NewAttachment {
-    /// Its id.
+    /// The id.
     pub id: AttachmentId,
-    /// Of what.
+    /// The volume.
     pub volume: VolumeId,
-    /// Where.
+    /// The host.
     pub host: PartyId,
     /// The VM that it is plugged into; none for a plain export.
     pub vm: Option<String>,
-    /// How.
+    /// Whether it may write.
     pub access: Access,
-    /// When.
+    /// When it is requested.
     pub created: Millis,
 }
 
 impl Attachments<'_> {
-    /// Attaches a volume to a host: asks for it, that is. The same again is no
-    /// error: it is asked for once more.
+    /// Requests that a volume is attached to a host. Repeating the request is no error.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`] and [`DatabaseError::Forbidden`] if the volume, the
@@ -65,7 +63,7 @@ impl Attachments<'_> {
                 let same = others
                     .iter()
                     .find(|one| (one.host, &one.vm, one.access) == (new.host, &new.vm, new.access));
-                // Whose wish it is not must not renew it, nor hear of it.
+                // Only the user who requested it may request it again, or learn of it.
                 if let Some(same) = same
                     && !may_see(&mut *change, principal, same).await?
                 {
@@ -104,7 +102,7 @@ impl Attachments<'_> {
             .await
     }
 
-    /// Asks for the end of an attachment: by force without the guest's consent.
+    /// Requests that an attachment is detached; if forced, without the guest's consent.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], also if the principal may not see it.
@@ -119,7 +117,7 @@ impl Attachments<'_> {
             .run(|mut change| async move {
                 let attachment = attachment_named(&mut *change, principal, &id.to_string()).await?;
                 if attachment.state != AttachmentState::Detached {
-                    // What was to end by force is not asked for its consent again.
+                    // A forced detach stays forced.
                     let is_forced = is_forced || attachment.is_forced;
                     wish(&mut *change, &attachment, false, is_forced).await?;
                     let how = if is_forced { " by force" } else { "" };
@@ -135,7 +133,7 @@ impl Attachments<'_> {
     }
 }
 
-/// Says how a volume is in use, and what to do.
+/// Why a volume cannot be attached, and what to do.
 fn in_use(name: &str, attachment: &AttachmentRow) -> String {
     let access = attachment.access;
     match (attachment.is_wanted, &attachment.reason) {
@@ -157,7 +155,7 @@ fn in_use(name: &str, attachment: &AttachmentRow) -> String {
     }
 }
 
-/// Makes a new wish of a row; what was to follow it does no more.
+/// Changes the desired state of an attachment. A move is canceled.
 pub(in crate::database) async fn wish(
     change: &mut AnyConnection,
     attachment: &AttachmentRow,
@@ -182,9 +180,8 @@ pub(in crate::database) async fn wish(
     hosts::assign(change, attachment.host).await
 }
 
-/// Refuses one more read-only attachment on `host`: no quota counts them, and a
-/// host has each of them open. Whose the hosts are, the administrators, may have
-/// more.
+/// Refuses one more read-only attachment on `host` if the user has too many: no quota counts them,
+/// and the host has each of them open. Administrators, who own the hosts, may have more.
 async fn refuse_too_many(
     change: &mut AnyConnection,
     principal: &Principal,
@@ -237,7 +234,7 @@ async fn insert(
     if new.access == Access::ReadOnly {
         return Ok(());
     }
-    // What it is opened with is what its last host left, if that let go of it.
+    // If the last attachment was detached by force, the new one says what was lost.
     let last = sqlx::query(
         "SELECT host, forced, reason FROM attachments WHERE volume = $1 AND state = 'detached' \
          AND access = 'read-write' ORDER BY ended_ms DESC LIMIT 1",

@@ -1,5 +1,5 @@
-//! The calls of the engine's catalog, as hosts make them: each gets what it
-//! reaches ([`Reach`]), and the rest does not exist to it.
+//! The catalog calls of hosts. A host gets what it may reach ([`Reach`]); everything else does not
+//! exist for it.
 
 use api::host::{CatalogCall, EncodedPlan, FREES_MAX, ROWS_MAX};
 use catalog::CatalogError;
@@ -15,7 +15,7 @@ pub struct Catalog<'a> {
 }
 
 impl Catalog<'_> {
-    /// Answers a call that a host makes.
+    /// Answers a host's call.
     ///
     /// # Errors
     /// [`CatalogError`].

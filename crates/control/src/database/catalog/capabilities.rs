@@ -1,7 +1,7 @@
-//! What a host may do on units, as rows say it: what capabilities are made of.
+//! What a host may do on units, read from rows: the content of capabilities.
 //!
-//! Each is looked up as the call of the catalog is that leads to it, and refused
-//! for the same reasons.
+//! Each check is the same as in the catalog call that leads to the operation, and refuses for the
+//! same reasons.
 
 use std::ops::Range;
 
@@ -24,9 +24,9 @@ pub struct FreeRights {
 /// Of one volume: what a lease allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRights {
-    /// Who writes it.
+    /// The lineage that writes.
     pub lineage: Lineage,
-    /// The lease.
+    /// The lease's epoch.
     pub epoch: u32,
     /// What it has reserved and not used up, and what those before it left open:
     /// in order, and none touches another.
@@ -34,7 +34,7 @@ pub struct LeaseRights {
 }
 
 impl Catalog<'_> {
-    /// What lease `epoch` of `volume` allows, if `host` has it.
+    /// What lease `epoch` of `volume` allows, if `host` holds it.
     ///
     /// # Errors
     /// [`DatabaseError::Fenced`] and the others.

@@ -1,10 +1,9 @@
-//! The cluster's counters: how many leases were given, and which segment
-//! serial is next. They only grow, and may skip.
+//! The cluster's counters: how many leases were granted, and the next segment serial. They only
+//! grow, and may skip numbers.
 //!
-//! Every lease of every volume moves them. On SQLite, where changes come one
-//! after another anyway, they are columns of `cluster`; on PostgreSQL they are
-//! sequences, which no change waits for, and which keep what they handed out
-//! also if the change is undone.
+//! Every lease of every volume changes them. On SQLite, which has one writer anyway, they are
+//! columns of `cluster`. On PostgreSQL they are sequences: no transaction waits for them, and a
+//! number is not reused when a transaction is rolled back.
 
 use std::ops::Range;
 
@@ -13,12 +12,12 @@ use sqlx::{AnyConnection, Row as _};
 
 use crate::database::{Backend, Catalog, DatabaseError, rows};
 
-/// By how much a sequence of serials goes up: what a lease asks for at once.
-/// `migrations/postgres` says the same.
+/// The increment of the sequence of serials: what a lease reserves at once. The PostgreSQL schema
+/// has the same number.
 const SERIALS_AT_ONCE: u32 = 64;
 
 impl Catalog<'_> {
-    /// How many leases were ever given, to whatever volume.
+    /// How many leases were ever granted.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -35,7 +34,7 @@ impl Catalog<'_> {
         rows::number(&row, "leases")
     }
 
-    /// One more lease was given.
+    /// Counts one more lease.
     pub(in crate::database) async fn count_lease(
         self,
         change: &mut AnyConnection,
@@ -48,7 +47,7 @@ impl Catalog<'_> {
         Ok(())
     }
 
-    /// `count` serials that nobody ever had.
+    /// Takes `count` serials that were never handed out.
     pub(in crate::database) async fn take_serials(
         self,
         change: &mut AnyConnection,
@@ -83,7 +82,7 @@ impl Catalog<'_> {
         Ok(range)
     }
 
-    /// No serial from here on was handed out yet. Within a change that is made alone.
+    /// The first serial that was not handed out yet. To be called in a transaction that runs alone.
     pub(in crate::database) async fn serial_next(
         self,
         change: &mut AnyConnection,

@@ -189,8 +189,8 @@ impl Catalog<'_> {
     }
 }
 
-/// What was gathered of segments while this volume had them open is due, as far as it
-/// has not any more. To be done in every change that closes segments.
+/// Makes due what was gathered of segments that this volume had open and has closed. To be called
+/// in every transaction that closes segments.
 pub(in crate::database) async fn free_closed(
     change: &mut AnyConnection,
     volume: VolumeId,
@@ -215,8 +215,7 @@ pub(in crate::database) async fn free_closed(
     Ok(())
 }
 
-/// What a free that a host is to carry out says of these segments, and as which
-/// lineages that was written.
+/// The part of a pending free on these segments, and the lineages under which they were written.
 async fn named(
     change: &mut AnyConnection,
     reach: &Reach,
@@ -263,11 +262,11 @@ fn decoded(plan: &[u8]) -> Result<FreePlan, DatabaseError> {
 pub(in crate::database) struct Parts(Vec<Vec<u8>>);
 
 impl Parts {
-    /// Those of a plan that a host has sent. What is no plan is refused: it would
-    /// be in the way of all others when it is due.
+    /// Parses a plan that a host has sent. A malformed plan is refused here, since it would block
+    /// all others when it is due.
     ///
-    /// To be made before the transaction that keeps them, on a thread of its own:
-    /// with a long plan it takes a while, and all other changes would wait.
+    /// To be called before the transaction that stores the parts, on a thread of its own: a long
+    /// plan takes a while, and other transactions would wait.
     pub(in crate::database) async fn of(plan: Vec<u8>) -> Result<Self, DatabaseError> {
         if plan.is_empty() {
             return Ok(Self(Vec::new()));

@@ -33,11 +33,11 @@ struct Holder {
     number_last: u64,
     deleting: bool,
     lineage: Lineage,
-    /// The host that asks has it attached, and has had a lease for that.
+    /// Whether the host has it attached and has already held a lease for that attachment.
     is_attached: bool,
 }
 
-/// A volume that is gone fences its writer as another owner would.
+/// A volume that was deleted fences its writer, as another writer would.
 fn gone(volume: VolumeId) -> DatabaseError {
     DatabaseError::Fenced {
         volume,
@@ -45,8 +45,8 @@ fn gone(volume: VolumeId) -> DatabaseError {
     }
 }
 
-/// What `host` finds as it writes to `volume`; of one that it never had, that
-/// there is none.
+/// The holder of the lease of `volume`, for `host`. A volume that the host never had does not exist
+/// for it.
 async fn holder(
     connection: &mut AnyConnection,
     volume: VolumeId,
@@ -109,12 +109,12 @@ impl Holder {
 }
 
 impl Catalog<'_> {
-    /// Moves every volume's epoch, the next segment serial and the count of
-    /// leases beyond whatever a younger copy of this database, now lost, may
-    /// have handed out; `leases` is the largest count that any unit knows.
+    /// Moves every volume's epoch, the next segment serial and the count of leases beyond whatever
+    /// a younger copy of this database, now lost, may have handed out. `leases` is the largest
+    /// count that any unit knows.
     ///
-    /// Each volume then has to be opened once more where it was open last: its
-    /// journal may be younger than this database.
+    /// Each volume then has to be opened once on the host that had it last: its journal may be
+    /// newer than this database.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -133,8 +133,8 @@ impl Catalog<'_> {
                     .execute(&mut *change)
                     .await?;
                 reports::reopen_all(&mut *change, host, now).await?;
-                // What it says of members may be older than they are; and what hosts know of
-                // them may be of what is lost.
+                // The members' states in this database may be outdated, and hosts may know of
+                // members that it does not have.
                 degraded::compare_all(&mut *change).await?;
                 degraded::join_anew(&mut *change).await?;
                 hosts::assign_all(&mut *change).await?;
@@ -145,7 +145,7 @@ impl Catalog<'_> {
             .await
     }
 
-    /// What the last leases of a volume that is on its way out left unfinished.
+    /// What the last leases of a volume that is being deleted left unfinished.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -246,12 +246,12 @@ impl Catalog<'_> {
                 let holder = holder(&mut *change, volume, host).await?;
                 holder.check_epoch(volume, version.epoch)?;
                 if version.lineage != holder.lineage {
-                    // Else a host could make any key one of its own volume's.
+                    // Otherwise a host could claim any key for its own volume.
                     let reason = format!("{volume} does not write as {}", version.lineage);
                     return Err(DatabaseError::Refused { reason });
                 }
                 if holder.head == Some(version.key) {
-                    // Its answer was lost on the way.
+                    // The answer to an earlier call was lost.
                     let there = versions::version_of(&mut *change, version.key).await?;
                     if there == *version {
                         return Ok(());

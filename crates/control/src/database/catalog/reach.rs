@@ -1,14 +1,14 @@
-//! What a host reaches: of which volumes it is told anything, and what it may
-//! take away (docs/service.md, "What a host reaches").
+//! What a host may reach: which volumes it gets data of, and what it may remove (docs/service.md,
+//! "What a host reaches").
 //!
-//! * A volume is one host's to clean: the one that has it attached for writing;
-//!   else the one that had it last; else, or when that one has been unresponsive for
-//!   an hour, anybody's. [`cleans!`] says so once, for every call.
-//! * To open a version takes its lineage's key and those above it, so a key is
-//!   reached from any lineage below: the walk goes down from the one that is
-//!   asked for, and mostly ends where it begins.
-//! * What is out of reach is answered like what does not exist. All is looked
-//!   up in the transaction that makes use of it.
+//! * One host cleans a volume: the one that has it attached for writing, else the one that had it
+//!   last, else (or if that one has been unresponsive for an hour) any host. [`cleans!`] is the one
+//!   definition of this.
+//! * Opening a version needs the key of its lineage and of all lineages above it, so a key is
+//!   reachable from any lineage below it. The search goes down from the requested lineage, and
+//!   mostly ends where it begins.
+//! * Objects out of reach do not exist for the host. Reach is checked in the transaction that uses
+//!   it.
 
 use base::{Lineage, PartyId, VolumeId};
 use catalog::VersionKey;
@@ -17,13 +17,12 @@ use world::Millis;
 
 use crate::database::DatabaseError;
 
-/// After so long without a word from the host that had a volume last, others
-/// clean it, in milliseconds: an hour.
+/// When the host that had a volume last has not reported for this time, other hosts clean the
+/// volume, in milliseconds: one hour.
 pub const UNRESPONSIVE_FOR_MS: i64 = 60 * 60 * 1000;
 
-/// Whether host $1 cleans the volume that the expression names, as an SQL
-/// condition: $2 is the moment after which a host that was heard of is not
-/// unresponsive.
+/// Whether host $1 cleans the volume that the expression names, as an SQL condition. Hosts that
+/// reported after time $2 are responsive.
 macro_rules! cleans {
     ($volume:literal) => {
         concat!(
@@ -45,8 +44,7 @@ macro_rules! cleans {
     };
 }
 
-/// Whether a volume with this lineage, or what one has left, is host $1's to
-/// clean.
+/// Whether host $1 cleans a volume with this lineage, or the remains of one.
 macro_rules! owns {
     ($lineage:literal) => {
         concat!(
@@ -63,8 +61,8 @@ macro_rules! owns {
     };
 }
 
-/// Whether a lineage's row is host $1's to change: it owns it; or nothing is
-/// left of it but lineages below, and it owns one of those; or not even such.
+/// Whether host $1 may change a lineage's row: it cleans a volume of the lineage; or only lineages
+/// below are left, and it cleans a volume of one of those; or nothing is left.
 macro_rules! rewraps {
     ($lineage:literal) => {
         concat!(
@@ -87,7 +85,7 @@ macro_rules! rewraps {
     };
 }
 
-/// The lineages below $3, it among them.
+/// The lineages below $3, including it.
 macro_rules! below {
     ($select:expr) => {
         concat!(
@@ -100,19 +98,18 @@ macro_rules! below {
     };
 }
 
-/// A host, at a moment: who asks, and whom it takes for unresponsive.
+/// A host at one moment: what it may reach depends on which other hosts are unresponsive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reach {
-    /// Who asks.
+    /// The calling host.
     pub host: PartyId,
-    /// Hosts that were not heard of since are unresponsive.
+    /// Hosts that have not reported since are unresponsive.
     heard_after: Millis,
     now: Millis,
 }
 
 impl Reach {
-    /// What `host` reaches at the moment `now`, by the clock that leases are
-    /// measured with.
+    /// What `host` may reach at the time `now`, by the clock that leases are measured with.
     #[must_use]
     pub fn new(host: PartyId, now: Millis) -> Self {
         Self {
@@ -122,12 +119,12 @@ impl Reach {
         }
     }
 
-    /// The moment.
+    /// The time.
     pub(in crate::database) fn now(&self) -> Millis {
         self.now
     }
 
-    /// What [`cleans!`] needs, bound.
+    /// A query with the parameters of [`cleans!`] bound.
     pub(in crate::database) fn query<'q>(
         &self,
         statement: &'q str,
@@ -147,7 +144,7 @@ impl Reach {
         Ok(found.await?.is_some())
     }
 
-    /// Whether a volume is this host's to clean; it may be gone.
+    /// Whether this host cleans a volume, which may have been deleted.
     pub(in crate::database) async fn cleans(
         &self,
         connection: &mut AnyConnection,
@@ -157,8 +154,7 @@ impl Reach {
         self.holds(connection, statement, volume.to_string()).await
     }
 
-    /// Refuses what is not there to be cleaned by this host; `what` is what was
-    /// asked for.
+    /// Refuses an object of a volume that this host does not clean; `what` is the error.
     pub(in crate::database) async fn must_clean(
         &self,
         connection: &mut AnyConnection,
@@ -171,8 +167,8 @@ impl Reach {
         }
     }
 
-    /// Whether it may read a version: of a volume that it cleans, or the one
-    /// that it shows, is to read into its cache, or is to audit.
+    /// Whether it may read a version: of a volume that it cleans, or one that it shows, preloads or
+    /// audits.
     pub(in crate::database) async fn reads_version(
         &self,
         connection: &mut AnyConnection,
@@ -197,16 +193,16 @@ impl Reach {
         Ok(shown.is_some())
     }
 
-    /// Whether it may have the keys of a lineage: with them, or with one below
-    /// them, it opens a volume that it cleans, a version that it shows, is to audit or to read into
-    /// its cache, or one beside those that it cleans. A volume that no host ever had is anybody's to
-    /// clean, but opens nothing: there is nothing in it yet but its parents'.
+    /// Whether it may have the keys of a lineage: with them, or with one below them, it opens a
+    /// volume that it cleans, a version that it shows, preloads or audits, or the parent of a
+    /// version that it cleans. A volume that no host ever had is cleaned by any host but opens
+    /// nothing: it holds nothing except its parents' data.
     pub(in crate::database) async fn reads_keys(
         &self,
         connection: &mut AnyConnection,
         lineage: Lineage,
     ) -> Result<bool, DatabaseError> {
-        // The first finds nearly all that is to be found, and is quick.
+        // The first statement is cheap and mostly finds it.
         let volumes = below!(concat!(
             "EXISTS (SELECT 1 FROM volumes v WHERE v.lineage = b.lineage \
              AND (v.last_host IS NOT NULL OR EXISTS (SELECT 1 FROM attachments a \

@@ -28,7 +28,7 @@ const NEEDED: &str = "SELECT \
 /// A version in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionRow {
-    /// Its name.
+    /// The name.
     pub key: VersionKey,
     /// When it was committed.
     pub created: Millis,
@@ -119,7 +119,7 @@ async fn neighbours_of(
     })
 }
 
-/// The versions for which `condition` holds, whose $1 is `volume`.
+/// The versions for which `condition` holds. Its $1 is `volume`.
 async fn version_rows(
     connection: &mut AnyConnection,
     condition: &str,
@@ -293,10 +293,9 @@ impl Catalog<'_> {
         version_rows(&mut moment, line, volume).await
     }
 
-    /// The volumes that a host is to clean and whose versions have to be looked at
-    /// one by one, since some may go: those with more than `count_max`; those
-    /// with one from before `before` that is no volume's head; those that are
-    /// gone, or on their way out. Most volumes of a cluster are none of these.
+    /// The volumes that a host cleans and whose versions have to be examined one by one, since some
+    /// may be removed: those with more than `count_max`; those with a version older than `before`
+    /// that is not a head; those that are deleted or being deleted. Most volumes are none of these.
     ///
     /// # Errors
     /// [`DatabaseError`].

@@ -1,7 +1,7 @@
-//! Replicas of chains that are no volumes: places in the network.
+//! Remote replicas of chains: network addresses.
 //!
-//! A place has one volume's replica at most, of those of one owner: a second one would write
-//! over it. Of other owners' chains nothing is told: that would be news of what is theirs.
+//! An address holds the replica of at most one volume of an owner, since a second one would
+//! overwrite it. Chains of other owners are not considered: a refusal would reveal them.
 
 use std::collections::BTreeSet;
 

@@ -1,10 +1,8 @@
-//! Volumes that chains write beside their own: replicas by name (docs/chains.md,
-//! "Replication").
+//! Volumes that chains write beside their own: local replicas (docs/chains.md, "Replication").
 //!
-//! * Each has the owner of the chain's volume. Once it is another's, or deleted, no chain
+//! * Each has the same owner as the chain's volume. When it is transferred or deleted, no chain
 //!   writes it any more.
-//! * A volume is a replica of one other at most, and never of one that is written, over
-//!   however many chains, by what is written to itself: that would never end.
+//! * A volume is a replica of at most one other volume, and the relation has no cycle.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -57,7 +55,7 @@ pub(in crate::database) async fn check(
     Ok(())
 }
 
-/// The volumes whose chains write `volume`, and those chains.
+/// The volumes whose chains write `volume`, with those chains.
 async fn writers(
     connection: &mut AnyConnection,
     volume: VolumeId,
@@ -139,7 +137,7 @@ pub(in crate::database) async fn set(
     Ok(())
 }
 
-/// The chains of a volume end, and others do not write it any more.
+/// Deletes the chains of a volume, and removes it from other chains.
 pub(in crate::database) async fn forget(
     change: &mut AnyConnection,
     volume: VolumeId,

@@ -1,12 +1,11 @@
-//! Chains: which filters stand between a volume and who uses it, as its owner wrote
-//! them down (docs/chains.md, "Policies").
+//! Chains: the filters between a volume and its users, as its owner defines them (docs/chains.md,
+//! "Policies").
 //!
-//! * A volume has one chain for each VM that one was written for, and one for all
-//!   others.
-//! * Whoever changes one must be able to read and write the volume, beside
-//!   administering it: a filter may send its content elsewhere.
-//! * Every change is a new wish of the attachments concerned: a host that has said
-//!   something of that wish has tried the chain.
+//! * A volume has at most one chain for each VM, and one for all other VMs.
+//! * To change a chain, a user must administer the volume and be able to read and write it: a
+//!   filter may send its content elsewhere.
+//! * Every change is a new generation of the desired state of the attachments concerned: a report
+//!   on that generation says how the host applied the chain.
 
 pub(in crate::database) mod chain_addresses;
 pub(in crate::database) mod chain_volumes;
@@ -26,17 +25,17 @@ use crate::database::{
     rows, volumes,
 };
 
-/// So many a volume has at most: for VMs that have it one after another.
+/// The largest number of chains of a volume: for VMs that use it one after another.
 const CHAINS_MAX: i64 = 64;
 
 /// A chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainRow {
-    /// Its id.
+    /// The id.
     pub id: ChainId,
     /// Of which volume.
     pub volume: VolumeId,
-    /// Only in this VM; none: wherever no other one is for.
+    /// The VM it applies to; `None`: all VMs without a chain of their own.
     pub vm: Option<String>,
     /// The filters, as its owner wrote them down.
     pub policy: String,
@@ -47,7 +46,7 @@ pub struct ChainRow {
 }
 
 impl ChainRow {
-    /// As it is now.
+    /// The current revision.
     #[must_use]
     pub fn key(&self) -> ChainKey {
         ChainKey {
@@ -57,7 +56,7 @@ impl ChainRow {
     }
 }
 
-/// A chain to be put in the place of another one.
+/// A chain to be set.
 #[derive(Debug, Clone)]
 pub struct NewChain {
     /// Its id, if there was none.
@@ -66,13 +65,13 @@ pub struct NewChain {
     pub volume: VolumeId,
     /// Only in this VM.
     pub vm: Option<String>,
-    /// The filters.
+    /// The policy in TOML.
     pub policy: String,
-    /// The volumes that they write beside this one.
+    /// The other volumes that its filters write.
     pub volumes: ChainVolumes,
     /// Where in the network they have replicas.
     pub addresses: BTreeSet<String>,
-    /// When.
+    /// When it is set.
     pub changed: Millis,
 }
 
@@ -105,7 +104,7 @@ pub(in crate::database) fn chain_key(row: &AnyRow) -> Result<Option<ChainKey>, D
     id.map(key).transpose()
 }
 
-/// Ends the chains of a volume that is another's from now on, or nobody's.
+/// Deletes the chains of a volume that changes its owner or is deleted.
 pub(in crate::database) async fn forget(
     change: &mut AnyConnection,
     volume: VolumeId,
@@ -119,7 +118,7 @@ pub(in crate::database) async fn forget(
     Ok(())
 }
 
-/// The volume, if `principal` may say which filters it has.
+/// The volume, if `principal` may set its chains.
 async fn check(
     change: &mut AnyConnection,
     principal: &Principal,
@@ -133,7 +132,7 @@ async fn check(
     Ok(row)
 }
 
-/// The attachments of a volume that a chain for `vm` may concern are wanted anew.
+/// Begins a new generation of the attachments that a chain for `vm` may concern.
 pub(in crate::database) async fn wish_anew(
     change: &mut AnyConnection,
     volume: VolumeId,
@@ -159,8 +158,8 @@ pub struct Chains<'a> {
 }
 
 impl Chains<'_> {
-    /// Refuses whoever may not know what passes between a volume and its users: who
-    /// administers it and may read it.
+    /// Refuses a principal who may not see what passes between a volume and its users, which
+    /// requires to administer and to read it.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
@@ -186,8 +185,7 @@ async fn by_id(connection: &mut AnyConnection, id: ChainId) -> Result<ChainRow, 
 }
 
 impl Chains<'_> {
-    /// Puts a chain in the place of the one that a volume has, for the same VM; whether
-    /// that is news. The same filters again are none.
+    /// Sets the chain of a volume for a VM. Returns whether it changed.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`] (the volume); [`DatabaseError::Forbidden`] unless the
@@ -360,7 +358,7 @@ async fn refuse_too_many(
     })
 }
 
-/// For the log.
+/// The text of the chain in the audit log.
 fn told(chain: &ChainRow) -> String {
     let vm = chain.vm.as_deref().map(|vm| format!(" in {vm}"));
     let (id, vm) = (chain.id, vm.unwrap_or_default());

@@ -1,5 +1,5 @@
-//! Which authority signs the cluster's users, hosts and controllers: its
-//! fingerprint, so that no controller goes on with another one's.
+//! The fingerprint of the authority that signs the cluster's users, hosts and controllers, so that
+//! no controller signs with another one.
 
 use crate::database::{Cluster, DatabaseError};
 

@@ -7,39 +7,39 @@ use sqlx::{AnyConnection, Row as _};
 
 use crate::database::{Backend, Database, DatabaseError, rows};
 
-/// Who a database is, as long as it is served where it was.
+/// The identity of a database, which holds as long as it is served from the same location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerRow {
-    /// Which copy.
+    /// The id of this copy.
     pub id: DatabaseId,
-    /// How often the operator has said that the other copies are gone.
+    /// How many times an operator has confirmed that the other copies are gone.
     pub generation: u32,
-    /// Where it is served.
+    /// The location it is served from.
     pub place: PlaceRow,
 }
 
-/// What no copy of a database has in common with it.
+/// A location that no copy of the database shares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlaceRow {
-    /// Of SQLite: the folder that it lies in.
+    /// SQLite: the folder of the file.
     Folder(FolderPlace),
-    /// Of PostgreSQL: which database of which server.
+    /// PostgreSQL: the server and the database on it.
     Server(ServerPlace),
 }
 
 /// What no copy of a folder has in common with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderPlace {
-    /// Its path, absolute and without links, as a URI spells it.
+    /// The absolute path without links, percent-encoded.
     pub folder: String,
-    /// Its inode; unknown if it was noted by a program that did not ask.
+    /// The inode.
     pub inode: Option<i64>,
-    /// When it was made, in nanoseconds since 1970, where that is known.
+    /// The birth time in nanoseconds since 1970, if the file system knows it.
     pub born_ns: Option<i64>,
 }
 
-/// What neither a restored dump nor a database made from a template has in
-/// common with the original; a standby of the server has.
+/// A PostgreSQL server and database. A restored dump or a database created from a template differs
+/// in it; a standby of the server does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerPlace {
     /// What `initdb` has called the server's data: `system_identifier`.
@@ -76,7 +76,7 @@ pub struct Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    /// Who it is; `None` if it was never served by a program that asked.
+    /// The identity; `None` if the database was never served.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -84,8 +84,7 @@ impl Cluster<'_> {
         owner_of(&mut *self.database.reader.acquire().await?).await
     }
 
-    /// Notes who it is from now on, if it is `before` until now; `false` if it
-    /// is not.
+    /// Records the identity, if it is still `before`; `false` if it is not.
     ///
     /// # Errors
     /// [`DatabaseError`].

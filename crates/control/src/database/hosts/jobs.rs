@@ -1,10 +1,8 @@
-//! What hosts do beside what is attached, as long as somebody wants it: preloads, and audits of
-//! volumes. Each kind has a table; this has what the tables have in common, which is `volume`,
-//! `host`, `state`, `reason` and `ended_ms`.
+//! Long jobs of hosts: preloads and audits of volumes. Each kind has a table; this file has what
+//! the tables share: `volume`, `host`, `state`, `reason` and `ended_ms`.
 //!
-//! One that has not ended holds the version that is read, and lets its host read that. So it
-//! ends when nobody does it any more: when its host is disabled, or its keys are forgotten, and
-//! when nothing was heard of it for long.
+//! A job that has not ended holds its version and lets its host read it. So it ends when its host
+//! is disabled, loses its keys, or has not reported for long.
 
 use api::words::{AuditState, PreloadState};
 use base::{PartyId, VolumeId};
@@ -14,25 +12,25 @@ use world::Millis;
 
 use crate::database::{DatabaseError, Hosts, hosts, rows};
 
-/// The state of one that came to nothing, as both kinds spell it.
+/// The state of a failed job, which both kinds spell alike.
 const ERROR: &str = PreloadState::Error.as_str();
 const _: () = assert!(matches!(AuditState::Error.as_str().as_bytes(), b"error"));
 const _: () = assert!(matches!(ERROR.as_bytes(), b"error"));
 
-/// Why what a host that is disabled was asked for ends.
+/// Why the jobs of a disabled host end.
 pub(in crate::database) const IS_DISABLED: &str = "the host is disabled";
 
 /// A kind of job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Job {
-    /// Images are read into caches.
+    /// Reads an image into a cache.
     Preload,
-    /// What some units have of a volume is found out.
+    /// Audits a volume.
     Audit,
 }
 
 impl Job {
-    /// Where they are.
+    /// The table.
     const fn table(self) -> &'static str {
         match self {
             Self::Preload => "preloads",
@@ -40,19 +38,19 @@ impl Job {
         }
     }
 
-    /// Of which nobody has heard since `$1`, which is after they were asked for.
+    /// An SQL condition: nothing was reported since `$1`, which is after the job was requested.
     const fn is_unresponsive(self) -> &'static str {
         match self {
             Self::Preload => {
                 "created_ms <= $1 AND NOT EXISTS (SELECT 1 FROM host_reports r \
                  WHERE r.party = preloads.host AND r.heard_ms > $1)"
             }
-            // A host that knows no audits says nothing of them, however much else it does.
+            // Other reports of the host do not count: they may say nothing of the audit.
             Self::Audit => "reported_ms <= $1",
         }
     }
 
-    /// Whatever a host does of them ends, for this reason.
+    /// Ends the jobs of a host, for this reason.
     pub(in crate::database) async fn end_of_host(
         self,
         change: &mut AnyConnection,
@@ -78,7 +76,7 @@ impl Job {
         }
     }
 
-    /// Forgets all of a volume, and tells hosts.
+    /// Deletes the jobs of a volume, and notifies the hosts.
     pub(in crate::database) async fn forget(
         self,
         change: &mut AnyConnection,
@@ -96,7 +94,7 @@ impl Job {
     }
 }
 
-/// Whatever a host does of all kinds ends, for this reason.
+/// Ends the jobs of all kinds of a host, for this reason.
 pub(in crate::database) async fn end_all_of_host(
     change: &mut AnyConnection,
     host: PartyId,
@@ -109,7 +107,7 @@ pub(in crate::database) async fn end_all_of_host(
     Ok(())
 }
 
-/// Tells the hosts of these rows that something else is wanted of them.
+/// Notifies the hosts of these rows that their desired state has changed.
 pub(in crate::database) async fn assign(
     change: &mut AnyConnection,
     rows: &[AnyRow],
@@ -121,8 +119,8 @@ pub(in crate::database) async fn assign(
 }
 
 impl Hosts<'_> {
-    /// Ends those of a kind of which nothing was heard since, and which were not asked for since
-    /// either; returns how many they are.
+    /// Ends the jobs of a kind that were requested before `since` and not reported on after;
+    /// returns how many they are.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -133,7 +131,7 @@ impl Hosts<'_> {
         reason: &str,
         now: Millis,
     ) -> Result<u64, DatabaseError> {
-        // It is asked often, and seldom there is any: a change takes its turn.
+        // This is called often and seldom finds any. Reading first avoids a write transaction.
         let (table, is_unresponsive) = (job.table(), job.is_unresponsive());
         let statement =
             format!("SELECT 1 FROM {table} WHERE ended_ms IS NULL AND {is_unresponsive}");

@@ -1,13 +1,13 @@
-//! Leases in time: whose have ended because nobody has heard of the host.
+//! The terms of leases: which have expired because the host has not reported.
 //!
-//! They are measured by one clock: PostgreSQL's own where several controllers
-//! share it, this machine's for SQLite, which has one controller.
+//! Terms are measured by one clock: PostgreSQL's, which several controllers share, or this
+//! machine's for SQLite, which has one controller.
 //!
-//! * A host's leases hold until so long after it was last heard of. It is heard
-//!   before it gets one, so none has ended as it begins.
-//! * What a host hears of its leases is of one moment with that it was heard.
-//! * A lease is taken from a host that was asked to give it up by force, and
-//!   only after its end.
+//! * A host's leases hold for a fixed time after its last report. It reports before it gets one, so
+//!   none is expired when it is granted.
+//! * A host's report is recorded in the transaction that reads its leases.
+//! * A lease is taken from a host only if a forced detach was requested, and only after the lease
+//!   has expired.
 
 use api::host::{Access, Fenced, HeldLease, Renewal, Renewed, Report};
 use base::size::about_bytes;
@@ -21,15 +21,14 @@ use crate::database::attach::attachments::{AttachmentRow, attachment_row};
 use crate::database::attach::journals;
 use crate::database::{Backend, Database, DatabaseError, Hosts, hosts, rows, snapshots};
 
-/// Attachments that are to end by force, of hosts that were not heard of since.
+/// Attachments to be detached by force, of hosts that have not reported since $1.
 const UNRESPONSIVE: &str = "SELECT a.*, p.name AS host_name, r.heard_ms, r.report FROM attachments a \
      JOIN parties p ON p.id = a.host LEFT JOIN host_reports r ON r.party = a.host \
      WHERE a.forced = 1 AND a.desired = 0 AND a.state <> 'detached' \
      AND COALESCE(r.heard_ms, 0) <= $1 ORDER BY a.id";
 
 impl Database {
-    /// The moment, by the clock that leases are measured with; `wall` is what
-    /// this machine takes it for.
+    /// The time by the clock that leases are measured with; `wall` is this machine's.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -47,7 +46,7 @@ impl Database {
 }
 
 impl Hosts<'_> {
-    /// `host` was heard of; it has said nothing of how it is.
+    /// Records that `host` is alive, without a report.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -58,8 +57,8 @@ impl Hosts<'_> {
             .await
     }
 
-    /// Renews the leases of `host`: which of them it has no more, and which of
-    /// its journals nobody wants.
+    /// Renews the leases of `host`. Returns which of them it has lost, and which of its journals
+    /// are no longer needed.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -110,8 +109,8 @@ impl Hosts<'_> {
             .await
     }
 
-    /// Ends what is to end by force on hosts whose leases have ended: their
-    /// epochs are over in the same transaction.
+    /// Detaches by force on hosts whose leases have expired, and ends their epochs in the same
+    /// transaction.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -177,8 +176,7 @@ fn unresponsive(host: &str, heard: Option<i64>) -> String {
     }
 }
 
-/// Makes a new epoch of a volume that can be written; says where that leaves
-/// it.
+/// Begins a new epoch of a writable volume; returns what was lost.
 async fn take_away(
     change: &mut AnyConnection,
     attachment: &AttachmentRow,

@@ -1,5 +1,5 @@
-//! Hosts: what is wanted of them, as a number that grows with every change of
-//! it, and what they said last.
+//! Hosts: a counter that grows with every change of their desired state, their last report, and
+//! their jobs.
 
 pub(in crate::database) mod jobs;
 pub(in crate::database) mod lease_terms;
@@ -13,7 +13,7 @@ use world::Millis;
 use crate::database::tenancy::audit_log;
 use crate::database::{Database, DatabaseError, Principal, Thing, rows};
 
-/// Hosts, with more columns and as the end says.
+/// A query for hosts, with more columns and a given end.
 macro_rules! hosts {
     ($columns:literal, $end:literal) => {
         concat!(
@@ -27,34 +27,33 @@ macro_rules! hosts {
     };
 }
 
-/// A host, and when it was last heard of.
+/// A host, and when it last reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRow {
-    /// Which.
+    /// The host.
     pub host: PartyId,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What it is asked to have seen.
+    /// The number of the last request for a report.
     pub look: u64,
-    /// What it had seen when it last reported.
+    /// The last such request that its report answers.
     pub seen: u64,
-    /// When it was last heard of.
+    /// When it last reported.
     pub heard: Option<Millis>,
-    /// Free room on the units' file systems, in bytes, as its last report says.
+    /// Free space on the units' file systems in bytes, from its last report.
     pub free_bytes: Option<u64>,
 }
 
-/// A host, and what it said last. That may be long: who needs only [`HostRow`]
-/// asks for that.
+/// A host and its last report. The report may be long; use [`HostRow`] where it is not needed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostReport {
-    /// Which.
+    /// The host.
     pub host: HostRow,
-    /// What it said.
+    /// The report.
     pub report: Report,
 }
 
-/// Something else is wanted of `host`.
+/// Notifies `host` that its desired state has changed.
 pub(in crate::database) async fn assign(
     change: &mut AnyConnection,
     host: PartyId,
@@ -66,7 +65,7 @@ pub(in crate::database) async fn assign(
     Ok(())
 }
 
-/// Something else is wanted of every host.
+/// Notifies every host that its desired state has changed.
 pub(in crate::database) async fn assign_all(
     change: &mut AnyConnection,
 ) -> Result<(), DatabaseError> {
@@ -76,7 +75,7 @@ pub(in crate::database) async fn assign_all(
     Ok(())
 }
 
-/// There may be something to clean.
+/// Notifies every host that there may be something to clean.
 pub(in crate::database) async fn clean(change: &mut AnyConnection) -> Result<(), DatabaseError> {
     sqlx::query("UPDATE hosts SET assignments = assignments + 1, clean = clean + 1")
         .execute(change)
@@ -91,8 +90,7 @@ pub struct Hosts<'a> {
 }
 
 impl Hosts<'_> {
-    /// The serial of what is wanted of a host, what it is asked to look at, and
-    /// the serial of what there is to clean.
+    /// The counters of a host.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
@@ -109,7 +107,7 @@ impl Hosts<'_> {
         ))
     }
 
-    /// Keeps what a host says of itself.
+    /// Records a host's report.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -159,7 +157,7 @@ impl Hosts<'_> {
             .collect()
     }
 
-    /// All hosts, by name, and what they said last.
+    /// All hosts by name, with their last reports.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -172,7 +170,7 @@ impl Hosts<'_> {
             .collect()
     }
 
-    /// What one host said last; `None` if there is no such host.
+    /// A host with its last report; `None` if there is no such host.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -200,7 +198,7 @@ impl Hosts<'_> {
             .transpose()
     }
 
-    /// The hosts on which a user was given any right.
+    /// The hosts on which a user has any right.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -217,8 +215,8 @@ impl Hosts<'_> {
         .collect()
     }
 
-    /// Asks the hosts that were heard of after `since` for a fresh report;
-    /// returns how many they are.
+    /// Requests a fresh report from the hosts that have reported after `since`; returns how many
+    /// they are.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -239,7 +237,7 @@ impl Hosts<'_> {
             .await
     }
 
-    /// Gives `host` something to do; returns the task's number.
+    /// Inserts a job for `host`; returns its number.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -265,8 +263,8 @@ impl Hosts<'_> {
             .await
     }
 
-    /// Gives `host` something to do that changes nothing, and that nobody needs to read
-    /// about in the log; returns the task's number.
+    /// Inserts a job for `host` that changes nothing and is not in the audit log; returns its
+    /// number.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -289,7 +287,7 @@ impl Hosts<'_> {
             .await
     }
 
-    /// What `host` has to do.
+    /// The jobs of `host` without an answer.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -308,7 +306,7 @@ impl Hosts<'_> {
             .collect()
     }
 
-    /// What `host` was asked to do, unless nobody waits for it any more.
+    /// The request of a job, unless no one waits for it any more.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -322,7 +320,7 @@ impl Hosts<'_> {
         what.as_deref().map(read).transpose()
     }
 
-    /// Keeps what came of a task. One that nobody waits for any more is gone.
+    /// Records the answer to a job. A job that no one waits for does not exist any more.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -351,7 +349,7 @@ impl Hosts<'_> {
             .await
     }
 
-    /// What came of a task, if it was done.
+    /// The answer to a job, if there is one.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
@@ -364,7 +362,7 @@ impl Hosts<'_> {
         answer.as_deref().map(read).transpose()
     }
 
-    /// Forgets a task, and those before `old` for whose answers nobody came.
+    /// Deletes a job, and abandoned jobs created before `old`.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -410,7 +408,7 @@ fn report_row(row: &AnyRow) -> Result<HostReport, DatabaseError> {
     let report: Option<&str> = row.try_get("report")?;
     Ok(HostReport {
         host: host_row(row)?,
-        // One of an earlier program says less; the next is soon there.
+        // A report that cannot be parsed is replaced by the next one within seconds.
         report: report
             .and_then(|report| serde_json::from_str(report).ok())
             .unwrap_or_default(),

@@ -1,9 +1,9 @@
-//! Base images: which volumes are some, and of which a volume is a clone (docs/cache.md,
+//! Base images: which volumes are marked, and which image a volume descends from (docs/cache.md,
 //! "Images").
 //!
-//! * The image of a volume is the nearest one at or above it: by lineages, which are there
-//!   also when a volume in between is gone. An image that is deleted is none any more.
-//! * Whoever has something of it attached hears of a change at once.
+//! * The image of a volume is the nearest one at or above it, by lineages, which exist even if a
+//!   volume in between was deleted. A deleted image is no image any more.
+//! * Hosts that have the volume or a descendant attached are notified of a change at once.
 
 pub(in crate::database) mod preloads;
 
@@ -26,7 +26,7 @@ pub struct Images<'a> {
 }
 
 impl Images<'_> {
-    /// Makes a volume a base image, or says of one whether it stays; `None`: as before.
+    /// Marks a volume as a base image, and pins or unpins it; `None`: unchanged.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], also if one is to stay and
@@ -65,7 +65,7 @@ impl Images<'_> {
             .await
     }
 
-    /// A volume is no base image any more, and no host reads it into its cache.
+    /// Unmarks a base image, and cancels its preloads.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`];
@@ -141,7 +141,7 @@ impl Images<'_> {
         Ok(count.cast_unsigned())
     }
 
-    /// How often an image was pinned no more.
+    /// How many times an image was unpinned.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -166,7 +166,7 @@ impl Images<'_> {
     }
 }
 
-/// The volume that is meant, if `principal` administers it.
+/// The volume with this name or id, if `principal` administers it.
 pub(in crate::database) async fn administered(
     change: &mut AnyConnection,
     principal: &Principal,
@@ -199,7 +199,7 @@ fn refuse_unless_administrator(principal: &Principal) -> Result<(), DatabaseErro
     }
 }
 
-/// A volume that is on its way out is no image.
+/// Unmarks a volume that is being deleted.
 pub(in crate::database) async fn forget(
     change: &mut AnyConnection,
     row: &VolumeRow,
@@ -211,7 +211,7 @@ pub(in crate::database) async fn forget(
     }
 }
 
-/// Keeps what a volume is, and tells the hosts that this concerns.
+/// Sets the mark, and notifies the hosts concerned.
 async fn set(
     change: &mut AnyConnection,
     row: &VolumeRow,

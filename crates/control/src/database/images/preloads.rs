@@ -1,7 +1,7 @@
-//! Preloads: images that hosts are to read into their caches, and how far they are.
+//! Preloads: requests to hosts to read images into their caches, and their progress.
 //!
-//! They are jobs (`jobs`). Of each image and host the last one is kept, until the image is
-//! none any more.
+//! Preloads are jobs (`hosts::jobs`). The last one of each image and host is kept until the image
+//! is unmarked.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::database::rows::{self, VolumeRow};
 use crate::database::tenancy::{audit_log, rights};
 use crate::database::{DatabaseError, Images, Job, Need, Principal, Right};
 
-/// Refuses a host that was never heard of: nobody would read anything.
+/// Refuses a host that has never reported.
 async fn check_heard(change: &mut AnyConnection, host: PartyId) -> Result<(), DatabaseError> {
     let row = sqlx::query(
         "SELECT name FROM parties p WHERE id = $1 \
@@ -37,7 +37,7 @@ async fn check_heard(change: &mut AnyConnection, host: PartyId) -> Result<(), Da
 /// How far a host is with an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreloadRow {
-    /// Which image.
+    /// The image.
     pub volume: VolumeId,
     /// What the host is called.
     pub host_name: String,
@@ -45,19 +45,19 @@ pub struct PreloadRow {
     pub state: PreloadState,
     /// How much it has read, in bytes.
     pub done_bytes: u64,
-    /// How much there is to be read, in bytes, if it has said so.
+    /// How much there is to read, in bytes, if it was reported.
     pub all_bytes: Option<u64>,
     /// Why it did not read it to its end.
     pub reason: Option<String>,
-    /// When it was asked for.
+    /// When it was requested.
     pub created: Millis,
     /// When it ended.
     pub ended: Option<Millis>,
 }
 
 impl Images<'_> {
-    /// Has hosts read an image into their caches: what it is like now. One that does so
-    /// already goes on; of one that is disabled it ends at once.
+    /// Requests hosts to read the current version of an image into their caches. A preload that is
+    /// running continues; one on a disabled host ends at once.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the principal administers
@@ -75,7 +75,7 @@ impl Images<'_> {
             .transaction_for(principal)
             .run(|mut change| async move {
                 let row = administered(&mut *change, principal, volume).await?;
-                // Whoever may read it could attach it there as well.
+                // A user who may read it could attach it there as well.
                 let need = Need::Have(Right::Read);
                 rights::check_volume(&mut *change, principal, row.id, need).await?;
                 if row.image.is_none() {
@@ -132,10 +132,10 @@ impl Images<'_> {
             .await
     }
 
-    /// No host reads an image into its cache any more. What was read stays there.
+    /// Cancels the preloads of an image. What was read stays in the caches.
     ///
     /// # Errors
-    /// As [`Database::unmark_image`].
+    /// As [`Images::unmark`].
     pub async fn end_preloads(
         self,
         principal: &Principal,
@@ -185,7 +185,7 @@ impl Images<'_> {
         .collect()
     }
 
-    /// Keeps how far a host is; `false` if something else is wanted by now.
+    /// Records the progress of a host; `false` if the preload was replaced or canceled.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -256,7 +256,7 @@ impl Images<'_> {
     }
 }
 
-/// None, if the volume's row is damaged: its own list says so.
+/// Converts a row; `None` if the volume's row is damaged, which the list of volumes shows.
 fn wanted(row: &AnyRow) -> Result<Option<WantedPreload>, DatabaseError> {
     let Ok(block_size) = rows::block_size(row) else {
         return Ok(None);

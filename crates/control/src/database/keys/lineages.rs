@@ -1,5 +1,4 @@
-//! Lineages: the wrapped keys under which versions are sealed, and the salts of
-//! the leases that sealed.
+//! Lineages: the wrapped data keys that seal versions, and the salts of leases.
 //!
 //! A lineage's row outlives everything that was sealed under it.
 
@@ -71,8 +70,8 @@ impl Keys<'_> {
             .await
     }
 
-    /// The keys of a lineage and of those it descends from, wrapped: of use to nobody who has
-    /// not what wraps them.
+    /// The wrapped keys of a lineage and of its ancestors. They are useless without the wrapping
+    /// key.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
@@ -80,7 +79,7 @@ impl Keys<'_> {
         keys_of(&mut *self.database.moment().await?, lineage).await
     }
 
-    /// The lineage that version `key` was sealed under.
+    /// The lineage under which version `key` was sealed.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
@@ -156,8 +155,8 @@ pub(in crate::database) async fn keys_of(
     Ok(keys)
 }
 
-/// Erases the keys that nothing can need any more; `true` if there were any:
-/// then [`Database::erase`] is to follow.
+/// Deletes the keys that nothing needs any more; `true` if there were any. The caller then calls
+/// `Database::erase`.
 pub(in crate::database) async fn forget_lineages(
     connection: &mut AnyConnection,
 ) -> Result<bool, DatabaseError> {

@@ -1,13 +1,13 @@
-//! Wrapping keys, as far as a database knows them: names, what agents keep of
-//! them, and which one wraps which data key.
+//! Wrapping keys as the database knows them: names, the agents' parameters, and which key wraps
+//! which data key.
 //!
 //! ```text
 //!   active ── rotate ──► retiring ── the last row that named it ──► retired ── delete
 //! ```
 //!
 //! Invariants:
-//! * a data key that was never wrapped before is wrapped by an active key;
-//! * what a retiring key wraps becomes less only, and its replacement is not
+//! * a new data key is wrapped by an active key;
+//! * the number of data keys that a retiring key wraps only shrinks, and its replacement is not
 //!   retired before it;
 //! * no row names a retired key.
 
@@ -25,9 +25,9 @@ use crate::database::{Database, DatabaseError, Principal, Reach, Thing, hosts, r
 /// A wrapping key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRow {
-    /// What hosts know of it.
+    /// The key as hosts see it.
     pub key: WrappingKey,
-    /// When it was founded.
+    /// When it was created.
     pub created: Millis,
     /// How many lineages' data keys it wraps.
     pub lineages: u64,
@@ -70,8 +70,7 @@ fn refused<T>(reason: String) -> Result<T, DatabaseError> {
     Err(DatabaseError::Refused { reason })
 }
 
-/// Retires the keys that were to be, and wrap nothing any more; `true` if there
-/// were any.
+/// Retires the retiring keys that wrap nothing any more; `true` if there were any.
 pub(in crate::database) async fn retire(change: &mut AnyConnection) -> Result<bool, DatabaseError> {
     let retired = sqlx::query(
         "UPDATE wrapping_keys SET state = 'retired' WHERE state = 'retiring' \
@@ -119,8 +118,8 @@ impl Keys<'_> {
         find(&mut *self.database.reader.acquire().await?, name).await
     }
 
-    /// Keeps a wrapping key that a host has founded; one that is there already
-    /// with these parameters is that.
+    /// Inserts a wrapping key that a host has created. If it exists with the same parameters,
+    /// nothing changes.
     ///
     /// # Errors
     /// [`DatabaseError::Taken`] if another one has the name.
@@ -147,7 +146,7 @@ impl Keys<'_> {
                     Err(DatabaseError::NotFound { .. }) => {}
                     Err(error) => return Err(error),
                 }
-                // What is founded last is the newest, whatever the clock says.
+                // The key that is created last is the newest, whatever the clock says.
                 let last: Option<i64> =
                     sqlx::query_scalar("SELECT MAX(created_ms) FROM wrapping_keys")
                         .fetch_one(&mut *change)
@@ -169,8 +168,8 @@ impl Keys<'_> {
             .await
     }
 
-    /// From now on the key `old` wraps nothing new, and hosts that have both
-    /// wrap with `new` what it wraps. To say so again changes nothing.
+    /// Retires the key `old`: it wraps nothing new, and hosts that have both keys rewrap its data
+    /// keys with `new`. Repeating the request changes nothing.
     ///
     /// # Errors
     /// [`DatabaseError::Refused`] if one of them is not there for that.
@@ -206,7 +205,7 @@ impl Keys<'_> {
                         from.name
                     ));
                 }
-                // What was on its way to the old one goes on to the new one.
+                // Keys that were being replaced by the old one are replaced by the new one.
                 sqlx::query(
                     "UPDATE wrapping_keys SET state = 'retiring', replaced_by = $1 \
                  WHERE id = $2 OR replaced_by = $2 AND state = 'retiring'",
@@ -284,9 +283,8 @@ impl Keys<'_> {
             .collect()
     }
 
-    /// Puts `after`, wrapped by `to`, in the place of `before`, if that is
-    /// there, is the host's to change, and `to` is what `from` is to be replaced
-    /// by.
+    /// Replaces the wrapped key `before` by `after`, which `to` wraps, if the row still holds
+    /// `before`, the host may change it, and `to` replaces `from`.
     pub(in crate::database) async fn rewrap(
         self,
         reach: &Reach,
@@ -321,7 +319,7 @@ impl Keys<'_> {
             })
             .await?;
         if is_retired {
-            // What the old key wrapped is in no row any more.
+            // No row holds what the old key wrapped any more.
             self.database.erase().await;
         }
         Ok(is_set)

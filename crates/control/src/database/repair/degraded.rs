@@ -1,5 +1,5 @@
-//! Segments of which some member of their copyset lacks a part, and members that
-//! have missed something.
+//! Degraded segments, of which a member of their copyset is missing a part, and members that missed
+//! a write.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use crate::database::{DatabaseError, Repair, hosts, rows};
 /// ones between two backups.
 const JOINED_AHEAD: i64 = 1 << 32;
 
-/// What of one volume has too few copies.
+/// The degraded segments of one volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DegradedVolume {
-    /// Who wrote it; it may be gone, and its versions held by snapshots.
+    /// The volume, which may have been deleted while snapshots hold its versions.
     pub volume: VolumeId,
-    /// In how many segments.
+    /// The number of degraded segments.
     pub segments: u64,
-    /// How many slots, those among them that were freed since.
+    /// The number of degraded slots, including those that were freed since.
     pub slots: u64,
 }
 
 impl Repair<'_> {
-    /// What has too few copies, by volume.
+    /// The degraded segments, by volume.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -54,7 +54,7 @@ impl Repair<'_> {
     }
 }
 
-/// Up to which number units have become members.
+/// The newest join number.
 pub(in crate::database) async fn newest_of(
     connection: &mut AnyConnection,
 ) -> Result<u64, DatabaseError> {
@@ -66,9 +66,9 @@ pub(in crate::database) async fn newest_of(
 }
 
 impl Repair<'_> {
-    /// Notes what a version that `host` commits was put on too few members of, and which
-    /// members have missed it. Where one does not count any more for that, another host
-    /// repairs. To be called before it is noted what is on its way no more.
+    /// Records which segments of a version that `host` commits are degraded, and which members
+    /// missed the writes. A member that is no longer in sync because of that is repaired by another
+    /// host. To be called before the commit releases what was in flight.
     pub(in crate::database) async fn record_missed(
         self,
         change: &mut AnyConnection,
@@ -119,10 +119,10 @@ impl Repair<'_> {
     }
 }
 
-/// Refuses a version that was put by so old a table that what it names may be on units
-/// which are members no more. Of each copyset as many members have to be left as have
-/// all of the data, that were put on by the oldest and the newest table it was put by.
-/// Whoever leaves a place has what was put before, and is dropped when all is elsewhere.
+/// Refuses a version that was written by so old a table of copysets that its segments may be on
+/// units that are no longer members. In each copyset, enough members to hold all of the data must
+/// remain that were members in both the oldest and the newest table used. A draining member holds
+/// what was written before it began to drain, and is removed only when all of that is elsewhere.
 async fn must_be_held(
     change: &mut AnyConnection,
     commit: &VersionCommit,
@@ -170,8 +170,8 @@ async fn must_be_held(
     }
 }
 
-/// All members have become ones just now: what was put or freed by an older table, which
-/// may be that of a younger copy of this database, is done anew by theirs.
+/// Gives all members new join numbers: hosts then repeat what they wrote or freed by an older
+/// table, which may be that of a younger copy of this database.
 pub(in crate::database) async fn join_anew(
     change: &mut AnyConnection,
 ) -> Result<(), DatabaseError> {
@@ -188,7 +188,7 @@ pub(in crate::database) async fn join_anew(
     Ok(())
 }
 
-/// All members of all copysets are to be compared. Returns how many copysets that are.
+/// Requests a comparison of all members of all copysets. Returns the number of copysets.
 pub(in crate::database) async fn compare_all(
     change: &mut AnyConnection,
 ) -> Result<u64, DatabaseError> {
@@ -201,17 +201,17 @@ pub(in crate::database) async fn compare_all(
     Ok(wanted.rows_affected())
 }
 
-/// A unit may lack something in each of its copysets, though nothing is known of; where
-/// nobody else is whole it goes on to count. Or it is older than it was: then it does not,
-/// and without an `in_flight_set` anything that it has may be otherwise than it was put.
+/// A unit may be missing something in each of its copysets, although nothing is recorded; where no
+/// other member is in sync it still counts as in sync. If its content is older than it was, it does
+/// not count in any case, and without an `in_flight_set` any of its slots may be wrong.
 pub(in crate::database) async fn suspect_unit(
     change: &mut AnyConnection,
     unit: UnitId,
     in_flight_set: Option<i64>,
     at: Millis,
 ) -> Result<bool, DatabaseError> {
-    // What those got from it that are being filled there may be too little, too. What they
-    // have is theirs.
+    // Members that are being rebuilt from it may have got too little as well. What they have is
+    // intact.
     let beside = "state = 'rebuilding' AND unit <> $2 AND EXISTS (SELECT 1 FROM copyset_members o \
          WHERE o.copyset = copyset_members.copyset AND o.unit = $2)";
     note_once_more(&mut *change, beside, at, true, |query| {
@@ -238,19 +238,19 @@ pub(in crate::database) async fn suspect_unit(
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Any, sqlx::any::AnyArguments<'q>>;
 
-/// Members that lack something.
+/// Members that missed something.
 #[derive(Clone, Copy)]
 struct Missed<'a> {
-    /// Which, in SQL, with parameters from the second on.
+    /// An SQL condition that selects them, with parameters from $2 on.
     which: &'a str,
     at: Millis,
-    /// Outside of this what they have is as it was put, if they were whole until now.
-    /// Without one nothing is known of it, nor of those that were not.
+    /// Slots outside of this set are intact on members that were in sync until now. `None`: nothing
+    /// is known of any member.
     in_flight_set: Option<i64>,
 }
 
-/// As [`miss`], because of what `host` says: it does not repair what they are members of,
-/// if they counted until now.
+/// As [`miss`], because of a report of `host`, which then does not repair the copysets of members
+/// that were in sync until now.
 async fn miss_by(
     change: &mut AnyConnection,
     host: &str,
@@ -268,8 +268,8 @@ async fn miss_by(
     miss(change, missed, bind).await
 }
 
-/// Those members have missed something: they are filling, unless they leave. Returns
-/// whether any was not.
+/// Marks members as having missed something: they are rebuilding, unless they are draining. Returns
+/// whether any was in sync.
 async fn miss(
     change: &mut AnyConnection,
     missed: Missed<'_>,
@@ -298,8 +298,7 @@ async fn miss(
     Ok(turned.rows_affected() > 0)
 }
 
-/// Those members have missed something once more. Unless `is_known`, nothing is known any
-/// more of what they have.
+/// Counts one more miss of members. Unless `is_known`, nothing is known any more of their content.
 async fn note_once_more(
     change: &mut AnyConnection,
     which: &str,
@@ -335,7 +334,7 @@ async fn note_degraded(
     Ok(())
 }
 
-/// The number of a segment in a row.
+/// Reads the segment of a row.
 pub(in crate::database) fn segment_of(row: &sqlx::any::AnyRow) -> Result<SegmentId, DatabaseError> {
     let bits = rows::number(row, "segment")?;
     SegmentId::from_bits(bits).ok_or_else(|| DatabaseError::Damaged {

@@ -1,14 +1,13 @@
-//! What was in flight at a moment: what hosts may have been putting, for the members of
-//! copysets that began to lack something then (docs/units.md, "Coming back").
+//! What was in flight at a moment: what hosts may have been writing when members of copysets began
+//! to miss something (docs/internals/rejoined-units.md).
 //!
 //! Invariants:
 //!
-//! * All that is in flight at some moment is in every set that was kept before: what is
-//!   on its way later was so before, or has a later serial. So one that there is serves.
-//! * A change keeps a set before it says itself what is in flight no more.
-//! * Serials that a change has taken while a set was made, and that are not in it, are not
-//!   handed out: whoever takes some reads which sets there are, and PostgreSQL has one of
-//!   the two made again.
+//! * All that is in flight at some moment is in every set that was recorded before: what is in
+//!   flight later was so before, or has a later serial. So an existing set can be used again.
+//! * A transaction records a set before it releases serials itself.
+//! * Serials that another transaction takes while a set is recorded are not lost: it reads which
+//!   sets exist, and PostgreSQL repeats one of the two.
 
 use std::ops::Range;
 
@@ -18,11 +17,11 @@ use world::Millis;
 
 use crate::database::{DatabaseError, Repair, rows};
 
-/// One that is no older serves for what begins to lack something, in milliseconds.
+/// The age up to which a set is used again, in milliseconds.
 const SERVES_MS: i64 = 10 * 60 * 1000;
 
 impl Repair<'_> {
-    /// The number of the set of this moment, or of one that serves as well.
+    /// The number of a set for this moment, which may be an existing one.
     pub(in crate::database) async fn in_flight_set(
         self,
         change: &mut AnyConnection,
@@ -85,8 +84,8 @@ pub(in crate::database) async fn heed_sets(
     Ok(())
 }
 
-/// Of which members of a copyset, that are filled, it is known what may be otherwise than it
-/// was put; and what that is.
+/// The members being rebuilt of which it is known which slots may be wrong, with the serials of
+/// those.
 pub(in crate::database) async fn suspect_of(
     connection: &mut AnyConnection,
     copyset: CopysetId,
@@ -116,8 +115,7 @@ pub(in crate::database) async fn suspect_of(
                 _ => merged.push(range),
             }
         }
-        // Each has at least the serials that were not handed out. One that has nothing says
-        // nothing.
+        // Each set has at least the serials that were not handed out. An empty one says nothing.
         if !merged.is_empty() {
             suspect.push((rows::spelt(member, "unit")?, merged));
         }
@@ -125,8 +123,8 @@ pub(in crate::database) async fn suspect_of(
     Ok(suspect)
 }
 
-/// Of these members of a copyset anything may be otherwise than it was put, until they have
-/// been read and are whole: also if they count until then.
+/// Any slot of these members may be wrong until they have been read and are in sync, even if they
+/// count as in sync until then.
 pub(in crate::database) async fn know_nothing(
     change: &mut AnyConnection,
     copyset: CopysetId,
@@ -145,7 +143,7 @@ pub(in crate::database) async fn know_nothing(
     Ok(())
 }
 
-/// What no member needs any more goes.
+/// Deletes the sets that no member refers to any more.
 pub(in crate::database) async fn forget_unneeded(
     change: &mut AnyConnection,
 ) -> Result<(), DatabaseError> {

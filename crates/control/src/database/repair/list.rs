@@ -1,4 +1,4 @@
-//! What is repaired and what waits for it, for those who watch it.
+//! The copysets that are being repaired or wait for repair, as users see them.
 
 use api::host::RepairProgress;
 use base::{CopysetId, UnitId};
@@ -8,27 +8,27 @@ use world::Millis;
 use crate::database::repair::tasks::copyset_of;
 use crate::database::{DatabaseError, Repair, rows};
 
-/// A copyset of which not all members are whole, or that is being read.
+/// A copyset with members that are not in sync, or that is being scrubbed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepairRow {
-    /// Its number.
+    /// The copyset.
     pub copyset: CopysetId,
-    /// What is wanted of each unit that is not whole: it is filled, or it leaves.
+    /// The units that are not in sync, with their states.
     pub members: Vec<(UnitId, String)>,
-    /// The host that has it, by name.
+    /// The name of the host that repairs it.
     pub repairer: Option<String>,
     /// How far that is.
     pub progress: RepairProgress,
-    /// Whether also members that are whole are compared.
+    /// Whether members that are in sync are compared as well.
     pub is_scrub: bool,
     /// Slots of which no copy is as it was put, when they were read last.
     pub rotten: u64,
-    /// What was in the way the last time.
+    /// Why the last attempt failed.
     pub problem: Option<String>,
 }
 
 impl Repair<'_> {
-    /// How many copysets somebody wants compared.
+    /// The number of copysets with a requested scrub or comparison.
     ///
     /// # Errors
     /// [`DatabaseError::Sql`].

@@ -1,8 +1,9 @@
-//! The places of a copyset: who has one, who leaves it, and who takes it.
+//! The members of a copyset: how one replaces another.
 //!
-//! Whoever is put on from now on has a number (`joined`) that is larger than all before,
-//! and whoever leaves notes it (`left_at`): so it can be said who was put on by a table
-//! (`degraded`).
+//! A unit that becomes a member gets a join number larger than all before, and a member that is
+//! replaced keeps the join number of its replacement as its leave number. So it is known which
+//! members a write by an older table of copysets reached
+//! ([`degraded`](crate::database::repair::degraded)).
 
 use std::collections::HashSet;
 
@@ -13,10 +14,10 @@ use world::Millis;
 
 use crate::database::{DatabaseError, rows};
 
-/// How a member goes.
+/// What happens to a member that is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::database) enum Goes {
-    /// It is read until the new one is whole.
+    /// It is read until the new member is in sync.
     Leaves,
     /// Nothing of it is left.
     IsLost,
@@ -30,7 +31,7 @@ pub(in crate::database) struct Used(Option<HashSet<(usize, u8)>>);
 
 impl Used {
     pub async fn of(change: &mut AnyConnection) -> Result<Self, DatabaseError> {
-        // What is left of volumes that are gone lies anywhere.
+        // The remains of deleted volumes may be in any copyset.
         let left: i64 = sqlx::query_scalar(
             "SELECT (SELECT COUNT(*) FROM deleted_volumes) + (SELECT COUNT(*) FROM versions v \
              WHERE NOT EXISTS (SELECT 1 FROM volumes o WHERE o.id = v.volume))",
@@ -55,7 +56,7 @@ impl Used {
         Ok(Self(Some(used?)))
     }
 
-    /// How a member goes that `goes` so from copysets in which something lies.
+    /// What happens to a member of this copyset, if `goes` is what happens where there is data.
     pub fn goes(&self, copyset: &Copyset, goes: Goes) -> Goes {
         let kind = (copyset.members.len(), copyset.data);
         match &self.0 {
@@ -65,7 +66,7 @@ impl Used {
     }
 }
 
-/// `new` takes the place of `old`, and is to be filled.
+/// Replaces `old` by `new`, which is to be rebuilt.
 pub(in crate::database) async fn put_in_place(
     change: &mut AnyConnection,
     copyset: &Copyset,
@@ -121,9 +122,9 @@ pub(in crate::database) async fn put_in_place(
     Ok(())
 }
 
-/// `unit`, which is leaving its place, is put on again, and whoever was to replace it
-/// leaves. To the catalog it is a new member: it has nothing of what was put since it
-/// left, and who put that knows nothing of it.
+/// Makes `unit`, which is draining, a full member again; its replacement is drained instead. For
+/// the catalog it is a new member: it has nothing of what was written since it began to drain, and
+/// the writers of that do not know it.
 pub(in crate::database) async fn take_place_back(
     change: &mut AnyConnection,
     copyset: i64,

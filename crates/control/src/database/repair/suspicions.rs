@@ -1,7 +1,7 @@
-//! What hosts say of units that have come back (docs/units.md, "Coming back").
+//! Reports of hosts on units that rejoined (docs/internals/rejoined-units.md).
 //!
-//! Invariant: what one host says of a unit is taken once until all copysets of that unit
-//! are whole again; and once more, if the unit is older and was not said to be.
+//! Invariant: a host's report on a unit is applied once until all copysets of that unit are in sync
+//! again; and once more if the unit turns out to be older and was not reported as such.
 
 use api::host::{NOTED_MAX, Suspicion};
 use auth::{Kind, Subject};
@@ -13,13 +13,13 @@ use crate::database::repair::degraded::suspect_unit;
 use crate::database::tenancy::audit_log::By;
 use crate::database::{DatabaseError, Repair, hosts, rows};
 
-/// Members of any copyset of the unit that is asked of, that are being filled.
+/// Members that are being rebuilt in any copyset of the unit.
 const FILLING_BESIDE: &str = "SELECT 1 FROM copyset_members m JOIN copyset_members o \
      ON o.copyset = m.copyset WHERE o.state = 'rebuilding' AND m.unit = ";
 
 impl Repair<'_> {
-    /// A unit has come back, says `host`. False, if it has said so before and that is not
-    /// through: then it is to say it again.
+    /// Applies the report of `host` that a unit has rejoined. `false` if an earlier report is not
+    /// settled: the host then reports again.
     pub(in crate::database) async fn suspicion(
         self,
         host: PartyId,
@@ -32,7 +32,7 @@ impl Repair<'_> {
             .notify()
             .run(|mut change| async move {
                 if !is_known(&mut *change, unit).await? {
-                    // It was removed since, or never was one: nothing is filled from it.
+                    // It was removed, or was never a unit: nothing is rebuilt from it.
                     return Ok(true);
                 }
                 let is_older = match suspicion {
@@ -44,8 +44,7 @@ impl Repair<'_> {
                     Suspicion::Older => true,
                 };
                 if is_older {
-                    // What was noted on it is gone, or never was; it is noted anew with the next
-                    // lease.
+                    // The lease count recorded on it is lost; the next lease records it again.
                     sqlx::query("UPDATE units SET leases = 0 WHERE id = $1")
                         .bind(unit.to_string())
                         .execute(&mut *change)
@@ -61,7 +60,7 @@ impl Repair<'_> {
                     false => Some(self.in_flight_set(&mut *change, now).await?),
                 };
                 let has_turned = suspect_unit(&mut *change, unit, in_flight_set, now).await?;
-                // What is not refused from now on could be said, and logged, without end.
+                // Otherwise a host could repeat the report, and fill the log, without end.
                 if has_turned || is_taken(&mut *change, host, unit, is_older).await? {
                     let what = if is_older { "older" } else { "restarted" };
                     let by = By {
@@ -81,8 +80,8 @@ impl Repair<'_> {
             .await
     }
 
-    /// Hosts have made units know of so many leases, durably. Of more than were given no
-    /// unit can.
+    /// Records the lease counts that hosts have durably recorded on units. A count larger than the
+    /// number of granted leases is refused.
     pub(in crate::database) async fn record_leases(
         self,
         units: &[(UnitId, u64)],
@@ -131,8 +130,7 @@ async fn name_of(change: &mut AnyConnection, host: PartyId) -> Result<String, Da
     Ok(subject.map_or_else(|| host.to_string(), |subject| subject.to_string()))
 }
 
-/// What was in the way of repair the copysets of a unit is tried again at once: it may
-/// not be there any more.
+/// Retries the repair of a unit's copysets at once: what prevented it may be gone.
 pub(in crate::database) async fn try_again(
     change: &mut AnyConnection,
     unit: UnitId,
@@ -155,7 +153,7 @@ async fn is_known(change: &mut AnyConnection, unit: UnitId) -> Result<bool, Data
     Ok(count > 0)
 }
 
-/// It is known that the host has said so, also of whoever is to repair the unit's copysets.
+/// Records the report, and that the host is not to repair the unit's copysets.
 async fn take(
     change: &mut AnyConnection,
     host: PartyId,
@@ -182,15 +180,14 @@ async fn take(
     Ok(())
 }
 
-/// Whether the host has said so, and some copyset of the unit is not whole since.
+/// Whether the host has reported so before, and some copyset of the unit is not in sync since.
 async fn is_taken(
     change: &mut AnyConnection,
     host: PartyId,
     unit: UnitId,
     is_older: bool,
 ) -> Result<bool, DatabaseError> {
-    // Of one that is older it is enough that it is whole itself: what was said then is
-    // through.
+    // If the unit is older, the earlier report is settled as soon as the unit itself is in sync.
     let is_open = match is_older {
         true => "SELECT 1 FROM copyset_members m WHERE m.state = 'rebuilding' AND m.unit = $1"
             .to_owned(),
@@ -208,7 +205,7 @@ async fn is_taken(
     Ok(said.is_some_and(|said| said >= i64::from(is_older)))
 }
 
-/// What was said of units whose copysets are whole again is forgotten.
+/// Forgets reports on units whose copysets are in sync again.
 pub(in crate::database) async fn forget_suspicions(
     change: &mut AnyConnection,
 ) -> Result<(), DatabaseError> {

@@ -1,8 +1,7 @@
-//! Copysets that are repaired: who does it, and what came of it (docs/units.md,
-//! "Repair").
+//! Repair tasks: which host repairs which copyset, and what came of it (docs/internals/repair.md).
 //!
-//! Invariant: a unit stops being a member of a copyset only in a transaction that
-//! sees another one *whole* there.
+//! Invariant: a unit stops being a member of a copyset only in a transaction that sees another
+//! member in sync there.
 
 use api::host::{REPAIR_TERM_MS, RepairEnd, RepairProgress, RepairTask};
 use base::{CopysetId, PartyId, SegmentId, UnitId};
@@ -16,33 +15,33 @@ use crate::database::units::{self, draining};
 use crate::database::volumes::delete;
 use crate::database::{Database, DatabaseError, hosts, rows};
 
-/// What was in the way is tried again after so long, in milliseconds; and each time
-/// after twice as long, until a unit comes back.
+/// After a failure, repair is retried after this time in milliseconds, and after twice as long each
+/// time, until a unit rejoins.
 const RETRY_MS: i64 = 5_000;
 
-/// At last, in milliseconds; and at once where a unit has no room, or slots have rotted
-/// everywhere: it does not get any by being asked, and they do not come back.
+/// The longest time between attempts, in milliseconds. It applies at once if a unit is full or
+/// slots are corrupt on every member: retrying soon does not help.
 const RETRY_MS_MAX: i64 = 5 * 60 * 1000;
 
-/// Every slot is read once in so long, in milliseconds: 30 days.
+/// How often every slot is scrubbed, in milliseconds: every 30 days.
 const SCRUB_EVERY_MS: i64 = 30 * 24 * 60 * 60 * 1000;
 
-/// How long whoever repairs may change what is filled, from when that was signed, in
+/// How long a host may change members under repair after its capability was signed, in
 /// milliseconds.
 pub const REPAIR_RIGHTS_MS: u64 = 20_000;
 
-/// More units are named by no honest host, for want of members.
+/// A report that names more units is refused: no copyset has so many members.
 const REPAIR_UNITS_MAX: usize = 1024;
 
-/// So much of what is in the way is kept.
+/// How much of a failure's text is kept.
 const PROBLEM_CHARACTERS_MAX: usize = 2000;
 
-/// A copyset is another host's only after so long without the one that had it, in
-/// milliseconds: that may change nothing there any more, by whatever clock. As long it
-/// gets no other one, if it did not repair that.
+/// How long after its last sign of life a host's copyset is given to another host, in milliseconds:
+/// by then its capability has expired by every clock. A host that did not repair a copyset gets no
+/// other one for the same time.
 const AFTER_MS: i64 = 30_000;
 
-/// Who was heard of this long ago, in milliseconds, may repair in the place of another.
+/// A host that reported within this time, in milliseconds, counts as available for repair.
 const HEARD_MS: i64 = 60_000;
 
 /// The repair of copysets.
@@ -52,16 +51,16 @@ pub struct Repair<'a> {
 }
 
 impl Repair<'_> {
-    /// A copyset for `host` to repair, those first that have the fewest whole copies.
+    /// A copyset for `host` to repair: the one with the fewest copies in sync first.
     pub(in crate::database) async fn take(
         self,
         host: PartyId,
         now: Millis,
     ) -> Result<Option<RepairTask>, DatabaseError> {
         self.database.transaction().alone().run(|mut change| async move {
-            // Whoever said that a unit may lack something does not repair it, if another
-            // host is there: else any could make itself the one that changes it. Nor
-            // then does whoever did not repair one get the next.
+            // A host that reported a unit as suspect does not repair its copysets if another host
+            // is available; otherwise any host could make itself the one that changes them. For the
+            // same reason a host that did not repair one gets no other one yet.
             let others: i64 = sqlx::query_scalar(
                 "SELECT COUNT(*) FROM host_reports WHERE party <> $1 AND heard_ms > $2",
             )
@@ -98,7 +97,7 @@ impl Repair<'_> {
             let serial_next = self.database.catalog().serial_next(&mut *change).await?;
             let mut task = task_of(&mut *change, copyset, serial_next, now).await?;
             if let Some(task) = task.as_mut().filter(|_| is_broken_off) {
-                // Whoever had it said nothing, and may have been putting something.
+                // The previous host reported nothing, and may have left partial writes.
                 let changed = changed_of(task);
                 in_flight::know_nothing(&mut *change, copyset, &changed).await?;
                 task.suspect.clear();
@@ -107,7 +106,7 @@ impl Repair<'_> {
         }).await
     }
 
-    /// How a copyset that `host` has is now.
+    /// The current task of a copyset that `host` repairs.
     pub(in crate::database) async fn look(
         self,
         host: PartyId,
@@ -129,8 +128,9 @@ impl Repair<'_> {
             .await
     }
 
-    /// On which units `host` may change what is the copyset's: none if it has it not.
-    /// Those that are filled; where whole ones are compared, these as well.
+    /// The units on which `host` may change the copyset's segments; `None` if it does not repair
+    /// the copyset. These are the members being rebuilt, and during a comparison also those in
+    /// sync.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -150,8 +150,8 @@ impl Repair<'_> {
         Ok(Some(changed_of(&task)))
     }
 
-    /// It is nobody's any more. Whoever has missed nothing since the last pass found
-    /// nothing is whole, and what it replaces is no member any more.
+    /// Ends a repair. A member that has missed nothing since the last pass found nothing to copy is
+    /// in sync, and the member that it replaces is removed.
     pub(in crate::database) async fn end(
         self,
         host: PartyId,
@@ -164,7 +164,7 @@ impl Repair<'_> {
             if !has(&mut *change, host, copyset, now).await? {
                 return Ok(false);
             }
-            // Of others it has not looked what they lack: whoever is whole goes on to be so.
+            // The host has not examined the others: those in sync stay so.
             let task = task_of(&mut *change, copyset, 0, now).await?;
             let looked_at = task.as_ref().map(changed_of).unwrap_or_default();
             let is_looked_at = |unit: &&UnitId| looked_at.contains(unit);
@@ -228,7 +228,7 @@ impl Repair<'_> {
     }
 }
 
-/// Refuses what names more units than a copyset has.
+/// Refuses a report that names more units than a copyset has.
 fn must_be_short(end: &RepairEnd) -> Result<(), DatabaseError> {
     let brought = end.brought.as_ref().map_or(0, Vec::len);
     let named = [end.whole.len(), end.lacking.len(), end.full.len(), brought];
@@ -240,7 +240,7 @@ fn must_be_short(end: &RepairEnd) -> Result<(), DatabaseError> {
     }
 }
 
-/// As much of what is in the way as is kept.
+/// The part of a failure's text that is kept.
 fn shortened(problem: &str) -> String {
     problem.chars().take(PROBLEM_CHARACTERS_MAX).collect()
 }
@@ -255,8 +255,8 @@ pub(in crate::database) fn copyset_of(
     })
 }
 
-/// Whether `host` has it: not any more if it has said since that some member does not
-/// count, and another host is there.
+/// Whether `host` repairs it. It does not any more if it has since reported a member as suspect and
+/// another host is available.
 async fn has(
     connection: &mut AnyConnection,
     host: PartyId,
@@ -277,7 +277,7 @@ async fn has(
     Ok(found.is_some())
 }
 
-/// Whether some host has it, or had it and has not said what came of it.
+/// Whether a host repairs it, or did and has not reported the result.
 async fn is_under_way(
     connection: &mut AnyConnection,
     copyset: CopysetId,
@@ -311,7 +311,7 @@ async fn hold(
     Ok(())
 }
 
-/// The first and the last segment that a copyset can have, as the database has them.
+/// The first and the last segment number of a copyset, as stored.
 fn segments_of(copyset: CopysetId) -> (i64, i64) {
     let serials = SegmentId::SERIAL_MAX.cast_signed();
     let first = i64::from(copyset.number()) * serials;
@@ -378,8 +378,8 @@ async fn task_of(
     }))
 }
 
-/// Which members whoever repairs may change: those that are filled, and in a comparison
-/// also those that are whole.
+/// The members that a repairing host may change: those being rebuilt, and during a comparison also
+/// those in sync.
 fn changed_of(task: &RepairTask) -> Vec<UnitId> {
     let is_changed = |(_, state): &(UnitId, MemberState)| match state {
         MemberState::Filling => true,
@@ -428,7 +428,7 @@ async fn becomes_whole(
     .execute(&mut *change)
     .await?;
     if done.rows_affected() > 0 {
-        // Whoever replaces it is whole.
+        // Its replacement is in sync.
         sqlx::query(
             "DELETE FROM copyset_members WHERE copyset = $1 AND state = 'draining' AND position = \
              (SELECT n.position FROM copyset_members n WHERE n.copyset = $1 AND n.unit = $2)",

@@ -1,5 +1,5 @@
-//! Who changed what: noted in the transaction that it tells of, so that there
-//! is no change without its note, and no note of what did not happen.
+//! The audit log: who changed what. An entry is written in the transaction that it describes, so
+//! there is no change without an entry, and no entry without a change.
 
 use std::net::SocketAddr;
 
@@ -11,16 +11,16 @@ use world::Millis;
 
 use crate::database::{DatabaseError, Parties, rows};
 
-/// On whose behalf a change is made, and when.
+/// Who makes a change, and when.
 #[derive(Debug, Clone)]
 pub struct By {
-    /// When.
+    /// The time of the change.
     pub at: Millis,
-    /// A subject, or where somebody without one came from.
+    /// The party's URI, or the origin of an unauthenticated request.
     pub who: String,
     /// The key that was shown.
     pub key: Option<KeyFingerprint>,
-    /// Where the request came from, if over a network.
+    /// The address that the request came from, if it came over a network.
     pub address: Option<SocketAddr>,
 }
 
@@ -29,17 +29,17 @@ pub struct By {
 pub struct AuditRow {
     /// Its number; they grow, and may skip.
     pub id: i64,
-    /// When.
+    /// The time of the change.
     pub at: Millis,
-    /// Who, as in [`By::who`].
+    /// The party, as in [`By::who`].
     pub who: String,
     /// The fingerprint of the key that was shown.
     pub key: Option<String>,
-    /// Where from.
+    /// The address that the request came from.
     pub address: Option<String>,
     /// What was done: a verb.
     pub action: String,
-    /// To what.
+    /// The object of the action.
     pub target: String,
 }
 

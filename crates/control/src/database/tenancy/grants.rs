@@ -1,5 +1,5 @@
-//! Grants: the rights that owners give to others on their volumes and
-//! snapshots, and administrators on hosts.
+//! Grants: rights that owners grant to others on their volumes and snapshots, and administrators on
+//! hosts.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use world::Millis;
 use crate::database::tenancy::{parties, principal, rights};
 use crate::database::{Database, DatabaseError, Need, Principal, Right, Thing, rows, volumes};
 
-/// On what a right is given.
+/// The object of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Object {
     /// On a volume, and on its snapshots.
@@ -45,28 +45,28 @@ impl Object {
     }
 }
 
-/// A right that somebody has.
+/// A granted right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantRow {
-    /// Its id.
+    /// The id.
     pub id: GrantId,
-    /// On what.
+    /// The object.
     pub object: Object,
-    /// What that is called; none if it is gone.
+    /// The object's name; `None` if it was deleted.
     pub object_name: Option<String>,
     /// What its owner is called, of a volume or snapshot.
     pub object_owner: Option<String>,
-    /// Who has it: a user's name.
+    /// The name of the user who has the right.
     pub user: String,
-    /// Which right.
+    /// The right.
     pub right: Right,
-    /// On a host: for VMs whose address begins so.
+    /// On a host: for VMs whose address starts with this.
     pub vm: String,
-    /// Since when.
+    /// When it was granted.
     pub created: Millis,
 }
 
-/// For the log: on what, which, whose, and for which VMs.
+/// The text of the grant in the audit log.
 impl fmt::Display for GrantRow {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.object.id())?;
@@ -81,18 +81,18 @@ impl fmt::Display for GrantRow {
     }
 }
 
-/// A right to be given.
+/// A right to be granted.
 #[derive(Debug, Clone)]
 pub struct NewGrant {
-    /// Its id.
+    /// The id.
     pub id: GrantId,
-    /// On what.
+    /// The object.
     pub object: Object,
-    /// To whom.
+    /// The user who gets the right.
     pub user: Subject,
-    /// Which.
+    /// The right.
     pub right: Right,
-    /// On a host: for VMs whose address begins so; all, if it is empty.
+    /// On a host: for VMs whose address starts with this; empty: all VMs.
     pub vm: String,
 }
 
@@ -122,7 +122,7 @@ fn grant_row(row: &AnyRow) -> Result<GrantRow, DatabaseError> {
     })
 }
 
-/// What `object` gave to anybody goes with it.
+/// Deletes the grants on an object that is deleted.
 pub(in crate::database) async fn forget(
     change: &mut AnyConnection,
     object: &str,
@@ -134,8 +134,8 @@ pub(in crate::database) async fn forget(
     Ok(())
 }
 
-/// Nothing is left of a volume that is gone: neither are rights on it. Who has
-/// some on a volume has them on its snapshots, for as long as there are any.
+/// Deletes the grants on deleted volumes of which no snapshot is left: a right on a volume covers
+/// its snapshots as long as there are any.
 pub(in crate::database) async fn forget_gone(
     change: &mut AnyConnection,
     volume: VolumeId,
@@ -151,7 +151,7 @@ pub(in crate::database) async fn forget_gone(
     Ok(())
 }
 
-/// Refuses who may not give or take rights on `object`.
+/// Refuses a principal who may not grant or revoke rights on `object`.
 async fn check(
     change: &mut AnyConnection,
     principal: &Principal,
@@ -171,8 +171,8 @@ async fn check(
     Ok(())
 }
 
-/// Whether `principal` may take away any right on `object`, also when that is gone:
-/// rights on a volume are rights on the snapshots that are left of it.
+/// Whether `principal` may revoke any right on `object`, even if the object was deleted: rights on
+/// a volume are rights on the snapshots that are left of it.
 async fn may_take(
     change: &mut AnyConnection,
     principal: &Principal,
@@ -210,7 +210,7 @@ pub struct Grants<'a> {
 }
 
 impl Grants<'_> {
-    /// Gives a right. One that is there already is that.
+    /// Grants a right. If it exists, nothing changes.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
@@ -289,8 +289,7 @@ impl Grants<'_> {
         .collect()
     }
 
-    /// Takes a right away; whoever has it may give it back. What is attached
-    /// stays so.
+    /// Revokes a right. The user who has it may give it up as well. Existing attachments stay.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].

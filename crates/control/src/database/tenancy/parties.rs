@@ -1,5 +1,4 @@
-//! Users, hosts and unit daemons, the keys by which they are known, and the tokens with
-//! which they join.
+//! Users, hosts and unit daemons, their public keys, and the tokens with which they join.
 
 use auth::{KeyFingerprint, Kind, Subject, TokenHash};
 use base::{PartyId, ProjectId};
@@ -14,7 +13,7 @@ use crate::database::{By, Database, DatabaseError, Principal, Thing, rows};
 /// A user, a host or a unit daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartyRow {
-    /// Its id.
+    /// The id.
     pub id: PartyId,
     /// Its kind and name.
     pub subject: Subject,
@@ -22,7 +21,7 @@ pub struct PartyRow {
     pub is_administrator: bool,
     /// Its requests are refused.
     pub is_disabled: bool,
-    /// When it was made.
+    /// When it was created.
     pub created: Millis,
 }
 
@@ -33,7 +32,7 @@ pub enum Membership {
     None,
     /// Of a new one of their own name.
     Own(ProjectId),
-    /// Of this one.
+    /// A member of this project.
     Of(String),
 }
 
@@ -78,8 +77,7 @@ pub struct Parties<'a> {
 }
 
 impl Parties<'_> {
-    /// Makes a user or a host. A user is a member of `project`, or of a new one
-    /// of the same name.
+    /// Creates a party. A user becomes a member of `project`, or of a new project of the same name.
     ///
     /// # Errors
     /// [`DatabaseError::Taken`], [`DatabaseError::NotFound`] (the project).
@@ -129,8 +127,7 @@ impl Parties<'_> {
             .await
     }
 
-    /// The user or host that is the controller's own machine, for those who
-    /// run everything in one process; made as `id` if there is none.
+    /// The user or host of the controller's own machine, created with `id` if it does not exist.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -191,7 +188,7 @@ impl Parties<'_> {
         party_row(&row.ok_or_else(|| DatabaseError::not_found(Thing::Host, id))?)
     }
 
-    /// Who has this key.
+    /// The party with this key.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -254,7 +251,7 @@ impl Parties<'_> {
                     return Err(not_found(subject));
                 }
                 if subject.kind() == Kind::Unit {
-                    // Nothing more is put on its unit, or again.
+                    // Hosts stop writing to its unit, or start again.
                     hosts::assign_all(&mut *change).await?;
                 }
                 if subject.kind() == Kind::Host && is_disabled {
@@ -296,9 +293,8 @@ impl Parties<'_> {
             .await
     }
 
-    /// Uses a token up: its holder's key is `key` from now on. Returns who that
-    /// is; `None` if there is no such token, or it has ended, or been used, or
-    /// its party is disabled.
+    /// Consumes a token: `key` becomes a key of its party. Returns the party; `None` if the token
+    /// does not exist, has expired or was used, or the party is disabled.
     ///
     /// # Errors
     /// [`DatabaseError::Taken`] if somebody else has that key.
@@ -311,7 +307,7 @@ impl Parties<'_> {
         self.database
             .transaction()
             .run(|mut change| async move {
-                // What has ended goes, too.
+                // Expired tokens are deleted, too.
                 sqlx::query("DELETE FROM join_tokens WHERE expires_ms <= $1")
                     .bind(by.at.0)
                     .execute(&mut *change)
@@ -337,7 +333,7 @@ impl Parties<'_> {
             .await
     }
 
-    /// `party` is known by this key, too.
+    /// Adds a key of `party`.
     ///
     /// # Errors
     /// [`DatabaseError::Taken`] if somebody else has that key.
@@ -357,7 +353,7 @@ impl Parties<'_> {
             .await
     }
 
-    /// This party is known by no key any more, and by no token.
+    /// Deletes all keys and tokens of a party.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
@@ -436,7 +432,7 @@ async fn add_key(
             .await?;
     match holder {
         Some(holder) if holder == party.to_string() => Ok(()),
-        // Whose it is is nobody else's business.
+        // The error does not say whose key it is.
         Some(_) => Err(DatabaseError::Taken {
             what: format!("a party with the key {key}"),
         }),

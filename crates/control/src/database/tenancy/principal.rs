@@ -1,4 +1,4 @@
-//! Who asks, and how: what every change on somebody's behalf is made with.
+//! The principal: the authenticated party of one request.
 
 use auth::SignedBy;
 use sqlx::AnyConnection;
@@ -7,35 +7,35 @@ use crate::error::ControlError;
 
 use crate::database::{By, DatabaseError, Parties, PartyRow};
 
-/// Somebody who was recognised, for one request.
+/// An authenticated party, for one request.
 #[derive(Debug, Clone)]
 pub struct Principal {
-    /// Who.
+    /// The party.
     pub party: PartyRow,
-    /// How, for the log.
+    /// What the audit log says of the request.
     pub by: By,
-    /// Who has signed the certificate that was shown.
+    /// The authority that signed the presented certificate.
     pub signed_by: Option<SignedBy>,
-    /// Everything is checked, and nothing is changed.
+    /// Whether it is a dry run: everything is checked, and nothing is changed.
     pub is_dry_run: bool,
-    /// Under which key something is made.
+    /// The idempotency key of the request, if it has one.
     pub idempotency: Option<Idempotency>,
 }
 
-/// Makes a creation one that can be repeated.
+/// Makes the creation of an object repeatable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Idempotency {
-    /// The caller's own word for it.
+    /// The key, chosen by the caller.
     pub key: String,
-    /// What stands for method, path and body.
+    /// A digest of method, path and body.
     pub request: String,
 }
 
-/// So long a key is remembered, in milliseconds: a day.
+/// How long a key is remembered, in milliseconds: one day.
 const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
 
 impl Principal {
-    /// Refuses whoever is no administrator.
+    /// Refuses a party that is not an administrator.
     ///
     /// # Errors
     /// [`ControlError::Forbidden`].
@@ -51,7 +51,7 @@ impl Principal {
         })
     }
 
-    /// What was made under the same key before.
+    /// The object that was created under the same idempotency key.
     ///
     /// # Errors
     /// [`DatabaseError::OtherRequest`] if that was another request.
@@ -80,7 +80,7 @@ impl Principal {
         }
     }
 
-    /// Notes what was made under the key, if there is one.
+    /// Records the object that was created under the idempotency key, if there is one.
     pub(in crate::database) async fn note_made(
         &self,
         change: &mut AnyConnection,
@@ -107,7 +107,7 @@ impl Principal {
         Ok(())
     }
 
-    /// Notes in the log that this was done.
+    /// Adds an entry to the audit log.
     pub(in crate::database) async fn note(
         &self,
         change: &mut AnyConnection,
@@ -119,7 +119,7 @@ impl Principal {
 }
 
 impl Parties<'_> {
-    /// What was made under the principal's key before, if there is one.
+    /// The object that was created under the principal's idempotency key, if there is one.
     ///
     /// # Errors
     /// [`DatabaseError::OtherRequest`] if that was another request.
@@ -138,7 +138,7 @@ impl Parties<'_> {
     }
 }
 
-/// The same request, whose result has gone since.
+/// The error for a repeated request whose object was deleted since.
 pub(in crate::database) fn gone_since(error: DatabaseError) -> DatabaseError {
     match error {
         DatabaseError::NotFound { thing, name } => DatabaseError::Refused {
@@ -148,12 +148,12 @@ pub(in crate::database) fn gone_since(error: DatabaseError) -> DatabaseError {
     }
 }
 
-/// Why a creation is not answered with what it made before.
+/// Why a repeated request is refused if its object was deleted.
 pub(crate) fn why_gone(what: &str) -> String {
     format!("{what} was made with this idempotency key, and is gone since; take another key")
 }
 
-/// What a change on somebody's behalf begins with.
+/// Begins a principal's part of a transaction.
 pub(in crate::database) async fn begin(
     change: &mut AnyConnection,
     principal: &Principal,
@@ -164,7 +164,7 @@ pub(in crate::database) async fn begin(
     Ok(())
 }
 
-/// What it ends with: one that was only tried is taken back.
+/// Ends it: a dry run is rolled back.
 pub(in crate::database) async fn end(
     change: &mut AnyConnection,
     principal: &Principal,

@@ -1,5 +1,5 @@
-//! Projects: on whose account volumes are, who is in them, and how much each may
-//! have. [`crate::database::accounts`] holds what is made against that.
+//! Projects: their members and quotas. [`quotas`](crate::database::tenancy::quotas) checks what is
+//! added to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,9 +26,9 @@ pub struct Quota {
 /// A project.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectRow {
-    /// Its id.
+    /// The id.
     pub id: ProjectId,
-    /// Its name.
+    /// The name.
     pub name: String,
     /// How much it may have.
     pub quota: Quota,
@@ -40,16 +40,16 @@ pub struct ProjectRow {
     pub bytes: u64,
     /// The names of its members.
     pub members: Vec<String>,
-    /// When it was made.
+    /// When it was created.
     pub created: Millis,
 }
 
-/// A project to be made.
+/// A project to be created.
 #[derive(Debug, Clone)]
 pub struct NewProject {
-    /// Its id.
+    /// The id.
     pub id: ProjectId,
-    /// Its name.
+    /// The name.
     pub name: String,
     /// How much it may have.
     pub quota: Quota,
@@ -98,7 +98,7 @@ pub struct Projects<'a> {
 }
 
 impl Projects<'_> {
-    /// Makes a project.
+    /// Creates a project.
     ///
     /// # Errors
     /// [`DatabaseError::Taken`].
@@ -203,7 +203,7 @@ impl Projects<'_> {
             .await
     }
 
-    /// Makes a user a member of a project, or no longer one.
+    /// Adds or removes a member of a project.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
@@ -262,7 +262,7 @@ impl Projects<'_> {
     ) -> Result<ProjectRow, DatabaseError> {
         self.database.transaction_for(principal).run(|mut change| async move {
             let project = find(&mut *change, principal, name).await?;
-            // What is being deleted still names it, until it is gone.
+            // A volume that is being deleted still refers to the project.
             let volumes: i64 =
                 sqlx::query_scalar("SELECT COUNT(*) FROM volumes WHERE project = $1")
                     .bind(project.id.to_string())
@@ -289,7 +289,7 @@ impl Projects<'_> {
     }
 }
 
-/// The first and the last id of a page, whose rows are in their order.
+/// The first and the last id of a page of rows that are ordered by id.
 pub(in crate::database) fn ends(rows: &[AnyRow]) -> Result<(String, String), DatabaseError> {
     let id = |row: Option<&AnyRow>| match row {
         Some(row) => Ok(row.try_get("id")?),
@@ -298,7 +298,7 @@ pub(in crate::database) fn ends(rows: &[AnyRow]) -> Result<(String, String), Dat
     Ok((id(rows.first())?, id(rows.last())?))
 }
 
-/// Makes a project without limits.
+/// Creates a project without limits.
 ///
 /// # Errors
 /// [`DatabaseError::Taken`].
@@ -343,7 +343,7 @@ async fn set_quota(
     Ok(())
 }
 
-/// Makes a user a member.
+/// Adds a member.
 pub(in crate::database) async fn join(
     change: &mut AnyConnection,
     project: ProjectId,

@@ -1,8 +1,7 @@
-//! On whose account something is made, and whether that has room for it.
+//! Quotas: which project something is charged to, and whether its limits allow it.
 //!
-//! What a project has is counted when something is added, in the transaction
-//! that adds it; where there is no limit, nothing is counted, so that makers
-//! do not get in each other's way.
+//! What a project has is counted in the transaction that adds to it. Where there is no limit
+//! nothing is counted, so that creators do not conflict.
 
 use base::size::about_bytes;
 use base::{PartyId, ProjectId};
@@ -20,8 +19,8 @@ pub(in crate::database) struct More {
     pub bytes: u64,
 }
 
-/// The project on whose account `party` makes something: the one that is
-/// named, or the only one that there is for them, or the one of their name.
+/// The project that a creation of `party` is charged to: the named one, or the only one that the
+/// party is in, or the one with the party's name.
 pub(in crate::database) async fn account_of(
     change: &mut AnyConnection,
     party: &crate::database::PartyRow,
@@ -62,9 +61,8 @@ pub(in crate::database) async fn account_of(
     }
 }
 
-/// Refuses to add to what `volume` has while its owner is not (any more) in the
-/// project that would have to account for it. Administrators say who is in which
-/// project, and may.
+/// Refuses to grow `volume` if its owner is not a member of its project any more. Administrators,
+/// who decide on membership, may.
 ///
 /// # Errors
 /// [`DatabaseError::Forbidden`].
@@ -96,8 +94,8 @@ pub(in crate::database) async fn check_membership(
     })
 }
 
-/// Refuses what is more than `project` may have. Who is not in it learns of it
-/// nothing but that.
+/// Refuses what would exceed the limits of `project`. A principal who is not a member learns only
+/// that.
 ///
 /// # Errors
 /// [`DatabaseError::Quota`].

@@ -1,10 +1,9 @@
-//! Who may do what with whose volumes, snapshots and hosts (docs/service.md,
-//! "Owners, grants and projects").
+//! Rights: who may do what with which volumes, snapshots and hosts (docs/service.md, "Owners,
+//! grants and projects").
 //!
-//! * What somebody may not see is to them as if it did not exist: the same
-//!   answer, in the words of the question.
-//! * Rights are looked up in the transaction that makes use of them, so one
-//!   that was taken away a moment ago is no right.
+//! * An object that a principal may not see does not exist for them: the error is the same.
+//! * Rights are checked in the transaction that uses them, so a right that was just revoked does
+//!   not count.
 
 use api::words::Right;
 use base::{PartyId, SnapshotId, VolumeId};
@@ -20,8 +19,7 @@ use crate::database::{DatabaseError, Principal, Thing};
 pub enum Need {
     /// To know that it is there.
     See,
-    /// The same, by one who is about to change something: a bare name is not
-    /// taken for another's.
+    /// The same, before a change: a bare name then does not refer to another user's object.
     SeeToChange,
     /// One of the rights.
     Have(Right),
@@ -29,7 +27,7 @@ pub enum Need {
     Own,
 }
 
-/// What somebody may do with one thing.
+/// The rights of a principal on one object.
 #[derive(Debug, Clone, Default)]
 pub(in crate::database) struct Rights {
     owns: bool,
@@ -38,9 +36,8 @@ pub(in crate::database) struct Rights {
 }
 
 impl Rights {
-    /// Administrators see and manage everything; but to hand out content, to
-    /// themselves too, they would have to be given the right, and that is in
-    /// the log.
+    /// Administrators see and manage everything. To read content, or to let others read it, they
+    /// have to be granted the right, and that is in the audit log.
     pub(in crate::database) fn allow(&self, need: Need) -> bool {
         let given = |right| self.given.contains(&right) || self.given.contains(&Right::Administer);
         let administers = self.is_administrator;
@@ -55,7 +52,7 @@ impl Rights {
     }
 }
 
-/// What `principal` may do with what `owner` has; rights were given on any of
+/// The rights of `principal` on an object of `owner`. Rights may have been granted on any of
 /// `objects`.
 async fn rights_on(
     connection: &mut AnyConnection,
@@ -84,7 +81,7 @@ async fn rights_on(
     })
 }
 
-/// Refuses what `rights` do not allow: `text` is what was asked for.
+/// Refuses what `rights` do not allow. `text` is the name in the request.
 fn refuse_unless(
     rights: &Rights,
     need: Need,
@@ -126,13 +123,12 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Of the rows that are called so, and that `principal` may see, the one that is
-/// meant: by its id, else the principal's own, else the only one. `rows` are in
-/// this order, each with its id and owner.
+/// Selects among visible rows with the same name the one that is meant: by its id, else the
+/// principal's own, else the only one. `rows` are in this order, each with its id and owner.
 ///
-/// A bare name means another's thing only where one merely looks: whoever gives
-/// rights must not choose what the names of others mean when they change, attach
-/// or give something.
+/// A bare name refers to another user's object only in requests that read. Otherwise a user who
+/// grants rights could choose what names of others mean when they change, attach or transfer
+/// something.
 fn the_one<T>(
     mut rows: Vec<T>,
     named: &Named<'_>,
@@ -177,8 +173,8 @@ fn the_one<T>(
     })
 }
 
-/// What `principal` may see of the rows `t`: for an SQL condition. `objects` are
-/// the columns on which rights may have been given.
+/// An SQL condition: `principal` may see a row of table `t`. `objects` are the columns on which
+/// rights may have been granted.
 macro_rules! visible {
     ($t:literal, $objects:literal) => {
         concat!(
@@ -191,8 +187,8 @@ macro_rules! visible {
     };
 }
 
-/// A query for what is called so and `principal` may see: $1 is the whole of what
-/// they wrote, $4 and $5 a name and its owner's, $2 and $3 are for [`visible!`].
+/// A query for visible objects of a name: $1 is the whole text of the request, $4 and $5 are a name
+/// and its owner's, $2 and $3 are for [`visible!`].
 fn called<'q>(
     statement: &'q str,
     named: &Named<'q>,
@@ -206,7 +202,7 @@ fn called<'q>(
         .bind(named.owner)
 }
 
-/// The volume that `principal` means by `text`, if they may do what is needed.
+/// The volume that `text` names, if `principal` has the needed right.
 pub(in crate::database) async fn volume_for(
     connection: &mut AnyConnection,
     principal: &Principal,
@@ -293,7 +289,7 @@ pub(in crate::database) async fn check_volume(
     volume_for(connection, principal, &id.to_string(), need).await
 }
 
-/// Refuses to change what is about to be gone.
+/// Refuses to change a volume that is being deleted.
 pub(in crate::database) fn refuse_if_deleting(volume: &VolumeRow) -> Result<(), DatabaseError> {
     match volume.deleting {
         false => Ok(()),
@@ -313,8 +309,7 @@ pub(in crate::database) async fn check_snapshot(
     snapshot_for(connection, principal, &id.to_string(), need).await
 }
 
-/// Refuses to put anything on `host`, and in the VM there, for one who was not
-/// given that.
+/// Refuses a principal who was not granted the use of `host` and of the VM there.
 pub(in crate::database) async fn check_host(
     connection: &mut AnyConnection,
     principal: &Principal,

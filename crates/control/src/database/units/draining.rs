@@ -1,9 +1,9 @@
-//! Units on their way out, and members that others take the place of.
+//! Draining and removing units, and replacing members of copysets.
 //!
-//! Invariant: the last whole copy of a segment is never dropped. Whoever leaves
-//! stays a member until what replaces it is whole; whoever is lost is dropped only
-//! where another member is whole, or as many as there is data. Where no volume is
-//! that has anything there another takes the place at once.
+//! Invariant: the last complete copy of a segment is never removed. A draining unit stays a member
+//! until its replacement is in sync; a lost unit is removed only where another member is in sync,
+//! or as many as there are data units. Where no volume has any data, a replacement takes effect at
+//! once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,34 +19,34 @@ use crate::database::repair::{degraded, suspicions};
 use crate::database::units::{copysets_of, units_of};
 use crate::database::{DatabaseError, Principal, Thing, UnitRow, Units, hosts, rows};
 
-/// A refusal tells of so many copysets at most.
+/// The largest number of copysets that a refusal names.
 const TOLD_MAX: usize = 3;
 
-/// What was moved.
+/// The result of draining or removing a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// In so many copysets another unit takes its place.
+    /// The number of copysets in which another unit replaces it.
     pub copysets: u64,
-    /// It is a unit no more.
+    /// Whether it was removed.
     pub is_removed: bool,
-    /// In so many copysets nobody else that is there was whole.
+    /// The number of copysets in which no other available member was in sync.
     pub given_up: u64,
 }
 
-/// How a unit is removed.
+/// Why a unit may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
-    /// It is a member of nothing.
+    /// It is a member of no copyset.
     Empty,
-    /// It is gone for good, and others that are there have all that it had.
+    /// It is lost for good, and other available units hold everything it held.
     Lost,
-    /// It is gone for good, with whatever nobody else has.
+    /// It is lost for good, and so is what only it held.
     GivenUp,
 }
 
 impl Units<'_> {
-    /// Has `units` replaced wherever they are members, by others among `usable`. Each is
-    /// removed when it is nowhere one any more.
+    /// Drains units: replaces them wherever they are members by units among `usable`. Each is
+    /// removed when it is a member of no copyset any more.
     ///
     /// # Errors
     /// [`DatabaseError::Refused`] if there are too few of these: then none is.
@@ -86,8 +86,8 @@ impl Units<'_> {
             .await
     }
 
-    /// They are not to be drained after all: each takes its place back wherever it is
-    /// leaving one, and is filled with what was put there since.
+    /// Cancels draining: each unit becomes a full member again where it is draining, and is rebuilt
+    /// with what was written since.
     ///
     /// # Errors
     /// [`DatabaseError::Refused`] if one is neither drained nor leaves anything.
@@ -135,9 +135,8 @@ impl Units<'_> {
             .await
     }
 
-    /// Removes a unit that is no member any more; or one that is lost, for good:
-    /// then units among `usable` take its place. Those that are `there` are found by
-    /// some host.
+    /// Removes a unit that is a member of no copyset; or one that is lost, which units among
+    /// `usable` replace. Units in `there` are reachable by some host.
     ///
     /// # Errors
     /// [`DatabaseError::Refused`] if that would drop the last whole copy of
@@ -170,8 +169,8 @@ impl Units<'_> {
             .await
     }
 
-    /// Replaces a unit that has been missing for too long, where others that are
-    /// `there` have all that it had. Returns in how many copysets.
+    /// Replaces a unit that has been missing for too long, where other members in `there` hold
+    /// everything it held. Returns the number of copysets.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -193,7 +192,7 @@ impl Units<'_> {
                 let zones = zones_of(&units);
                 let used = Used::of(&mut *change).await?;
                 for copyset in &copysets {
-                    // It may come back: it leaves, and counts until it is replaced.
+                    // It may rejoin, so it is drained, and counts until its replacement is in sync.
                     let goes = used.goes(copyset, Goes::Leaves);
                     if copyset.members.contains(&unit)
                         && (has_whole_without(copyset, unit, there) || goes == Goes::HasNothing)
@@ -212,8 +211,7 @@ impl Units<'_> {
             .await
     }
 
-    /// Lets units with fewer copysets than others take over some of them. Returns how
-    /// many.
+    /// Moves copysets to units that have fewer than others. Returns how many.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -247,8 +245,7 @@ impl Units<'_> {
             .await
     }
 
-    /// Has every slot of these copysets read and compared, of all if none is named.
-    /// Returns of how many.
+    /// Requests a scrub of the copysets of a unit, or of all. Returns the number of copysets.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -273,8 +270,7 @@ impl Units<'_> {
         }).await
     }
 
-    /// Has all members of all copysets compared, now. Returns how many copysets that
-    /// are.
+    /// Requests a comparison of all members of all copysets. Returns the number of copysets.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -289,9 +285,9 @@ impl Units<'_> {
             .await
     }
 
-    /// Notes which units every host says are missing; returns those that have been
-    /// so since before `since`. If nobody has said so since `unresponsive_before`, nobody knows
-    /// whether they were there meanwhile: they are missing since now.
+    /// Records which units every reporting host reports missing; returns those that have been
+    /// missing since before `since`. If no host has reported since `unresponsive_before`, it is
+    /// unknown whether they were reachable in between, and they count as missing since now.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -361,16 +357,16 @@ async fn set_draining(
     Ok(())
 }
 
-/// Those of `usable` that no change since has made unusable: who asked for that looked
-/// before this one began, and another may have begun to drain one of them meanwhile.
+/// Those of `usable` that are still usable: the caller determined them before this transaction
+/// began, and another one may have begun to drain one of them.
 fn still_usable(usable: &HashSet<UnitId>, units: &[UnitRow]) -> HashSet<UnitId> {
     let takes = |unit: &&UnitRow| !unit.is_draining && !unit.is_disabled;
     let now = units.iter().filter(takes).map(|unit| unit.id);
     now.filter(|unit| usable.contains(unit)).collect()
 }
 
-/// Whether all of what lies in a copyset is on members that are whole and `there`,
-/// `unit` aside: one that has a copy, or as many as there is data.
+/// Whether enough members of a copyset other than `unit` are in sync and in `there` to hold all of
+/// its data.
 fn has_whole_without(copyset: &Copyset, unit: UnitId, there: &HashSet<UnitId>) -> bool {
     let whole = copyset.standing().filter(|(other, state)| {
         *other != unit && *state == MemberState::Whole && there.contains(other)
@@ -378,7 +374,7 @@ fn has_whole_without(copyset: &Copyset, unit: UnitId, there: &HashSet<UnitId>) -
     whole.count() >= usize::from(copyset.data)
 }
 
-/// Which members of a copyset do not count as a copy, and why.
+/// Why the other members of a copyset do not count as copies.
 fn who_is_in_the_way(
     copyset: &Copyset,
     unit: UnitId,
@@ -403,7 +399,7 @@ fn who_is_in_the_way(
     }
 }
 
-/// Units that may become members, by how many copysets each is one of.
+/// The usable units, with the number of copysets that each is a member of.
 fn loads_of(copysets: &[Copyset], usable: &HashSet<UnitId>) -> HashMap<UnitId, usize> {
     let load = |unit: &UnitId| {
         let its = copysets.iter().filter(|set| set.members.contains(unit));
@@ -412,7 +408,7 @@ fn loads_of(copysets: &[Copyset], usable: &HashSet<UnitId>) -> HashMap<UnitId, u
     usable.iter().map(|unit| (*unit, load(unit))).collect()
 }
 
-/// Another unit takes the place of `old` in every copyset that it is put on in.
+/// Replaces `old` in every copyset of which it is a full member.
 async fn replace(
     change: &mut AnyConnection,
     old: UnitId,
@@ -447,8 +443,9 @@ async fn replace(
     Ok(done)
 }
 
-/// Takes a unit out, if no last whole copy that is `there` goes with it, or that is given
-/// up. Returns in how many copysets others take its place, and in how many that was so.
+/// Removes a unit, unless the last complete copy in `there` of anything would be lost and that is
+/// not accepted. Returns the number of copysets in which it is replaced, and of those with data
+/// loss.
 async fn take_out(
     change: &mut AnyConnection,
     unit: UnitId,

@@ -10,42 +10,40 @@ use world::Millis;
 
 use crate::database::{Cluster, Database, DatabaseError, Principal, hosts, rows};
 
-/// What is true of the whole cluster.
+/// The properties of the whole cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterRow {
-    /// Its id.
+    /// The id.
     pub id: ClusterId,
-    /// When it was made.
+    /// When it was created.
     pub created: Millis,
-    /// With this, hosts vouch for what they leave on units.
+    /// The key with which hosts authenticate what they write to units, wrapped.
     pub vouch: WrappedKey,
 }
 
 /// A unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitRow {
-    /// Its id.
+    /// The id.
     pub id: UnitId,
-    /// Where it is.
+    /// The URL.
     pub url: String,
     /// What its daemon is called, if it has one; not kept with it.
     pub daemon: Option<String>,
-    /// In which zone it is, if that was said.
+    /// The zone, if one was set.
     pub zone: Option<String>,
     /// Its daemon is disabled; not kept with it.
     pub is_disabled: bool,
     /// Another daemon that has claimed it: where that is, and when it did.
     pub second: Option<(String, Millis)>,
-    /// Whether it is on its way out: no copyset is planned over it. Not kept with a
-    /// new one.
+    /// Whether it is draining: no copyset is planned over it. Ignored when a unit is inserted.
     pub is_draining: bool,
-    /// Since when every host that says anything says that it is missing. Not kept
-    /// with a new one.
+    /// Since when every reporting host reports it missing. Ignored when a unit is inserted.
     pub missing_since: Option<Millis>,
 }
 
 impl UnitRow {
-    /// A unit at `url`, of which nothing else is known.
+    /// A unit at `url`, with defaults for everything else.
     #[must_use]
     pub fn new(id: UnitId, url: String) -> Self {
         Self {
@@ -61,7 +59,7 @@ impl UnitRow {
     }
 }
 
-/// What came of hearing of a daemon.
+/// The result of recording a daemon's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
     /// It is no unit yet.
@@ -70,10 +68,10 @@ pub enum Heard {
     There,
     /// It is elsewhere from now on.
     Moved {
-        /// Where it was.
+        /// The previous URL.
         from: String,
     },
-    /// Another one was heard of a moment ago. This one was noted.
+    /// Another daemon reported as the same unit a moment ago. This one was recorded as a duplicate.
     Second {
         /// Where that is.
         first: String,
@@ -82,12 +80,12 @@ pub enum Heard {
     },
 }
 
-/// What a daemon says of where it is.
+/// The location that a daemon reports.
 #[derive(Debug, Clone, Copy)]
 pub struct Claimed<'a> {
     /// Where hosts reach it.
     pub url: &'a str,
-    /// What was drawn for its folder, if it says that.
+    /// The id of the daemon's folder, if it has one yet.
     pub place: Option<&'a str>,
 }
 
@@ -108,8 +106,8 @@ impl Cluster<'_> {
         }))
     }
 
-    /// Founds the cluster, unless somebody else has meanwhile: then this changes
-    /// nothing. It has no key yet.
+    /// Creates the cluster, unless another controller has done so meanwhile: then nothing changes.
+    /// The cluster has no wrapping key yet.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -152,7 +150,7 @@ impl Units<'_> {
         units_of(&mut *self.database.reader.acquire().await?).await
     }
 
-    /// Daemons that were made, may begin, and have not: units without a URL.
+    /// Daemons that were created and enabled, and have never started: units without a URL.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -175,9 +173,8 @@ impl Units<'_> {
         rows.iter().map(unit).collect()
     }
 
-    /// The daemon of `unit` is there, now. Where it was heard of last, and what is to
-    /// be made of that, is looked up in the transaction that changes it: two that have
-    /// one identity do not take the unit from each other.
+    /// Records that the daemon of `unit` is running. Its previous location is compared in the same
+    /// transaction, so that two daemons with one identity do not take the unit from each other.
     ///
     /// # Errors
     /// [`DatabaseError::Taken`] if another unit is there.
@@ -241,10 +238,9 @@ impl Units<'_> {
         copysets_of(&mut *self.database.reader.acquire().await?).await
     }
 
-    /// Adds those of `units` that are not there yet, and the copysets that
-    /// `plan` wants over all units beside those there are. It sees the units and
-    /// copysets of one moment, whoever else plans: so none is planned twice. It
-    /// may be asked several times. Returns the units that were new.
+    /// Inserts those of `units` that do not exist yet, and the copysets that `plan` adds for all
+    /// units. `plan` sees the units and copysets of the same transaction, so no copyset is planned
+    /// twice; it may be called several times. Returns the units that are new.
     ///
     /// # Errors
     /// [`DatabaseError::Taken`] if another unit has one's URL.
@@ -282,8 +278,7 @@ impl Units<'_> {
 }
 
 impl Units<'_> {
-    /// Says in which zone a unit is, or that it is in none; also of one whose
-    /// daemon has not begun yet.
+    /// Sets the zone of a unit, or removes it; also for a unit whose daemon has never started.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -408,7 +403,7 @@ pub(in crate::database) async fn copysets_of(
     Ok(copysets)
 }
 
-/// Refuses a unit that was removed: what it held then nobody has looked after since.
+/// Refuses a unit that was removed: what it held then was not kept up to date since.
 async fn check_not_removed(change: &mut AnyConnection, unit: UnitId) -> Result<(), DatabaseError> {
     let removed = sqlx::query("SELECT id FROM removed_units WHERE id = $1")
         .bind(unit.to_string())
@@ -425,8 +420,8 @@ async fn check_not_removed(change: &mut AnyConnection, unit: UnitId) -> Result<(
     }
 }
 
-/// Refuses a URL at which another unit is. One whose daemon is disabled is nowhere:
-/// what takes its place may have its address.
+/// Refuses a URL at which another unit is. A unit whose daemon is disabled does not count: its
+/// replacement may have the same address.
 async fn check_free(
     change: &mut AnyConnection,
     unit: UnitId,

@@ -1,4 +1,4 @@
-//! Making a volume: empty, or from a snapshot.
+//! Creating a volume, empty or from a snapshot.
 
 use api::host::Encryption;
 use base::{BlockSize, Lineage, PartyId, SnapshotId, VolumeId};
@@ -15,36 +15,35 @@ use crate::database::volumes::by_id;
 use crate::database::volumes::tags::{self, Tags};
 use crate::database::{DatabaseError, Need, Principal, Right, Thing, VolumeSettings, Volumes};
 
-/// A volume to be made. Its names, sizes and key have been checked or made by
-/// the caller.
+/// A volume to be created. The caller has checked its name and sizes and chosen its ids.
 #[derive(Debug, Clone)]
 pub struct NewVolume {
-    /// Its id.
+    /// The id.
     pub id: VolumeId,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// On whose account; on the principal's own, if none is named.
+    /// The project that it is charged to; the principal's own by default.
     pub project: Option<String>,
-    /// Its tags.
+    /// The tags.
     pub tags: Tags,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Block size.
+    /// The block size.
     pub block_size: BlockSize,
-    /// How it is sealed.
+    /// How it is encrypted.
     pub encryption: Encryption,
-    /// Copies of each segment.
+    /// The number of copies of each segment.
     pub replicas: u8,
-    /// What is in their place.
+    /// Erasure coding in place of copies.
     pub erasure: Option<Erasure>,
     /// Under which lineage it will write. Its key is brought by the first host
     /// that opens it.
     pub lineage: Lineage,
-    /// Its settings.
+    /// The settings.
     pub settings: VolumeSettings,
-    /// The snapshot it starts from.
+    /// The snapshot that it is cloned from.
     pub origin: Option<SnapshotId>,
-    /// When.
+    /// When it is created.
     pub created: Millis,
 }
 
@@ -57,9 +56,9 @@ struct Start {
 }
 
 impl Volumes<'_> {
-    /// Makes a volume, empty or as a clone. The clone's epochs and version
-    /// numbers lie above those of what it starts from: so an epoch names a
-    /// key, and a number a version, along the whole line.
+    /// Creates a volume, empty or as a clone. A clone's epochs and version numbers are larger than
+    /// those of its origin, so that along a chain of clones an epoch names one key, and a number
+    /// one version.
     ///
     /// # Errors
     /// [`DatabaseError::Taken`]; [`DatabaseError::NotFound`] (the snapshot, the project);
@@ -138,7 +137,7 @@ impl Volumes<'_> {
     }
 }
 
-/// Refuses a name that another volume of this owner has.
+/// Refuses a name that another volume of the same owner has.
 pub(in crate::database) async fn refuse_name(
     change: &mut AnyConnection,
     owner: PartyId,

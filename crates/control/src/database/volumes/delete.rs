@@ -1,6 +1,5 @@
-//! The end of a volume: it is on its way out until its host has cleaned up what
-//! it left, then it is gone; who had it last is known until its versions have
-//! gone, too.
+//! Deleting a volume. It stays in state `deleting` until its host has cleaned up, and is then
+//! removed. The host that had it last is remembered until its versions are removed, too.
 
 use base::VolumeId;
 use sqlx::AnyConnection;
@@ -17,7 +16,7 @@ use crate::database::{
 };
 
 impl Volumes<'_> {
-    /// The volumes on their way out that are a host's to clean.
+    /// The volumes that are being deleted and that this host has to clean.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -36,9 +35,8 @@ impl Volumes<'_> {
             .collect()
     }
 
-    /// Puts a volume on its way out: its name is free, its head is let go, its
-    /// owner is fenced, and what its journal still holds is given up. Its
-    /// snapshots stay.
+    /// Begins to delete a volume: its name becomes free, its head is released, its writer is
+    /// fenced, and what its journal still holds is discarded. Its snapshots stay.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`];
@@ -83,8 +81,7 @@ impl Volumes<'_> {
             .await
     }
 
-    /// Removes a volume that is on its way out, and its key if no version
-    /// needs it.
+    /// Removes a volume that is being deleted, and its key unless a version needs it.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -106,7 +103,7 @@ impl Volumes<'_> {
                 if deleting.is_none() || !reach.cleans(&mut *change, volume).await? {
                     return Ok(false);
                 }
-                // Whoever cleans what is left of it.
+                // The host that cleans what is left of it.
                 sqlx::query(
                     "INSERT INTO deleted_volumes (volume, last_host) VALUES ($1, $2) \
                  ON CONFLICT (volume) DO UPDATE SET last_host = excluded.last_host",
@@ -138,7 +135,7 @@ impl Volumes<'_> {
     }
 }
 
-/// Forgets who had volumes last of which nothing is left to clean.
+/// Forgets deleted volumes of which nothing is left to clean.
 pub(in crate::database) async fn forget_departed(
     change: &mut AnyConnection,
 ) -> Result<(), DatabaseError> {

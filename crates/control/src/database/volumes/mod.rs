@@ -22,28 +22,28 @@ use crate::database::tenancy::quotas::{More, check_membership, check_quota};
 use crate::database::tenancy::rights::{check_volume, refuse_if_deleting, volume_for};
 use crate::database::{Database, DatabaseError, Need, Principal, Right, Thing, hosts};
 
-/// All volumes, as far as they can be read.
+/// All volumes, those with damaged rows apart.
 #[derive(Debug, Clone, Default)]
 pub struct VolumeRows {
-    /// By name, those on their way out included.
+    /// The volumes by name, including those that are being deleted.
     pub rows: Vec<VolumeRow>,
-    /// Those whose rows say what no volume is like: somebody altered them.
+    /// The volumes whose rows cannot be used because someone altered them.
     pub damaged: Vec<DamagedVolume>,
 }
 
 /// A volume whose row cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedVolume {
-    /// Its id, as the row has it.
+    /// The id in the row.
     pub id: String,
-    /// Its name, as the row has it.
+    /// The name in the row.
     pub name: String,
     /// What is wrong with the row.
     pub reason: String,
 }
 
 impl VolumeRows {
-    /// The name of the volume `id`, if it is known.
+    /// The name of the volume with this id, if there is one.
     #[must_use]
     pub fn name_of(&self, id: VolumeId) -> Option<&str> {
         let row = self.rows.iter().find(|row| row.id == id);
@@ -55,12 +55,12 @@ impl VolumeRows {
     }
 }
 
-/// What a volume is called.
+/// The name of a volume and of its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeName {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What its owner is called.
+    /// The owner's name.
     pub owner: Option<String>,
 }
 
@@ -71,8 +71,7 @@ pub struct Volumes<'a> {
 }
 
 impl Volumes<'_> {
-    /// The volume that `principal` means by this id, name or `owner/name`, if they
-    /// may do what is needed.
+    /// The volume with this id, name or `owner/name`, if `principal` has the needed right.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], also if they may not see it;
@@ -100,8 +99,7 @@ impl Volumes<'_> {
         by_id(&mut *self.database.reader.acquire().await?, id).await
     }
 
-    /// What all volumes would take if they were full, in bytes: every copy
-    /// counts.
+    /// The space that all volumes would take if they were full, in bytes, including copies.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -116,7 +114,7 @@ impl Volumes<'_> {
         Ok(promised as u64)
     }
 
-    /// What some volumes are called, as far as they are there.
+    /// The names of those of the given volumes that exist.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -140,7 +138,7 @@ impl Volumes<'_> {
         Ok(names)
     }
 
-    /// All volumes. One that is damaged keeps no other from being used.
+    /// All volumes. A damaged row keeps no other volume from being used.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -151,7 +149,7 @@ impl Volumes<'_> {
         Ok(volumes_of(&found))
     }
 
-    /// Makes the volume larger.
+    /// Grows a volume.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], also if its owner has
@@ -197,8 +195,8 @@ impl Volumes<'_> {
             .await
     }
 
-    /// Makes a kept version the state of a detached volume. Whoever still
-    /// holds a lease on it is fenced.
+    /// Makes a kept version the state of a detached volume. A host that still holds a lease is
+    /// fenced.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`] (the volume, the version);
@@ -232,7 +230,7 @@ impl Volumes<'_> {
                     let reason = format!("{volume} is open, or being deleted");
                     return Err(DatabaseError::Refused { reason });
                 }
-                // What a journal has follows a version that is not the head any more.
+                // The journal continues a version that is no longer the head.
                 journals::forget(&mut *change, volume).await?;
                 let target = format!("{volume} {} to version {}", row.name, head.number);
                 principal.note(&mut *change, "restore", target).await

@@ -1,4 +1,4 @@
-//! Tags: words that owners put on volumes and snapshots, and look for.
+//! Tags of volumes and snapshots.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use sqlx::{AnyConnection, Row as _};
 use crate::database::tenancy::rights;
 use crate::database::{Database, DatabaseError, Need, Principal, Right, Snapshots, Volumes};
 
-/// Tags of one thing.
+/// The tags of one object.
 pub type Tags = BTreeMap<String, String>;
 
-/// Puts `tags` in the place of what `object` has.
+/// Replaces the tags of an object.
 pub(in crate::database) async fn set(
     change: &mut AnyConnection,
     object: &str,
@@ -28,7 +28,7 @@ pub(in crate::database) async fn set(
     Ok(())
 }
 
-/// `object` is gone.
+/// Deletes the tags of an object that was deleted.
 pub(in crate::database) async fn forget(
     change: &mut AnyConnection,
     object: &str,
@@ -60,7 +60,7 @@ pub(in crate::database) async fn between(
 }
 
 impl Database {
-    /// The tags of one thing.
+    /// The tags of one object.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -71,7 +71,7 @@ impl Database {
 }
 
 impl Volumes<'_> {
-    /// Puts `tags` in the place of those that a volume has.
+    /// Replaces the tags of a volume.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`];
@@ -98,7 +98,7 @@ impl Volumes<'_> {
 }
 
 impl Snapshots<'_> {
-    /// As [`Database::tag_volume`], a snapshot.
+    /// Replaces the tags of a snapshot.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`];

@@ -1,5 +1,4 @@
-//! Giving a volume away: it changes its owner, its account and its name's
-//! place, and whoever had rights on it has none any more.
+//! Transferring a volume: its owner and project change, and rights that were granted on it end.
 
 use auth::{Kind, Subject};
 use base::{PartyId, ProjectId, VolumeId};
@@ -13,10 +12,10 @@ use crate::database::volumes::{self, create};
 use crate::database::{DatabaseError, Need, PartyRow, Principal, Thing, Volumes, chains};
 
 impl Volumes<'_> {
-    /// Gives a volume to another user, on the account of a project of theirs.
-    /// Who is no administrator must be in that project too. Its snapshots go
-    /// with it; the rights that were given on them and on it end. To its owner
-    /// it may be given while it is attached: only the account is another's then.
+    /// Transfers a volume to another user, charged to one of their projects. A principal who is not
+    /// an administrator must be a member of that project, too. The snapshots are transferred with
+    /// the volume; rights on it and on them end. A transfer to its owner changes only the project,
+    /// and is allowed while the volume is attached.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`] (the volume, the user, the project);
@@ -84,8 +83,7 @@ async fn refuse_if_in_use(
     })
 }
 
-/// On whose account it is to be. Of projects that the giver is not in, nothing
-/// is told.
+/// The project it will be charged to. Nothing is revealed of projects that the principal is not in.
 async fn account_for(
     change: &mut AnyConnection,
     principal: &Principal,
@@ -97,7 +95,7 @@ async fn account_for(
         return account;
     }
     if let Ok(account) = account {
-        // It would be on the account of somebody who was not asked.
+        // A user may not charge a volume to a project of others without being a member.
         let shared = account_of(&mut *change, &principal.party, Some(&account.to_string())).await;
         if shared.is_ok() {
             return Ok(account);
