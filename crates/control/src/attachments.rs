@@ -1,8 +1,8 @@
-//! Volumes on hosts, and in VMs there: asking for them, and for their end.
+//! Attaching volumes to hosts and to VMs on them, and detaching them.
 //!
-//! What is asked for is a row, and the host does the rest (docs/service.md). A
-//! host that is unresponsive is never waited for without a word: what would help is
-//! part of the reason.
+//! A request changes the desired state in the database, and the host does the rest
+//! (docs/internals/desired-state.md). If the host is unresponsive, the answer says so, and what
+//! would help.
 
 use std::str::FromStr as _;
 use std::time::Duration;
@@ -20,11 +20,10 @@ use crate::error::ControlError;
 use crate::units::UNRESPONSIVE_MS;
 use crate::volumes::spell_time;
 
-/// Who waits looks again after so long, even if nothing is known to have
-/// changed: time itself may have.
+/// How often a waiting request looks again even if nothing has changed: a lease may have expired.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// An attachment as it was asked for.
+/// A request to attach a volume.
 #[derive(Debug, Clone, Default)]
 pub struct AttachmentRequest {
     /// Of this volume (name or id).
@@ -37,7 +36,7 @@ pub struct AttachmentRequest {
     pub read_only: bool,
 }
 
-/// Which attachments are meant; all that are not detached, if nothing is said.
+/// A filter for attachments. By default, all that are not detached.
 #[derive(Debug, Clone, Default)]
 pub struct AttachmentFilter {
     /// Of this volume (name or id).
@@ -79,7 +78,7 @@ fn check_vm(vm: Option<&str>) -> Result<(), ControlError> {
 }
 
 impl AttachmentView {
-    /// Whether its host has still something to say before it stays as it is.
+    /// Whether its state will change with the host's next report.
     fn is_moving(&self) -> bool {
         let row = &self.row;
         let is_said = row.reported == row.generation || row.state == AttachmentState::Detached;
@@ -98,8 +97,7 @@ pub struct Attachments<'a> {
 }
 
 impl Attachments<'_> {
-    /// Asks for a volume on a host, and in a VM there. The same again is asked
-    /// for once more.
+    /// Attaches a volume to a host, or to a VM on it. Repeating the request is no error.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if the VM is none, or several hosts could be meant;
@@ -115,7 +113,7 @@ impl Attachments<'_> {
             .request
             .host_or_default(request.host.as_deref())
             .await?;
-        // Perhaps what is in the way has ended by now.
+        // An attachment that is in the way may have expired.
         self.request.end_forced().await?;
         let (access, need) = match request.read_only {
             true => (Access::ReadOnly, Right::Read),
@@ -145,8 +143,8 @@ impl Attachments<'_> {
         self.seen_attachment(row.id).await
     }
 
-    /// Asks for the end of an attachment. By force it ends whether or not the
-    /// guest lets go of the disk, and without its host if that is dead.
+    /// Detaches a volume. If forced, it is detached even if the guest does not release the disk,
+    /// and without the host if that is dead.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], also if the principal may not see it. One that has ended
@@ -168,8 +166,8 @@ impl Attachments<'_> {
         self.seen_attachment(id).await
     }
 
-    /// Asks for an attachment elsewhere, as soon as this one has let go. The
-    /// same again is no error, also when it is done.
+    /// Moves an attachment: it is replaced by one elsewhere as soon as it is detached. Repeating
+    /// the request is no error, even when the move is done.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if the VM is none; [`ControlError::NotFound`] (the
@@ -183,7 +181,7 @@ impl Attachments<'_> {
     ) -> Result<AttachmentView, ControlError> {
         check_vm(request.vm.as_deref())?;
         let database = &self.request.inner.database;
-        // Whoever may not see it learns nothing of hosts either.
+        // A principal who may not see the attachment learns nothing of hosts either.
         database
             .attachments()
             .find(self.request.principal(), &id.to_string())
@@ -204,7 +202,7 @@ impl Attachments<'_> {
         self.shown(row).await
     }
 
-    /// Calls a move off.
+    /// Cancels a move.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the principal neither
@@ -246,8 +244,8 @@ impl Attachments<'_> {
         }
     }
 
-    /// An attachment, once its host has said what came of what was asked last,
-    /// or `wait` has passed.
+    /// An attachment, as soon as its host has reported on the last request, or when `wait` has
+    /// passed.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
@@ -377,15 +375,15 @@ impl Attachments<'_> {
             let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
             let ends = host.heard.unwrap_or(now).0.saturating_add(lease_ms);
             return Some(format!(
-                "waits until host {name:?} says that it has let go; if it is heard of no more, \
-                 until {}",
+                "waits until host {name:?} reports that it is detached; if the host no longer \
+                 reports, until {}",
                 spell_time(Millis(ends))
             ));
         }
         let since = match host.heard {
             Some(Millis(heard)) if now.0.saturating_sub(heard) < UNRESPONSIVE_MS => return None,
-            Some(heard) => format!("was last heard of at {}", spell_time(heard)),
-            None => "was never heard of".to_owned(),
+            Some(heard) => format!("last reported at {}", spell_time(heard)),
+            None => "has never reported".to_owned(),
         };
         let help = match (row.is_wanted, row.is_forced) {
             (true, _) => {
@@ -393,7 +391,7 @@ impl Attachments<'_> {
                  `scree detach`"
             }
             (false, false) => {
-                "an administrator can start its agent; or give it up with `scree detach --force`"
+                "an administrator can start its agent; or detach it with `scree detach --force`"
             }
             (false, true) => "an administrator can start its agent",
         };

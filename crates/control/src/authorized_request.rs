@@ -1,5 +1,6 @@
-//! [`AuthorizedRequest`]: a controller on somebody's behalf. What owners ask of it, it
-//! does as far as they may (`database::rights`).
+//! [`AuthorizedRequest`]: the controller as one authenticated principal may use it. Rights are
+//! checked by the database (`database::tenancy::rights`). Operations are sorted by noun:
+//! `request.volumes()`, `request.snapshots()` and so on return a handle.
 
 use std::ops::Deref;
 
@@ -20,7 +21,7 @@ use crate::units::Units;
 use crate::volume_audits::Audits;
 use crate::volumes::Volumes;
 
-/// A controller, for one request of one principal.
+/// One request of an authenticated principal. Cheap to clone.
 #[derive(Clone)]
 pub struct AuthorizedRequest {
     control: Control,
@@ -36,7 +37,7 @@ impl Deref for AuthorizedRequest {
 }
 
 impl Control {
-    /// On behalf of `principal`.
+    /// A request of `principal`.
     #[must_use]
     pub fn authorized(&self, principal: Principal) -> AuthorizedRequest {
         AuthorizedRequest {
@@ -45,7 +46,7 @@ impl Control {
         }
     }
 
-    /// On behalf of whoever has D.
+    /// A request of the user who owns the data directory.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -118,13 +119,13 @@ impl AuthorizedRequest {
 }
 
 impl AuthorizedRequest {
-    /// Who asks.
+    /// The principal.
     #[must_use]
     pub fn principal(&self) -> &Principal {
         &self.principal
     }
 
-    /// Whether everything is only to be checked.
+    /// Whether it is a dry run: everything is checked, and nothing is changed.
     pub(crate) fn is_dry_run(&self) -> bool {
         self.principal.is_dry_run
     }
@@ -144,7 +145,7 @@ impl AuthorizedRequest {
             .await
     }
 
-    /// The volume that is meant, unless it is being deleted.
+    /// The volume with this name or id, unless it is being deleted.
     pub(crate) async fn living(&self, name: &str, need: Right) -> Result<VolumeRow, ControlError> {
         let need = Need::Have(need);
         let row = self
@@ -160,7 +161,7 @@ impl AuthorizedRequest {
         Ok(row)
     }
 
-    /// The hosts that the principal may know of: all, for an administrator.
+    /// The hosts that the principal may see: all, for an administrator.
     pub(crate) async fn hosts(&self) -> Result<Vec<HostRow>, ControlError> {
         let database = &self.inner.database;
         let mut hosts = database.hosts().all().await?;
@@ -189,7 +190,7 @@ impl AuthorizedRequest {
             })
     }
 
-    /// The host of this name, or the one that is meant if none is named.
+    /// The named host, or the default host.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -213,8 +214,8 @@ impl AuthorizedRequest {
         Ok(row.id)
     }
 
-    /// The host that is meant if none is named: the controller's own machine,
-    /// or else the only one that is there; of those that are for the principal.
+    /// The default host of the principal: the controller's own machine, or else the only responsive
+    /// host, among those that the principal may use.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if there are several, or none.
@@ -241,7 +242,7 @@ impl AuthorizedRequest {
         }
     }
 
-    /// The hosts that are for the principal and were heard of a moment ago.
+    /// The responsive hosts that the principal may use.
     ///
     /// # Errors
     /// [`ControlError::Forbidden`] if none is for the principal; [`ControlError::Unavailable`] if
@@ -261,7 +262,7 @@ impl AuthorizedRequest {
         }
     }
 
-    /// Why none of the hosts that the principal may know of can be meant: none is heard of.
+    /// The error if the principal may use no responsive host.
     fn nobody_there(&self, hosts: &[HostRow]) -> ControlError {
         let party = &self.principal.party;
         if !party.is_administrator && hosts.is_empty() {
@@ -275,14 +276,14 @@ impl AuthorizedRequest {
         }
         ControlError::Unavailable {
             reason: match party.is_administrator {
-                true => "no host is heard of; start `scree agent` on one",
-                false => "no host that is for you is heard of; ask an administrator",
+                true => "no host reports; start `scree agent` on one",
+                false => "none of your hosts reports; ask an administrator",
             }
             .to_owned(),
         }
     }
 
-    /// Refuses hosts, and whoever is no administrator.
+    /// Refuses a principal who is not an administrator.
     ///
     /// # Errors
     /// [`ControlError::Forbidden`].
@@ -290,7 +291,7 @@ impl AuthorizedRequest {
         self.principal.must_administer()
     }
 
-    /// Refuses hosts: what users ask is not for them.
+    /// Refuses hosts: these requests are for users.
     ///
     /// # Errors
     /// [`ControlError::Forbidden`].

@@ -1,4 +1,4 @@
-//! What hosts may do on unit daemons, signed (docs/units.md, "Who may do what").
+//! Signing capabilities: what hosts may do on unit daemons (docs/internals/capabilities.md).
 
 use std::collections::HashSet;
 
@@ -14,15 +14,15 @@ use crate::error::ControlError;
 /// How long a host may change what its capability names, in milliseconds.
 const CHANGE_MS: u64 = 60_000;
 
-/// How long it may read, in milliseconds: as long as it is known by a certificate. It
-/// has the keys of what it reads, and goes on when no controller answers.
+/// How long a host may read, in milliseconds: as long as its certificate is valid. It has the keys
+/// of what it reads, and continues while no controller answers.
 const READ_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// What one answer names at most, less one want: lines, ranges and segments, eight or
 /// sixteen bytes each. The first want is answered in any case.
 const ANSWER_ITEMS_MAX: usize = 1 << 16;
 
-/// Signs for one host, at one moment.
+/// Signs the capabilities of one host at one moment.
 struct Signer<'a> {
     key: &'a SigningKey,
     cluster: ClusterId,
@@ -32,8 +32,7 @@ struct Signer<'a> {
 }
 
 impl Control {
-    /// Capabilities for what `host` wants to do on unit daemons; for what it may
-    /// not do (any more), why.
+    /// Capabilities for what `host` requests to do on unit daemons, or why it may not.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -158,8 +157,8 @@ fn reads(cluster: ClusterId, lineages: &[Lineage]) -> Vec<Scope> {
     scopes.collect()
 }
 
-/// A lease's scope; in parts, if it has too many ranges for one. At least one: it
-/// fences whoever had the volume before, also if it names nothing yet.
+/// The scopes of a lease: several if it has too many ranges for one. There is at least one, since
+/// it fences the previous holder even if it covers nothing yet.
 fn leases(cluster: ClusterId, volume: VolumeId, rights: &LeaseRights) -> Vec<Scope> {
     let scope = |serials: &[std::ops::Range<u64>]| Scope::Lease {
         line: Line::of(cluster, rights.lineage),

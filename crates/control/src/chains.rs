@@ -1,8 +1,7 @@
-//! What owners do with chains: the filters between a volume and whoever uses it.
+//! Requests on chains: the filters between a volume and its users.
 //!
-//! A policy is checked here as far as it can be without the host that carries it
-//! out. What only that can know, such as whether a key is there, it says of each
-//! attachment.
+//! A policy is checked here as far as possible without the host. What only the host can know, such
+//! as whether a key exists, it reports for each attachment.
 
 use std::str::FromStr as _;
 use std::time::Duration;
@@ -18,13 +17,13 @@ use crate::database::{
 };
 use crate::error::ControlError;
 
-/// A host that is there answers a question within so long.
+/// The time within which a responsive host answers a query.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A chain as it is shown.
 #[derive(Debug, Clone)]
 pub struct ChainView {
-    /// Its row.
+    /// The row.
     pub row: ChainRow,
     /// What the volume is called, if that is still there.
     pub volume: Option<VolumeName>,
@@ -33,7 +32,7 @@ pub struct ChainView {
 }
 
 impl ChainView {
-    /// Whether every host has said what came of it.
+    /// Whether every host has reported on the current revision.
     fn is_settled(&self) -> bool {
         let mut attachments = self.attachments.iter();
         attachments.all(|one| one.reported == one.generation)
@@ -67,8 +66,8 @@ pub struct Chains<'a> {
 }
 
 impl Chains<'_> {
-    /// Puts the chain that `policy` describes in the place of the one that its volume
-    /// has. Hosts that have the volume attached exchange it while it is used.
+    /// Replaces the chain of a volume by the one that `policy` describes. Hosts that have the
+    /// volume attached exchange the filters while it is in use.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if it is no policy; [`ControlError::NotFound`] (the
@@ -117,7 +116,7 @@ impl Chains<'_> {
         self.view(row).await
     }
 
-    /// Ends a chain; hosts that have the volume attached go on without its filters.
+    /// Deletes a chain. Hosts that have the volume attached remove its filters.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], [`ControlError::Forbidden`] as
@@ -135,8 +134,8 @@ impl Chains<'_> {
             .await
     }
 
-    /// A chain that was deleted, once all hosts have said what came of that, or `wait` has
-    /// passed; with the attachments that are served through it still.
+    /// A deleted chain, as soon as all hosts have removed it, or when `wait` has passed; with the
+    /// attachments where it is still active.
     ///
     /// # Errors
     /// What the database says.
@@ -155,7 +154,7 @@ impl Chains<'_> {
         }
     }
 
-    /// A chain, once all hosts have said what came of it, or `wait` has passed.
+    /// A chain, as soon as all hosts have reported on it, or when `wait` has passed.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], also if the principal does not administer its volume.
@@ -216,8 +215,8 @@ impl Chains<'_> {
         Ok((views, next))
     }
 
-    /// What the filters of an attachment have told after `after`, or from now on: as soon as
-    /// there is something, or when `wait` has passed.
+    /// The events of an attachment's filters after `after`, or from now on; as soon as there are
+    /// any, or when `wait` has passed.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the attachment); [`ControlError::Forbidden`] unless the
@@ -244,7 +243,7 @@ impl Chains<'_> {
         let heard = host.as_ref().and_then(|host| host.heard);
         if heard.is_none_or(|heard| heard <= unresponsive_before) {
             return Err(ControlError::Unavailable {
-                reason: "the host that has it is not heard of; an administrator can start its \
+                reason: "its host does not report; an administrator can start its \
                          agent"
                     .to_owned(),
             });
@@ -279,7 +278,7 @@ impl Chains<'_> {
         }
     }
 
-    /// A chain that is no more.
+    /// A chain that was deleted.
     async fn view_left(self, row: ChainRow) -> Result<ChainView, ControlError> {
         let mut view = self.view(row).await?;
         let attachments = self

@@ -36,7 +36,7 @@ pub struct Images<'a> {
 }
 
 impl Images<'_> {
-    /// Makes a volume a base image, or says of one whether it stays; `None`: as before.
+    /// Marks a volume as a base image, and pins or unpins it; `None`: unchanged.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the principal does not
@@ -52,7 +52,7 @@ impl Images<'_> {
         self.view(row).await
     }
 
-    /// A volume is no base image any more. It is shown as it was.
+    /// Unmarks a base image. Returns it as it was.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], [`ControlError::Forbidden`] as [`AuthorizedRequest::mark_image`];
@@ -86,8 +86,8 @@ impl Images<'_> {
         self.view(row).await
     }
 
-    /// A page of the base images that the principal may see, and after what the next one begins.
-    /// One whose row is damaged is left out: it is listed with the volumes.
+    /// A page of the base images that the principal may see, and the value of `after` for the next
+    /// page. Images with damaged rows are left out: they are listed with the volumes.
     ///
     /// # Errors
     /// Only those of the database.
@@ -111,8 +111,8 @@ impl Images<'_> {
         Ok((views, found.next))
     }
 
-    /// Has hosts read a base image into their caches; without any, all that are for the principal
-    /// and were heard of a moment ago.
+    /// Has hosts read a base image into their caches. Without any, all responsive hosts that the
+    /// principal may use.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, a host); [`ControlError::Forbidden`] unless the
@@ -136,10 +136,10 @@ impl Images<'_> {
         self.view(begun.await?).await
     }
 
-    /// No host reads a base image into its cache any more.
+    /// Cancels the preloads of a base image.
     ///
     /// # Errors
-    /// As [`AuthorizedRequest::unmark_image`].
+    /// As [`Images::unmark`].
     pub async fn end_preloads(self, name: &str) -> Result<ImageView, ControlError> {
         let now = self.request.now().await?;
         let database = &self.request.inner.database;
@@ -175,7 +175,7 @@ impl Images<'_> {
 }
 
 impl Control {
-    /// Keeps how far `host` is with an image; `false` if something else is wanted by now.
+    /// Records the progress of a preload on `host`; `false` if it was replaced or canceled.
     ///
     /// # Errors
     /// [`ControlError`].

@@ -1,5 +1,4 @@
-//! Wrapping keys, as their owners and hosts speak of them. What is in them, no
-//! controller knows.
+//! Requests on wrapping keys. A controller does not know what is in them.
 
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ impl Control {
         Ok(rows.into_iter().map(|row| row.key).collect())
     }
 
-    /// All wrapping keys, those first that were founded first.
+    /// All wrapping keys, oldest first.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -28,7 +27,7 @@ impl Control {
         Ok(self.inner.database.keys().all().await?)
     }
 
-    /// One of them.
+    /// The wrapping key with this name or id.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
@@ -36,7 +35,7 @@ impl Control {
         Ok(self.inner.database.keys().get(name).await?)
     }
 
-    /// Keeps a wrapping key that a host has founded.
+    /// Records a wrapping key that a host has created.
     ///
     /// # Errors
     /// [`ControlError::Exists`] if another one has its name.
@@ -86,7 +85,7 @@ impl Keys<'_> {
         self.request.key(&key.id.to_string()).await
     }
 
-    /// Lets `new` take the place of `old`; waits for that as long as `wait`.
+    /// Replaces the key `old` by `new`; waits up to `wait` until nothing is wrapped by `old`.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -123,7 +122,7 @@ impl Keys<'_> {
         self.request.key(&id).await
     }
 
-    /// Forgets a wrapping key that wraps nothing any more.
+    /// Deletes a wrapping key that wraps nothing any more.
     ///
     /// # Errors
     /// [`ControlError::Conflict`] if it is not retired.

@@ -1,4 +1,4 @@
-//! Projects and grants: on whose account things are, and who else may use them.
+//! Requests on projects and grants.
 
 use api::vm::VM_LENGTH_MAX;
 use auth::{Kind, Subject};
@@ -10,9 +10,9 @@ use crate::error::ControlError;
 use crate::parse;
 use crate::parties::local;
 
-/// On what a right is to be given, by name or id.
+/// The object of a grant, by name or id.
 #[derive(Debug, Clone)]
-pub enum Named {
+pub enum GrantTarget {
     /// A volume.
     Volume(String),
     /// A snapshot.
@@ -21,16 +21,16 @@ pub enum Named {
     Host(String),
 }
 
-/// A right to be given, as it was asked for.
+/// A request to grant a right.
 #[derive(Debug, Clone)]
 pub struct GrantRequest {
-    /// On what.
-    pub on: Named,
-    /// To this user.
+    /// The object.
+    pub on: GrantTarget,
+    /// The name of the user who gets the right.
     pub user: String,
-    /// Which.
+    /// The right.
     pub right: Right,
-    /// On a host: for VMs whose address begins so.
+    /// On a host: for VMs whose address starts with this.
     pub vm: Option<String>,
 }
 
@@ -41,7 +41,7 @@ pub struct Projects<'a> {
 }
 
 impl Projects<'_> {
-    /// Makes a project.
+    /// Creates a project.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -71,7 +71,7 @@ impl Projects<'_> {
             .await?)
     }
 
-    /// One of them.
+    /// The project with this name or id.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
@@ -99,7 +99,7 @@ impl Projects<'_> {
             .await?)
     }
 
-    /// Makes a user a member of a project, or no longer one.
+    /// Adds or removes a member of a project.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -137,8 +137,8 @@ impl Projects<'_> {
             .await?)
     }
 
-    /// Refuses to take its project from the controller's own machine: nothing
-    /// makes it anew, and the machine's commands name none.
+    /// Refuses to delete the project of the controller's own machine: nothing would create it
+    /// again, and commands on the machine use it without naming it.
     async fn refuse_if_local(self, name: &str) -> Result<(), ControlError> {
         let project = self.get(name).await?;
         match project.name == local(Kind::User).name() {
@@ -158,7 +158,7 @@ pub struct Grants<'a> {
 }
 
 impl Grants<'_> {
-    /// Gives a right.
+    /// Grants a right.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -200,14 +200,13 @@ impl Grants<'_> {
             .await?)
     }
 
-    /// The rights that the principal has been given, or can take away: on one
-    /// thing, or on all.
+    /// The rights that the principal has or can revoke: on one object, or on all.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn list(
         self,
-        on: Option<&Named>,
+        on: Option<&GrantTarget>,
         after: &str,
         count_max: u32,
     ) -> Result<Vec<GrantRow>, ControlError> {
@@ -236,24 +235,24 @@ impl Grants<'_> {
             .await?)
     }
 
-    async fn object(self, named: &Named, need: Need) -> Result<Object, ControlError> {
+    async fn object(self, named: &GrantTarget, need: Need) -> Result<Object, ControlError> {
         let database = &self.request.inner.database;
         Ok(match named {
-            Named::Volume(name) => {
+            GrantTarget::Volume(name) => {
                 let row = database
                     .volumes()
                     .find(self.request.principal(), name, need)
                     .await?;
                 Object::Volume(row.id)
             }
-            Named::Snapshot(name) => {
+            GrantTarget::Snapshot(name) => {
                 let row = database
                     .snapshots()
                     .find(self.request.principal(), name, need)
                     .await?;
                 Object::Snapshot(row.id)
             }
-            Named::Host(name) => Object::Host(self.request.host_named(name).await?),
+            GrantTarget::Host(name) => Object::Host(self.request.host_named(name).await?),
         })
     }
 }

@@ -14,12 +14,12 @@ use crate::error::ControlError;
 use crate::units::Units;
 use crate::units::{UnitView, is_called, no_unit};
 
-/// After so long a missing unit is replaced, if nobody says.
+/// The default time after which a missing unit is replaced.
 pub const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
 impl Units<'_> {
-    /// Has other units take over what these hold. Each of them is removed when it is a
-    /// member of no copyset any more.
+    /// Drains units: others take over what they hold. Each is removed when it is a member of no
+    /// copyset any more.
     ///
     /// # Errors
     /// [`ControlError`]: then nothing has changed.
@@ -52,8 +52,7 @@ impl Units<'_> {
             .await?)
     }
 
-    /// Removes a unit that holds nothing any more, or one that is lost for good; or
-    /// one that is given up with what only it may have.
+    /// Removes a unit that is a member of no copyset, or that is lost for good.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -121,8 +120,8 @@ impl Units<'_> {
             .await?)
     }
 
-    /// Has all members of all copysets compared, and what they lack copied, now.
-    /// Returns of how many copysets.
+    /// Requests a comparison of all members of all copysets; what is missing is copied. Returns the
+    /// number of copysets.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -192,7 +191,7 @@ impl Control {
     }
 }
 
-/// The units that hosts which are heard of all say are missing.
+/// The units that all responsive hosts report missing.
 fn missing(
     units: &[UnitRow],
     hosts: &[HostReport],

@@ -1,4 +1,4 @@
-//! How the whole is doing, and what needs somebody's attention.
+//! The state of the whole cluster, and what needs attention.
 
 use api::host::AttachmentState;
 use api::types::{HostLoad, VolumeLoad};
@@ -8,14 +8,14 @@ use crate::control::Control;
 use crate::database::{DegradedVolume, HostReport, RepairRow, VolumeRows};
 use crate::error::ControlError;
 
-/// A look at everything.
+/// A summary of the cluster.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The cluster.
     pub cluster: ClusterId,
     /// How many volumes there are.
     pub volumes: u64,
-    /// How many of them are served.
+    /// How many of them are exported.
     pub exported: u64,
     /// How many snapshots.
     pub snapshots: u64,
@@ -23,7 +23,7 @@ pub struct Report {
     pub units: u64,
     /// How many of them are healthy.
     pub units_healthy: u64,
-    /// The room that segments take on all units, in bytes.
+    /// The space that segments take on all units, in bytes.
     pub bytes: u64,
     /// Journal bytes that wait to be destaged.
     pub journal_used_bytes: u64,
@@ -33,12 +33,12 @@ pub struct Report {
     pub degraded_segments: u64,
     /// How many such slots there are at most: some may have been freed since.
     pub degraded_blocks: u64,
-    /// What is wrong, one sentence each.
+    /// What needs attention, one sentence each.
     pub problems: Vec<String>,
 }
 
 impl Control {
-    /// Looks at everything.
+    /// Summarizes the cluster.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -114,7 +114,7 @@ impl Control {
 }
 
 impl Control {
-    /// What each host has to do, and what its cache spares it, as it last said.
+    /// The load of each host and its cache, as last reported.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -151,7 +151,7 @@ fn degraded_problem(degraded: &DegradedVolume, volumes: &VolumeRows) -> String {
     )
 }
 
-/// What is to be said of the copysets that are repaired.
+/// The problems of repair.
 fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     let mut problems = Vec::new();
     let rotten: u64 = repair.iter().map(|row| row.rotten).sum();
@@ -185,13 +185,13 @@ fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     });
     let percent = (done * 100).checked_div(all).unwrap_or(0);
     let mut text = format!(
-        "in {} copysets {} may lack something and {} filled; of what is compared now {percent} % \
-         is done",
+        "in {} copysets {} may be missing something and {} being rebuilt; the running \
+         comparison is {percent} % done",
         filled.len(),
         units.join(", "),
         if units.len() == 1 { "is" } else { "are" }
     );
-    // What is being tried again may be in the way no more.
+    // A copyset that is being retried may succeed now.
     let mut waiting = filled.iter().filter(|row| row.repairer.is_none());
     if let Some(problem) = waiting.find_map(|row| row.problem.as_ref()) {
         text += &format!("; in the way is: {problem}");

@@ -11,7 +11,7 @@ use crate::database::{
 use crate::error::{ControlError, gone_since};
 use crate::parse;
 
-/// A host that is well takes a snapshot's moment in less.
+/// The time within which a responsive host takes a consistency point.
 const CUT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Snapshots, as one authorized request may use them.
@@ -21,9 +21,9 @@ pub struct Snapshots<'a> {
 }
 
 impl Snapshots<'_> {
-    /// Takes a snapshot. Of a volume that is served it is pending at first; its
-    /// moment lies between the call and its return, unless its host does not
-    /// answer in time: then it comes later.
+    /// Takes a snapshot. If the volume is attached, the snapshot is pending at first; its
+    /// consistency point lies between the request and the response, unless the host does not answer
+    /// in time: then it comes later.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if the name or a tag is none;
@@ -94,7 +94,8 @@ impl Snapshots<'_> {
         Ok(snapshot)
     }
 
-    /// The snapshot, once its moment was taken, or its host has had its time.
+    /// The snapshot, as soon as its consistency point was taken, or when its host has not answered
+    /// in time.
     async fn wait_cut(self, id: &str) -> Result<SnapshotRow, ControlError> {
         let taken = self.request.until(CUT_WITHIN, || async {
             let snapshot = self.get(id).await?;
@@ -159,7 +160,7 @@ impl Snapshots<'_> {
         Ok(self.request.inner.database.tags_of(&id.to_string()).await?)
     }
 
-    /// Puts `tags` in the place of a snapshot's.
+    /// Replaces the tags of a snapshot.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if a tag is none ([`parse::tags`]);
@@ -175,8 +176,7 @@ impl Snapshots<'_> {
             .await?)
     }
 
-    /// Deletes a snapshot. Clones of it go on; what only it held is freed in
-    /// the background.
+    /// Deletes a snapshot. Its clones stay; what only the snapshot held is freed in the background.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], [`ControlError::Forbidden`];

@@ -20,31 +20,28 @@ use crate::error::ControlError;
 use crate::parse;
 use crate::volumes::Redundancy;
 
-/// Who asks how things are is kept waiting no longer.
+/// How long a request for the current state waits for hosts.
 const SHOW_WITHIN: Duration = Duration::from_millis(800);
 
-/// A host that was not heard of for longer is unresponsive, and not waited for, in
-/// milliseconds.
+/// A host that has not reported for this time, in milliseconds, is unresponsive and not waited for.
 pub(crate) const UNRESPONSIVE_MS: i64 = 10_000;
 
-/// A host that is well makes a folder a unit in less.
+/// The time within which a responsive host creates a unit.
 const ADD_WITHIN: Duration = Duration::from_secs(60);
 
-/// An answer that nobody has come for in so long is forgotten, in milliseconds.
+/// How long an answer that no one fetched is kept, in milliseconds.
 const FORGET_MS: i64 = 3_600_000;
 
 /// A unit as it is shown.
 #[derive(Debug, Clone)]
 pub struct UnitView {
-    /// Its row.
+    /// The row.
     pub row: UnitRow,
-    /// As the host finds it that has the most trouble with it, of those that
-    /// are heard of if any of these has said anything of it; none if none has.
+    /// The worst report on it, among those of responsive hosts if any of these has reported on it.
     pub report: Option<UnitReport>,
-    /// A host, by name, that finds it there, in whatever state, of those whose word
-    /// counts.
+    /// The name of a host that reaches it, in whatever state, among those whose reports count.
     pub found_by: Option<String>,
-    /// Where a second daemon is that has claimed it a moment ago.
+    /// The URL of a second daemon that has just claimed it.
     pub second: Option<String>,
     /// How many bytes of blocks all hosts have read from it.
     pub read_bytes: u64,
@@ -53,7 +50,7 @@ pub struct UnitView {
 }
 
 impl UnitView {
-    /// How it is, as `report` says, unless its daemon is disabled or has not begun.
+    /// The state in `report`, unless its daemon is disabled or has never started.
     #[must_use]
     pub fn state(&self) -> UnitState {
         if self.row.is_disabled {
@@ -72,12 +69,12 @@ impl UnitView {
         let found = || known.and_then(|report| report.reason.clone());
         match (self.state(), &self.second) {
             (UnitState::Disabled, _) => Some(
-                "its daemon is disabled, and nothing more is put there; enable it with `scree \
-                 unit enable`, or leave it if the unit is gone for good"
+                "its daemon is disabled, and nothing is written to it; enable it with `scree \
+                 unit enable`, or leave it disabled if the unit is lost for good"
                     .to_owned(),
             ),
             (UnitState::Expected, _) => {
-                Some("its daemon has not begun; start it with `scree unit --listen`".to_owned())
+                Some("its daemon has never started; start it with `scree unit --listen`".to_owned())
             }
             (_, Some(second)) => Some(format!(
                 "a second daemon at {second} claims it, and is refused: stop that one, or give it \
@@ -94,7 +91,7 @@ impl UnitView {
     }
 }
 
-/// How a host says that a unit is.
+/// The state in a host's report.
 fn state_in(report: &UnitReport) -> UnitState {
     report.state.parse().unwrap_or(UnitState::Unknown)
 }
@@ -113,14 +110,14 @@ fn trouble(state: UnitState) -> u8 {
 }
 
 impl Control {
-    /// Hosts that were not heard of since are unresponsive.
+    /// The time since which a responsive host has reported.
     pub(crate) async fn unresponsive_before(&self) -> Result<Millis, ControlError> {
         Ok(Millis(self.now().await?.0.saturating_sub(UNRESPONSIVE_MS)))
     }
 
-    /// Asks the hosts that are there how they are, and waits until they have said
-    /// so, but not for long. Where a database can be read only, as one on a full disk, what
-    /// they said last is what is known: why they were not asked.
+    /// Requests reports from the responsive hosts and waits for them, but not for long. Returns why
+    /// they were not requested if the database is read-only, as on a full disk: the last reports
+    /// then have to do.
     pub(crate) async fn ask_hosts(&self) -> Result<Option<String>, ControlError> {
         let since = self.unresponsive_before().await?;
         let database = &self.inner.database;
@@ -144,7 +141,8 @@ impl Control {
         Ok(None)
     }
 
-    /// What all hosts say, who are asked anew; or why they were not asked.
+    /// The reports of all hosts, after a request for fresh ones; and why fresh ones were not
+    /// requested, if so.
     pub(crate) async fn host_reports(
         &self,
     ) -> Result<(Vec<HostReport>, Option<String>), ControlError> {
@@ -152,8 +150,8 @@ impl Control {
         Ok((self.inner.database.hosts().reports().await?, unasked))
     }
 
-    /// All units. Hosts are asked anew; one that does not answer at once is
-    /// believed what it said last.
+    /// All units, after a request for fresh reports. The last report of a host that does not answer
+    /// at once is used.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -162,7 +160,7 @@ impl Control {
         self.units_of(&hosts).await
     }
 
-    /// The units of daemons that were made and have not begun.
+    /// The units of daemons that were created and have never started.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -210,8 +208,8 @@ impl Control {
         self.plan_over(asked).await
     }
 
-    /// Plans copysets over the units there are and those that are added, as wide
-    /// as those there are and as a volume is to which nothing is said.
+    /// Plans copysets over the existing and the added units, as wide as existing ones and as the
+    /// default redundancy.
     async fn plan_over(&self, added: &[UnitRow]) -> Result<(), ControlError> {
         let plan = |all: &[UnitRow], existing: &[Copyset]| {
             let of = |set: &Copyset| (set.members.len() as u8, set.data);
@@ -253,8 +251,8 @@ impl Control {
         copysets::plan(&ids, &zones, replicas, erasure, existing, width, random)
     }
 
-    /// What to say of it, if so many copies, or units of data and parity, cannot all
-    /// lie in zones of their own.
+    /// The notice if the copies, or the units with data and parity, cannot all be in different
+    /// zones.
     pub(crate) async fn missing_zones(
         &self,
         redundancy: Redundancy,
@@ -277,7 +275,7 @@ impl Control {
         }))
     }
 
-    /// Makes sure that there are copysets for volumes of this redundancy.
+    /// Creates copysets for volumes of this redundancy, if there are none.
     pub(crate) async fn ensure_copysets(
         &self,
         redundancy: Redundancy,
@@ -300,7 +298,7 @@ impl Control {
             ));
         }
         let plan = |all: &[UnitRow], existing: &[Copyset]| self.plan(all, redundancy, existing);
-        // Nearly always there is nothing to add, and nobody has to wait for that.
+        // There is rarely anything to add, and reading first avoids a write transaction.
         if !is_dry_run && !plan(&units, &self.copysets().await?).is_empty() {
             let now = self.inner.world.clock.wall();
             self.inner.database.units().plan(&[], plan, now).await?;
@@ -308,7 +306,7 @@ impl Control {
         Ok(())
     }
 
-    /// What to say of copysets that were planned before zones were as they are.
+    /// The notice if copysets were planned before the zones were set.
     pub(crate) async fn shared_zones(&self) -> Result<Option<String>, ControlError> {
         let units = self.inner.database.units().all().await?;
         let (ids, zones) = (used(&units), zones_of(&units));
@@ -326,14 +324,14 @@ impl Control {
         }))
     }
 
-    /// How many copies a volume gets if nothing is said: two, so that a unit
-    /// may be lost, if there are two units.
+    /// The default number of copies: two if there are two units, so that a unit may be lost; else
+    /// one.
     pub(crate) async fn default_replicas(&self) -> Result<u8, ControlError> {
         let units = self.inner.database.units().all().await?;
         Ok(default_replicas(used(&units).len()))
     }
 
-    /// Free room on the units' file systems, in bytes, as far as it is known.
+    /// Free space on the units' file systems in bytes, if it is known.
     pub(crate) async fn free_bytes(&self) -> Result<Option<u64>, ControlError> {
         let hosts = self.inner.database.hosts().all().await?;
         Ok(least_free(&hosts, self.unresponsive_before().await?))
@@ -347,9 +345,9 @@ pub struct Units<'a> {
 }
 
 impl Units<'_> {
-    /// Makes the place at `url` a unit in `zone`, as `host` sees it. It must
-    /// exist, so that a mistyped or unmounted path is not taken for a new unit; and
-    /// be empty, or be a unit of this cluster already.
+    /// Adds a unit at `url` in `zone`, which `host` creates. The folder, bucket or pool must exist,
+    /// so that a mistyped or unmounted path is not taken for a new unit; and be empty, or be a unit
+    /// of this cluster already.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -383,9 +381,8 @@ impl Units<'_> {
         found.ok_or_else(|| no_unit(name))
     }
 
-    /// Says in which zone a unit is, which may be that of a daemon that has not
-    /// begun yet. Copysets that heed it are added to those there are. Returns its
-    /// id, and what somebody should know about it.
+    /// Sets the zone of a unit, which may be that of a daemon that has never started. Copysets that
+    /// respect the zone are added. Returns the unit's id and a notice for the operator.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Invalid`] for a name that is none.
@@ -422,9 +419,8 @@ impl Units<'_> {
 }
 
 impl AuthorizedRequest {
-    /// Has `host` do something, and waits until it has. What makes no sense is
-    /// in the request's `field`; `hint` says what comes of it if the host does
-    /// not answer.
+    /// Sends a job to `host` and waits for the answer. A refusal names the request's `field`;
+    /// `hint` says what happens if the host does not answer.
     pub(crate) async fn task(
         &self,
         host: PartyId,
@@ -448,7 +444,7 @@ impl AuthorizedRequest {
         answer.map_err(|refusal| refused(&refusal, field))
     }
 
-    /// What came of a task, if anything did by then: it is forgotten then.
+    /// The answer to a job, if it arrives in time. The job is deleted then.
     pub(crate) async fn task_done_within(
         &self,
         task: i64,
@@ -469,9 +465,8 @@ impl AuthorizedRequest {
     }
 }
 
-/// Of what hosts have said, and when each was last heard of, that which counts:
-/// what those say that were heard of after `unresponsive_before`, or, if none of them
-/// says anything, what the unresponsive ones said last.
+/// Selects the reports that count: those of responsive hosts, or, if none of these reports on the
+/// object, the last ones of unresponsive hosts.
 fn counting<T>(
     said: impl Iterator<Item = (Option<Millis>, T)>,
     unresponsive_before: Millis,
@@ -487,8 +482,8 @@ fn counting<T>(
     counts.into_iter().map(|(_, what)| what)
 }
 
-/// The free room as that host sees it which sees the least, in bytes. What unresponsive
-/// hosts said counts only if nobody else says anything.
+/// The least free space that a host reports, in bytes. Unresponsive hosts count only if no other
+/// host reports.
 fn least_free(hosts: &[HostRow], unresponsive_before: Millis) -> Option<u64> {
     let said = hosts.iter();
     let said = said.filter_map(|host| Some((host.heard, host.free_bytes?)));
@@ -542,7 +537,7 @@ fn default_replicas(units: usize) -> u8 {
     if units >= 2 { 2 } else { 1 }
 }
 
-/// A host has answered something that it was not asked.
+/// The error if a host's answer does not match the job.
 pub(crate) fn not_asked() -> ControlError {
     ControlError::Internal {
         reason: "the host has done something else than it was asked".to_owned(),
@@ -601,7 +596,7 @@ mod tests {
         }
     }
 
-    /// Of one unit: when each host was heard of, and what it says.
+    /// A unit by reports: when each host reported, and its state.
     fn said(words: &[(i64, &str)]) -> UnitView {
         let row = UnitRow::new(UnitId::from_u128(7), "file:///srv/unit-7".to_owned());
         let report = |(heard, word): &(i64, &str)| HostReport {
@@ -645,8 +640,8 @@ mod tests {
         }
     }
 
-    /// A unit that was repaired stayed broken for as long as a host was away that
-    /// had seen it so.
+    /// A repaired unit was once shown as broken while a host that had reported it so was
+    /// unresponsive.
     #[test]
     fn what_a_unresponsive_host_said_of_a_unit_counts_if_no_other_says_anything() {
         let repaired = said(&[(100, "missing"), (101, "healthy")]);

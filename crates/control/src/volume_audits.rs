@@ -18,13 +18,13 @@ use crate::units::{is_called, no_unit};
 /// An audit as it is shown.
 #[derive(Debug, Clone)]
 pub struct AuditView {
-    /// Its row.
+    /// The row.
     pub row: AuditOfVolume,
-    /// How blocks came to lie on units when it was asked for.
+    /// How blocks were placed on units when it was requested.
     pub placement: AuditPlacement,
-    /// What opens what is sealed of what was found, for whoever has the wrapping key.
+    /// The wrapped data key that decrypts the sealed part of the result.
     pub key: Option<AuditKey>,
-    /// What was in the journal of the volume's host then, in bytes, if that was said and matters.
+    /// What the journal of the volume's host held then, in bytes, if that is known and matters.
     pub journal_bytes: Option<u64>,
 }
 
@@ -35,7 +35,7 @@ pub struct Audits<'a> {
 }
 
 impl Audits<'_> {
-    /// Has a host find out what some units alone have of a volume, or of a snapshot of it.
+    /// Requests an audit: what some units alone hold of a volume or of a snapshot.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, the snapshot, a unit);
@@ -109,8 +109,7 @@ impl Audits<'_> {
         self.view(&row, audit).await
     }
 
-    /// The audits of a volume that are under way or kept, the newest one first, without what they
-    /// have found.
+    /// The audits of a volume, newest first, without their results.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] unless the principal may read the
@@ -130,8 +129,8 @@ impl Audits<'_> {
         Ok(views)
     }
 
-    /// Calls an audit off, if it has not ended, and forgets what it has found; as it was, and
-    /// without that for one who may not read the volume.
+    /// Cancels an audit or deletes its result. Returns it as it was, without the result for a
+    /// principal who may not read the volume.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if it is another's on a volume that
@@ -189,8 +188,8 @@ impl Audits<'_> {
         Ok(compromised.into_iter().collect())
     }
 
-    /// Who audits a volume, and whether it has that: a host that has it, or had it last, or any
-    /// that is for the principal.
+    /// The host that audits a volume, and whether that host has the volume: the host that has it
+    /// attached, or had it last, or any that the principal may use.
     async fn auditor_of(self, row: &VolumeRow) -> Result<(PartyId, bool), ControlError> {
         let database = &self.request.inner.database;
         let since = self.request.unresponsive_before().await?;
@@ -210,7 +209,7 @@ impl Audits<'_> {
     }
 
     async fn view(self, row: &VolumeRow, audit: AuditOfVolume) -> Result<AuditView, ControlError> {
-        // Of one that older controllers took nobody has kept it: it is said as it is now.
+        // Without a recorded placement, the current one is shown.
         let (placement, journal_bytes) = match &audit.placement {
             Some(placement) => (placement.clone(), audit.journal_bytes),
             None => (
@@ -259,8 +258,8 @@ impl Audits<'_> {
         }))
     }
 
-    /// What the journal of the volume's host has, in bytes, as it said last: what is no part of
-    /// its newest version. A snapshot has all of it.
+    /// What the journal of the volume's host holds beyond the newest version, in bytes, as last
+    /// reported. For a snapshot nothing is missing.
     async fn journal_bytes(
         self,
         volume: VolumeId,
@@ -305,9 +304,9 @@ impl Audits<'_> {
     }
 }
 
-/// On how many units segments lie that have so many members, the first `data` of them with data;
-/// how many of those are compromised; and in how many sets they are. A unit that leaves has what was
-/// put until then, and is audited.
+/// Counts the units that hold segments with this many members, `data` of them with data; how many
+/// of those are compromised; and the copysets. A draining unit holds what was written until it
+/// began to drain, and is counted.
 fn counted(all: &[Copyset], (members, data): (usize, u8), compromised: &[UnitId]) -> [usize; 3] {
     let is_such = |set: &&Copyset| set.members.len() == members && set.data == data;
     let (mut units, mut sets) = (BTreeSet::new(), 0);
@@ -320,7 +319,7 @@ fn counted(all: &[Copyset], (members, data): (usize, u8), compromised: &[UnitId]
     [units.len(), are_compromised.count(), sets]
 }
 
-/// The only unit whose URL ends with this part.
+/// The only unit whose URL ends with this text.
 fn ending_so<'a>(units: &'a [UnitRow], name: &str) -> Option<&'a UnitRow> {
     let is_it = |unit: &&UnitRow| unit.url.rsplit('/').next() == Some(name);
     let mut found = units.iter().filter(is_it);
@@ -328,7 +327,7 @@ fn ending_so<'a>(units: &'a [UnitRow], name: &str) -> Option<&'a UnitRow> {
 }
 
 impl Control {
-    /// Keeps how far `host` is with an audit; `false` if that is not wanted any more.
+    /// Records the progress of an audit on `host`; `false` if the audit no longer exists.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -352,7 +351,7 @@ mod tests {
 
     use super::*;
 
-    /// It was audited, and said to be no compromised one.
+    /// A draining unit was once audited without being counted as compromised.
     #[test]
     fn a_unit_that_leaves_is_counted() {
         let unit = |number: u128| UnitId::from_u128(number);

@@ -82,7 +82,7 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_is_over() {
     let reason = view.row.reason.as_deref().expect("a reason");
     assert_eq!(view.row.state, AttachmentState::Detaching);
     assert!(
-        reason.contains("last heard of") && reason.contains("--force"),
+        reason.contains("last reported") && reason.contains("--force"),
         "{reason}"
     );
 

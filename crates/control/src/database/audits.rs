@@ -21,7 +21,7 @@ use crate::database::hosts::{self, jobs};
 use crate::database::rows::{self, SnapshotState, VolumeRow};
 use crate::database::tenancy::audit_log;
 use crate::database::tenancy::rights::{self, Rights};
-use crate::database::{Database, DatabaseError, Need, Principal, Right, Thing};
+use crate::database::{Database, DatabaseError, Need, ObjectKind, Principal, Right};
 
 /// How long results are kept, in milliseconds.
 const KEPT_MS: i64 = 24 * 60 * 60 * 1000;
@@ -322,7 +322,7 @@ impl Audits<'_> {
     /// result if the principal may read the volume.
     ///
     /// # Errors
-    /// As [`Self::audit_for`]; but [`DatabaseError::Forbidden`] for somebody who neither has asked
+    /// As [`Self::find`]; but [`DatabaseError::Forbidden`] for somebody who neither has asked
     /// for it nor administers the volume.
     pub async fn delete(
         self,
@@ -475,7 +475,7 @@ async fn one(
         .bind(now.0.saturating_sub(KEPT_MS))
         .fetch_optional(connection)
         .await?
-        .ok_or_else(|| DatabaseError::not_found(Thing::Audit, id))?;
+        .ok_or_else(|| DatabaseError::not_found(ObjectKind::Audit, id))?;
     audit_of_volume(&row)
 }
 

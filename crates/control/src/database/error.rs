@@ -7,7 +7,7 @@ use catalog::CatalogError;
 
 /// What there may be, or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Thing {
+pub enum ObjectKind {
     /// A volume.
     Volume,
     /// A snapshot.
@@ -42,7 +42,7 @@ pub enum Thing {
     Audit,
 }
 
-impl fmt::Display for Thing {
+impl fmt::Display for ObjectKind {
     /// What stands before its name.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
@@ -89,7 +89,7 @@ pub enum DatabaseError {
     #[error("{thing} {name} does not exist")]
     NotFound {
         /// The kind of object.
-        thing: Thing,
+        thing: ObjectKind,
         /// The name or id in the request.
         name: String,
     },
@@ -137,7 +137,7 @@ pub enum DatabaseError {
     },
     /// The database was made by a newer Scree.
     #[error(
-        "the database was made by a newer version of Scree (its schema has step {step}, which \
+        "the database was created by a newer version of Scree (its schema has step {step}, which \
          this program does not know); start that version, or a later one"
     )]
     Newer {
@@ -172,7 +172,7 @@ pub enum DatabaseError {
 
 impl DatabaseError {
     /// The error for an object that does not exist.
-    pub(super) fn not_found(thing: Thing, name: impl fmt::Display) -> Self {
+    pub(super) fn not_found(thing: ObjectKind, name: impl fmt::Display) -> Self {
         Self::NotFound {
             thing,
             name: name.to_string(),

@@ -6,13 +6,13 @@ use world::Millis;
 
 use crate::database::attach::attachments;
 use crate::database::rows::{self, SnapshotRow};
-use crate::database::tenancy::quotas::{More, check_membership, check_quota};
+use crate::database::tenancy::quotas::{Addition, check_membership, check_quota};
 use crate::database::tenancy::rights::{
     check_snapshot, check_volume, refuse_if_deleting, snapshot_for,
 };
 use crate::database::tenancy::{grants, principal};
 use crate::database::volumes::tags::{self, Tags};
-use crate::database::{Database, DatabaseError, Need, Principal, Right, Thing, hosts};
+use crate::database::{Database, DatabaseError, Need, ObjectKind, Principal, Right, hosts};
 
 /// A snapshot to be taken.
 #[derive(Debug, Clone)]
@@ -120,9 +120,9 @@ impl Snapshots<'_> {
             }
             refuse_if_deleting(&of)?;
             check_membership(&mut *change, principal, &of).await?;
-            let more = More {
+            let more = Addition {
                 snapshots: 1,
-                ..More::default()
+                ..Addition::default()
             };
             check_quota(&mut *change, principal, of.project, more).await?;
             let writer = attachments::writer_of(&mut *change, volume).await?;
@@ -142,7 +142,7 @@ impl Snapshots<'_> {
             .execute(&mut *change)
             .await?;
             if made.rows_affected() == 0 {
-                return Err(DatabaseError::not_found(Thing::Volume, volume));
+                return Err(DatabaseError::not_found(ObjectKind::Volume, volume));
             }
             if let Some(writer) = writer {
                 hosts::assign(&mut *change, writer).await?;
@@ -281,6 +281,6 @@ async fn by_id(
         .bind(id.to_string())
         .fetch_optional(connection)
         .await?
-        .ok_or_else(|| DatabaseError::not_found(Thing::Snapshot, id))?;
+        .ok_or_else(|| DatabaseError::not_found(ObjectKind::Snapshot, id))?;
     rows::snapshot_row(&row)
 }

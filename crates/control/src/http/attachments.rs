@@ -29,11 +29,11 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(move_on, cancel))
 }
 
-/// Which attachments: those of which all holds that is said.
+/// A filter for attachments. All conditions must hold.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
-struct Which {
+struct AttachmentFilterQuery {
     /// Of this volume (name or id).
     volume: Option<String>,
     /// On this host (name or id).
@@ -45,11 +45,11 @@ struct Which {
 
 /// List attachments: the caller's own, and those of volumes they administer
 #[utoipa::path(get, path = "/v1/attachments", operation_id = "list_attachments",
-    tag = "attachments", params(Which, Paging),
+    tag = "attachments", params(AttachmentFilterQuery, Paging),
     responses((status = 200, body = Page<Attachment>)))]
 async fn list(
     authorized: AuthorizedRequest,
-    Query(which): Query<Which>,
+    Query(which): Query<AttachmentFilterQuery>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Attachment>>, ApiError> {
     let state = which.state.map(|state| parse::word("state", &state));
@@ -119,8 +119,7 @@ async fn show(
 #[into_params(parameter_in = Query)]
 #[serde(default)]
 struct Detach {
-    /// Whether or not the guest lets go of it, and without its host if that is
-    /// dead.
+    /// Even if the guest does not release the disk, and without the host if that is dead.
     force: bool,
 }
 
@@ -152,9 +151,9 @@ async fn detach(
 
 /// Move an attachment to another host, or to another VM
 ///
-/// The host that has it destages and lets go; the transaction that keeps that
-/// word makes the attachment that follows, so nobody comes in between. The
-/// answer is what follows once that is there, and until then what there is.
+/// The current host destages and detaches; the transaction that records that creates the successor,
+/// so no other host can attach in between. The answer is the successor if it exists in time, else
+/// the current attachment.
 #[utoipa::path(post, path = "/v1/attachments/{attachment}/move",
     operation_id = "move_attachment", tag = "attachments",
     params(("attachment" = String, Path, description = "Its id"), Wait),
@@ -186,7 +185,7 @@ async fn move_on(
     ))
 }
 
-/// Call a move off, as long as the host that has it has not let go
+/// Cancel a move, as long as the current host has not detached
 #[utoipa::path(delete, path = "/v1/attachments/{attachment}/move",
     operation_id = "cancel_move", tag = "attachments",
     params(("attachment" = String, Path, description = "Its id"), Wait),

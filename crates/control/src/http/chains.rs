@@ -1,4 +1,4 @@
-//! `/v1/chains`, and what filters tell.
+//! `/v1/chains`, and the events of filters.
 
 use std::time::Duration;
 
@@ -26,21 +26,21 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(events))
 }
 
-/// Which chains.
+/// A filter for chains.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
-struct Which {
+struct ChainFilterQuery {
     /// Of this volume (name or id).
     volume: Option<String>,
 }
 
 /// List the chains of the volumes that the caller administers
 #[utoipa::path(get, path = "/v1/chains", operation_id = "list_chains", tag = "chains",
-    params(Which, Paging), responses((status = 200, body = Page<Chain>)))]
+    params(ChainFilterQuery, Paging), responses((status = 200, body = Page<Chain>)))]
 async fn list(
     authorized: AuthorizedRequest,
-    Query(which): Query<Which>,
+    Query(which): Query<ChainFilterQuery>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Chain>>, ApiError> {
     let volume = which.volume.as_deref();
@@ -49,9 +49,9 @@ async fn list(
     Ok(Json(Page { items, next }))
 }
 
-/// Put a chain in the place of the one that a volume has
+/// Set the chain of a volume
 ///
-/// Hosts that have the volume attached exchange the filters while it is used.
+/// Hosts that have the volume attached exchange the filters while it is in use.
 #[utoipa::path(post, path = "/v1/chains", operation_id = "apply_chain", tag = "chains",
     params(Wait), request_body = ApplyChain, responses((status = 200, body = Chain)))]
 async fn apply(
@@ -88,9 +88,9 @@ async fn show(
     )))
 }
 
-/// Delete a chain; its volume is served without filters then
+/// Delete a chain; its volume is then served without filters
 ///
-/// The attachments that are told are those that are served through it still.
+/// The answer lists the attachments where the chain is still active.
 #[utoipa::path(delete, path = "/v1/chains/{chain}", operation_id = "delete_chain",
     tag = "chains", params(("chain" = String, Path, description = "Its id"), Wait),
     responses((status = 200, body = Chain)))]
@@ -110,26 +110,26 @@ async fn delete(
     Ok(Json(shown(view)))
 }
 
-/// Which events.
+/// The events to read.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
 struct WhichEvents {
-    /// What came after this; what comes from now on, if it is left out.
+    /// Events after this one; by default, events from now on.
     after: Option<u64>,
-    /// At most so many.
+    /// The largest number of events.
     #[param(minimum = 1, maximum = 1000, default = 500)]
     limit: Option<u32>,
 }
 
-/// So long a host is asked to wait for events: what asks again is sooner known to be there.
+/// How long a host is asked to wait for events. A short wait soon detects a client that went away.
 const EVENTS_WAIT_MAX: Duration = Duration::from_secs(10);
 const EVENTS_MAX: u32 = 1000;
 const EVENTS: u32 = 500;
 
-/// Read what the filters of an attachment tell
+/// Read the events of an attachment's filters
 ///
-/// With `wait`, the answer is held back until there is something, 10 seconds at most.
+/// With `wait`, the answer is held back until there are events, for 10 seconds at most.
 #[utoipa::path(get, path = "/v1/attachments/{attachment}/events",
     operation_id = "read_events", tag = "chains",
     params(("attachment" = String, Path, description = "Its id"), WhichEvents, Wait),

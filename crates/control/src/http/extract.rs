@@ -1,4 +1,4 @@
-//! What handlers take out of a request; its mistakes come back as problems.
+//! What handlers extract from a request. Mistakes in it are answered with problem documents.
 
 use axum::body::{Body as RawBody, Bytes};
 use axum::extract::rejection::JsonRejection;
@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::ApiError;
 
-/// Longer bodies are read once only: what makes a tree of them takes far more
-/// room than they do. Nobody but hosts sends any.
+/// Longer bodies are parsed once only: a tree of values takes far more memory than the text. Only
+/// hosts send such bodies.
 const TREE_BYTES_MAX: usize = 1 << 20;
 
 /// A body that is one JSON object.
@@ -29,7 +29,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 pub struct Whole<T> {
     /// What was read.
     pub read: T,
-    /// All of it.
+    /// The whole body.
     pub bytes: Bytes,
 }
 
@@ -45,7 +45,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Whole<T> {
         // A struct is read from an array as well, its fields in order.
         let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
         let is_array = first == Some(&b'[');
-        // No text that is kept has it, and PostgreSQL takes none.
+        // No stored text contains it, and PostgreSQL accepts none.
         if bytes.windows(6).any(|six| six == b"\\u0000") {
             return Err(ApiError::mistake(
                 StatusCode::UNPROCESSABLE_ENTITY,
@@ -72,8 +72,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Whole<T> {
     }
 }
 
-/// What a body says whose whole numbers are written as `4096.0`: to JSON Schema,
-/// and so to our description, that is an integer, and some clients write so.
+/// Parses a body whose integers are written as `4096.0`: JSON Schema calls that an integer, and
+/// some clients write so.
 fn from_whole_numbers<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     let mut value: Value = serde_json::from_slice(bytes).ok()?;
     make_whole(&mut value).then_some(())?;
@@ -102,7 +102,7 @@ fn make_whole(value: &mut Value) -> bool {
     }
 }
 
-/// What follows the `?`. What may be given several times is a list.
+/// The query parameters. One that may be repeated is a list.
 pub struct Query<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {

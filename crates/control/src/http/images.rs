@@ -1,4 +1,4 @@
-//! `/v1/images`, and how a volume is one.
+//! `/v1/images`, and the image mark of a volume.
 
 use api::types::{Image, MarkImage, Page, Preload, PreloadImage};
 use axum::Json;
@@ -40,7 +40,7 @@ async fn show(authorized: AuthorizedRequest, Name(volume): Name) -> Answer<Image
     Ok(Json(shown(authorized.images().get(&volume).await?)))
 }
 
-/// Make a volume a base image, or say of one whether its blocks stay in caches
+/// Mark a volume as a base image, or pin or unpin one
 #[utoipa::path(put, path = "/v1/volumes/{volume}/image", operation_id = "mark_image",
     tag = "images", params(("volume" = String, Path, description = "Name or id")),
     request_body = MarkImage, responses((status = 200, body = Image)))]
@@ -54,7 +54,7 @@ async fn mark(
     )))
 }
 
-/// Make a volume no base image; it is shown as it was
+/// Unmark a base image
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/image", operation_id = "unmark_image",
     tag = "images", params(("volume" = String, Path, description = "Name or id")),
     responses((status = 200, body = Image)))]
@@ -62,9 +62,9 @@ async fn unmark(authorized: AuthorizedRequest, Name(volume): Name) -> Answer<Ima
     Ok(Json(shown(authorized.images().unmark(&volume).await?)))
 }
 
-/// Have hosts read a base image into their caches
+/// Read a base image into the caches of hosts
 ///
-/// How far they are, the image says when it is shown.
+/// The image shows their progress.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/image/preloads", operation_id = "preload_image",
     tag = "images", params(("volume" = String, Path, description = "Name or id")),
     request_body = PreloadImage, responses((status = 202, body = Image)))]

@@ -51,7 +51,7 @@ async fn add(
     Ok((StatusCode::CREATED, Json(shown(key))))
 }
 
-/// Let one wrapping key take the place of another
+/// Replace a wrapping key by another
 #[utoipa::path(post, path = "/v1/keys/{key}/rotate", operation_id = "rotate_key", tag = "keys",
     params(("key" = String, Path, description = "Name or id"), Wait), request_body = RotateKey,
     responses((status = 202, body = Key)))]

@@ -16,7 +16,7 @@ use crate::control::Control;
 use crate::database::{GrantRow, Object, ProjectRow, Quota};
 use crate::error::ControlError;
 use crate::parse;
-use crate::projects::{GrantRequest, Named};
+use crate::projects::{GrantRequest, GrantTarget};
 use crate::volumes::spell_time;
 
 type Answer<T> = Result<Json<T>, ApiError>;
@@ -54,7 +54,7 @@ async fn show(authorized: AuthorizedRequest, Name(project): Name) -> Answer<Proj
     Ok(Json(shown(authorized.projects().get(&project).await?)))
 }
 
-/// Make a project
+/// Create a project
 #[utoipa::path(post, path = "/v1/projects", operation_id = "create_project", tag = "projects",
     request_body = AddProject, responses((status = 201, body = Project)))]
 async fn create(
@@ -104,7 +104,7 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Member {
     }
 }
 
-/// Make a user a member of a project
+/// Add a member to a project
 #[utoipa::path(put, path = "/v1/projects/{project}/members/{user}", operation_id = "join_project",
     tag = "projects", params(("project" = String, Path, description = "Name or id"),
         ("user" = String, Path, description = "Name", pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
@@ -117,7 +117,7 @@ async fn join(Administrator(authorized): Administrator, member: Member) -> Answe
     Ok(Json(shown(project)))
 }
 
-/// Make a user no longer a member of a project
+/// Remove a member from a project
 #[utoipa::path(delete, path = "/v1/projects/{project}/members/{user}",
     operation_id = "leave_project", tag = "projects",
     params(("project" = String, Path, description = "Name or id"),
@@ -153,12 +153,12 @@ struct On {
 }
 
 impl On {
-    fn named(self) -> Result<Option<Named>, ControlError> {
+    fn named(self) -> Result<Option<GrantTarget>, ControlError> {
         match (self.volume, self.snapshot, self.host) {
             (None, None, None) => Ok(None),
-            (Some(volume), None, None) => Ok(Some(Named::Volume(volume))),
-            (None, Some(snapshot), None) => Ok(Some(Named::Snapshot(snapshot))),
-            (None, None, Some(host)) => Ok(Some(Named::Host(host))),
+            (Some(volume), None, None) => Ok(Some(GrantTarget::Volume(volume))),
+            (None, Some(snapshot), None) => Ok(Some(GrantTarget::Snapshot(snapshot))),
+            (None, None, Some(host)) => Ok(Some(GrantTarget::Host(host))),
             _ => Err(on_one()),
         }
     }
@@ -168,7 +168,7 @@ fn on_one() -> ControlError {
     ControlError::invalid("volume", "name one of `volume`, `snapshot` and `host`")
 }
 
-/// List the rights that the caller has been given, or can take away
+/// List the rights that the caller has or can revoke
 #[utoipa::path(get, path = "/v1/grants", operation_id = "list_grants", tag = "grants",
     params(On, Paging), responses((status = 200, body = Page<Grant>)))]
 async fn list_grants(
@@ -184,7 +184,7 @@ async fn list_grants(
     Ok(Json(page_of(rows, &page, |row| row.id.to_string(), grant)))
 }
 
-/// Give a right
+/// Grant a right
 #[utoipa::path(post, path = "/v1/grants", operation_id = "create_grant", tag = "grants",
     request_body = AddGrant, responses((status = 201, body = Grant)))]
 async fn create_grant(

@@ -14,7 +14,7 @@ use crate::control::Control;
 use crate::database::{Moved, Removal, RepairRow};
 use crate::error::ControlError;
 
-/// So many units are drained at a time.
+/// The largest number of units in one request to drain.
 const DRAINED_MAX: usize = 256;
 
 pub(super) fn router() -> OpenApiRouter<Control> {
@@ -46,7 +46,7 @@ async fn drain(
     Ok((StatusCode::ACCEPTED, Json(moved)))
 }
 
-/// Remove a unit that holds nothing any more, or one that is lost for good
+/// Remove a unit that is drained, or one that is lost for good
 #[utoipa::path(post, path = "/v1/units/{unit}/remove", operation_id = "remove_unit",
     tag = "units", request_body = RemoveUnit,
     params(("unit" = String, Path, description = "Its id, its URL, or its daemon's name.")),
@@ -61,7 +61,7 @@ async fn remove(
         (true, false) => Removal::Lost,
         (true, true) => Removal::GivenUp,
         (false, true) => {
-            let reason = "only what is lost is given up: say `lost` as well";
+            let reason = "`accept_data_loss` is for lost units; set `lost` as well";
             return Err(ControlError::invalid("accept_data_loss", reason).into());
         }
     };
@@ -89,7 +89,7 @@ async fn scrub(
     Ok((StatusCode::ACCEPTED, Json(UnitsWanted { copysets })))
 }
 
-/// Have all units compared now, and what one lacks copied
+/// Compare all units now, and copy what is missing
 #[utoipa::path(post, path = "/v1/units/repair", operation_id = "repair_units", tag = "units",
     responses((status = 202, body = UnitsWanted)))]
 async fn repair(

@@ -24,12 +24,12 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(tag))
 }
 
-/// Which snapshots: those of which all holds that is said.
+/// A filter for snapshots. All conditions must hold.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
-struct Which {
-    /// Called so.
+struct SnapshotFilter {
+    /// The name.
     name: Option<String>,
     /// Of this user (name).
     owner: Option<String>,
@@ -38,17 +38,17 @@ struct Which {
     /// In this state.
     #[param(value_type = Option<Stage>)]
     state: Option<String>,
-    /// With this tag, as `KEY=VALUE`; may be given again.
+    /// A tag, as `KEY=VALUE`. May be repeated.
     #[param(value_type = Vec<TagFilter>, max_items = 50)]
     tag: Vec<String>,
 }
 
 /// List the snapshots that the caller may see
 #[utoipa::path(get, path = "/v1/snapshots", operation_id = "list_snapshots", tag = "snapshots",
-    params(Which, Paging), responses((status = 200, body = Page<Snapshot>)))]
+    params(SnapshotFilter, Paging), responses((status = 200, body = Page<Snapshot>)))]
 async fn list(
     authorized: AuthorizedRequest,
-    Query(which): Query<Which>,
+    Query(which): Query<SnapshotFilter>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Snapshot>>, ApiError> {
     let volume = match &which.volume {
@@ -139,7 +139,7 @@ async fn tag(
     Ok(Json(shown(row, set.tags)))
 }
 
-/// Delete a snapshot; clones of it go on
+/// Delete a snapshot; its clones stay
 #[utoipa::path(delete, path = "/v1/snapshots/{snapshot}", operation_id = "delete_snapshot",
     tag = "snapshots", params(("snapshot" = String, Path, description = "Name or id")),
     responses((status = 200, body = Snapshot)))]

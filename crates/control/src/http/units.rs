@@ -41,9 +41,9 @@ async fn show(
     Ok(Json(shown(authorized.units().get(&unit).await?)))
 }
 
-/// Say in which zone a unit is
+/// Set the zone of a unit
 ///
-/// Copies of a segment lie in different zones, where there are enough.
+/// Copies of a segment are placed in different zones, if there are enough.
 #[utoipa::path(put, path = "/v1/units/{unit}/zone", operation_id = "set_unit_zone", tag = "units",
     params(("unit" = String, Path,
         description = "Id, or the name of its daemon, which need not have begun")),
@@ -64,7 +64,7 @@ async fn set_zone(
     }))
 }
 
-/// Make an empty folder, or a bucket or a prefix of one, a unit
+/// Add a unit in an empty folder, bucket or pool
 #[utoipa::path(post, path = "/v1/units", operation_id = "add_unit", tag = "units",
     request_body = AddUnit, responses((status = 201, body = Unit)))]
 async fn add(
@@ -79,7 +79,7 @@ async fn add(
     Ok((StatusCode::CREATED, Json(shown(unit))))
 }
 
-/// How the whole is doing
+/// Show the state of the cluster
 #[utoipa::path(get, path = "/v1/status", operation_id = "status", tag = "units",
     responses((status = 200, body = Status)))]
 async fn status(Administrator(control): Administrator) -> Result<Json<Status>, ApiError> {
@@ -111,9 +111,9 @@ async fn status(Administrator(control): Administrator) -> Result<Json<Status>, A
     }))
 }
 
-/// What each host has to do, and what its cache spares it
+/// Show the load of each host and its cache
 ///
-/// As hosts last said: they are asked anew, and one that does not answer at once is believed.
+/// Fresh reports are requested; the last report of a host that does not answer at once is used.
 #[utoipa::path(get, path = "/v1/load", operation_id = "load", tag = "hosts",
     responses((status = 200, body = Vec<HostLoad>)))]
 async fn load(Administrator(control): Administrator) -> Result<Json<Vec<HostLoad>>, ApiError> {

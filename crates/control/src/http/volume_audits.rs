@@ -22,11 +22,11 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(show, delete))
 }
 
-/// Find out what some units alone have of a volume
+/// Audit a volume: what some units alone hold of it
 ///
-/// A host reads all of the volume's newest version, or of a snapshot, and what lies on these
-/// units. What it finds, the audit says when it is shown, for a day. Of a volume that is sealed
-/// it tells counts, and the rest to whoever has the volume's wrapping key.
+/// A host reads the whole newest version of the volume, or a snapshot, and what is on these units.
+/// The audit shows the result for a day. For an encrypted volume it contains counts; the details
+/// are sealed for those who have the volume's wrapping key.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/audits", operation_id = "audit_volume",
     tag = "audits", params(("volume" = String, Path, description = "Name or id")),
     request_body = AuditVolume, responses((status = 202, body = Audit)))]
@@ -44,8 +44,8 @@ async fn begin(
 
 /// List the audits of a volume
 ///
-/// Those that are under way, and those that have ended within a day, the newest one first. What
-/// was found is said when one is shown.
+/// Running audits, and those that ended within a day, newest first. Their results are shown with
+/// each audit alone.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/audits", operation_id = "list_audits",
     tag = "audits", params(("volume" = String, Path, description = "Name or id")),
     responses((status = 200, body = Vec<Audit>)))]
@@ -58,12 +58,12 @@ async fn list(
 }
 
 /// A volume and an audit of it.
-struct Which {
+struct AuditPath {
     volume: String,
     audit: String,
 }
 
-impl Which {
+impl AuditPath {
     fn id(&self) -> Result<AuditId, ControlError> {
         self.audit.parse().map_err(|_| ControlError::NotFound {
             what: format!("audit {:?}", self.audit),
@@ -72,7 +72,7 @@ impl Which {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Which {
+impl<S: Send + Sync> FromRequestParts<S> for AuditPath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
@@ -92,7 +92,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Which {
     responses((status = 200, body = Audit)))]
 async fn show(
     authorized: AuthorizedRequest,
-    which: Which,
+    which: AuditPath,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Audit>, ApiError> {
     let found = authorized
@@ -101,16 +101,16 @@ async fn show(
     Ok(Json(shown(found.await?)))
 }
 
-/// Call an audit of a volume off, or forget what it has found
+/// Cancel an audit of a volume, or delete its result
 ///
-/// For who has asked for it, or administers the volume. It is shown as it was; what was found is
-/// for who may read the volume.
+/// For the user who requested it and those who administer the volume. It is shown as it was; the
+/// result only to those who may read the volume.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/audits/{audit}",
     operation_id = "delete_audit", tag = "audits",
     params(("volume" = String, Path, description = "Name or id"),
         ("audit" = String, Path, description = "Its id")),
     responses((status = 200, body = Audit)))]
-async fn delete(authorized: AuthorizedRequest, which: Which) -> Result<Json<Audit>, ApiError> {
+async fn delete(authorized: AuthorizedRequest, which: AuditPath) -> Result<Json<Audit>, ApiError> {
     let deleted = authorized.audits().delete(&which.volume, which.id()?);
     Ok(Json(shown(deleted.await?)))
 }

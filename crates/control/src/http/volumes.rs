@@ -39,26 +39,26 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(export, unexport))
 }
 
-/// Which volumes: those of which all holds that is said.
+/// A filter for volumes. All conditions must hold.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
-pub(super) struct Which {
-    /// Called so.
+pub(super) struct VolumeFilter {
+    /// The name.
     name: Option<String>,
-    /// Of this user (name).
+    /// The owner's name.
     owner: Option<String>,
-    /// On the account of this project (name).
+    /// The project's name.
     project: Option<String>,
-    /// In this state.
+    /// The state.
     #[param(value_type = Option<VolumeState>)]
     state: Option<String>,
-    /// With this tag, as `KEY=VALUE`; may be given again.
+    /// A tag, as `KEY=VALUE`. May be repeated.
     #[param(value_type = Vec<TagFilter>, max_items = 50)]
     tag: Vec<String>,
 }
 
-/// A tag as queries have it.
+/// A tag in a query parameter.
 #[derive(ToSchema)]
 #[schema(
     pattern = r"^[^=\u0000-\u001f\u007f-\u009f]{1,128}=[^\u0000-\u001f\u007f-\u009f]{0,256}$",
@@ -67,7 +67,7 @@ pub(super) struct Which {
 #[expect(dead_code, reason = "only its description is used")]
 pub(super) struct TagFilter(String);
 
-/// Tags as queries have them. One key may have two values, which nothing has.
+/// Parses the tags of a query. A key may have two values, which no object has.
 pub(super) fn parse_tags(tags: &[String]) -> Result<Vec<(String, String)>, ControlError> {
     if tags.len() > TAGS_MAX {
         let reason = format!("{} tags; ask for {TAGS_MAX} at most", tags.len());
@@ -84,7 +84,7 @@ pub(super) fn parse_tags(tags: &[String]) -> Result<Vec<(String, String)>, Contr
     tags.iter().map(parse).collect()
 }
 
-/// Refuses a state that is none of the words `W`.
+/// Refuses a state that is not a word of `W`.
 pub(super) fn refuse_unknown_state<W: FromStr<Err = String>>(
     state: Option<&str>,
 ) -> Result<(), ControlError> {
@@ -93,10 +93,10 @@ pub(super) fn refuse_unknown_state<W: FromStr<Err = String>>(
 
 /// List the volumes that the caller may see
 #[utoipa::path(get, path = "/v1/volumes", operation_id = "list_volumes", tag = "volumes",
-    params(Which, Paging), responses((status = 200, body = Page<ListedVolume>)))]
+    params(VolumeFilter, Paging), responses((status = 200, body = Page<ListedVolume>)))]
 async fn list(
     authorized: AuthorizedRequest,
-    Query(which): Query<Which>,
+    Query(which): Query<VolumeFilter>,
     Query(paging): Query<Paging>,
 ) -> Answer<Page<ListedVolume>> {
     let state = which.state.as_deref();
@@ -127,7 +127,7 @@ async fn show(authorized: AuthorizedRequest, Name(volume): Name) -> Answer<Volum
     Ok(Json(Volume::from(authorized.volumes().get(&volume).await?)))
 }
 
-/// Make a volume, empty or from a snapshot
+/// Create a volume, empty or from a snapshot
 #[utoipa::path(post, path = "/v1/volumes", operation_id = "create_volume", tag = "volumes",
     request_body = CreateVolume, responses((status = 201, body = Volume)))]
 async fn create(
@@ -157,7 +157,7 @@ async fn delete(
     Ok((StatusCode::ACCEPTED, Json(Volume::from(view))))
 }
 
-/// Make a volume larger
+/// Grow a volume
 #[utoipa::path(post, path = "/v1/volumes/{volume}/grow", operation_id = "grow_volume",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     request_body = GrowVolume, responses((status = 200, body = Volume)))]
@@ -171,7 +171,7 @@ async fn grow(
     )))
 }
 
-/// Go back to an earlier state of a volume
+/// Restore an earlier version of a volume
 #[utoipa::path(post, path = "/v1/volumes/{volume}/restore", operation_id = "restore_volume",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     request_body = RestoreVolume, responses((status = 200, body = Volume)))]
@@ -213,9 +213,9 @@ async fn tag(
     )))
 }
 
-/// Say what a volume may take of hosts
+/// Set the journal length and cache share of a volume
 ///
-/// Of their caches at once, of a journal from its next attachment on.
+/// Hosts apply a cache share at once, and a journal length at the next attachment.
 #[utoipa::path(put, path = "/v1/volumes/{volume}/sizes", operation_id = "set_volume_sizes",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     request_body = SetSizes, responses((status = 200, body = Volume)))]
@@ -230,7 +230,7 @@ async fn set_sizes(
     )))
 }
 
-/// Give a volume, and its snapshots, to another user
+/// Transfer a volume and its snapshots to another user
 #[utoipa::path(post, path = "/v1/volumes/{volume}/transfer", operation_id = "transfer_volume",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     request_body = TransferVolume, responses((status = 200, body = Volume)))]
@@ -247,7 +247,7 @@ async fn give(
     Ok(Json(Volume::from(view)))
 }
 
-/// List the states that a volume can go back to
+/// List the versions of a volume that can be restored
 #[utoipa::path(get, path = "/v1/volumes/{volume}/versions", operation_id = "list_versions",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     responses((status = 200, body = Vec<Version>)))]
@@ -262,7 +262,7 @@ async fn versions(authorized: AuthorizedRequest, Name(volume): Name) -> Answer<V
     Ok(Json(shown.collect()))
 }
 
-/// Serve a volume on a host, until it is asked not to
+/// Export a volume on a host until it is unexported
 #[utoipa::path(put, path = "/v1/volumes/{volume}/export", operation_id = "export_volume",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     request_body = ExportVolume, responses((status = 200, body = Export)))]
@@ -281,7 +281,7 @@ async fn export(
     Ok(Json(Export::from(&attachment)))
 }
 
-/// Serve a volume no more
+/// End the exports of a volume
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/export", operation_id = "unexport_volume",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     responses((status = 200, body = Volume)))]

@@ -26,7 +26,7 @@ impl Redundancy {
         self.erasure.map_or(self.replicas, Erasure::members)
     }
 
-    /// How much so many bytes take, in bytes.
+    /// The space that `bytes` take on units, in bytes.
     pub fn taken(self, bytes: u64) -> u64 {
         let (times, of) = match self.erasure {
             None => (self.replicas, 1),
@@ -58,8 +58,8 @@ impl fmt::Display for Redundancy {
 }
 
 impl Volumes<'_> {
-    /// Volumes take room only as they are written, so a large one is no
-    /// mistake; but one that can never be filled is worth a word.
+    /// The notice if a volume could never be filled. Volumes take space only as they are written,
+    /// so a large one is not an error.
     pub(super) async fn overcommitted(
         self,
         size_bytes: u64,
@@ -81,8 +81,8 @@ impl Volumes<'_> {
         }))
     }
 
-    /// Refuses what, with all that was promised before, could be filled only
-    /// with many times the room that there is.
+    /// Refuses a volume with which the total size of all volumes would exceed the free space by
+    /// more than the allowed factor.
     pub(super) async fn refuse_beyond_capacity(
         self,
         size_bytes: u64,

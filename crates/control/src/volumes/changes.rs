@@ -1,4 +1,4 @@
-//! Changing what a volume is: its tags, its owner, its size; and its end.
+//! Changing a volume's tags, settings, owner and size; deleting a volume.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::error::ControlError;
 use crate::parse;
 use crate::volumes::Volumes;
 
-/// So long it is waited for that a volume's size is seen by its clients.
+/// How long to wait until clients see a volume's new size.
 const GROWN_WITHIN: Duration = Duration::from_secs(5);
 
 impl Volumes<'_> {
-    /// Puts `tags` in the place of a volume's.
+    /// Replaces the tags of a volume.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if a tag is none ([`parse::tags`]);
@@ -36,8 +36,8 @@ impl Volumes<'_> {
         })
     }
 
-    /// Says what a volume may take of hosts: of their caches at once, of a journal from its
-    /// next attachment on.
+    /// Changes the settings of a volume. Hosts apply a cache share at once, and a journal length at
+    /// the next attachment.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if a size is none; [`ControlError::NotFound`];
@@ -60,7 +60,7 @@ impl Volumes<'_> {
         Ok(view)
     }
 
-    /// Gives a volume to another user.
+    /// Transfers a volume to another user.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, the user, the project);
@@ -84,7 +84,7 @@ impl Volumes<'_> {
         Ok(VolumeView { row, ..seen })
     }
 
-    /// Makes a volume larger. Connections that exist see it when they ask.
+    /// Grows a volume. Existing connections see the new size when they ask for it.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if the size is none that a volume can have, or not
@@ -148,8 +148,8 @@ impl Volumes<'_> {
         Ok(view)
     }
 
-    /// Deletes a volume that is not served. Its snapshots stay. Its room is
-    /// given back in the background.
+    /// Deletes a volume that is not attached. Its snapshots stay. Its space is freed in the
+    /// background.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], [`ControlError::Forbidden`];
@@ -189,8 +189,7 @@ impl Volumes<'_> {
         }
     }
 
-    /// Waits until a volume that is being deleted has gone, or `wait` has
-    /// passed.
+    /// Waits until a volume that is being deleted is removed, or `wait` has passed.
     ///
     /// # Errors
     /// Only those of the database: that it is still there is none.

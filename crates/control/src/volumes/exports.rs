@@ -1,5 +1,4 @@
-//! Serving a volume on a host without a VM, and ending that: its host's word is
-//! waited for.
+//! Exporting a volume on a host without a VM, and ending that. Both wait for the host's report.
 
 use std::time::Duration;
 
@@ -15,8 +14,8 @@ use crate::volumes::Volumes;
 const HOST_WITHIN: Duration = Duration::from_secs(100);
 
 impl Volumes<'_> {
-    /// Serves a volume on `host`, until it is asked not to; also after a
-    /// restart. Returns when it can be used.
+    /// Exports a volume on `host` until it is unexported, also after a restart. Returns when it can
+    /// be used.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if neither the volume nor
@@ -62,8 +61,8 @@ impl Volumes<'_> {
         }
     }
 
-    /// Stops serving a volume wherever it is: everything that was written is
-    /// in a version afterwards.
+    /// Ends the exports of a volume on all hosts: everything that was written is in a version
+    /// afterwards.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Conflict`] if the principal has it
@@ -120,7 +119,7 @@ impl Volumes<'_> {
         self.seen(row.id).await
     }
 
-    /// The attachment, once its host has said what came of `asked`.
+    /// The attachment, as soon as its host has reported on `asked`.
     async fn wait_exported(self, asked: &AttachmentRow) -> Result<AttachmentRow, ControlError> {
         // No host would hear of it.
         debug_assert!(!self.request.is_dry_run(), "an export is not tried");

@@ -1,4 +1,4 @@
-//! Making a volume, empty or from a snapshot.
+//! Creating a volume, empty or from a snapshot.
 
 use std::str::FromStr;
 
@@ -15,7 +15,7 @@ use crate::parse;
 use crate::volumes::Volumes;
 
 impl Volumes<'_> {
-    /// Makes a volume.
+    /// Creates a volume.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if a name, tag, size or number of replicas is none, or
@@ -33,7 +33,7 @@ impl Volumes<'_> {
 
     async fn create_now(self, request: CreateVolume) -> Result<VolumeView, ControlError> {
         let database = &self.request.inner.database;
-        // Whatever has become of what it was made from.
+        // A repeated request succeeds even if the snapshot was deleted since.
         if let Some(made) = database
             .parties()
             .made_under_key(self.request.principal())

@@ -13,12 +13,12 @@ use crate::volumes::Volumes;
 pub enum RestoreTo {
     /// The newest version that is not younger.
     Time(Millis),
-    /// This version.
+    /// The version with this number.
     Version(u64),
 }
 
 impl Volumes<'_> {
-    /// Makes a kept version the state of a volume that is not served.
+    /// Makes a kept version the state of a detached volume.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, a version from then);

@@ -17,38 +17,37 @@ use crate::error::ControlError;
 use crate::volumes::Volumes;
 use crate::volumes::spell_time;
 
-/// A volume as it is shown.
+/// A volume as the API shows it.
 #[derive(Debug, Clone)]
 pub struct VolumeView {
-    /// Its row.
+    /// The row.
     pub row: VolumeRow,
     /// The tags.
     pub tags: Tags,
-    /// Whether it is attached anywhere, or not yet detached.
+    /// Whether it is attached anywhere, or not detached yet.
     pub is_attached: bool,
-    /// Where, as far as the principal may see that: where others have it is for
-    /// those who administer it.
+    /// The attachments that the principal may see: their own, and all if they administer the
+    /// volume.
     pub attachments: Vec<AttachmentRow>,
-    /// How its engine is doing, as its host said last, if the principal may see
-    /// where that is.
+    /// The last reported state of its engine, if the principal may see the attachment.
     pub engine: Option<Engine>,
-    /// What its owner should know, just after it was made or grown.
+    /// What its owner should know after it was created or grown.
     pub notice: Option<String>,
 }
 
-/// A page of volumes as they are shown.
+/// A page of volumes.
 #[derive(Debug, Clone)]
 pub struct VolumeList {
-    /// Those of which everything is known.
+    /// The volumes.
     pub volumes: Vec<VolumeView>,
-    /// Those whose rows in the database are damaged.
+    /// The volumes with damaged rows.
     pub damaged: Vec<DamagedVolume>,
-    /// After what the next page begins, if there is one.
+    /// The value of `after` for the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
 impl VolumeView {
-    /// Its state, in EC2's words.
+    /// The state, in EC2's words.
     #[must_use]
     pub fn state(&self) -> VolumeState {
         if self.row.deleting {
@@ -69,14 +68,14 @@ impl VolumeView {
         attachments.find_map(|attachment| attachment.reason.as_deref())
     }
 
-    /// How it is served, if it is.
+    /// The attachment that is active, if there is one.
     #[must_use]
     pub fn served(&self) -> Option<&AttachmentRow> {
         let mut attachments = self.attachments.iter();
         attachments.find(|attachment| attachment.state == AttachmentState::Attached)
     }
 
-    /// One that is attached nowhere.
+    /// A detached volume.
     pub(super) fn fresh(row: VolumeRow, tags: Tags) -> Self {
         Self {
             row,
@@ -90,7 +89,7 @@ impl VolumeView {
 }
 
 impl Volumes<'_> {
-    /// A volume by name or id, its host asked how it is.
+    /// A volume by name or id, with the state of its engine from a fresh report of its host.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
@@ -119,8 +118,7 @@ impl Volumes<'_> {
         Ok(view)
     }
 
-    /// A page of the volumes that the principal may see, without their engines'
-    /// states.
+    /// A page of the volumes that the principal may see, without the states of their engines.
     ///
     /// # Errors
     /// Only those of the database. A volume whose row is damaged is listed as that.
@@ -154,7 +152,7 @@ impl Volumes<'_> {
         })
     }
 
-    /// As [`AuthorizedRequest::volume`], but nobody is asked.
+    /// As [`Self::get`], without requesting a fresh report.
     pub(super) async fn seen(self, id: VolumeId) -> Result<VolumeView, ControlError> {
         let database = &self.request.inner.database;
         let (is_attached, attachments) = database
@@ -174,8 +172,7 @@ impl Volumes<'_> {
         })
     }
 
-    /// Which projects the principal may know of with the volumes of others; `None`
-    /// if all.
+    /// The projects whose names the principal may see on volumes of others; `None`: all.
     pub(super) async fn projects_known(self) -> Result<Option<BTreeSet<ProjectId>>, ControlError> {
         let party = &self.request.principal().party;
         if party.is_administrator {
@@ -191,8 +188,8 @@ impl Volumes<'_> {
         ))
     }
 
-    /// The row as it is shown: on whose account something is, is for its owner
-    /// and those who are in that project.
+    /// The row without the project's name, unless the principal owns the volume or is a member of
+    /// the project.
     pub(super) fn known(self, row: VolumeRow, projects: Option<&BTreeSet<ProjectId>>) -> VolumeRow {
         let is_known = row.owner == Some(self.request.principal().party.id)
             || projects.is_none_or(|all| row.project.is_some_and(|one| all.contains(&one)));

@@ -273,7 +273,7 @@ mod claims {
             .attachments()
             .move_to(&rows.principal, rows.attached.id, &to, NOW);
         let refused = moved.await.expect_err("unresponsive").to_string();
-        assert!(refused.contains("not heard of"), "{refused}");
+        assert!(refused.contains("does not report"), "{refused}");
         let [there] = &rows.there().await[..] else {
             panic!("one attachment");
         };

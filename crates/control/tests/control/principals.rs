@@ -2,7 +2,7 @@
 
 use auth::Kind;
 use base::{PartyId, SnapshotId, VolumeId};
-use control::database::{By, Database, NewSnapshot, PartyRow, Principal, Tags};
+use control::database::{Database, NewSnapshot, Origin, PartyRow, Principal, Tags};
 use world::Millis;
 
 /// Whoever has the database.
@@ -17,7 +17,7 @@ pub async fn local(database: &Database) -> Principal {
 
 /// This user.
 pub fn of(party: PartyRow) -> Principal {
-    let by = By {
+    let by = Origin {
         at: Millis(0),
         who: party.subject.to_string(),
         key: None,

@@ -396,7 +396,7 @@ impl Scene {
             (_, Ok(_)) => true,
             (_, Err(CatalogError::NotFound { .. } | CatalogError::Fenced { .. })) => false,
             ("remove-version", Err(CatalogError::Refused { reason })) => {
-                assert!(reason.ends_with("is gone already"), "{reason}");
+                assert!(reason.ends_with("was removed already"), "{reason}");
                 false
             }
             (_, Err(error)) => panic!("{name} by {host}: {error}"),

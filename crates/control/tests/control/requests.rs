@@ -87,7 +87,7 @@ async fn the_same_request_under_the_same_key_makes_nothing_twice(scene: Scene) {
         gone["detail"]
             .as_str()
             .expect("text")
-            .contains("gone since"),
+            .contains("deleted since"),
         "{gone}"
     );
 

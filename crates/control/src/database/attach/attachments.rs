@@ -19,7 +19,7 @@ use world::Millis;
 use crate::database::attach::moves;
 use crate::database::tenancy::rights::check_volume;
 use crate::database::{
-    ChainKey, Database, DatabaseError, Follower, Need, Principal, Right, Thing, chains, rows,
+    ChainKey, Database, DatabaseError, Follower, Need, ObjectKind, Principal, Right, chains, rows,
 };
 
 /// An attachment.
@@ -230,7 +230,7 @@ pub(in crate::database) async fn attachment_named(
     principal: &Principal,
     id: &str,
 ) -> Result<AttachmentRow, DatabaseError> {
-    let not_found = || DatabaseError::not_found(Thing::Attachment, id);
+    let not_found = || DatabaseError::not_found(ObjectKind::Attachment, id);
     let parsed: AttachmentId = id.parse().map_err(|_| not_found())?;
     let attachment = attachment_of(&mut *connection, parsed).await?;
     match may_see(connection, principal, &attachment).await? {
@@ -274,5 +274,5 @@ pub(in crate::database) async fn attachment_of(
         .bind(id.to_string())
         .fetch_optional(connection)
         .await?;
-    attachment_row(&row.ok_or_else(|| DatabaseError::not_found(Thing::Attachment, id))?)
+    attachment_row(&row.ok_or_else(|| DatabaseError::not_found(ObjectKind::Attachment, id))?)
 }

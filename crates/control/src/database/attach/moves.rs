@@ -117,7 +117,7 @@ impl Attachments<'_> {
                     .await?;
             if heard.is_none() {
                 return refused(format!(
-                    "the host that volume {name:?} is to be moved to is not heard of, so it would \
+                    "the host that volume {name:?} is to be moved to does not report, so it would \
                      be nowhere; move it to another one, or detach it here and attach it there"
                 ));
             }
@@ -167,7 +167,7 @@ impl Attachments<'_> {
                 };
                 if old.state == AttachmentState::Detached {
                     return refused(format!(
-                        "attachment {id} has let go already, and {} follows it; move that back",
+                        "attachment {id} is detached already, and {} has replaced it; move that one back",
                         follower.id
                     ));
                 }

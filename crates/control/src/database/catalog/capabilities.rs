@@ -10,7 +10,7 @@ use catalog::{FreePlan, Leftovers};
 use world::Millis;
 
 use crate::database::catalog::leases::{holder_of, leftovers_of};
-use crate::database::{Catalog, DatabaseError, Reach, Thing, rows};
+use crate::database::{Catalog, DatabaseError, ObjectKind, Reach, rows};
 
 /// What a plan allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Catalog<'_> {
         volume: VolumeId,
     ) -> Result<LeaseRights, DatabaseError> {
         let mut moment = self.database.moment().await?;
-        let none = || DatabaseError::not_found(Thing::Volume, volume);
+        let none = || DatabaseError::not_found(ObjectKind::Volume, volume);
         reach.must_clean(&mut moment, volume, none).await?;
         let row = sqlx::query("SELECT epoch, lineage FROM volumes WHERE id = $1 AND deleting = 1")
             .bind(volume.to_string())
@@ -103,7 +103,7 @@ impl Catalog<'_> {
         plan: i64,
     ) -> Result<FreeRights, DatabaseError> {
         let Some((bytes, lineages)) = self.due_free(reach, now, plan).await? else {
-            return Err(DatabaseError::not_found(Thing::Plan, plan));
+            return Err(DatabaseError::not_found(ObjectKind::Plan, plan));
         };
         // It may be a MiB long.
         let read = move || {

@@ -10,7 +10,7 @@ use world::Millis;
 
 use crate::database::repair::degraded;
 use crate::database::volumes::delete;
-use crate::database::{Catalog, DatabaseError, Reach, Thing};
+use crate::database::{Catalog, DatabaseError, ObjectKind, Reach};
 
 impl Catalog<'_> {
     /// See [`catalog::Catalog::due_frees`].
@@ -231,7 +231,7 @@ async fn named(
         .bind(id)
         .fetch_optional(change)
         .await?;
-    let row = found.ok_or_else(|| DatabaseError::not_found(Thing::Plan, id))?;
+    let row = found.ok_or_else(|| DatabaseError::not_found(ObjectKind::Plan, id))?;
     let plan: Vec<u8> = row.try_get("plan")?;
     Ok((decoded(&plan)?.only(segments), lineages_of(&row)?))
 }

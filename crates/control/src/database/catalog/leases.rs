@@ -16,9 +16,9 @@ use crate::database::catalog::{frees, versions};
 use crate::database::keys::lineages;
 use crate::database::repair::{degraded, in_flight};
 use crate::database::rows::{self, VolumeRow};
-use crate::database::{Catalog, DatabaseError, Thing, hosts, snapshots};
+use crate::database::{Catalog, DatabaseError, ObjectKind, hosts, snapshots};
 
-/// By how much [`Database::move_ahead`] moves every epoch: far more leases
+/// By how much [`Catalog::move_ahead`] moves every epoch: far more leases
 /// than one volume gets between two backups, and 255 times less than there
 /// are.
 const EPOCHS_AHEAD: u32 = 1 << 16;
@@ -41,7 +41,7 @@ struct Holder {
 fn gone(volume: VolumeId) -> DatabaseError {
     DatabaseError::Fenced {
         volume,
-        reason: "the volume is gone".to_owned(),
+        reason: "the volume was deleted".to_owned(),
     }
 }
 
@@ -167,7 +167,7 @@ impl Catalog<'_> {
                 .bind(volume.to_string())
                 .fetch_optional(&mut *change)
                 .await?
-                .ok_or_else(|| DatabaseError::not_found(Thing::Volume, volume))?;
+                .ok_or_else(|| DatabaseError::not_found(ObjectKind::Volume, volume))?;
             let number_last = rows::number(&row, "number_last")?;
             let journal_next = rows::number(&row, "journal_next")?;
             let restores = rows::number(&row, "restores")?;

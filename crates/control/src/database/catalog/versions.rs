@@ -1,8 +1,8 @@
 //! Versions: what is kept of volumes, and what may go.
 //!
 //! A version is removed only while no head, no snapshot and no reader names it, and
-//! what is around it is as the caller has seen it. Their keys are [`crate::database::lineages`],
-//! the room of removed ones [`crate::database::frees`].
+//! what is around it is as the caller has seen it. Their keys are [`crate::database::keys::lineages`],
+//! the room of removed ones [`crate::database::catalog::frees`].
 
 use base::{Lineage, VolumeId};
 use catalog::{Neighbours, StoredVersion, VersionKey};
@@ -12,7 +12,7 @@ use world::Millis;
 use crate::database::catalog::frees::{Parts, note_free};
 use crate::database::keys::lineages::{self, forget_lineages};
 use crate::database::volumes::delete;
-use crate::database::{Catalog, DatabaseError, Reach, Thing, rows};
+use crate::database::{Catalog, DatabaseError, ObjectKind, Reach, rows};
 
 /// How many heads, snapshots and readers name version ($1, $2).
 const NEEDED: &str = "SELECT \
@@ -55,7 +55,7 @@ pub(in crate::database) async fn version_of(
 
 fn not_found(key: VersionKey) -> DatabaseError {
     let name = format_args!("{} of {}", key.number, key.volume);
-    DatabaseError::not_found(Thing::Version, name)
+    DatabaseError::not_found(ObjectKind::Version, name)
 }
 
 pub(in crate::database) async fn insert(
@@ -213,7 +213,7 @@ impl Catalog<'_> {
                 };
                 let found = found.map_err(|error| match error {
                     DatabaseError::NotFound { thing, name } => DatabaseError::Refused {
-                        reason: format!("{thing} {name} is gone already"),
+                        reason: format!("{thing} {name} was removed already"),
                     },
                     other => other,
                 })?;

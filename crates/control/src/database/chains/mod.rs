@@ -21,8 +21,8 @@ use world::Millis;
 use crate::database::attach::attachments;
 use crate::database::tenancy::rights::{check_volume, refuse_if_deleting};
 use crate::database::{
-    ChainVolumes, Database, DatabaseError, Need, Page, Principal, Right, Thing, VolumeRow, hosts,
-    rows, volumes,
+    ChainVolumes, Database, DatabaseError, Need, ObjectKind, Page, Principal, Right, VolumeRow,
+    hosts, rows, volumes,
 };
 
 /// The largest number of chains of a volume: for VMs that use it one after another.
@@ -181,7 +181,7 @@ async fn by_id(connection: &mut AnyConnection, id: ChainId) -> Result<ChainRow, 
         .bind(id.to_string())
         .fetch_optional(connection)
         .await?;
-    chain_row(&row.ok_or_else(|| DatabaseError::not_found(Thing::Chain, id))?)
+    chain_row(&row.ok_or_else(|| DatabaseError::not_found(ObjectKind::Chain, id))?)
 }
 
 impl Chains<'_> {
@@ -251,7 +251,7 @@ impl Chains<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`] as
-    /// [`Database::set_chain`].
+    /// [`Chains::set`].
     pub async fn delete(
         self,
         principal: &Principal,
@@ -336,7 +336,7 @@ async fn seen(
     let chain = by_id(&mut *connection, id).await?;
     match attachments::administers(connection, principal, chain.volume).await? {
         true => Ok(chain),
-        false => Err(DatabaseError::not_found(Thing::Chain, id)),
+        false => Err(DatabaseError::not_found(ObjectKind::Chain, id)),
     }
 }
 

@@ -169,10 +169,10 @@ impl Hosts<'_> {
 fn unresponsive(host: &str, heard: Option<i64>) -> String {
     match heard {
         Some(heard) => format!(
-            "host {host:?}, last heard of at {}",
+            "host {host:?}, which last reported at {}",
             spell_time(Millis(heard))
         ),
-        None => format!("host {host:?}, never heard of"),
+        None => format!("host {host:?}, which has never reported"),
     }
 }
 
@@ -184,7 +184,7 @@ async fn take_away(
     report: &Report,
 ) -> Result<String, DatabaseError> {
     if attachment.access == Access::ReadOnly || attachment.epoch.is_none() {
-        return Ok(format!("given up by force without {unresponsive}"));
+        return Ok(format!("detached by force without {unresponsive}"));
     }
     let volume = attachment.volume;
     sqlx::query("UPDATE volumes SET epoch = epoch + 1 WHERE id = $1")
@@ -216,7 +216,7 @@ pub(in crate::database) async fn where_it_is(
     .fetch_optional(connection)
     .await?;
     Ok(match head {
-        None => "empty, as it was made".to_owned(),
+        None => "empty, as it was created".to_owned(),
         Some(head) => {
             let created = Millis(head.try_get("created_ms")?);
             let number = rows::number(&head, "number")?;

@@ -11,7 +11,7 @@ use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use crate::database::tenancy::audit_log;
-use crate::database::{Database, DatabaseError, Principal, Thing, rows};
+use crate::database::{Database, DatabaseError, ObjectKind, Principal, rows};
 
 /// A query for hosts, with more columns and a given end.
 macro_rules! hosts {
@@ -99,7 +99,7 @@ impl Hosts<'_> {
             .bind(host.to_string())
             .fetch_optional(&self.database.reader)
             .await?
-            .ok_or_else(|| DatabaseError::not_found(Thing::Host, host))?;
+            .ok_or_else(|| DatabaseError::not_found(ObjectKind::Host, host))?;
         Ok((
             rows::number(&row, "assignments")?,
             rows::number(&row, "look")?,
@@ -358,7 +358,7 @@ impl Hosts<'_> {
             .bind(task)
             .fetch_optional(&self.database.reader)
             .await?
-            .ok_or_else(|| DatabaseError::not_found(Thing::Task, task))?;
+            .ok_or_else(|| DatabaseError::not_found(ObjectKind::Task, task))?;
         answer.as_deref().map(read).transpose()
     }
 

@@ -30,7 +30,7 @@ async fn check_heard(change: &mut AnyConnection, host: PartyId) -> Result<(), Da
     let Some(row) = row else { return Ok(()) };
     let name: String = row.try_get(0)?;
     Err(DatabaseError::Refused {
-        reason: format!("host {name:?} was never heard of: start its agent"),
+        reason: format!("host {name:?} has never reported; start its agent"),
     })
 }
 

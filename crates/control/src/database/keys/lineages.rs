@@ -8,7 +8,7 @@ use sqlx::{AnyConnection, Row as _};
 
 use crate::database::catalog::versions::version_of;
 use crate::database::keys::wrapping_keys;
-use crate::database::{DatabaseError, Keys, Reach, Thing, rows};
+use crate::database::{DatabaseError, Keys, ObjectKind, Reach, rows};
 
 impl Keys<'_> {
     /// See [`catalog::Catalog::keys`].
@@ -125,7 +125,7 @@ async fn salts_of(
 }
 
 fn no_key(lineage: Lineage) -> DatabaseError {
-    DatabaseError::not_found(Thing::LineageKey, lineage)
+    DatabaseError::not_found(ObjectKind::LineageKey, lineage)
 }
 
 /// The keys of `lineage` and of those it descends from, its own first.

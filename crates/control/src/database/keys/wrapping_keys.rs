@@ -20,7 +20,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use crate::database::{Database, DatabaseError, Principal, Reach, Thing, hosts, rows};
+use crate::database::{Database, DatabaseError, ObjectKind, Principal, Reach, hosts, rows};
 
 /// A wrapping key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +62,9 @@ async fn find(connection: &mut AnyConnection, name: &str) -> Result<KeyRow, Data
         .bind(name)
         .fetch_optional(connection)
         .await?
-        .ok_or_else(|| DatabaseError::not_found(Thing::WrappingKey, format_args!("{name:?}")))?;
+        .ok_or_else(|| {
+            DatabaseError::not_found(ObjectKind::WrappingKey, format_args!("{name:?}"))
+        })?;
     key_row(&row)
 }
 

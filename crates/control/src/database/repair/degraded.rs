@@ -162,7 +162,7 @@ async fn must_be_held(
         None => Ok(()),
         Some(copyset) => Err(DatabaseError::MembersChanged {
             reason: format!(
-                "units have left copyset {copyset} since version {} of {} was put, and too few \
+                "units have left copyset {copyset} since version {} of {} was written, and too few \
                  that may have it are left",
                 commit.version.key.number, commit.version.key.volume
             ),

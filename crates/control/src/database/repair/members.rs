@@ -16,13 +16,13 @@ use crate::database::{DatabaseError, rows};
 
 /// What happens to a member that is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::database) enum Goes {
+pub(in crate::database) enum Departure {
     /// It is read until the new member is in sync.
-    Leaves,
+    Draining,
     /// Nothing of it is left.
-    IsLost,
+    Lost,
     /// Nothing lies in the copyset.
-    HasNothing,
+    Empty,
 }
 
 /// In which copysets something may lie: by how many members they have, and how many
@@ -57,10 +57,10 @@ impl Used {
     }
 
     /// What happens to a member of this copyset, if `goes` is what happens where there is data.
-    pub fn goes(&self, copyset: &Copyset, goes: Goes) -> Goes {
+    pub fn goes(&self, copyset: &Copyset, goes: Departure) -> Departure {
         let kind = (copyset.members.len(), copyset.data);
         match &self.0 {
-            Some(used) if !used.contains(&kind) => Goes::HasNothing,
+            Some(used) if !used.contains(&kind) => Departure::Empty,
             _ => goes,
         }
     }
@@ -72,7 +72,7 @@ pub(in crate::database) async fn put_in_place(
     copyset: &Copyset,
     old: UnitId,
     new: UnitId,
-    goes: Goes,
+    goes: Departure,
     now: Millis,
 ) -> Result<(), DatabaseError> {
     let number = i64::from(copyset.id.number());
@@ -86,7 +86,7 @@ pub(in crate::database) async fn put_in_place(
         .fetch_one(&mut *change)
         .await?;
     match goes {
-        Goes::Leaves => {
+        Departure::Draining => {
             sqlx::query(
                 "UPDATE copyset_members SET state = 'draining', leave_number = $4, since_ms = $3 \
                  WHERE copyset = $1 AND unit = $2",
@@ -98,7 +98,7 @@ pub(in crate::database) async fn put_in_place(
             .execute(&mut *change)
             .await?;
         }
-        Goes::IsLost | Goes::HasNothing => drop_member(&mut *change, copyset.id, old).await?,
+        Departure::Lost | Departure::Empty => drop_member(&mut *change, copyset.id, old).await?,
     }
     sqlx::query(
         "INSERT INTO copyset_members (copyset, position, unit, state, join_number, misses, missed_ms, \
@@ -110,8 +110,8 @@ pub(in crate::database) async fn put_in_place(
     .bind(joined)
     .bind(now.0)
     .bind(match goes {
-        Goes::HasNothing => "in_sync",
-        Goes::Leaves | Goes::IsLost => "rebuilding",
+        Departure::Empty => "in_sync",
+        Departure::Draining | Departure::Lost => "rebuilding",
     })
     .execute(&mut *change)
     .await?;

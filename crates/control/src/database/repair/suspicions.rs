@@ -10,7 +10,7 @@ use sqlx::AnyConnection;
 use world::Millis;
 
 use crate::database::repair::degraded::suspect_unit;
-use crate::database::tenancy::audit_log::By;
+use crate::database::tenancy::audit_log::Origin;
 use crate::database::{DatabaseError, Repair, hosts, rows};
 
 /// Members that are being rebuilt in any copyset of the unit.
@@ -63,7 +63,7 @@ impl Repair<'_> {
                 // Otherwise a host could repeat the report, and fill the log, without end.
                 if has_turned || is_taken(&mut *change, host, unit, is_older).await? {
                     let what = if is_older { "older" } else { "restarted" };
-                    let by = By {
+                    let by = Origin {
                         at: now,
                         who: name_of(&mut *change, host).await?,
                         key: None,

@@ -13,7 +13,7 @@ use crate::database::{DatabaseError, Parties, rows};
 
 /// Who makes a change, and when.
 #[derive(Debug, Clone)]
-pub struct By {
+pub struct Origin {
     /// The time of the change.
     pub at: Millis,
     /// The party's URI, or the origin of an unauthenticated request.
@@ -31,7 +31,7 @@ pub struct AuditRow {
     pub id: i64,
     /// The time of the change.
     pub at: Millis,
-    /// The party, as in [`By::who`].
+    /// The party, as in [`Origin::who`].
     pub who: String,
     /// The fingerprint of the key that was shown.
     pub key: Option<String>,
@@ -81,7 +81,7 @@ async fn named(
     })
 }
 
-impl By {
+impl Origin {
     /// Notes that this was done.
     pub(in crate::database) async fn note(
         &self,

@@ -10,7 +10,7 @@ use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use crate::database::tenancy::{parties, principal, rights};
-use crate::database::{Database, DatabaseError, Need, Principal, Right, Thing, rows, volumes};
+use crate::database::{Database, DatabaseError, Need, ObjectKind, Principal, Right, rows, volumes};
 
 /// The object of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,7 +200,9 @@ async fn find(
         .bind(id)
         .fetch_optional(connection)
         .await?;
-    grant_row(&row.ok_or_else(|| DatabaseError::not_found(Thing::Grant, format_args!("{id:?}")))?)
+    grant_row(
+        &row.ok_or_else(|| DatabaseError::not_found(ObjectKind::Grant, format_args!("{id:?}")))?,
+    )
 }
 
 /// Rights that were granted to users.

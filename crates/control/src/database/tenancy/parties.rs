@@ -8,7 +8,7 @@ use world::Millis;
 
 use crate::database::hosts::{self, jobs};
 use crate::database::tenancy::projects;
-use crate::database::{By, Database, DatabaseError, Principal, Thing, rows};
+use crate::database::{Database, DatabaseError, ObjectKind, Origin, Principal, rows};
 
 /// A user, a host or a unit daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,10 +62,10 @@ fn party_row(row: &AnyRow) -> Result<PartyRow, DatabaseError> {
 
 fn not_found(subject: &Subject) -> DatabaseError {
     let thing = match subject.kind() {
-        Kind::User => Thing::User,
-        Kind::Host => Thing::Host,
-        Kind::Controller => Thing::Controller,
-        Kind::Unit => Thing::Unit,
+        Kind::User => ObjectKind::User,
+        Kind::Host => ObjectKind::Host,
+        Kind::Controller => ObjectKind::Controller,
+        Kind::Unit => ObjectKind::Unit,
     };
     DatabaseError::not_found(thing, format_args!("{:?}", subject.name()))
 }
@@ -185,7 +185,7 @@ impl Parties<'_> {
             .bind(id.to_string())
             .fetch_optional(&self.database.reader)
             .await?;
-        party_row(&row.ok_or_else(|| DatabaseError::not_found(Thing::Host, id))?)
+        party_row(&row.ok_or_else(|| DatabaseError::not_found(ObjectKind::Host, id))?)
     }
 
     /// The party with this key.
@@ -302,7 +302,7 @@ impl Parties<'_> {
         self,
         token: TokenHash,
         key: KeyFingerprint,
-        by: &By,
+        by: &Origin,
     ) -> Result<Option<PartyRow>, DatabaseError> {
         self.database
             .transaction()
@@ -341,7 +341,7 @@ impl Parties<'_> {
         self,
         party: &PartyRow,
         key: KeyFingerprint,
-        by: &By,
+        by: &Origin,
     ) -> Result<(), DatabaseError> {
         self.database
             .transaction()

@@ -5,7 +5,7 @@ use sqlx::AnyConnection;
 
 use crate::error::ControlError;
 
-use crate::database::{By, DatabaseError, Parties, PartyRow};
+use crate::database::{DatabaseError, Origin, Parties, PartyRow};
 
 /// An authenticated party, for one request.
 #[derive(Debug, Clone)]
@@ -13,7 +13,7 @@ pub struct Principal {
     /// The party.
     pub party: PartyRow,
     /// What the audit log says of the request.
-    pub by: By,
+    pub by: Origin,
     /// The authority that signed the presented certificate.
     pub signed_by: Option<SignedBy>,
     /// Whether it is a dry run: everything is checked, and nothing is changed.
@@ -150,7 +150,7 @@ pub(in crate::database) fn gone_since(error: DatabaseError) -> DatabaseError {
 
 /// Why a repeated request is refused if its object was deleted.
 pub(crate) fn why_gone(what: &str) -> String {
-    format!("{what} was made with this idempotency key, and is gone since; take another key")
+    format!("{what} was created with this idempotency key, and deleted since; use another key")
 }
 
 /// Begins a principal's part of a transaction.

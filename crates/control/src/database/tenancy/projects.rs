@@ -10,7 +10,7 @@ use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use crate::database::tenancy::{parties, principal};
-use crate::database::{Database, DatabaseError, Principal, Thing, rows};
+use crate::database::{Database, DatabaseError, ObjectKind, Principal, rows};
 
 /// How much a project may have; none is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -88,7 +88,7 @@ fn project_row(row: &AnyRow) -> Result<ProjectRow, DatabaseError> {
 }
 
 pub(in crate::database) fn not_found(name: &str) -> DatabaseError {
-    DatabaseError::not_found(Thing::Project, format_args!("{name:?}"))
+    DatabaseError::not_found(ObjectKind::Project, format_args!("{name:?}"))
 }
 
 /// Projects and their quotas.

@@ -13,7 +13,7 @@ use crate::database::{DatabaseError, Principal};
 
 /// What is to be added to a project.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::database) struct More {
+pub(in crate::database) struct Addition {
     pub volumes: u64,
     pub snapshots: u64,
     pub bytes: u64,
@@ -103,7 +103,7 @@ pub(in crate::database) async fn check_quota(
     change: &mut AnyConnection,
     principal: &Principal,
     project: Option<ProjectId>,
-    more: More,
+    more: Addition,
 ) -> Result<(), DatabaseError> {
     let Some(project) = project else {
         return Ok(());

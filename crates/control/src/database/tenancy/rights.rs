@@ -12,7 +12,7 @@ use sqlx::query::Query;
 use sqlx::{Any, AnyConnection};
 
 use crate::database::rows::{self, SnapshotRow, VolumeRow};
-use crate::database::{DatabaseError, Principal, Thing};
+use crate::database::{DatabaseError, ObjectKind, Principal};
 
 /// What a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +85,7 @@ async fn rights_on(
 fn refuse_unless(
     rights: &Rights,
     need: Need,
-    kind: Thing,
+    kind: ObjectKind,
     text: &str,
 ) -> Result<(), DatabaseError> {
     if rights.allow(need) {
@@ -134,7 +134,7 @@ fn the_one<T>(
     named: &Named<'_>,
     principal: &Principal,
     need: Need,
-    kind: Thing,
+    kind: ObjectKind,
     of: impl Fn(&T) -> (String, Option<PartyId>, Option<String>),
 ) -> Result<T, DatabaseError> {
     let Some(first) = rows.first() else {
@@ -223,11 +223,16 @@ pub(in crate::database) async fn volume_for(
     .await?;
     let volumes = found.iter().map(rows::volume_row);
     let volumes = volumes.collect::<Result<Vec<_>, _>>()?;
-    let volume = the_one(volumes, &named, principal, need, Thing::Volume, |row| {
-        (row.id.to_string(), row.owner, row.owner_name.clone())
-    })?;
+    let volume = the_one(
+        volumes,
+        &named,
+        principal,
+        need,
+        ObjectKind::Volume,
+        |row| (row.id.to_string(), row.owner, row.owner_name.clone()),
+    )?;
     let rights = volume_rights(connection, principal, &volume).await?;
-    refuse_unless(&rights, need, Thing::Volume, text)?;
+    refuse_unless(&rights, need, ObjectKind::Volume, text)?;
     Ok(volume)
 }
 
@@ -262,11 +267,16 @@ pub(in crate::database) async fn snapshot_for(
     .await?;
     let snapshots = found.iter().map(rows::snapshot_row);
     let snapshots = snapshots.collect::<Result<Vec<_>, _>>()?;
-    let snapshot = the_one(snapshots, &named, principal, need, Thing::Snapshot, |row| {
-        (row.id.to_string(), row.owner, row.owner_name.clone())
-    })?;
+    let snapshot = the_one(
+        snapshots,
+        &named,
+        principal,
+        need,
+        ObjectKind::Snapshot,
+        |row| (row.id.to_string(), row.owner, row.owner_name.clone()),
+    )?;
     let rights = snapshot_rights(connection, principal, &snapshot).await?;
-    refuse_unless(&rights, need, Thing::Snapshot, text)?;
+    refuse_unless(&rights, need, ObjectKind::Snapshot, text)?;
     Ok(snapshot)
 }
 

@@ -14,10 +14,12 @@ use world::Millis;
 
 use crate::units::{name_of, zones_of};
 
-use crate::database::repair::members::{Goes, Used, drop_member, put_in_place, take_place_back};
+use crate::database::repair::members::{
+    Departure, Used, drop_member, put_in_place, take_place_back,
+};
 use crate::database::repair::{degraded, suspicions};
 use crate::database::units::{copysets_of, units_of};
-use crate::database::{DatabaseError, Principal, Thing, UnitRow, Units, hosts, rows};
+use crate::database::{DatabaseError, ObjectKind, Principal, UnitRow, Units, hosts, rows};
 
 /// The largest number of copysets that a refusal names.
 const TOLD_MAX: usize = 3;
@@ -66,7 +68,8 @@ impl Units<'_> {
                 let now = principal.by.at;
                 let mut moved = Vec::new();
                 for unit in units {
-                    let copysets = replace(&mut *change, *unit, usable, Goes::Leaves, now).await?;
+                    let copysets =
+                        replace(&mut *change, *unit, usable, Departure::Draining, now).await?;
                     moved.push((*unit, copysets));
                     principal.note(&mut *change, "drain-unit", unit).await?;
                 }
@@ -193,9 +196,9 @@ impl Units<'_> {
                 let used = Used::of(&mut *change).await?;
                 for copyset in &copysets {
                     // It may rejoin, so it is drained, and counts until its replacement is in sync.
-                    let goes = used.goes(copyset, Goes::Leaves);
+                    let goes = used.goes(copyset, Departure::Draining);
                     if copyset.members.contains(&unit)
-                        && (has_whole_without(copyset, unit, there) || goes == Goes::HasNothing)
+                        && (has_whole_without(copyset, unit, there) || goes == Departure::Empty)
                         && let Some(new) = copysets::replacement(copyset, unit, &loads, &zones)
                     {
                         put_in_place(&mut *change, copyset, unit, new, goes, now).await?;
@@ -233,7 +236,7 @@ impl Units<'_> {
                         continue;
                     };
                     let now = principal.by.at;
-                    let goes = used.goes(copyset, Goes::Leaves);
+                    let goes = used.goes(copyset, Departure::Draining);
                     put_in_place(&mut *change, copyset, *old, *new, goes, now).await?;
                 }
                 principal
@@ -340,7 +343,7 @@ async fn must_be_there(change: &mut AnyConnection, unit: UnitId) -> Result<(), D
         .await?;
     match found {
         Some(_) => Ok(()),
-        None => Err(DatabaseError::not_found(Thing::Unit, unit)),
+        None => Err(DatabaseError::not_found(ObjectKind::Unit, unit)),
     }
 }
 
@@ -385,8 +388,10 @@ fn who_is_in_the_way(
     let why = |(other, state): (UnitId, MemberState)| {
         let why = match (state, there.contains(&other)) {
             (MemberState::Whole, true) => return None,
-            (MemberState::Filling, true) => "may lack something",
-            (MemberState::Leaving, true) => "has nothing of what was put since it leaves",
+            (MemberState::Filling, true) => "may be missing something",
+            (MemberState::Leaving, true) => {
+                "holds nothing that was written since it began to drain"
+            }
             (_, false) => "is found by no host",
         };
         Some(format!("{} {why}", name_of(units, other)))
@@ -413,7 +418,7 @@ async fn replace(
     change: &mut AnyConnection,
     old: UnitId,
     usable: &HashSet<UnitId>,
-    goes: Goes,
+    goes: Departure,
     now: Millis,
 ) -> Result<u64, DatabaseError> {
     let copysets = copysets_of(&mut *change).await?;
@@ -470,7 +475,7 @@ async fn take_out(
         });
     }
     let used = Used::of(&mut *change).await?;
-    let has_something = |set: &&&Copyset| used.goes(set, Goes::IsLost) == Goes::IsLost;
+    let has_something = |set: &&&Copyset| used.goes(set, Departure::Lost) == Departure::Lost;
     let last: Vec<String> = its
         .iter()
         .filter(has_something)
@@ -493,7 +498,7 @@ async fn take_out(
         });
     }
     suspicions::try_again(&mut *change, unit).await?;
-    let replaced = replace(&mut *change, unit, usable, Goes::IsLost, now).await?;
+    let replaced = replace(&mut *change, unit, usable, Departure::Lost, now).await?;
     for set in &its {
         drop_member(&mut *change, set.id, unit).await?;
     }

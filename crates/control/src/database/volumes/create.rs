@@ -9,11 +9,11 @@ use world::Millis;
 use crate::database::catalog::versions;
 use crate::database::rows::{self, SnapshotState, VolumeRow};
 use crate::database::tenancy::principal;
-use crate::database::tenancy::quotas::{More, account_of, check_quota};
+use crate::database::tenancy::quotas::{Addition, account_of, check_quota};
 use crate::database::tenancy::rights::{check_snapshot, volume_for};
 use crate::database::volumes::by_id;
 use crate::database::volumes::tags::{self, Tags};
-use crate::database::{DatabaseError, Need, Principal, Right, Thing, VolumeSettings, Volumes};
+use crate::database::{DatabaseError, Need, ObjectKind, Principal, Right, VolumeSettings, Volumes};
 
 /// A volume to be created. The caller has checked its name and sizes and chosen its ids.
 #[derive(Debug, Clone)]
@@ -81,7 +81,7 @@ impl Volumes<'_> {
             let party = &principal.party;
             let account = account_of(&mut *change, party, new.project.as_deref()).await?;
             refuse_name(&mut *change, party.id, &new.name).await?;
-            let more = More {
+            let more = Addition {
                 volumes: 1,
                 bytes: new.size_bytes,
                 snapshots: 0,
@@ -166,7 +166,7 @@ async fn start_of(
         .bind(snapshot.to_string())
         .fetch_optional(&mut *connection)
         .await?
-        .ok_or_else(|| DatabaseError::not_found(Thing::Snapshot, snapshot))?;
+        .ok_or_else(|| DatabaseError::not_found(ObjectKind::Snapshot, snapshot))?;
     let snapshot = rows::snapshot_row(&row)?;
     let refused = |reason| Err(DatabaseError::Refused { reason });
     match snapshot.state {

@@ -63,7 +63,7 @@ impl Volumes<'_> {
                 .execute(&mut *change)
                 .await?;
                 if changed.rows_affected() == 0 {
-                    let reason = format!("{volume} is in use, or gone");
+                    let reason = format!("{volume} is in use, or was deleted");
                     return Err(DatabaseError::Refused { reason });
                 }
                 reports::fence(&mut *change, volume, now, "its volume was deleted").await?;

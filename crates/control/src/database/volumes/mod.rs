@@ -18,9 +18,9 @@ use sqlx::{AnyConnection, Row as _};
 use crate::database::attach::{attachments, journals};
 use crate::database::catalog::versions;
 use crate::database::rows::{self, VolumeRow};
-use crate::database::tenancy::quotas::{More, check_membership, check_quota};
+use crate::database::tenancy::quotas::{Addition, check_membership, check_quota};
 use crate::database::tenancy::rights::{check_volume, refuse_if_deleting, volume_for};
-use crate::database::{Database, DatabaseError, Need, Principal, Right, Thing, hosts};
+use crate::database::{Database, DatabaseError, Need, ObjectKind, Principal, Right, hosts};
 
 /// All volumes, those with damaged rows apart.
 #[derive(Debug, Clone, Default)]
@@ -168,9 +168,9 @@ impl Volumes<'_> {
                 let row = check_volume(&mut *change, principal, volume, need).await?;
                 refuse_if_deleting(&row)?;
                 check_membership(&mut *change, principal, &row).await?;
-                let more = More {
+                let more = Addition {
                     bytes: size_bytes.saturating_sub(row.size_bytes),
-                    ..More::default()
+                    ..Addition::default()
                 };
                 check_quota(&mut *change, principal, row.project, more).await?;
                 let changed = sqlx::query(
@@ -189,7 +189,7 @@ impl Volumes<'_> {
                     return by_id(&mut *change, volume).await;
                 }
                 let size = exact_bytes(size_bytes);
-                let reason = format!("{volume} is gone, or not smaller than {size}");
+                let reason = format!("{volume} was deleted, or is not smaller than {size}");
                 Err(DatabaseError::Refused { reason })
             })
             .await
@@ -263,6 +263,6 @@ pub(in crate::database) async fn by_id(
         .bind(id.to_string())
         .fetch_optional(connection)
         .await?
-        .ok_or_else(|| DatabaseError::not_found(Thing::Volume, id))?;
+        .ok_or_else(|| DatabaseError::not_found(ObjectKind::Volume, id))?;
     rows::volume_row(&row)
 }

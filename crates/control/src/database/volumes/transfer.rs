@@ -6,10 +6,10 @@ use sqlx::AnyConnection;
 
 use crate::database::attach::attachments;
 use crate::database::rows::VolumeRow;
-use crate::database::tenancy::quotas::{More, account_of, check_quota};
+use crate::database::tenancy::quotas::{Addition, account_of, check_quota};
 use crate::database::tenancy::{parties, rights};
 use crate::database::volumes::{self, create};
-use crate::database::{DatabaseError, Need, PartyRow, Principal, Thing, Volumes, chains};
+use crate::database::{DatabaseError, Need, ObjectKind, PartyRow, Principal, Volumes, chains};
 
 impl Volumes<'_> {
     /// Transfers a volume to another user, charged to one of their projects. A principal who is not
@@ -34,8 +34,9 @@ impl Volumes<'_> {
             .transaction_for(principal)
             .run(|mut change| async move {
                 let volume = rights::volume_for(&mut *change, principal, volume, Need::Own).await?;
-                let subject = Subject::new(Kind::User, user)
-                    .map_err(|_| DatabaseError::not_found(Thing::User, format_args!("{user:?}")))?;
+                let subject = Subject::new(Kind::User, user).map_err(|_| {
+                    DatabaseError::not_found(ObjectKind::User, format_args!("{user:?}"))
+                })?;
                 let party = parties::party_of(&mut *change, &subject).await?;
                 refuse_if_in_use(&mut *change, &volume, party.id).await?;
                 let account = account_for(&mut *change, principal, &party, project).await?;
@@ -49,7 +50,7 @@ impl Volumes<'_> {
                             .bind(volume.id.to_string())
                             .fetch_one(&mut *change)
                             .await?;
-                    let more = More {
+                    let more = Addition {
                         volumes: 1,
                         bytes: volume.size_bytes,
                         snapshots: snapshots.cast_unsigned(),
@@ -78,7 +79,7 @@ async fn refuse_if_in_use(
     }
     Err(DatabaseError::Refused {
         reason: format!(
-            "volume {name:?} is attached; detach it first, so that nobody keeps what is given away"
+            "volume {name:?} is attached; detach it first, so that no host keeps using it"
         ),
     })
 }
