@@ -52,7 +52,7 @@ fn greeted(out: &mut Vec<u8>) -> Session {
     };
     let keeper = Keeper::open(&world, unit, folder, config).expect("kept");
     let budget = Budget::new(BUDGET_BYTES);
-    let mut session = Session::new(Arc::new(keeper), HOST, &budget, Wake::unresponsive());
+    let mut session = Session::new(Arc::new(keeper), HOST, &budget, Wake::noop());
     let mut sent = Vec::new();
     Request::Hello {
         version: 1,

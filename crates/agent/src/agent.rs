@@ -553,7 +553,7 @@ impl Agent {
             let listed = inner
                 .keys
                 .until(|listed| listed.iter().any(|one| one.id == key.id));
-            host::within(LISTED_WITHIN, listed).await;
+            host::timeout(LISTED_WITHIN, listed).await;
         }
         key.map(TaskDone::Key).map_err(|error| Refusal {
             field: matches!(error, StartError::Key(HostKeyError::Unnamed { .. }))
@@ -584,7 +584,7 @@ impl Agent {
             }
         };
         let is_over = tokio::select! {
-            closed = host::within(SHUT_DOWN_WITHIN, closed) => closed.is_none(),
+            closed = host::timeout(SHUT_DOWN_WITHIN, closed) => closed.is_none(),
             () = self.stay_entitled() => unreachable!("it never ends"),
         };
         if is_over {
@@ -593,7 +593,7 @@ impl Agent {
         }
         self.leave_cache().await;
         let told = self.inner.controller.begin();
-        if !matches!(host::within(GOODBYE, told).await, Some(Ok(_))) {
+        if !matches!(host::timeout(GOODBYE, told).await, Some(Ok(_))) {
             tracing::warn!("the controllers do not know that nothing is open here");
         }
         unclean

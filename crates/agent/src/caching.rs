@@ -93,7 +93,7 @@ impl Caching {
         });
         let (opening, world) = (Arc::clone(&caching), world.clone());
         if let Some(opened) =
-            host::within(OPENED_WITHIN, blocking(move || opening.open(&world))).await
+            host::timeout(OPENED_WITHIN, blocking(move || opening.open(&world))).await
         {
             opened?;
         }
@@ -235,7 +235,7 @@ impl Agent {
         let Some(file) = self.inner.caching.cache.file().cloned() else {
             return;
         };
-        let flushed = host::within(FLUSHED_WITHIN, blocking(move || file.flush())).await;
+        let flushed = host::timeout(FLUSHED_WITHIN, blocking(move || file.flush())).await;
         if !matches!(flushed, Some(Ok(true))) {
             tracing::warn!("the next start finds less in the cache");
         }

@@ -269,7 +269,7 @@ impl CapabilityCache {
                 }
             }
         };
-        host::within(SHOWN_WITHIN, all).await;
+        host::timeout(SHOWN_WITHIN, all).await;
     }
 }
 

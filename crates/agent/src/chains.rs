@@ -244,7 +244,7 @@ impl Agent {
                 &self.inner.folder.filter_keys(),
                 &chain.tenant,
             )),
-            wake: Wake::unresponsive(),
+            wake: Wake::noop(),
             whose: Arc::new(Attribution {
                 tenant: chain.tenant.clone(),
                 vm: wish.vm.clone(),

@@ -75,7 +75,7 @@ impl Default for Pauses {
 
 impl Pauses {
     pub async fn next(&mut self) {
-        host::pause(self.0).await;
+        host::sleep(self.0).await;
         self.0 = (self.0 * 2).min(PAUSE_MAX);
     }
 }

@@ -117,7 +117,7 @@ impl EventLog {
         let mut newest = self.newest.clone();
         let after = after.unwrap_or_else(|| *newest.borrow());
         // Whose filter ends says nothing more.
-        let _ = host::within(wait, newest.wait_for(|newest| *newest > after)).await;
+        let _ = host::timeout(wait, newest.wait_for(|newest| *newest > after)).await;
         lock(&self.recent).after(after, count_max)
     }
 }

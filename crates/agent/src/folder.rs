@@ -80,7 +80,7 @@ impl Folder {
         }
         // A socket in there is given to a VM's user, who has to get to it.
         let sockets = path.join("vm");
-        host::let_pass(&sockets).map_err(failed(&sockets))?;
+        host::allow_entry(&sockets).map_err(failed(&sockets))?;
         world.disk.sync_directory(&path).map_err(failed(&path))?;
         Ok(Self { path, _lock: lock })
     }

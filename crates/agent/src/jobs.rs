@@ -98,13 +98,13 @@ impl Wanted {
     {
         let mut work = pin!(work);
         loop {
-            if let Some(done) = host::within(TELL_EVERY, &mut work).await {
+            if let Some(done) = host::timeout(TELL_EVERY, &mut work).await {
                 return done;
             }
             // Whether this one is heard is of no account: the next one says more.
             tokio::select! {
                 done = &mut work => return done,
-                heard = host::within(TELL_WITHIN, tell()) => {
+                heard = host::timeout(TELL_WITHIN, tell()) => {
                     if matches!(heard, Some(Ok(false))) {
                         self.cancel();
                     }
@@ -205,11 +205,11 @@ mod tests {
         let tell = || async {
             begun.set(begun.get() + 1);
             // Longer than one is apart from the next.
-            host::pause(2 * TELL_EVERY).await;
+            host::sleep(2 * TELL_EVERY).await;
             is_heard.notify_one();
             Ok(true)
         };
-        let followed = host::within(TELL_WITHIN, wanted.follow(work, tell)).await;
+        let followed = host::timeout(TELL_WITHIN, wanted.follow(work, tell)).await;
         assert_eq!((followed, begun.get()), (Some(()), 1));
     }
 
@@ -221,7 +221,7 @@ mod tests {
             std::future::pending().await
         };
         let followed = wanted.follow(is_told.notified(), tell);
-        let followed = host::within(TELL_WITHIN, followed).await;
+        let followed = host::timeout(TELL_WITHIN, followed).await;
         assert_eq!(followed, Some(()), "it waited to be heard");
     }
 }

@@ -161,7 +161,7 @@ impl Links {
 
     /// Has the key signed, and shows that from the next connections on.
     pub async fn renew_certificate(&self, controller: &Controller) -> Result<(), NoCertificate> {
-        let key = KeyRequest::again(&self.key()?)?;
+        let key = KeyRequest::for_key(&self.key()?)?;
         let issued = controller.certificate(&key.request_pem).await?;
         let credentials = Credentials {
             chain_pem: &issued.certificate,
@@ -180,7 +180,7 @@ impl Links {
         let mut pause = RENEW_EVERY;
         loop {
             tokio::select! {
-                () = host::pause(pause) => {
+                () = host::sleep(pause) => {
                     if lock(&self.state).links.is_empty() {
                         continue;
                     }

@@ -118,7 +118,7 @@ impl Plugging {
         let Some(user) = user else { return Ok(()) };
         let given = match host::user(socket) {
             Ok(now) if now == user => Ok(()),
-            Ok(_) => host::give(socket, user),
+            Ok(_) => host::change_owner(socket, user),
             Err(error) => Err(error),
         };
         given.map_err(|source| PlugError::Socket {

@@ -119,7 +119,7 @@ impl Pace for Pacing {
                 return Ok(());
             }
             let part = wait.min(Duration::from_millis(200));
-            self.runtime.block_on(host::pause(part));
+            self.runtime.block_on(host::sleep(part));
             wait -= part;
         }
     }

@@ -96,7 +96,7 @@ fn told(mut problems: Vec<String>) -> Vec<String> {
         problems.truncate(PROBLEMS_MAX);
         problems.push(format!(
             "{more} more problems of host {:?} are not told here; repair these first",
-            host::name()
+            host::machine_name()
         ));
     }
     problems

@@ -64,7 +64,7 @@ impl Agent {
             let is_any = listed.iter().any(|key| key.state == KeyState::Retiring);
             let wanted = self.inner.keys_changed.notified();
             if is_any {
-                host::within(LOOK_AGAIN, wanted).await;
+                host::timeout(LOOK_AGAIN, wanted).await;
             } else {
                 wanted.await;
             }

@@ -70,7 +70,7 @@ impl Agent {
             }
         };
         // Those that are late are asked on, and heard the next time.
-        host::within(WITHIN, answered).await;
+        host::timeout(WITHIN, answered).await;
         let known = lock(&self.inner.volume_statuses.0);
         let told = open.into_iter().map(|(attachment, volume, attached)| {
             let known = known.get(&attachment);

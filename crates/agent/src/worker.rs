@@ -227,7 +227,7 @@ impl Work {
             }
             let changed = match next {
                 Next::Now => continue,
-                Next::After(time) => host::within(time, wishes.changed()).await,
+                Next::After(time) => host::timeout(time, wishes.changed()).await,
                 Next::Never => Some(wishes.changed().await),
             };
             if let Some(Err(_)) = changed {

@@ -257,7 +257,7 @@ impl Client {
         wait: Duration,
         what: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, ClientError> {
-        host::within(wait, what).await.unwrap_or_else(|| {
+        host::timeout(wait, what).await.unwrap_or_else(|| {
             let seconds = wait.as_secs();
             Err(ClientError::Broken(format!("no answer in {seconds} s")))
         })

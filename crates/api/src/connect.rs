@@ -90,7 +90,7 @@ impl Service<Uri> for Connector {
     fn call(&mut self, _: Uri) -> Self::Future {
         let (way, within) = (Arc::clone(&self.way), self.within);
         Box::pin(async move {
-            let connected = host::within(within, connect(&way)).await;
+            let connected = host::timeout(within, connect(&way)).await;
             let stream = connected.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
             Ok(TokioIo::new(Stream(stream)))
         })

@@ -331,7 +331,7 @@ impl Profile {
     /// [`ProfileError`].
     pub async fn renew(&mut self, client: &Client) -> Result<(), ProfileError> {
         let ask = Renew {
-            request: KeyRequest::again(&self.key)?.request_pem,
+            request: KeyRequest::for_key(&self.key)?.request_pem,
         };
         let issued: Certificate =
             client

@@ -1,4 +1,4 @@
-//! Floor 2: who a caller is, and what it may do.
+//! Floor 2: who a client is, and what it may do.
 //!
 //! * [`identity`]: authorities, certificates, one-time tokens, and TLS made of them.
 //! * [`capability`]: signed permissions that unit daemons verify.

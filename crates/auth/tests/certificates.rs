@@ -1,4 +1,4 @@
-//! Certificates from the authority, shown in real TLS handshakes.
+//! Certificates of the authority in real TLS handshakes.
 
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn now() -> Millis {
 }
 
 fn authority() -> Authority {
-    let founded = Authority::found("cluster-1", &RealRandom, now());
+    let founded = Authority::create("cluster-1", &RealRandom, now());
     founded.expect("founded").0
 }
 
@@ -60,7 +60,7 @@ fn signed(authority: &Authority, subject: &str, lifetime: Lifetime) -> Party {
     }
 }
 
-/// Shakes hands; what the server learns about the client.
+/// Performs a handshake and returns what the server learns about the client.
 fn handshake(
     server_authorities: &[&str],
     server: &Party,
@@ -99,7 +99,7 @@ fn feed(mut bytes: &[u8], mut read: impl FnMut(&mut dyn io::Read) -> io::Result<
 }
 
 #[test]
-fn a_party_is_known_by_its_key_and_subject() {
+fn a_party_is_identified_by_its_key_and_subject() {
     let authority = authority();
     let pem = authority.certificate_pem();
     let day = Lifetime::day(now());
@@ -124,7 +124,7 @@ fn a_party_is_known_by_its_key_and_subject() {
 }
 
 #[test]
-fn a_renewed_certificate_has_the_same_key_and_a_new_pair_another() {
+fn a_renewed_certificate_has_the_same_key_and_a_new_key_pair_has_another() {
     let authority = authority();
     let subject: Subject = "scree://host/h1".parse().expect("a subject");
     let request = KeyRequest::generate().expect("a key");
@@ -178,12 +178,12 @@ fn foreign_expired_and_misused_certificates_are_refused() {
     ] {
         assert!(shake(&client).is_err(), "{what}");
     }
-    // A user's certificate serves nobody, and only under its own name.
+    // A user's certificate cannot be used by a server, nor under another name.
     let alice = signed(&authority, "scree://user/alice", day);
     assert!(handshake(&[pem], &alice, &[pem], None, "alice").is_err());
     assert!(handshake(&[pem], &server, &[pem], None, "other.example").is_err());
     assert!(handshake(&[pem], &server, &[other_pem], None, "controller.example").is_err());
-    // An authority of the operator's own counts as well.
+    // An authority that the operator has named is accepted, too.
     let bob = signed(&other, "scree://user/bob", day);
     let both = handshake(
         &[pem, other_pem],
@@ -196,7 +196,7 @@ fn foreign_expired_and_misused_certificates_are_refused() {
 }
 
 #[test]
-fn nothing_but_the_key_is_taken_from_a_request() {
+fn only_the_key_is_taken_from_a_request() {
     let authority = authority();
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("a key");
     let mut wish = rcgen::CertificateParams::new(["controller.example".to_owned()]).expect("names");
@@ -221,7 +221,7 @@ fn nothing_but_the_key_is_taken_from_a_request() {
 }
 
 #[test]
-fn a_request_that_is_none_is_refused() {
+fn an_invalid_request_is_refused() {
     let authority = authority();
     let subject: Subject = "scree://user/alice".parse().expect("a subject");
     let sign = |request: &str, names: &[String]| {
@@ -230,7 +230,7 @@ fn a_request_that_is_none_is_refused() {
     let request = KeyRequest::generate().expect("a key").request_pem;
     sign(&request, &[]).expect("this one is good");
     let other = KeyRequest::generate().expect("a key").request_pem;
-    // The one's head and the other's signature.
+    // The head of one request and the signature of another.
     let half = request.len() / 2;
     let spliced = format!("{}{}", &request[..half], &other[half..]);
     let certificate = authority.certificate_pem();
@@ -248,8 +248,8 @@ fn a_request_that_is_none_is_refused() {
 }
 
 #[test]
-fn an_authority_is_opened_with_its_own_key_only() {
-    let found = || Authority::found("cluster-1", &RealRandom, now()).expect("founded");
+fn an_authority_opens_only_with_its_own_key() {
+    let found = || Authority::create("cluster-1", &RealRandom, now()).expect("founded");
     let ((one, one_key), (_, other_key)) = (found(), found());
     Authority::open(one.certificate_pem(), &one_key).expect("its own");
     let foreign = Authority::open(one.certificate_pem(), &other_key).map(|_| ());
@@ -259,7 +259,7 @@ fn an_authority_is_opened_with_its_own_key_only() {
 }
 
 #[test]
-fn the_clusters_own_authority_is_not_named_as_another() {
+fn the_clusters_own_authority_cannot_be_named_by_the_operator() {
     let (own, other) = (authority(), authority());
     let server = signed(&own, "scree://controller/c1", Lifetime::day(now()));
     let tls = |named: &[&str]| {
@@ -275,10 +275,9 @@ fn the_clusters_own_authority_is_not_named_as_another() {
     assert!(tls(&["-----BEGIN CERTIFICATE-----\nx\n"]).is_err());
 }
 
-/// Who signed a chain is looked at anew whenever it is asked for: at a later time,
-/// nobody has.
+/// The signer of a chain is verified at each call: at a later time, the certificate has ended.
 #[test]
-fn who_has_signed_is_told_and_an_ended_chain_is_signed_by_nobody() {
+fn the_signer_of_a_chain_is_reported_until_the_certificate_ends() {
     let (own, other) = (authority(), authority());
     let day = Lifetime::day(now());
     let server = signed(&own, "scree://controller/c1", day);

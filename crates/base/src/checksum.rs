@@ -1,4 +1,5 @@
-//! CRC-32C, the checksum of everything that is not sealed.
+//! CRC-32C, the checksum of everything that is not sealed. Sealed blocks have an authentication
+//! tag instead.
 
 /// The CRC-32C (Castagnoli) of `bytes`.
 #[must_use]
@@ -15,7 +16,7 @@ pub fn crc32c_append(head: u32, tail: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn crc_of_the_standard_check_string() {
+    fn the_crc_of_the_standard_check_string_is_right() {
         assert_eq!(super::crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(
             super::crc32c_append(super::crc32c(b"1234"), b"56789"),

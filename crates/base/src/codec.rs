@@ -1,9 +1,8 @@
-//! A little-endian codec for on-disk and wire structures.
+//! A little-endian codec for structures on disks and wires.
 //!
-//! [`Reader`] never panics: whatever lies on a disk or arrives on a wire is
-//! read through it, and a short or odd input is an [`OutOfBytes`] error.
+//! [`Reader`] never panics: an input that is too short gives an [`OutOfBytes`] error.
 
-/// The input ended before the field that was asked for.
+/// The input ends before the end of the requested field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the structure ends at byte {length}, inside a field that begins at {position}")]
 pub struct OutOfBytes {
@@ -57,7 +56,7 @@ impl<'a> Reader<'a> {
     /// An unsigned byte.
     ///
     /// # Errors
-    /// [`OutOfBytes`] at the end of the input; so for the others below.
+    /// [`OutOfBytes`] at the end of the input.
     pub fn u8(&mut self) -> Result<u8, OutOfBytes> {
         Ok(u8::from_le_bytes(self.array()?))
     }
@@ -94,7 +93,7 @@ impl<'a> Reader<'a> {
         Ok(u128::from_le_bytes(self.array()?))
     }
 
-    /// How many bytes have not been read yet.
+    /// The number of bytes that have not been read yet.
     #[must_use]
     pub fn remaining(&self) -> usize {
         self.bytes.len() - self.position
@@ -139,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn fields_are_read_back_as_they_were_written() {
         let mut bytes = Vec::new();
         bytes.put_u8(1);
         bytes.put_u16(2);
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_input_is_an_error_that_names_the_field() {
+    fn an_input_that_is_too_short_gives_an_error_with_the_position_of_the_field() {
         let mut reader = Reader::new(&[1, 2, 3, 4, 5]);
         assert_eq!(reader.u32(), Ok(0x0403_0201));
         assert_eq!(

@@ -1,10 +1,10 @@
-//! Where servers listen: a name, and nothing that is done with it.
+//! [`Endpoint`]: the address of a server. The sockets themselves are in `world`.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Where a server listens.
+/// The address at which a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
     /// A Unix socket at this path.

@@ -1,14 +1,15 @@
-//! How an error is told to people.
+//! How an error and its causes are shown to users.
 
-/// What an error says, and what its causes say that it does not, in one line.
+/// The message of an error and of its causes, in one line. A cause whose message is already part
+/// of the text is left out.
 #[must_use]
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
         }
         cause = error.source();
     }
@@ -21,23 +22,23 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("{text}")]
-    struct Told {
+    struct TestError {
         text: &'static str,
-        source: Option<Box<Told>>,
+        source: Option<Box<TestError>>,
     }
 
     #[test]
-    fn each_cause_is_told_once() {
-        let told = |text, source: Option<Told>| Told {
+    fn each_cause_is_shown_once() {
+        let error = |text, source: Option<TestError>| TestError {
             text,
             source: source.map(Box::new),
         };
-        let disk = told("the disk is full", None);
-        let write = told("it cannot be written: the disk is full", Some(disk));
-        let destage = told("a destage failed", Some(write));
+        let disk = error("the disk is full", None);
+        let write = error("cannot write the slot: the disk is full", Some(disk));
+        let destage = error("a destage failed", Some(write));
         assert_eq!(
             with_causes(&destage),
-            "a destage failed: it cannot be written: the disk is full"
+            "a destage failed: cannot write the slot: the disk is full"
         );
     }
 }

@@ -1,12 +1,12 @@
-//! Where things lie: blocks of a volume, slots of a segment, and the write
-//! sequence that orders them.
+//! The geometry of volumes and units: blocks of a volume, slots of a segment, and the sequence
+//! that orders writes.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
 
 use serde::{Deserialize, Serialize};
 
-/// A place in a volume, in blocks from its start.
+/// A position in a volume, in blocks from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct BlockIndex(pub u64);
 
@@ -31,7 +31,7 @@ pub struct BlockSize {
 }
 
 impl BlockSize {
-    /// 4 KiB, the default: what guests page in, and what HVSTO scatters (§III-B).
+    /// 4 KiB, the default. It is the page size of guests and the block size of HVSTO (§III-B).
     pub const DEFAULT: Self = Self { shift: 12 };
 
     /// A block size of `bytes`; `None` unless it is 4, 8, 16, 32 or 64 KiB.
@@ -59,19 +59,19 @@ impl BlockSize {
         BlockIndex(offset >> self.shift)
     }
 
-    /// How far into its block the byte at `offset` lies, in bytes.
+    /// The position of the byte at `offset` within its block, in bytes.
     #[must_use]
     pub const fn within(self, offset: u64) -> usize {
         (offset & ((1 << self.shift) - 1)) as usize
     }
 
-    /// The first byte of `block`.
+    /// The offset of the first byte of `block`, in bytes.
     #[must_use]
     pub const fn start_of(self, block: BlockIndex) -> u64 {
         block.0 << self.shift
     }
 
-    /// How many blocks `bytes` bytes touch when they begin at a block's start.
+    /// The number of blocks that hold `bytes` bytes.
     #[must_use]
     pub const fn blocks_in(self, bytes: u64) -> u64 {
         bytes.div_ceil(1 << self.shift)
@@ -88,11 +88,11 @@ impl TryFrom<u64> for BlockSize {
     type Error = &'static str;
 
     fn try_from(number: u64) -> Result<Self, Self::Error> {
-        Self::new(number).ok_or("a block has 4, 8, 16, 32 or 64 KiB")
+        Self::new(number).ok_or("a block size is 4, 8, 16, 32 or 64 KiB")
     }
 }
 
-/// The small set of units that holds one segment: a number of 12 bits.
+/// A copyset, the small set of units that holds one segment: a number of 12 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct CopysetId(u16);
@@ -128,7 +128,7 @@ impl TryFrom<u16> for CopysetId {
     type Error = &'static str;
 
     fn try_from(number: u16) -> Result<Self, Self::Error> {
-        Self::new(number).ok_or("copysets have numbers up to 4095")
+        Self::new(number).ok_or("a copyset's number is at most 4095")
     }
 }
 
@@ -168,13 +168,13 @@ impl SegmentId {
         self.0
     }
 
-    /// The copyset that holds it.
+    /// The copyset that holds the segment.
     #[must_use]
     pub const fn copyset(self) -> CopysetId {
         CopysetId((self.0 >> 36) as u16)
     }
 
-    /// Its serial number.
+    /// The segment's serial number.
     #[must_use]
     pub const fn serial(self) -> u64 {
         self.0 & (Self::SERIAL_MAX - 1)
@@ -191,7 +191,7 @@ impl TryFrom<u64> for SegmentId {
     type Error = &'static str;
 
     fn try_from(number: u64) -> Result<Self, Self::Error> {
-        Self::from_bits(number).ok_or("segments have numbers of 48 bits")
+        Self::from_bits(number).ok_or("a segment's number has at most 48 bits")
     }
 }
 
@@ -207,16 +207,16 @@ impl fmt::Debug for SegmentId {
     }
 }
 
-/// A place in a segment, counted in sealed blocks.
+/// A position in a segment, in sealed blocks from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u16);
 
-/// Where a sealed block lies: a segment and a slot, in one number of 64 bits.
+/// The location of a sealed block: a segment and a slot, in one number of 64 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location(u64);
 
 impl Location {
-    /// `slot` of `segment`.
+    /// The location of `slot` in `segment`.
     #[must_use]
     pub const fn new(segment: SegmentId, slot: Slot) -> Self {
         Self(segment.0 << 16 | slot.0 as u64)
@@ -240,7 +240,7 @@ impl Location {
         SegmentId(self.0 >> 16)
     }
 
-    /// The slot in it.
+    /// The slot in the segment.
     #[must_use]
     pub const fn slot(self) -> Slot {
         Slot(self.0 as u16)
@@ -253,15 +253,15 @@ impl fmt::Debug for Location {
     }
 }
 
-/// When a block was written: the lease's epoch, then a counter that only
-/// grows. It is the nonce of the block's seal, so it is never used twice.
+/// The position of a write in the order of all writes of a volume: the lease's epoch, then a
+/// counter that only grows. It is also the nonce of the block's seal, so it is never used twice.
 ///
 /// `epoch < 2^24`, `counter < 2^40`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(u64);
 
 impl Sequence {
-    /// Before the first write.
+    /// The sequence before the first write.
     pub const ZERO: Self = Self(0);
     /// One more than the largest epoch: a lease a second for half a year.
     pub const EPOCH_MAX: u32 = 1 << 24;

@@ -1,4 +1,4 @@
-//! Identifiers, as people and files spell them.
+//! Identifiers: a prefix that says what is named, and hex digits.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,13 +7,13 @@ use std::str::FromStr;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Text that is not an identifier of the kind that was expected.
+/// The error for text that is not an identifier of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {expected}")]
 pub struct ParseIdError {
-    /// What was given.
+    /// The text.
     pub text: String,
-    /// What it should look like.
+    /// The expected form, for users.
     pub expected: &'static str,
 }
 
@@ -26,10 +26,11 @@ macro_rules! id {
         impl $name {
             const MASK: u128 = if $digits == 32 { u128::MAX } else { (1 << ($digits * 4)) - 1 };
 
-            /// The identifier made of the low bits of `random`.
+            /// The identifier with the low bits of `number`. New identifiers are made of random
+            /// numbers.
             #[must_use]
-            pub const fn from_u128(random: u128) -> Self {
-                Self(random & Self::MASK)
+            pub const fn from_u128(number: u128) -> Self {
+                Self(number & Self::MASK)
             }
 
             /// The identifier as a number.
@@ -82,11 +83,11 @@ macro_rules! id {
 }
 
 id!(
-    /// A virtual disk: `vol-` and 17 hex digits.
+    /// A volume: `vol-` and 17 hex digits.
     VolumeId, "vol-", 17, "a volume id (`vol-` and 17 hex digits)"
 );
 id!(
-    /// A named, read-only moment of a volume: `snap-` and 17 hex digits.
+    /// A snapshot of a volume: `snap-` and 17 hex digits.
     SnapshotId, "snap-", 17, "a snapshot id (`snap-` and 17 hex digits)"
 );
 id!(
@@ -94,49 +95,50 @@ id!(
     UnitId, "unit-", 17, "a unit id (`unit-` and 17 hex digits)"
 );
 id!(
-    /// A user or a host: `party-` and 17 hex digits.
+    /// A user, a host or a unit daemon: `party-` and 17 hex digits.
     PartyId, "party-", 17, "a party id (`party-` and 17 hex digits)"
 );
 id!(
-    /// A volume on a host: `att-` and 17 hex digits.
+    /// The attachment of a volume to a host: `att-` and 17 hex digits.
     AttachmentId, "att-", 17, "an attachment id (`att-` and 17 hex digits)"
 );
 id!(
-    /// The filters between a volume and who uses it: `chain-` and 17 hex digits.
+    /// The chain of a volume: `chain-` and 17 hex digits.
     ChainId, "chain-", 17, "a chain id (`chain-` and 17 hex digits)"
 );
 id!(
-    /// What some units alone have of a volume: `audit-` and 17 hex digits.
-    AuditId, "audit-", 17, "an audit's id (`audit-` and 17 hex digits)"
+    /// An audit of what some units alone hold of a volume: `audit-` and 17 hex digits.
+    AuditId, "audit-", 17, "an audit id (`audit-` and 17 hex digits)"
 );
 id!(
     /// A wrapping key: `key-` and 17 hex digits.
     KeyId, "key-", 17, "a key id (`key-` and 17 hex digits)"
 );
 id!(
-    /// What quotas are for: `proj-` and 17 hex digits.
+    /// A project, which has a quota: `proj-` and 17 hex digits.
     ProjectId, "proj-", 17, "a project id (`proj-` and 17 hex digits)"
 );
 id!(
-    /// A right that somebody was given: `grant-` and 17 hex digits.
+    /// A grant of a right to a user: `grant-` and 17 hex digits.
     GrantId, "grant-", 17, "a grant id (`grant-` and 17 hex digits)"
 );
 id!(
     /// A folder of journals that several hosts mount: `jrnl-` and 17 hex digits.
-    JournalFolderId, "jrnl-", 17, "a journal folder's id (`jrnl-` and 17 hex digits)"
+    JournalFolderId, "jrnl-", 17, "a journal folder id (`jrnl-` and 17 hex digits)"
 );
 id!(
-    /// All that shares one database: `cluster-` and 32 hex digits.
+    /// A cluster, which is everything that shares one database: `cluster-` and 32 hex digits.
     ClusterId, "cluster-", 32, "a cluster id (`cluster-` and 32 hex digits)"
 );
 id!(
-    /// One copy of a database, of which each knows no other:
-    /// `database-` and 32 hex digits.
+    /// One copy of a cluster's database, which knows nothing of other copies: `database-` and 32
+    /// hex digits.
     DatabaseId, "database-", 32, "a database id (`database-` and 32 hex digits)"
 );
 id!(
-    /// Who wrote a block: part of the associated data of its seal, so that a
-    /// block of one volume never opens as a block of another.
+    /// The identity under which a volume's blocks are sealed: `lineage-` and 32 hex digits. It is
+    /// part of the associated data of each seal, so that a block of one volume never opens as a
+    /// block of another.
     Lineage, "lineage-", 32, "a lineage (`lineage-` and 32 hex digits)"
 );
 
@@ -145,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_spelt_and_read_back() {
+    fn ids_survive_being_printed_and_parsed() {
         let id = VolumeId::from_u128(u128::MAX);
         assert_eq!(id.to_string(), "vol-fffffffffffffffff");
         assert_eq!(id.to_string().parse(), Ok(id));
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_id_is_refused() {
+    fn text_that_is_not_an_id_is_refused() {
         for text in [
             "",
             "vol-",

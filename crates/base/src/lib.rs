@@ -1,9 +1,11 @@
-//! Floor 0: the words every other crate speaks.
+//! Floor 0: the types that all other crates share.
 //!
-//! Identifiers, quantities with dimensions, the geometry of volumes and
-//! segments, checksums, a little-endian codec, how an error is told, and
-//! [`BlockDevice`], the seam between frontends, filters and volumes. Nothing here does I/O, knows a key,
-//! reads a clock or asks for randomness.
+//! * [`ids`], [`geometry`], [`size`]: identifiers, positions and quantities with dimensions.
+//! * [`BlockDevice`]: the interface between NBD, filters and volumes.
+//! * [`codec`], [`checksum`]: bytes on disks and wires.
+//! * [`error`], [`url`], [`Endpoint`], [`NbdUri`]: how errors and addresses are spelled.
+//!
+//! This crate does no I/O, and knows no keys, no clock and no randomness.
 
 pub mod checksum;
 pub mod codec;

@@ -1,4 +1,4 @@
-//! Where an export is, as people write it: NBD's URIs, as libnbd reads them.
+//! [`NbdUri`]: the address of an NBD export, spelled as libnbd spells it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::str::FromStr;
 
 use crate::{Endpoint, url};
 
-/// The port of NBD.
+/// The TCP port that IANA assigned to NBD.
 const PORT: u16 = 10809;
 
-/// What may stand behind the question mark.
+/// The parameters that may stand behind the question mark.
 const KEYS: [&str; 3] = ["socket", "tls-certificates", "tls-hostname"];
 
-/// An export on a server.
+/// The address of an export.
 ///
 /// ```text
 ///   nbd+unix:///EXPORT?socket=PATH
@@ -21,42 +21,42 @@ const KEYS: [&str; 3] = ["socket", "tls-certificates", "tls-hostname"];
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NbdUri {
-    /// Where the server is.
+    /// The address of the server.
     pub at: Endpoint,
-    /// What the export is called there; may be empty.
+    /// The name of the export, which may be empty.
     pub export: String,
-    /// With which certificates, if it speaks TLS.
+    /// The TLS parameters; `None` for a connection without TLS.
     pub tls: Option<UriTls>,
 }
 
-/// How an export is reached over TLS.
+/// The TLS parameters of a URI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UriTls {
-    /// A folder with ca-cert.pem, client-cert.pem and client-key.pem.
+    /// The folder that holds `ca-cert.pem`, `client-cert.pem` and `client-key.pem`.
     pub certificates: PathBuf,
-    /// The name that the server's certificate has.
+    /// The name that the server's certificate has to have.
     pub server: String,
 }
 
-/// `ADDRESS`, `ADDRESS:PORT` or `[ADDRESS]:PORT`.
+/// Parses `ADDRESS`, `ADDRESS:PORT` or `[ADDRESS]:PORT`.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let alone = text.trim_start_matches('[').trim_end_matches(']');
     text.parse()
         .or_else(|_| alone.parse().map(|at: IpAddr| SocketAddr::new(at, PORT)))
-        .map_err(|_| format!("{text:?} is no address; names are not looked up"))
+        .map_err(|_| format!("{text:?} is not an IP address; host names are not looked up"))
 }
 
 fn decoded(text: &str) -> Result<PathBuf, String> {
     let path = url::decode(text).ok_or(format!("{text:?} is not percent-encoded"))?;
-    // Nothing that a kernel or a server knows has such a name.
+    // Neither a path nor an export can have a NUL byte.
     match path.as_os_str().as_encoded_bytes().contains(&0) {
-        true => Err(format!("{text:?} has a NUL")),
+        true => Err(format!("{text:?} has a NUL byte")),
         false => Ok(path),
     }
 }
 
 fn text_of(path: &Path, what: &str) -> Result<String, String> {
-    let text = path.to_str().ok_or(format!("{what} is no text"))?;
+    let text = path.to_str().ok_or(format!("{what} is not UTF-8"))?;
     Ok(text.to_owned())
 }
 
@@ -66,7 +66,7 @@ impl FromStr for NbdUri {
     fn from_str(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text
             .split_once("://")
-            .ok_or("it is a URI, as nbd+unix:///EXPORT?socket=PATH")?;
+            .ok_or("write a URI, such as nbd+unix:///EXPORT?socket=PATH")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (host, export) = rest.split_once('/').unwrap_or((rest, ""));
         let export = text_of(&decoded(export)?, "the export's name")?;
@@ -78,23 +78,31 @@ impl FromStr for NbdUri {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let key = pair.split('=').next().unwrap_or(pair);
             if !KEYS.contains(&key) {
-                return Err(format!("nothing is known of {key:?}"));
+                return Err(format!(
+                    "unknown parameter {key:?}; there are {}",
+                    KEYS.join(", ")
+                ));
             }
         }
         let at = match scheme {
             "nbd+unix" | "nbds+unix" if host.is_empty() => {
-                Endpoint::Unix(said("socket")?.ok_or("say which socket: ?socket=PATH")?)
+                Endpoint::Unix(said("socket")?.ok_or("add the path of the socket: ?socket=PATH")?)
             }
             "nbd" | "nbds" => Endpoint::Tcp(address(host)?),
-            _ => return Err("it begins with nbd+unix:///, nbd:// or nbds://".to_owned()),
+            _ => {
+                return Err("an NBD URI begins with nbd+unix:///, nbd:// or nbds://".to_owned());
+            }
         };
         let tls = match (scheme.starts_with("nbds"), said("tls-certificates")?) {
             (false, None) => None,
             (false, Some(_)) => {
-                return Err("there is no TLS: it would begin with nbds".to_owned());
+                return Err(
+                    "tls-certificates needs a URI that begins with nbds:// or nbds+unix://"
+                        .to_owned(),
+                );
             }
             (true, None) => {
-                return Err("say where certificates are: ?tls-certificates=DIR".to_owned());
+                return Err("add the folder of certificates: ?tls-certificates=DIR".to_owned());
             }
             (true, Some(certificates)) => {
                 let name = said("tls-hostname")?;
@@ -123,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn uris_are_read_as_libnbd_does() {
+    fn uris_are_parsed_as_libnbd_parses_them() {
         let ok = |at: &str, export: &str, tls| Ok((at.to_owned(), export.to_owned(), tls));
         assert_eq!(
             read("nbd+unix:///a%20b?socket=/tmp/s"),
@@ -145,16 +153,19 @@ mod tests {
             .expect("a URI");
         assert_eq!(named.tls.expect("it is there").server, "disks");
         for (text, why) in [
-            ("/tmp/s", "it is a URI"),
+            ("/tmp/s", "write a URI"),
             ("http://x/", "begins with"),
             ("nbd+unix://h/x?socket=/s", "begins with"),
-            ("nbd+unix:///x", "say which socket"),
+            ("nbd+unix:///x", "add the path of the socket"),
             ("nbd://host/x", "names are not looked up"),
-            ("nbds://10.0.0.1/x", "say where certificates are"),
-            ("nbd://10.0.0.1/x?tls-certificates=/pki", "there is no TLS"),
+            ("nbds://10.0.0.1/x", "add the folder of certificates"),
+            (
+                "nbd://10.0.0.1/x?tls-certificates=/pki",
+                "tls-certificates needs",
+            ),
             (
                 "nbd://10.0.0.1/x?colour=red",
-                "nothing is known of \"colour\"",
+                "unknown parameter \"colour\"",
             ),
             ("nbd://10.0.0.1/%zz", "not percent-encoded"),
         ] {

@@ -1,8 +1,8 @@
-//! Numbers of bytes, as people read and write them: always powers of 1024.
+//! Sizes as users read and write them: numbers of bytes with units that are powers of 1024.
 
 const UNITS: [&str; 5] = ["B", "K", "M", "G", "T"];
 
-/// About so many bytes: `1.5G`.
+/// A size rounded for display, such as `1.5G`.
 #[must_use]
 pub fn about_bytes(count: u64) -> String {
     let mut unit = 0;
@@ -18,8 +18,7 @@ pub fn about_bytes(count: u64) -> String {
     }
 }
 
-/// Exactly so many bytes, in the largest unit of which they are a multiple:
-/// what [`parse`] reads back.
+/// An exact size, in the largest unit of which it is a multiple. [`parse`] reads it back.
 #[must_use]
 pub fn exact_bytes(count: u64) -> String {
     let mut unit = 0;
@@ -35,11 +34,10 @@ pub fn exact_bytes(count: u64) -> String {
     }
 }
 
-/// Reads a number of bytes: `4096`, `64K`, `512M`, `10G`, `1T`, also as
-/// `10GiB` or `10GB`.
+/// Parses a size in bytes: `4096`, `64K`, `512M`, `10G` or `1T`, also spelled `10GiB` or `10GB`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Text for users that says how to write a size.
 pub fn parse(text: &str) -> Result<u64, String> {
     let invalid = || format!("{text:?} is not a size: write it as 512M, 10G or 1T, or in bytes");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -61,7 +59,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     };
     number
         .checked_mul(1 << shift)
-        .ok_or_else(|| format!("{text} is more than any volume can have (at most 64T)"))
+        .ok_or_else(|| format!("{text} is too large: a volume has at most 64T"))
 }
 
 #[cfg(test)]
@@ -69,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_spelt_in_the_largest_unit_that_fits() {
+    fn sizes_are_spelled_in_the_largest_unit_that_fits() {
         let about = [0, 512, 4096, 10 << 30, 3 << 29, 5000, (10 << 30) + 4096].map(about_bytes);
         assert_eq!(about, ["0B", "512B", "4K", "10G", "1.5G", "4.9K", "10.0G"]);
         for (count, spelt) in [
@@ -88,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_powers_of_1024() {
+    fn units_of_sizes_are_powers_of_1024() {
         for (text, expected) in [
             ("4096", 4096),
             ("64K", 65536),

@@ -1,5 +1,5 @@
-//! The URL of a folder: `file://` and the path, percent-encoded. Each function
-//! is the other's inverse, whatever bytes a path has.
+//! The URLs of folders: `file://` and the percent-encoded path. Encoding and decoding are inverse
+//! to each other for every path, whatever bytes it has.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_e
 
 const SCHEME: &str = "file://";
 
-/// All but RFC 3986's unreserved bytes and the slash.
+/// The bytes that are encoded: all except RFC 3986's unreserved bytes and the slash.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -17,14 +17,13 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'~')
     .remove(b'/');
 
-/// A path as a part of a URI.
+/// A path, percent-encoded as a part of a URI.
 #[must_use]
 pub fn encode(path: &Path) -> String {
     percent_encode(path.as_os_str().as_bytes(), ENCODED).to_string()
 }
 
-/// The path that a part of a URI is; `None` if a `%` is not followed by two hex
-/// digits.
+/// The path that a part of a URI encodes; `None` if a `%` is not followed by two hex digits.
 #[must_use]
 pub fn decode(text: &str) -> Option<PathBuf> {
     let is_code = |after: &str| {
@@ -44,7 +43,7 @@ pub fn url_of(path: &Path) -> String {
     format!("{SCHEME}{}", encode(path))
 }
 
-/// The folder at `url`; `None` if that is not the URL of one.
+/// The path of the folder at `url`; `None` if that is not the URL of a folder.
 #[must_use]
 pub fn path_of(url: &str) -> Option<PathBuf> {
     decode(url.strip_prefix(SCHEME)?)
@@ -56,9 +55,9 @@ mod tests {
 
     use super::*;
 
-    /// A unit in `/srv/100%41` was looked for in `/srv/100A`.
+    /// A unit in `/srv/100%41` was once opened in `/srv/100A`.
     #[test]
-    fn a_url_and_its_path_are_each_others_inverse() {
+    fn a_url_decodes_to_the_path_that_it_encodes() {
         for bytes in [
             &b"/srv/u1"[..],
             b"/srv/a b/100%41/%/%%25?x=#\xc3\xbc",

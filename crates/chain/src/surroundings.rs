@@ -194,7 +194,7 @@ impl Surroundings {
             memory_max: 1 << 30,
             pool: world.pool,
             random: world.random,
-            wake: Wake::unresponsive(),
+            wake: Wake::noop(),
             whose: Arc::new(Attribution {
                 tenant: "alice".to_owned(),
                 vm: None,

@@ -238,13 +238,9 @@ struct Rig {
 impl Rig {
     fn new(manners: Manners) -> Self {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
-        let device = MemoryDevice::new(SIZE).with(manners, Wake::unresponsive());
+        let device = MemoryDevice::new(SIZE).with(manners, Wake::noop());
         Self {
-            chain: Chain::new(
-                device,
-                Arc::clone(&clock) as Arc<dyn Clock>,
-                Wake::unresponsive(),
-            ),
+            chain: Chain::new(device, Arc::clone(&clock) as Arc<dyn Clock>, Wake::noop()),
             clock,
             ended: Ended::default(),
         }

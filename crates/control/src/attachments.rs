@@ -276,7 +276,7 @@ impl Attachments<'_> {
                 self.request.end_forced().await?;
             }
         };
-        match host::within(wait, settled).await {
+        match host::timeout(wait, settled).await {
             Some(settled) => settled,
             None => self.seen_attachment(id).await,
         }

@@ -176,7 +176,7 @@ pub fn open(world: &World, folder: &Path, cluster: &str) -> Result<Authority, Au
         (None, None) => {
             let now = world.clock.wall();
             let (authority, key_pem) =
-                Authority::found(cluster, &*world.random, now).map_err(unusable)?;
+                Authority::create(cluster, &*world.random, now).map_err(unusable)?;
             // The key is written first: a crash in between leaves a key without a certificate,
             // which is detected.
             write(world, &key, key_pem.as_bytes())?;

@@ -242,7 +242,7 @@ impl Control {
     /// Closes the database.
     pub async fn shut_down(&self) {
         let closed = self.inner.database.close();
-        if host::within(DATABASE_WITHIN, closed).await.is_none() {
+        if host::timeout(DATABASE_WITHIN, closed).await.is_none() {
             tracing::error!("database did not close in time; the next start repairs it");
         }
     }
@@ -282,7 +282,7 @@ impl Control {
                 }
             }
         };
-        host::within(wait, found).await.unwrap_or(Ok(None))
+        host::timeout(wait, found).await.unwrap_or(Ok(None))
     }
 
     /// Records that nothing is open on `host`, which starts or stops. Returns what the host has to

@@ -78,7 +78,7 @@ impl Control {
             return probed;
         }
         let was_well = last.is_none_or(|probed| probed.latency.is_some());
-        let failure = match host::within(DATABASE_WITHIN, self.inner.database.ping()).await {
+        let failure = match host::timeout(DATABASE_WITHIN, self.inner.database.ping()).await {
             Some(Ok(())) => None,
             Some(Err(error)) => Some(error.to_string()),
             None => Some(format!("no answer in {} s", DATABASE_WITHIN.as_secs())),
@@ -122,7 +122,7 @@ impl Control {
             "How long the database took for the smallest answer",
             latency.as_secs_f64(),
         );
-        match host::within(DATABASE_WITHIN, self.counts()).await {
+        match host::timeout(DATABASE_WITHIN, self.counts()).await {
             Some(Ok(counts)) => tell(&mut measures, &counts),
             Some(Err(error)) => tracing::warn!(%error, "nothing is counted"),
             None => tracing::warn!("nothing is counted: the database takes too long"),

@@ -421,7 +421,7 @@ mod tests {
         let asking = control.local_host();
         let turn = control.inner.turns.assignments(asking).await;
         let asked = control.assignments(asking, None, Duration::ZERO);
-        let early = host::within(Duration::from_millis(200), asked).await;
+        let early = host::timeout(Duration::from_millis(200), asked).await;
         assert!(early.is_none(), "{early:?}");
         drop(turn);
         let asked = control.assignments(asking, None, Duration::ZERO).await;

@@ -138,7 +138,7 @@ pub(crate) async fn claim(
 /// The text of a location in a unit's marker.
 fn spelt(folder: &Path, place: &PlaceRow) -> String {
     match place {
-        PlaceRow::Folder(_) => format!("{} on {}", folder.display(), host::name()),
+        PlaceRow::Folder(_) => format!("{} on {}", folder.display(), host::machine_name()),
         PlaceRow::Server(place) => place.to_string(),
     }
 }

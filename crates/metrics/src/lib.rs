@@ -1,24 +1,21 @@
-//! Floor 2: what is told to those who watch a process: whether it is alive,
-//! whether it can do its work, and how it is doing, in numbers.
+//! Floor 2: health and metrics of a process over HTTP.
 //!
 //! ```text
-//!   GET /healthz   200: the process is alive and its runtime turns
-//!   GET /readyz    200, or 503 and the reasons, one a line: part: reason
+//!   GET /healthz   200: the process is alive and its runtime runs tasks
+//!   GET /readyz    200, or 503 with one reason per line: part: reason
 //!   GET /metrics   OpenMetrics, Prometheus' text format
 //! ```
 //!
-//! * [`Part`]: what can be asked of a controller, or of an agent
-//! * [`Monitor`]: the parts of this process, asked together
-//! * [`Measures`]: numbers, and their text
-//! * [`MonitorListener`]: all of it over plain HTTP, for a loopback address or a
-//!   management network
+//! * [`Part`]: a part of the process, such as a controller or an agent
+//! * [`Monitor`]: all parts of the process, queried together
+//! * [`Measures`]: metrics and their text
+//! * [`MonitorListener`]: a server over plain HTTP, for a loopback address or a management network
 //!
-//! It must not know: what is measured, who may ask.
+//! Must not know: what is measured, or who may read it.
 //!
-//! Invariants: an answer takes at most [`ANSWER_WITHIN`], whatever parts wait
-//! for, and says which parts said nothing; nobody who asks for numbers often has
-//! a part count them more than once at a time; no text has a secret in it, nor
-//! anybody's names.
+//! Invariants: a response takes at most [`ANSWER_TIMEOUT`], whatever the parts wait for, and names
+//! the parts that did not answer; a part computes its metrics once at a time, however many clients
+//! request them; no text contains secrets or names of tenants.
 
 mod listener;
 mod measures;
@@ -26,4 +23,4 @@ mod part;
 
 pub use listener::MonitorListener;
 pub use measures::{CONTENT_TYPE, Histogram, Labels, Measures};
-pub use part::{ANSWER_WITHIN, Answer, Monitor, Part, healthz, readyz};
+pub use part::{ANSWER_TIMEOUT, Answer, Monitor, Part, healthz, readyz};

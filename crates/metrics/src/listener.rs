@@ -1,7 +1,7 @@
-//! A port for those who watch: plain HTTP, and nothing of Scree's API.
+//! [`MonitorListener`]: serves health and metrics over plain HTTP, and nothing of Scree's API.
 //!
-//! A watcher that hangs, or many that come at once, cost nothing but their own
-//! answers: connections are few, and none lives long.
+//! Clients that hang, and many clients at once, affect only their own responses: the number and
+//! the lifetime of connections are limited.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,28 +20,28 @@ use world::host;
 
 use crate::Monitor;
 
-/// Connections at a time; further ones wait in the system's queue.
+/// The maximal number of connections. Further ones wait in the operating system's queue.
 const CONNECTIONS_MAX: usize = 64;
 
-/// How long the head of a request may take, and how long a connection may be
-/// idle between two. A scraper that keeps one connects again.
-const HEAD_MAX: Duration = Duration::from_secs(75);
+/// The time limit for the head of a request, including the idle time before it. A client that
+/// stays connected longer has to connect again.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// How long a connection may live, so that one that reads nothing ends, too.
-const LIFE_MAX: Duration = Duration::from_secs(600);
+/// The maximal lifetime of a connection. It also ends a connection whose client reads nothing.
+const LIFETIME_MAX: Duration = Duration::from_secs(600);
 
-/// A pause after a connection that could not be taken.
-const TAKE_AGAIN: Duration = Duration::from_millis(100);
+/// The pause after a connection that could not be accepted.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// See the module's head.
+/// A server of health and metrics.
 pub struct MonitorListener {
     listener: TcpListener,
     address: SocketAddr,
 }
 
 impl MonitorListener {
-    /// Listens at `address`; at any free port if its port is 0. To be called
-    /// within a runtime.
+    /// Listens at `address`; at any free port if its port is 0. This has to be called within a
+    /// runtime.
     ///
     /// # Errors
     /// As [`host::listen`].
@@ -51,13 +51,13 @@ impl MonitorListener {
         Ok(Self { listener, address })
     }
 
-    /// Where it listens.
+    /// The address at which this listens, with its actual port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers until it is dropped.
+    /// Serves requests until the future is dropped.
     pub async fn serve(self, monitor: Monitor) {
         let router = monitor.router();
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -68,18 +68,20 @@ impl MonitorListener {
             let stream = match self.listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Out of descriptors, most likely: some will end.
-                    tracing::warn!(%error, "no watcher's connection could be taken");
-                    host::pause(TAKE_AGAIN).await;
+                    // Most likely there are too many open files, which connections that end free.
+                    tracing::warn!(%error, "metrics listener cannot accept a connection");
+                    host::sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             };
             let router = router.clone();
             tokio::spawn(async move {
                 let _slot = slot;
-                match host::within(LIFE_MAX, serve_one(stream, router)).await {
+                match host::timeout(LIFETIME_MAX, serve_one(stream, router)).await {
                     Some(Ok(())) | None => {}
-                    Some(Err(error)) => tracing::debug!(%error, "a watcher's connection ended"),
+                    Some(Err(error)) => {
+                        tracing::debug!(%error, "connection to the metrics listener failed");
+                    }
                 }
             });
         }
@@ -90,7 +92,7 @@ async fn serve_one(stream: TcpStream, router: Router) -> Result<(), hyper::Error
     let service = service_fn(move |request: hyper::Request<Incoming>| router.clone().call(request));
     http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
+        .header_read_timeout(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service)
         .await
 }

@@ -1,4 +1,4 @@
-//! Numbers, as OpenMetrics writes them.
+//! [`Measures`]: metrics, and their text in OpenMetrics.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -12,23 +12,23 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// What the text is.
+/// The content type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What tells a number from others of its name.
+/// The labels of one row of a metric, as names and values.
 pub type Labels = Vec<(&'static str, String)>;
 
-/// How often something took how long, or had which size, up to one moment.
+/// A distribution of durations or sizes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Histogram {
-    /// Up to what, and how often it was that and more than the bound before; the
-    /// last bound is [`f64::INFINITY`].
+    /// The upper bound of each bucket and the number of values in it, above the bound of the
+    /// bucket before. The last bound is [`f64::INFINITY`].
     pub buckets: Vec<(f64, u64)>,
-    /// All of it together.
+    /// The sum of all values.
     pub sum: f64,
 }
 
-/// Histograms of one name.
+/// The histograms of one metric.
 #[derive(Debug)]
 struct Histograms {
     name: String,
@@ -49,18 +49,18 @@ impl Collector for Histograms {
     }
 }
 
-/// Numbers of one moment. Each name is given once, with all its rows: a text
-/// that has a name twice is none.
+/// The values of metrics at one moment. Each metric is added once, with all its rows: a text with
+/// the same metric twice is invalid.
 #[derive(Default)]
 pub struct Measures {
     registry: Registry,
-    /// What others keep by themselves, in text.
-    kept: String,
+    /// The text of registries that were included.
+    included: String,
 }
 
 impl Measures {
-    /// A number that goes up and down. Its name ends in its unit, if it has one:
-    /// `_seconds`, `_bytes`.
+    /// Adds a metric that goes up and down. Its name ends in its unit, if it has one: `_seconds`,
+    /// `_bytes`.
     pub fn gauge(&mut self, name: &str, help: &str, rows: impl IntoIterator<Item = (Labels, f64)>) {
         let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
         for (labels, value) in rows {
@@ -69,15 +69,14 @@ impl Measures {
         self.registry.register(name, help, family);
     }
 
-    /// As [`Measures::gauge`], of one row without labels.
+    /// Adds a gauge with one row without labels.
     pub fn one(&mut self, name: &str, help: &str, value: f64) {
         let gauge = Gauge::<f64, AtomicU64>::default();
         gauge.set(value);
         self.registry.register(name, help, gauge);
     }
 
-    /// A number that only goes up, while the process lives. `_total` is added to
-    /// its name.
+    /// Adds a metric that only goes up while the process lives. `_total` is appended to its name.
     pub fn counter(
         &mut self,
         name: &str,
@@ -91,14 +90,14 @@ impl Measures {
         self.registry.register(name, help, family);
     }
 
-    /// As [`Measures::counter`], of one row without labels.
+    /// Adds a counter with one row without labels.
     pub fn count(&mut self, name: &str, help: &str, value: u64) {
         let counter = Counter::<u64>::default();
         counter.inc_by(value);
         self.registry.register(name, help, counter);
     }
 
-    /// How often something was how much, in rows.
+    /// Adds histograms.
     pub fn histogram(
         &mut self,
         name: &str,
@@ -112,31 +111,31 @@ impl Measures {
         }));
     }
 
-    /// Numbers that somebody keeps: counters and histograms over time.
+    /// Adds the metrics of a registry that is kept elsewhere.
     ///
     /// # Panics
-    /// Never: a text takes what is written to it.
+    /// Never: writing to a string does not fail.
     pub fn include(&mut self, registry: &Registry) {
-        encode_registry(&mut self.kept, registry).expect("a text takes it");
+        encode_registry(&mut self.included, registry).expect("writing to a string");
     }
 
-    /// The text without its end, so that another part's may follow.
+    /// The text without the end marker, so that another part's text may follow.
     pub(crate) fn text(&self) -> String {
-        let mut text = self.kept.clone();
-        encode_registry(&mut text, &self.registry).expect("a text takes it");
+        let mut text = self.included.clone();
+        encode_registry(&mut text, &self.registry).expect("writing to a string");
         text
     }
 
-    /// The whole text.
+    /// The complete text.
     #[must_use]
     pub fn whole(&self) -> String {
-        ended(self.text())
+        with_end_marker(self.text())
     }
 }
 
-/// `text`, with the mark of its end: one that was cut off is told by that.
-pub(crate) fn ended(mut text: String) -> String {
-    encode_eof(&mut text).expect("a text takes it");
+/// `text` with the end marker, by which a client notices a truncated response.
+pub(crate) fn with_end_marker(mut text: String) -> String {
+    encode_eof(&mut text).expect("writing to a string");
     text
 }
 
@@ -166,6 +165,7 @@ mod tests {
         }
         assert!(text.ends_with("# EOF\n"), "{text}");
     }
+
     #[test]
     fn a_histogram_counts_up_to_each_bound() {
         let mut measures = Measures::default();

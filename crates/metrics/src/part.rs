@@ -1,4 +1,4 @@
-//! The parts of a process, and what is asked of all of them.
+//! [`Monitor`]: the parts of a process, and their health and metrics together.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -13,34 +13,34 @@ use axum::routing::get;
 use tokio::task::JoinSet;
 use world::{Millis, host};
 
-use crate::measures::ended;
+use crate::measures::with_end_marker;
 use crate::{CONTENT_TYPE, Measures};
 
-/// Longer than that nobody who watches waits: what parts have not said by then is
-/// left out. Prometheus gives up after 10 s, if it is not told otherwise.
-pub const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// The time limit for the answers of all parts. Later answers are left out. Prometheus gives up
+/// after 10 s by default.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A runtime that turns begins a task in less.
-const TURNS_WITHIN: Duration = Duration::from_secs(1);
+/// The time within which a working runtime runs a task.
+const TASK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a part says, when it does.
+/// The answer of a part, when it arrives.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A controller, or an agent, as those see it who watch.
+/// A part of the process, such as a controller or an agent, for monitoring.
 pub trait Part: Send + Sync {
-    /// What it is: `controller`, `agent`.
+    /// The part's name: `controller`, `agent`.
     fn name(&self) -> &'static str;
 
-    /// Why it cannot do its work at this moment, one sentence each; nothing if it
-    /// can. Strangers may read it: no secrets, no names.
+    /// Why the part cannot do its work now, one sentence for each reason; empty if it can.
+    /// Anyone may read the text, so it contains no secrets and no names of tenants.
     fn reasons(&self) -> Answer<'_, Vec<String>>;
 
-    /// How it is doing. Names begin with `scree_`, and are no other part's.
+    /// The part's metrics. Their names begin with `scree_` and differ from those of other parts.
     fn measure(&self) -> Answer<'_, Measures>;
 }
 
-/// What the parts have said, by their names.
-type Said<T> = BTreeMap<&'static str, T>;
+/// The answers of the parts, by their names.
+type Answers<T> = BTreeMap<&'static str, T>;
 
 /// The parts of this process. Cheap to clone.
 #[derive(Clone)]
@@ -48,14 +48,14 @@ pub struct Monitor {
     inner: Arc<Inner>,
 }
 
-/// A part that is watched.
-struct Watched {
+/// A part that is monitored.
+struct MonitoredPart {
     part: Arc<dyn Part>,
-    /// It counts for one at a time. Another's hanging is nothing to it.
-    door: tokio::sync::Mutex<()>,
+    /// Lets the part compute its metrics once at a time, independent of other parts.
+    measuring: tokio::sync::Mutex<()>,
 }
 
-impl Watched {
+impl MonitoredPart {
     fn name(&self) -> &'static str {
         self.part.name()
     }
@@ -66,7 +66,7 @@ impl Watched {
 
     fn measure(&self) -> Answer<'_, Measures> {
         Box::pin(async {
-            let _alone = self.door.lock().await;
+            let _alone = self.measuring.lock().await;
             self.part.measure().await
         })
     }
@@ -74,22 +74,22 @@ impl Watched {
 
 struct Inner {
     version: &'static str,
-    began: Millis,
-    /// Which parts there are to be.
+    started: Millis,
+    /// The names of all parts that the process will have.
     expected: Vec<&'static str>,
-    parts: Mutex<Vec<Arc<Watched>>>,
+    parts: Mutex<Vec<Arc<MonitoredPart>>>,
     certificates: Mutex<BTreeMap<&'static str, Millis>>,
 }
 
 impl Monitor {
-    /// Watches a process of this version that began at `began` and is to have
-    /// these parts; until each is added, it is starting.
+    /// A monitor of a process of this version that started at `started`. A part of `expected`
+    /// counts as starting until it is added.
     #[must_use]
-    pub fn new(version: &'static str, began: Millis, expected: &[&'static str]) -> Self {
+    pub fn new(version: &'static str, started: Millis, expected: &[&'static str]) -> Self {
         Self {
             inner: Arc::new(Inner {
                 version,
-                began,
+                started,
                 expected: expected.to_vec(),
                 parts: Mutex::default(),
                 certificates: Mutex::default(),
@@ -97,63 +97,65 @@ impl Monitor {
         }
     }
 
-    /// A part has begun.
+    /// Adds a part that has started.
     pub fn add(&self, part: Arc<dyn Part>) {
-        let door = tokio::sync::Mutex::default();
-        lock(&self.inner.parts).push(Arc::new(Watched { part, door }));
+        let measuring = tokio::sync::Mutex::default();
+        lock(&self.inner.parts).push(Arc::new(MonitoredPart { part, measuring }));
     }
 
-    /// A certificate of this process, in use as `server` or `client`, ends then.
+    /// Sets the time at which the certificate that this process uses as `server` or `client`
+    /// ends.
     pub fn set_certificate(&self, used_as: &'static str, ends: Millis) {
         lock(&self.inner.certificates).insert(used_as, ends);
     }
 
-    fn parts(&self) -> Vec<Arc<Watched>> {
+    fn parts(&self) -> Vec<Arc<MonitoredPart>> {
         lock(&self.inner.parts).clone()
     }
 
-    /// Why this process cannot do its work, `part: reason` each.
+    /// Why this process cannot do its work, each as `part: reason`.
     pub async fn reasons(&self) -> Vec<String> {
         let parts = self.parts();
-        let mut said = Said::new();
-        // What was said in time counts.
-        let _ = host::within(ANSWER_WITHIN, ask(&parts, Watched::reasons, &mut said)).await;
+        let mut answers = Answers::new();
+        // After the timeout, the answers so far count.
+        let asking = ask(&parts, MonitoredPart::reasons, &mut answers);
+        let _ = host::timeout(ANSWER_TIMEOUT, asking).await;
         let mut reasons = Vec::new();
         for name in &self.inner.expected {
             if !parts.iter().any(|part| part.name() == *name) {
                 reasons.push(format!("{name}: it is starting"));
                 continue;
             }
-            let found = said.remove(name);
-            let found = found.unwrap_or_else(|| vec!["it does not say how it is".to_owned()]);
+            let found = answers.remove(name);
+            let found = found.unwrap_or_else(|| vec!["it does not answer".to_owned()]);
             reasons.extend(found.into_iter().map(|reason| format!("{name}: {reason}")));
         }
         reasons
     }
 
-    /// All numbers, as text.
+    /// All metrics, as text.
     pub async fn metrics(&self) -> String {
         let parts = self.parts();
-        let (mut reasons, mut measures) = (Said::new(), Said::new());
-        let told = host::within(ANSWER_WITHIN, async {
+        let (mut reasons, mut measures) = (Answers::new(), Answers::new());
+        let asking = host::timeout(ANSWER_TIMEOUT, async {
             tokio::join!(
-                ask(&parts, Watched::reasons, &mut reasons),
-                ask(&parts, Watched::measure, &mut measures)
+                ask(&parts, MonitoredPart::reasons, &mut reasons),
+                ask(&parts, MonitoredPart::measure, &mut measures)
             )
         });
-        // What was said in time counts.
-        let _ = told.await;
+        // After the timeout, the answers so far count.
+        let _ = asking.await;
         let mut text = self.own().text();
         let (mut ready, mut unresponsive) = (Vec::new(), Vec::new());
         for name in &self.inner.expected {
             let labels = vec![("part", (*name).to_owned())];
-            let has_begun = parts.iter().any(|part| part.name() == *name);
+            let has_started = parts.iter().any(|part| part.name() == *name);
             let is_ready = reasons.get(name).is_some_and(Vec::is_empty);
             let measures = measures.get(name);
             if let Some(measures) = measures {
                 text.push_str(&measures.text());
             }
-            let is_unresponsive = has_begun && measures.is_none();
+            let is_unresponsive = has_started && measures.is_none();
             ready.push((labels.clone(), f64::from(is_ready)));
             unresponsive.push((labels, f64::from(is_unresponsive)));
         }
@@ -163,26 +165,26 @@ impl Monitor {
             "Whether a part can do its work: see /readyz",
             ready,
         );
-        let help = "Whether a part gave no numbers in time, so that they are missing here";
+        let help = "Whether a part did not answer in time, so that its metrics are missing here";
         parts.gauge("scree_part_unresponsive", help, unresponsive);
         text.push_str(&parts.text());
-        ended(text)
+        with_end_marker(text)
     }
 
-    /// What is true of the whole process.
+    /// The metrics of the process itself.
     fn own(&self) -> Measures {
         let mut own = Measures::default();
         let version = vec![("version", self.inner.version.to_owned())];
-        own.gauge("scree_build_info", "Which Scree this is", [(version, 1.0)]);
+        own.gauge("scree_build_info", "The version of Scree", [(version, 1.0)]);
         own.one(
             "process_start_time_seconds",
-            "When the process began, since 1970",
-            seconds(self.inner.began),
+            "When the process started, since 1970",
+            seconds(self.inner.started),
         );
         let certificates = lock(&self.inner.certificates).clone();
         own.gauge(
             "scree_certificate_expiry_timestamp_seconds",
-            "When the certificate that this process shows ends, since 1970",
+            "When the certificate that this process uses ends, since 1970",
             certificates
                 .into_iter()
                 .map(|(used_as, ends)| (vec![("use", used_as.to_owned())], seconds(ends))),
@@ -190,7 +192,7 @@ impl Monitor {
         own
     }
 
-    /// All of it over HTTP, for whoever asks.
+    /// The HTTP routes.
     pub(crate) fn router(&self) -> Router {
         Router::new()
             .route("/healthz", get(healthz))
@@ -200,24 +202,24 @@ impl Monitor {
     }
 }
 
-/// Asks all parts at once, and notes what each says when it does: one that hangs
-/// takes no time from the others.
+/// Asks all parts at once and collects each answer as it arrives, so that a part that hangs takes
+/// no time from the others.
 async fn ask<T: Send + 'static>(
-    parts: &[Arc<Watched>],
-    what: for<'a> fn(&'a Watched) -> Answer<'a, T>,
-    said: &mut Said<T>,
+    parts: &[Arc<MonitoredPart>],
+    question: for<'a> fn(&'a MonitoredPart) -> Answer<'a, T>,
+    answers: &mut Answers<T>,
 ) {
-    let mut asked = JoinSet::new();
+    let mut asking = JoinSet::new();
     for part in parts {
         let part = Arc::clone(part);
-        asked.spawn(async move { (part.name(), what(&part).await) });
+        asking.spawn(async move { (part.name(), question(&part).await) });
     }
-    while let Some(answer) = asked.join_next().await {
+    while let Some(answer) = asking.join_next().await {
         match answer {
             Ok((name, answer)) => {
-                said.insert(name, answer);
+                answers.insert(name, answer);
             }
-            Err(error) => tracing::error!(%error, "a part did not get to say how it is"),
+            Err(error) => tracing::error!(%error, "health check of a part failed"),
         }
     }
 }
@@ -236,16 +238,19 @@ async fn metrics(State(monitor): State<Monitor>) -> Response {
     (kind, monitor.metrics().await).into_response()
 }
 
-/// Whether the runtime turns: that this is asked at all, and that a task that is
-/// begun gets to its end.
+/// The response to `/healthz`: whether the runtime runs this handler and a new task.
 pub async fn healthz() -> Response {
-    match host::within(TURNS_WITHIN, tokio::spawn(async {})).await {
+    match host::timeout(TASK_TIMEOUT, tokio::spawn(async {})).await {
         Some(Ok(())) => "alive\n".into_response(),
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "no task gets to its end\n").into_response(),
+        _ => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the runtime runs no tasks\n",
+        )
+            .into_response(),
     }
 }
 
-/// The answer to whoever asks whether it is ready.
+/// The response to `/readyz`.
 #[must_use]
 pub fn readyz(reasons: &[String]) -> Response {
     if reasons.is_empty() {
@@ -266,16 +271,15 @@ fn seconds(at: Millis) -> f64 {
 #[cfg(test)]
 #[expect(
     clippy::disallowed_methods,
-    reason = "these tests look at the clock that the runtime's timers go by, which stands still \
-              but where all wait"
+    reason = "these tests read the runtime's paused clock, which advances only while all tasks wait"
 )]
 mod tests {
     use tokio::time::Instant;
 
     use super::*;
 
-    /// Says nothing of what hangs.
-    struct Slow {
+    /// A part whose answers may hang.
+    struct HangingPart {
         name: &'static str,
         reasons_hang: bool,
         measure_hangs: bool,
@@ -287,7 +291,7 @@ mod tests {
         }
     }
 
-    impl Part for Slow {
+    impl Part for HangingPart {
         fn name(&self) -> &'static str {
             self.name
         }
@@ -312,7 +316,7 @@ mod tests {
     fn monitor(parts: [(&'static str, bool, bool); 2]) -> Monitor {
         let monitor = Monitor::new("1", Millis(0), &parts.map(|(name, ..)| name));
         for (name, reasons_hang, measure_hangs) in parts {
-            monitor.add(Arc::new(Slow {
+            monitor.add(Arc::new(HangingPart {
                 name,
                 reasons_hang,
                 measure_hangs,
@@ -325,22 +329,22 @@ mod tests {
         text.lines().any(|line| line == row)
     }
 
-    /// Each part had 5 s to say whether it is ready and 5 s for its numbers, so a
-    /// scrape of two that hung took 20 s.
+    /// Each part once had 5 s to say whether it is ready and 5 s for its metrics, so that a scrape
+    /// of two hanging parts took 20 s.
     #[tokio::test(start_paused = true)]
-    async fn however_many_parts_hang_and_ask_an_answer_takes_one_bound() {
+    async fn a_response_takes_one_timeout_however_many_parts_hang() {
         let monitor = monitor([("a", true, true), ("b", true, true)]);
         let began = Instant::now();
         let reasons = monitor.reasons().await;
-        assert_eq!(began.elapsed().as_secs(), ANSWER_WITHIN.as_secs());
-        let unresponsive = "it does not say how it is";
+        assert_eq!(began.elapsed().as_secs(), ANSWER_TIMEOUT.as_secs());
+        let unresponsive = "it does not answer";
         assert_eq!(
             reasons,
             [format!("a: {unresponsive}"), format!("b: {unresponsive}")]
         );
         let began = Instant::now();
         let (one, other) = tokio::join!(monitor.metrics(), monitor.metrics());
-        assert_eq!(began.elapsed().as_secs(), ANSWER_WITHIN.as_secs());
+        assert_eq!(began.elapsed().as_secs(), ANSWER_TIMEOUT.as_secs());
         for text in [one, other] {
             for part in ["a", "b"] {
                 let unresponsive = format!("scree_part_unresponsive{{part=\"{part}\"}} 1.0");
@@ -350,10 +354,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_that_hangs_takes_nothing_from_the_others() {
+    async fn a_part_that_hangs_does_not_affect_the_others() {
         let monitor = monitor([("a", true, true), ("b", false, false)]);
         let reasons = monitor.reasons().await;
-        assert_eq!(reasons, ["a: it does not say how it is"]);
+        assert_eq!(reasons, ["a: it does not answer"]);
         let text = monitor.metrics().await;
         for row in [
             "scree_of_b 1.0",
@@ -366,10 +370,9 @@ mod tests {
         }
     }
 
-    /// Whoever came second waited for the first one's hanging part before it asked
-    /// any.
+    /// A second scrape once waited for the hanging part of the first before it asked any part.
     #[tokio::test(start_paused = true)]
-    async fn of_two_that_ask_at_once_neither_misses_what_does_not_hang() {
+    async fn two_scrapes_at_once_both_have_the_metrics_of_parts_that_do_not_hang() {
         let monitor = monitor([("a", false, true), ("b", false, false)]);
         let (one, other) = tokio::join!(monitor.metrics(), monitor.metrics());
         for text in [one, other] {
@@ -384,9 +387,8 @@ mod tests {
         }
     }
 
-    /// Nobody knows whether it is ready, but its numbers are there.
     #[tokio::test(start_paused = true)]
-    async fn numbers_do_not_wait_for_whether_a_part_is_ready() {
+    async fn metrics_do_not_wait_for_the_readiness_of_a_part() {
         let monitor = monitor([("a", true, false), ("b", false, false)]);
         let text = monitor.metrics().await;
         for row in ["scree_of_a 1.0", "scree_ready{part=\"a\"} 0.0"] {

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use base::{BlockDevice, Capabilities, DeviceGeometry, IoError};
-use world::real::Bell;
+use world::real::Waker;
 use world::{Clock, Wake};
 
 use super::Limits;
@@ -190,7 +190,7 @@ trait AnyEntrance: Send + Sync {
 
 struct Entrance<D> {
     commands: Mutex<Sender<Command<D>>>,
-    bell: Bell,
+    waker: Waker,
     shared: Arc<Shared>,
     options: ExportOptions,
 }
@@ -199,7 +199,7 @@ impl<D> Entrance<D> {
     fn send(&self, command: Command<D>) -> Result<(), ExportGone> {
         let sender = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         sender.send(command).map_err(|_| ExportGone)?;
-        self.bell.ring();
+        self.waker.wake();
         Ok(())
     }
 }
@@ -290,11 +290,11 @@ impl Export {
     /// in by it.
     pub(super) fn without_thread(options: ExportOptions, device: &impl BlockDevice) -> Self {
         let shared = Shared::new(device.geometry(), device.capabilities());
-        let bell = Bell::new().expect("a file descriptor is left");
+        let waker = Waker::new().expect("a file descriptor is left");
         Self {
             entrance: Arc::new(Entrance::<()> {
                 commands: Mutex::new(mpsc::channel().0),
-                bell,
+                waker,
                 shared: Arc::new(shared),
                 options,
             }),
@@ -369,12 +369,12 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
         options: ExportOptions,
         make_device: impl FnOnce(Wake, Watcher) -> Result<D, E> + Send + 'static,
     ) -> Result<Self, SpawnError<E>> {
-        let bell = Bell::new().map_err(SpawnError::Thread)?;
+        let waker = Waker::new().map_err(SpawnError::Thread)?;
         let (commands, received) = mpsc::channel();
         let (made, result) = mpsc::channel();
-        let worker = Worker::new(bell.clone(), received, options.clone());
+        let worker = Worker::new(waker.clone(), received, options.clone());
         let worker = worker.map_err(SpawnError::Thread)?;
-        let wake = bell.wake();
+        let wake = waker.handle();
         #[expect(
             clippy::disallowed_methods,
             reason = "it lasts as long as the export: no job for a pool"
@@ -405,7 +405,7 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
         Ok(Self {
             entrance: Arc::new(Entrance {
                 commands: Mutex::new(commands),
-                bell,
+                waker,
                 shared,
                 options,
             }),

@@ -101,7 +101,7 @@ pub fn fuzz_transmission(data: &[u8]) {
         seed: seed.into(),
         ..Manners::default()
     };
-    let device = MemoryDevice::new(1 << 20).with(manners, Wake::unresponsive());
+    let device = MemoryDevice::new(1 << 20).with(manners, Wake::noop());
     let random = SimulatedRandom::new(seed.into());
     let limits = Limits {
         requests_max: 8,

@@ -81,7 +81,7 @@ impl MemoryDevice {
             calls: Calls::default(),
             random: SimulatedRandom::new(0),
             pending: VecDeque::new(),
-            wake: Wake::unresponsive(),
+            wake: Wake::noop(),
             uncommitted: false,
             stopped: false,
         }

@@ -206,7 +206,7 @@ fn every_request_gets_the_answer_that_a_plain_array_gives() {
         };
         let mut model = vec![0; SIZE];
         let plan = plan(&random, &mut model, settings);
-        let device = MemoryDevice::new(SIZE).with(manners, Wake::unresponsive());
+        let device = MemoryDevice::new(SIZE).with(manners, Wake::noop());
         let incoming = plan.incoming.clone();
         let talk = converse(device, settings, limits, incoming, &random);
         let answers = understand(&talk.replies, &plan);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use world::real::{Bell, Listener, Poller, Stream};
+use world::real::{Listener, Poller, Stream, Waker};
 use world::{Clock, Endpoint, Interest, Ready};
 
 use super::export::{Arrival, Seat};
@@ -24,8 +24,8 @@ use super::table::Exports;
 use super::tls::ServerTls;
 use net::Channel;
 
-/// The poller's key for the thread's bell.
-const BELL: u64 = u64::MAX;
+/// The poller's key for the thread's waker.
+const WAKER: u64 = u64::MAX;
 
 /// What the kernel may hold of the replies on a Unix socket: its usual 208 KiB
 /// are less than one large read, and each rest costs a wake-up. TCP finds its
@@ -106,7 +106,7 @@ enum Command {
 /// connections that have an export go on.
 pub struct Server {
     commands: Mutex<Sender<Command>>,
-    bell: Bell,
+    waker: Waker,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -116,13 +116,13 @@ impl Server {
     /// # Errors
     /// If the process has no thread or no file descriptor left.
     pub fn start(options: ServerOptions) -> io::Result<Self> {
-        let bell = Bell::new()?;
+        let waker = Waker::new()?;
         let poller = Poller::new()?;
-        poller.add(&bell, BELL, Interest::READABLE)?;
+        poller.add(&waker, WAKER, Interest::READABLE)?;
         let (commands, received) = mpsc::channel();
         let acceptor = Acceptor {
             poller,
-            bell: bell.clone(),
+            waker: waker.clone(),
             commands: received,
             options,
             connections: Arc::default(),
@@ -140,7 +140,7 @@ impl Server {
             .spawn(|| acceptor.run())?;
         Ok(Self {
             commands: Mutex::new(commands),
-            bell,
+            waker,
             thread: Some(thread),
         })
     }
@@ -160,7 +160,7 @@ impl Server {
         let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = commands.send(Command::Listen(listener, options));
         sent.map_err(|_| io::Error::other("the acceptor has ended"))?;
-        self.bell.ring();
+        self.waker.wake();
         Ok(Listening { endpoint })
     }
 }
@@ -170,7 +170,7 @@ impl Drop for Server {
         let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = commands.send(Command::Stop);
         drop(commands);
-        self.bell.ring();
+        self.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -187,7 +187,7 @@ const LISTENER: u64 = 1 << 63;
 
 struct Acceptor {
     poller: Poller,
-    bell: Bell,
+    waker: Waker,
     commands: Receiver<Command>,
     options: ServerOptions,
     connections: Arc<AtomicUsize>,
@@ -206,8 +206,8 @@ impl Acceptor {
             let waited = self.poller.wait(self.sleep(), &mut ready);
             waited.expect("an epoll of this thread can be waited on");
             for &ready in &ready {
-                if ready.key == BELL {
-                    self.bell.clear();
+                if ready.key == WAKER {
+                    self.waker.clear();
                     if self.obey() {
                         return;
                     }

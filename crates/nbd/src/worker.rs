@@ -6,7 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use base::{BlockDevice, IoError};
-use world::real::Bell;
+use world::real::Waker;
 use world::{Interest, Ready};
 
 use super::desk::Failures;
@@ -17,8 +17,8 @@ use super::watcher::Watcher;
 use net::Channel;
 use net::{Pipe, Sent};
 
-/// The poller's key for the thread's bell.
-const BELL: u64 = u64::MAX;
+/// The poller's key for the thread's waker.
+const WAKER: u64 = u64::MAX;
 
 /// How often a stopping export looks whether it may go.
 const STOP_TICK: Duration = Duration::from_millis(5);
@@ -57,7 +57,7 @@ impl Pipe for Line {
 /// The thread's own things.
 pub(super) struct Worker<D> {
     watcher: Watcher,
-    bell: Bell,
+    waker: Waker,
     commands: Receiver<Command<D>>,
     options: ExportOptions,
 }
@@ -74,15 +74,15 @@ type Finish<D> = Box<dyn FnOnce(D, Stopped) + Send>;
 
 impl<D: BlockDevice> Worker<D> {
     pub(super) fn new(
-        bell: Bell,
+        waker: Waker,
         commands: Receiver<Command<D>>,
         options: ExportOptions,
     ) -> io::Result<Self> {
         let watcher = Watcher::new()?;
-        watcher.poller().add(&bell, BELL, Interest::READABLE)?;
+        watcher.poller().add(&waker, WAKER, Interest::READABLE)?;
         Ok(Self {
             watcher,
-            bell,
+            waker,
             commands,
             options,
         })
@@ -167,8 +167,8 @@ impl<D: BlockDevice> Worker<D> {
         }
         let mut stop = None;
         for ready in ready.drain(..) {
-            if ready.key == BELL {
-                self.bell.clear();
+            if ready.key == WAKER {
+                self.waker.clear();
                 stop = self.obey(service, shared);
             } else if !self.watcher.note(ready) {
                 service.ready(ready);

@@ -1,4 +1,4 @@
-//! A socket, with or without TLS on it.
+//! [`Channel`]: a connection over a socket, with or without TLS.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,10 +10,10 @@ use world::real::Stream;
 
 use crate::{Pipe, Sent};
 
-/// How many bytes TLS may hold encrypted for one connection.
+/// The maximal number of encrypted bytes that TLS buffers for one connection.
 const TLS_UNSENT_BYTES_MAX: usize = 256 << 10;
 
-/// A socket, with or without TLS on it.
+/// A connection over a socket, with or without TLS.
 #[derive(Debug)]
 pub struct Channel {
     stream: Stream,
@@ -22,7 +22,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A plain channel.
+    /// A channel without TLS.
     #[must_use]
     pub fn new(stream: Stream) -> Self {
         Self {
@@ -32,8 +32,7 @@ impl Channel {
         }
     }
 
-    /// A channel on which everything is TLS. The handshake goes on as bytes are
-    /// received and sent.
+    /// A channel with TLS. The handshake proceeds as bytes are received and sent.
     #[must_use]
     pub fn with_tls(stream: Stream, mut tls: Connection) -> Self {
         tls.set_buffer_limit(Some(TLS_UNSENT_BYTES_MAX));
@@ -44,41 +43,40 @@ impl Channel {
         }
     }
 
-    /// From here on, everything is TLS, of which this is the server.
+    /// Switches the channel to TLS, as the server.
     ///
     /// # Errors
-    /// If `config` is not usable.
+    /// If `config` cannot be used.
     pub fn start_tls(&mut self, config: Arc<ServerConfig>) -> Result<(), rustls::Error> {
         self.begin_tls(ServerConnection::new(config)?.into());
         Ok(())
     }
 
-    /// From here on, everything is TLS, of which this is the side that `tls` is.
+    /// Switches the channel to TLS, as the side that `tls` is.
     pub fn begin_tls(&mut self, mut tls: Connection) {
         tls.set_buffer_limit(Some(TLS_UNSENT_BYTES_MAX));
         self.tls = Some(Box::new(tls));
     }
 
-    /// From here on the socket's bytes are as they come: what is wrong with its TLS, nobody
-    /// can say any more.
+    /// Switches the channel back to plain bytes. TLS errors are no longer noticed.
     pub fn drop_tls(&mut self) {
         (self.tls, self.holds_received) = (None, false);
     }
 
-    /// The socket.
+    /// The channel's socket.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// Whether both sides know whom they speak to; always, without TLS.
+    /// Whether the TLS handshake has ended; always true without TLS.
     #[must_use]
     pub fn is_established(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking())
     }
 
-    /// The certificate that the other side proved to hold, and those between it
-    /// and its root; none without TLS, or if it has shown none.
+    /// The certificate of the other side, which it has proved to hold, and those between it and
+    /// its root. The list is empty without TLS, and if the other side has no certificate.
     #[must_use]
     pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
         let certificates = self.tls.as_ref().and_then(|tls| tls.peer_certificates());
@@ -96,7 +94,7 @@ fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Sends what TLS has encrypted. True if the socket takes no more.
+/// Sends what TLS has encrypted. Returns whether the socket is full.
 fn send_encrypted(tls: &mut Connection, stream: &mut Stream) -> io::Result<bool> {
     while tls.wants_write() {
         match tls.write_tls(stream) {
@@ -126,15 +124,15 @@ fn receive_encrypted(
             Err(error) => return Err(error),
         }
         match tls.read_tls(stream) {
-            // Protocols here say by themselves where a message ends, so a
-            // stream that is cut without TLS's farewell hides nothing.
+            // The protocols above mark the ends of their messages, so a stream that ends without
+            // TLS's `close_notify` hides nothing.
             Ok(0) => break,
             Ok(_) => {}
             Err(error) if would_block(&error) && filled > 0 => break,
             Err(error) => return Err(error),
         }
         if let Err(error) = tls.process_new_packets() {
-            // The alert tells the other side why.
+            // The alert tells the other side the reason.
             let _ = send_encrypted(tls, stream);
             return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }

@@ -1,11 +1,15 @@
-//! Floor 2: bytes both ways over a socket, with or without TLS on it, without
-//! ever waiting.
+//! Floor 2: non-blocking connections, with or without TLS.
 //!
-//! * [`Pipe`]: what a protocol needs of the thing that carries its bytes.
+//! * [`Pipe`]: the interface between a protocol and the connection that carries its bytes.
 //! * [`Channel`]: a pipe over a socket of [`world::real`].
-//! * [`Outbox`]: what waits to be sent over one.
+//! * [`Outbox`]: bytes that wait to be sent over a pipe.
 //!
-//! It must not know: what is said, or who may say it.
+//! Sockets and the poller stay in [`world::real`], and not here: `world` is the one seam to the
+//! operating system. Its `host` module listens for tasks with the same sockets, and `clippy.toml`
+//! refuses sockets everywhere else, so a second crate that makes system calls would need the same
+//! exceptions.
+//!
+//! Must not know: which protocol is spoken, or who may speak it.
 
 mod channel;
 mod outbox;

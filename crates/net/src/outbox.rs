@@ -1,19 +1,19 @@
-//! Bytes that wait to be sent.
+//! [`Outbox`]: bytes that wait to be sent.
 
 use std::io::{self, IoSlice};
 
 use crate::Pipe;
 
-/// Bytes that wait to be sent, in order.
+/// A buffer of bytes that wait to be sent, in order.
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
-    /// What lies before has been taken.
+    /// The number of bytes at the front that were sent already.
     sent: usize,
 }
 
 impl Outbox {
-    /// For more to be appended.
+    /// The buffer, for the caller to append to.
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         if self.is_empty() {
             self.bytes.clear();
@@ -22,29 +22,29 @@ impl Outbox {
         &mut self.bytes
     }
 
-    /// How many bytes wait.
+    /// The number of bytes that wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }
 
-    /// Whether none does.
+    /// Whether no bytes wait.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Gives back the room of what was sent, if nothing waits.
+    /// Frees the buffer's memory if no bytes wait.
     pub fn shrink(&mut self) {
         if self.is_empty() {
             *self = Self::default();
         }
     }
 
-    /// Sends what there is, and what `pipe` holds; whether that takes no more.
+    /// Sends the bytes that wait here and in `pipe`. Returns whether the pipe accepts no more.
     ///
     /// # Errors
-    /// The connection's end.
+    /// Every error ends the connection.
     pub fn send(&mut self, pipe: &mut impl Pipe) -> io::Result<bool> {
         while !self.is_empty() || pipe.holds_unsent() {
             let sent = pipe.send(&[IoSlice::new(&self.bytes[self.sent..])])?;

@@ -1,35 +1,34 @@
-//! What a conversation needs of the thing that carries its bytes.
+//! [`Pipe`]: the interface between a protocol and the connection that carries its bytes.
 
 use std::io::{self, IoSlice};
 
-/// How much a pipe took.
+/// The result of sending to a pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
-    /// In bytes; they will arrive, in order, if the connection holds.
+    /// The number of bytes that the pipe accepted. They arrive in order if the connection holds.
     pub bytes: usize,
-    /// It takes no more now.
+    /// Whether the pipe accepts no more bytes now.
     pub blocked: bool,
 }
 
-/// Carries bytes both ways without ever waiting.
+/// A connection that carries bytes in both directions and never blocks.
 pub trait Pipe {
-    /// Receives bytes. `Ok(0)` is the end.
+    /// Receives bytes. `Ok(0)` means that the other side has closed the connection.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing is there; anything else is the connection's
-    /// end.
+    /// `WouldBlock` if no bytes have arrived. Any other error ends the connection.
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Received bytes are held inside, and nobody will report them: receive
-    /// again.
+    /// Whether the pipe may buffer received bytes, which the poller does not report. The caller
+    /// has to receive again without waiting.
     fn holds_received(&self) -> bool;
 
-    /// Sends the slices, or a beginning of them, after what is held inside.
+    /// Sends the slices, or a prefix of them, after the bytes that the pipe buffers.
     ///
     /// # Errors
-    /// The connection's end.
+    /// Every error ends the connection.
     fn send(&mut self, from: &[IoSlice<'_>]) -> io::Result<Sent>;
 
-    /// Bytes that were taken are held inside, until there is room.
+    /// Whether the pipe buffers accepted bytes that the socket has no room for.
     fn holds_unsent(&self) -> bool;
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use world::real::{Bell, Poller};
+use world::real::{Poller, Waker};
 use world::{Clock, Interest};
 
 /// How often the CPU time of a process is checked.
@@ -64,12 +64,12 @@ pub(crate) struct CpuThrottle {
 }
 
 impl CpuThrottle {
-    /// Limits a process to `percent` of one core, until the returned bell is rung or the process
+    /// Limits a process to `percent` of one core, until the returned waker is used or the process
     /// has ended.
-    pub fn start(pid: Pid, percent: u32, clock: Arc<dyn Clock>) -> io::Result<Bell> {
-        let (bell, poller) = (Bell::new()?, Poller::new()?);
-        poller.add(&bell, 0, Interest::READABLE)?;
-        let own = bell.clone();
+    pub fn start(pid: Pid, percent: u32, clock: Arc<dyn Clock>) -> io::Result<Waker> {
+        let (waker, poller) = (Waker::new()?, Poller::new()?);
+        poller.add(&waker, 0, Interest::READABLE)?;
+        let own = waker.clone();
         let throttle = Self {
             pid,
             percent,
@@ -82,11 +82,11 @@ impl CpuThrottle {
         std::thread::Builder::new()
             .name("filter-cpu".to_owned())
             .spawn(move || throttle.run(&poller, own))?;
-        Ok(bell)
+        Ok(waker)
     }
 
-    /// Limits the process until `bell` is rung or the process has ended.
-    fn run(&self, poller: &Poller, bell: Bell) {
+    /// Limits the process until `waker` is used or the process has ended.
+    fn run(&self, poller: &Poller, waker: Waker) {
         let mut share = CpuShare::new(self.percent, self.clock.monotonic());
         let mut is_stopped = false;
         let mut rung = Vec::new();
@@ -110,7 +110,7 @@ impl CpuThrottle {
                 return;
             }
         }
-        drop(bell);
+        drop(waker);
     }
 }
 
@@ -217,7 +217,7 @@ mod tests {
         let busy = Busy(spinning.expect("there is a shell"));
         let pid = Pid::from_raw(busy.0.id().cast_signed()).expect("a process");
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
-        let bell = CpuThrottle::start(pid, 10, clock).expect("a thread");
+        let waker = CpuThrottle::start(pid, 10, clock).expect("a thread");
         let is_stopped = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", busy.0.id()));
             let stat = stat.expect("it runs");
@@ -234,6 +234,6 @@ mod tests {
                 std::thread::yield_now();
             }
         }
-        bell.ring();
+        waker.wake();
     }
 }

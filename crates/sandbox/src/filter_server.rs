@@ -245,7 +245,7 @@ mod tests {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let real = World::real(1);
         let now = real.clock.wall();
-        let (authority, key) = Authority::found("filter", &*real.random, now).expect("made");
+        let (authority, key) = Authority::create("filter", &*real.random, now).expect("made");
         let pem = authority.certificate_pem().to_owned();
         let credentials = Credentials {
             chain_pem: &pem,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use chain_policy::Limits;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::Pid;
-use world::real::{Bell, Stream};
+use world::real::{Stream, Waker};
 use world::{Clock, Pool};
 
 use crate::cpu_limit::CpuThrottle;
@@ -50,8 +50,8 @@ pub(crate) struct ProcessOptions<'a> {
 pub(crate) struct FilterProcess {
     process: Option<std::process::Child>,
     pool: Arc<dyn Pool>,
-    /// Stops the limit on CPU when rung.
-    throttle: Option<Bell>,
+    /// Ends the limit on CPU when used.
+    throttle: Option<Waker>,
     /// The folder of the process's sockets.
     folder: Option<SocketFolder>,
     /// The user, which no other filter has while the process runs.
@@ -121,8 +121,8 @@ impl FilterProcess {
 
 impl Drop for FilterProcess {
     fn drop(&mut self) {
-        if let Some(bell) = self.throttle.take() {
-            bell.ring();
+        if let Some(waker) = self.throttle.take() {
+            waker.wake();
         }
         if let Some(mut process) = self.process.take() {
             // This fails if the process has exited already.

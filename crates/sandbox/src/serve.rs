@@ -13,7 +13,7 @@ use chain_policy::{Policy, PolicyError};
 use nbd::client::{Broken, ClientOptions, NbdClient, Target};
 use nbd::{ExportOptions, Leg, Watcher};
 use net::Channel;
-use world::real::{Bell, Stream};
+use world::real::{Stream, Waker};
 use world::{Interest, Wake, World};
 use zeroize::Zeroizing;
 
@@ -110,14 +110,14 @@ pub(crate) fn serve_filters(
     make: impl FnOnce(Wake, &Watcher) -> Result<Vec<Box<dyn Filter>>, ServeError>,
 ) -> Result<(), ServeError> {
     let watcher = Watcher::new()?;
-    let bell = Bell::new()?;
-    let rung = watcher.watch(bell.clone(), Interest::READABLE)?;
+    let waker = Waker::new()?;
+    let rung = watcher.watch(waker.clone(), Interest::READABLE)?;
     let options = ClientOptions::new(EXPORT, Arc::clone(&world.clock));
     let below = NbdClient::new(Target::Connected(below), options, watcher.clone()).opened()?;
-    let mut chain = Chain::new(below, Arc::clone(&world.clock), bell.wake());
+    let mut chain = Chain::new(below, Arc::clone(&world.clock), waker.handle());
     let (tell, told) = mpsc::channel();
     chain.exchange(Exchange {
-        filters: make(bell.wake(), &watcher)?,
+        filters: make(waker.handle(), &watcher)?,
         rule: SizeRule::MayChange,
         told: Box::new(move |ended| drop(tell.send(ended))),
     });
@@ -130,7 +130,7 @@ pub(crate) fn serve_filters(
         }
         watcher.wait(chain.next_timer())?;
         if rung.take_seen().readable {
-            bell.clear();
+            waker.clear();
         }
     }
     let export = ExportOptions::new(EXPORT, Arc::clone(&world.clock));
@@ -143,7 +143,7 @@ pub(crate) fn serve_filters(
         }
         watcher.wait(leg.sleep())?;
         if rung.take_seen().readable {
-            bell.clear();
+            waker.clear();
         }
     }
 }

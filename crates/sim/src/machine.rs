@@ -105,7 +105,7 @@ impl Machine {
         let at_once = SimulatedRandom::new(seed ^ 0xA7_0C4E);
         simulation
             .pool
-            .set_at_once(setup.jobs_at_once_one_in, at_once);
+            .set_immediate(setup.jobs_at_once_one_in, at_once);
         let cluster = ClusterId::from_u128(1);
         let ids: Vec<UnitId> = (0..setup.units).map(unit_id).collect();
         let random = SimulatedRandom::new(seed);
@@ -454,7 +454,7 @@ impl Machine {
         let keyring = self.keyring(&lease.keys);
         Volume::open(OpenParams {
             world: self.world.clone(),
-            wake: Wake::unresponsive(),
+            wake: Wake::noop(),
             store: Arc::clone(&self.store),
             catalog: Arc::clone(&self.catalog) as Arc<dyn Catalog>,
             journal,
@@ -495,7 +495,7 @@ impl Machine {
             cache: version
                 .as_ref()
                 .map(|version| self.view(version.key.volume)),
-            wake: Wake::unresponsive(),
+            wake: Wake::noop(),
             clock: Arc::clone(&self.world.clock),
             store: Arc::clone(&self.store),
             version: version.map(|version| (version, self.keyring(keys))),

@@ -1,105 +1,105 @@
-//! A batch: a head and records, whole or of no use.
+//! [`Batch`]: a head and records, which are valid only as a whole.
 
 use base::checksum::{crc32c, crc32c_append};
 use base::codec::{OutOfBytes, Reader, Writer as _};
 
 use crate::record::{RECORD_BYTES, Record};
 
-/// `SCRTRC`, and a version in the last two bytes.
+/// The first bytes of a batch. [`VERSION`] follows.
 const MAGIC: [u8; 6] = *b"SCRTRC";
 const VERSION: [u8; 2] = *b"01";
 
 /// The length of a head, in bytes.
 pub const HEAD_BYTES: usize = 64;
 
-/// A batch has as many records at most.
+/// The maximal number of records in a batch.
 pub const BATCH_RECORDS_MAX: usize = 4096;
 
-/// Where its checksum lies.
+/// The offset of the checksum within the head, in bytes.
 const CHECKSUM_AT: usize = 60;
 
-/// What a batch says of the trace that it is of.
+/// What a batch says about its trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchHead {
-    /// When that trace began, in microseconds since 1970.
+    /// The start of the trace, in microseconds since 1970.
     pub began_us: u64,
-    /// A random number that each trace has for itself.
+    /// The random number of the trace.
     pub trace: u64,
-    /// Grows by one from batch to batch, from 0: what is missing between was lost.
+    /// The number of the batch within the trace, from 0. A gap means that batches are missing.
     pub sequence: u64,
-    /// So many requests were recorded before it in this trace, whether they are there or not.
+    /// The number of requests that were recorded in earlier batches of the trace.
     pub before: u64,
-    /// So many were not recorded, as there was no room for them or the file could not be
-    /// written; since the trace began.
+    /// The number of requests since the start of the trace that were not recorded, because there
+    /// was no room for them or the file could not be written.
     pub lost: u64,
     /// The size of the disk, in bytes.
     pub disk_bytes: u64,
 }
 
-/// See the module's head.
+/// A batch of records of one trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Of which trace it is.
+    /// What the batch says about its trace.
     pub head: BatchHead,
-    /// In the order in which they ended; [`BATCH_RECORDS_MAX`] at most.
+    /// The requests in the order in which they ended, at most [`BATCH_RECORDS_MAX`].
     pub records: Vec<Record>,
 }
 
-/// Why bytes are no batch.
+/// Why bytes are not a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
-    /// It does not begin as one.
-    #[error("at byte {at} there is no batch of a trace")]
+    /// The bytes do not begin as a batch does.
+    #[error("there is no batch of a trace at byte {at}")]
     Magic {
-        /// Where.
+        /// The offset of the batch, in bytes.
         at: usize,
     },
-    /// Another program wrote it.
-    #[error("the batch at byte {at} is of a version that this program does not know")]
+    /// The batch has an unknown version.
+    #[error("the batch at byte {at} has a version that this program does not know")]
     Version {
-        /// Where.
+        /// The offset of the batch, in bytes.
         at: usize,
     },
-    /// It goes on behind the end: it was being written.
-    #[error("the batch at byte {at} is not all there")]
+    /// The file ends within the batch, which was being written.
+    #[error("the batch at byte {at} is incomplete")]
     Torn {
-        /// Where it begins.
+        /// The offset of the batch, in bytes.
         at: usize,
     },
-    /// It has more records than a batch may have.
-    #[error("the batch at byte {at} says that it has {count} records")]
+    /// The batch claims more than [`BATCH_RECORDS_MAX`] records.
+    #[error("the batch at byte {at} claims {count} records; the maximum is {BATCH_RECORDS_MAX}")]
     Count {
-        /// Where it begins.
+        /// The offset of the batch, in bytes.
         at: usize,
-        /// What it says.
+        /// The number of records that it claims.
         count: u32,
     },
-    /// Its checksum is another one.
+    /// The checksum is wrong.
     #[error("the batch at byte {at} is damaged")]
     Checksum {
-        /// Where it begins.
+        /// The offset of the batch, in bytes.
         at: usize,
     },
-    /// Its checksum is right, and a record makes no sense.
-    #[error("record {number} of the batch at byte {at} makes no sense")]
+    /// The checksum is right and a record is invalid.
+    #[error("record {number} of the batch at byte {at} is invalid")]
     Record {
-        /// Where the batch begins.
+        /// The offset of the batch, in bytes.
         at: usize,
-        /// Which, from 0.
+        /// The number of the record within the batch, from 0.
         number: usize,
     },
 }
 
 impl Batch {
-    /// As it is written.
+    /// The batch as bytes.
     ///
     /// # Panics
-    /// If it has more than [`BATCH_RECORDS_MAX`] records.
+    /// If the batch has more than [`BATCH_RECORDS_MAX`] records.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         assert!(
             self.records.len() <= BATCH_RECORDS_MAX,
-            "batches are cut before"
+            "a batch has too many records"
         );
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.records.len() * RECORD_BYTES);
         bytes.put_bytes(&MAGIC);
@@ -126,13 +126,13 @@ impl Batch {
     }
 }
 
-/// Of a batch, without the place of the checksum itself.
+/// The checksum of a batch, which does not cover its own field.
 fn checksum(bytes: &[u8]) -> u32 {
     let (head, rest) = bytes.split_at(CHECKSUM_AT);
     crc32c_append(crc32c(head), &rest[4..])
 }
 
-/// The batches of a file, up to its end or the first one that is none.
+/// An iterator over the batches of a file, up to its end or the first error.
 pub struct Batches<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -140,7 +140,7 @@ pub struct Batches<'a> {
 }
 
 impl<'a> Batches<'a> {
-    /// Those of a whole file.
+    /// The batches of a file's content.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self {
@@ -252,7 +252,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn batches_come_back(
+        fn batches_survive_encoding_and_decoding(
             first in proptest::collection::vec(record(), 0..20),
             second in proptest::collection::vec(record(), 0..20),
         ) {
@@ -263,7 +263,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_read_ends(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn reading_arbitrary_bytes_ends(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             prop_assert!(Batches::new(&bytes).count() <= 1 + bytes.len() / HEAD_BYTES);
         }
     }
@@ -285,19 +285,19 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_is_seen_wherever_it_is() {
+    fn every_flipped_bit_is_noticed() {
         let bytes = some().encode();
         for bit in 0..bytes.len() * 8 {
             let mut bytes = bytes.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let mut batches = Batches::new(&bytes);
             assert!(batches.next().expect("something").is_err(), "bit {bit}");
-            assert_eq!(batches.next(), None, "nothing is read behind it");
+            assert_eq!(batches.next(), None, "nothing is read after an error");
         }
     }
 
     #[test]
-    fn a_torn_end_is_told_and_what_is_before_it_counts() {
+    fn a_torn_end_is_an_error_after_the_batches_before_it() {
         let bytes = [some().encode(), some().encode()].concat();
         let whole = bytes.len() / 2;
         for length in whole + 1..bytes.len() {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_nobody_writes_is_refused_though_its_checksum_is_right() {
+    fn an_invalid_record_with_a_right_checksum_is_refused() {
         for (byte, value) in [(32, 6), (33, 4), (34, 2), (39, 1), (23, 255)] {
             let mut bytes = some().encode();
             bytes[HEAD_BYTES + byte] = value;

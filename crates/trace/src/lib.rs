@@ -1,15 +1,16 @@
-//! Floor 1: what was asked of a disk, as it is recorded (docs/chains.md, "Traces"): batches of
-//! records of one length, each with a checksum, so that a torn end is found.
+//! Floor 1: traces, which are recordings of the requests of a disk (docs/chains.md, "Traces"). A
+//! trace consists of batches of fixed-length records. Each batch has a checksum, so that a torn
+//! end is noticed.
 //!
 //! ```text
 //!  bytes ─▶ Batches ─▶ Batch, Batch … or why that is none ─▶ Trace: in order of time, with gaps
 //!  Record ─▶ line of fio's log
 //! ```
 //!
-//! Whatever is read may be made to harm: nothing is counted on before its checksum was right,
-//! and no more is kept than there are bytes.
+//! The input may be hostile: nothing is used before its checksum was verified, and memory is bounded
+//! by the length of the input.
 //!
-//! Must not know: where files are, who records, what a policy of a cache is.
+//! Must not know: where files lie, who records, or what a cache policy is.
 
 mod batch;
 mod iolog;

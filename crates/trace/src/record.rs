@@ -1,35 +1,35 @@
-//! A record: one request that has ended.
+//! [`Record`]: one request that has ended.
 
 use base::codec::{OutOfBytes, Reader, Writer as _};
 
-/// The length of each, in bytes.
+/// The length of a record, in bytes.
 pub const RECORD_BYTES: usize = 40;
 
-/// The bit of a request that is durable when it is answered.
+/// The flag of a request that is durable when it is answered.
 const FUA: u8 = 1;
 
-/// The bit of zeroes that may become a hole.
+/// The flag of zeroes that may become a hole.
 const MAY_PUNCH: u8 = 2;
 
-/// What was asked.
+/// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// Content is read.
+    /// Reads content.
     Read,
-    /// Content is written.
+    /// Writes content.
     Write,
-    /// All that was acknowledged becomes durable.
+    /// Makes everything that was acknowledged durable.
     Flush,
-    /// Content is of no use any more.
+    /// Declares content unused.
     Trim,
-    /// Content becomes zeroes.
+    /// Writes zeroes.
     WriteZeroes,
-    /// Content will be read soon.
+    /// Announces that content will be read soon.
     Prefetch,
 }
 
 impl Verb {
-    /// All of them, by their numbers.
+    /// All operations, in the order of their numbers in records.
     const ALL: [Self; 6] = [
         Self::Read,
         Self::Write,
@@ -39,7 +39,7 @@ impl Verb {
         Self::Prefetch,
     ];
 
-    /// As it is printed.
+    /// The operation's name, for display.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,17 +53,17 @@ impl Verb {
     }
 }
 
-/// What came of it.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It was done.
+    /// The request succeeded.
     Done,
-    /// It failed.
+    /// The request failed.
     Failed,
 }
 
 impl Outcome {
-    /// As it is printed.
+    /// The result's name, for display.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,30 +73,30 @@ impl Outcome {
     }
 }
 
-/// See the module's head.
+/// One request that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// When it was begun, in nanoseconds since the trace began.
+    /// The time at which the request began, in nanoseconds since the start of the trace.
     pub time_ns: u64,
-    /// How long it took, in nanoseconds; 0, if that is not known.
+    /// The duration of the request, in nanoseconds; 0 if it is unknown.
     pub latency_ns: u64,
-    /// Where, in bytes; 0 of a flush.
+    /// The first byte of the request's range; 0 for a flush.
     pub offset: u64,
-    /// How much, in bytes; 0 of a flush.
+    /// The length of the request's range, in bytes; 0 for a flush.
     pub length: u64,
-    /// What.
+    /// The operation.
     pub verb: Verb,
-    /// It was to be durable when it was answered.
+    /// Whether the request was durable when it was answered.
     pub is_fua: bool,
-    /// Of zeroes: they may become a hole.
+    /// Whether written zeroes may become a hole.
     pub may_punch: bool,
-    /// What came of it.
+    /// The result.
     pub outcome: Outcome,
 }
 
 impl Record {
-    /// A request that was done and of which no more is known: when it was begun, in
-    /// nanoseconds, where, and how much, in bytes.
+    /// A successful request of which only the operation, the time and the range (offset and
+    /// length, in bytes) are known.
     #[must_use]
     pub const fn plain(verb: Verb, time_ns: u64, (offset, length): (u64, u64)) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl Record {
         into.put_bytes(&[0; 5]);
     }
 
-    /// None: nobody writes such a record.
+    /// Reads a record; `None` if it is invalid.
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Option<Self>, OutOfBytes> {
         let (time_ns, latency_ns) = (reader.u64()?, reader.u64()?);
         let (offset, length) = (reader.u64()?, reader.u64()?);

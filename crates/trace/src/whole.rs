@@ -1,26 +1,25 @@
-//! [`Trace`]: what several files have of one trace or more, put together.
+//! [`Trace`]: a trace, assembled from the batches in one or several files.
 
 use crate::{Batch, BatchHead, Batches, Record, TraceError};
 
-/// One trace: of one life of a filter.
+/// One trace, which one run of a filter has recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
-    /// When it began, in microseconds since 1970.
+    /// The start of the trace, in microseconds since 1970.
     pub began_us: u64,
-    /// The size of the disk, in bytes, as it was last.
+    /// The last known size of the disk, in bytes.
     pub disk_bytes: u64,
-    /// In the order in which they were begun.
+    /// The requests in the order in which they began.
     pub records: Vec<Record>,
-    /// So many requests are not there that were recorded: their files are gone, or damaged.
+    /// The number of requests that were recorded and whose files are removed or damaged.
     pub gone: u64,
-    /// So many were never recorded.
+    /// The number of requests that were never recorded.
     pub lost: u64,
 }
 
 impl Trace {
-    /// The traces that there are in these files, the oldest first; and where a file ends in
-    /// something that is no batch, with the file's number. The order of the files does not
-    /// matter.
+    /// Reads the traces in these files, in any order. Returns the traces, the oldest first, and
+    /// for each file that does not end in a batch its number and the error.
     #[must_use]
     pub fn read<'a>(
         files: impl IntoIterator<Item = &'a [u8]>,
@@ -37,19 +36,19 @@ impl Trace {
         }
         let of = |head: &BatchHead| (head.began_us, head.trace);
         batches.sort_by_key(|batch| (of(&batch.head), batch.head.sequence));
-        // Somebody may give a file twice.
+        // The same file may be given twice.
         batches.dedup_by_key(|batch| (of(&batch.head), batch.head.sequence));
         let traces = batches.chunk_by(|one, other| of(&one.head) == of(&other.head));
         (traces.map(Self::of_batches).collect(), broken)
     }
 
-    /// How many requests it lacks.
+    /// The number of requests that the trace is missing.
     #[must_use]
     pub fn missing(&self) -> u64 {
         self.gone.saturating_add(self.lost)
     }
 
-    /// Of one trace, by sequence; at least one.
+    /// A trace from its batches, ordered by sequence. There is at least one.
     fn of_batches(batches: &[Batch]) -> Self {
         let records = batches
             .iter()
@@ -101,9 +100,9 @@ mod tests {
         .encode()
     }
 
-    /// Whoever makes a file says of himself how much is missing.
+    /// A hostile file may claim any number of missing requests.
     #[test]
-    fn any_number_may_be_missing() {
+    fn counts_of_missing_requests_do_not_overflow() {
         let head = BatchHead {
             began_us: 1,
             trace: 1,
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_put_together_whatever_their_order_and_what_is_missing_is_counted() {
+    fn files_are_assembled_in_any_order_and_missing_requests_are_counted() {
         let newest = [batch(7, 2, &[40, 30]), vec![1, 2, 3]].concat();
         let (other, oldest) = (batch(8, 0, &[5, 6]), batch(7, 0, &[10, 20]));
         let files = [&*newest, &*oldest, &*other, &*oldest];

@@ -108,7 +108,7 @@ fn open(folder: &Path, replicas: u8) -> Volume {
     Volume::open(OpenParams {
         pages: PageBudget::new(32 << 20),
         world,
-        wake: Wake::unresponsive(),
+        wake: Wake::noop(),
         store,
         catalog,
         lease,

@@ -1,15 +1,15 @@
-//! Memory that a device can read from directly.
+//! [`PageBuffer`]: memory that a device can read from directly.
 
 use std::ops::{Deref, DerefMut};
 
-/// Size and alignment of a page of memory, in bytes.
+/// The size and alignment of a page of memory, in bytes.
 const PAGE_BYTES: usize = 4096;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
 struct MemoryPage([u8; PAGE_BYTES]);
 
-/// Bytes that begin on a page boundary, for [`crate::File::write_bulk`].
+/// A buffer that begins on a page boundary, for [`crate::File::write_bulk`].
 #[derive(Default)]
 pub struct PageBuffer {
     pages: Vec<MemoryPage>,
@@ -17,8 +17,8 @@ pub struct PageBuffer {
 }
 
 impl PageBuffer {
-    /// Makes it `length` bytes long. Bytes that were there stay; others are
-    /// zero or what was there before it was made shorter.
+    /// Sets the length, in bytes. Existing bytes are kept. New bytes are zero, or what the buffer
+    /// held there before it was made shorter.
     pub fn resize(&mut self, length: usize) {
         let pages = length.div_ceil(PAGE_BYTES);
         if pages > self.pages.len() {
@@ -32,8 +32,8 @@ impl Deref for PageBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the pages are `repr(C)` arrays of bytes without padding, one
-        // after another in one allocation, and at least `length` bytes long.
+        // SAFETY: the pages are `repr(C)` arrays of bytes without padding, contiguous in one
+        // allocation, and at least `length` bytes long in total.
         unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.length) }
     }
 }

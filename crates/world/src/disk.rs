@@ -1,4 +1,4 @@
-//! Files: what Scree asks of a file system, and no more.
+//! [`Disk`] and [`File`]: what Scree needs from a file system.
 
 use std::fmt;
 use std::io;
@@ -8,119 +8,113 @@ use std::sync::Arc;
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
-    /// An existing file, for reading.
+    /// Opens an existing file for reading.
     Read,
-    /// An existing file, for reading and writing. A block device is nobody else's
-    /// then: one that is mounted, or open so already, is refused.
+    /// Opens an existing file for reading and writing. A block device is opened exclusively: it
+    /// is refused if it is mounted or opened so already.
     Write,
-    /// A file that must not exist yet, for reading and writing. On Unix it
-    /// gets mode 0600.
+    /// Creates a file, which must not exist yet, for reading and writing. Its mode is 0600.
     CreateNew,
 }
 
-/// A name in a folder.
+/// An entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirectoryEntry {
-    /// The last part of its path. Names that are not UTF-8 are left out of
-    /// listings: Scree writes none.
+    /// The name. Listings leave out names that are not UTF-8, since Scree creates none.
     pub name: String,
-    /// Whether it is a folder.
+    /// Whether the entry is a folder.
     pub is_directory: bool,
 }
 
-/// Room on the file system that holds a folder.
+/// The space of the file system that holds a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// All of it, in bytes.
+    /// The total space, in bytes.
     pub total_bytes: u64,
-    /// What this process may still use, in bytes.
+    /// The space that this process may still use, in bytes.
     pub free_bytes: u64,
 }
 
-/// A file system. All calls may wait, and all but [`File::read_now`] may wait
-/// long; on an owner's thread only `write_at` into a preallocated file and
-/// `read_now` are allowed.
+/// A file system. Every call may wait, and all except [`File::read_now`] may wait long. So a
+/// thread that owns a volume calls only `read_now`, and `write_at` into a preallocated file.
 ///
-/// What is assumed of it: `sync_data` returns after the file's data and size
-/// are on stable storage; `sync_directory` returns after the names made and
-/// removed in that folder are; `rename` is atomic; without a sync, any subset
-/// of the writes since the last one may survive a power failure, in any order,
-/// each torn at 512-byte boundaries.
+/// What Scree assumes of it: `sync_data` returns after the file's data and size are on stable
+/// storage; `sync_directory` returns after the names that were added to and removed from the
+/// folder are; `rename` is atomic; without a sync, any subset of the writes since the last sync
+/// may survive a power failure, in any order, each torn at 512-byte boundaries.
 pub trait Disk: Send + Sync {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// As the operating system says; `AlreadyExists` for
-    /// [`OpenMode::CreateNew`] on a name that is taken.
+    /// The operating system's; `AlreadyExists` if [`OpenMode::CreateNew`] finds the name taken.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
 
-    /// The names in a folder, sorted.
+    /// The entries of a folder, sorted by name.
     ///
     /// # Errors
-    /// As the operating system says; so for the others below.
+    /// The operating system's.
     fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>>;
 
-    /// Makes a folder (mode 0700); its parent must exist. An existing folder
-    /// is no error.
+    /// Creates a folder (mode 0700), whose parent must exist. An existing folder is no error.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     fn create_directory(&self, folder: &Path) -> io::Result<()>;
 
-    /// Gives the file at `from` the name `to`, replacing what was there.
+    /// Renames the file at `from` to `to`, and replaces a file that is there.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// As the operating system says; `NotFound` if there is none.
+    /// The operating system's; `NotFound` if there is no such file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Makes the names in `folder` durable.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     fn sync_directory(&self, folder: &Path) -> io::Result<()>;
 
-    /// What lies below `folder`, for a folder that others may fill: paths are
-    /// relative to it, the empty one is the folder itself, and no name in it
-    /// leads out. No link below it is followed, only regular files are opened,
-    /// and what is found instead is a [`WrongKind`]. The folder is looked up
-    /// by each call, so it need not be there now, and may be behind a link.
+    /// A disk of the files below `folder`, for a folder that others may write to. Paths are
+    /// relative to the folder, the empty path is the folder itself, and no path leads out of it.
+    /// No link below it is followed, only regular files are opened, and anything else gives a
+    /// [`WrongKind`]. Every call looks the folder up again, so it need not exist now, and may be
+    /// behind a link.
     fn within(&self, folder: &Path) -> Arc<dyn Disk>;
 
-    /// How many files this process may have open at once, sockets and all;
-    /// `None` if nothing bounds it. More give an error that
-    /// [`is_out_of_files`](crate::is_out_of_files) knows.
+    /// The maximal number of files and sockets that this process may have open; `None` if there
+    /// is no limit. Opening more fails with an error that
+    /// [`is_out_of_files`](crate::is_out_of_files) recognizes.
     fn open_files_max(&self) -> Option<u64> {
         None
     }
 
-    /// Room on the file system that holds `folder`.
+    /// The space of the file system that holds `folder`.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     fn space(&self, folder: &Path) -> io::Result<Space>;
 }
 
-/// Something else than there should be: a link, a pipe, a folder in place of a
-/// file.
+/// The error for a file of an unexpected kind, such as a link, a pipe or a folder in place of a
+/// regular file.
 #[derive(Debug, thiserror::Error)]
 #[error("{path} is {found}, not {expected}", path = path.display())]
 pub struct WrongKind {
-    /// Where.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What is there.
+    /// The kind of file that is there.
     pub found: &'static str,
-    /// What should be.
+    /// The kind of file that was expected.
     pub expected: &'static str,
 }
 
 impl WrongKind {
-    /// What `error` says was found, if that is what it says.
+    /// The `WrongKind` within an I/O error, if it has one.
     #[must_use]
     pub fn of(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
@@ -133,22 +127,21 @@ impl From<WrongKind> for io::Error {
     }
 }
 
-/// A path below a folder, or an error if it leads elsewhere. The folder itself
-/// is `.`.
+/// A path below a folder, or an error if it leads out of the folder. The folder itself is `.`.
 pub(crate) fn within_folder(path: &Path) -> io::Result<&Path> {
     if path.as_os_str().is_empty() {
         return Ok(Path::new("."));
     }
-    let leads_on = |part| matches!(part, Component::Normal(_) | Component::CurDir);
-    if path.components().all(leads_on) {
+    let stays_within = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    if path.components().all(stays_within) {
         Ok(path)
     } else {
         Err(io::ErrorKind::InvalidInput.into())
     }
 }
 
-/// Whether an error says only that this process, or this machine, has as many
-/// files open as it may: no fault of the file's, and over when others close.
+/// Whether an error means that this process or this machine has too many files open. The file is
+/// not at fault, and the call succeeds when other files are closed.
 #[must_use]
 pub fn is_out_of_files(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
@@ -156,21 +149,21 @@ pub fn is_out_of_files(error: &io::Error) -> bool {
 
 /// An open file. Offsets and lengths are in bytes.
 pub trait File: Send + Sync + fmt::Debug {
-    /// Whether it is a block device: one is as long as it is.
+    /// Whether this is a block device, whose length is fixed.
     fn is_device(&self) -> bool {
         false
     }
 
-    /// Whether it is a regular file: neither a device nor a pipe.
+    /// Whether this is a regular file, and neither a device nor a pipe.
     fn is_regular(&self) -> bool {
         !self.is_device()
     }
 
-    /// Locks the file against other processes that do so, until it is closed.
-    /// Whether that was possible: `false` if another one has it locked.
+    /// Locks the file against other processes that lock it, until it is closed. Returns whether
+    /// that succeeded: `false` if another process has locked it.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     fn try_lock(&self) -> io::Result<bool> {
         Ok(true)
     }
@@ -178,11 +171,11 @@ pub trait File: Send + Sync + fmt::Debug {
     /// Fills `into` from `offset`.
     ///
     /// # Errors
-    /// As the operating system says; `UnexpectedEof` if the file ends first.
+    /// The operating system's; `UnexpectedEof` if the file ends first.
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Fills `into` from `offset` if that can be done without waiting for a
-    /// device. `Ok(false)`: it cannot, and `into` holds nothing of use.
+    /// Fills `into` from `offset` if that is possible without waiting for a device. Returns
+    /// `Ok(false)` if it is not; the content of `into` is undefined then.
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -191,14 +184,13 @@ pub trait File: Send + Sync + fmt::Debug {
     /// Writes all of `from` at `offset`.
     ///
     /// # Errors
-    /// As the operating system says. Part of the bytes may have been written.
+    /// The operating system's. Part of the bytes may have been written.
     fn write_at(&self, from: &[u8], offset: u64) -> io::Result<()>;
 
-    /// As [`File::write_at`], for bulk that will hardly be read soon: past the
-    /// page cache where the file system can, which spares the processor a copy
-    /// and the cache what was in it. Pays for whole pages from a
-    /// [`crate::PageBuffer`]; anything else is written as by `write_at`. Not
-    /// durable before a sync.
+    /// As [`File::write_at`], for bulk data that is not read soon. It bypasses the page cache
+    /// where the file system can, which saves a copy and keeps other data cached. This works for
+    /// whole pages of a [`crate::PageBuffer`]; anything else is written as by `write_at`. The data
+    /// is not durable before a sync.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -206,52 +198,52 @@ pub trait File: Send + Sync + fmt::Debug {
         self.write_at(from, offset)
     }
 
-    /// Gives back what [`File::write_bulk`] keeps for the next call: a second
-    /// descriptor. It may be called again after this.
+    /// Closes the second descriptor that [`File::write_bulk`] keeps for its next call, which may
+    /// open it again.
     fn end_bulk(&self) {}
 
     /// Returns when the file's data and size are on stable storage.
     ///
     /// # Errors
-    /// As the operating system says. After an error nothing may be assumed
-    /// of any write since the last sync that returned `Ok`.
+    /// The operating system's. After an error nothing may be assumed of any write since the last
+    /// sync that returned `Ok`.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Drops what memory holds of the file's content and does not wait to be written:
-    /// the next reading asks the medium. What a sync that failed has lost is read until
-    /// then, by other processes too, and a sync after it says nothing of it. Where the
-    /// operating system cannot, nothing is dropped.
+    /// Drops the clean pages of the file from the page cache, so that the next read comes from
+    /// the medium. Until then, data that a failed sync has lost is still read from memory, also
+    /// by other processes, and a later sync does not report it. This is advice to the operating
+    /// system, which may ignore it.
     fn forget_cached(&self);
 
-    /// The file's length.
+    /// The file's length, in bytes.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     fn length(&self) -> io::Result<u64>;
 
-    /// Makes the file `length` bytes long, with zeroes where it grows.
+    /// Sets the file's length, in bytes. Where the file grows it reads as zeroes.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     fn set_length(&self, length: u64) -> io::Result<()>;
 
-    /// Makes the file `length` bytes long and reserves the room for it. Where
-    /// the file system cannot reserve, it only sets the length.
+    /// Sets the file's length, in bytes, and reserves space for it. Where the file system cannot
+    /// reserve space, this only sets the length.
     ///
     /// # Errors
-    /// `StorageFull` if there is no room.
+    /// `StorageFull` if there is not enough space.
     fn allocate(&self, length: u64) -> io::Result<()>;
 
-    /// Gives the range's room back; it then reads as zeroes. Where the file
-    /// system cannot punch holes, the range is overwritten with zeroes.
+    /// Frees the space of a range, which then reads as zeroes. Where the file system cannot punch
+    /// holes, the range is overwritten with zeroes.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     fn punch(&self, offset: u64, length: u64) -> io::Result<()>;
 
-    /// How many bytes of room the file takes, holes not counted.
+    /// The space that the file takes, without its holes, in bytes.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     fn allocated(&self) -> io::Result<u64>;
 }

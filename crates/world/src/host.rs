@@ -1,13 +1,12 @@
-//! What is asked of a real machine only, by those who never run in a simulator
-//! (`object`, `control`, `agent`, `measure`, `scree`): paths without links, modes, devices and
-//! holes, the machine's name, files that a lock or SQLite is to have, waiting in a task, and
-//! ports that tasks serve.
+//! Calls that are never simulated, for crates that run only on a real machine: canonical paths,
+//! modes, owners, devices and holes of files, the machine's name, private files for locks and
+//! SQLite, and timers and listeners for asynchronous tasks.
 //!
-//! Must not know: which files, and what is waited for.
+//! Must not know: which files they are, and what a task waits for.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "this is the seam for what a simulator is never asked"
+    reason = "this is the seam for calls that are never simulated"
 )]
 
 use std::ffi::OsString;
@@ -27,8 +26,8 @@ use tokio::net::TcpListener;
 use tokio::time::{Interval, MissedTickBehavior};
 use zeroize::Zeroizing;
 
-/// Listens at a TCP address, for tasks; at any free port if its port is 0. To be
-/// called within a runtime.
+/// Listens at a TCP address, for asynchronous tasks; at any free port if the port is 0. It has to
+/// be called within a runtime.
 ///
 /// # Errors
 /// As [`Listener::bind`].
@@ -39,10 +38,10 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// Opens a file that only its owner may read, and makes it if there is none.
+/// Opens a file for writing, and creates it with mode 0600 if it is missing.
 ///
 /// # Errors
-/// As the operating system says; so for the others below.
+/// The operating system's.
 pub fn open_private(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .create(true)
@@ -52,10 +51,10 @@ pub fn open_private(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Makes a folder and its missing parents, durably.
+/// Creates a folder and its missing parents, durably.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's.
 pub fn make_folders(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     if is_folder(path) {
         return Ok(());
@@ -66,33 +65,32 @@ pub fn make_folders(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     disk.sync_directory(parent)
 }
 
-/// Writes a file that only its owner may read, durably: it is whole or as it
-/// was.
+/// Writes a file durably and atomically, with mode 0600: after a failure the file is as it was.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's.
 pub fn write_whole(disk: &dyn Disk, path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".new");
-    let aside = PathBuf::from(aside);
-    match disk.remove(&aside) {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(".new");
+    let draft = PathBuf::from(draft);
+    match disk.remove(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let file = disk.open(&aside, OpenMode::CreateNew)?;
+    let file = disk.open(&draft, OpenMode::CreateNew)?;
     let written = file
         .write_at(content, 0)
         .and_then(|_| file.sync_data())
-        .and_then(|()| disk.rename(&aside, path));
+        .and_then(|()| disk.rename(&draft, path));
     if let Err(error) = written {
-        // What is there of it is of no use. Of what is wrong, the first thing is what is told.
-        let _ = disk.remove(&aside);
+        // The draft is useless. Of two errors the first is reported.
+        let _ = disk.remove(&draft);
         return Err(error);
     }
     disk.sync_directory(parent_of(path))
 }
 
-/// The folder that `path` lies in.
+/// The folder that holds `path`.
 #[must_use]
 pub fn parent_of(path: &Path) -> &Path {
     match path.parent() {
@@ -103,36 +101,35 @@ pub fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// The path of what exists, absolute and without links.
+/// The canonical path of an existing file: absolute and without links.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     path.canonicalize()
 }
 
-/// Whether there is a folder, or a link to one. It need not be readable.
+/// Whether `path` is a folder or a link to one. It need not be readable.
 #[must_use]
 pub fn is_folder(path: &Path) -> bool {
     path.is_dir()
 }
 
-/// The names in a folder, also those that are no text.
+/// The names in a folder, also those that are not UTF-8.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's.
 pub fn names(folder: &Path) -> io::Result<Vec<OsString>> {
     std::fs::read_dir(folder)?
         .map(|entry| Ok(entry?.file_name()))
         .collect()
 }
 
-/// The content of a file that should be small; it is wiped when it is dropped,
-/// for it may be a key.
+/// The content of a small file. It may be a key, so it is wiped from memory when it is dropped.
 ///
 /// # Errors
-/// As the operating system says; [`io::ErrorKind::FileTooLarge`], if it has more
-/// than `bytes_max` bytes.
+/// The operating system's; [`io::ErrorKind::FileTooLarge`] if the file has more than `bytes_max`
+/// bytes.
 pub fn read_small(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Zeroizing<Vec<u8>>> {
     let file = disk.open(path, OpenMode::Read)?;
     let bytes = file.length()?;
@@ -140,7 +137,7 @@ pub fn read_small(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Ze
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
             format!(
-                "it has {bytes} bytes, and should have {bytes_max} at most; is it the right file?"
+                "the file has {bytes} bytes; at most {bytes_max} are expected. Is it the right file?"
             ),
         ));
     }
@@ -149,41 +146,39 @@ pub fn read_small(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Ze
     Ok(content)
 }
 
-/// The mode of a file that others than its owner may read, or write; `None` if
-/// it is private.
+/// The mode of a file if users other than its owner have access; `None` if it is private.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's.
 pub fn mode_for_others(path: &Path) -> io::Result<Option<u32>> {
     let mode = mode(path)?;
     Ok((mode & 0o077 != 0).then_some(mode))
 }
 
-/// Who may do what with a file: the nine bits of `chmod`.
+/// The permissions of a file: the nine bits of `chmod`.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's.
 pub fn mode(path: &Path) -> io::Result<u32> {
     Ok(std::fs::metadata(path)?.permissions().mode() & 0o777)
 }
 
-/// Whose a file is: the user's number.
+/// The number of the user who owns a file.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's.
 pub fn user(path: &Path) -> io::Result<u32> {
     Ok(std::fs::metadata(path)?.uid())
 }
 
-/// As whom this process makes files: the user's number.
+/// The number of the user who owns the files that this process creates.
 #[must_use]
 pub fn this_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A file that was found without following a link: whoever can make links on
-/// the way there cannot have another file taken for it, neither now nor, as
-/// long as this is kept, later.
+/// A file that was found without following a link. A user who can create links in the path cannot
+/// substitute another file, neither now nor as long as this is kept.
 #[derive(Debug)]
 pub struct Unfollowed(OwnedFd);
 
@@ -191,69 +186,66 @@ impl Unfollowed {
     /// Finds the file at an absolute path.
     ///
     /// # Errors
-    /// As the operating system says. Of a link there, or on the way, that is
-    /// [`is_link`].
+    /// The operating system's; [`is_link`] recognizes the error for a link in the path.
     pub fn find(path: &Path) -> io::Result<Self> {
         find_unfollowed(path).map(Self)
     }
 
-    /// A path that leads to this file and no other, in this process and as
-    /// long as this is kept.
+    /// A path that leads to exactly this file, within this process and as long as this is kept.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 
-    /// Whose it is: the user's number.
+    /// The number of the user who owns the file.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     pub fn user(&self) -> io::Result<u32> {
         Ok(rustix::fs::fstat(&self.0)?.st_uid)
     }
 }
 
-/// Whether something was not found because there is a link in its place, or on
-/// the way to it.
+/// Whether [`Unfollowed::find`] failed because of a link in the path.
 #[must_use]
 pub fn is_link(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
 }
 
-/// Gives a file to a user. Others' files only root gives away.
+/// Changes the owner of a file. Only root may change the owner of other users' files.
 ///
 /// # Errors
-/// As the operating system says.
-pub fn give(path: &Path, user: u32) -> io::Result<()> {
+/// The operating system's.
+pub fn change_owner(path: &Path, user: u32) -> io::Result<()> {
     std::os::unix::fs::chown(path, Some(user), None)
 }
 
-/// Lets every user pass through a folder, and only its owner look into it: who
-/// knows a name in it can use what that lets them use.
+/// Lets every user enter a folder, and only its owner list it (mode 0711). A user who knows a name
+/// in it can use that file as its own permissions allow.
 ///
 /// # Errors
-/// As the operating system says. Others' folders only root changes.
-pub fn let_pass(folder: &Path) -> io::Result<()> {
+/// The operating system's. Only root may change other users' folders.
+pub fn allow_entry(folder: &Path) -> io::Result<()> {
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o711))
 }
 
-/// Which file system a folder lies on.
+/// The number of the file system that holds a folder.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's.
 pub fn device(folder: &Path) -> io::Result<u64> {
     Ok(std::fs::metadata(folder)?.dev())
 }
 
-/// Which inode of its file system a folder is.
+/// The inode number of a folder.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's.
 pub fn inode(folder: &Path) -> io::Result<u64> {
     Ok(std::fs::metadata(folder)?.ino())
 }
 
-/// Whether both are there and the same regular file, by whatever names.
+/// Whether both paths lead to the same existing regular file.
 #[must_use]
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
     let file = |path| {
@@ -263,16 +255,17 @@ pub fn is_same_file(one: &Path, other: &Path) -> bool {
     file(one).is_some_and(|one| file(other) == Some(one))
 }
 
-/// Whether there is something that is neither a file nor a folder, as a device or a pipe.
+/// Whether `path` is neither a file nor a folder, but for instance a device or a pipe.
 #[must_use]
 pub fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir())
 }
 
-/// How much of a file is no hole, in bytes. Where its file system does not tell, all of it.
+/// The length of a file without its holes, in bytes. Where the file system does not report holes,
+/// it is the file's length.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's.
 pub fn content_bytes(path: &Path) -> io::Result<u64> {
     let file = File::open(path)?;
     let end = file.metadata()?.len();
@@ -282,7 +275,7 @@ pub fn content_bytes(path: &Path) -> io::Result<u64> {
         let ends = seek(rustix::fs::SeekFrom::Data(at))
             .and_then(|from| Ok((from, seek(rustix::fs::SeekFrom::Hole(from))?)));
         let (from, until) = match ends {
-            // Nothing but a hole is left, or it was cut meanwhile.
+            // Only a hole is left, or the file was truncated meanwhile.
             Err(Errno::NXIO) => break,
             found => found?,
         };
@@ -292,10 +285,10 @@ pub fn content_bytes(path: &Path) -> io::Result<u64> {
     Ok(content)
 }
 
-/// When a folder was made; `None` where the file system does not know.
+/// The time at which a folder was created; `None` where the file system does not record it.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's.
 pub fn born(folder: &Path) -> io::Result<Option<SystemTime>> {
     match std::fs::metadata(folder)?.created() {
         Ok(born) => Ok(Some(born)),
@@ -304,21 +297,22 @@ pub fn born(folder: &Path) -> io::Result<Option<SystemTime>> {
     }
 }
 
-/// What the system drew when the machine was started; `None` where it does not say.
+/// The kernel's random id of the current boot; `None` where it has none.
 #[must_use]
-pub fn boot() -> Option<String> {
+pub fn boot_id() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(boot.trim().to_owned())
 }
 
-/// The machine's name, for people.
+/// The machine's host name, for display.
 #[must_use]
-pub fn name() -> String {
+pub fn machine_name() -> String {
     let names = rustix::system::uname();
     names.nodename().to_string_lossy().into_owned()
 }
 
-/// Ticks at once, and then every `period`, later if a tick was late.
+/// A timer that ticks at once and then every `period`. After a late tick the next one is a full
+/// period later.
 #[must_use]
 pub fn ticks(period: Duration) -> Interval {
     let mut ticks = tokio::time::interval(period);
@@ -326,12 +320,12 @@ pub fn ticks(period: Duration) -> Interval {
     ticks
 }
 
-/// What comes of `what`, if it comes within `wait`.
-pub async fn within<T>(wait: Duration, what: impl Future<Output = T>) -> Option<T> {
-    tokio::time::timeout(wait, what).await.ok()
+/// The output of `future`; `None` if it takes longer than `limit`.
+pub async fn timeout<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(limit, future).await.ok()
 }
 
-/// Lets this task rest.
-pub async fn pause(time: Duration) {
+/// Suspends this task for `time`.
+pub async fn sleep(time: Duration) {
     tokio::time::sleep(time).await;
 }

@@ -1,21 +1,20 @@
 //! Floor 1: the world outside the program, as a parameter.
 //!
-//! Files, time, randomness, threads and sockets come through here, so that the
-//! simulator can run the same engine on a world of its own: one thread, one
-//! seed, a disk that tears and reorders what was not synced. `clippy.toml`
-//! names the seam at the calls that are written past it most easily;
-//! ARCHITECTURE.md says who else asks the operating system, and what for.
+//! All code reaches files, time, randomness, threads and sockets through this crate, so that the
+//! simulator can run the same engine in a simulated world: one thread, one seed, and a disk that
+//! tears and reorders what was not synced. `clippy.toml` refuses the calls that bypass this crate
+//! and names the replacement; ARCHITECTURE.md lists the exceptions.
 //!
-//! * [`Disk`] and [`File`]: about a dozen file operations. [`real::RealDisk`]
-//!   or [`simulated::SimulatedDisk`].
-//! * [`Clock`], [`Random`]: what time it is, and bytes nobody can guess.
-//! * [`Pool`]: threads for work that waits. [`Wake`] tells an owner's loop
-//!   that such work has ended.
-//! * [`host`]: what no simulator is ever asked.
+//! * [`Disk`] and [`File`]: about a dozen file operations, of [`real::RealDisk`] or
+//!   [`simulated::SimulatedDisk`].
+//! * [`Clock`], [`Random`]: the time, and random bytes.
+//! * [`Pool`]: threads for work that waits. [`Wake`] wakes an event loop when such work has ended.
+//! * [`real`]: also sockets and the poller, which have no simulated counterpart: the simulator
+//!   drives protocols as state machines.
+//! * [`host`]: calls that are never simulated.
 //!
-//! With `rados`, which calls a library in C, the only crate with `unsafe` code.
+//! Only this crate, `rados` (which calls a library in C) and `sandbox` have `unsafe` code.
 
-mod below;
 mod buffer;
 mod clock;
 mod disk;
@@ -28,37 +27,37 @@ mod random;
 pub mod real;
 mod rolling;
 pub mod simulated;
+mod subfolder;
 mod wake;
 
-use below::Below;
 pub use buffer::PageBuffer;
 pub use clock::{Clock, Millis};
 pub use disk::{DirectoryEntry, Disk, File, OpenMode, Space, WrongKind, is_out_of_files};
 pub use net::{Endpoint, Interest, Ready};
-pub use parallel::{parallel, parallel_within};
+pub use parallel::{parallel, parallel_with_timeout};
 pub use pool::{Job, Pool};
 pub use random::Random;
 pub use rolling::RollingFile;
+use subfolder::SubfolderDisk;
 pub use wake::Wake;
 
 use std::sync::Arc;
 
-/// One world, cheap to clone.
+/// The world that code runs in, cheap to clone.
 #[derive(Clone)]
 pub struct World {
-    /// Files.
+    /// The file system.
     pub disk: Arc<dyn Disk>,
-    /// Time.
+    /// The clocks.
     pub clock: Arc<dyn Clock>,
-    /// Randomness.
+    /// The source of random bytes.
     pub random: Arc<dyn Random>,
-    /// Threads.
+    /// The threads for work that waits.
     pub pool: Arc<dyn Pool>,
 }
 
 impl World {
-    /// The machine this program runs on, with `threads` threads for waiting
-    /// work.
+    /// The machine on which this program runs, with at most `threads` threads in the pool.
     #[must_use]
     pub fn real(threads: usize) -> Self {
         Self {

@@ -1,40 +1,38 @@
-//! Sockets: the words for them. What opens and moves bytes is in
-//! [`crate::real`] ([`Listener`](crate::real::Listener),
-//! [`Stream`](crate::real::Stream), [`Poller`](crate::real::Poller),
-//! [`Bell`](crate::real::Bell)).
+//! The types that describe sockets and their events. The sockets themselves are in [`crate::real`]
+//! ([`Listener`](crate::real::Listener), [`Stream`](crate::real::Stream),
+//! [`Poller`](crate::real::Poller), [`Waker`](crate::real::Waker)).
 //!
-//! There is no trait over sockets: protocols above are written as state
-//! machines over bytes, and the simulator drives those directly.
+//! There is no trait over sockets: the protocols above are state machines over bytes, which the
+//! simulator drives directly.
 
 pub use base::Endpoint;
 
-/// What an owner wants to be told of a socket. That the other side has gone is
-/// told in any case.
+/// The events of a socket that a poller reports. A hang-up is always reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Interest {
-    /// When bytes, a connection or the stream's end can be received.
+    /// Report when bytes, a connection or the end of the stream can be received.
     pub readable: bool,
-    /// When there is room to send.
+    /// Report when there is room to send.
     pub writable: bool,
 }
 
 impl Interest {
-    /// Only what can be received.
+    /// The interest in receiving only.
     pub const READABLE: Self = Self {
         readable: true,
         writable: false,
     };
 }
 
-/// What a poller saw of one socket.
+/// The events that a poller reports of one socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ready {
-    /// The key it was added with.
+    /// The key with which the socket was added.
     pub key: u64,
-    /// Receiving will not block.
+    /// Whether receiving does not block.
     pub readable: bool,
-    /// Sending will not block.
+    /// Whether sending does not block.
     pub writable: bool,
-    /// Both directions are closed, or the connection failed.
+    /// Whether both directions are closed, or the connection failed.
     pub hung_up: bool,
 }

@@ -1,4 +1,4 @@
-//! Running several pieces of waiting work at once, and waiting for them.
+//! [`parallel`]: runs several tasks that wait, at once, and waits for their results.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,8 +10,9 @@ type Task<T> = Box<dyn FnOnce() -> T + Send>;
 struct Group<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
-    /// Whoever waits wants to know of each task that ends, and not only of the last one.
-    tells_each: bool,
+    /// Whether the waiting thread is woken when any task ends, and not only when the last one
+    /// does.
+    notifies_each: bool,
 }
 
 struct State<T> {
@@ -21,7 +22,7 @@ struct State<T> {
 }
 
 impl<T> Group<T> {
-    fn new(tasks: Vec<Task<T>>, tells_each: bool) -> Arc<Self> {
+    fn new(tasks: Vec<Task<T>>, notifies_each: bool) -> Arc<Self> {
         let count = tasks.len();
         let mut waiting: Vec<_> = tasks.into_iter().enumerate().collect();
         waiting.reverse();
@@ -32,7 +33,7 @@ impl<T> Group<T> {
                 unfinished: count,
             }),
             changed: Condvar::new(),
-            tells_each,
+            notifies_each,
         })
     }
 
@@ -40,7 +41,7 @@ impl<T> Group<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs tasks until none waits.
+    /// Runs tasks until all have begun.
     fn work(&self) {
         loop {
             let next = self.state().waiting.pop();
@@ -55,7 +56,7 @@ impl<T> Group<T> {
     }
 }
 
-/// Counts a task as finished even if it panics: then it has no result.
+/// Counts a task as finished even if it panics. A task that panics has no result.
 struct Finish<'a, T> {
     group: &'a Group<T>,
     index: usize,
@@ -65,22 +66,22 @@ struct Finish<'a, T> {
 impl<T> Drop for Finish<'_, T> {
     fn drop(&mut self) {
         let mut state = self.group.state();
-        // Nobody waits for the results of a group that was given up.
+        // A group that timed out has no room for results any more.
         if let Some(result) = state.results.get_mut(self.index) {
             *result = self.result.take();
         }
         state.unfinished -= 1;
-        if state.unfinished == 0 || self.group.tells_each {
+        if state.unfinished == 0 || self.group.notifies_each {
             self.group.changed.notify_all();
         }
     }
 }
 
-/// Runs `tasks`, up to `width` at once, and returns their results in order.
+/// Runs `tasks`, up to `width` at once, and returns their results in the order of the tasks.
 ///
-/// The calling thread takes part, and waits only for tasks that another thread
-/// has begun: so this may be called from a job of the same pool, and on the
-/// simulator's single thread it simply runs one task after another.
+/// The calling thread runs tasks as well, and waits only for tasks that another thread has begun.
+/// So a job of the same pool may call this, and the simulator's single thread runs one task after
+/// another.
 ///
 /// # Panics
 /// If a task panicked on another thread.
@@ -106,17 +107,17 @@ pub fn parallel<T: Send + 'static>(pool: &dyn Pool, width: usize, tasks: Vec<Tas
         .collect()
 }
 
-/// Runs `tasks` in `pool`, up to `width` at once, and returns the results of those
-/// that ended, in order: what is asked may hang. When none has ended for as long
-/// as `patience`, the others are given up: those that have not begun are not run.
+/// Runs `tasks` that may hang in `pool`, up to `width` at once, and returns the results of those
+/// that ended, in the order of the tasks. When no task has ended for `timeout`, the others are
+/// given up, and those that have not begun are not run.
 ///
-/// The calling thread takes no part; but where the pool has no threads, it runs all
-/// tasks, one after another.
-pub fn parallel_within<T: Send + 'static>(
+/// The calling thread runs no task, except where the pool has no threads: there it runs all tasks,
+/// one after another.
+pub fn parallel_with_timeout<T: Send + 'static>(
     pool: &dyn Pool,
     width: usize,
     tasks: Vec<Task<T>>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Vec<Option<T>> {
     let width = width.min(tasks.len());
     let group = Group::new(tasks, true);
@@ -134,7 +135,7 @@ pub fn parallel_within<T: Send + 'static>(
         let is_same = |state: &mut State<T>| state.unfinished == before;
         let (now, waited) = group
             .changed
-            .wait_timeout_while(state, patience, is_same)
+            .wait_timeout_while(state, timeout, is_same)
             .unwrap_or_else(PoisonError::into_inner);
         state = now;
         if waited.timed_out() {
@@ -157,39 +158,39 @@ mod tests {
     }
 
     #[test]
-    fn results_come_in_the_order_of_the_tasks() {
+    fn results_have_the_order_of_the_tasks() {
         let pool = ThreadPool::new(4);
         let expected: Vec<usize> = (0..50).map(|number| number * number).collect();
         assert_eq!(parallel(&pool, 4, squares()), expected);
     }
 
     #[test]
-    fn what_hangs_is_given_up_and_the_rest_is_there() {
+    fn a_task_that_hangs_is_given_up_and_the_others_have_results() {
         let pool = ThreadPool::new(4);
-        let (let_go, held) = std::sync::mpsc::channel::<()>();
-        let held = Mutex::new(held);
+        let (release, blocked) = std::sync::mpsc::channel::<()>();
+        let blocked = Mutex::new(blocked);
         let mut tasks = squares();
         tasks[7] = Box::new(move || {
-            let held = held.lock().expect("no panic");
-            // Until the test lets go of it.
-            held.recv().map_or(0, |()| 1)
+            let blocked = blocked.lock().expect("no panic");
+            // Hangs until the test drops the sender.
+            blocked.recv().map_or(0, |()| 1)
         });
-        let found = parallel_within(&pool, 4, tasks, Duration::from_millis(50));
+        let found = parallel_with_timeout(&pool, 4, tasks, Duration::from_millis(50));
         let missing: Vec<usize> = (0..50).filter(|index| found[*index].is_none()).collect();
         assert_eq!(missing, [7]);
-        drop(let_go);
-        let all = parallel_within(&pool, 4, squares(), Duration::from_secs(60));
+        drop(release);
+        let all = parallel_with_timeout(&pool, 4, squares(), Duration::from_secs(60));
         assert!(all.iter().all(Option::is_some));
     }
 
     #[test]
-    fn a_pool_that_never_runs_anything_does_not_block_the_caller() {
+    fn a_pool_that_never_runs_a_job_does_not_block_the_caller() {
         struct Idle;
         impl Pool for Idle {
             fn run(&self, _: Job) {}
         }
         assert_eq!(parallel(&Idle, 8, squares()).len(), 50);
-        let found = parallel_within(&Idle, 8, squares(), Duration::ZERO);
+        let found = parallel_with_timeout(&Idle, 8, squares(), Duration::ZERO);
         assert!(found.iter().all(Option::is_some));
     }
 }

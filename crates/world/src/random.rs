@@ -1,9 +1,9 @@
-//! Randomness.
+//! [`Random`]: random bytes.
 
-/// Bytes that nobody can guess (in the simulator: that only the seed can).
+/// A source of random bytes, unpredictable in the real world and determined by the seed in the
+/// simulator.
 pub trait Random: Send + Sync {
-    /// Fills `bytes`. Running out of randomness is not survivable: the real
-    /// one aborts the process rather than returning weak bytes.
+    /// Fills `bytes`. If the real source fails, the process aborts rather than use weak bytes.
     fn fill(&self, bytes: &mut [u8]);
 
     /// A random number of 64 bits.

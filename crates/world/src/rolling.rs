@@ -1,11 +1,11 @@
-//! [`RollingFile`]: what grows for ever, in files of a bounded number and length.
+//! [`RollingFile`]: a log that is kept in files of bounded number and length.
 //!
 //! ```text
-//!  append ─▶ NAME ── full ─▶ NAME.1 ─▶ NAME.2 ─▶ … ─▶ gone
+//!  append ─▶ NAME ── full ─▶ NAME.1 ─▶ NAME.2 ─▶ … ─▶ removed
 //! ```
 //!
-//! Invariant: what was appended in one go lies in one file, whole, or not at all as far as
-//! what is appended next is concerned.
+//! Invariant: a piece lies in one file as a whole. An append that failed is overwritten by the
+//! next one.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,21 +13,22 @@ use std::sync::Arc;
 
 use crate::{Disk, File, OpenMode};
 
-/// See the module's head.
+/// A log that is kept in files of bounded number and length.
 pub struct RollingFile {
     disk: Arc<dyn Disk>,
     path: PathBuf,
+    /// The open file and its length, in bytes.
     file: Option<(Arc<dyn File>, u64)>,
     file_bytes_max: u64,
     old_files: u32,
-    /// What is there is another one's.
-    begins_anew: bool,
+    /// Whether the first append starts a new file.
+    starts_new_file: bool,
 }
 
 impl RollingFile {
-    /// Goes on with the file at `path`, or makes it with what is appended first. It is as
-    /// long as `file_bytes_max` at most, unless one piece is longer; so many older ones are
-    /// kept besides.
+    /// A log that continues the file at `path`. The first append creates the file if it is
+    /// missing. A file has at most `file_bytes_max` bytes, unless one piece is longer. In
+    /// addition `old_files` older files are kept.
     #[must_use]
     pub const fn new(
         disk: Arc<dyn Disk>,
@@ -41,21 +42,21 @@ impl RollingFile {
             file: None,
             file_bytes_max,
             old_files,
-            begins_anew: false,
+            starts_new_file: false,
         }
     }
 
-    /// With a file of its own, whatever is there.
+    /// The same log, which starts a new file with the first append.
     #[must_use]
-    pub const fn anew(mut self) -> Self {
-        self.begins_anew = true;
+    pub const fn in_new_file(mut self) -> Self {
+        self.starts_new_file = true;
         self
     }
 
     /// Appends `piece`.
     ///
     /// # Errors
-    /// As the operating system says; then it may be tried again.
+    /// The operating system's. The append may be tried again.
     pub fn append(&mut self, piece: &[u8]) -> io::Result<()> {
         let (file, length) = match self.file.take() {
             Some(open) => open,
@@ -72,7 +73,7 @@ impl RollingFile {
     }
 
     fn open(&mut self) -> io::Result<(Arc<dyn File>, u64)> {
-        if std::mem::take(&mut self.begins_anew) {
+        if std::mem::take(&mut self.starts_new_file) {
             self.turn_over()?;
         }
         let file = match self.disk.open(&self.path, OpenMode::Write) {
@@ -91,7 +92,7 @@ impl RollingFile {
         name.into()
     }
 
-    /// The file is the first of the old ones, and the last of them is gone.
+    /// Makes the current file the first of the old files, and removes the last of those.
     fn turn_over(&self) -> io::Result<()> {
         let skip_missing = |done: io::Result<()>| match done {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn files_turn_over_and_the_last_of_them_goes() {
+    fn a_full_file_becomes_an_old_one_and_the_oldest_is_removed() {
         let disk = Simulation::new(1).world().disk;
         let mut file = RollingFile::new(Arc::clone(&disk), "/a".into(), 10, 3);
         file.append(&[9; 4]).expect("written");
@@ -129,11 +130,11 @@ mod tests {
         }
         let there = ["/a", "/a.1", "/a.2", "/a.3", "/a.4"].map(|path| first_byte(&disk, path));
         assert_eq!(there, [Some(5), Some(4), Some(3), Some(2), None]);
-        // It goes on where it was, or with a file of its own.
+        // A new log continues the file, or starts a new one.
         let mut file = RollingFile::new(Arc::clone(&disk), "/a".into(), 10, 3);
         file.append(&[7; 2]).expect("written");
         assert_eq!(first_byte(&disk, "/a"), Some(5));
-        let mut file = RollingFile::new(Arc::clone(&disk), "/a".into(), 10, 3).anew();
+        let mut file = RollingFile::new(Arc::clone(&disk), "/a".into(), 10, 3).in_new_file();
         file.append(&[8]).expect("written");
         assert_eq!(first_byte(&disk, "/a"), Some(8));
         assert_eq!(first_byte(&disk, "/a.1"), Some(5));

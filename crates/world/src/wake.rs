@@ -1,21 +1,22 @@
-//! Telling an owner's loop that something has happened.
+//! [`Wake`]: wakes an event loop from another thread.
 
 use std::sync::Arc;
 
-/// Wakes one event loop. Cheap to clone; waking twice is waking once.
+/// A handle that wakes one event loop. It is cheap to clone, and waking a loop twice has the effect
+/// of waking it once.
 #[derive(Clone)]
 pub struct Wake(Arc<dyn Fn() + Send + Sync>);
 
 impl Wake {
-    /// A wake that calls `ring` each time.
+    /// A handle that calls `wake` each time.
     #[must_use]
-    pub fn new(ring: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Arc::new(ring))
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(wake))
     }
 
-    /// A wake that nobody hears, for owners that poll.
+    /// A handle that wakes nothing, for loops that poll.
     #[must_use]
-    pub fn unresponsive() -> Self {
+    pub fn noop() -> Self {
         Self::new(|| {})
     }
 

@@ -506,7 +506,7 @@ impl Agent {
         let config = config(&inner, wish);
         let settled = blocking(move || {
             let closer = Closer::default();
-            let wake = closer.wake(Wake::unresponsive());
+            let wake = closer.wake(Wake::noop());
             let opened = open(&inner, lease, false, (config, cache.view), wake)?;
             closer.close(opened, &*inner.world.clock)
         })

@@ -45,7 +45,7 @@ async fn as_time_passes<T>(rig: &Rig, mut task: tokio::task::JoinHandle<T>) -> T
     aside(move || held.wait_for_one()).await;
     for _ in 0..MINUTES_MAX {
         rig.clock.advance(Duration::from_secs(61));
-        if let Some(ended) = host::within(Duration::from_millis(500), &mut task).await {
+        if let Some(ended) = host::timeout(Duration::from_millis(500), &mut task).await {
             return ended.expect("no panic");
         }
     }

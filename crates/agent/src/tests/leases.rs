@@ -237,7 +237,7 @@ async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
     })
     .await;
     rig.clock.advance(LEASE / 2);
-    let renewed = world::host::within(Duration::from_secs(60), scree.agent.renew()).await;
+    let renewed = world::host::timeout(Duration::from_secs(60), scree.agent.renew()).await;
     renewed
         .expect("it does not wait for the disk")
         .expect("heard");

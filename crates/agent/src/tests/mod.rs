@@ -101,7 +101,7 @@ async fn what_is_being_opened_at_the_end_is_closed() {
         let agent = control.agent.clone();
         async move { agent.shut_down().await }
     });
-    let ended = host::within(Duration::from_millis(200), &mut ending).await;
+    let ended = host::timeout(Duration::from_millis(200), &mut ending).await;
     assert!(ended.is_none(), "it waits for what is being opened");
     rig.disk.let_go();
     assert_eq!(ending.await.expect("no panic"), 0);

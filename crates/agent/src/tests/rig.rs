@@ -420,7 +420,7 @@ pub async fn is_free(folder: &Path) {
         let Ok(file) = std::fs::File::open(folder.join(name)) else {
             continue;
         };
-        let freed = host::within(COMES_WITHIN, async {
+        let freed = host::timeout(COMES_WITHIN, async {
             while file.try_lock().is_err() {
                 tokio::task::yield_now().await;
             }
@@ -433,7 +433,7 @@ pub async fn is_free(folder: &Path) {
 /// What `look` finds, which is asked again and again; `what` it is, for whoever
 /// reads that it never came.
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let found = host::within(COMES_WITHIN, async {
+    let found = host::timeout(COMES_WITHIN, async {
         loop {
             if let Some(found) = look().await {
                 return found;

@@ -77,7 +77,7 @@ impl Vm {
             .spawn()
             .map_err(no_virsh)?;
         let mut stdin = child.stdin.take();
-        let done = host::within(self.options.answer_within, async {
+        let done = host::timeout(self.options.answer_within, async {
             if let Some(mut stdin) = stdin.take() {
                 // If it ends without reading this, its words say why.
                 let _ = stdin.write_all(input.as_bytes()).await;
@@ -201,7 +201,7 @@ impl Vm {
         name: &DiskName,
     ) -> Result<Unplugged, VmError> {
         let within = self.options.unplug_within;
-        let mut over = pin!(host::pause(within));
+        let mut over = pin!(host::sleep(within));
         if self.domain(domain).await?.disk(name).is_none() {
             return Ok(Unplugged::Gone);
         }

@@ -185,7 +185,7 @@ async fn delete_node(monitor: &mut Monitor, name: &str) -> Result<Option<String>
         if tried == NODE_TRIES {
             return Ok(Some(refused));
         }
-        host::pause(NODE_PAUSE).await;
+        host::sleep(NODE_PAUSE).await;
     }
     Ok(None)
 }
@@ -214,7 +214,7 @@ async fn delete_device(
     id: &str,
     within: Duration,
 ) -> Result<Option<String>, QmpError> {
-    let mut over = pin!(host::pause(within));
+    let mut over = pin!(host::sleep(within));
     let asked = json!({ "id": id });
     match monitor.execute::<Value>("device_del", asked).await {
         Ok(_) => {}
@@ -385,7 +385,7 @@ impl Vm {
                 match self.monitor(socket).await {
                     Err(QmpError::NobodyThere { .. }) => return true,
                     Err(QmpError::Closed(_) | QmpError::InUse { .. }) => {
-                        host::pause(NODE_PAUSE).await;
+                        host::sleep(NODE_PAUSE).await;
                     }
                     _ => return false,
                 }
@@ -393,7 +393,7 @@ impl Vm {
         };
         tokio::select! {
             has_ended = has_ended => has_ended,
-            () = host::pause(ENDS_WITHIN) => false,
+            () = host::sleep(ENDS_WITHIN) => false,
         }
     }
 }

@@ -174,7 +174,7 @@ impl Monitor {
             last_id: 0,
             answer_within,
         };
-        match host::within(answer_within, monitor.message()).await {
+        match host::timeout(answer_within, monitor.message()).await {
             Some(Ok(message)) if message.greeting.is_some() => {}
             Some(Ok(_) | Err(QmpError::Unreadable(_) | QmpError::TooLong)) => {
                 return Err(QmpError::NotQmp { socket });
@@ -198,7 +198,7 @@ impl Monitor {
         arguments: Value,
     ) -> Result<T, QmpError> {
         let waited = self.answer_within;
-        match host::within(waited, self.exchange(command, arguments)).await {
+        match host::timeout(waited, self.exchange(command, arguments)).await {
             Some(reply) => serde_json::from_value(reply?).map_err(QmpError::Unreadable),
             None => Err(QmpError::NoAnswer { command, waited }),
         }

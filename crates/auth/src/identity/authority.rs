@@ -1,4 +1,4 @@
-//! The built-in certificate authority.
+//! [`Authority`]: the built-in certificate authority.
 
 use std::time::Duration;
 
@@ -17,24 +17,23 @@ use zeroize::Zeroizing;
 
 use crate::identity::{KeyFingerprint, Kind, Peer, PeerError, Subject};
 
-/// Clocks differ: a certificate holds from this long before it was signed, in
-/// milliseconds.
+/// The time by which certificates are backdated, in milliseconds, since clocks differ.
 const BACKDATED_MS: i64 = 5 * 60 * 1000;
 
-/// The authority itself holds for ten years.
+/// The lifetime of the authority's own certificate: ten years.
 const AUTHORITY_DAYS: u64 = 3650;
 
-/// From when to when a certificate holds.
+/// The period in which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetime {
-    /// When it is signed.
+    /// The time of signing.
     pub now: Millis,
-    /// How long it then holds.
+    /// The period after that in which the certificate is valid.
     pub term: Duration,
 }
 
 impl Lifetime {
-    /// The usual day.
+    /// The usual lifetime, one day.
     #[must_use]
     pub const fn day(now: Millis) -> Self {
         Self {
@@ -43,7 +42,7 @@ impl Lifetime {
         }
     }
 
-    /// When it ends.
+    /// The end of the period.
     #[must_use]
     pub fn ends(self) -> Millis {
         let term = i64::try_from(self.term.as_millis()).unwrap_or(i64::MAX);
@@ -51,49 +50,49 @@ impl Lifetime {
     }
 }
 
-/// Why the authority could not be made or used.
+/// Why the authority could not be created or used.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// The certificate or key is not what it should be.
-    #[error("the authority's certificate or key cannot be used")]
+    /// The certificate or the key is invalid.
+    #[error("cannot use the authority's certificate or key")]
     Unusable(#[source] rcgen::Error),
-    /// The certificate is somebody else's than an authority's.
-    #[error("this is not an authority's certificate")]
+    /// The certificate is not that of an authority.
+    #[error("the certificate is not that of an authority")]
     NoAuthority,
-    /// The key is another certificate's.
+    /// The key belongs to another certificate.
     #[error("the authority's key does not belong to its certificate")]
     ForeignKey,
-    /// The request is no PKCS #10, is not signed by its own key, or the key is
-    /// of a kind that is not known.
-    #[error("the signing request cannot be used: it needs an ECDSA P-256 or Ed25519 key")]
+    /// The request is not PKCS #10, is not signed by its own key, or has a key of an unknown
+    /// kind.
+    #[error("cannot use the signing request: it needs an ECDSA P-256 or Ed25519 key")]
     Request(#[source] rcgen::Error),
-    /// A DNS name or address that cannot be put into a certificate.
+    /// A name cannot be put into a certificate.
     #[error("{name:?} is neither a DNS name nor an IP address")]
     Name {
-        /// What was given.
+        /// The name.
         name: String,
     },
-    /// A certificate that was just made cannot be read.
+    /// A new certificate cannot be read.
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// Signing, or making a key, failed.
-    #[error("a certificate could not be made")]
+    #[error("cannot make a certificate")]
     Crypto(#[from] rcgen::Error),
 }
 
-/// Signs users, hosts and controllers.
+/// A certificate authority that signs users, hosts, controllers and unit daemons.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate_pem: String,
 }
 
 impl Authority {
-    /// Founds an authority: a new key and a certificate for it. Returns its
-    /// private key, PKCS #8 in PEM, for a file that only controllers read.
+    /// Creates an authority with a new key and a certificate for it. Also returns its private
+    /// key, PKCS #8 in PEM, for a file that only controllers read.
     ///
     /// # Errors
     /// [`AuthorityError::Crypto`].
-    pub fn found(
+    pub fn create(
         cluster: &str,
         random: &dyn Random,
         now: Millis,
@@ -104,7 +103,7 @@ impl Authority {
             term: Duration::from_secs(AUTHORITY_DAYS * 24 * 60 * 60),
         };
         let mut params = params(lifetime, random);
-        // Nothing between it and those it signs.
+        // The authority signs no intermediate authorities.
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         params
@@ -139,22 +138,21 @@ impl Authority {
         })
     }
 
-    /// Its certificate, in PEM: what those it signs are checked by.
+    /// The authority's certificate, in PEM, by which certificates are verified.
     #[must_use]
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
 
-    /// What only those have who have its key: other keys of the cluster's are derived
-    /// from it.
+    /// A secret that only the holders of the authority's key know. Other keys of the cluster are
+    /// derived from it.
     #[must_use]
     pub fn secret(&self) -> Zeroizing<Vec<u8>> {
         Zeroizing::new(self.issuer.key().serialize_der())
     }
 
-    /// Signs the key in `request_pem` for `subject`. Nothing but the key is
-    /// taken from the request. `names` are DNS names and IP addresses, for
-    /// those that serve.
+    /// Signs the key in `request_pem` for `subject`. Only the key is taken from the request.
+    /// `names` are the DNS names and IP addresses of a server.
     ///
     /// # Errors
     /// [`AuthorityError`].
@@ -186,8 +184,8 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = match subject.kind() {
             Kind::User | Kind::Host => vec![ExtendedKeyUsagePurpose::ClientAuth],
-            // A controller asks another when it forwards, a unit daemon asks
-            // controllers.
+            // A controller is a client of others when it forwards a request, and a unit daemon is
+            // a client of controllers.
             Kind::Controller | Kind::Unit => vec![
                 ExtendedKeyUsagePurpose::ServerAuth,
                 ExtendedKeyUsagePurpose::ClientAuth,
@@ -209,12 +207,12 @@ impl Authority {
     }
 }
 
-/// The key that a signing request asks to have signed.
+/// The fingerprint of the key in a signing request.
 ///
 /// # Errors
 /// [`AuthorityError::Request`].
 pub fn requested_key(request_pem: &str) -> Result<KeyFingerprint, AuthorityError> {
-    // Checks that whoever asks has the key.
+    // This checks that the request is signed with the key.
     CertificateSigningRequestParams::from_pem(request_pem).map_err(AuthorityError::Request)?;
     let unreadable = || AuthorityError::Request(rcgen::Error::CouldNotParseCertificationRequest);
     let der = CertificateSigningRequestDer::from_pem_slice(request_pem.as_bytes())
@@ -225,8 +223,8 @@ pub fn requested_key(request_pem: &str) -> Result<KeyFingerprint, AuthorityError
     ))
 }
 
-/// The kind of a key is told by how the request was signed, which need not be
-/// the kind it is: what was signed must be the key that asked.
+/// Checks that a certificate has the key of its request. rcgen takes the kind of the key from the
+/// signature of the request, which need not be the key's actual kind.
 fn check_key(
     certificate: &Certificate,
     request: &CertificateSigningRequestParams,
@@ -241,7 +239,7 @@ fn check_key(
     }
 }
 
-/// What all certificates share.
+/// The parameters that all certificates share.
 fn params(lifetime: Lifetime, random: &dyn Random) -> CertificateParams {
     let mut serial = [0; 16];
     random.fill(&mut serial);
@@ -255,7 +253,7 @@ fn params(lifetime: Lifetime, random: &dyn Random) -> CertificateParams {
     params
 }
 
-/// Beyond what certificates can say, the nearest that they can.
+/// The date of a certificate. A time beyond what certificates can express becomes the nearest one.
 fn date(at: Millis) -> time::OffsetDateTime {
     let (first, last) = (
         rcgen::date_time_ymd(1970, 1, 1),

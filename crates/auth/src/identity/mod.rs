@@ -1,20 +1,20 @@
-//! Who somebody is: certificates and what they say, one-time tokens to get
-//! them with, and TLS made of them (docs/service.md, "Identity").
+//! The identity of parties: certificates, the one-time tokens with which a party gets one, and TLS
+//! with certificates (docs/service.md, "Identity").
 //!
-//! The authority signs a *subject*, a kind and a name, as a URI in the
-//! certificate. Its holder is known by the key itself, or, if an authority signed
-//! it that the operator has named, by that; never by the common name, which is
-//! there for people to read.
+//! The authority signs a *subject*, which is a kind and a name, as a URI in the certificate. A
+//! party is identified by its key, or, if its certificate is signed by an authority that the
+//! operator has named, by the subject. It is never identified by the common name, which is for
+//! display.
 //!
 //! ```text
-//!  1. token     an administrator hands one out; its hash is kept
-//!  2. request   whoever has it makes a key pair and asks for a certificate
-//!  3. sign      the authority signs the key, for the token's subject
-//!  4. present   in every TLS handshake; the peer's key and subject come of it
+//!  1. token     an administrator hands it out; the controllers keep its hash
+//!  2. request   the party makes a key pair and requests a certificate with the token
+//!  3. sign      the authority signs the key for the token's subject
+//!  4. present   the party shows the certificate in every TLS handshake
 //!  5. renew     before it ends, over a connection that it authenticates
 //! ```
 //!
-//! It must not know: users, what they may do, where files lie.
+//! Must not know: users, what they may do, or where files lie.
 
 mod authority;
 mod peer;

@@ -1,4 +1,4 @@
-//! What a certificate says about its holder.
+//! [`Peer`]: what a certificate says about its holder.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -12,13 +12,13 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::identity::Subject;
 
-/// SHA-256 of a public key (its SubjectPublicKeyInfo): who has that key is
-/// that party, whichever certificate is shown.
+/// The SHA-256 of a public key (its SubjectPublicKeyInfo). It identifies a party, whichever
+/// certificate the party shows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyFingerprint(pub [u8; 32]);
 
 impl KeyFingerprint {
-    /// That of a SubjectPublicKeyInfo, as DER.
+    /// The fingerprint of a SubjectPublicKeyInfo in DER.
     #[must_use]
     pub fn of(public_key: &[u8]) -> Self {
         let hash = digest(&SHA256, public_key);
@@ -41,11 +41,11 @@ impl fmt::Debug for KeyFingerprint {
     }
 }
 
-/// Text that is no fingerprint.
+/// The error for text that is not a fingerprint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a key's fingerprint: sha256: and 64 hex digits")]
+#[error("{text:?} is not a key fingerprint, which is sha256: and 64 hex digits")]
 pub struct BadFingerprint {
-    /// What was given.
+    /// The text.
     pub text: String,
 }
 
@@ -66,7 +66,7 @@ impl FromStr for KeyFingerprint {
             *byte = u8::from_str_radix(&digits[2 * index..2 * index + 2], 16).map_err(|_| bad())?;
             let _ = write!(spelt, "{byte:02x}");
         }
-        // One spelling for one key.
+        // Each key has one spelling.
         if spelt == digits {
             Ok(Self(bytes))
         } else {
@@ -78,62 +78,63 @@ impl FromStr for KeyFingerprint {
 /// Why a certificate could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
-    /// It is no X.509.
-    #[error("the certificate cannot be read")]
+    /// The certificate is not X.509.
+    #[error("cannot read the certificate")]
     Certificate,
-    /// No authority that counts has signed it, or it does not hold now.
-    #[error("no authority that counts has signed the certificate, or it has just ended")]
+    /// The certificate is not signed by an accepted authority, or is not valid now.
+    #[error("the certificate is not signed by an accepted authority, or it has just ended")]
     Unsigned,
-    /// Its key cannot be read.
-    #[error("the certificate's key cannot be read")]
+    /// The certificate's key cannot be read.
+    #[error("cannot read the certificate's key")]
     Key,
 }
 
-/// Why a certificate names nobody.
+/// Why a certificate has no usable subject.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoSubject {
-    /// Nothing in it is a subject. (The common name is for people.)
+    /// The certificate has no subject. The common name does not count.
     #[error(
-        "the certificate names nobody: it needs one URI scree://user/NAME or scree://host/NAME as \
-         its subject alternative name; the common name does not count"
+        "the certificate has no subject: it needs one URI scree://user/NAME or scree://host/NAME \
+         as its subject alternative name; the common name does not count"
     )]
     None,
-    /// It is for several.
-    #[error("the certificate names both {0} and {1}: it must name one of them")]
+    /// The certificate has several subjects.
+    #[error("the certificate names both {0} and {1}: it must name only one of them")]
     Several(Subject, Subject),
-    /// Nearly a subject.
+    /// The certificate has a URI that looks like a subject and is not one.
     #[error(
-        "the certificate names {0:?}, which is not spelt scree://user/NAME or scree://host/NAME"
+        "the certificate names {0:?}, which is not of the form scree://user/NAME or \
+         scree://host/NAME"
     )]
     Misspelt(String),
 }
 
-/// By whom a certificate is signed, and so what is believed of it.
+/// The kind of authority that signed a certificate, which decides how its holder is identified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignedBy {
-    /// The cluster's own authority: its holder is known by the key.
+    /// The cluster's own authority: the holder is identified by the key.
     OwnAuthority,
-    /// One that the operator has named: its holder is known by what it says.
+    /// An authority that the operator has named: the holder is identified by the subject.
     NamedAuthority,
 }
 
-/// The holder of a certificate whose chain and dates have been checked.
+/// The holder of a certificate whose chain and dates have been verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Its key.
+    /// The holder's key.
     pub key: KeyFingerprint,
-    /// Whom it is signed by.
+    /// The kind of authority that signed the certificate.
     pub signed_by: SignedBy,
-    /// Who it is said to be. Worth as much as the authority that signed it.
+    /// The subjects in the certificate. They are as trustworthy as the authority that signed it.
     pub subjects: Vec<Subject>,
-    /// What is said so that begins like a subject and is none.
+    /// URIs in the certificate that look like subjects and are not.
     pub misspelt: Vec<String>,
-    /// When it ends.
+    /// The end of the certificate's lifetime.
     pub ends: Millis,
 }
 
 impl Peer {
-    /// Reads a certificate. Does not check who signed it: that is for TLS.
+    /// Reads a certificate. It does not verify the signature, which TLS does.
     ///
     /// # Errors
     /// [`PeerError`].
@@ -150,7 +151,7 @@ impl Peer {
             match uri.parse() {
                 Ok(subject) => subjects.push(subject),
                 Err(_) if looks_like_a_subject(uri) => misspelt.push((*uri).to_owned()),
-                // Other programs' names are their own.
+                // URIs of other programs are ignored.
                 Err(_) => {}
             }
         }
@@ -163,11 +164,10 @@ impl Peer {
         })
     }
 
-    /// The one subject that the certificate names.
+    /// The subject of the certificate.
     ///
     /// # Errors
-    /// [`NoSubject`] if there is none, or more than one: then it is not for this
-    /// program to choose.
+    /// [`NoSubject`] if there is none or more than one.
     pub fn subject(&self) -> Result<&Subject, NoSubject> {
         match (self.subjects.as_slice(), self.misspelt.as_slice()) {
             (_, [first, ..]) => Err(NoSubject::Misspelt(first.clone())),
@@ -177,12 +177,12 @@ impl Peer {
         }
     }
 
-    /// Whether the certificate is an authority's.
+    /// Whether the certificate is that of an authority.
     pub(crate) fn is_authority(certificate: &CertificateDer<'_>) -> Result<bool, PeerError> {
         Ok(parse(certificate)?.is_ca())
     }
 
-    /// Whether `raw` are the bits of the certificate's public key.
+    /// Whether `raw` is the certificate's public key.
     pub(crate) fn has_public_key(
         certificate: &CertificateDer<'_>,
         raw: &[u8],
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fingerprint_is_spelt_in_one_way() {
+    fn a_fingerprint_has_one_spelling() {
         let fingerprint = KeyFingerprint([0xab; 32]);
         let text = fingerprint.to_string();
         assert_eq!(text.parse(), Ok(fingerprint));

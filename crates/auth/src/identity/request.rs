@@ -1,16 +1,16 @@
-//! A new key pair, and the request to sign it.
+//! [`KeyRequest`]: a key pair and the request to sign it.
 
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
 use zeroize::Zeroizing;
 
 use crate::identity::AuthorityError;
 
-/// A key pair that was made here and never leaves, and a request that may.
+/// A key pair, whose private key never leaves this machine, and the request to sign it.
 pub struct KeyRequest {
     /// The private key, PKCS #8 in PEM.
     pub key_pem: Zeroizing<String>,
-    /// The signing request, PKCS #10 in PEM. It proves that the principal has the
-    /// key and claims nothing else: the authority knows whom it signs.
+    /// The signing request, PKCS #10 in PEM. It proves that the sender has the key and contains
+    /// nothing else: the authority knows the subject.
     pub request_pem: String,
 }
 
@@ -18,16 +18,16 @@ impl KeyRequest {
     /// Makes a key pair (ECDSA on P-256, which every TLS client knows).
     ///
     /// # Errors
-    /// [`AuthorityError::Crypto`] if no randomness is to be had.
+    /// [`AuthorityError::Crypto`] if the system has no randomness.
     pub fn generate() -> Result<Self, AuthorityError> {
         Self::of(&KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)
     }
 
-    /// Asks again for a key that is there, PKCS #8 in PEM.
+    /// A request for an existing private key, PKCS #8 in PEM.
     ///
     /// # Errors
-    /// [`AuthorityError::Unusable`] if it is none.
-    pub fn again(key_pem: &str) -> Result<Self, AuthorityError> {
+    /// [`AuthorityError::Unusable`] if the text is not a key.
+    pub fn for_key(key_pem: &str) -> Result<Self, AuthorityError> {
         Self::of(&KeyPair::from_pem(key_pem).map_err(AuthorityError::Unusable)?)
     }
 

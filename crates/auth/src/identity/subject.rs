@@ -1,26 +1,26 @@
-//! Whom a certificate is for.
+//! [`Subject`]: the kind and name for which a certificate is made.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name, in bytes.
+/// The maximal length of a name, in bytes.
 const NAME_BYTES_MAX: usize = 63;
 
-/// What kind of party somebody is.
+/// The kind of a party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A person, or a program that acts for one.
     User,
-    /// An agent.
+    /// A host, which runs an agent.
     Host,
-    /// An instance of the controller.
+    /// A controller.
     Controller,
     /// A unit daemon.
     Unit,
 }
 
 impl Kind {
-    /// Its spelling.
+    /// The kind as subjects spell it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -38,32 +38,32 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A kind and a name: `scree://user/alice`.
+/// The kind and name of a party, spelled `scree://user/alice`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject {
     kind: Kind,
     name: String,
 }
 
-/// Why something is no subject.
+/// Why a text or a name is not a subject.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSubject {
-    /// The name has characters that names have not, or is too long.
+    /// The name has other characters, or is too long.
     #[error(
-        "{name:?} is not a name: 1 to 63 small letters, digits, dots, underscores and hyphens, \
-         a letter or digit first"
+        "{name:?} is not a name: use 1 to 63 lowercase letters, digits, dots, underscores and \
+         hyphens, and begin with a letter or digit"
     )]
     Name {
-        /// What was given.
+        /// The name.
         name: String,
     },
-    /// The text is no URI of a subject.
+    /// The text is not the URI of a subject.
     #[error(
         "{text:?} is not scree://user/NAME, scree://host/NAME, scree://controller/NAME or \
          scree://unit/NAME"
     )]
     Uri {
-        /// What was given.
+        /// The text.
         text: String,
     },
 }
@@ -87,13 +87,13 @@ impl Subject {
         Ok(Self { kind, name })
     }
 
-    /// What kind of party it is.
+    /// The party's kind.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Its name, unique within its kind.
+    /// The party's name, unique within its kind.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subject_is_spelt_and_read_back() {
+    fn a_subject_survives_being_printed_and_parsed() {
         for text in [
             "scree://user/alice",
             "scree://host/h1.example",
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_names_and_uris_are_refused() {
         let long = "a".repeat(64);
         for name in [
             "", ".a", "-a", "A", "a b", "a/b", "a%2f", "ä", "a\0", "a\n", &long,

@@ -1,4 +1,4 @@
-//! TLS made of certificates: both sides show one.
+//! TLS configurations in which both sides show a certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,46 +23,47 @@ use world::Millis;
 
 use crate::identity::{KeyFingerprint, Peer, PeerError, SignedBy};
 
-/// A certificate, any between it and its root, and its key; all in PEM.
+/// A certificate with those between it and its root, and its private key.
 #[derive(Clone, Copy)]
 pub struct Credentials<'a> {
-    /// The holder's certificate first.
+    /// The certificates in PEM, the holder's first.
     pub chain_pem: &'a str,
-    /// The private key.
+    /// The private key in PEM.
     pub key_pem: &'a str,
 }
 
-/// Why TLS cannot be set up.
+/// Why TLS cannot be configured.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A text is no PEM of the kind it should be.
+    /// A text is not valid PEM.
     #[error("the {what} is not valid PEM")]
     Pem {
-        /// What it should be.
+        /// What the text should be.
         what: &'static str,
         /// Why it is not.
         source: pem::Error,
     },
     /// There is no certificate of an authority.
-    #[error("there is no authority's certificate to check peers by")]
+    #[error("there is no certificate of an authority by which peers could be verified")]
     NoAuthority,
-    /// An authority's certificate cannot be used.
-    #[error("an authority's certificate cannot be used")]
+    /// The certificate of an authority cannot be used.
+    #[error("cannot use the certificate of an authority")]
     Authority(#[source] rustls::Error),
     /// A certificate cannot be read.
     #[error(transparent)]
     Unreadable(#[from] PeerError),
     /// The operator has named the cluster's own authority.
     #[error(
-        "the cluster's own authority is named as another one: those that it signs are known by \
-         their keys, which can be forgotten, and not by what their certificates say"
+        "name only authorities of your own, and not the cluster's: the parties that the cluster's \
+         authority signs are identified by their keys, which can be revoked, and not by the \
+         subjects of their certificates"
     )]
     OwnNamed,
-    /// Peers cannot be checked by the authorities.
-    #[error("peers cannot be checked by these authorities")]
+    /// Peers cannot be verified by the authorities.
+    #[error("cannot verify peers by these authorities")]
     Verifier(#[from] VerifierBuilderError),
-    /// The certificate and the key do not belong together, or are no use.
-    #[error("the certificate and its key cannot be used")]
+    /// The certificate and the key are invalid or do not belong together.
+    #[error("cannot use the certificate and its key")]
     Credentials(#[source] rustls::Error),
 }
 
@@ -103,8 +104,8 @@ impl Credentials<'_> {
     }
 }
 
-/// A server of TLS 1.3 whose clients may show a certificate, signed by one of
-/// the authorities. Those that show none can be told so, and can join.
+/// A server of TLS 1.3 whose clients may show a certificate that is signed by one of the
+/// authorities. Clients without a certificate are accepted, so that they can join.
 ///
 /// # Errors
 /// [`TlsError`].
@@ -120,12 +121,12 @@ pub fn server_config(
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)
         .map_err(TlsError::Credentials)?;
-    // What is served: a client that is offered HTTP/2 speaks that.
+    // Without this, clients would choose HTTP/2, which is not served.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
 
-/// A server of TLS 1.3, and how its clients are known.
+/// A server of TLS 1.3 that identifies its clients.
 pub struct ServerTls {
     config: Arc<ServerConfig>,
     own: Arc<dyn ClientCertVerifier>,
@@ -133,8 +134,8 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// As [`server_config`], for clients that are signed by the cluster's own
-    /// authority or by one of those that the operator has `named`.
+    /// A server for clients that are signed by the cluster's own authority or by one that the
+    /// operator has named. Both are in PEM.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -164,18 +165,18 @@ impl ServerTls {
         })
     }
 
-    /// For the handshake.
+    /// The configuration for handshakes.
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
     }
 
-    /// Who has shown this chain in a handshake, at `now`; `None` for an empty one.
-    /// Each kind of authority is asked by itself: what is believed of a
-    /// certificate hangs on who signed it.
+    /// The peer that has shown this chain in a handshake, at the time `now`; `None` for an empty
+    /// chain. The two kinds of authorities are tried separately, since the kind decides how the
+    /// peer is identified.
     ///
     /// # Errors
-    /// [`PeerError`]; [`PeerError::Unsigned`] if it has ended since.
+    /// [`PeerError`]; [`PeerError::Unsigned`] if the certificate has ended since the handshake.
     pub fn peer(
         &self,
         chain: &[CertificateDer<'_>],
@@ -209,8 +210,8 @@ fn verifier(authorities_pem: &[&str]) -> Result<Arc<dyn ClientCertVerifier>, Tls
     )
 }
 
-/// A client of TLS 1.3 that trusts servers signed by one of the authorities,
-/// and shows `credentials` if it has some.
+/// A client of TLS 1.3 that trusts servers which are signed by one of the authorities, and shows
+/// `credentials` if there are any.
 ///
 /// # Errors
 /// [`TlsError`].
@@ -231,9 +232,8 @@ pub fn client_config(
         .map_err(TlsError::Credentials)
 }
 
-/// A client of TLS 1.3 that trusts whoever answers. Good for one thing: to ask
-/// for the authority's certificate, which is then held against a fingerprint
-/// that came another way.
+/// A client of TLS 1.3 that trusts every server. It is used only to fetch the authority's
+/// certificate, which is then compared with a fingerprint from another channel.
 ///
 /// # Errors
 /// [`TlsError`].
@@ -241,7 +241,7 @@ pub fn trusting_client_config() -> Result<ClientConfig, TlsError> {
     Ok(client_by_key(None)?.with_no_client_auth())
 }
 
-/// A client that trusts whoever has this key, or any.
+/// A client that trusts the server with this key, or every server if there is no key.
 fn client_by_key(
     server: Option<KeyFingerprint>,
 ) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, TlsError> {
@@ -257,7 +257,7 @@ fn client_by_key(
         .with_custom_certificate_verifier(Arc::new(verifier)))
 }
 
-/// A client of TLS 1.3 that trusts one server, whose key it knows, and shows `credentials`.
+/// A client of TLS 1.3 that trusts the server with this key, and shows `credentials`.
 ///
 /// # Errors
 /// [`TlsError`].
@@ -271,7 +271,7 @@ pub fn pinned_client_config(
         .map_err(TlsError::Credentials)
 }
 
-/// The key of the first certificate in a PEM text.
+/// The key fingerprint of the first certificate in a PEM text.
 ///
 /// # Errors
 /// [`TlsError::Pem`], [`TlsError::Unreadable`].
@@ -282,7 +282,7 @@ pub fn certificate_key(pem: &str) -> Result<KeyFingerprint, TlsError> {
     Ok(Peer::of(&certificate, SignedBy::NamedAuthority)?.key)
 }
 
-/// When the first certificate in a PEM text ends.
+/// The end of the lifetime of the first certificate in a PEM text.
 ///
 /// # Errors
 /// [`TlsError::Pem`], [`TlsError::Unreadable`].
@@ -293,8 +293,7 @@ pub fn certificate_end(pem: &str) -> Result<Millis, TlsError> {
     Ok(Peer::of(&certificate, SignedBy::NamedAuthority)?.ends)
 }
 
-/// The SHA-256 of the first certificate in a PEM text, as `sha256:` and hex
-/// digits.
+/// The SHA-256 of the first certificate in a PEM text, as `sha256:` and hex digits.
 ///
 /// # Errors
 /// [`TlsError::Pem`].
@@ -305,8 +304,8 @@ pub fn certificate_fingerprint(pem: &str) -> Result<String, TlsError> {
     Ok(KeyFingerprint::of(&certificate).to_string())
 }
 
-/// Takes a certificate for good, whatever it says, if its holder has its key: every one, or
-/// that of one key.
+/// A verifier that accepts every certificate whose holder has its key; with `server`, only one
+/// with that key.
 #[derive(Debug)]
 struct ByKey {
     server: Option<KeyFingerprint>,
@@ -327,8 +326,8 @@ impl ServerCertVerifier for ByKey {
                 .map_err(|error| rustls::Error::General(error.to_string()))?
                 .key;
             if shown != server {
-                let words = format!("it has the key {shown}, and not {server}");
-                return Err(rustls::Error::General(words));
+                let message = format!("the server has the key {shown}, and not {server}");
+                return Err(rustls::Error::General(message));
             }
         }
         Ok(ServerCertVerified::assertion())

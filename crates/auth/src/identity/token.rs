@@ -1,4 +1,4 @@
-//! One-time join tokens: whoever shows one is signed a certificate.
+//! [`JoinToken`]: a one-time secret for which the authority signs a certificate.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -8,20 +8,20 @@ use aws_lc_rs::digest::{SHA256, digest};
 use world::Random;
 use zeroize::Zeroizing;
 
-/// What a token begins with, so that people and scanners know one.
+/// The prefix by which users and secret scanners recognize a token.
 const PREFIX: &str = "scree-join-";
 
-/// 256 random bits, worth one certificate. Wiped from memory when dropped,
-/// printed only by [`JoinToken::reveal`].
+/// A secret of 256 random bits, valid for one certificate. It is wiped from memory when dropped,
+/// and printed only by [`JoinToken::reveal`].
 pub struct JoinToken(Zeroizing<[u8; 32]>);
 
-/// What is kept of a token: nothing that could be shown in its place.
+/// The hash of a token. It is stored in place of the token and cannot be used as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenHash(pub [u8; 32]);
 
-/// A text that is no token.
+/// The error for text that is not a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this is not an join token: scree-join- and 64 hex digits")]
+#[error("this is not a join token, which is scree-join- and 64 hex digits")]
 pub struct BadToken;
 
 impl JoinToken {
@@ -33,14 +33,14 @@ impl JoinToken {
         Self(bytes)
     }
 
-    /// What to keep of it.
+    /// The token's hash, to be stored.
     #[must_use]
     pub fn hash(&self) -> TokenHash {
         let hash = digest(&SHA256, &*self.0);
         TokenHash(hash.as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 
-    /// Its text, for the one it is meant for.
+    /// The token's text, for the party that joins.
     #[must_use]
     pub fn reveal(&self) -> Zeroizing<String> {
         let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + 64));
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_read_back_and_only_its_own_hash_matches() {
+    fn a_token_survives_being_printed_and_parsed_and_has_its_own_hash() {
         let random = SimulatedRandom::new(1);
         let (one, other) = (JoinToken::generate(&random), JoinToken::generate(&random));
         let text = one.reveal();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_refused() {
+    fn text_that_is_not_a_token_is_refused() {
         let token = JoinToken::generate(&SimulatedRandom::new(1)).reveal();
         let texts = [
             "",

@@ -359,7 +359,7 @@ mod tests {
                 seed: 5,
                 ..Manners::default()
             };
-            let mut below = MemoryDevice::new(4096 * 500).with(manners, Wake::unresponsive());
+            let mut below = MemoryDevice::new(4096 * 500).with(manners, Wake::noop());
             let mut offers = 0;
             let mut fails = Vec::new();
             for number in 0..500 {
@@ -401,7 +401,7 @@ mod tests {
                 pending_one_in,
                 ..Manners::default()
             };
-            let mut below = MemoryDevice::new(1 << 20).with(manners, Wake::unresponsive());
+            let mut below = MemoryDevice::new(1 << 20).with(manners, Wake::noop());
             assert_eq!(write(&mut fault, &mut below, 3, 9), Started::Pending);
             let read = fault.read(&mut below, 4, 4096 * 3, &mut [0; 512]);
             assert_eq!(read, Started::Pending);
@@ -433,7 +433,7 @@ mod tests {
                 seed,
                 ..Manners::default()
             };
-            let mut below = MemoryDevice::new(1 << 20).with(manners, Wake::unresponsive());
+            let mut below = MemoryDevice::new(1 << 20).with(manners, Wake::noop());
             let torn = write(&mut fault, &mut below, 0, 5);
             assert!(matches!(torn, Started::Failed(_)), "{torn:?}");
             let written = below.bytes().iter().filter(|byte| **byte == 5).count();

@@ -113,7 +113,7 @@ impl Trace {
         let path = state.path.join(format!("{name}{TRACE_SUFFIX}"));
         let file_bytes = bytes_max / u64::from(OLD_FILES + 1);
         // One of before may be written to its end still.
-        let file = RollingFile::new(state.disk, path, file_bytes, OLD_FILES).anew();
+        let file = RollingFile::new(state.disk, path, file_bytes, OLD_FILES).in_new_file();
         let mut trace = [0; 8];
         surroundings.random.fill(&mut trace);
         let wall_ms = surroundings.clock.wall().0.cast_unsigned();

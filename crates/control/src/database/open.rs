@@ -118,7 +118,7 @@ impl Database {
         install_default_drivers();
         let options: AnyConnectOptions = url.reveal().parse()?;
         // A pool would retry without reporting why.
-        let first = host::within(CONNECT_WITHIN, AnyConnection::connect_with(&options)).await;
+        let first = host::timeout(CONNECT_WITHIN, AnyConnection::connect_with(&options)).await;
         let first = first.ok_or_else(|| sqlx::Error::from(timed_out()))??;
         first.close().await?;
         // On a connection without a statement timeout.
@@ -226,7 +226,7 @@ async fn listen(
                             tracing::warn!(%error, "no notices from the database; tried again");
                         }
                         is_deaf = true;
-                        host::pause(LOOK_AGAIN).await;
+                        host::sleep(LOOK_AGAIN).await;
                     }
                 }
                 ring();

@@ -257,7 +257,7 @@ impl Attempts {
         let turn = TURNS.fetch_add(1, Ordering::Relaxed) ^ u64::from(std::process::id()) << 32;
         let longest = (1 << self.count.min(16)).min(PAUSE_MS_MAX) * 1000;
         let spread = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        host::pause(Duration::from_micros((spread * longest) >> 32)).await;
+        host::sleep(Duration::from_micros((spread * longest) >> 32)).await;
     }
 }
 

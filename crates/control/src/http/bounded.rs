@@ -52,13 +52,15 @@ pub(super) async fn answer_in_time(
         uri.query().unwrap_or_default(),
     );
     let seconds = bound.as_secs();
-    host::within(bound, next.run(request)).await.ok_or_else(|| {
-        let reason = format!(
-            "no answer from the database in {seconds} s; what was asked for may still be done: \
+    host::timeout(bound, next.run(request))
+        .await
+        .ok_or_else(|| {
+            let reason = format!(
+                "no answer from the database in {seconds} s; what was asked for may still be done: \
              look before asking again"
-        );
-        ControlError::Unavailable { reason }.into()
-    })
+            );
+            ControlError::Unavailable { reason }.into()
+        })
 }
 
 #[cfg(test)]

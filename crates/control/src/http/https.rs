@@ -99,7 +99,7 @@ impl HttpsListener {
                 Err(error) => {
                     // Out of descriptors, most likely: some will end.
                     tracing::warn!(%error, "no connection could be taken");
-                    host::pause(Duration::from_millis(100)).await;
+                    host::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
             };
@@ -114,7 +114,7 @@ impl HttpsListener {
             });
         }
         drop(self.listener);
-        if host::within(STOP_MAX, graceful.shutdown()).await.is_none() {
+        if host::timeout(STOP_MAX, graceful.shutdown()).await.is_none() {
             tracing::warn!("some requests were cut off by the end of the server");
         }
     }
@@ -151,7 +151,7 @@ async fn serve_one(
         }
         TlsAcceptor::from(tls.config()).accept(stream).await
     };
-    let stream = host::within(HANDSHAKE_MAX, handshake)
+    let stream = host::timeout(HANDSHAKE_MAX, handshake)
         .await
         .ok_or("its handshake took too long")?
         .map_err(|error| text(&error))?;

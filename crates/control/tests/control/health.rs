@@ -122,7 +122,7 @@ async fn requests_are_counted_by_route_and_never_by_path() {
 /// The answer of one that is not ready. What was heard a moment ago is believed
 /// for a second.
 async fn unready(scene: &Scene) -> Answer {
-    let told = host::within(Duration::from_secs(30), async {
+    let told = host::timeout(Duration::from_secs(30), async {
         loop {
             let answer = get(scene, None, "/readyz").await;
             if answer.status != 200 {

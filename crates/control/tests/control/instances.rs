@@ -471,7 +471,7 @@ fn who_gives_up_waiting_for_a_turn_leaves_no_transaction_behind() {
         let nobody = PartyId::from_u128(1);
         for _ in 0..4 {
             let waits = control.database().hosts().record_heard(nobody, Millis(1));
-            let told = host::within(Duration::from_millis(200), waits).await;
+            let told = host::timeout(Duration::from_millis(200), waits).await;
             assert!(told.is_none(), "{told:?}");
         }
         let asked = Instant::now();

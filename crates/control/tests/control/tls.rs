@@ -30,7 +30,7 @@ impl Party {
 }
 
 pub fn authority() -> Authority {
-    let founded = Authority::found("cluster-1", &RealRandom, RealClock::default().wall());
+    let founded = Authority::create("cluster-1", &RealRandom, RealClock::default().wall());
     founded.expect("founded").0
 }
 

@@ -32,7 +32,7 @@ impl Machine {
         let of_cpu = |name| field(&read("/proc/cpuinfo"), name);
         let names = rustix::system::uname();
         Self {
-            name: world::host::name(),
+            name: world::host::machine_name(),
             processor: of_cpu("model name").unwrap_or_else(|| "unknown".to_owned()),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             cycles_per_s: fastest(&read("/proc/cpuinfo")),

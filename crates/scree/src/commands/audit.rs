@@ -143,7 +143,7 @@ impl Session {
             let answer = async {
                 let answer = self.client.get(&look).await;
                 if answer.as_ref().is_err_and(ClientError::may_pass) {
-                    host::pause(ASK_AGAIN_AFTER).await;
+                    host::sleep(ASK_AGAIN_AFTER).await;
                 }
                 answer
             };

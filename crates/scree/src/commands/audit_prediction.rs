@@ -62,7 +62,7 @@ async fn in_time<T: Send + 'static>(
     let is_told = Arc::clone(&stop);
     let work = tokio::task::spawn_blocking(move || work(&is_told));
     let why = tokio::select! {
-        done = host::within(most, work) => match done {
+        done = host::timeout(most, work) => match done {
             Some(done) => return done.map_err(|error| Failure::of(&error)),
             None => format!("it takes longer than {} s", most.as_secs()),
         },

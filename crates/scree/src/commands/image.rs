@@ -87,7 +87,7 @@ impl Session {
         };
         let mut now = of_asked(&image);
         while now.iter().any(is_under_way) {
-            host::pause(LOOK_EVERY).await;
+            host::sleep(LOOK_EVERY).await;
             image = self.client.get(&path).await?;
             now = of_asked(&image);
             let rate = seen.rate(&now);

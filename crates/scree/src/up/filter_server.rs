@@ -75,7 +75,7 @@ fn own_key(world: &World, folder: &Path) -> Result<(String, Zeroizing<String>), 
         let key = Zeroizing::new(read(world, &key)?);
         return Ok((read(world, &certificate)?, key));
     }
-    let (made, secret) = Authority::found("filter", &*world.random, world.clock.wall())
+    let (made, secret) = Authority::create("filter", &*world.random, world.clock.wall())
         .map_err(|error| Failure::of(&error))?;
     let mut other = host::open_private(&certificate)?;
     other.set_len(0)?;

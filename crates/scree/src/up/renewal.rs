@@ -33,7 +33,7 @@ pub(super) async fn keep_renewed(
     let mut pause = Duration::ZERO;
     let mut again = RENEW_AGAIN;
     loop {
-        host::pause(pause).await;
+        host::sleep(pause).await;
         let mut profile = identity.profile.clone();
         let renewed = async {
             if is_brought {

@@ -83,7 +83,7 @@ pub(super) async fn serve(world: World, settings: Settings) -> Result<(), Failur
         };
         stop.send_replace(true);
         let ended = async { while api.join_next().await.is_some() {} };
-        let _ = host::within(GOODBYE, ended).await;
+        let _ = host::timeout(GOODBYE, ended).await;
         if let Some(control) = &control {
             control.shut_down().await;
         }

@@ -98,7 +98,7 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
         ended = renewing => Err(format!("nobody renews the certificate any more: {ended:?}")),
     };
     tell_init("STOPPING=1");
-    if host::within(GOODBYE, service.shut_down()).await.is_none() {
+    if host::timeout(GOODBYE, service.shut_down()).await.is_none() {
         tracing::warn!("some connections were not closed in time");
     }
     ended.map_err(Failure::new)

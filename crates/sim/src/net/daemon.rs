@@ -240,7 +240,7 @@ impl Daemon {
         } = &mut *state;
         let life = life.as_mut()?;
         let keeper = Arc::clone(&life.keeper);
-        let session = Session::new(keeper, holder, &life.budget, Wake::unresponsive());
+        let session = Session::new(keeper, holder, &life.budget, Wake::noop());
         let number = *connection_next;
         *connection_next += 1;
         let connection = Connection {

@@ -115,7 +115,7 @@ fn main() -> Result<(), Failed> {
     let place = FolderUnit::create(&world, path, CLUSTER, UNIT)?;
     let keeper = Arc::new(Keeper::open(&world, place, path, config)?);
 
-    let (authority, _) = Authority::found("speed", &RealRandom, world.clock.wall())?;
+    let (authority, _) = Authority::create("speed", &RealRandom, world.clock.wall())?;
     let party = |kind, name, names: &[String]| -> Result<_, Failed> {
         let request = KeyRequest::generate()?;
         let lifetime = Lifetime::day(world.clock.wall());

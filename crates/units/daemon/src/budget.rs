@@ -3,7 +3,7 @@
 //! ```text
 //!   head of a frame ──► take: is there room? ──► receive its body ──► job ──► answer
 //!                         │ no                                                  │
-//!                         └──► wait for the bell ◄──────── dropped ◄────────────┘
+//!                         └──► wait for the waker ◄──────── dropped ◄────────────┘
 //! ```
 //!
 //! Invariants:
@@ -202,7 +202,7 @@ mod tests {
             for thread in 1..9 {
                 let budget = &budget;
                 scope.spawn(move || {
-                    let member = budget.join(Wake::unresponsive());
+                    let member = budget.join(Wake::noop());
                     for _ in 0..1000 {
                         let mut share = member.nothing();
                         member.grow(&mut share, 100 + thread);

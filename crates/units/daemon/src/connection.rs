@@ -19,7 +19,7 @@ use base::{UnitId, with_causes};
 use net::{Channel, Outbox, Pipe as _};
 use rustls::server::{Accepted, Acceptor};
 use unit_wire::PREFACE;
-use world::real::{Bell, Poller, Stream};
+use world::real::{Poller, Stream, Waker};
 use world::{Interest, Millis, Wake};
 
 use crate::budget::Share;
@@ -43,7 +43,7 @@ const UNSENT_MAX: usize = 4 << 20;
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// The poller's keys.
-const BELL: u64 = 0;
+const WAKER: u64 = 0;
 const SOCKET: u64 = 1;
 
 /// Serves one connection to its end.
@@ -51,15 +51,15 @@ const SOCKET: u64 = 1;
 /// # Errors
 /// Why it has ended, if not because the host has left.
 pub(crate) fn serve(shared: &Shared, stream: Stream, place: &Place) -> io::Result<()> {
-    let bell = place.bell();
+    let waker = place.waker();
     let poller = Poller::new()?;
-    poller.add(bell, BELL, Interest::READABLE)?;
+    poller.add(waker, WAKER, Interest::READABLE)?;
     poller.add(&stream, SOCKET, Interest::READABLE)?;
     let begun = shared.clock.monotonic();
     let mut guest = Guest {
         shared,
         place,
-        bell,
+        waker,
         poller,
         begun,
         deadline: begun + shared.config().limits.waits.hello,
@@ -89,7 +89,7 @@ struct Hello {
 struct Guest<'a> {
     shared: &'a Shared,
     place: &'a Place,
-    bell: &'a Bell,
+    waker: &'a Waker,
     poller: Poller,
     /// When it came.
     begun: Duration,
@@ -194,7 +194,7 @@ impl Guest<'_> {
             &there,
             clock,
             limits.waits.idle,
-            self.bell,
+            self.waker,
             is_closing,
         )
     }
@@ -256,7 +256,7 @@ impl Guest<'_> {
         let name = host.subject().map(ToString::to_string);
         self.place
             .belongs_to(name.unwrap_or_else(|_| host.key.to_string()));
-        let (wake, budget) = (self.bell.wake(), &self.shared.budget);
+        let (wake, budget) = (self.waker.handle(), &self.shared.budget);
         let mut session = Session::new(keeper.clone(), host.key.0, budget, wake);
         session.receive(&first[..received]);
         let (answers, answered) = mpsc::channel();
@@ -337,7 +337,7 @@ impl Talk<'_> {
             let holds = may_receive && self.channel.holds_received();
             let timeout = if holds { Duration::ZERO } else { until };
             self.guest.poller.wait(Some(timeout), &mut ready)?;
-            self.guest.bell.clear();
+            self.guest.waker.clear();
             if self.guest.shared.is_closing() {
                 return Ok(());
             }
@@ -362,7 +362,7 @@ impl Talk<'_> {
         }
     }
 
-    /// For how long nothing has to be done but what the socket and the bell say.
+    /// For how long nothing has to be done but what the socket and the waker say.
     fn look(&mut self, is_blocked: bool, may_receive: bool) -> io::Result<Duration> {
         let shared = self.guest.shared;
         let timed_out = |why: &str| Err(io::Error::new(ErrorKind::TimedOut, why));
@@ -406,7 +406,7 @@ impl Talk<'_> {
                 Ok(Step::Answered) => {}
                 Ok(Step::Job(job)) => {
                     self.open += 1;
-                    let (answers, wake) = (self.answers.clone(), self.guest.bell.wake());
+                    let (answers, wake) = (self.answers.clone(), self.guest.waker.handle());
                     self.guest
                         .shared
                         .pool

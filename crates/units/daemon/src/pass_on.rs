@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::time::Duration;
 
 use unit_wire::PREFACE;
-use world::real::{Bell, Poller, Stream};
+use world::real::{Poller, Stream, Waker};
 use world::{Clock, Endpoint, Interest};
 
 /// The other daemon takes the connection within this.
@@ -15,7 +15,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// The poller's keys.
-const BELL: u64 = 0;
+const WAKER: u64 = 0;
 const NEAR: u64 = 1;
 const FAR: u64 = 2;
 
@@ -83,11 +83,11 @@ pub(crate) fn pass_on(
     there: &Endpoint,
     clock: &dyn Clock,
     idle: Duration,
-    bell: &Bell,
+    waker: &Waker,
     is_closing: impl Fn() -> bool,
 ) -> io::Result<()> {
     let poller = Poller::new()?;
-    poller.add(bell, BELL, Interest::READABLE)?;
+    poller.add(waker, WAKER, Interest::READABLE)?;
     let mut far = connect(there, clock, &poller, &is_closing)?;
     poller.add(&near, NEAR, Interest::READABLE)?;
     let mut forth = Way::new(&[PREFACE, first].concat());
@@ -117,7 +117,7 @@ pub(crate) fn pass_on(
         poller.modify(&near, NEAR, interest(&forth, &back))?;
         poller.modify(&far, FAR, interest(&back, &forth))?;
         poller.wait(Some((moved + idle).saturating_sub(now)), &mut ready)?;
-        bell.clear();
+        waker.clear();
         let is_gone = |key| ready.iter().any(|ready| ready.key == key && ready.hung_up);
         // What is left to read of it is read first.
         if (is_gone(NEAR) && !forth.is_empty()) || (is_gone(FAR) && !back.is_empty()) {

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use world::real::Bell;
+use world::real::Waker;
 
 /// Connections of one host.
 const OF_ONE_HOST_MAX: usize = 4;
@@ -30,7 +30,7 @@ enum Standing {
 #[derive(Debug)]
 struct Entry {
     standing: Standing,
-    bell: Bell,
+    waker: Waker,
     is_over: Arc<AtomicBool>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Places {
 pub(crate) struct Place {
     places: Arc<Places>,
     number: u64,
-    bell: Bell,
+    waker: Waker,
     is_over: Arc<AtomicBool>,
 }
 
@@ -84,11 +84,11 @@ impl Places {
         self.lock().entries.len()
     }
 
-    /// A place for one more, of `max` in all; `bell` is rung when it is to end.
+    /// A place for one more, of `max` in all; `waker` is rung when it is to end.
     ///
     /// # Errors
     /// [`NoPlace`].
-    pub fn enter(self: &Arc<Self>, max: usize, bell: Bell) -> Result<Place, NoPlace> {
+    pub fn enter(self: &Arc<Self>, max: usize, waker: Waker) -> Result<Place, NoPlace> {
         let mut state = self.lock();
         if state.entries.len() >= max {
             return Err(NoPlace::All);
@@ -101,7 +101,7 @@ impl Places {
         let is_over = Arc::new(AtomicBool::new(false));
         let entry = Entry {
             standing: Standing::Unknown,
-            bell: bell.clone(),
+            waker: waker.clone(),
             is_over: Arc::clone(&is_over),
         };
         state.entries.insert(number, entry);
@@ -109,7 +109,7 @@ impl Places {
         Ok(Place {
             places: Arc::clone(self),
             number,
-            bell,
+            waker,
             is_over,
         })
     }
@@ -117,15 +117,15 @@ impl Places {
     /// All are to look whether they are over.
     pub fn ring_all(&self) {
         for entry in self.lock().entries.values() {
-            entry.bell.ring();
+            entry.waker.wake();
         }
     }
 }
 
 impl Place {
     /// Rung when the connection is to look whether it is over.
-    pub fn bell(&self) -> &Bell {
-        &self.bell
+    pub fn waker(&self) -> &Waker {
+        &self.waker
     }
 
     /// Whether the connection is to be closed: its host has newer ones.
@@ -157,7 +157,7 @@ impl Place {
         let lasting: Vec<&Entry> = state.entries.values().filter(is_lasting).collect();
         if lasting.len() >= OF_ONE_HOST_MAX {
             lasting[0].is_over.store(true, Ordering::Relaxed);
-            lasting[0].bell.ring();
+            lasting[0].waker.wake();
         }
         if let Some(entry) = state.entries.get_mut(&self.number) {
             entry.standing = standing;
@@ -175,14 +175,14 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn bell() -> Bell {
-        Bell::new().expect("a descriptor")
+    fn waker() -> Waker {
+        Waker::new().expect("a descriptor")
     }
 
     #[test]
     fn strangers_take_no_place_that_hosts_need() {
         let places = Arc::new(Places::default());
-        let enter = || places.enter(16, bell());
+        let enter = || places.enter(16, waker());
         let strangers: Vec<Place> = (0..4).map(|_| enter().expect("a place")).collect();
         assert_eq!(enter().err(), Some(NoPlace::Unknown));
         for stranger in &strangers {
@@ -210,7 +210,7 @@ mod tests {
     fn a_host_with_too_many_connections_loses_its_oldest_one() {
         let places = Arc::new(Places::default());
         let enter = |host: &str| {
-            let place = places.enter(100, bell()).expect("a place");
+            let place = places.enter(100, waker()).expect("a place");
             place.belongs_to(host.to_owned());
             place
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use auth::ServerTls;
 use base::UnitId;
 use unit_wire::ALPN;
-use world::real::{Bell, Listener, Poller, Stream};
+use world::real::{Listener, Poller, Stream, Waker};
 use world::{Clock, Endpoint, Interest, Pool, World};
 
 use crate::Keeper;
@@ -20,7 +20,7 @@ use crate::patience::Waits;
 use crate::places::Places;
 
 /// The poller's keys.
-const BELL: u64 = 0;
+const WAKER: u64 = 0;
 const LISTENER: u64 = 1;
 
 /// How long nothing is accepted after the process ran out of descriptors.
@@ -102,7 +102,7 @@ impl Shared {
 /// A server that is open. Dropping it closes it and all connections.
 pub struct Server {
     shared: Arc<Shared>,
-    bell: Bell,
+    waker: Waker,
     endpoint: Endpoint,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -120,8 +120,8 @@ impl Server {
     ) -> io::Result<Self> {
         let listener = Listener::bind(endpoint, 0o600)?;
         let endpoint = listener.endpoint().clone();
-        let (bell, poller) = (Bell::new()?, Poller::new()?);
-        poller.add(&bell, BELL, Interest::READABLE)?;
+        let (waker, poller) = (Waker::new()?, Poller::new()?);
+        poller.add(&waker, WAKER, Interest::READABLE)?;
         poller.add(&listener, LISTENER, Interest::READABLE)?;
         let shared = Arc::new(Shared {
             budget: Budget::new(config.limits.held_bytes_max),
@@ -134,7 +134,7 @@ impl Server {
         });
         let acceptor = Acceptor {
             shared: Arc::clone(&shared),
-            bell: bell.clone(),
+            waker: waker.clone(),
             poller,
             listener,
             threads: HashMap::new(),
@@ -149,7 +149,7 @@ impl Server {
             .spawn(|| acceptor.run())?;
         Ok(Self {
             shared,
-            bell,
+            waker,
             endpoint,
             thread: Some(thread),
         })
@@ -187,7 +187,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.is_closing.store(true, Ordering::Relaxed);
-        self.bell.ring();
+        self.waker.wake();
         if let Some(thread) = self.thread.take() {
             // If it has panicked, that was said.
             let _ = thread.join();
@@ -198,7 +198,7 @@ impl Drop for Server {
 /// The thread that listens.
 struct Acceptor {
     shared: Arc<Shared>,
-    bell: Bell,
+    waker: Waker,
     poller: Poller,
     listener: Listener,
     threads: HashMap<usize, thread::JoinHandle<()>>,
@@ -212,7 +212,7 @@ impl Acceptor {
         loop {
             let waited = self.poller.wait(pause, &mut ready);
             waited.expect("an epoll of this thread can be waited on");
-            self.bell.clear();
+            self.waker.clear();
             if self.shared.is_closing() {
                 break;
             }
@@ -252,7 +252,7 @@ impl Acceptor {
 
     fn welcome(&mut self, stream: Stream) -> io::Result<()> {
         let max = self.shared.config().limits.connections_max;
-        let place = match self.shared.places.enter(max, Bell::new()?) {
+        let place = match self.shared.places.enter(max, Waker::new()?) {
             Ok(place) => place,
             Err(why) => {
                 tracing::warn!(max, %why, "a connection is refused");

@@ -67,7 +67,7 @@ impl Patience {
         answer: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let wait = self.0 + Duration::from_secs(bytes / BYTES_A_SECOND_MIN);
-        world::host::within(wait, answer).await.unwrap_or_else(|| {
+        world::host::timeout(wait, answer).await.unwrap_or_else(|| {
             Err(Error::Generic {
                 store: "store",
                 source: Box::new(io::Error::new(

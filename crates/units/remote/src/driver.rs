@@ -34,7 +34,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The poller's keys: the connection's is that of its attempt, and the next attempt's
 /// is the other one.
-pub(super) const BELL: u64 = 0;
+pub(super) const WAKER: u64 = 0;
 const SOCKETS: [u64; 2] = [1, 2];
 
 /// The link's thread.
@@ -124,8 +124,8 @@ impl Driver {
     fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<world::Ready>) {
         let waited = self.poller.wait(timeout, ready);
         waited.expect("an epoll of this thread can be waited on");
-        if ready.iter().any(|ready| ready.key == BELL) {
-            self.shared.bell.clear();
+        if ready.iter().any(|ready| ready.key == WAKER) {
+            self.shared.waker.clear();
         }
     }
 

@@ -2,7 +2,7 @@
 //! unit's daemon as long as there is one to be had.
 //!
 //! ```text
-//!   ask ──► outbox ──bell──► thread: connect, greet, show, then: send what is in
+//!   ask ──► outbox ──waker──► thread: connect, greet, show, then: send what is in
 //!           (encoded)                the outbox, receive, tell whoever asked
 //!                                      │ broken, unresponsive or refused
 //!                                      ▼
@@ -30,11 +30,11 @@ use std::time::Duration;
 use base::{ClusterId, UnitId};
 use rustls::ClientConfig;
 use unit_wire::{HEAD_BYTES, Request};
-use world::real::{Bell, Poller};
+use world::real::{Poller, Waker};
 use world::{Clock, Endpoint, Interest};
 
 use super::conversation::HELLO;
-use super::driver::{BELL, Driver};
+use super::driver::{Driver, WAKER};
 use super::{Done, Link, Reply};
 
 /// A daemon answers within this, or it is taken for gone.
@@ -83,7 +83,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Rings when there is room for another request.
     pub room: Condvar,
-    pub bell: Bell,
+    pub waker: Waker,
     pub clock: Arc<dyn Clock>,
 }
 
@@ -140,9 +140,9 @@ impl TlsLink {
     /// # Errors
     /// If the process has no thread or no file descriptor left.
     pub fn start(config: LinkConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
-        let bell = Bell::new()?;
+        let waker = Waker::new()?;
         let poller = Poller::new()?;
-        poller.add(&bell, BELL, Interest::READABLE)?;
+        poller.add(&waker, WAKER, Interest::READABLE)?;
         let name = format!("link-{}", config.unit);
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
@@ -158,7 +158,7 @@ impl TlsLink {
                 is_stopping: false,
             }),
             room: Condvar::new(),
-            bell,
+            waker,
             clock,
         });
         let driver = Driver::new(Arc::clone(&shared), poller);
@@ -181,7 +181,7 @@ impl TlsLink {
         state.is_away = false;
         drop(state);
         // It may have something to end.
-        self.shared.bell.ring();
+        self.shared.waker.wake();
     }
 
     /// Over which endpoint there is a connection now.
@@ -261,7 +261,7 @@ impl TlsLink {
         });
         drop(state);
         if before == 0 {
-            shared.bell.ring();
+            shared.waker.wake();
         }
     }
 }
@@ -269,7 +269,7 @@ impl TlsLink {
 impl Drop for TlsLink {
     fn drop(&mut self) {
         self.shared.lock().is_stopping = true;
-        self.shared.bell.ring();
+        self.shared.waker.wake();
         self.shared.room.notify_all();
         let thread = self.thread.take();
         // Whoever was told last may have had the last of it: then that is the thread.

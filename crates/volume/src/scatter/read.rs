@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::{SegmentId, Slot, UnitId};
 use cache::store::HANGS_AFTER;
 use unit::{SlotRun, Tag, Unit, UnitError};
-use world::{parallel, parallel_within};
+use world::{parallel, parallel_with_timeout};
 
 use super::erasure::{Recovered, RowReader};
 use super::layout::Home;
@@ -135,7 +135,7 @@ fn cached(
         Box::new(read) as Box<dyn FnOnce() -> Vec<_> + Send>
     });
     // What does not come, since the file hangs, units have as well.
-    let read = parallel_within(&**pool, PARALLEL, tasks.collect(), HANGS_AFTER);
+    let read = parallel_with_timeout(&**pool, PARALLEL, tasks.collect(), HANGS_AFTER);
     let chunks = read.into_iter().zip(pieces.chunks(CACHED_AT_ONCE));
     chunks
         .flat_map(|(read, pieces)| match read {

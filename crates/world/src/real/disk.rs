@@ -1,4 +1,4 @@
-//! Files of this machine, through the page cache.
+//! [`RealDisk`]: files of this machine, through the page cache.
 
 use std::ffi::CString;
 use std::fs;
@@ -25,13 +25,13 @@ pub(super) struct RealFile {
     direct: Mutex<Direct>,
 }
 
-/// The same file past the page cache.
+/// A second descriptor of a file, which bypasses the page cache.
 #[derive(Debug)]
 enum Direct {
-    /// Not needed so far, or no longer.
+    /// The descriptor is not needed now.
     Closed,
     Open(Arc<fs::File>),
-    /// The file system cannot.
+    /// The file system cannot bypass the page cache.
     Impossible,
 }
 
@@ -43,7 +43,7 @@ impl RealFile {
         }
     }
 
-    /// The file past the page cache, if that can be had now.
+    /// The descriptor that bypasses the page cache, if it can be opened now.
     fn direct(&self) -> Option<Arc<fs::File>> {
         let mut direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*direct, Direct::Closed) {
@@ -55,7 +55,7 @@ impl RealFile {
                 .open(again);
             *direct = match opened {
                 Ok(file) => Direct::Open(Arc::new(file)),
-                // Says nothing about the file system: the next time it may do.
+                // This says nothing about the file system, so the next call tries again.
                 Err(error) if is_out_of_files(&error) => Direct::Closed,
                 Err(_) => Direct::Impossible,
             };
@@ -67,10 +67,11 @@ impl RealFile {
     }
 }
 
-/// Where memory and file must be aligned for writes past the page cache: what
-/// every device and file system accepts.
+/// The alignment of memory and file for writes that bypass the page cache, in bytes. Every device
+/// and file system accepts it.
 const DIRECT_ALIGNMENT: usize = 4096;
-/// Writes below this are not worth a round trip to the device each.
+/// The least length of a write that bypasses the page cache, in bytes. A shorter one is not worth
+/// a round trip to the device.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
 
 fn can_be_direct(from: &[u8], offset: u64) -> bool {
@@ -87,14 +88,14 @@ fn is_block_device(found: io::Result<fs::Metadata>) -> bool {
 impl Disk for RealDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let mut options = fs::OpenOptions::new();
-        // What is no file, a pipe in the place of one, is not waited for.
+        // Opening a pipe in place of a file must not wait.
         let mut flags = OFlags::NONBLOCK;
         options.read(true);
         match mode {
             OpenMode::Read => {}
             OpenMode::Write => {
                 options.write(true);
-                // A device that is mounted, or that another process writes so, is not written.
+                // A device that is mounted or opened exclusively by another process is refused.
                 if is_block_device(fs::metadata(path)) {
                     flags |= OFlags::EXCL;
                 }
@@ -191,8 +192,8 @@ impl File for RealFile {
             ReadWriteFlags::NOWAIT,
         ) {
             Ok(count) if count == length => Ok(true),
-            // Only the front is in the page cache; or the end of the file,
-            // which the read that waits will report.
+            // Only the front is in the page cache, or the file ends here, which the read that
+            // waits reports.
             Ok(_) | Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -207,7 +208,7 @@ impl File for RealFile {
             && let Some(direct) = self.direct()
         {
             match direct.write_all_at(from, offset) {
-                // Some file systems refuse only when it comes to writing.
+                // Some file systems open the file and then refuse the write.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
                 other => return other,
             }
@@ -228,7 +229,7 @@ impl File for RealFile {
 
     fn length(&self) -> io::Result<u64> {
         if self.is_device() {
-            // Nothing else here has a use for the position.
+            // Nothing else uses the file's position.
             return (&self.file).seek(SeekFrom::End(0));
         }
         Ok(self.file.metadata()?.len())
@@ -247,7 +248,7 @@ impl File for RealFile {
     }
 
     fn forget_cached(&self) {
-        // Advice: there is nothing to be done where it is not taken.
+        // This is advice, so a failure is ignored.
         let _ = rustix::fs::fadvise(self.file.as_fd(), 0, None, Advice::DontNeed);
     }
 
@@ -285,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_one_has_locked_is_nobody_elses_until_that_one_closes_it() {
+    fn a_locked_file_cannot_be_locked_again_until_it_is_closed() {
         let folder = tempfile::TempDir::new().expect("a folder");
         let path = folder.path().join("file");
         let open = |mode| RealDisk.open(&path, mode).expect("opened");
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_keeps_what_was_written_and_gives_room_back() {
+    fn a_file_keeps_its_content_and_frees_punched_space() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
         let file = RealDisk.open(&path, OpenMode::CreateNew).expect("new");
@@ -319,9 +320,9 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
     }
 
-    /// A second descriptor a segment ran processes out of descriptors.
+    /// With a second descriptor for every segment, processes once ran out of descriptors.
     #[test]
-    fn bulk_keeps_no_descriptor_once_it_has_ended() {
+    fn no_second_descriptor_is_open_after_the_end_of_bulk_writes() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
         let file = RealDisk.open(&path, OpenMode::CreateNew).expect("new");
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
+    fn the_limit_on_open_files_is_raised_to_its_maximum() {
         let before = RealDisk.open_files_max();
         let raised = crate::real::raise_open_files().expect("no more than may be");
         assert_eq!(RealDisk.open_files_max(), raised);

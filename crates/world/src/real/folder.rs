@@ -1,17 +1,15 @@
-//! One folder of this machine, which somebody else may fill with anything.
+//! [`RealFolder`]: a folder of this machine to which others may write.
 //!
-//! A storage unit is trusted with nothing, so no name in it may lead anywhere
-//! else: no link is followed below the folder, and only regular files are
-//! opened. Without that, a link in place of a file that Scree is about to
-//! write would let the unit have any file of this machine overwritten, and a
-//! pipe in place of one would stop the thread that opens it.
+//! A storage unit is not trusted, so no name in it may lead out of it: no link below the folder is
+//! followed, and only regular files are opened. Otherwise a unit could use a link to let Scree
+//! overwrite any file of this machine, or a pipe to block the thread that opens it.
 //!
-//! The folder itself is looked up anew by each call, links and all, so that
-//! one that was unmounted or moved away is missed at once. Calls on open files
-//! cost nothing more; opening one costs two small calls and an `fstat`.
+//! Each call looks the folder itself up again, and follows links to it, so that a folder that was
+//! unmounted or moved away is noticed at once. Calls on open files cost nothing more; opening one
+//! costs two short calls and an `fstat`.
 //!
-//! Hard links are not told from files: the kernel lets nobody make one to a
-//! file that is not theirs (`fs.protected_hardlinks`).
+//! Hard links cannot be distinguished from files. The kernel does not let users create them to
+//! files of others (`fs.protected_hardlinks`).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -27,19 +25,18 @@ use rustix::io::Errno;
 use super::disk::RealFile;
 use super::limits;
 use crate::disk::within_folder;
-use crate::{Below, DirectoryEntry, Disk, File, OpenMode, Space, WrongKind};
+use crate::{DirectoryEntry, Disk, File, OpenMode, Space, SubfolderDisk, WrongKind};
 
-/// What is below one folder.
+/// The files below one folder.
 #[derive(Debug, Clone)]
 pub(super) struct RealFolder {
     root: PathBuf,
 }
 
-/// Set once the kernel has said that it has no `openat2` (before Linux 5.6).
+/// Whether the kernel has no `openat2` (before Linux 5.6).
 static HAS_NO_OPENAT2: AtomicBool = AtomicBool::new(false);
 
-/// What stands for a folder on the way to something: no right to read it is
-/// needed.
+/// The flags for a folder within a path. They need no right to read the folder.
 const ON_THE_WAY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 
 fn retry<T>(mut act: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
@@ -63,7 +60,7 @@ fn open_below(
         let flags = flags | OFlags::CLOEXEC;
         match retry(|| rustix::fs::openat2(root, path, flags, mode, resolve)) {
             Err(Errno::NOSYS) => HAS_NO_OPENAT2.store(true, Ordering::Relaxed),
-            // The file's own answer, or that of a sandbox which forbids the call.
+            // The error is the file's, or that of a sandbox that forbids the call.
             Err(Errno::PERM) => {}
             other => return other,
         }
@@ -71,7 +68,7 @@ fn open_below(
     open_step_by_step(root, path, flags, mode)
 }
 
-/// As [`open_below`], a part of the path at a time.
+/// As [`open_below`], one component of the path at a time.
 fn open_step_by_step(
     root: BorrowedFd<'_>,
     path: &Path,
@@ -94,21 +91,20 @@ fn open_step_by_step(
     Err(Errno::INVAL)
 }
 
-/// Opens what stands for the file at an absolute path, following no link on the
-/// way there, and not the last one either.
+/// Opens a handle (`O_PATH`) of the file at an absolute path, without following any link in it.
 pub(crate) fn find_unfollowed(path: &Path) -> io::Result<OwnedFd> {
     let flags = ON_THE_WAY | OFlags::CLOEXEC;
     let root = retry(|| rustix::fs::open("/", flags, Mode::empty()))?;
     let below = path.strip_prefix("/").map_err(|_| Errno::INVAL)?;
     let found = open_below(root.as_fd(), below, OFlags::PATH, Mode::empty())?;
-    // What stands for a link can be opened, where there is no `openat2`.
+    // Without `openat2`, the handle can be that of a link.
     match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
         FileType::Symlink => Err(Errno::LOOP.into()),
         _ => Ok(found),
     }
 }
 
-fn in_words(kind: FileType) -> &'static str {
+fn description(kind: FileType) -> &'static str {
     match kind {
         FileType::RegularFile => "a file",
         FileType::Directory => "a folder",
@@ -138,14 +134,14 @@ impl RealFolder {
     fn wrong(&self, path: &Path, found: FileType, expected: FileType) -> io::Error {
         WrongKind {
             path: self.root.join(path),
-            found: in_words(found),
-            expected: in_words(expected),
+            found: description(found),
+            expected: description(expected),
         }
         .into()
     }
 
-    /// What an error at `path` means: something of another kind on the way to
-    /// it, or there, is named.
+    /// The meaning of an error at `path`: the first component that is a file of an unexpected
+    /// kind, or else the error itself.
     fn explain(&self, root: &OwnedFd, path: &Path, expected: FileType, error: Errno) -> io::Error {
         let may_be_the_kind = [
             Errno::LOOP,
@@ -184,7 +180,7 @@ impl RealFolder {
             .map_err(|error| self.explain(&root, path, FileType::Directory, error))
     }
 
-    /// The folder that has the name at the end of `path`, and that name.
+    /// The folder that holds `path`, and the last component of `path`.
     fn parent<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -195,7 +191,7 @@ impl RealFolder {
 
 impl Disk for RealFolder {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        // A pipe or a device must not make this wait, nor become the terminal.
+        // Opening a pipe or a device must not wait, and a device must not become the terminal.
         let flags = OFlags::NONBLOCK
             | OFlags::NOCTTY
             | match mode {
@@ -211,7 +207,7 @@ impl Disk for RealFolder {
         let path = within_folder(path)?;
         let opened = open_below(root.as_fd(), path, flags, mode);
         let opened = opened.map_err(|error| match error {
-            // Taken, by whatever it is.
+            // The name is taken, by a file of any kind.
             Errno::EXIST => error.into(),
             error => self.explain(&root, path, FileType::RegularFile, error),
         })?;
@@ -239,7 +235,7 @@ impl Disk for RealFolder {
                 continue;
             }
             let kind = match entry.file_type() {
-                // Some file systems do not say.
+                // Some file systems do not report the kind.
                 FileType::Unknown => {
                     let at = AtFlags::SYMLINK_NOFOLLOW;
                     let stat = rustix::fs::statat(names.fd()?, name, at)?;
@@ -285,7 +281,7 @@ impl Disk for RealFolder {
     }
 
     fn within(&self, folder: &Path) -> Arc<dyn Disk> {
-        Arc::new(Below::new(Arc::new(self.clone()), folder))
+        Arc::new(SubfolderDisk::new(Arc::new(self.clone()), folder))
     }
 
     fn open_files_max(&self) -> Option<u64> {
@@ -316,13 +312,13 @@ mod tests {
         }
     }
 
-    /// A folder with a secret beside it, seen from within.
-    struct Scene {
+    /// A folder and the disk of its files, with a secret file next to the folder.
+    struct UntrustedFolder {
         folder: tempfile::TempDir,
         disk: Arc<dyn Disk>,
     }
 
-    impl Scene {
+    impl UntrustedFolder {
         fn new() -> Self {
             let folder = tempfile::tempdir().expect("a folder");
             let outside = RealDisk.open(&folder.path().join("secret"), OpenMode::CreateNew);
@@ -350,8 +346,8 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_does_what_the_disk_does() {
-        let scene = Scene::new();
+    fn a_folder_has_all_operations_of_a_disk() {
+        let scene = UntrustedFolder::new();
         let disk = &scene.disk;
         disk.create_directory(Path::new("a")).expect("made");
         disk.create_directory(Path::new("a")).expect("there");
@@ -385,8 +381,8 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_was_moved_away_is_missed_and_found_again() {
-        let scene = Scene::new();
+    fn a_folder_that_is_moved_is_noticed_at_once() {
+        let scene = UntrustedFolder::new();
         let (path, away) = (scene.at(""), scene.folder.path().join("away"));
         RealDisk.rename(&path, &away).expect("moved");
         let missed = scene.disk.list(Path::new("")).expect_err("gone");
@@ -397,8 +393,8 @@ mod tests {
     }
 
     #[test]
-    fn no_link_is_followed_and_no_path_leads_out() {
-        let scene = Scene::new();
+    fn no_link_is_followed_and_no_path_leads_out_of_the_folder() {
+        let scene = UntrustedFolder::new();
         let before = scene.names_beside();
         symlink("../secret", scene.at("file")).expect("linked");
         symlink("..", scene.at("folder")).expect("linked");
@@ -443,8 +439,8 @@ mod tests {
     }
 
     #[test]
-    fn only_files_are_opened_and_only_folders_entered() {
-        let scene = Scene::new();
+    fn only_regular_files_are_opened_and_only_folders_are_entered() {
+        let scene = UntrustedFolder::new();
         let made = Command::new("mkfifo").arg(scene.at("pipe")).status();
         assert!(made.expect("mkfifo runs").success());
         let _socket = std::os::unix::net::UnixListener::bind(scene.at("socket")).expect("bound");
@@ -474,8 +470,8 @@ mod tests {
     }
 
     #[test]
-    fn without_openat2_the_same_is_refused() {
-        let scene = Scene::new();
+    fn links_are_refused_without_openat2_as_well() {
+        let scene = UntrustedFolder::new();
         symlink("../secret", scene.at("file")).expect("linked");
         symlink("..", scene.at("folder")).expect("linked");
         let inside = scene.disk.open(Path::new("inside"), OpenMode::CreateNew);
@@ -492,8 +488,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_unfollowed_lies_behind_no_link() {
-        let scene = Scene::new();
+    fn a_file_behind_a_link_is_not_found_unfollowed() {
+        let scene = UntrustedFolder::new();
         let real = scene.at("").canonicalize().expect("there");
         fs::create_dir(real.join("folder")).expect("made");
         fs::write(real.join("folder/file"), "x").expect("written");

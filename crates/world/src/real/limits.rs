@@ -1,15 +1,14 @@
-//! What this process may use of its machine.
+//! The limit on open files of this process.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Lets this process have as many files open as the system allows it: the
-/// usual limit of 1024 is there for programs that still use `select`. Returns
-/// how many that are; `None` if nothing bounds it.
+/// Raises the limit on open files of this process as far as the system allows. The usual limit of
+/// 1024 exists for programs that use `select`. Returns the new limit; `None` if there is none.
 ///
 /// # Errors
-/// As the operating system says; the limit is then as it was.
+/// The operating system's; the limit is unchanged then.
 pub fn raise_open_files() -> io::Result<Option<u64>> {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(
@@ -22,7 +21,7 @@ pub fn raise_open_files() -> io::Result<Option<u64>> {
     Ok(maximum)
 }
 
-/// How many files this process may have open; `None` if nothing bounds it.
+/// The limit on open files of this process; `None` if there is none.
 pub(super) fn open_files_max() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }

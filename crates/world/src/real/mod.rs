@@ -1,4 +1,4 @@
-//! The machine this program runs on.
+//! The real world: the machine on which this program runs.
 
 mod disk;
 mod folder;
@@ -9,7 +9,7 @@ mod pool;
 pub use disk::RealDisk;
 pub(crate) use folder::find_unfollowed;
 pub use limits::raise_open_files;
-pub use net::{Bell, Listener, Poller, Stream};
+pub use net::{Listener, Poller, Stream, Waker};
 pub use pool::ThreadPool;
 
 use std::time::{Duration, Instant, SystemTime};

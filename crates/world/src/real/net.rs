@@ -1,4 +1,4 @@
-//! Non-blocking sockets of this machine, and an epoll to wait on them.
+//! Non-blocking sockets, and a poller over `epoll` that waits for their events.
 
 use std::fs;
 use std::io::{self, IoSlice, Read, Write};
@@ -20,50 +20,49 @@ use rustix::net::{
 
 use crate::{Endpoint, Interest, Ready, Wake};
 
-/// How many connections may wait to be accepted. The kernel caps it at
+/// The maximal number of connections that wait to be accepted. The kernel caps it at
 /// `net.core.somaxconn`.
 const BACKLOG: i32 = 1024;
 
-/// A TCP peer that answers no probe for about two minutes is gone.
+/// A TCP connection ends when the peer has answered no probe for about two minutes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_COUNT: u32 = 6;
 
-/// How many sockets one wait reports at most; the others are reported by the
-/// next one.
+/// The maximal number of sockets that one wait reports. The next wait reports the others.
 const EVENTS_MAX: usize = 64;
 
-/// Waits on many sockets. Level-triggered: what is still ready is reported
-/// again.
+/// A poller that waits for the events of many sockets. It is level-triggered: it reports a socket
+/// as long as the socket is ready.
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
 }
 
 impl Poller {
-    /// A poller that waits on nothing yet.
+    /// A poller that watches no socket yet.
     ///
     /// # Errors
-    /// As the operating system says; so for the others below.
+    /// The operating system's.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
         })
     }
 
-    /// Begins to watch `source`, which will be reported as `key`.
+    /// Begins to watch `source`, which is reported with `key`.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     pub fn add(&self, source: &impl AsFd, key: u64, interest: Interest) -> io::Result<()> {
         let data = epoll::EventData::new_u64(key);
         Ok(epoll::add(&self.epoll, source, data, flags_of(interest))?)
     }
 
-    /// Changes what is wanted of `source`.
+    /// Changes which events of `source` are reported.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     pub fn modify(&self, source: &impl AsFd, key: u64, interest: Interest) -> io::Result<()> {
         let data = epoll::EventData::new_u64(key);
         Ok(epoll::modify(
@@ -77,21 +76,21 @@ impl Poller {
     /// Stops watching `source`. Closing it does the same.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     pub fn remove(&self, source: &impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, source)?)
     }
 
-    /// Waits until something is ready or `timeout` has passed (`None`: for
-    /// ever), and puts what is ready into `ready`, which is cleared first.
-    /// A timeout is rounded up to whole multiples of 50 µs; zero only looks.
+    /// Clears `ready`, waits until a socket is ready or `timeout` has passed, and puts the ready
+    /// sockets into `ready`. Without a timeout it waits for any time. A timeout is rounded up to
+    /// a multiple of 50 µs; zero does not wait.
     ///
     /// # Errors
-    /// As the operating system says. Being interrupted is no error.
+    /// The operating system's. An interrupted wait is no error.
     pub fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Ready>) -> io::Result<()> {
         ready.clear();
         let timeout = timeout.map(|timeout| {
-            // A day is as good as any longer time: the owner just looks again.
+            // After a day the caller waits again; longer timeouts could overflow.
             let timeout = timeout.min(Duration::from_hours(24));
             let rounded = Duration::from_micros(timeout.as_nanos().div_ceil(50_000) as u64 * 50);
             Timespec {
@@ -126,50 +125,48 @@ fn flags_of(interest: Interest) -> epoll::EventFlags {
     flags
 }
 
-/// Wakes a loop that waits on a [`Poller`]: add it there, and [`clear`] it
-/// when it is reported.
-///
-/// [`clear`]: Bell::clear
+/// Wakes a loop that waits on a [`Poller`], from any thread. The loop adds the waker to its poller,
+/// and [`clear`](Waker::clear)s it when the poller reports it.
 #[derive(Debug, Clone)]
-pub struct Bell(Arc<OwnedFd>);
+pub struct Waker(Arc<OwnedFd>);
 
-impl Bell {
-    /// A bell that has not rung.
+impl Waker {
+    /// A waker that has not been used.
     ///
     /// # Errors
-    /// If the process has no file descriptor left.
+    /// If the process has too many open files.
     pub fn new() -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self(Arc::new(fd)))
     }
 
-    /// Makes the poller report it.
-    pub fn ring(&self) {
-        // The only failure is a counter at its end: then it rings already.
+    /// Makes the poller report the waker.
+    pub fn wake(&self) {
+        // This fails only if the counter is at its maximum, and then it is set already.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Forgets that it rang.
+    /// Clears the event, so that the poller reports the waker only after the next
+    /// [`wake`](Waker::wake).
     pub fn clear(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0; 8]);
     }
 
-    /// A wake that rings this bell.
+    /// A handle that uses this waker.
     #[must_use]
-    pub fn wake(&self) -> Wake {
-        let bell = self.clone();
-        Wake::new(move || bell.ring())
+    pub fn handle(&self) -> Wake {
+        let waker = self.clone();
+        Wake::new(move || waker.wake())
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// A socket that takes connections. A Unix socket's name is removed when the
-/// listener is dropped.
+/// A socket that accepts connections. Dropping it removes the name of a Unix socket.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -177,13 +174,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `endpoint`. A Unix socket gets the permissions `mode`, and
-    /// nobody can connect before it has them; a socket left there by a process
-    /// that has died is replaced.
+    /// Listens at `endpoint`. A Unix socket gets the permissions `mode` before anything can
+    /// connect, and replaces a socket that a dead process has left.
     ///
     /// # Errors
-    /// As the operating system says; `AddrInUse` if somebody listens there,
-    /// or if the path names something that is no socket.
+    /// The operating system's; `AddrInUse` if another process listens there, or if the path names
+    /// something other than a socket.
     pub fn bind(endpoint: &Endpoint, mode: u32) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match endpoint {
@@ -219,7 +215,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens; the port is a real one.
+    /// The address at which this listens, with its actual port.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
@@ -228,13 +224,13 @@ impl Listener {
     /// The next connection, if one waits.
     ///
     /// # Errors
-    /// As the operating system says, for instance when the process has no file
-    /// descriptor left. The connection waits on.
+    /// The operating system's, for instance if the process has too many open files. The
+    /// connection still waits then.
     pub fn accept(&self) -> io::Result<Option<Stream>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match rustix::net::accept_with(&self.socket, flags) {
             Ok(socket) => socket,
-            // It was there, and went away before it was accepted.
+            // No connection waits, or the client has closed it before it was accepted.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
@@ -266,8 +262,7 @@ fn family_of(address: &SocketAddr) -> AddressFamily {
     }
 }
 
-/// What all TCP sockets have: messages leave at once, and a peer that is gone is
-/// noticed.
+/// Sets the options of all TCP sockets: messages are sent at once, and a dead peer is noticed.
 fn set_tcp(socket: &OwnedFd) -> io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;
@@ -277,7 +272,7 @@ fn set_tcp(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a socket on which nobody listens any more.
+/// Removes a socket on which no process listens any more.
 fn remove_stale(path: &PathBuf) -> io::Result<()> {
     let in_use = |what: &str| {
         let message = format!("{} {what}", Path::display(path));
@@ -286,29 +281,31 @@ fn remove_stale(path: &PathBuf) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
-        Ok(found) if !found.file_type().is_socket() => Err(in_use("exists and is no socket")),
+        Ok(found) if !found.file_type().is_socket() => Err(in_use("exists and is not a socket")),
         Ok(_) => match UnixStream::connect(path) {
             Ok(_) => Err(in_use("is served by another process")),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-            // Somebody may well be there who does not let this process in.
-            Err(error) => Err(in_use(&format!("cannot be asked who serves it: {error}"))),
+            // Another process may serve it without access for this one.
+            Err(error) => Err(in_use(&format!(
+                "may be served by another process: {error}"
+            ))),
         },
     }
 }
 
-/// A connection. All calls return at once; `WouldBlock` says that there is
-/// nothing to read, or no room to write.
+/// A connection. No call blocks: `WouldBlock` means that there is nothing to read, or no room to
+/// write.
 #[derive(Debug)]
 pub struct Stream {
     socket: OwnedFd,
 }
 
 impl Stream {
-    /// Begins to connect to `endpoint`. A poller says that it can be written to
-    /// when that is over; then ask [`Stream::connected`].
+    /// Begins to connect to `endpoint`. The stream becomes writable when that has ended, and then
+    /// [`Stream::connected`] returns the result.
     ///
     /// # Errors
-    /// As the operating system says, if it knows at once.
+    /// The operating system's, if it fails at once.
     pub fn connect(endpoint: &Endpoint) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let open = |family| rustix::net::socket_with(family, SocketType::STREAM, flags, None);
@@ -332,10 +329,10 @@ impl Stream {
         }
     }
 
-    /// How connecting has ended.
+    /// The result of connecting.
     ///
     /// # Errors
-    /// Why there is no connection; `WouldBlock` while it is not over.
+    /// The reason for the failure; `WouldBlock` while connecting has not ended.
     pub fn connected(&self) -> io::Result<()> {
         sockopt::socket_error(&self.socket)??;
         match rustix::net::getpeername(&self.socket) {
@@ -345,25 +342,24 @@ impl Stream {
         }
     }
 
-    /// From now on it waits, or not, where there is nothing to receive or no room.
+    /// Makes the socket blocking or non-blocking.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     pub fn set_blocking(&self, blocks: bool) -> io::Result<()> {
         Ok(rustix::io::ioctl_fionbio(&self.socket, !blocks)?)
     }
 
-    /// Nothing more is sent: the other side sees the end of what it receives, and may go on
-    /// sending.
+    /// Closes the sending direction. The other side receives the end of the stream and may still
+    /// send.
     ///
     /// # Errors
-    /// If it is not connected any more.
+    /// If the socket is not connected any more.
     pub fn shut_down_sending(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(&self.socket, Shutdown::Write)?)
     }
 
-    /// Asks the kernel to hold this many bytes on their way out. It may give
-    /// less.
+    /// Sets the size of the kernel's send buffer, in bytes. The kernel may use less.
     pub fn set_send_buffer(&self, bytes: usize) {
         let _ = sockopt::set_socket_send_buffer_size(&self.socket, bytes);
     }
@@ -376,7 +372,7 @@ impl AsFd for Stream {
 }
 
 impl From<OwnedFd> for Stream {
-    /// Takes over a connected, non-blocking socket.
+    /// A stream over a connected, non-blocking socket.
     fn from(socket: OwnedFd) -> Self {
         Self { socket }
     }
@@ -452,7 +448,7 @@ mod tests {
     impl<T: Read + Write> ReadWrite for T {}
 
     #[test]
-    fn bytes_go_both_ways_over_a_unix_socket_that_others_cannot_open() {
+    fn a_unix_socket_carries_bytes_both_ways_and_is_private() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         echo_over(&Endpoint::Unix(path.clone()), |_| {
@@ -463,11 +459,11 @@ mod tests {
             assert_eq!(mode & 0o777, 0o600);
             Box::new(UnixStream::connect(&path).expect("it listens"))
         });
-        assert!(!path.exists(), "the name goes with the listener");
+        assert!(!path.exists(), "dropping the listener removes the name");
     }
 
     #[test]
-    fn bytes_go_both_ways_over_tcp() {
+    fn tcp_carries_bytes_both_ways() {
         let any_port = "127.0.0.1:0".parse().expect("an address");
         echo_over(&Endpoint::Tcp(any_port), |endpoint| {
             let Endpoint::Tcp(address) = endpoint else {
@@ -478,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_process_leaves_a_socket_that_can_be_replaced_and_a_live_one_does_not() {
+    fn the_socket_of_a_dead_process_is_replaced_and_that_of_a_live_one_is_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         drop(std::os::unix::net::UnixListener::bind(&path).expect("a free name"));
@@ -493,13 +489,13 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// Any error once counted as "nobody is there", and the socket of a server
-    /// that let only others in was removed under it.
+    /// Any error once counted as "no process listens", and so the socket of a server that refused
+    /// this user was removed.
     #[test]
-    fn a_socket_that_answers_anything_but_refused_is_left_alone() {
+    fn a_socket_that_answers_anything_but_refused_is_not_removed() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
-        // It takes datagrams: a stream gets EPROTOTYPE.
+        // A datagram socket answers a stream with EPROTOTYPE.
         let server = std::os::unix::net::UnixDatagram::bind(&path).expect("a free name");
         let error = Listener::bind(&Endpoint::Unix(path.clone()), 0o600).expect_err("it is there");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
@@ -509,18 +505,18 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_wakes_the_poller_until_it_is_cleared() {
+    fn a_waker_is_reported_until_it_is_cleared() {
         let poller = Poller::new().expect("an epoll");
-        let bell = Bell::new().expect("an eventfd");
-        poller.add(&bell, 7, Interest::READABLE).expect("added");
-        let wake = bell.wake();
-        let ringer = std::thread::spawn(move || {
+        let waker = Waker::new().expect("an eventfd");
+        poller.add(&waker, 7, Interest::READABLE).expect("added");
+        let wake = waker.handle();
+        let thread = std::thread::spawn(move || {
             wake.wake();
             wake.wake();
         });
         assert_eq!(wait(&poller)[0].key, 7);
-        ringer.join().expect("it rang");
-        bell.clear();
+        thread.join().expect("it ran");
+        waker.clear();
         let mut ready = Vec::new();
         poller
             .wait(Some(Duration::ZERO), &mut ready)

@@ -1,4 +1,4 @@
-//! Threads that are started when work waits and none is idle.
+//! [`ThreadPool`]: threads that are started when a job waits and no thread is idle.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -84,7 +84,7 @@ impl Pool for ThreadPool {
                 .spawn(move || shared.work());
             match started {
                 Ok(_) => queue.threads += 1,
-                // The threads there are will come to it.
+                // The existing threads run the job later.
                 Err(_) if queue.threads > 0 => {}
                 Err(error) => panic!("cannot start a first worker thread: {error}"),
             }
@@ -95,7 +95,7 @@ impl Pool for ThreadPool {
 }
 
 impl Drop for ThreadPool {
-    /// Jobs that have begun end by themselves; those that wait are dropped.
+    /// Drops the jobs that wait. Jobs that have begun still end.
     fn drop(&mut self) {
         let mut queue = self
             .shared

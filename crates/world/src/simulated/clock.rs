@@ -1,11 +1,11 @@
-//! Time that stands still until somebody moves it.
+//! [`SimulatedClock`]: a clock that stands still until the driver advances it.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::{Clock, Millis};
 
-/// A clock that is moved by hand.
+/// A clock that the driver advances.
 #[derive(Debug)]
 pub struct SimulatedClock {
     monotonic_ns: AtomicU64,
@@ -13,8 +13,8 @@ pub struct SimulatedClock {
 }
 
 impl SimulatedClock {
-    /// A clock whose wall stands at `wall`, and whose monotonic time at 1 s:
-    /// code that takes zero for "never" should fail here and not once a year.
+    /// A clock whose wall time is `wall` and whose monotonic time is 1 s. Code that uses zero for
+    /// "never" works with it, and fails with a clock that starts at zero.
     #[must_use]
     pub fn new(wall: Millis) -> Self {
         Self {
@@ -23,7 +23,7 @@ impl SimulatedClock {
         }
     }
 
-    /// Another clock that shows the same now.
+    /// Another clock that shows the same time.
     #[must_use]
     pub fn copy(&self) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl SimulatedClock {
         }
     }
 
-    /// Lets `time` pass on both clocks.
+    /// Advances both times.
     pub fn advance(&self, time: Duration) {
         let add = u64::try_from(time.as_nanos()).expect("under 584 years");
         let before = self.monotonic_ns.fetch_add(add, Ordering::Relaxed);
@@ -40,7 +40,7 @@ impl SimulatedClock {
         self.jump(i64::try_from(whole_ms).expect("under 292 million years"));
     }
 
-    /// Moves the wall clock alone, as an operator or NTP does.
+    /// Changes only the wall time, as an operator or NTP does.
     pub fn jump(&self, wall_ms: i64) {
         self.wall_ms.fetch_add(wall_ms, Ordering::Relaxed);
     }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_passes_only_by_hand_and_a_jump_moves_only_the_wall() {
+    fn time_advances_only_when_asked_and_a_jump_changes_only_the_wall_time() {
         let clock = SimulatedClock::new(Millis(5_000));
         let start = clock.monotonic();
         for _ in 0..10 {

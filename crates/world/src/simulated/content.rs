@@ -1,15 +1,15 @@
-//! What a simulated file holds: pages that copies share until one is written.
+//! The content of simulated files: pages that copies share until one of them is written.
 //!
 //! ```text
 //!  live     what a process reads        ┐ both are `Content`; a page that is
 //!  durable  what a crash leaves         ┘ the same in both exists once
-//!  pending  what was done to `live` since the last sync, oldest first
+//!  pending  the changes of `live` since the last sync, oldest first
 //! ```
 //!
-//! A sync costs what was changed since the last one, a copy of a file costs a
-//! pointer a page, and a hole costs nothing.
+//! A sync costs time for what was changed since the last one, a copy of a file costs one pointer
+//! per page, and a hole costs nothing.
 //!
-//! This module knows no names, no faults and no processes.
+//! Must not know: names, faults and processes.
 
 use std::io;
 use std::ops::Range;
@@ -17,10 +17,10 @@ use std::sync::{Arc, OnceLock};
 
 use super::SimulatedRandom;
 
-/// The unit of allocation, in bytes: a hole is made of whole pages.
+/// The unit of allocation, in bytes. A hole consists of whole pages.
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// What survives or is lost as one, in bytes.
+/// The unit that survives a crash or is lost as a whole, in bytes.
 pub(super) const SECTOR_BYTES: usize = 512;
 
 type Page = [u8; PAGE_BYTES];
@@ -31,7 +31,7 @@ fn zero_page() -> Arc<Page> {
     Arc::clone(ZERO.get_or_init(|| Arc::new([0; PAGE_BYTES])))
 }
 
-/// A sparse array of bytes. Holes and what lies past the last page are zero.
+/// A sparse array of bytes. Holes, and bytes past the last page, are zero.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Content {
     pages: Vec<Option<Arc<Page>>>,
@@ -46,7 +46,7 @@ pub(super) struct FileContent {
     pending: Vec<Change>,
 }
 
-/// One thing done to a file.
+/// A change of a file.
 #[derive(Debug, Clone)]
 pub(super) enum Change {
     Write { offset: u64, bytes: Arc<[u8]> },
@@ -55,8 +55,8 @@ pub(super) enum Change {
     Punch { offset: u64, length: u64 },
 }
 
-/// How likely it is that what was not synced survives this crash, in eighths.
-/// Chosen once a crash, so that "nothing did" and "all did" happen often.
+/// The probability, in eighths, that a change that was not synced survives a crash. It is chosen
+/// once for each crash, so that "nothing survived" and "everything survived" happen often.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Survival(u64);
 
@@ -123,8 +123,8 @@ impl Content {
         Ok(())
     }
 
-    /// How many bytes of room `change` takes that are not taken yet.
-    pub(super) fn room_for(&self, change: &Change) -> u64 {
+    /// The space that `change` needs in addition to what is allocated, in bytes.
+    pub(super) fn space_for(&self, change: &Change) -> u64 {
         let range = match change {
             Change::Write { offset, bytes } => pages_covering(*offset, bytes.len() as u64),
             Change::Allocate(length) => pages_covering(0, *length),
@@ -150,7 +150,7 @@ impl Content {
         }
     }
 
-    /// Turns one bit of the stored bytes over.
+    /// Flips one bit of the stored bytes.
     pub(super) fn flip_bit(&mut self, offset: u64, bit: u8) {
         if offset < self.length {
             let mut byte = [0];
@@ -212,7 +212,7 @@ impl Content {
         }
     }
 
-    /// Takes over what `change` touched from `other`, as it is there now.
+    /// Copies the pages that `change` touched from `other`, as they are there now.
     fn take_touched(&mut self, other: &Self, change: &Change) {
         let range = match change {
             Change::Write { offset, bytes } => pages_covering(*offset, bytes.len() as u64),
@@ -236,7 +236,7 @@ impl FileContent {
         self.pending.push(change);
     }
 
-    /// All that was done becomes durable.
+    /// Makes all changes durable.
     pub(super) fn sync(&mut self) {
         for change in self.pending.drain(..) {
             self.durable.take_touched(&self.live, &change);
@@ -245,15 +245,15 @@ impl FileContent {
         self.durable.pages.truncate(self.live.pages.len());
     }
 
-    /// A sync that fails: some of what was done is durable, and the rest never
-    /// will be, although the process still reads it and a next sync returns
-    /// `Ok`. Linux does so: it forgets that the pages were dirty.
+    /// Lets a sync fail: some changes become durable and the others never will, although the
+    /// process still reads them and the next sync returns `Ok`. Linux behaves so, since it marks
+    /// the pages as clean.
     pub(super) fn fail_sync(&mut self, random: &SimulatedRandom) {
         self.lose_pending(Survival::choose(random), random);
     }
 
-    /// What is not waiting to be made durable is read as it is durable from now on. How
-    /// long the file is stays known.
+    /// Drops the live bytes that do not wait for a sync, so that the durable ones are read. The
+    /// length of the file stays.
     pub(super) fn forget_clean(&mut self) {
         let length = self.live.length;
         self.live = self.durable.clone();
@@ -263,7 +263,7 @@ impl FileContent {
         self.live.set_length(length);
     }
 
-    /// Nothing but what is durable is left, and of the rest what chance saves.
+    /// Leaves the durable bytes and a random part of the pending changes.
     pub(super) fn crash(&mut self, survival: Survival, random: &SimulatedRandom) {
         self.lose_pending(survival, random);
         self.live = self.durable.clone();
@@ -277,7 +277,7 @@ impl FileContent {
                 true if random.below(2) == 0 => self.durable.apply(&change),
                 true => self.tear(&change, random),
                 false => {
-                    // The longer size was written, the bytes were not.
+                    // The new length was written and the bytes were not.
                     if let Change::Write { offset, bytes } = &change
                         && random.below(8) == 0
                         && survival.survives(random)
@@ -290,7 +290,7 @@ impl FileContent {
         }
     }
 
-    /// Applies some of the change's sectors.
+    /// Applies a random part of the change's sectors.
     fn tear(&mut self, change: &Change, random: &SimulatedRandom) {
         match change {
             Change::Write { offset, bytes } => {
@@ -331,9 +331,9 @@ mod tests {
         bytes
     }
 
-    /// The same changes on a plain vector, and what is durable after a sync.
+    /// Compares with a plain vector to which the same changes are made.
     #[test]
-    fn sparse_content_is_what_a_plain_array_would_be() {
+    fn sparse_content_equals_a_plain_array() {
         let random = SimulatedRandom::new(1);
         for _ in 0..200 {
             let mut file = FileContent::default();
@@ -376,14 +376,14 @@ mod tests {
     }
 
     #[test]
-    fn holes_take_no_room_and_reserved_pages_do() {
+    fn holes_take_no_space_and_reserved_pages_do() {
         let mut file = FileContent::default();
         file.change(Change::SetLength(1 << 30));
         assert_eq!(file.live.allocated_bytes(), 0);
-        assert_eq!(file.live.room_for(&write(4095, &[1, 2])), 8192);
+        assert_eq!(file.live.space_for(&write(4095, &[1, 2])), 8192);
         file.change(Change::Allocate(8192));
         assert_eq!(file.live.allocated_bytes(), 8192);
-        assert_eq!(file.live.room_for(&write(4095, &[1, 2])), 0);
+        assert_eq!(file.live.space_for(&write(4095, &[1, 2])), 0);
         file.change(Change::Punch {
             offset: 0,
             length: 4096,
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failed_sync_a_next_one_does_not_save_what_was_lost() {
+    fn a_sync_after_a_failed_one_does_not_save_what_was_lost() {
         let random = SimulatedRandom::new(3);
         let lost = (0..100).filter(|_| {
             let mut file = FileContent::default();

@@ -1,4 +1,4 @@
-//! A disk in memory that keeps live and durable bytes apart.
+//! [`SimulatedDisk`]: a disk in memory that keeps live and durable bytes apart.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,20 +8,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::content::{Change, FileContent, Survival};
-use super::fault::{Faults, Verb};
+use super::fault::{Faults, Operation};
 use super::tree::{NodeId, Tree};
 use super::{Fault, SimulatedRandom};
-use crate::{Below, DirectoryEntry, Disk, File, OpenMode, Space};
+use crate::{DirectoryEntry, Disk, File, OpenMode, Space, SubfolderDisk};
 
-/// Room on a disk that was given no capacity, in bytes.
-const ROOM_BYTES: u64 = 1 << 50;
+/// The capacity of a disk for which none was set, in bytes.
+const CAPACITY_BYTES: u64 = 1 << 50;
 
-/// One process's view of a simulated disk. Views made by
-/// [`SimulatedDisk::spawn`] see the same files; each process dies alone in
-/// [`SimulatedDisk::kill`], and all at once in [`SimulatedDisk::crash`].
+/// One process's view of a simulated disk. Views made by [`SimulatedDisk::spawn`] see the same
+/// files. [`SimulatedDisk::kill`] ends one process, and [`SimulatedDisk::crash`] all of them.
 ///
-/// A file written and not synced is live, so every process reads it; what is
-/// left of it after a crash, chance decides, within what [`Disk`] promises.
+/// Bytes that were written and not synced are live: every process reads them. Which of them
+/// survive a crash is random, within what [`Disk`] promises.
 ///
 /// ```text
 ///             write, punch …        sync_data
@@ -31,7 +30,7 @@ const ROOM_BYTES: u64 = 1 << 50;
 ///                           crash
 /// ```
 ///
-/// Cost: one mutex around everything; a write copies its bytes once or twice.
+/// Cost: there is one mutex for the whole disk, and a write copies its bytes once or twice.
 pub struct SimulatedDisk {
     shared: Arc<Mutex<State>>,
     process: u64,
@@ -44,8 +43,8 @@ struct State {
     capacities: Vec<(PathBuf, u64)>,
     open_files: u64,
     open_files_max: Option<u64>,
-    /// Decides what the disk decides by itself. Not the caller's, so that a
-    /// test that draws one number more does not get another disk.
+    /// The generator of the disk's own choices. It is not the caller's, so that a test that draws
+    /// one more number does not get a different disk.
     random: Arc<SimulatedRandom>,
     read_now_misses_one_in: u64,
     operations: u64,
@@ -53,12 +52,12 @@ struct State {
     is_off: bool,
     crashes: u64,
     next_process: u64,
-    /// Processes below this number died in a crash.
+    /// Processes with lower numbers died in a crash.
     alive_from: u64,
     killed: BTreeSet<u64>,
 }
 
-/// An operation of a process that is dead, or of a machine that is off.
+/// The error of an operation after the process has died or the machine has lost power.
 fn dead() -> io::Error {
     io::Error::other("the simulated process has died")
 }
@@ -71,13 +70,19 @@ impl State {
         Ok(())
     }
 
-    fn check(&mut self, process: u64, path: &Path, verb: Verb, is_open: bool) -> io::Result<()> {
+    fn check(
+        &mut self,
+        process: u64,
+        path: &Path,
+        operation: Operation,
+        is_open: bool,
+    ) -> io::Result<()> {
         self.check_alive(process)?;
-        self.faults.check(path, verb, is_open)
+        self.faults.check(path, operation, is_open)
     }
 
-    /// Counts an operation that changes something. `Ok(true)`: carry it out.
-    /// `Ok(false)`: carry it out, and then the power is gone.
+    /// Counts an operation that changes something. The caller carries the operation out;
+    /// `Ok(false)` means that the power fails after it.
     fn count(&mut self) -> io::Result<bool> {
         let number = self.operations;
         self.operations += 1;
@@ -91,16 +96,16 @@ impl State {
         Ok(false)
     }
 
-    /// Carries out an operation that changes something: checks, counts, acts.
+    /// Checks, counts and carries out an operation that changes something.
     fn act<T>(
         &mut self,
         process: u64,
         path: &Path,
-        verb: Verb,
+        operation: Operation,
         is_open: bool,
         action: impl FnOnce(&mut Self) -> io::Result<T>,
     ) -> io::Result<T> {
-        self.check(process, path, verb, is_open)?;
+        self.check(process, path, operation, is_open)?;
         let survives = self.count()?;
         let done = action(self);
         if survives {
@@ -111,7 +116,7 @@ impl State {
         }
     }
 
-    /// Whether one more file can be opened.
+    /// Checks that one more file can be opened.
     fn check_open_files(&self) -> io::Result<()> {
         if self
             .open_files_max
@@ -122,8 +127,8 @@ impl State {
         Ok(())
     }
 
-    /// The capacity that binds `path`, and what is taken of it.
-    fn room(&self, path: &Path) -> Option<(u64, u64)> {
+    /// The capacity that limits `path` and the part of it that is used, in bytes.
+    fn capacity(&self, path: &Path) -> Option<(u64, u64)> {
         let bound = |(prefix, _): &&(PathBuf, u64)| path.starts_with(prefix);
         let (prefix, capacity) = self.capacities.iter().rev().find(bound)?;
         let files = self.tree.files_under(prefix);
@@ -133,9 +138,9 @@ impl State {
     }
 
     fn change(&mut self, path: &Path, node: NodeId, change: Change) -> io::Result<()> {
-        let needed = self.tree.file(node).live.room_for(&change);
+        let needed = self.tree.file(node).live.space_for(&change);
         if needed > 0
-            && let Some((capacity, used)) = self.room(path)
+            && let Some((capacity, used)) = self.capacity(path)
             && used + needed > capacity
         {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
@@ -146,7 +151,7 @@ impl State {
 }
 
 impl SimulatedDisk {
-    /// An empty disk, seen by its first process.
+    /// An empty disk, as its first process sees it.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let state = State {
@@ -187,20 +192,20 @@ impl SimulatedDisk {
         }
     }
 
-    /// Ends this process: its operations fail from here on. The machine goes
-    /// on, so everything it wrote stays live.
+    /// Ends this process, whose operations fail from now on. The machine keeps running, so
+    /// everything that the process wrote stays live.
     pub fn kill(&self) {
         self.state().killed.insert(self.process);
     }
 
-    /// Takes the power away: every process is dead, and of what was not synced
-    /// only what chance saves is left. [`SimulatedDisk::spawn`] boots.
+    /// Lets the power fail: every process dies, and a random part of what was not synced
+    /// survives. [`SimulatedDisk::spawn`] boots.
     pub fn crash(&self, random: &SimulatedRandom) {
         self.state().crash(random);
     }
 
-    /// Another disk, as this one would be found after a crash right now. This
-    /// one goes on unharmed.
+    /// Another disk, with the content that this one would have after a crash now. This disk is
+    /// unaffected.
     #[must_use]
     pub fn crashed_copy(&self, random: &SimulatedRandom) -> Self {
         let copy = self.copy();
@@ -224,33 +229,32 @@ impl SimulatedDisk {
         }
     }
 
-    /// How many operations that change something there have been. Reads are
-    /// not counted: a crash after one is a crash before the next write.
+    /// The number of operations so far that change something. Reads are not counted: a crash
+    /// after a read equals a crash before the next write.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.state().operations
     }
 
-    /// Lets the power fail in operation `number`, as counted by
-    /// [`SimulatedDisk::operations`]: it takes effect or does not, it and
-    /// everything after it fails, and what is left shows after
-    /// [`SimulatedDisk::crash`].
+    /// Lets the power fail in operation `number`, as counted by [`SimulatedDisk::operations`].
+    /// That operation takes effect or not; it and everything after it fails. A following
+    /// [`SimulatedDisk::crash`] shows what survived.
     pub fn arm_crash(&self, number: u64) {
         self.state().crash_at = Some(number);
     }
 
-    /// Whether an armed crash has come.
+    /// Whether an armed crash has happened.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.state().is_off
     }
 
-    /// Puts `fault` on everything under `prefix`, in addition to others there.
+    /// Adds `fault` to everything under `prefix`.
     pub fn inject(&self, prefix: &Path, fault: Fault) {
         self.state().faults.add(prefix, fault);
     }
 
-    /// Takes away the faults that were put on exactly `prefix`.
+    /// Removes the faults that were added to exactly `prefix`.
     pub fn heal(&self, prefix: &Path) {
         let gate = {
             let mut state = self.state();
@@ -260,38 +264,37 @@ impl SimulatedDisk {
         gate.open();
     }
 
-    /// Waits until another thread waits for a file that hangs ([`Fault::Hangs`]).
+    /// Waits until another thread hangs in an operation ([`Fault::Hangs`]).
     pub fn wait_until_one_hangs(&self) {
         let gate = self.state().faults.gate();
         gate.wait_until_one_hangs();
     }
 
-    /// How long operations have waited for slow parts since this was last
-    /// asked; the driver may advance its clock by it.
+    /// The time that operations have waited for slow parts since the last call. The driver may
+    /// advance its clock by it.
     pub fn take_waited(&self) -> Duration {
         self.state().faults.take_waited()
     }
 
-    /// Limits the room of everything under `prefix`. The limit given last
-    /// counts where prefixes overlap.
+    /// Limits the space of everything under `prefix`. Of overlapping limits the last one counts.
     pub fn set_capacity(&self, prefix: &Path, bytes: u64) {
         let mut state = self.state();
         state.capacities.retain(|(at, _)| at != prefix);
         state.capacities.push((prefix.to_owned(), bytes));
     }
 
-    /// Lets all processes together have this many files open.
+    /// Limits the number of open files of all processes together.
     pub fn set_open_files_max(&self, files_max: u64) {
         self.state().open_files_max = Some(files_max);
     }
 
-    /// Lets one in `count` calls of [`File::read_now`] answer that it would
-    /// have to wait; none if `count` is zero.
+    /// Lets one call of [`File::read_now`] in `one_in` return that it would have to wait; none if
+    /// `one_in` is zero.
     pub fn set_read_now_misses(&self, one_in: u64) {
         self.state().read_now_misses_one_in = one_in;
     }
 
-    /// Turns one stored bit of a file over, as a decaying medium does.
+    /// Flips one stored bit of a file, as a decaying medium does.
     ///
     /// # Errors
     /// `NotFound` if there is no such file.
@@ -304,7 +307,7 @@ impl SimulatedDisk {
         Ok(())
     }
 
-    /// Every file under `prefix` and its length in bytes, in order of names.
+    /// Every file under `prefix` with its length in bytes, ordered by path.
     #[must_use]
     pub fn files_under(&self, prefix: &Path) -> Vec<(PathBuf, u64)> {
         let state = self.state();
@@ -316,10 +319,11 @@ impl SimulatedDisk {
     fn act<T>(
         &self,
         path: &Path,
-        verb: Verb,
+        operation: Operation,
         action: impl FnOnce(&mut State) -> io::Result<T>,
     ) -> io::Result<T> {
-        self.state().act(self.process, path, verb, false, action)
+        self.state()
+            .act(self.process, path, operation, false, action)
     }
 }
 
@@ -347,24 +351,23 @@ impl Disk for SimulatedDisk {
         let mut state = self.state();
         state.check_open_files()?;
         let process = self.process;
-        let node =
-            match mode {
-                OpenMode::CreateNew => state.act(process, path, Verb::Add, false, |state| {
-                    match state.tree.find_file(path) {
-                        Ok(node) if state.faults.has(path, Fault::NotExclusive) => Ok(node),
-                        _ => state.tree.create_file(path),
-                    }
-                })?,
-                OpenMode::Read | OpenMode::Write => {
-                    state.check(process, path, Verb::Look, false)?;
-                    let node = state.tree.find_file(path)?;
-                    if mode == OpenMode::Write {
-                        // Refuses a read-only file system; needs no room.
-                        state.faults.check(path, Verb::TakeAway, false)?;
-                    }
-                    node
+        let node = match mode {
+            OpenMode::CreateNew => state.act(process, path, Operation::Grow, false, |state| {
+                match state.tree.find_file(path) {
+                    Ok(node) if state.faults.has(path, Fault::NotExclusive) => Ok(node),
+                    _ => state.tree.create_file(path),
                 }
-            };
+            })?,
+            OpenMode::Read | OpenMode::Write => {
+                state.check(process, path, Operation::Read, false)?;
+                let node = state.tree.find_file(path)?;
+                if mode == OpenMode::Write {
+                    // This fails on a read-only file system and needs no space.
+                    state.faults.check(path, Operation::Shrink, false)?;
+                }
+                node
+            }
+        };
         state.tree.add_handle(node);
         state.open_files += 1;
         Ok(Arc::new(SimulatedFile {
@@ -380,7 +383,7 @@ impl Disk for SimulatedDisk {
     fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
         let mut state = self.state();
         state.check_open_files()?;
-        state.check(self.process, folder, Verb::Look, false)?;
+        state.check(self.process, folder, Operation::Read, false)?;
         let names = state.tree.list(folder)?.into_iter();
         Ok(names
             .map(|(name, is_directory)| DirectoryEntry { name, is_directory })
@@ -388,12 +391,14 @@ impl Disk for SimulatedDisk {
     }
 
     fn create_directory(&self, folder: &Path) -> io::Result<()> {
-        self.act(folder, Verb::Add, |state| state.tree.create_folder(folder))
+        self.act(folder, Operation::Grow, |state| {
+            state.tree.create_folder(folder)
+        })
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.act(from, Verb::TakeAway, |state| {
-            state.faults.check(to, Verb::TakeAway, false)?;
+        self.act(from, Operation::Shrink, |state| {
+            state.faults.check(to, Operation::Shrink, false)?;
             state.faults.check_removal(from)?;
             if state.faults.has(to, Fault::NoReplacing) && state.tree.find_file(to).is_ok() {
                 return Err(io::ErrorKind::AlreadyExists.into());
@@ -403,7 +408,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.act(path, Verb::TakeAway, |state| {
+        self.act(path, Operation::Shrink, |state| {
             state.tree.find_file(path)?;
             state.faults.check_removal(path)?;
             state.tree.remove_file(path)
@@ -412,7 +417,9 @@ impl Disk for SimulatedDisk {
 
     fn sync_directory(&self, folder: &Path) -> io::Result<()> {
         self.state().check_open_files()?;
-        self.act(folder, Verb::Sync, |state| state.tree.sync_folder(folder))
+        self.act(folder, Operation::Sync, |state| {
+            state.tree.sync_folder(folder)
+        })
     }
 
     fn within(&self, folder: &Path) -> Arc<dyn Disk> {
@@ -420,7 +427,7 @@ impl Disk for SimulatedDisk {
             shared: Arc::clone(&self.shared),
             process: self.process,
         };
-        Arc::new(Below::new(Arc::new(same_process), folder))
+        Arc::new(SubfolderDisk::new(Arc::new(same_process), folder))
     }
 
     fn open_files_max(&self) -> Option<u64> {
@@ -429,9 +436,9 @@ impl Disk for SimulatedDisk {
 
     fn space(&self, folder: &Path) -> io::Result<Space> {
         let mut state = self.state();
-        state.check(self.process, folder, Verb::Look, false)?;
+        state.check(self.process, folder, Operation::Read, false)?;
         state.tree.list(folder)?;
-        let (total_bytes, used) = state.room(folder).unwrap_or((ROOM_BYTES, 0));
+        let (total_bytes, used) = state.capacity(folder).unwrap_or((CAPACITY_BYTES, 0));
         Ok(Space {
             total_bytes,
             free_bytes: total_bytes.saturating_sub(used),
@@ -462,17 +469,17 @@ impl SimulatedFile {
     fn look<T>(&self, look: impl FnOnce(&State, &FileContent) -> io::Result<T>) -> io::Result<T> {
         self.pass();
         let mut state = self.state();
-        state.check(self.process, &self.path, Verb::Look, true)?;
+        state.check(self.process, &self.path, Operation::Read, true)?;
         look(&state, state.tree.file(self.node))
     }
 
-    fn change(&self, verb: Verb, change: Change) -> io::Result<()> {
+    fn change(&self, operation: Operation, change: Change) -> io::Result<()> {
         if !self.is_writable {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
         self.pass();
         self.state()
-            .act(self.process, &self.path, verb, true, |state| {
+            .act(self.process, &self.path, operation, true, |state| {
                 state.change(&self.path, self.node, change)
             })
     }
@@ -520,7 +527,7 @@ impl File for SimulatedFile {
 
     fn write_at(&self, from: &[u8], offset: u64) -> io::Result<()> {
         let bytes = from.into();
-        self.change(Verb::Add, Change::Write { offset, bytes })
+        self.change(Operation::Grow, Change::Write { offset, bytes })
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -529,7 +536,7 @@ impl File for SimulatedFile {
             state.tree.file_mut(self.node).sync();
             Ok(())
         };
-        match state.act(self.process, &self.path, Verb::Sync, true, sync) {
+        match state.act(self.process, &self.path, Operation::Sync, true, sync) {
             Err(error) if error.raw_os_error() == Some(libc::EIO) => {
                 let random = Arc::clone(&state.random);
                 state.tree.file_mut(self.node).fail_sync(&random);
@@ -551,17 +558,17 @@ impl File for SimulatedFile {
     }
 
     fn set_length(&self, length: u64) -> io::Result<()> {
-        self.change(Verb::Add, Change::SetLength(length))
+        self.change(Operation::Grow, Change::SetLength(length))
     }
 
     fn allocate(&self, length: u64) -> io::Result<()> {
-        self.change(Verb::Add, Change::Allocate(length))
+        self.change(Operation::Grow, Change::Allocate(length))
     }
 
     fn punch(&self, offset: u64, length: u64) -> io::Result<()> {
         let has_holes = !self.state().faults.has(&self.path, Fault::NoHoles);
         self.change(
-            Verb::TakeAway,
+            Operation::Shrink,
             match has_holes {
                 true => Change::Punch { offset, length },
                 false => Change::Write {

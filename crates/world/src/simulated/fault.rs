@@ -1,4 +1,4 @@
-//! What can be wrong with a part of a simulated disk.
+//! [`Fault`]: the faults of a part of a simulated disk.
 
 use std::io;
 use std::ops::Range;
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What an operation does, as far as faults tell operations apart.
+/// The classes of operations that faults distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(super) enum Operation {
     /// Opening, reading, listing, measuring.
-    Look,
-    /// Writing, sizing, reserving, making a name: may need room.
-    Add,
-    /// Punching, removing, renaming: needs none.
-    TakeAway,
+    Read,
+    /// Writing, setting a length, reserving, creating a name: operations that may need space.
+    Grow,
+    /// Punching, removing, renaming: operations that need no space.
+    Shrink,
     /// Making durable.
     Sync,
 }
@@ -26,42 +26,40 @@ pub enum Fault {
     Broken,
     /// Reading fails with EIO; writing works.
     Unreadable,
-    /// Of each file these bytes cannot be read (EIO): bad sectors.
+    /// These bytes of each file cannot be read (EIO), as with bad sectors.
     BadSectors {
-        /// Where they begin, in bytes.
+        /// The offset of the first byte.
         offset: u64,
-        /// How many they are, in bytes.
+        /// The number of bytes.
         length: u64,
     },
-    /// Syncs fail with EIO, once each: what they should have made durable is
-    /// in part lost for good, and a next sync knows nothing of it.
+    /// Every sync fails with EIO. Part of what it should have made durable is lost for good, and
+    /// the next sync does not report that.
     SyncFails,
-    /// What needs room fails with ENOSPC.
+    /// Operations that need space fail with ENOSPC.
     Full,
-    /// What changes anything fails with EROFS.
+    /// Operations that change anything fail with EROFS.
     ReadOnly,
-    /// No name that is there can be removed or changed: EPERM, as in a folder
-    /// that may only grow (`chattr +a`).
+    /// Existing names cannot be removed or changed (EPERM), as in an append-only folder
+    /// (`chattr +a`).
     Unremovable,
-    /// Nothing is there: the folder was moved away, or its file system is not
-    /// mounted. Paths are not found, and open files answer ESTALE.
+    /// The folder was moved away, or its file system is not mounted. Paths are not found, and
+    /// open files answer ESTALE.
     Missing,
-    /// A file is made although there is one of that name: the old one is opened,
-    /// as where O_EXCL is not heeded.
+    /// Creating a file whose name is taken opens the existing file, as where `O_EXCL` is ignored.
     NotExclusive,
-    /// No file takes the name of another: EEXIST.
+    /// A rename to a name that is taken fails with EEXIST.
     NoReplacing,
-    /// A hole is zeroes that take the same room.
+    /// Punching a hole writes zeroes, which take the same space.
     NoHoles,
-    /// Every operation takes so long (see
-    /// [`super::SimulatedDisk::take_waited`]).
+    /// Every operation takes this long (see [`super::SimulatedDisk::take_waited`]).
     Slow(Duration),
-    /// What an open file is asked is not answered until this is healed: the
-    /// thread waits, so it is for those that a test has beside its own.
+    /// Operations on open files block until this fault is healed. They block the calling thread,
+    /// so tests call them on a second thread.
     Hangs,
 }
 
-/// Where threads wait whose file hangs.
+/// The threads that wait for a file that hangs.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     hanging: Mutex<usize>,
@@ -74,7 +72,7 @@ impl Gate {
         self.hanging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits as long as `hangs`.
+    /// Waits as long as `hangs` returns true.
     pub(super) fn pass(&self, hangs: impl Fn() -> bool) {
         let mut hanging = self.hanging();
         while hangs() {
@@ -86,13 +84,13 @@ impl Gate {
         }
     }
 
-    /// Faults were taken away.
+    /// Wakes the threads after a fault was removed.
     pub(super) fn open(&self) {
         let _hanging = self.hanging();
         self.healed.notify_all();
     }
 
-    /// Waits until a thread waits.
+    /// Waits until a thread hangs.
     pub(super) fn wait_until_one_hangs(&self) {
         let none = |hanging: &mut usize| *hanging == 0;
         drop(self.one_hangs.wait_while(self.hanging(), none));
@@ -128,7 +126,7 @@ impl Faults {
         std::mem::take(&mut self.waited)
     }
 
-    /// What stops the name `path`, which is there, from going.
+    /// The error that stops the removal of the existing name `path`.
     pub(super) fn check_removal(&self, path: &Path) -> io::Result<()> {
         let stays = |(prefix, fault): &(PathBuf, Fault)| {
             *fault == Fault::Unremovable && path.starts_with(prefix)
@@ -139,7 +137,7 @@ impl Faults {
         Ok(())
     }
 
-    /// What stops these bytes of the file at `path` from being read.
+    /// The error that stops these bytes of the file at `path` from being read.
     pub(super) fn check_sectors(&self, path: &Path, bytes: Range<u64>) -> io::Result<()> {
         let is_bad = |(prefix, fault): &(PathBuf, Fault)| match *fault {
             Fault::BadSectors { offset, length } => {
@@ -153,28 +151,35 @@ impl Faults {
         }
     }
 
-    /// Whether one of these is in force at `path`.
+    /// Whether `fault` is in force at `path`.
     pub(super) fn has(&self, path: &Path, fault: Fault) -> bool {
         let is_it =
             |(prefix, found): &(PathBuf, Fault)| *found == fault && path.starts_with(prefix);
         self.list.iter().any(is_it)
     }
 
-    /// What stops `verb` at `path`; `is_open` if it is done to an open file.
-    pub(super) fn check(&mut self, path: &Path, verb: Verb, is_open: bool) -> io::Result<()> {
+    /// The error of `operation` at `path`; `is_open` says that it is one on an open file.
+    pub(super) fn check(
+        &mut self,
+        path: &Path,
+        operation: Operation,
+        is_open: bool,
+    ) -> io::Result<()> {
         for (prefix, fault) in &self.list {
             if !path.starts_with(prefix) {
                 continue;
             }
-            match (fault, verb) {
+            match (fault, operation) {
                 (Fault::Slow(time), _) => self.waited += *time,
                 (Fault::Missing, _) if is_open => return Err(errno(libc::ESTALE)),
                 (Fault::Missing, _) => return Err(errno(libc::ENOENT)),
                 (Fault::Broken, _)
-                | (Fault::Unreadable, Verb::Look)
-                | (Fault::SyncFails, Verb::Sync) => return Err(errno(libc::EIO)),
-                (Fault::Full, Verb::Add) => return Err(errno(libc::ENOSPC)),
-                (Fault::ReadOnly, Verb::Add | Verb::TakeAway) => return Err(errno(libc::EROFS)),
+                | (Fault::Unreadable, Operation::Read)
+                | (Fault::SyncFails, Operation::Sync) => return Err(errno(libc::EIO)),
+                (Fault::Full, Operation::Grow) => return Err(errno(libc::ENOSPC)),
+                (Fault::ReadOnly, Operation::Grow | Operation::Shrink) => {
+                    return Err(errno(libc::EROFS));
+                }
                 _ => {}
             }
         }

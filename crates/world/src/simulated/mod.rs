@@ -1,14 +1,15 @@
-//! A world under one seed: a disk that loses what was not synced, time that is
-//! moved by hand, numbers that repeat, jobs that run when the driver says so.
+//! The simulated world, which one seed determines: a disk that loses what was not synced, a clock
+//! that the driver advances, random numbers that repeat, and jobs that run when the driver says
+//! so.
 //!
 //! ```text
-//!  Simulation ── disk ───── processes come and go, the machine crashes
-//!             ├─ clock ──── stands still
+//!  Simulation ── disk ───── processes start and end, the machine crashes
+//!             ├─ clock ──── stands still until it is advanced
 //!             ├─ random ─── the driver's; every world has a stream of its own
-//!             └─ pool ───── jobs wait for `run_one`, or some of them not at all
+//!             └─ pool ───── jobs wait for `run_one`; some may run immediately
 //! ```
 //!
-//! The life of a test, in numbered verbs:
+//! The life of a test:
 //!
 //! 1. seed      `Simulation::new(seed)`
 //! 2. run       the code under test on `world()`
@@ -16,9 +17,8 @@
 //! 4. restart   on a new `world()`, which sees what survived
 //! 5. check     against what was promised before
 //!
-//! It must not know what runs on it, and never asks the operating system for
-//! anything but memory. What is random here is chosen by the seed alone, so a
-//! failing seed fails again.
+//! Must not know: what runs in the world. It uses nothing of the operating system except memory,
+//! and all its choices follow from the seed, so a failing seed fails again.
 
 mod clock;
 mod content;
@@ -44,7 +44,7 @@ use crate::World;
 pub struct Simulation {
     /// The disk, as the current process sees it.
     pub disk: Arc<SimulatedDisk>,
-    /// The time.
+    /// The clocks.
     pub clock: Arc<SimulatedClock>,
     /// The driver's randomness.
     pub random: Arc<SimulatedRandom>,
@@ -53,7 +53,7 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// A machine with an empty disk; everything follows from `seed`.
+    /// A machine with an empty disk. Everything follows from `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let random = SimulatedRandom::new(seed);
@@ -65,9 +65,8 @@ impl Simulation {
         }
     }
 
-    /// Another machine on the same disk, with a clock that shows the same now
-    /// and is moved for itself. A crash of either is a crash of both: they
-    /// share the disk's power.
+    /// Another machine on the same disk. Its clock shows the same time now and advances on its
+    /// own. A crash of one machine is a crash of both, since they share the disk.
     #[must_use]
     pub fn beside(&self) -> Self {
         Self {
@@ -90,20 +89,20 @@ impl Simulation {
         }
     }
 
-    /// The machine loses power and boots: worlds from before are dead, and a
-    /// new [`Simulation::world`] sees what survived.
+    /// Lets the machine lose power and boot. Earlier worlds are dead, and a new
+    /// [`Simulation::world`] sees what survived.
     pub fn crash(&mut self) {
         self.disk.crash(&self.random);
         self.restart();
     }
 
-    /// The process dies and another starts: what it wrote is still there.
+    /// Kills the process and starts another. All its writes are still there.
     pub fn kill(&mut self) {
         self.disk.kill();
         self.restart();
     }
 
-    /// `other`, on the same disk, has crashed and booted, and so does this one.
+    /// Restarts this machine after `other`, on the same disk, has crashed and booted.
     pub fn restart_beside(&mut self, other: &Self) {
         self.pool.close();
         self.pool = Arc::new(self.pool.next());

@@ -1,17 +1,17 @@
-//! Jobs that wait until the driver runs them.
+//! [`SimulatedPool`]: a pool whose jobs wait until the driver runs them.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::SimulatedRandom;
 use crate::{Job, Pool};
 
-/// A pool without threads: jobs wait in a list, and the driver runs one at a
-/// time, on its own thread, in an order that a seed chooses.
+/// A pool without threads. Jobs wait in a list, and the driver runs one at a time, on its own
+/// thread, in an order that a seed chooses.
 pub struct SimulatedPool {
     /// `None` once the process has died.
     jobs: Mutex<Option<Vec<Job>>>,
-    /// One in so many does not wait, and what chooses them.
-    at_once: OnceLock<(u64, SimulatedRandom)>,
+    /// One job in this many runs immediately, as the generator chooses.
+    immediate: OnceLock<(u64, SimulatedRandom)>,
 }
 
 impl SimulatedPool {
@@ -20,32 +20,32 @@ impl SimulatedPool {
     pub fn new() -> Self {
         Self {
             jobs: Mutex::new(Some(Vec::new())),
-            at_once: OnceLock::new(),
+            immediate: OnceLock::new(),
         }
     }
 
-    /// Lets one in `one_in` jobs end before whoever hands it in goes on, as one does on a
-    /// core that has nothing else to do; none if that is zero. Said once in a pool's life.
-    pub fn set_at_once(&self, one_in: u64, random: SimulatedRandom) {
-        let is_first = self.at_once.set((one_in, random)).is_ok();
-        assert!(is_first, "it was said before");
+    /// Lets one job in `one_in` run within [`Pool::run`], as if another core ran it immediately;
+    /// none if `one_in` is zero. It may be called once.
+    pub fn set_immediate(&self, one_in: u64, random: SimulatedRandom) {
+        let is_first = self.immediate.set((one_in, random)).is_ok();
+        assert!(is_first, "set_immediate may be called once");
     }
 
     /// The pool of the process that comes after this one.
     pub(super) fn next(&self) -> Self {
         let next = Self::new();
-        if let Some((one_in, random)) = self.at_once.get() {
-            next.set_at_once(*one_in, random.split());
+        if let Some((one_in, random)) = self.immediate.get() {
+            next.set_immediate(*one_in, random.split());
         }
         next
     }
 
-    fn is_at_once(&self) -> bool {
-        let at_once = self.at_once.get();
-        at_once.is_some_and(|(one_in, random)| random.one_in(*one_in))
+    fn is_immediate(&self) -> bool {
+        let immediate = self.immediate.get();
+        immediate.is_some_and(|(one_in, random)| random.one_in(*one_in))
     }
 
-    /// Runs one of the waiting jobs; false if none waits.
+    /// Runs one of the waiting jobs. Returns false if none waits.
     pub fn run_one(&self, random: &SimulatedRandom) -> bool {
         let job = {
             let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,21 +63,21 @@ impl SimulatedPool {
         while self.run_one(random) {}
     }
 
-    /// How many jobs wait.
+    /// The number of jobs that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.as_ref().map_or(0, Vec::len)
     }
 
-    /// Drops the waiting jobs unrun, and every later one: the process is dead.
+    /// Drops the waiting jobs and every later one, since the process is dead.
     pub fn close(&self) {
         let jobs = self
             .jobs
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        // Outside the lock: what a job owns may add a job when it is dropped.
+        // Outside the lock, since dropping what a job owns may add a job.
         drop(jobs);
     }
 }
@@ -92,7 +92,7 @@ impl Pool for SimulatedPool {
     fn run(&self, job: Job) {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         match jobs.as_mut() {
-            Some(_) if self.is_at_once() => {
+            Some(_) if self.is_immediate() => {
                 drop(jobs);
                 job();
             }
@@ -118,7 +118,7 @@ mod tests {
             let sender = sender.clone();
             pool.run(Box::new(move || sender.send(number).expect("listening")));
         }
-        assert_eq!(receiver.try_iter().count(), 0, "nothing runs by itself");
+        assert_eq!(receiver.try_iter().count(), 0, "no job runs unasked");
         pool.run_all(&SimulatedRandom::new(seed));
         receiver.try_iter().collect()
     }
@@ -130,17 +130,17 @@ mod tests {
     }
 
     #[test]
-    fn some_jobs_end_before_others_know_of_them() {
+    fn some_jobs_run_immediately_if_asked() {
         let pool = SimulatedPool::new();
-        pool.set_at_once(3, SimulatedRandom::new(1));
+        pool.set_immediate(3, SimulatedRandom::new(1));
         let (sender, receiver) = mpsc::channel();
         for number in 0..300 {
             let sender = sender.clone();
             pool.run(Box::new(move || sender.send(number).expect("listening")));
         }
-        let at_once = receiver.try_iter().count();
-        assert!((50..150).contains(&at_once), "{at_once}");
-        assert_eq!(pool.waiting(), 300 - at_once);
+        let immediate = receiver.try_iter().count();
+        assert!((50..150).contains(&immediate), "{immediate}");
+        assert_eq!(pool.waiting(), 300 - immediate);
     }
 
     #[test]

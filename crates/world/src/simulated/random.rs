@@ -1,15 +1,15 @@
-//! Randomness that a seed repeats.
+//! [`SimulatedRandom`]: random numbers that a seed determines.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Random;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): 64 bits of state, one addition
-/// and a mix a number. **Not secret**: who sees one number knows all others.
+/// The generator SplitMix64 (Steele, Lea and Flood, 2014): 64 bits of state, and one addition and
+/// one mix for each number. **It is not secret**: one number reveals all others.
 #[derive(Debug)]
 pub struct SimulatedRandom(AtomicU64);
 
-/// 2⁶⁴ divided by the golden ratio: the step that visits every state once.
+/// The step between states, 2⁶⁴ divided by the golden ratio. It visits every state once.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SimulatedRandom {
@@ -27,31 +27,31 @@ impl SimulatedRandom {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number under `bound`, which must not be zero. Not exactly even: off
-    /// by at most `bound` in 2⁶⁴.
+    /// A number below `bound`, which must not be zero. The distribution is uniform but for a
+    /// deviation of at most `bound` in 2⁶⁴.
     pub fn below(&self, bound: u64) -> u64 {
-        assert!(bound > 0, "no number is under zero");
+        assert!(bound > 0, "no number is below zero");
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// An index into a collection of `length` things, which must not be empty.
+    /// An index into a collection of `length` items, which must not be empty.
     pub fn index(&self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
 
-    /// True once in `count` times on average; never if `count` is zero.
+    /// True with a probability of 1 in `count`; never if `count` is zero.
     pub fn one_in(&self, count: u64) -> bool {
         count > 0 && self.below(count) == 0
     }
 
-    /// Puts `items` into any order.
+    /// Shuffles `items`.
     pub fn shuffle<T>(&self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.index(last + 1));
         }
     }
 
-    /// A stream of its own, so that two users do not disturb each other.
+    /// A generator of its own, so that two users do not affect each other.
     #[must_use]
     pub fn split(&self) -> Self {
         Self::new(self.next())
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_its_numbers_and_they_stay_in_bounds() {
+    fn a_seed_repeats_its_numbers_within_their_bound() {
         let (one, two) = (SimulatedRandom::new(7), SimulatedRandom::new(7));
         let mut seen = [0; 10];
         for _ in 0..10_000 {

@@ -1,4 +1,4 @@
-//! What the simulated world promises, claim by claim.
+//! What the simulated world promises.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn names(disk: &SimulatedDisk, folder: &str) -> Vec<String> {
     entries.into_iter().map(|entry| entry.name).collect()
 }
 
-/// A disk with one durable file of 8 KiB of ones, and that file open.
+/// A disk with one durable file of 8 KiB, all ones, and the open file.
 fn disk_with_file(seed: u64) -> (SimulatedDisk, Arc<dyn File>) {
     let disk = SimulatedDisk::new(seed);
     let file = create(&disk, FILE);
@@ -135,7 +135,7 @@ fn a_rename_is_atomic_and_replaces() {
 }
 
 #[test]
-fn a_removed_file_comes_back_unless_its_folder_was_synced() {
+fn a_removed_file_may_reappear_unless_its_folder_was_synced() {
     let mut back = 0;
     for seed in 0..100 {
         let (disk, file) = disk_with_file(seed);
@@ -175,9 +175,9 @@ fn a_file_in_a_folder_whose_own_name_was_not_synced_may_vanish_with_it() {
     assert!((20..80).contains(&lost), "{lost}");
 }
 
-/// Moving between folders: whatever survives, a durable file has one name.
+/// Files move between folders. Whatever survives, a durable file has exactly one name.
 #[test]
-fn a_file_is_never_lost_nor_doubled_by_moving_it_about() {
+fn moving_a_file_never_loses_nor_duplicates_it() {
     for seed in 0..500 {
         let random = SimulatedRandom::new(seed);
         let (disk, _) = disk_with_file(seed);
@@ -208,7 +208,7 @@ fn a_file_is_never_lost_nor_doubled_by_moving_it_about() {
 }
 
 #[test]
-fn an_armed_crash_stops_everything_until_it_is_taken() {
+fn after_an_armed_crash_every_operation_fails_until_the_reboot() {
     let (mut before, mut after) = (0, 0);
     for seed in 0..100 {
         let (disk, file) = disk_with_file(seed);
@@ -231,7 +231,7 @@ fn an_armed_crash_stops_everything_until_it_is_taken() {
 }
 
 #[test]
-fn faults_strike_their_prefix_and_heal() {
+fn faults_affect_their_prefix_until_they_are_healed() {
     let disk = SimulatedDisk::new(1);
     let (good, bad) = (Path::new("/good"), Path::new("/bad"));
     for folder in [good, bad] {
@@ -277,9 +277,9 @@ fn faults_strike_their_prefix_and_heal() {
     assert_eq!(disk.take_waited(), Duration::ZERO);
 }
 
-/// What could not be written whole leaves nothing beside it.
+/// A file that could not be written as a whole leaves no draft.
 #[test]
-fn a_full_disk_keeps_the_file_that_was_to_be_written_anew() {
+fn a_full_disk_keeps_the_old_content_of_a_file() {
     let disk = SimulatedDisk::new(1);
     let folder = Path::new("/kept");
     disk.create_directory(folder).expect("made");
@@ -323,7 +323,7 @@ fn a_prefix_holds_no_more_than_its_capacity() {
 }
 
 #[test]
-fn rot_changes_one_bit_for_good() {
+fn a_flipped_bit_stays_flipped() {
     let (disk, _) = disk_with_file(1);
     disk.flip_bit(Path::new(FILE), 5000, 3).expect("it exists");
     disk.crash(&SimulatedRandom::new(1));
@@ -333,7 +333,7 @@ fn rot_changes_one_bit_for_good() {
 }
 
 #[test]
-fn read_now_sometimes_says_that_it_would_wait() {
+fn read_now_sometimes_would_have_to_wait() {
     let (disk, file) = disk_with_file(1);
     let hits = || {
         let hit = |_: &i32| file.read_now(&mut [0; 10], 0).expect("there");

@@ -1,16 +1,16 @@
-//! The names of a simulated disk: which are live, which are durable, and what
-//! a crash makes of the difference.
+//! The names of a simulated disk: which are live, which are durable, and which of the others
+//! survive a crash.
 //!
 //! ```text
 //!  folder   live names     what a process finds
 //!           durable names  what a crash leaves
-//!  pending  names made, moved and removed and not synced, oldest first
+//!  pending  names created, moved and removed and not synced, oldest first
 //! ```
 //!
-//! Of the pending ones any subset survives a crash, each whole: a rename never
-//! leaves a file under two names, nor under none if it had a durable one.
+//! Any subset of the pending changes survives a crash, each as a whole: a rename never leaves a
+//! file under two names, nor under none if it had a durable one.
 //!
-//! This module knows no faults, no processes and no operation numbers.
+//! Must not know: faults, processes and operation numbers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,8 +24,8 @@ pub(super) struct NodeId(u64);
 
 const ROOT: NodeId = NodeId(0);
 
-/// A name in a folder.
-type Place = (NodeId, String);
+/// A folder and a name in it.
+type FolderEntry = (NodeId, String);
 
 #[derive(Debug, Clone, Default)]
 struct Folder {
@@ -43,16 +43,16 @@ enum Kind {
 struct Node {
     kind: Kind,
     is_live: bool,
-    durable_at: Option<Place>,
+    durable_at: Option<FolderEntry>,
     handles: u32,
 }
 
-/// A change of names that was not synced: `node` left `from` for `to`.
+/// A change of names that was not synced: `node` moved from `from` to `to`.
 #[derive(Debug, Clone)]
 struct Move {
     node: NodeId,
-    from: Option<Place>,
-    to: Option<Place>,
+    from: Option<FolderEntry>,
+    to: Option<FolderEntry>,
 }
 
 /// Folders and files by name.
@@ -71,7 +71,7 @@ impl Move {
             .any(|place| place.0 == folder)
     }
 
-    /// Whether this one must be durable before `later` may be.
+    /// Whether this change must be durable before `later` may be.
     fn precedes(&self, later: &Self) -> bool {
         let places = [&self.from, &self.to];
         let made_its_folder =
@@ -129,7 +129,7 @@ impl Tree {
         Ok(at)
     }
 
-    fn place_of(&self, path: &Path) -> io::Result<Place> {
+    fn place_of(&self, path: &Path) -> io::Result<FolderEntry> {
         let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.ok_or(io::ErrorKind::InvalidInput)?;
@@ -138,7 +138,7 @@ impl Tree {
         Ok((folder, name.to_owned()))
     }
 
-    fn at(&self, place: &Place) -> Option<NodeId> {
+    fn at(&self, place: &FolderEntry) -> Option<NodeId> {
         let folder = self.folder(place.0).ok()?;
         folder.live.get(&place.1).copied()
     }
@@ -152,7 +152,7 @@ impl Tree {
         }
     }
 
-    /// The names in a folder, and which of them are folders.
+    /// The names in a folder, each with whether it is a folder.
     pub(super) fn list(&self, path: &Path) -> io::Result<Vec<(String, bool)>> {
         let folder = self.folder(self.find(path)?)?;
         let is_folder = |id: &NodeId| matches!(self.nodes[id].kind, Kind::Folder(_));
@@ -163,7 +163,7 @@ impl Tree {
             .collect())
     }
 
-    /// Every live file under `prefix`, with its path, in order of names.
+    /// Every live file under `prefix` with its path, ordered by path.
     pub(super) fn files_under(&self, prefix: &Path) -> Vec<(PathBuf, NodeId)> {
         let mut files = Vec::new();
         let mut waiting: Vec<(PathBuf, NodeId)> = self
@@ -183,7 +183,7 @@ impl Tree {
         files
     }
 
-    /// The room of files that lost their name and are still open, in bytes.
+    /// The space of files that have no name and are still open, in bytes.
     pub(super) fn nameless_bytes(&self) -> u64 {
         let nameless = self
             .nodes
@@ -233,7 +233,7 @@ impl Tree {
         }
     }
 
-    fn create(&mut self, place: Place, kind: Kind) -> NodeId {
+    fn create(&mut self, place: FolderEntry, kind: Kind) -> NodeId {
         let id = NodeId(self.next);
         self.next += 1;
         let node = Node {
@@ -308,8 +308,8 @@ impl Tree {
         self.nodes.get_mut(&id).expect("names lead to nodes")
     }
 
-    /// Makes every change of names in `path` durable, and every earlier one
-    /// that it builds on.
+    /// Makes every change of names in `path` durable, and every earlier change on which one of
+    /// them depends.
     pub(super) fn sync_folder(&mut self, path: &Path) -> io::Result<()> {
         let folder = self.find(path)?;
         self.folder(folder)?;
@@ -345,7 +345,7 @@ impl Tree {
         self.forget_if_unused(change.node);
     }
 
-    /// Whether a file would move into a folder that did not survive.
+    /// Whether a file would move into a folder that does not survive.
     fn leads_nowhere(&self, change: &Move) -> bool {
         match (&change.from, &change.to) {
             (Some(_), Some((folder, _))) => {
@@ -378,7 +378,7 @@ impl Tree {
         }
     }
 
-    /// Leaves what is durable, and of the rest what chance saves.
+    /// Leaves the durable names and a random part of the pending changes.
     pub(super) fn crash(&mut self, survival: Survival, random: &SimulatedRandom) {
         for change in std::mem::take(&mut self.pending) {
             if survival.survives(random) && !self.leads_nowhere(&change) {
@@ -405,7 +405,7 @@ impl Tree {
         }
     }
 
-    /// Forgets every handle: they belong to another copy of the tree.
+    /// Drops every handle, since they belong to another copy of the tree.
     pub(super) fn without_handles(mut self) -> Self {
         let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
         for id in ids {

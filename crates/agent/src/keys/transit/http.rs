@@ -88,7 +88,7 @@ impl Service {
             .enable_time()
             .build()
             .map_err(TransitError::Setup)?;
-        let answer = runtime.block_on(host::within(self.timeout, async {
+        let answer = runtime.block_on(host::timeout(self.timeout, async {
             match self.post_once(path, headers, body).await {
                 Err(TransitError::Broken { .. }) => self.post_once(path, headers, body).await,
                 answer => answer,

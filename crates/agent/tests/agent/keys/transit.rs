@@ -41,7 +41,7 @@ fn open(place: &Place, entry: &TransitEntry) -> Arc<WrappingKey> {
 /// A service's TLS, and the certificate of its authority.
 fn tls(names: &[String]) -> (Arc<rustls::ServerConfig>, String) {
     let now = RealClock::default().wall();
-    let (authority, _) = Authority::found("vault", &RealRandom, now).expect("founded");
+    let (authority, _) = Authority::create("vault", &RealRandom, now).expect("founded");
     let request = KeyRequest::generate().expect("a key");
     let subject = "scree://controller/vault".parse().expect("a subject");
     let day = Lifetime::day(now);

@@ -56,12 +56,12 @@ impl<D: BlockDevice> Rig<D> {
     pub fn new(device: D, seed: u64) -> Self {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let pool = Arc::new(SimulatedPool::new());
-        pool.set_at_once(2 * (seed % 2), SimulatedRandom::new(seed));
+        pool.set_immediate(2 * (seed % 2), SimulatedRandom::new(seed));
         Self {
             chain: Chain::new(
                 device,
                 Arc::clone(&clock) as Arc<dyn world::Clock>,
-                Wake::unresponsive(),
+                Wake::noop(),
             ),
             surroundings: Surroundings {
                 clock: Arc::clone(&clock) as _,
@@ -162,7 +162,7 @@ pub(super) fn fresh() -> EncryptConfig {
 
 fn rig(manners: Manners) -> Rig<MemoryDevice> {
     let seed = manners.seed;
-    let device = MemoryDevice::new(HEADER + SIZE).with(manners, Wake::unresponsive());
+    let device = MemoryDevice::new(HEADER + SIZE).with(manners, Wake::noop());
     Rig::new(device, seed)
 }
 
@@ -202,7 +202,7 @@ fn an_encrypted_disk_is_a_disk() {
             seed,
             ..Manners::default()
         };
-        let device = formatted(sector_bytes, seed).with(manners, Wake::unresponsive());
+        let device = formatted(sector_bytes, seed).with(manners, Wake::noop());
         let mut rig = Rig::new(device, seed);
         rig.attach(&EncryptConfig::new("disk")).expect("attached");
         assert_eq!(rig.chain.geometry().size_bytes, SIZE as u64);

@@ -453,7 +453,7 @@ impl Rig {
             random: SimulatedRandom::new(seed),
         };
         Self {
-            chain: Chain::new(device, Arc::clone(&clock) as _, Wake::unresponsive()),
+            chain: Chain::new(device, Arc::clone(&clock) as _, Wake::noop()),
             clock,
             random: SimulatedRandom::new(seed),
             fate,

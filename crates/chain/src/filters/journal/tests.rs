@@ -204,7 +204,7 @@ impl Machine {
     fn new(seed: u64, flush: FlushMode) -> Self {
         let simulation = Simulation::new(seed);
         let at_once = SimulatedRandom::new(seed);
-        simulation.pool.set_at_once(2 * (seed % 2), at_once);
+        simulation.pool.set_immediate(2 * (seed % 2), at_once);
         let platter = Rc::new(RefCell::new(Platter {
             live: vec![0; BLOCK * BLOCKS],
             durable: vec![0; BLOCK * BLOCKS],
@@ -244,7 +244,7 @@ impl Machine {
             late: Vec::new(),
         };
         let world = simulation.world();
-        (Journal::new(config, world, Wake::unresponsive()), below)
+        (Journal::new(config, world, Wake::noop()), below)
     }
 
     fn turn(&mut self) {
@@ -658,7 +658,7 @@ fn what_the_disk_below_cannot_take_is_not_acknowledged() {
         block_min: 4096,
         ..machine.journal.config.clone()
     };
-    machine.journal = Journal::new(config, machine.simulation.world(), Wake::unresponsive());
+    machine.journal = Journal::new(config, machine.simulation.world(), Wake::noop());
     machine.open();
     for (offset, length) in [(512, 4096), (4096, 512)] {
         let data = vec![1; length];
@@ -696,7 +696,7 @@ fn opened_over(
         has_moved,
         ..machine.journal.config.clone()
     };
-    let mut journal = Journal::new(config, machine.simulation.world(), Wake::unresponsive());
+    let mut journal = Journal::new(config, machine.simulation.world(), Wake::noop());
     let mut below = nbd::memory::MemoryDevice::new(bytes);
     loop {
         match journal.open(&mut below) {

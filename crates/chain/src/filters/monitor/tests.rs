@@ -73,7 +73,7 @@ impl Rig {
             seed: 1,
             ..Manners::default()
         };
-        let device = device.with(manners, Wake::unresponsive());
+        let device = device.with(manners, Wake::noop());
         let heard = Arc::<Heard>::default();
         let surroundings = Surroundings {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
@@ -85,11 +85,7 @@ impl Rig {
         let text = format!("volume = 'disk'\n[[filter]]\nkind = 'monitor'\n{monitor}");
         let policy = Policy::parse(&text).expect("a policy");
         let mut rig = Self {
-            chain: Chain::new(
-                device,
-                Arc::clone(&clock) as Arc<dyn Clock>,
-                Wake::unresponsive(),
-            ),
+            chain: Chain::new(device, Arc::clone(&clock) as Arc<dyn Clock>, Wake::noop()),
             clock,
             heard,
             rung,

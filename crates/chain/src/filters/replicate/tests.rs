@@ -256,7 +256,7 @@ impl Targets for Servers {
 /// In every other one, some jobs end at once.
 fn a_pool(seed: u64) -> Arc<SimulatedPool> {
     let pool = SimulatedPool::new();
-    pool.set_at_once(2 * (seed % 2), SimulatedRandom::new(seed));
+    pool.set_immediate(2 * (seed % 2), SimulatedRandom::new(seed));
     Arc::new(pool)
 }
 
@@ -312,7 +312,7 @@ impl Rig {
         let chain = Chain::new(
             Connection::new(&places[0]),
             Arc::clone(&clock) as Arc<dyn Clock>,
-            Wake::unresponsive(),
+            Wake::noop(),
         );
         Self {
             clock,
@@ -410,7 +410,7 @@ impl Rig {
         lock(&self.places[0]).crash();
         let device = Connection::new(&self.places[0]);
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        self.chain = Chain::new(device, clock, Wake::unresponsive());
+        self.chain = Chain::new(device, clock, Wake::noop());
         self.pool = a_pool(self.random.next());
         self.simulation.crash();
         self.begin()

@@ -32,7 +32,7 @@ impl Rig {
         disk.create_directory(Path::new("/state")).expect("made");
         let mut rig = Self {
             simulation,
-            below: MemoryDevice::new(1 << 20).with(manners, Wake::unresponsive()),
+            below: MemoryDevice::new(1 << 20).with(manners, Wake::noop()),
             trace: None,
         };
         rig.begin(8 << 20);

@@ -118,7 +118,7 @@ impl Folder {
 
     /// `None` on a machine that does not say when it was started.
     fn drawn_for(&self) -> Result<Option<String>, FolderError> {
-        let Some(boot) = host::boot() else {
+        let Some(boot) = host::boot_id() else {
             return Ok(None);
         };
         let number = |of: fn(&Path) -> io::Result<u64>| of(&self.path).map_err(failed(&self.path));

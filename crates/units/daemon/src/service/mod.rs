@@ -188,7 +188,7 @@ impl Service {
             loop {
                 tokio::select! {
                     _ = ticks.tick() => {}
-                    () = self.inner.unknown.notified() => host::pause(BEGIN_AGAIN).await,
+                    () = self.inner.unknown.notified() => host::sleep(BEGIN_AGAIN).await,
                 }
                 self.begin().await;
             }

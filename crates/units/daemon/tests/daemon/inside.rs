@@ -88,12 +88,7 @@ impl Inside {
         let mut hello = Vec::new();
         let mut ends = Ends {
             host: Conversation::begin(UNIT, CLUSTER, &mut hello),
-            daemon: Session::new(
-                keeper,
-                holder,
-                &Budget::new(BUDGET_BYTES),
-                Wake::unresponsive(),
-            ),
+            daemon: Session::new(keeper, holder, &Budget::new(BUDGET_BYTES), Wake::noop()),
             last_tag: 1,
         };
         ends.carry(&hello);
@@ -180,7 +175,7 @@ fn what_follows_a_capability_waits_for_it_and_nothing_waits_in_the_session() {
     // What was read once can be read again without waiting.
     unit::Unit::read(&own, run, 512, &mut [[0; 16]], &mut [0; 512]).expect("read");
     let budget = Budget::new(BUDGET_BYTES);
-    let mut session = Session::new(Arc::clone(&keeper), HOST, &budget, Wake::unresponsive());
+    let mut session = Session::new(Arc::clone(&keeper), HOST, &budget, Wake::noop());
     let sign = |scope| key().sign(&capability(HOST, scope)).0;
     let lines = vec![Line(7)];
     let (may_read, lease) = (sign(Scope::Read { lines }), sign(whole_lease(2)));

@@ -184,7 +184,7 @@ async fn root_brings_nothing_back_for_another_user() {
     service.shut_down().await;
     drop(service);
     let folder = site.folder.path().join("d");
-    world::host::give(&folder.join("unit"), 4711).expect("given away");
+    world::host::change_owner(&folder.join("unit"), 4711).expect("given away");
     let meant = Restorable {
         since: Millis(0),
         until: Millis(i64::MAX),

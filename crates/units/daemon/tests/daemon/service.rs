@@ -182,7 +182,7 @@ pub async fn as_host<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'stati
 }
 
 pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let waited = host::within(Duration::from_secs(20), async {
+    let waited = host::timeout(Duration::from_secs(20), async {
         while !holds().await {
             tokio::task::yield_now().await;
         }

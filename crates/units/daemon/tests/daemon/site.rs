@@ -65,7 +65,7 @@ pub fn unit_called(number: u128) -> UnitId {
 impl Site {
     pub fn new() -> Self {
         let world = World::real(4);
-        let founded = Authority::found("cluster-1", &RealRandom, world.clock.wall());
+        let founded = Authority::create("cluster-1", &RealRandom, world.clock.wall());
         Self {
             authority: founded.expect("founded").0,
             world,

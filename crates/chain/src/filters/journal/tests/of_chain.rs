@@ -109,14 +109,14 @@ fn chain_of(simulation: &Simulation, platter: &Rc<RefCell<Platter>>) -> Chain<Be
         random: simulation.random.split(),
         late: Vec::new(),
     };
-    Chain::new(below, simulation.world().clock, Wake::unresponsive())
+    Chain::new(below, simulation.world().clock, Wake::noop())
 }
 
 impl Host {
     fn new(seed: u64) -> Self {
         let simulation = Simulation::new(seed);
         let at_once = SimulatedRandom::new(seed);
-        simulation.pool.set_at_once(2 * (seed % 2), at_once);
+        simulation.pool.set_immediate(2 * (seed % 2), at_once);
         let disk = simulation.world().disk;
         disk.create_directory(Path::new("/state")).expect("made");
         disk.sync_directory(Path::new("/")).expect("durable");

@@ -111,7 +111,7 @@ fn what_was_written_before_a_chain_was_applied_anew_its_replicas_lack() {
     rig.chain = Chain::new(
         device,
         Arc::clone(&rig.clock) as Arc<dyn Clock>,
-        Wake::unresponsive(),
+        Wake::noop(),
     );
     rig.write(0, &[5; BLOCK]);
     rig.flush();

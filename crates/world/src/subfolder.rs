@@ -1,4 +1,4 @@
-//! A disk's folder as a disk of its own.
+//! [`SubfolderDisk`]: a folder of a disk as a disk of its own.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,13 @@ use std::sync::Arc;
 use crate::disk::within_folder;
 use crate::{DirectoryEntry, Disk, File, OpenMode, Space};
 
-/// What lies below a folder of `disk`. Follows no link that `disk` does not
-/// follow.
-pub(crate) struct Below {
+/// The files below a folder of `disk`. It follows no link that `disk` does not follow.
+pub(crate) struct SubfolderDisk {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
 }
 
-impl Below {
+impl SubfolderDisk {
     pub(crate) fn new(disk: Arc<dyn Disk>, folder: &Path) -> Self {
         let folder = folder.to_owned();
         Self { disk, folder }
@@ -28,7 +27,7 @@ impl Below {
     }
 }
 
-impl Disk for Below {
+impl Disk for SubfolderDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         self.disk.open(&self.path(path)?, mode)
     }
