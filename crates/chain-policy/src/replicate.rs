@@ -275,11 +275,11 @@ mod tests {
         }
         for (uri, why) in [
             ("nbd://localhost/disk", "names are not looked up"),
-            ("nbd://10.0.0.1:99999/disk", "is no address"),
+            ("nbd://10.0.0.1:99999/disk", "is not an IP address"),
             ("nbd+unix:///disk?socket=..", "has to be a name"),
             ("nbd+unix:///disk?socket=/run/b", "has to be a name"),
-            ("nbd+unix:///disk?socket=a%00b", "has a NUL"),
-            ("nbd+unix:///%00?socket=b", "has a NUL"),
+            ("nbd+unix:///disk?socket=a%00b", "has a NUL byte"),
+            ("nbd+unix:///%00?socket=b", "has a NUL byte"),
             (
                 "nbds://10.0.0.1/disk?tls-certificates=../other",
                 "has to be a name",

@@ -1,11 +1,11 @@
-//! Blocks of the file system's own that change together, and what comes of it.
+//! [`Change`]: metadata blocks that change together, and the events that follow.
 //!
 //! ```text
-//!  0. layout   of a transaction that makes the file system larger (`growth`)
-//!  1. inodes   as the tables say; what files had is taken from them
-//!  2. maps     what they have now is given to them: blocks may go from one to another
-//!  3. names    of directories whose blocks changed, are new, or are gone
-//!  4. tell     names that are gone, and come, by inode
+//!  0. layout   apply a transaction that enlarges the file system (`growth`)
+//!  1. inodes   read the changed inode tables; release the blocks of changed files
+//!  2. maps     assign blocks by the new maps: a block may move from one file to another
+//!  3. names    read the directory blocks that changed, are new, or are released
+//!  4. report   compare old and new names, by inode
 //! ```
 
 use std::cell::RefCell;
@@ -23,54 +23,54 @@ use super::names::{FIRST_FILE, names_key};
 use super::owners::Owner;
 use super::view::directory_blocks;
 
-/// Blocks that change together, and what comes of it.
+/// Metadata blocks that change together.
 pub(super) struct Change<'a> {
     pub(super) live: &'a mut Live,
     pub(super) blocks: &'a BTreeMap<u64, Vec<u8>>,
-    /// Files whose inodes change: how each was.
+    /// The old inodes of files whose inodes change.
     before: BTreeMap<u32, Option<Inode>>,
-    /// Files whose maps are to be read anew.
+    /// The files whose maps have to be read again.
     pub(super) remapped: BTreeSet<u32>,
-    /// Those of them from which what they had was taken.
+    /// The files whose blocks were released.
     released: BTreeSet<u32>,
-    /// Behind which place in them those had nothing.
+    /// The end of the last run of each released file, in blocks.
     places_before: BTreeMap<u32, u64>,
-    /// Files that are longer by now, whose last block was written before that was known: how
-    /// long they were.
+    /// The old lengths of files that grew and whose last block was written before that was known,
+    /// in bytes.
     appended: BTreeMap<u32, u64>,
-    /// Directories whose names change, by the block that has them.
+    /// The directories whose names change, by the block that holds the names.
     directories: BTreeMap<u64, u32>,
-    /// What those had: directory, block and name.
+    /// The old names: directory, block and entry.
     old: BTreeSet<(u32, u64, Entry)>,
     new: BTreeSet<(u32, u64, Entry)>,
-    /// The paths that directories had whose names or inodes may change.
+    /// The old paths of directories whose names or inodes may change.
     paths: HashMap<u32, Option<Path>>,
-    /// Blocks of maps that were taken from files.
+    /// The map blocks of released files.
     nodes: HashMap<u64, Box<[u8]>>,
-    /// What changed of files that have the names they had.
+    /// The events of files that keep their names.
     told: Vec<Event>,
-    /// Part of a map is not known: where files have holes is not, either.
+    /// Whether part of a map is unknown. Then it is also unknown where files have holes.
     is_partly_known: bool,
 }
 
-/// The names in a block of a directory.
+/// The new names in a block that is or was one of a directory.
 enum NamesNow {
-    /// Nobody has written to it.
+    /// The block was not written.
     AsBefore,
-    /// It is none any more.
+    /// The block does not belong to a directory any more.
     None,
     These(Vec<Entry>),
 }
 
-/// Names that a file lost, and got.
+/// The names that a file lost and got.
 #[derive(Default)]
 struct Renaming {
     lost: VecDeque<Path>,
-    /// With the directories they are in.
+    /// The new names with their directories.
     got: Vec<(u32, Box<[u8]>)>,
 }
 
-/// Where what an inode has besides itself is, and whether there may be names in it.
+/// The position of an inode's blocks, and whether it is a directory.
 fn places_of(inode: Option<&Inode>) -> Option<(bool, &Map, Option<u64>)> {
     inode.map(|inode| {
         let is_directory = inode.kind == FileKind::Directory;
@@ -78,17 +78,17 @@ fn places_of(inode: Option<&Inode>) -> Option<(bool, &Map, Option<u64>)> {
     })
 }
 
-/// What changes, and else what lies where it did.
+/// A source of the blocks that change and of the known map blocks.
 struct Known<'a> {
     blocks: &'a BTreeMap<u64, Vec<u8>>,
     nodes: &'a HashMap<u64, Box<[u8]>>,
     block_bytes: u64,
-    /// What was asked for and is not known.
+    /// The requested blocks that are not known.
     missing: RefCell<Vec<u64>>,
 }
 
 impl Source for Known<'_> {
-    /// Of blocks of maps. One that is not known holds nothing that makes sense.
+    /// Reads a map block. An unknown block reads as zeroes, which are no valid map.
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
         let block = offset / self.block_bytes;
         let changed = self.blocks.get(&block).map(Vec::as_slice);
@@ -138,7 +138,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// All of it, and what is to be told of that.
+    /// Applies the change and appends its events.
     pub fn take(mut self, events: &mut Vec<Event>) {
         self.take_inodes();
         self.take_maps();
@@ -146,7 +146,7 @@ impl<'a> Change<'a> {
         self.tell(events);
     }
 
-    /// Inodes, as the blocks of their tables say.
+    /// Applies the changed blocks of inode tables.
     fn take_inodes(&mut self) {
         for (block, content) in self.blocks {
             match self.live.view.owner(*block) {
@@ -184,7 +184,7 @@ impl<'a> Change<'a> {
                 self.remapped.insert(inode);
             }
             self.before.insert(inode, before);
-            // Its map is taken from it as it is known.
+            // Its blocks are released by the old map.
             if self.remapped.contains(&inode) {
                 self.release(inode);
             }
@@ -195,8 +195,8 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// A file is not in use any more. The name that it has may be there when its number is
-    /// given away again: without a journal it need not be written in between.
+    /// Removes a file that is not in use any more. Its name is remembered for a new file with the
+    /// same number: without a journal, the directory need not be written in between.
     fn forget(&mut self, inode: u32) {
         let file = self.live.view.files.get(&inode);
         if let Some(key) = file.map(|file| file.named_in).filter(|key| *key != 0) {
@@ -205,9 +205,9 @@ impl<'a> Change<'a> {
         self.live.view.forget(inode);
     }
 
-    /// What a file had is nobody's; of a directory, its names are to be compared.
+    /// Releases the blocks of a file. The names of a directory are compared later.
     pub(super) fn release(&mut self, inode: u32) {
-        // What it is given from then on stays with it.
+        // Blocks that the file gets after its release stay assigned.
         if !self.released.insert(inode) {
             return;
         }
@@ -227,8 +227,8 @@ impl<'a> Change<'a> {
         self.nodes.extend(view.release_map(inode));
     }
 
-    /// The maps of files: all are taken before any is given, since blocks may go from one
-    /// to another.
+    /// Assigns blocks by the new maps. All files are released before any gets blocks, since a
+    /// block may move from one to another.
     fn take_maps(&mut self) {
         for inode in self.remapped.clone() {
             self.release(inode);
@@ -240,7 +240,7 @@ impl<'a> Change<'a> {
             missing: RefCell::default(),
         };
         for inode in self.remapped.clone() {
-            // What is in memory can be read, but it may be too much.
+            // Reading from memory does not fail, but the limit on memory may be exceeded.
             if self.live.view.read_map(inode, &known).is_err() {
                 self.live.is_lost = true;
                 break;
@@ -262,8 +262,8 @@ impl<'a> Change<'a> {
         self.live.wanted.extend(missing);
     }
 
-    /// The rest of the block in which a file ended, which was written when it was not known yet
-    /// that the file goes on there: what was told of it ended with the file.
+    /// Reports the write to the rest of the block in which a file ended. It happened before the
+    /// file's new length was known, so only the part up to the old end was reported.
     fn end_written_before(&mut self, inode: u32) {
         let Some(offset) = self.appended.remove(&inode) else {
             return;
@@ -280,7 +280,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// What was written of a file before it was known whose it is.
+    /// Reports writes to blocks that were not known to belong to the file.
     fn written_before(&mut self, inode: u32, runs: &[Run]) {
         for run in runs.iter().filter(|run| !run.is_unwritten) {
             for block in self.live.fresh.take(run).into_iter().flatten() {
@@ -296,7 +296,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Where the names of a directory lie now.
+    /// Notes the blocks that hold a directory's names now.
     fn names_in(&mut self, inode: u32, runs: &[Run]) {
         let is_directory = self.live.view.inode(inode).map(|inode| inode.kind);
         if is_directory != Some(FileKind::Directory) {
@@ -311,9 +311,9 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Names, as blocks of directories say.
+    /// Reads the names in changed directory blocks.
     fn take_names(&mut self) {
-        // Their inodes have them, where they lie there.
+        // Names may lie in inodes.
         for inode in self.before.keys().copied() {
             let file = self.live.view.inode(inode);
             if file.is_some_and(|file| matches!(file.map, Map::InlineNames { .. })) {
@@ -329,7 +329,7 @@ impl<'a> Change<'a> {
                     (self.live.view.set_names(key, directory, entries), now)
                 }
             };
-            // The block may have been another directory's.
+            // The block may have belonged to another directory.
             let before = before.iter().flat_map(|names| {
                 let entries = names.entries.iter().cloned();
                 entries.map(|entry| (names.directory, key, entry))
@@ -340,7 +340,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The names that lie in a block that was a directory's, or is.
+    /// The new names in a block that is or was one of a directory.
     fn names_now(&mut self, key: u64, directory: u32) -> NamesNow {
         let view = &mut self.live.view;
         let file = view.inode(directory);
@@ -366,10 +366,9 @@ impl<'a> Change<'a> {
         NamesNow::These(entries)
     }
 
-    /// What comes of it.
+    /// Compares old and new names and appends the events.
     fn tell(mut self, events: &mut Vec<Event>) {
-        // A name may be as before, and be another file's that got the number of the one that
-        // is gone.
+        // A name may be unchanged and belong to a new file with the number of a removed one.
         let others: BTreeSet<u32> = self.others().collect();
         let of = |one: &BTreeSet<(u32, u64, Entry)>, other: &BTreeSet<(u32, u64, Entry)>| {
             let is_news =
@@ -377,11 +376,11 @@ impl<'a> Change<'a> {
             one.iter().filter(is_news).cloned().collect::<Vec<_>>()
         };
         let (gone, come) = (of(&self.old, &self.new), of(&self.new, &self.old));
-        // By inode: the names that it lost, and those that it got.
+        // The lost and new names, by inode.
         let mut changed: BTreeMap<u32, Renaming> = BTreeMap::new();
         let mut has_none: BTreeSet<u32> = BTreeSet::new();
         let mut is_first: BTreeSet<u32> = BTreeSet::new();
-        // A name that moved to another block of the same directory is no news.
+        // A name that moved to another block of the same directory is no change.
         let names = |all: &[(u32, u64, Entry)]| -> BTreeSet<(u32, Entry)> {
             let names = all
                 .iter()
@@ -423,7 +422,7 @@ impl<'a> Change<'a> {
                 changed.entry(*inode).or_default().got.push(name);
             }
         }
-        // Those that had a name before they were in use.
+        // Files whose name was written before their inode.
         for inode in self.before.keys() {
             if self.live.view.inode(*inode).is_none() {
                 continue;
@@ -484,7 +483,7 @@ impl<'a> Change<'a> {
         events.append(&mut self.told);
     }
 
-    /// Takes note of whose blocks, names or kind are others now.
+    /// Notes the inodes whose blocks, names or kind have changed.
     fn note_changed(&mut self, gone: &BTreeSet<(u32, Entry)>, come: &BTreeSet<(u32, Entry)>) {
         for (_, entry) in gone.symmetric_difference(come) {
             let inode = entry.inode;
@@ -497,7 +496,7 @@ impl<'a> Change<'a> {
         live.changed.extend(self.remapped.iter().copied());
     }
 
-    /// Numbers that were one file's, and are another's.
+    /// The inode numbers that were reused for other files.
     fn others(&self) -> impl Iterator<Item = u32> {
         let others = self.before.iter().filter(|(inode, before)| {
             let now = self.live.view.inode(**inode).map(|now| now.generation);
@@ -507,9 +506,8 @@ impl<'a> Change<'a> {
         others.map(|(inode, _)| *inode)
     }
 
-    /// Whether a file that is longer by now was not written there: it ends in a hole, or in
-    /// blocks that it has got and that are reserved only. Of one without a journal its size may
-    /// be known before its map is.
+    /// Whether a file grew without a write to the new part: it ends in a hole, or in new blocks
+    /// that are only reserved. Without a journal, the size may be known before the map.
     fn ends_unwritten(&self, inode: u32, now: &Inode) -> bool {
         let is_known = self.live.is_live() && !self.is_partly_known;
         let has_blocks = matches!(now.map, Map::Extents(_) | Map::Indirect(_));
@@ -524,15 +522,15 @@ impl<'a> Change<'a> {
         let Some(run) = self.live.view.runs(inode).iter().rev().find(is_last) else {
             return true;
         };
-        // What it had before may have been written there; what it has got may have been, too,
-        // and count as reserved until the next commit.
+        // Old blocks may have been written. New ones may have been written as well, and still
+        // count as reserved until the next commit.
         let block = run.block + (last - u64::from(run.place));
         let places = self.places_before.get(&inode);
         let is_new = places.is_some_and(|places| last >= *places);
         run.is_unwritten && is_new && !self.live.fresh.has(block)
     }
 
-    /// What changed of files beside their names.
+    /// Reports changes of files other than those of names.
     fn tell_of_inodes(&mut self) {
         for (inode, before) in &self.before {
             let now = self.live.view.inode(*inode);
@@ -561,7 +559,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// A name in a directory; what is known of it, if the directory has no path.
+/// The path of a name in a directory; only the name if the directory has no path.
 fn joined(directory: Option<Path>, name: &[u8]) -> Path {
     let mut path = directory.unwrap_or_else(|| b"?".to_vec());
     if path != b"/" {

@@ -1,8 +1,8 @@
-//! Whose content some bytes of a file system are, and how many of them.
+//! Which files have content in a range of a file system, and how many bytes of it.
 //!
-//! A file's last block is its own as far as the file goes; what was reserved and not written
-//! reads as zeroes, wherever it lies, and is no content. That of a small file may lie in its
-//! inode: which is in one place, so all of it counts where the inode begins.
+//! The last block of a file counts up to the end of the file. Blocks that are reserved and not
+//! written read as zeroes and are not content. The content of a small file may lie in its inode; all
+//! of it counts at the beginning of the inode.
 
 use std::ops::Range;
 
@@ -13,16 +13,16 @@ use super::owners::Owner;
 use super::view::View;
 
 impl View {
-    /// Whether it is a regular file of somebody's: no directory or device, nor what the file
-    /// system has for itself, as its journal.
+    /// Whether an inode is a regular file of a user, and neither a directory or device nor a file
+    /// of the file system itself, such as its journal.
     #[must_use]
     pub fn is_regular(&self, inode: u32) -> bool {
         let kind = self.inode(inode).map(|file| file.kind);
         inode >= FIRST_FILE && kind == Some(FileKind::File)
     }
 
-    /// The regular files that have content in these bytes of the file system, each with how
-    /// many of its own are there. One may come several times.
+    /// Calls `each` with the regular files that have content in a range of the file system, in
+    /// bytes, and the number of their bytes there. The same file may be passed several times.
     pub fn content_in(&self, bytes: Range<u64>, mut each: impl FnMut(u32, u64)) {
         let block_bytes = u64::from(self.superblock().block_bytes);
         let blocks = bytes.start / block_bytes..bytes.end.div_ceil(block_bytes);
@@ -52,7 +52,7 @@ impl View {
         }
     }
 
-    /// Whether a block of a file was written since it was reserved.
+    /// Whether a block of a file was written after it was reserved.
     fn is_written(&self, inode: u32, place: u32) -> bool {
         let runs = self.runs(inode);
         let after = runs.partition_point(|run| run.place <= place);
@@ -60,8 +60,8 @@ impl View {
         run.is_some_and(|run| !run.is_unwritten)
     }
 
-    /// Files whose content is in their inodes, in a block of the inode table, each with where
-    /// in that block its inode begins, in bytes.
+    /// The files in a block of the inode table whose content lies in their inodes, each with the
+    /// offset of the inode in the block, in bytes.
     fn inline_in(&self, table: u32) -> impl Iterator<Item = (u32, u64)> {
         let inode_bytes = u64::from(self.superblock().inode_bytes);
         let offsets = (0..).map(move |at: u64| at * inode_bytes);
@@ -97,9 +97,9 @@ mod tests {
         counted
     }
 
-    /// As `debugfs` has it: how long each file is, and how many of its blocks are there.
+    /// Compares with the lengths and blocks that `debugfs` reports.
     #[test]
-    fn each_byte_of_a_file_is_counted_once_however_the_disk_is_cut() {
+    fn each_byte_of_a_file_is_counted_once_for_any_split_into_ranges() {
         for (name, options) in KINDS {
             let folder = tempfile::TempDir::new().expect("a folder");
             let (_, image) = make(name, options, &folder);

@@ -1,11 +1,11 @@
-//! Directories: names, and the inodes that have them.
+//! The entries of directories.
 //!
-//! Blocks of a hashed directory are told apart by nothing that is needed here: its inner
-//! nodes are made so that whoever reads entries one after the other finds none in them.
+//! The inner nodes of a hashed directory need no special treatment: a reader of entries finds none
+//! in them.
 
 use super::fields::{le16, le32};
 
-/// An entry has at least this: inode, length, length of the name, kind.
+/// The length of an entry without its name, in bytes: inode, length, length of the name, kind.
 const HEAD_BYTES: usize = 8;
 
 /// A name in a directory.
@@ -15,8 +15,7 @@ pub(super) struct Entry {
     pub name: Box<[u8]>,
 }
 
-/// The entries of a block of a directory, and whether all of it made sense. Those for the
-/// directory itself and its parent are not among them.
+/// The entries of a directory block without `.` and `..`, and whether the whole block is valid.
 pub(super) fn entries_of(block: &[u8], inodes: u32) -> (Vec<Entry>, bool) {
     let mut entries = Vec::new();
     let (mut at, mut is_sound) = (0, true);
@@ -24,11 +23,11 @@ pub(super) fn entries_of(block: &[u8], inodes: u32) -> (Vec<Entry>, bool) {
         let head = &block[at..at + HEAD_BYTES];
         let inode = le32(head, 0);
         let length = match le16(head, 4) {
-            // A block of 64 KiB that is one entry.
+            // The only entry of a block of 64 KiB.
             0 | u16::MAX if block.len() == 1 << 16 => block.len() - at,
             length => usize::from(length),
         };
-        // The upper half of what was a number of 16 bits once is the kind by now.
+        // The upper half of the 16-bit length was redefined as the kind.
         let name_length = usize::from(head[6]);
         let fits = length >= HEAD_BYTES + name_length
             && length.is_multiple_of(4)
@@ -41,7 +40,7 @@ pub(super) fn entries_of(block: &[u8], inodes: u32) -> (Vec<Entry>, bool) {
         if inode == 0 || name == b"." || name == b".." {
             continue;
         }
-        // Names that are ciphertext may have any bytes.
+        // Encrypted names may have any bytes.
         if inode > inodes || name.is_empty() {
             is_sound = false;
             continue;
@@ -74,7 +73,7 @@ mod tests {
         entry(&mut block, 12, b"passwd", 16);
         entry(&mut block, 0, b"gone", 12);
         entry(&mut block, 13, b"x", 1024 - 52 - 12);
-        // The checksum is an entry without inode and name.
+        // The checksum is stored as an entry without inode and name.
         entry(&mut block, 0, b"", 12);
         block
     }
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_with_their_inodes() {
+    fn entries_are_read_with_their_inodes() {
         let (found, is_sound) = names(&block());
         assert_eq!(found, [(12, "passwd".to_owned()), (13, "x".to_owned())]);
         assert!(is_sound);
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_byte_costs_entries_and_no_panic() {
+    fn a_flipped_byte_may_lose_entries_and_never_panics() {
         for at in 0..52 {
             for flip in [1, 0x80, 0xFF] {
                 let mut bad = block();

@@ -1,97 +1,97 @@
-//! What happens to files, as it is seen from blocks.
+//! [`Event`]: a change of a file, reconstructed from blocks.
 
 use super::inode::FileKind;
 
-/// From the root of the file system on, with any bytes in it.
+/// The path of a file from the root of the file system. It may contain any bytes.
 pub type Path = Vec<u8>;
 
-/// What happened to a file.
+/// A change of a file, or an access to its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// It is there, and was not.
+    /// The file was created.
     Created {
-        /// Its number.
+        /// The inode number.
         inode: u32,
-        /// What it is.
+        /// The kind of file.
         kind: FileKind,
-        /// Where.
+        /// The path.
         path: Path,
     },
-    /// It has no name any more.
+    /// The file lost its last name.
     Removed {
-        /// Its number.
+        /// The inode number.
         inode: u32,
-        /// What it was, if that is known.
+        /// The kind of file, if it is known.
         kind: Option<FileKind>,
-        /// Where it was.
+        /// The lost path.
         path: Path,
     },
-    /// It has another name.
+    /// The file was renamed.
     Renamed {
-        /// Its number.
+        /// The inode number.
         inode: u32,
-        /// Where it was.
+        /// The old path.
         from: Path,
-        /// Where it is.
+        /// The new path.
         to: Path,
     },
-    /// It has one more name.
+    /// The file got an additional name.
     Linked {
-        /// Its number.
+        /// The inode number.
         inode: u32,
-        /// The name.
+        /// The new path.
         path: Path,
     },
-    /// It has one name less, and others.
+    /// The file lost one of several names.
     Unlinked {
-        /// Its number.
+        /// The inode number.
         inode: u32,
-        /// The name.
+        /// The lost path.
         path: Path,
     },
-    /// So much of it was written, in bytes.
+    /// Content was written.
     Written {
-        /// Its number.
+        /// The inode number.
         inode: u32,
-        /// From where on.
+        /// The first byte in the file.
         offset: u64,
-        /// How much.
+        /// The length, in bytes.
         length: u64,
     },
-    /// So much of it was read from the disk, in bytes.
+    /// Content was read from the disk.
     Read {
-        /// Its number.
+        /// The inode number.
         inode: u32,
-        /// From where on.
+        /// The first byte in the file.
         offset: u64,
-        /// How much.
+        /// The length, in bytes.
         length: u64,
     },
-    /// It is shorter; or longer, and was not written there.
+    /// The length changed: the file is shorter, or longer without a write to the new part.
     Truncated {
-        /// Its number.
+        /// The inode number.
         inode: u32,
-        /// How long it was, in bytes.
+        /// The old length, in bytes.
         from: u64,
-        /// And is.
+        /// The new length, in bytes.
         to: u64,
     },
-    /// Its permission bits are others.
+    /// The permission bits changed.
     Permissions {
-        /// Its number.
+        /// The inode number.
         inode: u32,
-        /// Before.
+        /// The old permissions.
         from: u16,
-        /// And now.
+        /// The new permissions.
         to: u16,
     },
-    /// It is somebody else's: user and group.
+    /// The user or the group changed.
     Ownership {
-        /// Its number.
+        /// The inode number.
         inode: u32,
-        /// Whose it was.
+        /// The old user and group.
         from: (u32, u32),
-        /// And whose it is.
+        /// The new user and group.
         to: (u32, u32),
     },
 }

@@ -1,7 +1,7 @@
-//! Little-endian fields at fixed places.
+//! Little-endian fields at fixed offsets.
 //!
-//! Whoever asks has looked how long the structure is: a place beyond its end is a mistake
-//! of the program, not of the disk.
+//! The caller has checked the length of the structure: an offset beyond its end is a bug of the
+//! program, and not a fault of the disk.
 
 pub(super) fn le16(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
@@ -11,7 +11,7 @@ pub(super) fn le32(bytes: &[u8], at: usize) -> u32 {
     u32::from(le16(bytes, at)) | u32::from(le16(bytes, at + 2)) << 16
 }
 
-/// A number in two fields of 32 bits.
+/// A 64-bit number in two fields of 32 bits.
 pub(super) fn split64(bytes: &[u8], low: usize, high: usize) -> u64 {
     u64::from(le32(bytes, low)) | u64::from(le32(bytes, high)) << 32
 }

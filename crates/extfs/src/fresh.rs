@@ -1,19 +1,19 @@
-//! Blocks that were written before it is known whose they are.
+//! [`Fresh`]: blocks that were written before their file is known.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use super::map::Run;
 
-/// Runs of blocks that were written and are nobody's yet; the oldest are forgotten.
+/// The maximal number of runs. The oldest are dropped.
 const FRESH_MAX: usize = 1 << 16;
 
-/// Blocks that were written, and are nobody's yet.
+/// Blocks that were written and belong to no known file yet.
 #[derive(Default)]
 pub(super) struct Fresh {
-    /// Runs that do not touch each other: where each begins, and ends.
+    /// Runs that do not touch each other, by their first block, with their ends.
     runs: BTreeMap<u64, u64>,
-    /// Where they begin, the oldest first; some are part of others by now.
+    /// The first blocks of the runs, the oldest first. Some runs have become parts of others.
     order: VecDeque<u64>,
 }
 
@@ -35,13 +35,13 @@ impl Fresh {
         }
     }
 
-    /// Whether this one is among them.
+    /// Whether a block was written and belongs to no known file.
     pub fn has(&self, block: u64) -> bool {
         let before = self.runs.range(..=block).next_back();
         before.is_some_and(|(_, end)| *end > block)
     }
 
-    /// Takes those of a run that are somebody's from now on.
+    /// Takes the written blocks of a run that now belongs to a file.
     pub fn take(&mut self, run: &Run) -> Vec<Range<u64>> {
         let end = run.block + u64::from(run.length);
         let touched = self.runs.range(..end).rev();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_taken_once() {
+    fn written_blocks_are_taken_once() {
         let mut fresh = Fresh::default();
         for block in [5, 6, 7, 6, 20, 21, 100] {
             fresh.add(block);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten() {
+    fn the_oldest_runs_are_dropped() {
         let mut fresh = Fresh::default();
         for number in 0..2 * FRESH_MAX as u64 {
             fresh.add(number * 2);

@@ -1,4 +1,4 @@
-//! Groups of blocks, and where each has its bitmaps and its inodes.
+//! [`Groups`]: the block groups of a file system, with their bitmaps and inode tables.
 
 use std::collections::BTreeMap;
 
@@ -10,29 +10,29 @@ use super::superblock::Superblock;
 
 const INODES_UNINITIALIZED: u16 = 0x1;
 
-/// A group, as its descriptor says.
+/// A group, as its descriptor describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group {
-    /// Where it is noted which blocks are in use.
+    /// The block of the block bitmap.
     pub block_bitmap: u64,
-    /// And which inodes.
+    /// The block of the inode bitmap.
     pub inode_bitmap: u64,
-    /// The first block of its inodes.
+    /// The first block of the inode table.
     pub inode_table: u64,
-    /// So many of its inodes, the last ones, were never used: what lies in the table may
-    /// be anything.
+    /// The number of inodes at the end of the table that were never used. Their content is
+    /// undefined.
     pub unused_inodes: u32,
 }
 
-/// All groups of a file system.
+/// The groups of a file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Groups(Vec<Group>);
 
 impl Groups {
-    /// Reads the descriptors.
+    /// Reads the group descriptors.
     ///
     /// # Errors
-    /// As the disk says.
+    /// The error of the disk.
     pub fn read(superblock: &Superblock, source: &dyn Source) -> Result<Self, IoError> {
         let mut groups = Vec::new();
         let mut block = vec![0; superblock.block_bytes as usize];
@@ -48,8 +48,7 @@ impl Groups {
         Ok(Self(groups))
     }
 
-    /// All of them as `blocks` say, which hold this from now on, and else as before; none if
-    /// one is not known.
+    /// The groups after a change of `blocks`; `None` if the descriptor of a new group is missing.
     pub(super) fn changed_by(
         &self,
         superblock: &Superblock,
@@ -64,7 +63,7 @@ impl Groups {
         }) {
             let first = number * in_block;
             let left = superblock.groups().checked_sub(first)?.min(in_block);
-            // Blocks are in the order of their numbers, and so are groups.
+            // Blocks are in the order of their numbers, and so are their groups.
             if first > known {
                 return None;
             }
@@ -81,8 +80,8 @@ impl Groups {
         (known == superblock.groups()).then_some(Self(groups))
     }
 
-    /// Whether one of those in block `number` of the descriptors has its bitmaps or inodes
-    /// elsewhere by now.
+    /// Whether the bitmaps or the inode table of a group in block `number` of the descriptors have
+    /// moved.
     pub(super) fn are_elsewhere(
         &self,
         superblock: &Superblock,
@@ -96,31 +95,31 @@ impl Groups {
         pairs.any(|(known, bytes)| !parse(bytes, superblock).lies_as(known))
     }
 
-    /// How many there are.
+    /// The number of groups.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// About how much memory they take, in bytes.
+    /// The approximate memory, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         size_of_val(&*self.0) as u64
     }
 
-    /// Each with its number.
+    /// The groups with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Group)> {
         (0..).zip(&self.0)
     }
 }
 
 impl Group {
-    /// Whether its bitmaps and inodes are where they are in `other`.
+    /// Whether the bitmaps and the inode table have the same positions as in `other`.
     pub(super) fn lies_as(&self, other: &Self) -> bool {
         let place = |group: &Self| (group.block_bitmap, group.inode_bitmap, group.inode_table);
         place(self) == place(other)
     }
 }
 
-/// Which block of the descriptors this one is, if it is one and no copy.
+/// The number of a block among the blocks of descriptors; `None` for other blocks and copies.
 pub(super) fn descriptors_in(superblock: &Superblock, block: u64) -> Option<u64> {
     let in_block = superblock.descriptors_in_block();
     let number = match block.checked_sub(superblock.group_begin(0) + 1) {
@@ -134,7 +133,7 @@ pub(super) fn descriptors_in(superblock: &Superblock, block: u64) -> Option<u64>
     (is_one && descriptors_at(superblock, number, in_block) == block).then_some(number)
 }
 
-/// Where block `number` of the descriptors lies.
+/// The position of block `number` of the descriptors.
 pub(super) fn descriptors_at(superblock: &Superblock, number: u64, in_block: u64) -> u64 {
     let is_apart = superblock
         .first_meta_group
@@ -159,7 +158,7 @@ fn parse(bytes: &[u8], superblock: &Superblock) -> Group {
         block_bitmap: place(0, 32),
         inode_bitmap: place(4, 36),
         inode_table: place(8, 40),
-        // Without checksums nobody heeds that.
+        // Without group checksums the kernel ignores the field.
         unused_inodes: match le16(bytes, 18) & INODES_UNINITIALIZED {
             _ if !superblock.has_group_checksums => 0,
             0 => unused.min(all),

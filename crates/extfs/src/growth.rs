@@ -1,13 +1,13 @@
-//! A file system that grows while it is followed: what its superblock and the descriptors of
-//! its groups say by now.
+//! Growth of a file system while it is followed: new content of its superblock and group
+//! descriptors.
 //!
 //! ```text
 //!  resize2fs ─▶ new tables are zeroed where they are ─▶ descriptors, superblock: the journal
 //!                                                          └ commit ─▶ groups are known
 //! ```
 //!
-//! Both come through the journal, in one transaction. Whatever else becomes of them, or comes
-//! without a journal, block by block, makes what is known outdated: the disk is to be read anew.
+//! Both come through the journal, in one transaction. Any other change of them, or one without a
+//! journal, makes the known state outdated, so that the disk has to be read again.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,13 +19,12 @@ use super::owners::Owner;
 use super::superblock::{self, Superblock};
 use super::view::has_room_for_groups;
 
-/// Tables that were not said to be unused have so many blocks at most; if more have to be
-/// read, all of it may be.
+/// The maximal number of inode table blocks that are read after a growth. If more are needed, the
+/// whole disk is read again.
 const TABLE_BLOCKS_MAX: usize = 1 << 12;
 
 impl Live {
-    /// What changes is told by a transaction. How the file system is laid out by now, if that
-    /// is otherwise than before.
+    /// The new superblock in a transaction, if its layout differs from the known one.
     fn grown(&self, blocks: &BTreeMap<u64, Vec<u8>>) -> Result<Option<Superblock>, Outdated> {
         let known = &self.view.superblock;
         let block = superblock::OFFSET / self.block_bytes;
@@ -38,7 +37,7 @@ impl Live {
         if now.is_laid_out_as(known) {
             return Ok(None);
         }
-        // What was left out before may make sense by now.
+        // With damage, parts that were left out before might be valid now.
         let is_followed = now.has_grown_from(known)
             && now.fits(self.disk_bytes)
             && has_room_for_groups(&now, self.view.bytes_max).is_ok()
@@ -46,13 +45,12 @@ impl Live {
         is_followed.then_some(Some(now)).ok_or(Outdated)
     }
 
-    /// A block was written where it belongs, and nothing in a journal.
+    /// Handles a layout block that was written without a journal.
     pub(super) fn layout_written(&mut self, block: u64, content: &[u8]) {
         self.is_outdated |= self.is_elsewhere(block, content);
     }
 
-    /// Whether a block is one of descriptors, and a group's bitmaps or inodes are elsewhere by
-    /// now.
+    /// Whether a block holds descriptors in which the bitmaps or inodes of a group have moved.
     fn is_elsewhere(&self, block: u64, content: &[u8]) -> bool {
         let (superblock, groups) = (&self.view.superblock, &self.view.groups);
         let number = descriptors_in(superblock, block);
@@ -65,11 +63,11 @@ impl Live {
     }
 }
 
-/// What is known cannot be kept true.
+/// The known state cannot be updated.
 struct Outdated;
 
 impl Change<'_> {
-    /// Superblock and descriptors, as a transaction says.
+    /// Applies the superblock and descriptors in a transaction.
     pub fn take_layout(&mut self) {
         if self.grow().is_err() {
             self.live.is_outdated = true;
@@ -99,8 +97,8 @@ impl Change<'_> {
         self.claim_groups(before.count())
     }
 
-    /// What lies at the beginning of groups, and was nobody's, or kept free for descriptors
-    /// by a file of the file system's own.
+    /// Claims the layout blocks at the beginning of groups, which were free or reserved for
+    /// descriptors by a special file.
     fn claim_layout(&mut self) {
         let blocks = self.live.view.superblock.blocks;
         for range in self.live.view.superblock.layout() {
@@ -118,7 +116,7 @@ impl Change<'_> {
                         self.remapped.insert(inode);
                     }
                     Owner::Nobody | Owner::Layout => {}
-                    // Two things would lie there.
+                    // Two structures would overlap.
                     Owner::BlockBitmap(_) | Owner::InodeBitmap(_) | Owner::InodeTable(_) => {
                         self.live.is_outdated = true;
                     }
@@ -137,7 +135,7 @@ impl Change<'_> {
         self.live.laid_out.push(blocks);
     }
 
-    /// The bitmaps and inodes of groups from `first` on.
+    /// Claims the bitmaps and inode tables of the groups from `first` on.
     fn claim_groups(&mut self, first: usize) -> Result<(), Outdated> {
         let live = &mut *self.live;
         let view = &mut live.view;
@@ -162,7 +160,7 @@ impl Change<'_> {
                 live.is_lost = true;
                 return Ok(());
             }
-            // What lies in those that may be used was written before it was known.
+            // The used part of the tables was written before it was known, so it has to be read.
             let used = (per_group - group.unused_inodes).div_ceil(per_block);
             let unknown = table..table + u64::from(used);
             let unknown = unknown.filter(|block| !self.blocks.contains_key(block));

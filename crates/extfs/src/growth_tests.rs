@@ -1,4 +1,4 @@
-//! File systems that grow while they are followed, as resize2fs makes them.
+//! File systems that resize2fs enlarges while they are followed.
 #![expect(
     clippy::disallowed_methods,
     reason = "e2fsprogs makes files, and reads them"
@@ -28,7 +28,7 @@ const KINDS: [(&str, &[&str], u64, usize, u64); 7] = [
         1024,
         98_304,
     ),
-    // The descriptors take what the inode for growth keeps for them.
+    // The descriptors use the blocks that the resize inode reserves.
     (
         "reserved",
         &["-t", "ext4", "-b", "1024", "-g", "512", "-O", "^flex_bg"],
@@ -73,7 +73,7 @@ const KINDS: [(&str, &[&str], u64, usize, u64); 7] = [
         2048,
         49_152,
     ),
-    // No group more.
+    // No additional group.
     (
         "the-last-group",
         &["-t", "ext4", "-b", "4096"],
@@ -106,7 +106,7 @@ fn made(kind: usize, folder: &TempDir) -> (PathBuf, Image, Image) {
     let before = whole();
     run(program("e2fsck").args(["-fp"]).arg(&path));
     run(program("resize2fs").arg(&path).arg(blocks_then.to_string()));
-    // More than there was room for.
+    // More descriptors than were reserved.
     let large = folder.path().join("large");
     let content: Vec<u8> = (0..blocks * block_bytes as u64 / 8)
         .flat_map(|number| (number / 8).to_le_bytes())
@@ -139,7 +139,7 @@ fn live(image: &Image) -> Live {
     Live::read(image, image.0.len() as u64, BYTES_MAX).expect("a file system")
 }
 
-/// What is wanted is read from a disk.
+/// Reads the wanted blocks from a disk.
 fn find(live: &mut Live, disk: &Image, events: &mut Vec<Event>) -> usize {
     let block_bytes = live.view().superblock().block_bytes as usize;
     let mut count = 0;
@@ -155,7 +155,7 @@ fn find(live: &mut Live, disk: &Image, events: &mut Vec<Event>) -> usize {
     }
 }
 
-/// Content lies where it belongs, and all else is in the journal.
+/// The image with content at its final position and everything else only in the journal.
 fn ordered(before: &Image, after: &Image, block_bytes: usize) -> Image {
     let view = after.view().expect("a file system");
     let mut disk = Image(before.0.clone());
@@ -173,8 +173,8 @@ fn ordered(before: &Image, after: &Image, block_bytes: usize) -> Image {
     disk
 }
 
-/// `disk`, and what is otherwise in `made` in its journal. debugfs writes into a journal what
-/// lies in its file system only: so it does that in the one that has grown.
+/// The image `disk` with the blocks that differ in `made` committed to its journal. debugfs writes
+/// only blocks within the file system into a journal, so this uses the one that has grown.
 fn grown_in_journal(
     path: &Path,
     (disk, made, after): (&Image, &Image, &Image),
@@ -203,7 +203,7 @@ fn grown_in_journal(
         let place = block as usize * block_bytes..(block as usize + 1) * block_bytes;
         replayed.0[place.clone()].copy_from_slice(&written.0[place]);
     }
-    // Its journal is in use.
+    // The journal is in use.
     replayed.0[1024 + 96] |= 4;
     assert!(written.0[1024 + 96] & 4 != 0, "debugfs has written it");
     replayed
@@ -218,8 +218,8 @@ fn ring(disk: &Image) -> Vec<u64> {
         .collect()
 }
 
-/// What makes `replayed` of a disk: all of the journal that a commit writes, of which some
-/// holds zeroes, as the disk did there before.
+/// The writes that turn `disk` into `replayed`: the blocks of the journal that a commit writes. Some
+/// hold zeroes, as the disk did before.
 fn committed<'a>(disk: &'a Image, replayed: &'a Image, block_bytes: usize) -> Vec<(u64, &'a [u8])> {
     let changed = disk.written(replayed, block_bytes);
     let ring = ring(disk);
@@ -236,7 +236,7 @@ fn committed<'a>(disk: &'a Image, replayed: &'a Image, block_bytes: usize) -> Ve
 }
 
 #[test]
-fn a_file_system_that_grows_is_followed_when_that_commits() {
+fn growth_is_followed_when_it_is_committed() {
     let folder = TempDir::new().expect("a folder");
     for (number, (name, _, _, block_bytes, blocks_then)) in KINDS.into_iter().enumerate() {
         let (path, before, after) = made(number, &folder);
@@ -251,7 +251,7 @@ fn a_file_system_that_grows_is_followed_when_that_commits() {
         for seed in 0..3 {
             let mut live = live(&before);
             let mut events = Vec::new();
-            // Content is nobody's before.
+            // Content has no owner before the commit.
             for (block, content) in before.written(&disk, block_bytes) {
                 live.was_written(block * block_bytes as u64, content, &mut events);
             }
@@ -285,7 +285,7 @@ fn a_file_system_that_grows_is_followed_when_that_commits() {
                 }
             }
             assert_eq!(written.values().sum::<u64>(), size, "{name}: {written:?}");
-            // All of it is written where it belongs then, which is no news.
+            // The later writes to the final positions are not reported.
             events.clear();
             for (block, content) in replayed.written(&after, block_bytes) {
                 live.was_written(block * block_bytes as u64, content, &mut events);
@@ -296,15 +296,15 @@ fn a_file_system_that_grows_is_followed_when_that_commits() {
     }
 }
 
-/// A superblock that says so, and descriptors that do not come with it; descriptors of groups
-/// that were there, which are elsewhere; and one that comes without a journal.
+/// A grown superblock without its descriptors, moved descriptors of existing groups, and a growth
+/// without a journal.
 #[test]
-fn what_cannot_be_followed_is_to_be_read_anew() {
+fn growth_that_cannot_be_followed_requires_a_new_read() {
     let folder = TempDir::new().expect("a folder");
     let (name, _, _, block_bytes, _) = KINDS[2];
     let (path, before, after) = made(2, &folder);
     let view = before.view().expect(name);
-    // The superblock alone, and what a transaction needs besides.
+    // Only the superblock, and what a transaction needs.
     let disk = ordered(&before, &after, block_bytes);
     let mut partly = Image(disk.0.clone());
     let changed = disk.written(&after, block_bytes);
@@ -314,7 +314,7 @@ fn what_cannot_be_followed_is_to_be_read_anew() {
             partly.0[*block as usize * block_bytes..][..block_bytes].copy_from_slice(content);
         }
     }
-    // A group's inodes are said to be elsewhere.
+    // The inode table of a group moves.
     let mut moved = Image(disk.0.clone());
     moved.0[2 * block_bytes + 8] ^= 1;
     for number in 0..4 {
@@ -331,7 +331,7 @@ fn what_cannot_be_followed_is_to_be_read_anew() {
         assert!(live.take_outdated(), "{what}");
         assert!(!live.take_outdated(), "{what}: it is said once");
     }
-    // Nobody has it mounted: each block counts at once.
+    // The file system is not mounted, so each block takes effect at once.
     let mut live = live(&before);
     live.was_written(
         2 * block_bytes as u64,
@@ -341,11 +341,11 @@ fn what_cannot_be_followed_is_to_be_read_anew() {
     assert!(live.take_outdated());
 }
 
-/// A kernel lets descriptors lie apart from some group on, when there is no more room for them
-/// beside the others: groups from there on have no copies of those that lie together. A table
-/// that the kernel had put there was taken for a copy.
+/// When there is no more space for descriptors next to the others, a kernel places them in their own
+/// groups from some group on. These groups have no copies of the others. An inode table at the
+/// position of such a copy was once taken for one.
 #[test]
-fn copies_of_descriptors_are_where_dumpe2fs_says() {
+fn copies_of_descriptors_are_where_dumpe2fs_reports_them() {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("image");
     let options = "meta_bg,^resize_inode,^flex_bg,^metadata_csum,^uninit_bg";

@@ -1,5 +1,4 @@
-//! File systems that somebody made to cost memory: maps that have more nodes than there is
-//! room for, and names of files that are not there.
+//! Hostile file systems: maps with more nodes than fit into memory, and names of missing files.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +6,9 @@ use super::testing::{BLOCK, DISK_BYTES, FILE, JOURNAL, Made, ROOT_NAMES, TABLE, 
 use super::{Live, ScanError, View};
 
 #[test]
-fn a_map_of_a_million_nodes_is_given_up_before_it_is_read() {
+fn a_map_of_a_million_nodes_is_refused_before_it_is_read() {
     let bytes_max = 4 << 20;
-    // A journal's nodes are not kept; a file's are, so of those there are fewer.
+    // The nodes of a journal are not kept in memory; those of a file are, so fewer are read.
     for (inode, reads_max) in [
         (JOURNAL, bytes_max / 24 + 100),
         (FILE, bytes_max / BLOCK + 300),
@@ -21,15 +20,15 @@ fn a_map_of_a_million_nodes_is_given_up_before_it_is_read() {
         let reads = made.reads.get();
         assert!(reads <= reads_max, "inode {inode}: {reads} reads");
     }
-    // Without either it is read.
+    // Without such a map it is read.
     let made = Made::new(None);
     let view = View::read(&made, DISK_BYTES, bytes_max).expect("a file system");
     assert_eq!(view.inodes().count(), 1);
 }
 
-/// The blocks of a map come one after the other, and each is a reason to look for more.
+/// The map's blocks are found one after another, and each leads to more.
 #[test]
-fn a_map_that_grows_beyond_all_bounds_is_not_followed() {
+fn a_map_that_grows_beyond_the_limit_is_not_followed() {
     let bytes_max = 4 << 20;
     let made = Made::new(None);
     let mut live = Live::read(&made, DISK_BYTES, bytes_max).expect("a file system");
@@ -49,7 +48,7 @@ fn a_map_that_grows_beyond_all_bounds_is_not_followed() {
     assert!(told <= 1025, "{told} blocks were told");
 }
 
-/// A directory's block with so many names of inodes from `first` on.
+/// A directory block with `count` names of inodes from `first` on.
 fn names(first: u32, count: u32) -> Vec<u8> {
     let mut block = vec![0; BLOCK as usize];
     let mut at = 0;
@@ -68,7 +67,7 @@ fn names(first: u32, count: u32) -> Vec<u8> {
 }
 
 #[test]
-fn names_of_files_that_are_never_made_are_forgotten_with_them() {
+fn remembered_names_of_missing_files_are_bounded() {
     let made = Made::new(None);
     let mut live = Live::read(&made, DISK_BYTES, 4 << 20).expect("a file system");
     let mut events = Vec::new();
@@ -83,9 +82,9 @@ fn names_of_files_that_are_never_made_are_forgotten_with_them() {
     assert_eq!(live.unborn.len(), 0);
 }
 
-/// Who wanted one had to have room for all.
+/// A caller that wanted one path once needed memory for all of them.
 #[test]
-fn paths_are_made_one_at_a_time() {
+fn paths_are_computed_one_at_a_time() {
     let live = deep();
     let mut paths = live.view().paths(FILE);
     let first = paths.next().expect("it has one");

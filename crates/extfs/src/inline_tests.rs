@@ -1,4 +1,4 @@
-//! Directories whose names lie in their inodes, in an attribute as well.
+//! Directories whose names lie in their inodes and in an attribute.
 #![expect(
     clippy::disallowed_methods,
     reason = "e2fsprogs makes files, and reads them"
@@ -55,7 +55,7 @@ fn made(folder: &TempDir) -> (std::path::PathBuf, Image, Image) {
     changed_by(&changes, KIND.0, KIND.1, folder)
 }
 
-/// What debugfs says that is in the directory.
+/// The names in the directory, as debugfs reports them.
 fn names_by_debugfs(image: &Path) -> BTreeSet<(u32, String)> {
     let said = debugfs(image, "ls -p /inline");
     let entries = said.lines().filter_map(|line| {
@@ -114,7 +114,7 @@ fn names_in_an_attribute_of_a_directory_are_read_and_followed() {
         if is_committed {
             continue;
         }
-        // And all of it is gone again.
+        // All names are removed again.
         for (block, content) in after.written(&before, 4096) {
             live.was_written(block * 4096, content, &mut events);
         }
@@ -127,14 +127,14 @@ fn names_in_an_attribute_of_a_directory_are_read_and_followed() {
     }
 }
 
-/// Where an attribute's value lies, how long it is, and what its name is may be anything.
+/// A hostile attribute may claim any position, length and name.
 #[test]
-fn whatever_an_attribute_says_of_itself_no_more_is_read_than_there_is() {
+fn an_attribute_is_never_read_beyond_its_inode() {
     let folder = TempDir::new().expect("a folder");
     let (_, _, after) = made(&folder);
     let read = after.view().expect("a file system");
     let all = names(&read).len();
-    // It is the only one whose value is that.
+    // Only this attribute has this value.
     let value = attribute(&read);
     let mut windows = after.0.windows(value.len());
     let at = windows.position(|window| window == value).expect("there");
@@ -147,7 +147,7 @@ fn whatever_an_attribute_says_of_itself_no_more_is_read_than_there_is() {
             assert!(names(&view).len() <= all, "{place}");
         }
     }
-    // Its value begins behind the inode's end.
+    // The value begins beyond the end of the inode.
     let mut bad = Image(after.0.clone());
     bad.0[inode + 166..inode + 168].copy_from_slice(&[0xFF, 0xFF]);
     let view = bad.view().expect("a file system");

@@ -1,26 +1,26 @@
-//! Inodes: what a file is, and where its map of blocks begins.
+//! [`Inode`]: the kind and attributes of a file, and the root of its block map.
 
 use super::fields::{le16, le32};
 use super::superblock::Superblock;
 
-/// Bytes of the map, or of what is in its place.
+/// The length of the map in an inode, or of what is stored in its place, in bytes.
 pub(super) const MAP_BYTES: usize = 60;
 
-/// Of an inode as it was at first. What is longer begins with how long its later fields are;
-/// then come attributes.
+/// The length of the original inode, in bytes. A longer one continues with the length of its later
+/// fields, these fields, and attributes.
 const FIXED_BYTES: usize = 128;
 
-/// The word before the attributes in an inode.
+/// The magic number before the attributes in an inode.
 const ATTRIBUTES_MAGIC: u32 = 0xEA02_0000;
-/// An attribute's entry, before its name.
+/// The length of an attribute's entry without its name, in bytes.
 const ATTRIBUTE_BYTES: usize = 16;
-/// Its name begins with `system.`.
+/// The name index of attributes that begin with `system.`.
 const ATTRIBUTE_SYSTEM: u8 = 7;
 
 const FLAG_EXTENTS: u32 = 0x8_0000;
 const FLAG_INLINE_DATA: u32 = 0x1000_0000;
 
-/// What kind of file something is.
+/// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// A regular file.
@@ -36,47 +36,48 @@ pub enum FileKind {
 /// An inode that is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inode {
-    /// What it is.
+    /// The kind of file.
     pub kind: FileKind,
-    /// Permission bits, with set-uid, set-gid and sticky: 12 bits.
+    /// The permission bits, with set-uid, set-gid and sticky: 12 bits.
     pub permissions: u16,
-    /// Whose it is.
+    /// The user.
     pub uid: u32,
-    /// And of which group.
+    /// The group.
     pub gid: u32,
-    /// In bytes.
+    /// The length, in bytes.
     pub size: u64,
-    /// How many names it has.
+    /// The number of names.
     pub links: u16,
-    /// Another one each time the number is given to another file.
+    /// A number that differs each time the inode number is used for a new file.
     pub generation: u32,
-    /// The block of its extended attributes, if it has one; others may have the same.
+    /// The block of extended attributes, if there is one. Several files may share it.
     pub attributes: Option<u64>,
-    /// The map of its blocks, or what is in its place.
+    /// The map of the file's blocks, or what is stored in its place.
     pub(super) map: Map,
 }
 
-/// Where a file's content is.
+/// The position of a file's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Map {
-    /// A tree of extents, of which this is the root.
+    /// The root of a tree of extents.
     Extents([u8; MAP_BYTES]),
-    /// Numbers of blocks, direct and through blocks of numbers.
+    /// Block numbers, direct and through indirect blocks.
     Indirect([u8; MAP_BYTES]),
-    /// In the inode; what of it is in the map's place.
+    /// The beginning of content that lies in the inode.
     Inline([u8; MAP_BYTES]),
-    /// Names, in the inode: what is in the map's place, and what follows that.
+    /// Names of a directory that lie in the inode, in the map's place and in an attribute.
     InlineNames {
         content: Box<[u8]>,
-        /// What follows is where it is said to be.
+        /// Whether the attribute has a valid position.
         is_whole: bool,
     },
-    /// It has none: a device, or a symbolic link whose target is in the map's place.
+    /// The file has no blocks: it is a device, or a symbolic link whose target is in the map's
+    /// place.
     None,
 }
 
 impl Inode {
-    /// Reads one from its table, at least 128 bytes; none if it is not in use.
+    /// Parses an inode of at least 128 bytes; `None` if it is not in use.
     pub(super) fn parse(bytes: &[u8], superblock: &Superblock) -> Option<Self> {
         let (mode, links) = (le16(bytes, 0), le16(bytes, 26));
         if links == 0 {
@@ -87,13 +88,13 @@ impl Inode {
             0x4 => FileKind::Directory,
             0xA => FileKind::Symlink,
             0x1 | 0x2 | 0x6 | 0xC => FileKind::Special,
-            // The inode of bad blocks, and others that have no name, have no kind.
+            // The inode of bad blocks and others without a name have no kind.
             0 => FileKind::File,
             _ => return None,
         };
         let flags = le32(bytes, 32);
         let attributes = u64::from(le32(bytes, 104)) | u64::from(le16(bytes, 118)) << 32;
-        // Of others something else was there once.
+        // In other files the field once had another meaning.
         let is_long = kind == FileKind::File || superblock.has_large_directories;
         let size_high = if is_long { le32(bytes, 108) } else { 0 };
         let size = u64::from(le32(bytes, 4)) | u64::from(size_high) << 32;
@@ -120,7 +121,7 @@ impl Inode {
         })
     }
 
-    /// What it takes of memory beside itself, in bytes.
+    /// The memory in addition to the inode itself, in bytes.
     pub(super) fn bytes_beside(&self) -> u64 {
         match &self.map {
             Map::InlineNames { content, .. } => content.len() as u64 + 16,
@@ -129,8 +130,8 @@ impl Inode {
     }
 }
 
-/// The names of a directory that lie in its inode. What has no room in the map's place is
-/// the value of an attribute there.
+/// The names of a directory that lie in its inode. Those that do not fit into the map's place are the
+/// value of an attribute.
 fn inline_names(place: &[u8], bytes: &[u8]) -> Map {
     let more = inline_attribute(bytes);
     Map::InlineNames {
@@ -139,20 +140,20 @@ fn inline_names(place: &[u8], bytes: &[u8]) -> Map {
     }
 }
 
-/// The attribute `system.data` in an inode; it is empty if there is none, and nothing if it is
-/// not where it is said to be.
+/// The value of the attribute `system.data` in an inode. It is empty if there is no such attribute,
+/// and `None` if its position is invalid.
 fn inline_attribute(bytes: &[u8]) -> Option<&[u8]> {
     let Some(rest) = bytes.get(FIXED_BYTES..).filter(|rest| rest.len() >= 4) else {
         return Some(&[]);
     };
-    // After the fields that were added later.
+    // Attributes begin after the later fields.
     let begin = usize::from(le16(rest, 0));
     let attributes = match rest.get(begin..) {
         Some(there) if there.len() >= 4 && le32(there, 0) == ATTRIBUTES_MAGIC => &there[4..],
         _ => return Some(&[]),
     };
     let mut left = attributes;
-    // The last one is followed by a word of zeroes.
+    // A word of zeroes follows the last attribute.
     while left.len() >= ATTRIBUTE_BYTES && le32(left, 0) != 0 {
         let name_bytes = usize::from(left[0]);
         let name = left.get(ATTRIBUTE_BYTES..ATTRIBUTE_BYTES + name_bytes)?;

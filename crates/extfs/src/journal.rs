@@ -1,14 +1,14 @@
-//! jbd2, the journal of ext3 and ext4: what was committed, and does not lie where it
-//! belongs yet.
+//! jbd2, the journal of ext3 and ext4: blocks that were committed and are not at their final
+//! position yet.
 //!
 //! ```text
-//!  block 0        │ superblock: where the first transaction begins, and its number      │
+//!  block 0        │ superblock: position and number of the first transaction            │
 //!  then a ring of │ descriptor │ block … block │ descriptor │ block … │ revokes │ commit │
 //! ```
 //!
-//! A transaction counts when its commit block is there. What a transaction revokes is not
-//! carried out of that one and those before it. A block whose first word is the journal's
-//! magic number has zeroes there, and a mark in its descriptor. All numbers are big-endian.
+//! A transaction is valid if its commit block is there. A block that a transaction revokes is not
+//! replayed from that transaction and earlier ones. A block whose first word is the journal's magic
+//! number is stored with zeroes there and a flag in its descriptor. All numbers are big-endian.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -31,10 +31,10 @@ const INCOMPAT_64BIT: u32 = 0x2;
 const INCOMPAT_CHECKSUM_2: u32 = 0x8;
 const INCOMPAT_CHECKSUM_3: u32 = 0x10;
 const INCOMPAT_FAST_COMMIT: u32 = 0x20;
-/// With revokes, and commits that wait for nothing.
+/// The supported features, with revokes and asynchronous commits.
 const INCOMPAT_KNOWN: u32 = 0x3F;
 
-/// So many blocks are for fast commits, if nothing is said.
+/// The default number of blocks for fast commits.
 const FAST_BLOCKS: u32 = 256;
 
 const TAG_ESCAPED: u32 = 0x1;
@@ -51,27 +51,27 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The kind and the number of a block of the journal's own; none of another block.
+/// The kind and the transaction number of a journal block; `None` for another block.
 fn header(block: &[u8]) -> Option<(u32, u32)> {
     (be32(block, 0) == MAGIC).then(|| (be32(block, 4), be32(block, 8)))
 }
 
-/// How a journal is written, and where its first transaction is.
+/// The superblock of a journal: its format and the position of its first transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct JournalSuperblock {
-    /// The ring: from this block of the journal on,
+    /// The first block of the ring.
     first: u32,
-    /// up to this one, exclusive.
+    /// The end of the ring, exclusive.
     end: u32,
-    /// The number of the first transaction that may not lie where it belongs.
+    /// The number of the first transaction that may have to be replayed.
     sequence: u32,
-    /// Where it begins; 0: there is none.
+    /// The first block of that transaction; 0 if there is none.
     start: u32,
     incompat: u32,
 }
 
 impl JournalSuperblock {
-    /// Reads it from the journal's first block; none if it makes no sense.
+    /// Parses the first block of a journal; `None` if it is invalid.
     pub fn parse(block: &[u8], journal_blocks: u32) -> Option<Self> {
         let (kind, _) = header(block)?;
         let parsed = Self {
@@ -88,7 +88,7 @@ impl JournalSuperblock {
         if parsed.incompat & !INCOMPAT_KNOWN != 0 {
             return None;
         }
-        // Fast commits have a place of their own at the end.
+        // Fast commits have an area of their own at the end.
         let fast_blocks = match (parsed.incompat & INCOMPAT_FAST_COMMIT, be32(block, 84)) {
             (0, _) => 0,
             (_, 0) => FAST_BLOCKS,
@@ -133,8 +133,8 @@ impl JournalSuperblock {
         }
     }
 
-    /// What a descriptor says of the blocks that follow it: where each belongs, and
-    /// whether its first word was taken out.
+    /// The entries of a descriptor for the blocks that follow it: the final position of each, and
+    /// whether its first word was replaced by zeroes.
     fn tags(&self, block: &[u8]) -> Vec<(u64, bool)> {
         let has_tail = self.has_checksum_2() || self.has_checksum_3();
         let end = block.len() - if has_tail { 4 } else { 0 };
@@ -176,21 +176,20 @@ impl JournalSuperblock {
     }
 }
 
-/// What was committed together.
+/// A committed transaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Transaction {
-    /// Blocks, where they belong, and what they hold from then on.
+    /// The final positions of blocks and their new content.
     pub blocks: Vec<(u64, Vec<u8>)>,
-    /// Blocks that hold nothing of the file system's own any more.
+    /// The blocks that are no longer metadata.
     pub revoked: Vec<u64>,
-    /// Where the next transaction begins.
+    /// The first block of the next transaction.
     next: u32,
 }
 
 impl JournalSuperblock {
-    /// The transaction `sequence` that begins at block `at` of the journal, if all of it
-    /// is there up to its commit block. `block` brings a block of the journal, if it is
-    /// there.
+    /// The transaction `sequence` that begins at block `at` of the journal, if it is complete up
+    /// to its commit block. `block` reads a block of the journal, if it is there.
     pub fn transaction<E>(
         &self,
         at: u32,
@@ -239,24 +238,24 @@ impl JournalSuperblock {
     }
 }
 
-/// A journal that is followed as it is written.
+/// A journal that is followed while it is written.
 ///
-/// Blocks come in any order. A transaction counts when all of it was written since, up to
-/// its commit block.
+/// Blocks are written in any order. A transaction is valid when all its blocks up to the commit
+/// block were written.
 pub(super) struct Following {
     ring: JournalSuperblock,
     blocks: u32,
-    /// Where the next transaction begins, and its number; none while nobody writes: the
-    /// file system is not mounted, and what is written elsewhere counts at once.
+    /// The first block and the number of the next transaction; `None` while the file system is
+    /// not mounted, so that writes to final positions take effect at once.
     next: Option<(u32, u32)>,
-    /// What was written and belongs to no transaction yet.
+    /// Blocks that were written and belong to no complete transaction yet.
     pending: BTreeMap<u32, Vec<u8>>,
-    /// Its commit block was written, and something before that was not.
+    /// Whether the commit block of the next transaction was written.
     is_ended: bool,
 }
 
 impl Following {
-    /// As a journal was found that has so many blocks.
+    /// A journal of `blocks` blocks, as it was read.
     pub fn new(ring: JournalSuperblock, blocks: u32, next: Option<(u32, u32)>) -> Self {
         Self {
             ring,
@@ -267,18 +266,18 @@ impl Following {
         }
     }
 
-    /// Whether the file system is in use: what it changes is in the journal first.
+    /// Whether the file system is mounted, so that its changes go to the journal first.
     pub fn is_live(&self) -> bool {
         self.next.is_some()
     }
 
-    /// How much memory waits for the end of a transaction, in bytes.
+    /// The memory of blocks of incomplete transactions, in bytes.
     pub fn bytes(&self) -> u64 {
         let block_bytes = self.pending.values().next().map_or(0, Vec::len);
         self.pending.len() as u64 * block_bytes as u64
     }
 
-    /// A block of the journal was written.
+    /// Handles a write to a block of the journal.
     pub fn written(&mut self, place: u32, content: &[u8]) {
         if place == 0 {
             return self.superblock_written(content);
@@ -290,7 +289,7 @@ impl Following {
     }
 
     fn superblock_written(&mut self, content: &[u8]) {
-        // One that makes no sense is none of a journal's that is in use.
+        // A journal that is in use has a valid superblock.
         let Some(ring) = JournalSuperblock::parse(content, self.blocks) else {
             self.next = None;
             return;
@@ -301,14 +300,14 @@ impl Following {
                 self.pending.clear();
             }
             start if self.next.is_none() => self.next = Some((start, ring.sequence)),
-            // What was checkpointed since is none of what comes.
+            // A checkpoint does not affect the next transaction.
             _ => {}
         }
         self.is_ended = true;
         self.ring = ring;
     }
 
-    /// The next transaction, if all of it was written.
+    /// Takes the next transaction, if it is complete.
     pub fn take(&mut self) -> Option<Transaction> {
         let (at, sequence) = self.next.filter(|_| self.is_ended)?;
         let mut block = |place: u32| Ok::<_, Infallible>(self.pending.get(&place).cloned());
@@ -328,7 +327,7 @@ impl Following {
     }
 }
 
-/// A disk, with what its journal has that does not lie where it belongs yet.
+/// A disk with the replayed blocks of its journal.
 pub(super) struct Replayed<'a> {
     source: &'a dyn Source,
     block_bytes: u64,
@@ -336,7 +335,7 @@ pub(super) struct Replayed<'a> {
 }
 
 impl<'a> Replayed<'a> {
-    /// One without a journal.
+    /// A disk without a journal.
     pub fn new(source: &'a dyn Source, block_bytes: u32) -> Self {
         Self {
             source,
@@ -345,15 +344,16 @@ impl<'a> Replayed<'a> {
         }
     }
 
-    /// Takes in all that the journal in these runs has committed, up to so many blocks, if
-    /// the file system says that it is in use, and returns how it goes on; none, if there is no journal that makes sense.
+    /// Replays the committed transactions of the journal in these runs if the file system needs
+    /// recovery (`is_in_use`), with at most `blocks_max` blocks. Returns the state of the journal;
+    /// `None` if there is no valid journal.
     pub fn replay(
         &mut self,
         runs: &[Run],
         blocks_max: usize,
         is_in_use: bool,
     ) -> Result<Option<Following>, ScanError> {
-        // A block that is in it twice is none of a journal's: one could be made endless.
+        // A block that occurs twice would let a hostile journal be endless.
         let mut blocks: Vec<(u64, u64)> = runs
             .iter()
             .map(|run| (run.block, run.block + u64::from(run.length)))
@@ -362,7 +362,7 @@ impl<'a> Replayed<'a> {
         if blocks.windows(2).any(|pair| pair[0].1 > pair[1].0) {
             return Ok(None);
         }
-        // Runs are in the order of their places.
+        // Runs are ordered by their position in the file.
         let home_of = |at: u32| {
             let after = runs.partition_point(|run| run.place <= at);
             let run = runs.get(after.checked_sub(1)?)?;

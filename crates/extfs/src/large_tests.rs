@@ -1,4 +1,4 @@
-//! A file system of a million files: what it takes of memory, and how long things take.
+//! A file system with a million files: memory and time.
 #![expect(
     clippy::disallowed_methods,
     reason = "e2fsprogs makes files, and what is measured is this machine"
@@ -16,7 +16,7 @@ use world::simulated::SimulatedRandom;
 use super::testing::{program, run};
 use super::{Event, Live, Owner, Source};
 
-/// What a monitor may take if its policy says nothing.
+/// The default memory limit of a monitor, in bytes.
 const BYTES_MAX: u64 = 512 << 20;
 
 const LOOKUPS: u64 = 1_000_000;
@@ -30,7 +30,7 @@ impl Source for Disk {
     }
 }
 
-/// What this process has of memory, in bytes.
+/// The resident memory of this process, in bytes.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -38,7 +38,7 @@ fn resident() -> u64 {
     kib.expect("it is said").parse::<u64>().expect("a number") << 10
 }
 
-/// Follows one with so many directories of 1000 files; says what that takes.
+/// Follows a file system with `directories` directories of 1000 files, and prints memory and time.
 fn measure(directories: u32, folder: &TempDir) {
     let tree = folder.path().join(format!("tree-{directories}"));
     for directory in 0..directories {
@@ -64,7 +64,7 @@ fn measure(directories: u32, folder: &TempDir) {
     let view = live.view();
     let files = view.inodes().count() as u64;
     assert!(files >= u64::from(directories) * 1001, "{files}");
-    // The allocator's own beside it is no more than some MiB.
+    // The allocator's overhead is only some MiB.
     let counted = live.bytes() + (8 << 20);
     assert!(live.is_within_bounds() && taken <= counted, "{taken}");
 
@@ -81,7 +81,7 @@ fn measure(directories: u32, folder: &TempDir) {
     }
     let path_for = begun.elapsed();
 
-    // Nobody has it mounted: each block of a table counts at once.
+    // The file system is not mounted, so each table block takes effect at once.
     let blocks = view.superblock().blocks;
     let tables = (0..blocks).filter(|block| matches!(view.owner(*block), Owner::InodeTable(_)));
     let tables: Vec<u64> = tables.take(2000).collect();
@@ -113,8 +113,7 @@ fn measure(directories: u32, folder: &TempDir) {
     );
 }
 
-/// Says how long an owner, a path and a change take with a thousand files and with a
-/// million.
+/// Prints how long an owner, a path and a change take with a thousand and with a million files.
 #[test]
 #[ignore = "takes minutes: mke2fs copies a million files"]
 fn a_million_files_are_followed_within_512_mib() {

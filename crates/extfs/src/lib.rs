@@ -1,20 +1,25 @@
-//! What the blocks of an ext2, ext3 or ext4 file system are: files, directories, and what
-//! the file system needs to find them (docs/chains.md, "Reconstruction"; StorM's semantic
-//! reconstruction).
+//! Floor 2: reads ext2, ext3 and ext4 file systems from their blocks, at rest and while they are
+//! written, and partition tables. It tells which file each block belongs to, and what a write
+//! changes (docs/chains.md, "Reconstruction"; StorM's semantic reconstruction).
 //!
 //! ```text
 //!  superblock ─▶ groups ─▶ inode tables ─▶ inodes ─▶ runs of blocks ─▶ directories
 //!                                                        │
 //!                                                        ▼
-//!                                             owners: block ─▶ inode, place in it
+//!                                             owners: block ─▶ inode, position in it
 //! ```
 //!
-//! A disk that was not unmounted has in its journal what does not lie where it belongs
-//! yet; all is read through that.
+//! * [`View`]: a file system at rest. [`Live`]: one that is followed while it is written, which
+//!   turns writes into [`Event`]s.
+//! * [`partition`]: partition tables.
 //!
-//! Whatever lies on the disk may be damaged, or made to harm: every number is checked where
-//! it is read, every walk is bounded, and what makes no sense is left out and counted
-//! ([`View::damaged`]), never believed.
+//! A file system that was not unmounted has committed blocks in its journal that are not at their
+//! final position yet. Everything is read through the journal.
+//!
+//! The disk may be damaged or hostile. Every number is checked where it is read, every walk and all
+//! memory are bounded, and what is invalid is left out and counted ([`View::damaged`]).
+//!
+//! Must not know: where blocks come from, or who wants to know about files.
 
 mod change;
 mod content;
@@ -45,13 +50,12 @@ pub use owners::Owner;
 pub use superblock::{FormatError, Superblock};
 pub use view::{ScanError, View};
 
-/// Where a disk is read from.
+/// The bytes of a file system or disk.
 pub trait Source {
-    /// Fills `out` with what lies at `offset`, in bytes from the beginning of the file
-    /// system.
+    /// Fills `out` with the bytes at `offset` from the beginning of the file system.
     ///
     /// # Errors
-    /// As the disk says.
+    /// The error of the disk.
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), base::IoError>;
 }
 

@@ -1,21 +1,21 @@
-//! [`Live`]: a file system that is followed from what passes to its disk.
+//! [`Live`]: a file system that is followed by the writes to its disk.
 //!
-//! Of a file system with a journal, what changes in inodes and directories is known when
-//! its transaction commits, all of it together, before it lies where it belongs. Without
-//! one each block that is written counts at once. Content is written before the inode
-//! that it belongs to: blocks that are nobody's are remembered until somebody gets them.
+//! With a journal, the changes of inodes and directories take effect together when their
+//! transaction commits, before they are at their final position. Without a journal, each written
+//! block takes effect at once. Content is written before its inode, so written blocks without an
+//! owner are remembered until a file gets them.
 //!
 //! ```text
 //!  written ─▶ of the journal ─▶ pending ── commit ─▶ changes ─▶ events
 //!          ├▶ of a file: an event
-//!          ├▶ of an inode table, a map or a directory, if nobody has it mounted ─▶ changes
-//!          └▶ nobody's: remembered
+//!          ├▶ of an inode table, a map or a directory, without a journal ─▶ changes
+//!          └▶ without an owner: remembered
 //! ```
 //!
-//! Invariant: after all that was written passed, it is what [`View::read`] finds.
+//! Invariant: after all writes were passed, the state equals that of [`View::read`].
 //!
-//! What cannot be seen: what is read from, or changed in, the guest's memory and never
-//! reaches the disk; a file that is made and removed within one transaction.
+//! Limits: accesses to the guest's page cache that never reach the disk are invisible, and so is a
+//! file that is created and removed within one transaction.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -30,43 +30,42 @@ use super::names::FIRST_FILE;
 use super::owners::Owner;
 use super::view::{ScanError, View};
 
-/// What is counted for an inode that has a name and is not in use, and for a block that is
-/// wanted, in bytes.
+/// The memory that is counted for the name of an unused inode and for a wanted block, in bytes.
 const NOTED_BYTES: u64 = 32;
 
-/// Of so many files it is known that the block in which they end was written.
+/// The maximal number of files whose last block is known to have been written.
 const ENDS_MAX: usize = 1 << 16;
 
-/// See the module's head.
+/// A file system that is followed by the writes to its disk.
 pub struct Live {
     pub(super) view: View,
     journal: Option<Following>,
     pub(super) fresh: Fresh,
-    /// Names of inodes that are not in use yet: the blocks that have them.
+    /// The directory blocks that name inodes which are not in use yet, by inode.
     pub(super) unborn: HashMap<u32, u64>,
-    /// Files that end within a block which was written since a commit has said how long they
-    /// are: they may go on there.
+    /// Files whose last block was written after their length was committed. They may be longer by
+    /// now.
     pub(super) ends: BTreeSet<u32>,
     pub(super) block_bytes: u64,
     pub(super) disk_bytes: u64,
-    /// Blocks whose content is needed, and was not seen.
+    /// Blocks whose content is needed and unknown.
     pub(super) wanted: BTreeSet<u64>,
-    /// Those that are being read, and were not told by what passed since.
+    /// Wanted blocks that are being read and were not written since.
     asked: BTreeSet<u64>,
-    /// It would have taken more memory than it may, and is not followed to the end.
+    /// Whether the limit on memory was exceeded, so that the state is incomplete.
     pub(super) is_lost: bool,
-    /// It cannot be kept true: the disk is to be read anew.
+    /// Whether the state cannot be updated, so that the disk has to be read again.
     pub(super) is_outdated: bool,
-    /// Blocks that are the file system's own since what was told last, and were not before.
+    /// Blocks that became metadata with the last write.
     pub(super) laid_out: Vec<Range<u64>>,
-    /// What was told last has changed the blocks, the names or the kind of these.
+    /// Inodes whose blocks, names or kind changed with the last write.
     pub(super) changed: BTreeSet<u32>,
-    /// It has given a directory another path that has names in it.
+    /// Whether the path of a directory that is not empty has changed.
     pub(super) has_moved: bool,
 }
 
 impl Live {
-    /// As [`View::read`]. What is written after this was begun is to be told in order.
+    /// As [`View::read`]. All writes since the beginning of this call have to be passed in order.
     ///
     /// # Errors
     /// [`ScanError`].
@@ -90,13 +89,13 @@ impl Live {
         })
     }
 
-    /// How it is now.
+    /// The current state.
     #[must_use]
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// About how much memory it takes, in bytes.
+    /// The approximate memory, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let pending = self.journal.as_ref().map_or(0, Following::bytes);
@@ -105,44 +104,45 @@ impl Live {
         self.view.bytes() + pending + noted
     }
 
-    /// It may take so much from now on, in bytes.
+    /// Sets the limit on the memory, in bytes.
     pub fn set_bytes_max(&mut self, bytes_max: u64) {
         self.view.bytes_max = bytes_max;
     }
 
-    /// Whether it takes no more memory than it may: if it does, it is to be given up.
+    /// Whether the memory is within the limit. If it is not, the file system can no longer be
+    /// followed.
     #[must_use]
     pub fn is_within_bounds(&self) -> bool {
         !self.is_lost && self.bytes() <= self.view.bytes_max
     }
 
-    /// Whether the disk is to be read anew, since the file system is laid out otherwise by
-    /// now, in a way that cannot be followed. It is said once.
+    /// Whether the disk has to be read again, since the layout has changed in a way that cannot be
+    /// followed. This returns true once.
     pub fn take_outdated(&mut self) -> bool {
         std::mem::take(&mut self.is_outdated)
     }
 
-    /// Blocks that are the file system's own since it has grown by what was written last, and
+    /// The blocks that became metadata because the last write enlarged the file system, and that
     /// were written before.
     #[must_use]
     pub fn laid_out(&self) -> &[Range<u64>] {
         &self.laid_out
     }
 
-    /// Whose blocks, names or kind were changed by what was written or found last.
+    /// The inodes whose blocks, names or kind changed with the last write or read.
     #[must_use]
     pub fn changed(&self) -> &BTreeSet<u32> {
         &self.changed
     }
 
-    /// Whether that gave, or took, the path of a directory that has names in it: the paths
-    /// of whatever is below are others, too.
+    /// Whether the path of a directory that is not empty has changed, which changes all paths
+    /// below it.
     #[must_use]
     pub fn has_moved(&self) -> bool {
         self.has_moved
     }
 
-    /// Something was read from the disk, in bytes from the file system's beginning.
+    /// Handles a read of a range, in bytes from the beginning of the file system.
     pub fn was_read(&self, offset: u64, length: u64, events: &mut Vec<Event>) {
         for block in self.whole_blocks(offset, length) {
             if let Owner::Content { inode, place } = self.view.owner(block) {
@@ -159,8 +159,7 @@ impl Live {
         }
     }
 
-    /// Something was written to the disk. Blocks that were written in part are told of
-    /// files only.
+    /// Handles a write. Blocks that are written only in part count only as content of files.
     pub fn was_written(&mut self, offset: u64, data: &[u8], events: &mut Vec<Event>) {
         self.forget_changed();
         for block in self.whole_blocks(offset, data.len() as u64) {
@@ -173,15 +172,15 @@ impl Live {
         }
     }
 
-    /// A part of the disk was trimmed, which is told of files as if they were written; whether
-    /// it met what is the file system's own, of which it is not known what it holds now.
+    /// Handles a trim, which counts as a write of content. Returns whether it affected metadata,
+    /// whose content is unknown then.
     #[must_use]
     pub fn was_trimmed(&self, offset: u64, length: u64, events: &mut Vec<Event>) -> bool {
         let mut is_own = false;
         let blocks = self.whole_blocks(offset, length);
         self.view.owners(blocks, |run, owner| match owner {
             Owner::Content { inode, .. } if self.is_file(inode) => {
-                // They are in any order.
+                // Runs of the map are in any order on the disk.
                 for block in run {
                     if let Owner::Content { inode, place } = self.view.owner(block) {
                         let offset = u64::from(place) * self.block_bytes;
@@ -201,19 +200,19 @@ impl Live {
         is_own
     }
 
-    /// Blocks that are to be read, since what they hold was written before it was known
-    /// what they are; they are told with [`Live::were_found`].
+    /// Takes the blocks that have to be read, since they were written before their purpose was
+    /// known. Their content is passed to [`Live::were_found`].
     pub fn take_wanted(&mut self) -> BTreeSet<u64> {
         let wanted = std::mem::take(&mut self.wanted);
         self.asked.extend(&wanted);
         wanted
     }
 
-    /// Blocks that were wanted hold this now. To tell many at once costs little more than
-    /// one: a map is read anew for all of them.
+    /// Handles the content of wanted blocks. Many at once cost little more than one, since a map
+    /// is read once for all of them.
     pub fn were_found(&mut self, mut blocks: BTreeMap<u64, Vec<u8>>, events: &mut Vec<Event>) {
         self.forget_changed();
-        // What a commit has said since is newer than what lies where it belongs.
+        // Content that was committed since is newer than what lies at the final position.
         blocks.retain(|block, content| {
             self.asked.remove(block) && content.len() as u64 == self.block_bytes
         });
@@ -228,21 +227,21 @@ impl Live {
         self.laid_out.clear();
     }
 
-    /// The blocks that a range touches. They may lie behind the file system's end, which is
-    /// elsewhere when what is to make it larger commits.
+    /// The blocks that a range touches. They may lie behind the end of the file system, which
+    /// changes when a growth commits.
     fn whole_blocks(&self, offset: u64, length: u64) -> Range<u64> {
         let end = offset.saturating_add(length).div_ceil(self.block_bytes);
         offset / self.block_bytes..end
     }
 
-    /// Whether an inode is somebody's regular file, not the file system's own.
+    /// Whether an inode is a regular file of a user.
     #[must_use]
     pub fn is_file(&self, inode: u32) -> bool {
         let inode = self.view.inode(inode).filter(|_| inode >= FIRST_FILE);
         inode.is_some_and(|inode| inode.kind == FileKind::File)
     }
 
-    /// Adds a block to what is told of a file, if it follows.
+    /// Adds an access to a block of a file, merged with the event before if it follows that.
     pub(super) fn add(
         &self,
         events: &mut Vec<Event>,
@@ -251,7 +250,7 @@ impl Live {
         event: impl Fn(u32, u64, u64) -> Event,
     ) {
         let size = self.view.inode(inode).map_or(0, |inode| inode.size);
-        // What is written before the inode says so may be longer than it is said to be.
+        // Content is written before the inode, so the file may be longer than its inode says.
         let length = match size.checked_sub(offset) {
             None | Some(0) => self.block_bytes,
             Some(left) => left.min(self.block_bytes),
@@ -284,12 +283,12 @@ impl Live {
         events.push(new);
     }
 
-    /// Whether what changes in inodes and names is in a journal first.
+    /// Whether changes of inodes and names are written to a journal first.
     pub(super) fn is_live(&self) -> bool {
         self.journal.as_ref().is_some_and(Following::is_live)
     }
 
-    /// `content` is that of the whole block, if all of it was written.
+    /// Handles a write to a block. `content` is `None` if only part of it was written.
     fn block_written(&mut self, block: u64, content: Option<&[u8]>, events: &mut Vec<Event>) {
         let is_live = self.is_live();
         match self.view.owner(block) {
@@ -327,7 +326,7 @@ impl Live {
         }
     }
 
-    /// A block of a file was written: it may be the one in which the file ends.
+    /// Remembers a written block of a file if the file ends in it.
     fn end_written(&mut self, inode: u32, offset: u64) {
         let size = self.view.inode(inode).map_or(0, |inode| inode.size);
         let is_end = offset < size && size - offset < self.block_bytes;
@@ -343,13 +342,13 @@ impl Live {
         journal.written(place, content);
         while let Some(found) = self.journal.as_mut().and_then(Following::take) {
             let Transaction { blocks, .. } = found;
-            // Of a block that is there twice the last one counts.
+            // Of two contents of a block the last one counts.
             self.change(blocks.into_iter().collect(), true, events);
         }
     }
 
-    /// Blocks of the file system's own hold this from now on, all at once; whether a
-    /// transaction says so.
+    /// Applies new content of metadata blocks, all at once. `is_committed` says that it is a
+    /// transaction of the journal.
     fn change(
         &mut self,
         blocks: BTreeMap<u64, Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Following what debugfs writes: with a journal, and without.
+//! Follows what debugfs writes, with and without a journal.
 #![expect(
     clippy::disallowed_methods,
     reason = "e2fsprogs makes files, and reads them"
@@ -13,7 +13,7 @@ use world::simulated::SimulatedRandom;
 use super::testing::{Image, KINDS, changed, changed_by, journalled, make, program, run};
 use super::{Event, FileKind, Live, Owner, View};
 
-/// All that can be asked of it is as in the other one.
+/// Compares two views completely.
 pub(super) fn assert_alike(name: &str, found: &View, expected: &View) {
     for block in 0..expected.superblock().blocks {
         assert_eq!(
@@ -106,7 +106,7 @@ fn check_told(name: &str, view: &View, events: &[Event]) {
 }
 
 #[test]
-fn what_is_written_without_a_journal_is_followed() {
+fn changes_without_a_journal_are_followed() {
     let folder = TempDir::new().expect("a folder");
     for (number, (name, options)) in KINDS.iter().enumerate() {
         let (path, before, after) = changed(name, options, &folder);
@@ -114,8 +114,8 @@ fn what_is_written_without_a_journal_is_followed() {
         let mut live = before.live();
         let block_bytes = live.view().superblock().block_bytes as usize;
         let mut written = before.written(&after, block_bytes);
-        // In whatever order a cache writes them: what is needed and was nobody's when it was
-        // written is read.
+        // A cache writes blocks in any order. Needed blocks that had no owner when they were
+        // written are read.
         SimulatedRandom::new(number as u64).shuffle(&mut written);
         let mut events = Vec::new();
         for (block, content) in written {
@@ -134,7 +134,7 @@ fn what_is_written_without_a_journal_is_followed() {
         }
         assert_alike(name, live.view(), &after.view().expect(name));
         assert!(live.is_within_bounds());
-        // What is made of each name depends on the order; all of them are told.
+        // The kind of event for each name depends on the order, but all names are reported.
         let is_told = events
             .iter()
             .any(|event| matches!(event, Event::Created { path, .. } if path == b"/bin/trojan"));
@@ -142,9 +142,9 @@ fn what_is_written_without_a_journal_is_followed() {
     }
 }
 
-/// The first one that had it lost it, and the block counted as nobody's while others had it.
+/// When the first file lost the block, it once had no owner although other files still shared it.
 #[test]
-fn a_block_of_attributes_is_somebodys_until_the_last_one_that_has_it_lost_it() {
+fn a_shared_block_of_attributes_has_an_owner_until_the_last_file_loses_it() {
     let folder = TempDir::new().expect("a folder");
     let (path, _) = make("ext4", KINDS[2].1, &folder);
     let change = |requests: String| {
@@ -163,7 +163,7 @@ fn a_block_of_attributes_is_somebodys_until_the_last_one_that_has_it_lost_it() {
     let mut inodes = view.inodes();
     let attributes = inodes.find_map(|inode| view.inode(inode)?.attributes);
     let block = attributes.expect("they do not fit the inode");
-    // It gets one that somebody else has.
+    // The file gets the block of another file.
     let mut live = one.live();
     let before = change(format!("sif again file_acl {block}\n"));
     let tables = |live: &Live, from: &Image, to: &Image| -> Vec<(u64, Vec<u8>)> {
@@ -196,7 +196,7 @@ fn a_block_of_attributes_is_somebodys_until_the_last_one_that_has_it_lost_it() {
 }
 
 #[test]
-fn what_is_committed_is_told_at_once_and_before_it_lies_where_it_belongs() {
+fn a_commit_is_reported_before_its_blocks_are_at_their_final_position() {
     let folder = TempDir::new().expect("a folder");
     for (name, options) in [KINDS[1], KINDS[2], KINDS[3], KINDS[4], KINDS[8]] {
         let (path, before, after) = changed(name, options, &folder);
@@ -215,7 +215,7 @@ fn what_is_committed_is_told_at_once_and_before_it_lies_where_it_belongs() {
             live.was_written(last.0 * block_bytes as u64, last.1, &mut events);
             assert_alike(name, live.view(), &after.view().expect(name));
             check_told(name, live.view(), &events);
-            // Then it is written where it belongs: that is no news.
+            // The later write to the final position is not reported.
             events.clear();
             for (block, content) in replayed.written(&after, block_bytes) {
                 live.was_written(block * block_bytes as u64, content, &mut events);
@@ -226,7 +226,7 @@ fn what_is_committed_is_told_at_once_and_before_it_lies_where_it_belongs() {
     }
 }
 
-/// What is committed with these changes, of an ext4 file system and an ext3 one.
+/// Commits these changes to an ext4 and an ext3 file system.
 fn committed(changes: &str) -> Vec<(Live, Vec<Event>)> {
     let folder = TempDir::new().expect("a folder");
     let follow = |(name, options): (&str, &[&str])| {
@@ -245,10 +245,10 @@ fn committed(changes: &str) -> Vec<(Live, Vec<Event>)> {
     [KINDS[1], KINDS[2]].map(follow).into()
 }
 
-/// `rm f; make f` in one transaction: the directory has the same name with the same number
-/// as before, and neither the end of the one nor the beginning of the other was told.
+/// `rm f; make f` in one transaction leaves the directory with the same name and number. Neither
+/// the removal nor the creation was once reported.
 #[test]
-fn a_file_in_the_place_of_another_with_its_name_and_number_is_told() {
+fn a_file_that_replaces_another_with_its_name_and_number_is_reported() {
     const FILE: &[u8] = b"/etc/deep/er/and/deeper/file";
     let changes = "mkdir etc/deep/er/and/deeper/new\n\
         sif etc/deep/er/and/deeper/file generation 77\n";
@@ -270,9 +270,9 @@ fn a_file_in_the_place_of_another_with_its_name_and_number_is_told() {
     }
 }
 
-/// `truncate -s +N`: nothing of the file is written, and nothing was told.
+/// `truncate -s +N` writes nothing to the file, and was once not reported.
 #[test]
-fn a_file_that_is_made_longer_and_not_written_is_told() {
+fn a_file_that_grows_without_a_write_is_reported() {
     let changes =
         "mkdir later/new\nsif again size 3000200\nsif bin/large size 9000000\nsif sparse size 7\n";
     for (live, events) in committed(changes) {
@@ -284,7 +284,7 @@ fn a_file_that_is_made_longer_and_not_written_is_told() {
             }
         }
         told.sort();
-        // What ends in the block that it ended in may have been written there before.
+        // A new end in the same block may have been written before.
         let expected = [
             ("/bin/large".to_owned(), 3_000_000, 9_000_000),
             ("/sparse".to_owned(), (40 << 20) + 5000, 7),
@@ -294,7 +294,7 @@ fn a_file_that_is_made_longer_and_not_written_is_told() {
 }
 
 #[test]
-fn what_is_read_and_written_is_told_by_file() {
+fn reads_and_writes_are_reported_by_file() {
     let folder = TempDir::new().expect("a folder");
     let (_, image) = make("ext4", KINDS[2].1, &folder);
     let mut live = image.live();
@@ -325,16 +325,16 @@ fn what_is_read_and_written_is_told_by_file() {
         length: 8192,
     };
     assert_eq!(events, [written]);
-    // What the file system has for itself is nobody's file.
+    // Metadata belongs to no file.
     events.clear();
     live.was_read(0, 1 << 16, &mut events);
     live.was_written(0, &[0; 4096], &mut events);
     assert_eq!(events, []);
 }
 
-/// Whatever is written: no panic, and what is found is bounded.
+/// Following arbitrary writes never panics, and its memory is bounded.
 #[test]
-fn whatever_is_written_is_followed_as_far_as_it_makes_sense() {
+fn the_valid_part_of_arbitrary_writes_is_followed() {
     let folder = TempDir::new().expect("a folder");
     for (number, (name, options)) in KINDS.iter().enumerate().take(9) {
         let (path, before, after) = changed(name, options, &folder);
@@ -367,10 +367,10 @@ fn whatever_is_written_is_followed_as_far_as_it_makes_sense() {
     }
 }
 
-/// Found by the fuzzer: `rm f; touch f` writes the inode twice, and the directory, which is
-/// as it was, not at all. The file had no name from then on.
+/// Found by the fuzzer: `rm f; touch f` writes the inode twice and the unchanged directory not at
+/// all. The file once had no name afterwards.
 #[test]
-fn a_file_whose_number_is_given_away_again_has_the_name_that_was_left() {
+fn a_new_file_with_a_reused_number_keeps_the_unchanged_name() {
     let folder = TempDir::new().expect("a folder");
     let (_, image) = make("ext2", KINDS[0].1, &folder);
     let mut live = image.live();
@@ -401,9 +401,9 @@ fn a_file_whose_number_is_given_away_again_has_the_name_that_was_left() {
     assert!(live.unborn.is_empty());
 }
 
-/// Found by the fuzzer: the files that it had names of kept their paths.
+/// Found by the fuzzer: the files that the directory named once kept their paths.
 #[test]
-fn what_was_a_directory_and_is_a_file_with_its_blocks_has_no_names() {
+fn a_directory_that_becomes_a_file_with_its_blocks_has_no_names() {
     let folder = TempDir::new().expect("a folder");
     let (_, image) = make("ext2", KINDS[0].1, &folder);
     let mut live = image.live();
@@ -422,17 +422,17 @@ fn what_was_a_directory_and_is_a_file_with_its_blocks_has_no_names() {
     let offset = block.expect("it has a table") * u64::from(superblock.block_bytes);
     let mut content = image.0[offset as usize..][..superblock.block_bytes as usize].to_vec();
     let at = ((directory - 1) % in_block) as usize * superblock.inode_bytes as usize;
-    // The upper half of its mode.
+    // The upper half of the mode.
     content[at + 1] = 0x81;
     live.was_written(offset, &content, &mut Vec::new());
     assert_eq!(live.view().path(file), None);
     assert_eq!(live.view().path(directory).as_deref(), Some(DIRECTORY));
 }
 
-/// Found by the fuzzer: a directory that has lost its name keeps those in it, and one of them
-/// was the first of a file that had another one by then. So the file had no path.
+/// Found by the fuzzer: a directory that has lost its name keeps the names in it. When one of them
+/// was the first name of a file with a second one, the file once had no path.
 #[test]
-fn a_file_has_the_path_of_whichever_of_its_names_leads_to_the_root() {
+fn a_file_has_the_path_of_any_name_that_leads_to_the_root() {
     let folder = TempDir::new().expect("a folder");
     let (_, mut image) = make("ext2", KINDS[0].1, &folder);
     let mut live = image.live();
@@ -447,7 +447,7 @@ fn a_file_has_the_path_of_whichever_of_its_names_leads_to_the_root() {
         let runs = view.runs(of(wanted));
         runs[0].block as usize * 1024
     });
-    // The directory's names are its parent's, too, which has none of the directory any more.
+    // The directory's names also belong to its parent, which does not name the directory any more.
     image.0.copy_within(from..from + 1024, to);
     let content = &image.0[to..to + 1024];
     live.was_written(to as u64, content, &mut Vec::new());
@@ -457,9 +457,9 @@ fn a_file_has_the_path_of_whichever_of_its_names_leads_to_the_root() {
     assert_alike("ext2", live.view(), &image.view().expect("ext2"));
 }
 
-/// What was read for it lay there before, and took the names away again.
+/// Older content that was read for a wanted block once replaced newer names.
 #[test]
-fn what_was_told_while_it_was_read_counts() {
+fn a_write_during_a_read_of_the_same_block_counts() {
     let folder = TempDir::new().expect("a folder");
     let (_, before, after) = changed(KINDS[0].0, KINDS[0].1, &folder);
     let mut live = before.live();
@@ -482,9 +482,9 @@ fn what_was_told_while_it_was_read_counts() {
     assert_alike("ext2", live.view(), &after.view().expect("ext2"));
 }
 
-/// `fallocate`: the blocks are the file's, and nothing lies in them.
+/// `fallocate` assigns blocks to the file without content.
 #[test]
-fn a_file_that_ends_in_blocks_that_are_reserved_is_told_to_be_longer() {
+fn a_file_that_ends_in_reserved_blocks_is_reported_as_longer() {
     let folder = TempDir::new().expect("a folder");
     let changes = "mkdir later/new\nfallocate etc/passwd 1 9\nsif etc/passwd size 40000\n\
         fallocate again 800 900\n";
@@ -503,7 +503,7 @@ fn a_file_that_ends_in_blocks_that_are_reserved_is_told_to_be_longer() {
         from: 1500,
         to: 40_000,
     };
-    // Or they were written, and it is not known yet that they are more than reserved.
+    // The blocks may have been written while they still count as reserved.
     for is_written in [false, true] {
         let mut live = before.live();
         let mut events = Vec::new();
@@ -521,9 +521,9 @@ fn a_file_that_ends_in_blocks_that_are_reserved_is_told_to_be_longer() {
     }
 }
 
-/// The rest of the block in which it ended was told by nobody.
+/// The rest of the block in which the file ended was once not reported.
 #[test]
-fn what_is_appended_is_told_from_where_the_file_ended() {
+fn an_append_is_reported_from_the_old_end_of_the_file() {
     let folder = TempDir::new().expect("a folder");
     let (name, options) = KINDS[1];
     let (_, image) = make(name, options, &folder);
@@ -550,7 +550,7 @@ fn what_is_appended_is_told_from_where_the_file_ended() {
         (last.block + u64::from(last.length) - 1) * 1024
     };
     let mut events = Vec::new();
-    // Whoever has it mounted says so first.
+    // A mount is visible in the journal first.
     let journal = view.superblock().journal_inode.expect("it has one");
     let journal = view.runs(journal)[0].block;
     let begin = &replayed.0[journal as usize * 1024..][..1024];

@@ -1,9 +1,8 @@
-//! Where the blocks of a file are: its tree of extents, or its blocks of numbers.
+//! The block map of a file: its tree of extents, or its indirect blocks.
 //!
-//! A node of a tree that was made to harm may be in it twice, or in another file's too;
-//! then the same would be read again and again. So every node is asked for through
-//! [`Nodes::claim`], which gives each block once. And before anything is kept of it,
-//! [`Nodes::has_room`] says whether that may be.
+//! In a hostile map a node may occur twice, or in two files, so that the same blocks would be read
+//! again and again. So every node is claimed with [`Nodes::claim`], which succeeds once for each
+//! block, and [`Nodes::has_room`] checks the memory before a node is kept.
 
 use std::ops::Range;
 
@@ -14,48 +13,48 @@ use super::superblock::Superblock;
 use super::view::ScanError;
 
 const MAGIC: u16 = 0xF30A;
-/// A tree is no deeper.
+/// The maximal depth of a tree of extents.
 const DEPTH_MAX: u16 = 5;
-/// A run of more blocks has not been written yet: so many less, and they read as zeroes.
+/// The offset in the length of an extent that marks it as unwritten. Such blocks read as zeroes.
 const WRITTEN_MAX: u16 = 32_768;
 
-/// Direct numbers in an inode; then come those of blocks of numbers, of blocks of blocks
-/// of them, and once more.
+/// The number of direct block numbers in an inode. One single, one double and one triple indirect
+/// block follow.
 const DIRECT: usize = 12;
 
-/// Blocks of a file that lie together.
+/// A run of consecutive blocks of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
-    /// The first one's place in the file.
+    /// The position of the first block in the file, in blocks.
     pub place: u32,
-    /// How many, at least one.
+    /// The number of blocks, at least one.
     pub length: u32,
-    /// Where the first one lies.
+    /// The first block on the disk.
     pub block: u64,
-    /// They were reserved, and read as zeroes.
+    /// Whether the blocks are reserved and read as zeroes.
     pub is_unwritten: bool,
 }
 
-/// Who gives a file the nodes of its map.
+/// The bookkeeping of map nodes.
 pub(super) trait Nodes {
-    /// The block is one of this file's map; false if it cannot be.
+    /// Claims a block as a node of this file's map. Returns false if it cannot be one.
     fn claim(&mut self, block: u64) -> bool;
 
-    /// Whether what is in them is needed later.
+    /// Whether the content of nodes has to be kept.
     fn are_kept(&self) -> bool;
 
-    /// Says no, if `bytes` of runs and nodes are too much.
+    /// Fails if `bytes` bytes of runs and nodes exceed the limit on memory.
     fn has_room(&self, bytes: u64) -> Result<(), ScanError>;
 }
 
-/// What a map was found to be.
+/// A map that was read.
 #[derive(Debug, Default)]
 pub(super) struct Walked {
-    /// In the order of their places.
+    /// The runs in the order of their positions in the file.
     pub runs: Vec<Run>,
-    /// The blocks of the map, and what is in them, if that is kept.
+    /// The nodes of the map with their content, if that is kept.
     pub nodes: Vec<(u64, Box<[u8]>)>,
-    /// How many things in it made no sense.
+    /// The number of invalid parts.
     pub damaged: u64,
 }
 
@@ -89,12 +88,12 @@ struct Walk<'a> {
     source: &'a dyn Source,
     nodes: &'a mut dyn Nodes,
     walked: Walked,
-    /// What that takes of memory.
+    /// The memory of runs and nodes, in bytes.
     bytes: u64,
 }
 
 impl Walk<'_> {
-    /// A node of a tree of extents, which has places in this range.
+    /// Reads a node of a tree of extents that covers this range of positions.
     fn extents(&mut self, node: &[u8], depth: u16, places: Range<u64>) -> Result<(), ScanError> {
         let (magic, entries) = (le16(node, 0), usize::from(le16(node, 2)));
         let room = (node.len() - 12) / 12;
@@ -125,7 +124,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Takes so much more memory.
+    /// Adds to the memory.
     fn grow(&mut self, bytes: usize) -> Result<(), ScanError> {
         self.bytes += bytes as u64;
         self.nodes.has_room(self.bytes)
@@ -162,7 +161,7 @@ impl Walk<'_> {
         block >= self.superblock.first_block && end.is_some_and(|end| end <= self.superblock.blocks)
     }
 
-    /// A block of the map; none if it cannot be one.
+    /// Reads a node of the map; `None` if the block cannot be one.
     fn node(&mut self, block: u64) -> Result<Option<Vec<u8>>, ScanError> {
         if !self.is_there(block, 1) || !self.nodes.claim(block) {
             self.walked.damaged += 1;
@@ -192,8 +191,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A block of numbers, of blocks of a file if `level` is 1, or else of blocks of
-    /// numbers.
+    /// Reads an indirect block. At `level` 1 it holds the numbers of content blocks, above that
+    /// those of indirect blocks.
     fn numbers(&mut self, block: u32, level: u32, place: &mut u64) -> Result<(), ScanError> {
         let in_block = u64::from(self.superblock.block_bytes / 4);
         let below = in_block.pow(level - 1);
@@ -218,7 +217,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A block of the file, unless it is a hole.
+    /// Adds a content block, unless it is a hole.
     fn one(&mut self, block: u32, place: u64) -> Result<(), ScanError> {
         let (block, place) = (u64::from(block), u32::try_from(place));
         let Some(place) = place.ok().filter(|place| block != 0 && *place < u32::MAX) else {

@@ -1,4 +1,4 @@
-//! The names of files: which block of a directory has them, and the paths they make.
+//! The names of files, the directory blocks that hold them, and paths.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -6,41 +6,40 @@ use super::directory::Entry;
 use super::inode::FileKind;
 use super::view::{View, directory_blocks};
 
-/// The inode of the uppermost directory.
+/// The inode of the root directory.
 pub(super) const ROOT: u32 = 2;
 
-/// The first inode that is anybody's file; those below are the file system's own, but for
-/// the root.
+/// The first inode of a user's file. Lower ones, except the root, belong to the file system.
 pub(super) const FIRST_FILE: u32 = 11;
 
-/// A path has no more names: a directory that is its own ancestor has no path.
+/// The maximal number of names in a path. A directory that is its own ancestor has no path.
 const PATH_NAMES_MAX: usize = 1024;
 
-/// So many names are looked at to find one that leads to the root: a guest may make a million
-/// that lead nowhere.
+/// The maximal number of names that are tried to find one that leads to the root. A guest may
+/// create a million that do not.
 const SEARCHED_MAX: usize = 4096;
 
-/// A block of a directory.
+/// The names in one block of a directory.
 #[derive(Debug)]
 pub(super) struct Names {
     pub directory: u32,
     pub entries: Box<[Entry]>,
 }
 
-/// Where the names of a directory are that lie in its inode: no block has this number.
+/// The key of the names that lie in a directory's inode. No block has this number.
 pub(super) fn names_key(directory: u32) -> u64 {
     1 << 63 | u64::from(directory)
 }
 
 impl View {
-    /// One of the paths of a file, from `/` on; none if it has no name, or none that leads
+    /// One of the paths of a file, beginning with `/`; `None` if the file has no name that leads
     /// to the root.
     #[must_use]
     pub fn path(&self, inode: u32) -> Option<Vec<u8>> {
         self.first_path(inode).or_else(|| self.other_path(inode))
     }
 
-    /// The path that the first name of each directory makes.
+    /// The path made of the first name of the file and of each directory.
     fn first_path(&self, inode: u32) -> Option<Vec<u8>> {
         let mut names: Vec<&[u8]> = Vec::new();
         let mut at = inode;
@@ -64,10 +63,10 @@ impl View {
         }
     }
 
-    /// The shortest path that any of the names make. A directory that has lost its own name
-    /// keeps those in it, since it may get another one; but they lead nowhere.
+    /// The shortest path of all names. A directory that has lost its own name keeps the names in
+    /// it, since it may get another one, but these do not lead to the root.
     fn other_path(&self, inode: u32) -> Option<Vec<u8>> {
-        // What a directory has that leads there, and the name of that.
+        // For each directory, its entry that leads to the file: the inode and the name.
         let mut below: HashMap<u32, (u32, &[u8])> = HashMap::new();
         let mut waiting = VecDeque::from([inode]);
         let mut left = SEARCHED_MAX;
@@ -99,7 +98,7 @@ impl View {
         Some(path)
     }
 
-    /// The blocks of directories that have names of a file.
+    /// The directory blocks that hold names of a file.
     fn names_of(&self, inode: u32) -> impl Iterator<Item = &Names> {
         let first = self.files.get(&inode).map(|file| file.named_in);
         let others = self.also_named_in.get(&inode).into_iter().flatten();
@@ -107,8 +106,8 @@ impl View {
         keys.filter_map(|key| self.names.get(&key))
     }
 
-    /// All paths of a file: one for each of its names whose directory has a path. Each is made
-    /// when it is asked for: of 65,000 names in deep directories all together take gigabytes.
+    /// All paths of a file, one for each name whose directory has a path. They are computed one
+    /// at a time, since 65,000 names in deep directories take gigabytes together.
     pub fn paths(&self, inode: u32) -> impl Iterator<Item = Vec<u8>> {
         let first = self.files.get(&inode).map(|file| file.named_in);
         let others = self.also_named_in.get(&inode).into_iter().flatten();
@@ -130,7 +129,7 @@ impl View {
         })
     }
 
-    /// Whether something is a directory, and has names in it.
+    /// Whether an inode is a directory that is not empty.
     pub(super) fn has_names_below(&self, inode: u32) -> bool {
         let Some(file) = self.files.get(&inode) else {
             return false;
@@ -143,8 +142,7 @@ impl View {
             && (has_names(names_key(inode)) || directory_blocks(&file.runs).any(has_names))
     }
 
-    /// Takes note of a name of a file in a block of a directory; whether it is the first
-    /// one that is known.
+    /// Notes a name of a file in a directory block. Returns whether it is the first known name.
     pub(super) fn is_first_name(&mut self, inode: u32, key: u64) -> bool {
         let Some(file) = self.files.get_mut(&inode).filter(|_| inode >= FIRST_FILE) else {
             self.damaged += 1;
@@ -161,8 +159,8 @@ impl View {
         is_first
     }
 
-    /// A name of a file is gone from a block of a directory; whether it has no other one
-    /// that is known.
+    /// Notes that a name of a file was removed from a directory block. Returns whether the file
+    /// has no other known name.
     pub(super) fn is_last_name(&mut self, inode: u32, key: u64) -> bool {
         let Some(file) = self.files.get_mut(&inode) else {
             return true;
@@ -182,7 +180,7 @@ impl View {
         is_last
     }
 
-    /// From now on a block of a directory has these names. Returns those that it had.
+    /// Sets the names in a directory block. Returns the old ones.
     pub(super) fn set_names(
         &mut self,
         key: u64,
@@ -196,7 +194,7 @@ impl View {
         before
     }
 
-    /// A block is none of a directory any more. Returns the names that it had.
+    /// Removes a block from its directory. Returns the names in it.
     pub(super) fn clear_names(&mut self, key: u64) -> Option<Names> {
         let before = self.names.remove(&key)?;
         self.names_bytes -= bytes_of(&before.entries);
@@ -204,7 +202,7 @@ impl View {
     }
 }
 
-/// About how much memory the names of a block take, with what the allocator adds to each.
+/// The approximate memory of the names in a block with the allocator's overhead, in bytes.
 fn bytes_of(entries: &[Entry]) -> u64 {
     let one = |entry: &Entry| entry.name.len().next_multiple_of(16) + 16 + size_of::<Entry>();
     entries.iter().map(one).sum::<usize>() as u64 + 128

@@ -1,8 +1,8 @@
-//! Which block is whose, in constant time.
+//! [`Owners`]: the owner of each block, found in constant time.
 //!
-//! Two numbers a block: the inode, and the place in the file. A page has those of 1024
-//! blocks. Where a page is part of one long run it is told by its beginning alone, so a
-//! disk full of long files costs little; at worst a block costs 8 bytes.
+//! An owner is two numbers: the inode and the position in the file. A page holds the owners of 1024
+//! blocks. A page within one long run stores only its first owner, so a disk full of long files
+//! needs little memory; at worst a block needs 8 bytes.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,32 +19,32 @@ const LAYOUT: u32 = u32::MAX - 3;
 /// Inodes are below this.
 pub(super) const INODES_MAX: u32 = u32::MAX - 16;
 
-/// No block of a file has this place: it is one of its map.
+/// The position that stands for a block of a file's map.
 const MAP_PLACE: u32 = u32::MAX;
 
-/// Whose a block is.
+/// The owner of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// Nobody's, as far as is known.
+    /// The block has no known owner.
     Nobody,
-    /// The superblock's, a copy's of it, or the descriptors'.
+    /// The block holds a superblock, a copy of one, or group descriptors.
     Layout,
-    /// Says which blocks of a group are in use.
+    /// The block is the block bitmap of this group.
     BlockBitmap(u32),
-    /// And which inodes.
+    /// The block is the inode bitmap of this group.
     InodeBitmap(u32),
-    /// Part of the inode table, counted over all groups.
+    /// The block is part of an inode table. Table blocks are counted over all groups.
     InodeTable(u32),
-    /// The content of a file or directory.
+    /// The block holds the content of a file or directory.
     Content {
-        /// Whose.
+        /// The inode number.
         inode: u32,
-        /// Which block of it.
+        /// The position of the block in the file, in blocks.
         place: u32,
     },
-    /// Part of a file's map of blocks, or its extended attributes.
+    /// The block is part of a file's map, or holds its extended attributes.
     Map {
-        /// Whose.
+        /// The inode number.
         inode: u32,
     },
 }
@@ -74,7 +74,7 @@ impl Owner {
         }
     }
 
-    /// The owner so many blocks further.
+    /// The owner of the block `blocks` further in a run.
     fn after(self, blocks: u64) -> Self {
         let blocks = blocks as u32;
         match self {
@@ -89,7 +89,7 @@ impl Owner {
 }
 
 enum Page {
-    /// All of them, from this one on.
+    /// The blocks are one run that begins with this owner.
     Run(Owner),
     Mixed(Box<[(u32, u32); PAGE_BLOCKS as usize]>),
 }
@@ -103,7 +103,7 @@ impl Page {
     }
 }
 
-/// See the module's head.
+/// The owners of all blocks.
 #[derive(Default)]
 pub(super) struct Owners {
     pages: HashMap<u64, Page>,
@@ -111,14 +111,14 @@ pub(super) struct Owners {
 }
 
 impl Owners {
-    /// Whose `block` is.
+    /// The owner of `block`.
     pub fn of(&self, block: u64) -> Owner {
         let page = self.pages.get(&(block / PAGE_BLOCKS));
         page.map_or(Owner::Nobody, |page| page.of(block % PAGE_BLOCKS))
     }
 
-    /// Each run of `blocks` that are of one file, or of one purpose, with the first one's
-    /// owner; runs end with pages.
+    /// Calls `each` with the runs of `blocks` that belong to one file or have one purpose, and the
+    /// owner of their first block. Runs end at the end of a page.
     pub fn each(&self, blocks: Range<u64>, mut each: impl FnMut(Range<u64>, Owner)) {
         let mut at = blocks.start;
         while at < blocks.end {
@@ -145,7 +145,7 @@ impl Owners {
         }
     }
 
-    /// Whether none of these is anybody's.
+    /// Whether none of `blocks` has an owner.
     pub fn are_free(&self, blocks: Range<u64>) -> bool {
         let mut at = blocks.start;
         while at < blocks.end {
@@ -168,7 +168,7 @@ impl Owners {
         true
     }
 
-    /// From now on `blocks` belong to `first`, and to what follows that.
+    /// Sets the owners of `blocks` to the run that begins with `first`.
     pub fn set(&mut self, blocks: Range<u64>, first: Owner) {
         let mut at = blocks.start;
         while at < blocks.end {
@@ -179,7 +179,7 @@ impl Owners {
         }
     }
 
-    /// As [`Owners::set`], of blocks of one page.
+    /// As [`Owners::set`], for blocks of one page.
     fn set_in_page(&mut self, number: u64, blocks: Range<u64>, first: Owner) {
         let before = self.pages.remove(&number);
         if let Some(Page::Mixed(_)) = before {
@@ -210,7 +210,7 @@ impl Owners {
         self.pages.insert(number, Page::Mixed(owners));
     }
 
-    /// About how much memory they take.
+    /// The approximate memory, in bytes.
     pub fn bytes(&self) -> u64 {
         self.mixed * MIXED_BYTES + self.pages.len() as u64 * 48
     }
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_costs_little() {
+    fn a_long_file_needs_little_memory() {
         let mut owners = Owners::default();
         let first = Owner::Content {
             inode: 12,

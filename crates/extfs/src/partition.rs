@@ -1,39 +1,39 @@
-//! Partition tables: where on a disk there may be file systems.
+//! Partition tables: the parts of a disk that may hold file systems.
 //!
-//! A GUID partition table lies behind an MBR that has one entry, for all of the disk; so
-//! that is looked for first. Logical partitions of an MBR are a chain of tables, one for
-//! each.
+//! A GUID partition table lies behind an MBR with one entry for the whole disk, so it is looked for
+//! first. The logical partitions of an MBR form a chain of tables, one for each.
 
 use base::IoError;
 
 use crate::Source;
 
-/// Sectors are this long; a GUID partition table on sectors of 4096 bytes is looked for
-/// there as well.
+/// The length of a sector, in bytes.
 const SECTOR_BYTES: u64 = 512;
+/// The length of a large sector, in bytes. A GUID partition table may be made for such sectors.
 const SECTOR_BYTES_LARGE: u64 = 4096;
 
-/// More partitions are not looked at, nor so many tables of logical ones.
+/// The maximal number of partitions, and of tables of logical ones, that are read.
 const PARTITIONS_MAX: usize = 128;
 
-/// The table of a disk with one has this kind of partition.
+/// The kind of the MBR's partition that stands for a GUID partition table.
 const KIND_PROTECTIVE: u8 = 0xEE;
+/// The kinds of extended partitions.
 const KINDS_EXTENDED: [u8; 3] = [0x05, 0x0F, 0x85];
 
-/// Part of a disk.
+/// A partition of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partition {
-    /// Where it begins, in bytes.
+    /// The offset on the disk, in bytes.
     pub offset: u64,
-    /// How long it is, in bytes; at least one sector.
+    /// The length, in bytes; at least one sector.
     pub length: u64,
 }
 
 impl Partition {
-    /// Where on the disk something of it lies, in bytes.
+    /// The offset on the disk of a range of the partition, in bytes.
     ///
     /// # Errors
-    /// [`IoError::OutOfRange`] if it ends beyond it.
+    /// [`IoError::OutOfRange`] if the range ends beyond the partition.
     pub fn on_disk(&self, offset: u64, length: u64) -> Result<u64, IoError> {
         let size = self.length;
         match offset.checked_add(length) {
@@ -47,11 +47,11 @@ impl Partition {
     }
 }
 
-/// The partitions of a disk of `disk_bytes`, in the order of their table; none, if it has
-/// no table: then all of it may be a file system.
+/// Reads the partitions of a disk of `disk_bytes`, in the order of their table. The list is empty
+/// if the disk has no table; then the whole disk may be a file system.
 ///
 /// # Errors
-/// As the disk says.
+/// The error of the disk.
 pub fn partitions(source: &dyn Source, disk_bytes: u64) -> Result<Vec<Partition>, IoError> {
     let Some(sector) = read(source, 0, disk_bytes)? else {
         return Ok(Vec::new());
@@ -68,8 +68,8 @@ pub fn partitions(source: &dyn Source, disk_bytes: u64) -> Result<Vec<Partition>
         }
     }
     let mut found = Vec::new();
-    // A table needs not have a partition: of those that only lead to others there may be as many
-    // as sectors.
+    // A table without a partition only leads to another table. There may be as many as sectors,
+    // so their number is limited.
     let mut tables_left = PARTITIONS_MAX;
     for entry in entries {
         match KINDS_EXTENDED.contains(&entry.kind) {
@@ -119,13 +119,13 @@ fn read(source: &dyn Source, offset: u64, disk_bytes: u64) -> Result<Option<[u8;
     Ok(Some(sector))
 }
 
-/// The entries of an MBR that are in use; none if it is no MBR.
+/// The used entries of an MBR; `None` if the sector is not an MBR.
 fn entries_of(sector: &[u8; 512]) -> Option<Vec<Entry>> {
     if sector[510..] != [0x55, 0xAA] {
         return None;
     }
     let entries = sector[446..510].chunks_exact(16);
-    // The boot code of a file system that is alone on a disk ends in the same two bytes.
+    // The boot sector of a file system without a partition table ends in the same two bytes.
     let is_table = entries.clone().all(|entry| entry[0] & 0x7F == 0);
     let entry = |entry: &[u8]| Entry {
         kind: entry[4],
@@ -135,7 +135,7 @@ fn entries_of(sector: &[u8; 512]) -> Option<Vec<Entry>> {
     is_table.then(|| entries.map(entry).filter(|entry| entry.kind != 0).collect())
 }
 
-/// A partition, as far as it lies on the disk.
+/// A partition, truncated at the end of the disk.
 fn partition(first: u64, sectors: u64, sector_bytes: u64, disk_bytes: u64) -> Option<Partition> {
     let offset = first
         .checked_mul(sector_bytes)
@@ -145,8 +145,8 @@ fn partition(first: u64, sectors: u64, sector_bytes: u64, disk_bytes: u64) -> Op
     (length >= sector_bytes).then_some(Partition { offset, length })
 }
 
-/// Adds the logical partitions in the extended one that begins at sector `extended`, of so many
-/// tables at most.
+/// Adds the logical partitions of the extended partition that begins at sector `extended`. Reads at
+/// most `tables_left` tables.
 fn logical(
     source: &dyn Source,
     disk_bytes: u64,
@@ -163,7 +163,7 @@ fn logical(
         let mut next = None;
         for entry in entries_of(&sector).unwrap_or_default() {
             match KINDS_EXTENDED.contains(&entry.kind) {
-                // From the beginning of the whole.
+                // The offset counts from the beginning of the extended partition.
                 true => next = Some(extended + entry.first),
                 false => {
                     let first = at + entry.first;
@@ -171,7 +171,7 @@ fn logical(
                 }
             }
         }
-        // Tables come one after the other: a chain that leads back is none.
+        // Each table lies behind the one before. A chain that leads back would be endless.
         match next.filter(|next| *next > at) {
             Some(next) => at = next,
             None => return Ok(()),
@@ -180,7 +180,7 @@ fn logical(
     Ok(())
 }
 
-/// The partitions of a GUID partition table; none, if there is none that makes sense.
+/// The partitions of a GUID partition table; `None` if there is no valid one.
 fn guid_partitions(
     source: &dyn Source,
     disk_bytes: u64,
@@ -200,7 +200,7 @@ fn guid_partitions(
     let mut found = Vec::new();
     for number in 0..entries.min(PARTITIONS_MAX) {
         let offset = begin.saturating_add((number * entry_bytes) as u64);
-        // Of an entry the first 48 bytes matter.
+        // Only the first 48 bytes of an entry are used.
         if offset.checked_add(128).is_none_or(|end| end > disk_bytes) {
             break;
         }
@@ -262,7 +262,7 @@ mod tests {
             header[80..84].copy_from_slice(&128_u32.to_le_bytes());
             header[84..88].copy_from_slice(&128_u32.to_le_bytes());
             for (number, (first, last)) in partitions.iter().enumerate() {
-                // Entries that are not in use lie between them.
+                // Unused entries lie between them.
                 let entry = &mut self.0[2 * sector_bytes + number * 256..][..128];
                 entry[0] = 1;
                 entry[32..40].copy_from_slice(&first.to_le_bytes());
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_where_partitions_are() {
+    fn the_partitions_of_an_mbr_are_found() {
         let mut disk = Disk::new();
         assert_eq!(disk.found(), []);
         disk.table(0, &[(0x83, 64, 100), (0x05, 200, 1000), (0x82, 2000, 9000)]);
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(disk.found(), [(80, 80)]);
     }
 
-    /// A disk, and how often it is read.
+    /// A disk that counts reads.
     struct Counted<'a>(&'a Disk, Cell<usize>);
 
     impl Source for Counted<'_> {
@@ -311,14 +311,14 @@ mod tests {
         }
     }
 
-    /// Every sector of a disk was read, once for each entry.
+    /// Every sector of such a disk was once read for each entry.
     #[test]
-    fn tables_that_only_lead_to_others_are_not_followed_through_the_disk() {
+    fn the_number_of_tables_without_partitions_is_bounded() {
         let mut disk = Disk::new();
         let extended = [100, 101, 102, 103].map(|first| (0x05, first, 1000));
         disk.table(0, &extended);
         for sector in 100..SECTORS - 1 {
-            // They lie alike from wherever they are counted.
+            // The tables lead to each other from every starting point.
             let below = sector as u32 + 1 - 100;
             disk.table(sector, &[(0x05, below, 1)]);
         }
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_lies_there_is_read_to_an_end() {
+    fn reading_arbitrary_tables_ends() {
         let mut disk = Disk::new();
         disk.guid_table(512, &[(64, 99), (100, 1000)]);
         let mut other = Disk::new();

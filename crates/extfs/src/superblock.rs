@@ -1,4 +1,4 @@
-//! The superblock: how a file system is laid out.
+//! [`Superblock`]: the layout of a file system.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use super::fields::{le16, le32, split64};
 use super::groups::descriptors_at;
 use super::owners::INODES_MAX;
 
-/// Where it lies, in bytes from the beginning, whatever the block size.
+/// The offset of the superblock in the file system, in bytes, for every block size.
 pub(super) const OFFSET: u64 = 1024;
-/// How long it is.
+/// The length of the superblock, in bytes.
 pub(super) const BYTES: usize = 1024;
 
 const MAGIC: u16 = 0xEF53;
 
-// Features without which a file system cannot be read rightly (s_feature_incompat).
+// The incompatible features: a file system with an unknown one cannot be read (s_feature_incompat).
 const INCOMPAT_FILETYPE: u32 = 0x2;
 const INCOMPAT_RECOVER: u32 = 0x4;
 const INCOMPAT_JOURNAL_DEV: u32 = 0x8;
@@ -39,7 +39,7 @@ const INCOMPAT_KNOWN: u32 = INCOMPAT_FILETYPE
     | INCOMPAT_CSUM_SEED
     | INCOMPAT_LARGEDIR
     | INCOMPAT_INLINE_DATA
-    // Names and content are ciphertext then, and blocks lie as always.
+    // With encryption, names and content are ciphertext; the layout is the same.
     | INCOMPAT_ENCRYPT
     | INCOMPAT_CASEFOLD;
 
@@ -51,72 +51,72 @@ const RO_COMPAT_GDT_CSUM: u32 = 0x10;
 const RO_COMPAT_BIGALLOC: u32 = 0x200;
 const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
 
-/// Why something is no file system that is understood.
+/// Why there is no supported file system.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// There is none.
+    /// There is no file system.
     #[error("there is no ext2, ext3 or ext4 file system")]
     Magic,
-    /// It has a feature that changes what lies where, and is not known here.
-    #[error("it has features that are not known here: {0:#x}")]
+    /// The file system has incompatible features that are not supported.
+    #[error("the file system has unsupported features: {0:#x}")]
     Features(u32),
-    /// It is the journal of another file system, not one itself.
-    #[error("it is a journal, for a file system elsewhere")]
+    /// The disk is the external journal of another file system.
+    #[error("the disk is the journal of another file system")]
     Journal,
-    /// A number in it makes no sense.
-    #[error("its superblock makes no sense: {0}")]
-    Nonsense(&'static str),
+    /// A field is invalid.
+    #[error("the file system is invalid: {0}")]
+    Invalid(&'static str),
 }
 
-/// The superblock in what lies at byte `at` of a file system, if all of it is there.
+/// The bytes of the superblock in content at offset `at` of a file system, if all of them are there.
 pub(super) fn bytes_in(at: u64, content: &[u8]) -> Option<&[u8; BYTES]> {
     let begin = usize::try_from(OFFSET.checked_sub(at)?).ok()?;
     content.get(begin..)?.first_chunk()
 }
 
-/// What of a superblock matters for finding things. All numbers fit together.
+/// The fields of a superblock that describe the layout. They were checked and are consistent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// How long a block is, in bytes: 1024 to 65,536, a power of two.
+    /// The length of a block, in bytes: a power of two from 1024 to 65,536.
     pub block_bytes: u32,
-    /// How many there are.
+    /// The number of blocks.
     pub blocks: u64,
-    /// The first one that belongs to a group: 1 if blocks have 1024 bytes, else 0. With
-    /// clusters of several blocks it is 0.
+    /// The first block that belongs to a group: 1 for blocks of 1024 bytes without clusters,
+    /// otherwise 0.
     pub first_block: u64,
-    /// Blocks of a group.
+    /// The number of blocks in a group.
     pub blocks_per_group: u32,
-    /// As many as its bitmap has bits for.
+    /// The number of clusters in a group, one for each bit of its bitmap.
     group_blocks_max: u32,
-    /// Blocks are given to files by several.
+    /// The number of blocks in a cluster, the unit of allocation.
     is_clustered: bool,
-    /// Whether descriptors say which inodes were never used.
+    /// Whether group descriptors have checksums and count the inodes that were never used.
     pub(super) has_group_checksums: bool,
-    /// Whether directories may be longer than 2 GiB.
+    /// Whether directories may have more than 2 GiB.
     pub(super) has_large_directories: bool,
-    /// How many inodes there are.
+    /// The number of inodes.
     pub inodes: u32,
-    /// Inodes of a group.
+    /// The number of inodes in a group.
     pub inodes_per_group: u32,
-    /// How long an inode is in its table, in bytes: 128 or more, a power of two.
+    /// The length of an inode in its table, in bytes: a power of two from 128.
     pub inode_bytes: u32,
-    /// How long a group's descriptor is, in bytes.
+    /// The length of a group descriptor, in bytes.
     pub descriptor_bytes: u32,
-    /// From which block of descriptors on they lie in their own groups; none if all lie
-    /// together.
+    /// The first block of descriptors that lies in its own group; `None` if all blocks of
+    /// descriptors lie together.
     pub first_meta_group: Option<u32>,
-    /// The inode that is the journal, if it has one inside.
+    /// The inode of the internal journal, if there is one.
     pub journal_inode: Option<u32>,
-    /// Some changes are in the journal in a shorter form, which is not read here: they are
-    /// known with the next commit of the usual one.
+    /// Whether the journal has fast commits. These are not read: their changes are known after the
+    /// next full commit.
     pub has_fast_commits: bool,
-    /// The journal may have what does not lie where it belongs yet.
+    /// Whether the journal may have to be replayed.
     pub needs_recovery: bool,
-    /// The block in which who has it mounted says so, if there is one.
+    /// The block of multiple-mount protection, if there is one.
     pub(super) mount_block: Option<u64>,
-    /// How copies of superblock and descriptors are spread over groups.
+    /// The groups that have copies of superblock and descriptors.
     sparse: Sparse,
-    /// Its 128-bit id.
+    /// The UUID of the file system.
     pub uuid: [u8; 16],
 }
 
@@ -128,7 +128,7 @@ enum Sparse {
 }
 
 impl Superblock {
-    /// Reads it from what lies at byte 1024.
+    /// Parses the bytes at offset 1024.
     ///
     /// # Errors
     /// [`FormatError`].
@@ -138,7 +138,7 @@ impl Superblock {
         }
         let (compat, incompat) = (le32(bytes, 92), le32(bytes, 96));
         let ro_compat = le32(bytes, 100);
-        // An old revision has no features; what lies there is not looked at.
+        // The old revision has no features, so these fields are ignored.
         let is_dynamic = le32(bytes, 76) > 0;
         let (compat, incompat, ro_compat) = match is_dynamic {
             true => (compat, incompat, ro_compat),
@@ -154,12 +154,12 @@ impl Superblock {
         let is_64bit = incompat & INCOMPAT_64BIT != 0;
         let block_shift = le32(bytes, 24);
         if block_shift > 6 {
-            return Err(FormatError::Nonsense("the block size"));
+            return Err(FormatError::Invalid("the block size"));
         }
         let cluster_shift = le32(bytes, 28);
         let is_clustered = ro_compat & RO_COMPAT_BIGALLOC != 0;
         if is_clustered && !(block_shift..=30).contains(&cluster_shift) {
-            return Err(FormatError::Nonsense("the cluster size"));
+            return Err(FormatError::Invalid("the cluster size"));
         }
         let parsed = Self {
             block_bytes: 1024 << block_shift,
@@ -169,7 +169,7 @@ impl Superblock {
             },
             first_block: le32(bytes, 20).into(),
             group_blocks_max: match is_clustered {
-                // A bit for each cluster of so many blocks.
+                // The bitmap has one bit for each cluster.
                 true => {
                     ((8 * 1024) << block_shift).min(1 << 18)
                         << (cluster_shift - block_shift).min(10)
@@ -213,7 +213,7 @@ impl Superblock {
     fn check(&self) -> Result<(), FormatError> {
         let is = |holds: bool, what| match holds {
             true => Ok(()),
-            false => Err(FormatError::Nonsense(what)),
+            false => Err(FormatError::Invalid(what)),
         };
         let block = self.block_bytes;
         let is_first = self.first_block == self.own_block();
@@ -257,13 +257,13 @@ impl Superblock {
         )
     }
 
-    /// The block in which it lies.
+    /// The block that holds the superblock.
     fn own_block(&self) -> u64 {
         u64::from(self.block_bytes == 1024)
     }
 
-    /// The first block of a group that may be somebody's: before the superblock there may be
-    /// a block of the first one.
+    /// The first block of a group that is available. In the first group this is the block of the
+    /// superblock.
     pub(super) fn group_begin(&self, group: u64) -> u64 {
         match group {
             0 => self.own_block(),
@@ -271,26 +271,26 @@ impl Superblock {
         }
     }
 
-    /// How many groups there are.
+    /// The number of groups.
     #[must_use]
     pub fn groups(&self) -> u64 {
         let blocks = self.blocks - self.first_block;
         blocks.div_ceil(self.blocks_per_group.into())
     }
 
-    /// Blocks that a group's inode table takes.
+    /// The number of blocks in a group's inode table.
     #[must_use]
     pub fn table_blocks(&self) -> u32 {
         self.inodes_per_group / self.inodes_per_block()
     }
 
-    /// Inodes in a block of a table.
+    /// The number of inodes in a block of a table.
     #[must_use]
     pub fn inodes_per_block(&self) -> u32 {
         self.block_bytes / self.inode_bytes
     }
 
-    /// Whether things lie where they do in `other`, and it is the same file system.
+    /// Whether `other` is the same file system with the same layout.
     #[must_use]
     pub fn is_laid_out_as(&self, other: &Self) -> bool {
         let now = Self {
@@ -300,19 +300,19 @@ impl Superblock {
         now == *other
     }
 
-    /// Whether a disk of so many bytes has room for it, and its inodes have numbers.
+    /// Whether the file system fits on a disk of `disk_bytes`, and its inode numbers are supported.
     pub(super) fn fits(&self, disk_bytes: u64) -> bool {
         self.blocks <= disk_bytes / u64::from(self.block_bytes) && self.inodes < INODES_MAX
     }
 
-    /// Whether it is `before`, grown: what was there lies where it did, and more groups may
-    /// follow.
+    /// Whether this is the file system `before` after growth: existing structures have the same
+    /// positions, and more groups may follow.
     pub(super) fn has_grown_from(&self, before: &Self) -> bool {
         let may_lie_apart = before.first_meta_group.is_none();
         let now = Self {
             blocks: before.blocks,
             inodes: before.inodes,
-            // What no room is kept for beside the others lies apart from then on.
+            // Descriptors without reserved blocks lie in their own groups from here on.
             first_meta_group: match may_lie_apart {
                 true => before.first_meta_group,
                 false => self.first_meta_group,
@@ -326,12 +326,12 @@ impl Superblock {
         self.blocks >= before.blocks && is_kept && now.is_laid_out_as(before)
     }
 
-    /// Descriptors of groups in a block.
+    /// The number of group descriptors in a block.
     pub(super) fn descriptors_in_block(&self) -> u64 {
         u64::from(self.block_bytes / self.descriptor_bytes)
     }
 
-    /// So many blocks of descriptors lie one after the other behind the superblock.
+    /// The number of blocks of descriptors that lie together behind the superblock.
     pub(super) fn descriptors_together(&self) -> u64 {
         let own = self.groups().div_ceil(self.descriptors_in_block());
         match self.first_meta_group {
@@ -340,8 +340,8 @@ impl Superblock {
         }
     }
 
-    /// What holds the superblock, descriptors and their copies, and who has it mounted; ranges
-    /// may go beyond its end, and over one another.
+    /// The blocks of the superblock, the descriptors, their copies and multiple-mount protection.
+    /// Ranges may overlap and may extend beyond the file system.
     pub(super) fn layout(&self) -> Vec<Range<u64>> {
         let in_block = self.descriptors_in_block();
         let own = self.groups().div_ceil(in_block);
@@ -350,7 +350,7 @@ impl Superblock {
         for group in 0..self.groups() {
             let first = self.group_begin(group);
             if self.has_copy(group) {
-                // Groups whose own descriptors lie apart have no copies of the others.
+                // Groups with descriptors of their own have no copies of the others.
                 let copied = match self.first_meta_group {
                     Some(first) if group / in_block >= u64::from(first) => 0,
                     _ => together,
@@ -359,8 +359,8 @@ impl Superblock {
                 layout.push(first..end);
             }
         }
-        // Each descriptor block that lies apart is there three times: in the first, the
-        // second and the last group that it is of.
+        // A block of descriptors that lies in its own group has two copies: it is in the first,
+        // the second and the last of its groups.
         for number in together..own {
             let at = descriptors_at(self, number, in_block);
             layout.push(at..at + 1);

@@ -1,4 +1,4 @@
-//! File systems made by mke2fs and changed by debugfs, and what debugfs says of them.
+//! Compares what is read from file systems with what debugfs reports.
 #![expect(
     clippy::disallowed_methods,
     reason = "e2fsprogs makes files, and reads them"
@@ -14,7 +14,7 @@ use world::simulated::SimulatedRandom;
 use super::testing::{Image, KINDS, debugfs, journalled, make, program, run};
 use super::{FileKind, FormatError, Owner, ScanError, View};
 
-/// Which inode each block is of, as debugfs says.
+/// The inode of each block, as debugfs reports it.
 fn owners_by_debugfs(image: &Path, blocks: u64) -> BTreeMap<u64, u32> {
     let mut owners = BTreeMap::new();
     let all: Vec<u64> = (0..blocks).collect();
@@ -34,7 +34,7 @@ fn owners_by_debugfs(image: &Path, blocks: u64) -> BTreeMap<u64, u32> {
 }
 
 #[test]
-fn every_block_is_whose_debugfs_says() {
+fn every_block_has_the_owner_that_debugfs_reports() {
     let folder = TempDir::new().expect("a folder");
     for (name, options) in KINDS {
         let (path, image) = make(name, options, &folder);
@@ -56,7 +56,7 @@ fn every_block_is_whose_debugfs_says() {
 }
 
 #[test]
-fn every_file_has_the_names_and_the_content_that_debugfs_says() {
+fn every_file_has_the_names_and_the_content_that_debugfs_reports() {
     let folder = TempDir::new().expect("a folder");
     for (name, options) in KINDS {
         let (path, image) = make(name, options, &folder);
@@ -85,9 +85,9 @@ fn every_file_has_the_names_and_the_content_that_debugfs_says() {
     }
 }
 
-/// A guest was running: what its journal has counts, as e2fsck would have it.
+/// The file system was not unmounted, so its journal is replayed, as e2fsck does.
 #[test]
-fn what_is_in_the_journal_counts() {
+fn the_journal_is_replayed() {
     let folder = TempDir::new().expect("a folder");
     for (name, options) in [KINDS[1], KINDS[2], KINDS[8]] {
         let (path, before) = make(name, options, &folder);
@@ -115,7 +115,7 @@ fn what_is_in_the_journal_counts() {
     }
 }
 
-/// Compares some files with what debugfs reads of them.
+/// Compares the content of some files with what debugfs reads.
 fn check_content(
     name: &str,
     view: &View,
@@ -156,7 +156,7 @@ fn check_content(
 }
 
 #[test]
-fn what_is_no_such_file_system_is_said_to_be_none() {
+fn an_unsupported_or_truncated_file_system_is_refused() {
     let empty = Image(vec![0; 1 << 20]);
     let none = |image: &Image| match image.view() {
         Err(ScanError::Format(error)) => error,
@@ -166,23 +166,23 @@ fn what_is_no_such_file_system_is_said_to_be_none() {
     assert_eq!(none(&Image(Vec::new())), FormatError::Magic);
     let folder = TempDir::new().expect("a folder");
     let (_, mut image) = make("ext4", KINDS[2].1, &folder);
-    // A disk that is shorter than what lies on it.
+    // A disk that is shorter than its file system.
     let whole = image.0.len();
     image.0.truncate(whole - 4096);
-    assert_eq!(none(&image), FormatError::Nonsense("its size"));
+    assert_eq!(none(&image), FormatError::Invalid("its size"));
     image.0.resize(whole, 0);
-    // A feature of years to come.
+    // A feature of the future.
     image.0[1024 + 99] = 0x40;
     assert_eq!(none(&image), FormatError::Features(0x4000_0000));
-    // It has more files than there is memory for.
+    // More files than fit into the memory.
     image.0[1024 + 99] = 0;
     let few = View::read(&image, image.0.len() as u64, 10_000);
     assert!(matches!(few, Err(ScanError::Large(10_000))));
 }
 
-/// Whatever lies there: no panic, and an end.
+/// Reading a damaged file system ends and never panics.
 #[test]
-fn a_damaged_file_system_is_read_as_far_as_it_makes_sense() {
+fn the_valid_part_of_a_damaged_file_system_is_read() {
     let folder = TempDir::new().expect("a folder");
     for (number, (name, options)) in KINDS.iter().enumerate() {
         let (path, image) = make(name, options, &folder);
@@ -210,7 +210,7 @@ fn a_damaged_file_system_is_read_as_far_as_it_makes_sense() {
                 match random.below(3) {
                     0 => bad.0[at] ^= 1 << random.below(8),
                     1 => bad.0[at] = 0xFF,
-                    // What is there lies there once more.
+                    // A copy of another metadata block.
                     _ => {
                         let from = metadata[random.index(metadata.len())] * block_bytes;
                         let from = from as usize..(from + block_bytes) as usize;

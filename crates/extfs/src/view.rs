@@ -1,4 +1,4 @@
-//! [`View`]: a file system as it lies on the disk.
+//! [`View`]: a file system at rest.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem::take;
@@ -16,76 +16,75 @@ use super::names::{Names, ROOT, names_key};
 use super::owners::{Owner, Owners};
 use super::superblock::{self, FormatError, Superblock};
 
-/// Of a directory that is longer the rest is left out: it would have millions of names.
+/// The maximal number of blocks of a directory that are read, which hold millions of names.
 const DIRECTORY_BLOCKS_MAX: usize = 1 << 16;
 
-/// Tables are read so many bytes at a time.
+/// The number of bytes of an inode table that are read at once.
 const READ_BYTES: u64 = 1 << 20;
 
-/// What a group takes of memory while it is read, in bytes.
+/// The memory that a group needs while it is read, in bytes.
 const GROUP_BYTES: u64 = 128;
 
-/// What is counted for a file beside its names and runs, in bytes: itself, its place in a
-/// table that has just been doubled and is half empty, and what the allocator adds to it and
-/// to its runs.
+/// The memory that is counted for a file in addition to its names and runs, in bytes: the file
+/// itself, its entry in a hash table that has just been doubled, and the overhead of the allocator.
 const FILE_BYTES: u64 = (size_of::<File>() + 3 * size_of::<(u32, Box<File>)>() + 32) as u64;
 
 /// Why a file system could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScanError {
-    /// There is none that is understood.
+    /// There is no supported file system.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The disk does not answer.
-    #[error("the file system cannot be read")]
+    /// The disk cannot be read.
+    #[error("cannot read the file system")]
     Io(#[from] IoError),
-    /// It would take more memory than it may.
-    #[error("it has more files than fit {0} bytes of memory")]
+    /// The file system would need more memory than the limit.
+    #[error("the file system has more files than fit into {0} bytes of memory")]
     Large(u64),
 }
 
-/// A file.
+/// A file that is in use.
 #[derive(Debug)]
 pub(super) struct File {
     pub inode: Inode,
     pub runs: Box<[Run]>,
-    /// The blocks of its map.
+    /// The blocks of the file's map.
     pub nodes: Box<[u64]>,
-    /// The block of a directory that has one of its names; 0 for none.
+    /// The directory block that holds one of the file's names; 0 if there is none.
     pub named_in: u64,
 }
 
-/// See the module's head.
+/// A file system at rest: its files, their names, and the owner of each block.
 pub struct View {
     pub(super) superblock: Superblock,
     pub(super) groups: Groups,
     pub(super) owners: Owners,
     pub(super) files: HashMap<u32, Box<File>>,
-    /// Of directories, by block. What lies in an inode has the key of [`names_key`].
+    /// The names in directories, by block. Names in an inode have the key of [`names_key`].
     pub(super) names: HashMap<u64, Names>,
-    /// Blocks with names of a file beside the one that it is said to be named in.
+    /// Further directory blocks that hold names of a file, in addition to [`File::named_in`].
     pub(super) also_named_in: HashMap<u32, Vec<u64>>,
-    /// Blocks of maps.
+    /// The map blocks of files.
     pub(super) nodes: HashMap<u64, Box<[u8]>>,
-    /// Blocks of attributes that several files have: how many beside the first one.
+    /// The number of further files that share a block of attributes with its first file.
     pub(super) sharers: HashMap<u64, u32>,
     pub(super) damaged: u64,
-    /// What names, runs and maps take of memory.
+    /// The memory of names, runs and maps, in bytes.
     pub(super) names_bytes: u64,
     pub(super) bytes_max: u64,
 }
 
-/// Blocks of maps are given to one file, once.
+/// Claims map blocks for a file. A block that has an owner is not claimed again.
 struct Claims<'a> {
     owners: &'a mut Owners,
     inode: u32,
-    /// What all else takes of memory, and all of it may.
+    /// The memory of everything else, in bytes.
     bytes: u64,
     bytes_max: u64,
 }
 
 impl File {
-    /// One without blocks and names so far.
+    /// A file without blocks and names.
     pub fn new(inode: Inode) -> Self {
         Self {
             inode,
@@ -116,7 +115,7 @@ impl Nodes for Claims<'_> {
     }
 }
 
-/// Of one file that is read before all others: each block once.
+/// The visited map blocks of a file that is read before the others.
 struct Visited {
     blocks: HashSet<u64>,
     bytes_max: u64,
@@ -143,7 +142,7 @@ fn within(bytes: u64, bytes_max: u64) -> Result<(), ScanError> {
     }
 }
 
-/// Whether what all groups take of memory while they are read is no more than that.
+/// Checks that the memory that all groups need while they are read is within the limit.
 pub(super) fn has_room_for_groups(
     superblock: &Superblock,
     bytes_max: u64,
@@ -151,7 +150,7 @@ pub(super) fn has_room_for_groups(
     within(superblock.groups().saturating_mul(GROUP_BYTES), bytes_max)
 }
 
-/// Where the blocks of a file are, if to know that takes `bytes_max` of memory at most.
+/// The runs of a file's blocks, read with at most `bytes_max` bytes of memory.
 fn runs_of(
     inode: u32,
     superblock: &Superblock,
@@ -169,10 +168,10 @@ fn runs_of(
     let offset = table.and_then(|at_table| {
         at_table.checked_add(u64::from(at) * u64::from(superblock.inode_bytes))
     });
-    let nonsense = FormatError::Nonsense("where its inodes are");
+    let invalid = FormatError::Invalid("the position of its inodes");
     let offset = offset.filter(|offset| *offset < superblock.blocks * block_bytes);
     let mut bytes = vec![0; superblock.inode_bytes as usize];
-    source.read(offset.ok_or(nonsense)?, &mut bytes)?;
+    source.read(offset.ok_or(invalid)?, &mut bytes)?;
     let Some(inode) = Inode::parse(&bytes, superblock) else {
         return Ok(Vec::new());
     };
@@ -184,8 +183,8 @@ fn runs_of(
 }
 
 impl View {
-    /// Reads all that is needed of a file system on a disk of `disk_bytes`, and takes
-    /// `bytes_max` of memory at most, about.
+    /// Reads the metadata of a file system on a disk of `disk_bytes`, with at most about
+    /// `bytes_max` bytes of memory.
     ///
     /// # Errors
     /// [`ScanError`].
@@ -193,7 +192,7 @@ impl View {
         Self::read_to_follow(source, disk_bytes, bytes_max).map(|(view, _)| view)
     }
 
-    /// As [`View::read`], and how its journal goes on, if it has one.
+    /// As [`View::read`], and returns the state of the journal, if there is one.
     pub(super) fn read_to_follow(
         source: &dyn Source,
         disk_bytes: u64,
@@ -207,22 +206,22 @@ impl View {
             source.read(superblock::OFFSET, bytes)?;
             let superblock = Superblock::parse(bytes)?;
             if !superblock.fits(disk_bytes) {
-                return Err(FormatError::Nonsense("its size").into());
+                return Err(FormatError::Invalid("its size").into());
             }
-            // What its groups take is known before any is read.
+            // The memory of the groups is checked before any group is read.
             has_room_for_groups(&superblock, bytes_max)?;
             Ok::<_, ScanError>(superblock)
         };
         let mut superblock = read_superblock(source, &mut bytes)?;
         let mut replayed = Replayed::new(source, superblock.block_bytes);
         let mut following = None;
-        // Nobody replays one that does not say so.
+        // The journal is replayed only if the superblock says that this is needed.
         if let Some(journal) = superblock.journal_inode {
             let runs = runs_of(journal, &superblock, source, bytes_max)?;
             let blocks_max = (bytes_max / u64::from(superblock.block_bytes)) as usize;
             following = replayed.replay(&runs, blocks_max, superblock.needs_recovery)?;
-            // It may have grown, and the superblock is not where it belongs yet. Whether it is
-            // in use says the one that is.
+            // The journal may hold a newer superblock of a file system that has grown. The flag
+            // for recovery is that of the superblock on the disk.
             let needs_recovery = superblock.needs_recovery;
             superblock = read_superblock(&replayed, &mut bytes)?;
             superblock.needs_recovery = needs_recovery;
@@ -231,7 +230,7 @@ impl View {
         let groups = Groups::read(&superblock, source)?;
         let mut view = Self {
             superblock,
-            // They count from then on.
+            // The groups count as memory once they are stored here.
             groups: Groups::default(),
             owners: Owners::default(),
             files: HashMap::new(),
@@ -251,68 +250,68 @@ impl View {
         Ok((view, following))
     }
 
-    /// Whose a block is.
+    /// The owner of a block.
     #[must_use]
     pub fn owner(&self, block: u64) -> Owner {
         self.owners.of(block)
     }
 
-    /// Whose some blocks are, in runs of one file, or of one purpose, each.
+    /// Calls `each` with runs of `blocks` that have the same owner.
     pub fn owners(&self, blocks: Range<u64>, each: impl FnMut(Range<u64>, Owner)) {
         self.owners.each(blocks, each);
     }
 
-    /// All blocks of a file: its content's, its map's, and its attributes'.
+    /// All blocks of a file: content, map and attributes.
     pub fn blocks_of(&self, inode: u32) -> impl Iterator<Item = Range<u64>> {
         let file = self.files.get(&inode).into_iter();
         let blocks = self.superblock.blocks;
         file.flat_map(move |file| {
             let runs = file.runs.iter();
             let runs = runs.map(|run| run.block..run.block + u64::from(run.length));
-            // Nobody has checked what an inode says of its attributes.
+            // The attribute block of an inode was not checked before.
             let attributes = file.inode.attributes.filter(|block| *block < blocks);
             let single = file.nodes.iter().copied().chain(attributes);
             runs.chain(single.map(|block| block..block + 1))
         })
     }
 
-    /// How the file system is laid out.
+    /// The superblock.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// A file, if it is in use.
+    /// The inode with a number, if it is in use.
     #[must_use]
     pub fn inode(&self, inode: u32) -> Option<&Inode> {
         self.files.get(&inode).map(|file| &file.inode)
     }
 
-    /// Where its blocks are.
+    /// The runs of a file's blocks.
     #[must_use]
     pub fn runs(&self, inode: u32) -> &[Run] {
         self.files.get(&inode).map_or(&[], |file| &file.runs)
     }
 
-    /// All inodes that are in use.
+    /// The numbers of all inodes that are in use.
     pub fn inodes(&self) -> impl Iterator<Item = u32> {
         self.files.keys().copied()
     }
 
-    /// How many things on the disk made no sense, and were left out.
+    /// The number of invalid structures on the disk, which were left out.
     #[must_use]
     pub fn damaged(&self) -> u64 {
         self.damaged
     }
 
-    /// About how much memory it takes, in bytes.
+    /// The approximate memory of the view, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let files = self.files.len() as u64 * FILE_BYTES;
         self.owners.bytes() + self.groups.bytes() + files + self.names_bytes
     }
 
-    /// How much it may take, in bytes.
+    /// The limit on the memory, in bytes.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
@@ -322,8 +321,8 @@ impl View {
         within(self.bytes(), self.bytes_max)
     }
 
-    /// What the file system has for itself. Returns the groups whose inode tables are where
-    /// nothing else is.
+    /// Claims the blocks of the file system's own structures. Returns the groups whose inode
+    /// tables overlap nothing else.
     fn claim_layout(&mut self, groups: &Groups) -> Result<HashSet<u32>, ScanError> {
         let blocks = self.superblock.blocks;
         for range in self.superblock.layout() {
@@ -341,7 +340,8 @@ impl View {
         Ok(tables)
     }
 
-    /// The bitmaps and inodes of a group. Whether the latter are where nothing else is.
+    /// Claims the bitmaps and the inode table of a group. Returns whether the table overlaps
+    /// nothing else.
     pub(super) fn claim_group(&mut self, number: u32, group: &Group) -> bool {
         let blocks = self.superblock.blocks;
         let table_blocks = self.superblock.table_blocks();
@@ -362,7 +362,7 @@ impl View {
         self.owners.of(group.inode_table) == Owner::InodeTable(table)
     }
 
-    /// All inodes that are in use.
+    /// Reads all inodes that are in use.
     fn read_inodes(
         &mut self,
         groups: &Groups,
@@ -397,7 +397,7 @@ impl View {
         Ok(())
     }
 
-    /// The blocks of all files.
+    /// Reads the maps of all files.
     fn read_maps(&mut self, source: &dyn Source) -> Result<(), ScanError> {
         let mut inodes: Vec<u32> = self.files.keys().copied().collect();
         inodes.sort_unstable();
@@ -407,10 +407,10 @@ impl View {
         Ok(())
     }
 
-    /// The blocks of a file, which has none so far.
+    /// Reads the map of a file, which has no blocks so far.
     ///
     /// # Errors
-    /// [`ScanError`]; then nothing of the view can be relied on any more.
+    /// [`ScanError`]; the view must not be used after it.
     pub(super) fn read_map(&mut self, inode: u32, source: &dyn Source) -> Result<(), ScanError> {
         let Some(file) = self.files.get(&inode) else {
             return Ok(());
@@ -440,7 +440,7 @@ impl View {
         let mut runs = walked.runs;
         let bytes = (runs.len() * size_of::<Run>()) as u64;
         let mut is_large = false;
-        // Whose blocks are that lie far from each other takes more than the runs.
+        // The owners of blocks that lie far from each other need more memory than the runs.
         runs.retain(|run| {
             is_large |= self.bytes() + bytes > self.bytes_max;
             !is_large && self.claim(inode, run)
@@ -457,7 +457,7 @@ impl View {
         Ok(())
     }
 
-    /// Takes the blocks of a file from it; returns those of its map, with what is in them.
+    /// Releases the blocks of a file. Returns the nodes of its map with their content.
     pub(super) fn release_map(&mut self, inode: u32) -> Vec<(u64, Box<[u8]>)> {
         let mut released = Vec::new();
         let Some(file) = self.files.get_mut(&inode) else {
@@ -474,7 +474,7 @@ impl View {
         for block in nodes.iter().copied().chain(attributes) {
             let others = self.sharers.get(&block).copied().unwrap_or(0);
             match self.owners.of(block) {
-                // It stays that of the first one, as long as others have it.
+                // The block keeps its owner while other files share it.
                 Owner::Map { .. } if others > 0 && Some(block) == attributes => {
                     match others {
                         1 => drop(self.sharers.remove(&block)),
@@ -482,7 +482,7 @@ impl View {
                     }
                     continue;
                 }
-                // The last one that has it need not be the first one.
+                // The last file that shares the block need not be its owner.
                 Owner::Map { .. } if Some(block) == attributes => {
                     self.owners.set(block..block + 1, Owner::Nobody);
                 }
@@ -497,16 +497,16 @@ impl View {
         released
     }
 
-    /// The inodes in a block of a table.
+    /// The inode numbers in a block of a table.
     pub(super) fn inodes_in(&self, table: u32) -> Range<u32> {
         let in_block = u64::from(self.superblock.inodes_per_block());
         let end = u64::from(self.superblock.inodes) + 1;
         let first = (u64::from(table) * in_block + 1).min(end);
-        // All of them fit 32 bits: there are no more than `inodes`.
+        // All numbers fit into 32 bits, since they are at most `inodes`.
         first as u32..(first + in_block).min(end) as u32
     }
 
-    /// A file is in use, and its inode says this.
+    /// Sets the inode of a file that is in use.
     pub(super) fn set_inode(&mut self, inode: u32, now: Inode) {
         self.names_bytes += now.bytes_beside();
         match self.files.get_mut(&inode) {
@@ -520,7 +520,7 @@ impl View {
         }
     }
 
-    /// A file is not in use any more; it has no blocks.
+    /// Removes a file that is not in use any more and has no blocks.
     pub(super) fn forget(&mut self, inode: u32) {
         let file = self.files.remove(&inode);
         self.names_bytes -= file.map_or(0, |file| file.inode.bytes_beside());
@@ -528,7 +528,7 @@ impl View {
         self.names_bytes -= size_of_val(&*others) as u64;
     }
 
-    /// Gives blocks to a file; false if that cannot be.
+    /// Assigns blocks to a file. Returns false if they cannot belong to it.
     fn claim(&mut self, inode: u32, run: &Run) -> bool {
         let end = run.block + u64::from(run.length);
         if !self.owners.are_free(run.block..end) {
@@ -543,7 +543,7 @@ impl View {
         true
     }
 
-    /// The names of all files, from the root on, so that what is not under it has none.
+    /// Reads the names of all files from the root on. Files that are not below the root have none.
     fn read_directories(&mut self, source: &dyn Source) -> Result<(), ScanError> {
         let mut waiting = VecDeque::from([ROOT]);
         let mut block = vec![0; self.superblock.block_bytes as usize];
@@ -567,7 +567,8 @@ impl View {
         Ok(())
     }
 
-    /// Takes in the names of a block of a directory; who gets its first one is `waiting`.
+    /// Adds the names in a directory block. Files that get their first name are appended to
+    /// `waiting`.
     fn read_names(
         &mut self,
         key: u64,
@@ -585,14 +586,14 @@ impl View {
         self.may_grow()
     }
 
-    /// The names of a directory that lie in its inode, and whether all of them made sense;
-    /// none if they do not lie there.
+    /// The names of a directory that lie in its inode, and whether all of them are valid; `None`
+    /// if the names do not lie there.
     pub(super) fn inline_names(&self, inode: &Inode) -> Option<(Vec<Entry>, bool)> {
         let Map::InlineNames { content, is_whole } = &inode.map else {
             return None;
         };
         let (place, more) = content.split_at(MAP_BYTES.min(content.len()));
-        // The parent comes first, then entries as in a block; and in what follows, too.
+        // The number of the parent comes first. Entries as in a block follow in both parts.
         let (mut entries, is_sound) = self.parse(place.get(4..).unwrap_or_default());
         let (mut others, are_sound) = self.parse(more);
         entries.append(&mut others);
@@ -604,7 +605,7 @@ impl View {
     }
 }
 
-/// The blocks in which the names of a directory lie.
+/// The blocks that hold the names of a directory.
 pub(super) fn directory_blocks(runs: &[Run]) -> impl Iterator<Item = u64> {
     let written = runs.iter().filter(|run| !run.is_unwritten);
     let blocks = written.flat_map(|run| run.block..run.block + u64::from(run.length));

@@ -1,4 +1,4 @@
-//! The binary header, 4096 bytes, and what is around it: LUKS2 specification, 2.1.
+//! [`Binary`]: the binary header of 4096 bytes and its two copies (LUKS2 specification, 2.1).
 //!
 //! ```text
 //!   0 magic[6] version[2]          "LUKS\xba\xbe", of the second copy "SKUL\xba\xbe"; 2
@@ -6,27 +6,27 @@
 //!  16 sequence number              the newer copy counts
 //!  24 label[48]
 //!  72 checksum algorithm[32]       "sha256"
-//! 104 salt[64]                     other in each copy, and each time
+//! 104 salt[64]                     differs in each copy and with each write
 //! 168 uuid[40]
 //! 208 subsystem[48]
-//! 256 offset                       of this copy: what was moved is none
+//! 256 offset                       of this copy: a copy elsewhere is invalid
 //! 264 0[184]
 //! 448 checksum[64]                 of all of the copy, with 0 here
 //! 512 0[3584]
 //! ```
 //!
-//! Numbers are big-endian. After it comes the JSON area, text that ends with a 0 and is
-//! filled with more of them.
+//! Numbers are big-endian. The JSON area follows: text that ends with a zero byte and is padded
+//! with zeroes.
 
 use sha2::{Digest, Sha256};
 use world::Random;
 
 use super::HeaderError;
 
-/// A binary header, in bytes.
+/// The length of a binary header, in bytes.
 pub const BINARY_BYTES: usize = 4096;
 
-/// What a header may have with its JSON area, in bytes.
+/// The allowed lengths of a binary header with its JSON area, in bytes.
 pub(super) const HEADER_BYTES: [u64; 9] = [
     16 << 10,
     32 << 10,
@@ -46,29 +46,29 @@ const SALT: std::ops::Range<usize> = 104..168;
 pub(super) const CHECKSUM: std::ops::Range<usize> = 448..512;
 const ALGORITHM: &str = "sha256";
 
-/// Which of the two.
+/// One of the two copies of the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Copy {
-    /// At the disk's beginning.
+    /// The copy at the beginning of the disk.
     First,
-    /// After it.
+    /// The copy after the first one.
     Second,
 }
 
-/// What both copies say, of one of them.
+/// The content of one copy, without what differs between the copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binary {
-    /// Of a copy with its JSON area, in bytes.
+    /// The length of a copy with its JSON area, in bytes.
     pub header_bytes: u64,
-    /// Grows with each change.
+    /// The number of the change, which grows with each.
     pub sequence: u64,
-    /// Of the disk.
+    /// The UUID of the disk.
     pub uuid: [u8; 40],
-    /// For people.
+    /// The label of the disk, for display.
     pub label: [u8; 48],
-    /// For people.
+    /// The second label of the disk, for display.
     pub subsystem: [u8; 48],
-    /// What the JSON area says, without the zeroes.
+    /// The JSON text, without the padding.
     pub json: String,
 }
 
@@ -94,7 +94,7 @@ impl Copy {
         }
     }
 
-    /// Where it lies, if a copy has so many bytes.
+    /// The offset of the copy if each copy has `header_bytes` bytes.
     pub fn offset(self, header_bytes: u64) -> u64 {
         match self {
             Self::First => 0,
@@ -104,10 +104,10 @@ impl Copy {
 }
 
 impl Binary {
-    /// Reads a copy, of the disk's beginning.
+    /// Reads a copy from the beginning of a disk.
     ///
     /// # Errors
-    /// [`HeaderError`]: what is wrong with this copy.
+    /// [`HeaderError`] of this copy.
     fn read_at(disk: &[u8], copy: Copy, offset: usize) -> Result<Self, HeaderError> {
         let fixed = disk.get(offset..).unwrap_or_default();
         if fixed.len() < BINARY_BYTES || !fixed.starts_with(copy.magic()) {
@@ -127,7 +127,7 @@ impl Binary {
                 offset: offset as u64,
             });
         }
-        // At most 4 MiB.
+        // The length is at most 4 MiB.
         let Some(whole) = fixed.get(..header_bytes as usize) else {
             return Err(HeaderError::Misplaced {
                 offset: offset as u64,
@@ -147,7 +147,7 @@ impl Binary {
         let end = area.iter().position(|byte| *byte == 0);
         let json = end.map_or(area, |end| &area[..end]);
         if end.is_none() || area[json.len()..].iter().any(|byte| *byte != 0) {
-            return Err(HeaderError::Json("its text does not end".to_owned()));
+            return Err(HeaderError::Json("the text has no end".to_owned()));
         }
         let json = String::from_utf8(json.to_vec());
         Ok(Self {
@@ -160,11 +160,11 @@ impl Binary {
         })
     }
 
-    /// The newer copy that is valid, and the one that has to be written anew, if one has.
+    /// Reads the newer valid copy. Also returns the copy that has to be repaired, if any.
     ///
     /// # Errors
-    /// No copy is valid: what is wrong with the first one. Or both are, and say different
-    /// things.
+    /// The error of the first copy if none is valid; [`HeaderError::Inconsistent`] if both are
+    /// valid and differ.
     pub fn read(disk: &[u8]) -> Result<(Self, Option<Copy>), HeaderError> {
         let first = Self::read_at(disk, Copy::First, 0);
         let places: &[u64] = match &first {
@@ -177,7 +177,7 @@ impl Binary {
         });
         match (first, second) {
             (Ok(first), None) => Ok((first, Some(Copy::Second))),
-            // A disk that has come into another one's place keeps parts of the other.
+            // One copy is left from another disk that lay there before.
             (Ok(first), Some(second)) if first.uuid != second.uuid => {
                 Err(HeaderError::Inconsistent("uuid"))
             }
@@ -194,7 +194,7 @@ impl Binary {
         }
     }
 
-    /// The bytes of a copy. The text fits: that was checked.
+    /// The bytes of a copy. The JSON fits, as was checked before.
     pub fn write(&self, copy: Copy, random: &dyn Random) -> Vec<u8> {
         let mut bytes = vec![0; self.header_bytes as usize];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_copy_counts_and_the_other_one_is_repaired() {
+    fn the_newer_copy_is_read_and_the_other_one_has_to_be_repaired() {
         for (first, second, expected) in [
             (3, 3, (3, None)),
             (4, 3, (4, Some(Copy::Second))),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_costs_a_copy_and_two_the_header() {
+    fn one_flipped_bit_invalidates_a_copy_and_two_invalidate_the_header() {
         let whole = disk(7, 7);
         for at in (0..16 << 10).step_by(61) {
             let mut disk = whole.clone();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_that_disagree_are_no_header() {
+    fn two_valid_copies_that_differ_are_refused() {
         let random = SimulatedRandom::new(1);
         let mut other = binary(7);
         other.json = "{\"a\":2}".to_owned();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_was_moved_is_none() {
+    fn a_copy_at_another_offset_is_not_found() {
         let random = SimulatedRandom::new(1);
         let second = binary(7).write(Copy::Second, &random);
         let mut disk = vec![0; 32 << 10];

@@ -1,11 +1,11 @@
-//! Changes of a header: a new one, and its key slots. A new one is marked before and
-//! after, so that a disk on which it was broken off is known as one that has nothing on it.
+//! Changes of a header: formatting, and adding and removing key slots. A disk is marked while it is
+//! formatted, so that an interrupted format is recognized as a disk without content.
 //!
 //! ```text
-//!  1. fill     the key slot's area, which is nobody's yet         flush
-//!  2. first    the first copy names it                            flush
-//!  3. second   the second one does                                flush
-//!  4. wipe     areas that were somebody's before                  flush
+//!  1. fill     write the key slot's area, which is unused so far    flush
+//!  2. first    write the first copy, which names the area           flush
+//!  3. second   write the second copy                                flush
+//!  4. wipe     overwrite areas that are not used any more           flush
 //! ```
 
 use std::ops::Range;
@@ -25,48 +25,47 @@ use super::split::{SPLIT_BYTES, STRIPES};
 use super::xts::{KEY_BYTES, KeyBytes};
 use super::{DATA_OFFSET, HeaderError, Step};
 
-/// A copy of a new header with its JSON area, in bytes: cryptsetup's default.
+/// The length of a copy of a new header with its JSON area, in bytes: cryptsetup's default.
 const HEADER_BYTES: u64 = 16 << 10;
 
-/// Lies on a disk while it is formatted, in the last sector before the data: what else is
-/// there was not there before.
+/// The mark of a disk that is being formatted, in the last sector before the data.
 const MARK: &[u8; 32] = b"scree: this disk is formatted...";
 const MARK_OFFSET: u64 = DATA_OFFSET - 512;
 
-/// Of a digest. The key it is made of cannot be guessed, however fast.
+/// The PBKDF2 iterations of a digest. Few are enough, since a random key cannot be guessed.
 const DIGEST_ITERATIONS: u32 = 1000;
 
-/// Of new salts.
+/// The length of new salts, in bytes.
 const SALT_BYTES: usize = 32;
 
-/// An area of a key slot, in bytes.
+/// The length of a key slot's area, in bytes.
 const SLOT_BYTES: u64 = (SPLIT_BYTES as u64).next_multiple_of(AREA_ALIGNMENT);
 
-/// Why key slots stay as they are.
+/// Why key slots cannot be changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SlotError {
-    /// All are taken, or there is no room for another one.
-    #[error("there is no room for another key")]
+    /// All key slots are used, or there is no space for another one.
+    #[error("the header has no space for another key slot")]
     Full,
-    /// Not there.
+    /// The key slot does not exist.
     #[error("there is no key slot {0}")]
     NoSuch(u32),
-    /// Nothing would open the disk any more.
+    /// The key slot is the last one, and removing it would make the data unreadable.
     #[error("key slot {0} is the last one that opens the disk")]
     Last(u32),
-    /// A cost that is none.
-    #[error("the key's cost is refused: {0}")]
+    /// The cost of the key derivation is invalid.
+    #[error("invalid cost of the key derivation: {0}")]
     Cost(String),
-    /// Keys come and go when it has ended.
+    /// A re-encryption is under way. Key slots can be changed after it.
     #[error("the disk is being re-encrypted")]
     UnderWay,
     /// The key is not that of the data.
-    #[error("the key is not the disk's")]
+    #[error("the key is not that of the disk")]
     Key,
-    /// The passphrase is not.
+    /// The passphrase opens no key slot.
     #[error(transparent)]
     Unlock(#[from] UnlockError),
-    /// The header would be refused, or not fit.
+    /// The changed header would be refused, or would not fit.
     #[error(transparent)]
     Header(#[from] HeaderError),
 }
@@ -77,7 +76,7 @@ fn salt(random: &dyn Random) -> Vec<u8> {
     salt
 }
 
-/// A key that nobody can guess.
+/// A new random key.
 pub(super) fn fresh_key(random: &dyn Random) -> KeyBytes {
     let mut key = Zeroizing::new([0; KEY_BYTES]);
     random.fill(&mut *key);
@@ -186,8 +185,7 @@ impl Header {
         there.is_some_and(|there| there.starts_with(MARK))
     }
 
-    /// Gives the disk another passphrase; the number of its slot. Takes as long as `cost`
-    /// says.
+    /// Adds a passphrase and returns the number of its slot. This takes as long as `cost` says.
     ///
     /// # Errors
     /// [`SlotError`].
@@ -217,7 +215,7 @@ impl Header {
         Ok((id, steps))
     }
 
-    /// Takes a passphrase away: the one of this slot.
+    /// Removes the passphrase of a slot.
     ///
     /// # Errors
     /// [`SlotError::NoSuch`], [`SlotError::Last`], [`SlotError::UnderWay`].
@@ -245,7 +243,7 @@ impl Header {
         }
     }
 
-    /// Puts a slot into the tree, if there is room for it.
+    /// Adds a slot to the tree, if there is space for it.
     pub(super) fn put_slot(
         &self,
         tree: &mut Value,
@@ -268,7 +266,7 @@ impl Header {
         Ok((id, vec![Step::Write { offset, bytes }, Step::Flush]))
     }
 
-    /// Where a slot may lie.
+    /// The positions where a slot may lie.
     fn free_area(&self) -> Option<u64> {
         let mut taken: Vec<&Range<u64>> = self.layout.slots.iter().map(|slot| &slot.area).collect();
         taken.sort_by_key(|area| area.start);
@@ -284,7 +282,7 @@ impl Header {
         (begin + SLOT_BYTES <= end).then_some(begin)
     }
 
-    /// Says from now on what the tree says, which is checked as what is read is.
+    /// Replaces the JSON tree, which is checked as when a header is read.
     pub(super) fn change(
         &mut self,
         tree: Value,
@@ -317,7 +315,7 @@ impl Header {
     }
 }
 
-/// Takes a slot, and what names it, out of the tree.
+/// Removes a slot and all references to it from the tree.
 pub(super) fn take_slot(tree: &mut Value, id: u32) {
     let id = id.to_string();
     if let Some(slots) = tree["keyslots"].as_object_mut() {
@@ -333,7 +331,7 @@ pub(super) fn take_slot(tree: &mut Value, id: u32) {
     }
 }
 
-/// Overwrites what was a slot's.
+/// The steps that overwrite the area of a removed slot.
 pub(super) fn wipe(area: Range<u64>) -> [Step; 2] {
     let bytes = vec![0; (area.end - area.start) as usize];
     let offset = area.start;

@@ -1,4 +1,4 @@
-//! What a header says, checked as a whole: [`Metadata`] becomes a [`Layout`], or is refused.
+//! [`Layout`]: a header that was checked as a whole. [`Metadata`] becomes a layout, or is refused.
 
 use std::ops::Range;
 
@@ -9,30 +9,30 @@ use super::split::{SPLIT_BYTES, STRIPES};
 use super::xts::KEY_BYTES;
 use super::{DATA_OFFSET, HeaderError};
 
-/// The one cipher, of data and of key slots.
+/// The one supported cipher of data and key slots.
 pub const CIPHER: &str = "aes-xts-plain64";
 
-/// What areas are aligned to, in bytes.
+/// The alignment of areas, in bytes.
 pub const AREA_ALIGNMENT: u64 = 4096;
 
-/// As cryptsetup has it.
+/// The maximal number of key slots, as in cryptsetup.
 pub const SLOTS_MAX: usize = 32;
 
-/// A SHA-256, in bytes.
+/// The length of a SHA-256 hash, in bytes.
 const DIGEST_BYTES: usize = 32;
 
-/// A checked header's meaning.
+/// What a checked header describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// Encrypted at once: 512 or 4096.
+    /// The length of a sector that is encrypted as a whole, in bytes: 512 or 4096.
     pub sector_bytes: u32,
-    /// In the order in which they are tried.
+    /// The key slots, in the order in which they are tried.
     pub slots: Vec<Slot>,
-    /// By id.
+    /// The digests of volume keys.
     pub(super) digests: Vec<VolumeDigest>,
-    /// Of the data's key; while it is re-encrypted, of the old one.
+    /// The digest of the data's key; while the data is re-encrypted, of the old key.
     pub(super) digest: u32,
-    /// How often it was re-encrypted, as whoever asked for it counts.
+    /// The number of re-encryptions so far.
     pub done: u64,
     /// A re-encryption is under way.
     pub run: Option<Run>,
@@ -40,21 +40,21 @@ pub struct Layout {
     pub(super) area: Range<u64>,
 }
 
-/// A key slot.
+/// A key slot, which holds a volume key encrypted with a passphrase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
-    /// Its name.
+    /// The slot's number.
     pub id: u32,
-    /// How its key is made of a passphrase.
+    /// How the slot's key is derived from a passphrase.
     pub kdf: Kdf,
-    /// Whose key it holds.
+    /// The digest of the key that the slot holds.
     pub(super) digest: Option<u32>,
-    /// Where, in bytes of the disk.
+    /// The slot's area, in bytes of the disk.
     pub(super) area: Range<u64>,
     priority: u64,
 }
 
-/// PBKDF2, with SHA-256, of a volume key.
+/// The digest of a volume key: PBKDF2 with SHA-256.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct VolumeDigest {
     pub id: u32,
@@ -76,7 +76,7 @@ pub(super) fn refused<T>(
 pub(super) fn id_of(part: &str, id: &str) -> Result<u32, HeaderError> {
     match parse(id).and_then(|id| u32::try_from(id).ok()) {
         Some(number) if number.to_string() == id => Ok(number),
-        _ => refused(format!("{part} {id:?}"), "its name is no number"),
+        _ => refused(format!("{part} {id:?}"), "its id is not a number"),
     }
 }
 
@@ -84,15 +84,17 @@ pub(super) fn check_cipher(cipher: &str) -> Result<(), String> {
     match cipher {
         CIPHER => Ok(()),
         null if null.contains("cipher_null") => Err(format!("{null} encrypts nothing")),
-        other => Err(format!("its cipher is {other}, and {CIPHER} is taken")),
+        other => Err(format!("its cipher is {other}; only {CIPHER} is supported")),
     }
 }
 
-/// One of these, or the reason why not.
+/// Checks that a field has the expected value.
 pub(super) fn check_word(what: &str, is: &str, expected: &str) -> Result<(), String> {
     match is == expected {
         true => Ok(()),
-        false => Err(format!("its {what} is {is:?}, and {expected} is taken")),
+        false => Err(format!(
+            "its {what} is {is:?}; only {expected} is supported"
+        )),
     }
 }
 
@@ -100,16 +102,16 @@ fn check_key_bytes(bytes: u64) -> Result<(), String> {
     match bytes == KEY_BYTES as u64 {
         true => Ok(()),
         false => Err(format!(
-            "its key has {bytes} bytes, and {KEY_BYTES} are taken"
+            "its key has {bytes} bytes; only {KEY_BYTES} are supported"
         )),
     }
 }
 
 impl Metadata {
-    /// What it means, if it is taken, in a header of so many bytes a copy.
+    /// Checks the metadata of a header whose copies have `header_bytes` bytes.
     ///
     /// # Errors
-    /// [`HeaderError::Refused`]; of several reasons the first.
+    /// [`HeaderError::Refused`] for the first property that is not supported.
     pub fn check(&self, header_bytes: u64) -> Result<Layout, HeaderError> {
         let area = self.check_area(header_bytes)?;
         let digests = self.check_digests()?;
@@ -130,7 +132,7 @@ impl Metadata {
             let is_over = |slot: &&Slot| slot.area.end > journal.start;
             if let Some(slot) = slots.iter().find(is_over) {
                 let part = format!("key slot {}", slot.id);
-                return refused(part, "it lies over the journal of the re-encryption");
+                return refused(part, "it overlaps the journal of the re-encryption");
             }
         }
         Ok(Layout {
@@ -191,7 +193,7 @@ impl Metadata {
         Ok(digests)
     }
 
-    /// The one digest that is meant.
+    /// The one digest that matches, if any.
     pub(super) fn digest_of(
         &self,
         part: &str,
@@ -206,20 +208,20 @@ impl Metadata {
     }
 }
 
-/// Of all of them: how many there are, where they lie, what they cost. Puts them in order.
+/// Checks the number of key slots, their areas and their costs, and sorts them by priority.
 fn check_slots(slots: &mut [Slot]) -> Result<(), HeaderError> {
     if slots.is_empty() || slots.len() > SLOTS_MAX {
         let many = slots.len();
         return refused(
             "key slots",
-            format!("there are {many}, and 1 to {SLOTS_MAX} are taken"),
+            format!("there are {many}; 1 to {SLOTS_MAX} are supported"),
         );
     }
     let cost: u64 = slots.iter().map(|slot| slot.kdf.passes_kib()).sum();
     if cost > PASSES_KIB_MAX {
         return refused(
             "key slots",
-            format!("to try them costs {cost} passes over a KiB, and may cost {PASSES_KIB_MAX}"),
+            format!("trying them costs {cost} passes over a KiB; the maximum is {PASSES_KIB_MAX}"),
         );
     }
     slots.sort_by_key(|slot| slot.area.start);
@@ -228,7 +230,7 @@ fn check_slots(slots: &mut [Slot]) -> Result<(), HeaderError> {
             let (one, other) = (pair[0].id, pair[1].id);
             return refused(
                 format!("key slot {one}"),
-                format!("it lies over key slot {other}"),
+                format!("it overlaps key slot {other}"),
             );
         }
     }
@@ -244,7 +246,7 @@ impl Keyslot {
         check_word("splitter's hash", &self.af.hash, "sha256")?;
         if self.af.stripes != STRIPES as u64 {
             return Err(format!(
-                "it has {} stripes, and {STRIPES} are taken",
+                "it has {} stripes; only {STRIPES} are supported",
                 self.af.stripes
             ));
         }

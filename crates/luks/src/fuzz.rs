@@ -1,4 +1,4 @@
-//! Entry point for fuzzers: a header as somebody wrote it.
+//! The entry point for fuzzers: a hostile header.
 
 use world::simulated::SimulatedRandom;
 
@@ -7,23 +7,24 @@ use super::kdf::{ITERATIONS_MAX, Kdf, LANES_MAX, MEMORY_KIB_MAX};
 use super::split::SPLIT_BYTES;
 use super::{DATA_OFFSET, Header, Step};
 
-/// The fixed part of a header that has anything in it, in bytes.
+/// The length of the part of a binary header that has fields, in bytes.
 const FIXED_BYTES: usize = 512;
 
-/// What of a disk has to be there for its header, in bytes.
+/// The length of the disk's beginning that holds the header, in bytes.
 const DISK_BYTES: usize = 64 << 10;
 
-/// `data`: a byte that says what is made of it, the first 512 bytes of a copy, and its text.
+/// Reads a header that is made of `data`: a byte that chooses how, the first 512 bytes of a copy,
+/// and its JSON.
 ///
-/// A header that is read names only what it may, and is the same when it was written anew.
-/// No key is derived: that costs what the header says.
+/// It checks that a header that is accepted is within all bounds, and is the same after it was
+/// written again. No key is derived, which would take as long as the header says.
 pub fn fuzz_header(data: &[u8]) {
     let Some((&how, data)) = data.split_first() else {
         return;
     };
-    // As it comes.
+    // The data as it is.
     check(data);
-    // And with its checksums put right, as whoever can write the disk does.
+    // The data with valid checksums, as an attacker who can write the disk makes it.
     let mut copy = vec![0; BINARY_BYTES];
     let fixed = data.len().min(FIXED_BYTES);
     copy[..fixed].copy_from_slice(&data[..fixed]);

@@ -1,4 +1,4 @@
-//! [`Header`]: what was read and checked, and what it opens with.
+//! [`Header`]: a header that was read and checked, and how passphrases open it.
 
 use serde_json::Value;
 use sha2::Sha256;
@@ -12,27 +12,27 @@ use super::split::{SPLIT_BYTES, merge, split};
 use super::xts::{KEY_BYTES, KeyBytes, TWEAK_UNIT_BYTES, Xts};
 use super::{HeaderError, Step};
 
-/// A header that was checked. See the module's head.
+/// A header that was read and checked.
 #[derive(Debug, Clone)]
 pub struct Header {
     pub(super) binary: Binary,
-    /// The JSON area; what [`Layout`] does not know is kept here.
+    /// The JSON area as a tree, which keeps what [`Layout`] does not have.
     pub(super) tree: Value,
     pub(super) layout: Layout,
 }
 
-/// Why a passphrase opens nothing.
+/// Why a passphrase does not open a disk.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnlockError {
-    /// It is a wrong one, or the slots are damaged.
-    #[error("the key opens none of its {tried} key slots")]
+    /// The passphrase is wrong, or the key slots are damaged.
+    #[error("the passphrase opens none of the {tried} key slots")]
     Wrong {
-        /// So many were tried.
+        /// The number of key slots that were tried.
         tried: usize,
     },
 }
 
-/// A tree means something, in a header of so many bytes a copy.
+/// Checks the JSON tree of a header whose copies have `header_bytes` bytes.
 pub(super) fn layout_of(tree: &Value, header_bytes: u64) -> Result<Layout, HeaderError> {
     let metadata: Metadata = serde::Deserialize::deserialize(tree)
         .map_err(|error: serde_json::Error| HeaderError::Json(error.to_string()))?;
@@ -40,8 +40,8 @@ pub(super) fn layout_of(tree: &Value, header_bytes: u64) -> Result<Layout, Heade
 }
 
 impl Header {
-    /// Reads the disk's beginning: the bytes before [`super::DATA_OFFSET`], or as many of
-    /// them as hold the header. Also what is to be done to have both copies whole.
+    /// Reads the header from the beginning of a disk: the bytes before [`super::DATA_OFFSET`], or
+    /// as many of them as hold the header. Also returns the copy that has to be repaired, if any.
     ///
     /// # Errors
     /// [`HeaderError`].
@@ -58,7 +58,7 @@ impl Header {
         Ok((header, repair))
     }
 
-    /// Writes one of its copies anew.
+    /// The steps that write one copy again.
     #[must_use]
     pub fn repair(&self, copy: Copy, random: &dyn world::Random) -> Vec<Step> {
         vec![self.step(copy, random), Step::Flush]
@@ -71,13 +71,14 @@ impl Header {
         }
     }
 
-    /// What it means.
+    /// The layout that the header describes.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The key of the data. Takes as long as its slots' costs say. `disk` is what was read.
+    /// Derives the key of the data from a passphrase. This takes as long as the costs of the key
+    /// slots say. `disk` holds the bytes from which the header was read.
     ///
     /// # Errors
     /// [`UnlockError`].
@@ -85,7 +86,7 @@ impl Header {
         self.unlock_digest(disk, passphrase, self.layout.digest)
     }
 
-    /// The key that this digest tells.
+    /// The key of a digest.
     pub(super) fn unlock_digest(
         &self,
         disk: &[u8],
@@ -105,7 +106,7 @@ impl Header {
 }
 
 impl VolumeDigest {
-    /// Of this key.
+    /// The digest of a key.
     pub fn of(id: u32, iterations: u32, salt: Vec<u8>, key: &KeyBytes) -> Self {
         let mut digest = vec![0; 32];
         pbkdf2::pbkdf2_hmac::<Sha256>(&**key, &salt, iterations, &mut digest);
@@ -117,15 +118,15 @@ impl VolumeDigest {
         }
     }
 
-    /// Whether the key is the one it was made of. It lies on the disk for all to read, so
-    /// how long the comparison takes tells nobody anything.
+    /// Whether this is the digest of `key`. The digest lies on the disk in the clear, so the time
+    /// of the comparison reveals nothing.
     pub fn is_of(&self, key: &KeyBytes) -> bool {
         *self == Self::of(self.id, self.iterations, self.salt.clone(), key)
     }
 }
 
 impl Slot {
-    /// What a passphrase makes of it: a key, right or wrong.
+    /// The key that a passphrase opens, which may be wrong.
     fn open(&self, disk: &[u8], passphrase: &[u8]) -> Option<KeyBytes> {
         let begin = usize::try_from(self.area.start).ok()?;
         let sealed = disk.get(begin..begin.checked_add(SPLIT_BYTES)?)?;

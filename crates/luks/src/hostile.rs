@@ -1,4 +1,4 @@
-//! Headers with valid checksums, by who means harm.
+//! Hostile headers with valid checksums.
 
 use serde_json::{Value, json};
 use world::simulated::SimulatedRandom;
@@ -7,7 +7,7 @@ use super::binary::Copy;
 use super::tests::{carry_out, formatted};
 use super::*;
 
-/// What is said of a header whose text is this.
+/// The error for a header with this JSON.
 fn said(text: String) -> String {
     let random = SimulatedRandom::new(1);
     let (mut disk, mut header, _) = formatted(&random);
@@ -15,7 +15,7 @@ fn said(text: String) -> String {
     let copies = [Copy::First, Copy::Second].map(|copy| header.step(copy, &random));
     carry_out(&mut disk, &copies);
     match Header::read(&disk) {
-        Ok(_) => "it is taken".to_owned(),
+        Ok(_) => "it is accepted".to_owned(),
         Err(error) => error.to_string(),
     }
 }
@@ -28,14 +28,14 @@ fn said_of(edit: impl FnOnce(&mut Value)) -> String {
 }
 
 #[test]
-fn what_a_header_may_not_say_is_refused() {
-    assert_eq!(said_of(|_| {}), "it is taken");
+fn a_header_with_an_unsupported_property_is_refused() {
+    assert_eq!(said_of(|_| {}), "it is accepted");
     let max = u64::MAX.to_string();
     let slot = "/keyslots/0";
     let segment = "/segments/0";
     let digest = "/digests/0";
     for (place, field, value, expected) in [
-        // Null ciphers, and others.
+        // Null ciphers and other ciphers.
         (
             segment,
             "encryption",
@@ -46,13 +46,13 @@ fn what_a_header_may_not_say_is_refused() {
             segment,
             "encryption",
             json!("aes-cbc-essiv:sha256"),
-            "is taken",
+            "is supported",
         ),
         (
             segment,
             "encryption",
             json!("aes-xts-plain64-null"),
-            "is taken",
+            "is supported",
         ),
         (
             "/keyslots/0/area",
@@ -64,7 +64,7 @@ fn what_a_header_may_not_say_is_refused() {
             "/keyslots/0/area",
             "encryption",
             json!("aes-xts-plain"),
-            "is taken",
+            "is supported",
         ),
         (
             "/keyslots/0/area",
@@ -82,7 +82,7 @@ fn what_a_header_may_not_say_is_refused() {
             json!({ "type": "hmac" }),
             "an integrity",
         ),
-        // Where things lie.
+        // Positions.
         (
             "/keyslots/0/area",
             "offset",
@@ -112,7 +112,7 @@ fn what_a_header_may_not_say_is_refused() {
             "/keyslots/0/area",
             "offset",
             json!("+32768"),
-            "is no number",
+            "is not a number",
         ),
         ("/keyslots/0/area", "offset", json!(32768), "invalid type"),
         ("/keyslots/0/area", "size", json!(max), "is not one of"),
@@ -150,7 +150,7 @@ fn what_a_header_may_not_say_is_refused() {
             json!("0"),
             "is not one of 32768-32768",
         ),
-        // What has to be known, and is not.
+        // Unknown requirements.
         (
             "/config",
             "requirements",
@@ -169,12 +169,12 @@ fn what_a_header_may_not_say_is_refused() {
             json!({ "mandatory": "x" }),
             "invalid type",
         ),
-        // What it costs.
+        // Costs.
         (
             "/keyslots/0/kdf",
             "memory",
             json!(1 << 21),
-            "2097152 KiB of memory",
+            "2097152 KiB of memory;",
         ),
         ("/keyslots/0/kdf", "memory", json!(4), "are no Argon2"),
         (
@@ -188,7 +188,7 @@ fn what_a_header_may_not_say_is_refused() {
             "/keyslots/0/kdf",
             "time",
             json!(u32::MAX),
-            "to try them costs",
+            "trying them costs",
         ),
         ("/keyslots/0/kdf", "cpus", json!(0), "0 lanes"),
         ("/keyslots/0/kdf", "cpus", json!(17), "17 lanes"),
@@ -222,7 +222,7 @@ fn what_a_header_may_not_say_is_refused() {
             "/keyslots/0/af",
             "stripes",
             json!(u64::MAX),
-            "stripes, and 4000",
+            "stripes; only 4000",
         ),
         ("/keyslots/0/af", "hash", json!("md5"), "splitter's hash"),
         (digest, "iterations", json!(0), "it has 0 iterations"),
@@ -230,7 +230,7 @@ fn what_a_header_may_not_say_is_refused() {
         (digest, "digest", json!(""), "it has 0 bytes"),
         (digest, "type", json!("none"), "its type is \"none\""),
         (digest, "hash", json!("crc32"), "its hash is \"crc32\""),
-        // Whose what is.
+        // Digests.
         (digest, "segments", json!([]), "no digest tells its key"),
         (
             digest,
@@ -260,7 +260,7 @@ fn what_a_header_may_not_say_is_refused() {
 }
 
 #[test]
-fn what_lies_over_something_else_or_is_there_too_often_is_refused() {
+fn overlapping_or_too_many_parts_are_refused() {
     let slot_at = |tree: &mut Value, id: &str, offset: u64| {
         let mut slot = tree["keyslots"]["0"].clone();
         slot["area"]["offset"] = json!(offset.to_string());
@@ -268,45 +268,45 @@ fn what_lies_over_something_else_or_is_there_too_often_is_refused() {
     };
     let refused = said_of(|tree| slot_at(tree, "1", (32 << 10) + 4096));
     assert!(
-        refused.contains("key slot 0: it lies over key slot 1"),
+        refused.contains("key slot 0: it overlaps key slot 1"),
         "{refused}"
     );
     let refused = said_of(|tree| slot_at(tree, "01", 1 << 20));
-    assert!(refused.contains("its name is no number"), "{refused}");
+    assert!(refused.contains("its id is not a number"), "{refused}");
     let refused = said_of(|tree| {
         (1..33).for_each(|id| slot_at(tree, &id.to_string(), (id + 1) * (252 << 10)))
     });
     assert!(refused.contains("there are 33"), "{refused}");
     // Two segments of one key; two digests of one segment.
     let refused = said_of(|tree| tree["segments"]["1"] = tree["segments"]["0"].clone());
-    assert!(refused.contains("no digest tells its key"), "{refused}");
+    assert!(refused.contains("it has no digest"), "{refused}");
     let refused = said_of(|tree| {
         tree["segments"]["1"] = tree["segments"]["0"].clone();
         tree["digests"]["0"]["segments"] = json!(["0", "1"]);
     });
     assert!(
-        refused.contains("there are 2, and one is taken"),
+        refused.contains("there are 2; one is supported"),
         "{refused}"
     );
     let refused = said_of(|tree| tree["digests"]["1"] = tree["digests"]["0"].clone());
     assert!(refused.contains("more than one digest"), "{refused}");
-    // Each slot costs what it may, and all of them do not.
+    // Each slot is within the limit, and all of them together are not.
     let refused = said_of(|tree| {
         tree["keyslots"]["0"]["kdf"]["memory"] = json!(1 << 20);
         tree["keyslots"]["0"]["kdf"]["time"] = json!(40);
         slot_at(tree, "1", 1 << 20);
     });
-    assert!(refused.contains("to try them costs 83886080"), "{refused}");
+    assert!(refused.contains("trying them costs 83886080"), "{refused}");
 }
 
 #[test]
-fn what_a_reencryption_may_not_say_is_refused() {
+fn an_inconsistent_reencryption_is_refused() {
     let random = SimulatedRandom::new(5);
     let (_, mut header, _) = formatted(&random);
     let begun = header.begin_reencryption(1, super::tests::CHEAP, b"secret", &random);
     begun.expect("begun");
     header.advance(1 << 20, &random).expect("it goes on");
-    assert_eq!(said(header.tree.to_string()), "it is taken");
+    assert_eq!(said(header.tree.to_string()), "it is accepted");
     let max = u64::MAX.to_string();
     for (place, value, expected) in [
         (
@@ -326,7 +326,7 @@ fn what_a_reencryption_may_not_say_is_refused() {
         ),
         ("/tokens/0/run", json!(null), "the token of re-encryptions"),
         ("/tokens/0/done", json!(1), "invalid type"),
-        ("/tokens/0/run/id", json!("AAAA"), "name has 16 bytes"),
+        ("/tokens/0/run/id", json!("AAAA"), "id has 16 bytes"),
         (
             "/tokens/0/run/digest",
             json!("0"),
@@ -369,15 +369,11 @@ fn what_a_reencryption_may_not_say_is_refused() {
             json!(["0", "1"]),
             "more than one digest",
         ),
-        (
-            "/digests/1/segments",
-            json!(["1"]),
-            "no digest tells its key",
-        ),
+        ("/digests/1/segments", json!(["1"]), "it has no digest"),
         (
             "/keyslots/0/area/offset",
             json!("16519168"),
-            "over the journal",
+            "overlaps the journal",
         ),
     ] {
         let mut tree = header.tree.clone();
@@ -388,7 +384,7 @@ fn what_a_reencryption_may_not_say_is_refused() {
 }
 
 #[test]
-fn a_text_that_is_none_is_refused() {
+fn invalid_json_is_refused() {
     for (text, expected) in [
         (String::new(), "EOF"),
         ("{".to_owned(), "EOF"),
@@ -402,16 +398,16 @@ fn a_text_that_is_none_is_refused() {
     }
 }
 
-/// A slot that opens with the right passphrase, and holds another key.
+/// A slot opens with the right passphrase and holds another key.
 #[test]
-fn a_key_that_is_not_the_segments_is_not_handed_out() {
+fn a_key_that_does_not_match_the_segments_digest_is_never_returned() {
     let random = SimulatedRandom::new(2);
     let (mut disk, mut header, _) = formatted(&random);
     let (other, _, _) = {
         let random = SimulatedRandom::new(3);
         formatted(&random)
     };
-    // The other disk's slot, and what makes its key of the passphrase.
+    // The other disk's slot and its key derivation.
     let area = header.layout().slots[0].area.clone();
     let area = area.start as usize..area.end as usize;
     disk[area.clone()].copy_from_slice(&other[area]);
@@ -422,7 +418,7 @@ fn a_key_that_is_not_the_segments_is_not_handed_out() {
     let (header, _) = Header::read(&disk).expect("read");
     let wrong = Err(UnlockError::Wrong { tried: 1 });
     assert_eq!(header.unlock(&disk, b"secret"), wrong);
-    // With its digest too, but for no segment, it does not help either.
+    // The same with the other disk's digest, which has no segment.
     let mut tree = header.tree.clone();
     tree["digests"]["1"] = from.tree["digests"]["0"].clone();
     tree["digests"]["1"]["segments"] = json!([]);
@@ -435,7 +431,7 @@ fn a_key_that_is_not_the_segments_is_not_handed_out() {
 }
 
 #[test]
-fn whatever_bytes_are_read_they_are_refused_or_taken() {
+fn random_changes_of_a_header_never_panic() {
     let random = SimulatedRandom::new(4);
     let (disk, header, _) = formatted(&random);
     for _ in 0..2000 {

@@ -1,7 +1,7 @@
-//! What makes a key of a passphrase: Argon2 (RFC 9106) and PBKDF2 (RFC 8018).
+//! [`Kdf`]: the derivation of keys from passphrases, with Argon2 (RFC 9106) or PBKDF2 (RFC 8018).
 //!
-//! Invariant: costs come from a disk that is not trusted, and are bounded before anything
-//! is derived. So whoever can write a header can have a host work for seconds, and no more.
+//! Invariant: costs come from an untrusted disk and are checked before a key is derived. So a
+//! hostile header can cost a host seconds, and no more.
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use sha2::Sha256;
@@ -9,39 +9,41 @@ use zeroize::Zeroizing;
 
 use super::xts::{KEY_BYTES, KeyBytes};
 
-/// cryptsetup's own choice is never more. In KiB: 1 GiB.
+/// The maximal memory of a key slot, in KiB: 1 GiB. cryptsetup never chooses more.
 pub const MEMORY_KIB_MAX: u32 = 1 << 20;
 
-/// Lanes of Argon2. They are computed one after the other here; cryptsetup makes 4 at most.
+/// The maximal number of Argon2 lanes. They are computed one after another; cryptsetup chooses at
+/// most 4.
 pub const LANES_MAX: u32 = 16;
 
-/// Of all key slots of a header: passes over a KiB. 64 passes over 1 GiB take about a
-/// minute; what cryptsetup makes in two seconds of four cores is four to eight.
+/// The maximal cost of all key slots of a header, in passes over a KiB. 64 passes over 1 GiB take
+/// about a minute; cryptsetup chooses four to eight for two seconds on four cores.
 pub const PASSES_KIB_MAX: u64 = 64 << 20;
 
-/// Of PBKDF2. cryptsetup makes as many as take two seconds, some millions.
+/// The maximal number of PBKDF2 iterations. cryptsetup chooses what takes two seconds, which are
+/// some millions.
 pub const ITERATIONS_MAX: u32 = 1 << 24;
 
-/// The shortest salt that is no mistake, in bytes.
+/// The minimal length of a salt, in bytes.
 pub const SALT_BYTES_MIN: usize = 8;
 
-/// How a passphrase becomes a key.
+/// A key derivation function with its parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kdf {
-    /// Memory-hard. What LUKS2 uses by default is the kind `argon2id`.
+    /// Argon2, which is memory-hard. The default of LUKS2 is `argon2id`.
     Argon2 {
-        /// `argon2id`, rather than `argon2i`.
+        /// Whether this is `argon2id`, and not `argon2i`.
         is_id: bool,
         /// The costs.
         cost: Argon2Cost,
-        /// Per slot.
+        /// The salt of the key slot.
         salt: Vec<u8>,
     },
-    /// With HMAC-SHA-256.
+    /// PBKDF2 with HMAC-SHA-256.
     Pbkdf2 {
-        /// How often it is hashed.
+        /// The number of iterations.
         iterations: u32,
-        /// Per slot.
+        /// The salt of the key slot.
         salt: Vec<u8>,
     },
 }
@@ -49,16 +51,16 @@ pub enum Kdf {
 /// The costs of Argon2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Argon2Cost {
-    /// In KiB.
+    /// The memory, in KiB.
     pub memory_kib: u32,
-    /// Passes over the memory.
+    /// The number of passes over the memory.
     pub passes: u32,
-    /// Parallel lanes.
+    /// The number of parallel lanes.
     pub lanes: u32,
 }
 
 impl Default for Argon2Cost {
-    /// 64 MiB, four passes: 0.2 s, and a host may open many disks at once.
+    /// 64 MiB and four passes, which take 0.2 s. A host may open many disks at once.
     fn default() -> Self {
         Self {
             memory_kib: 64 << 10,
@@ -69,7 +71,7 @@ impl Default for Argon2Cost {
 }
 
 impl Argon2Cost {
-    /// Whether a header may ask for it.
+    /// Checks that a header may have this cost.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self {
             memory_kib,
@@ -78,15 +80,17 @@ impl Argon2Cost {
         } = *self;
         if memory_kib > MEMORY_KIB_MAX {
             return Err(format!(
-                "it takes {memory_kib} KiB of memory, and may take {MEMORY_KIB_MAX}"
+                "it needs {memory_kib} KiB of memory; the maximum is {MEMORY_KIB_MAX}"
             ));
         }
         if lanes == 0 || lanes > LANES_MAX {
-            return Err(format!("it has {lanes} lanes, and may have {LANES_MAX}"));
+            return Err(format!(
+                "it has {lanes} lanes; 1 to {LANES_MAX} are allowed"
+            ));
         }
         if memory_kib < 8 * lanes || passes == 0 {
             return Err(format!(
-                "{passes} passes over {memory_kib} KiB are no Argon2"
+                "Argon2 does not allow {passes} passes over {memory_kib} KiB"
             ));
         }
         Ok(())
@@ -94,7 +98,7 @@ impl Argon2Cost {
 }
 
 impl Kdf {
-    /// Whether it may be derived at all. What of it is not bounded here is by
+    /// Checks the parameters. The cost of all slots together is checked with
     /// [`Kdf::passes_kib`].
     pub(super) fn check(&self) -> Result<(), String> {
         let salt = match self {
@@ -105,19 +109,21 @@ impl Kdf {
             Self::Pbkdf2 { iterations, salt } => {
                 if *iterations == 0 || *iterations > ITERATIONS_MAX {
                     return Err(format!(
-                        "it has {iterations} iterations, and may have {ITERATIONS_MAX}"
+                        "it has {iterations} iterations; 1 to {ITERATIONS_MAX} are allowed"
                     ));
                 }
                 salt
             }
         };
         match salt.len() {
-            short if short < SALT_BYTES_MIN => Err(format!("its salt has {short} bytes")),
+            short if short < SALT_BYTES_MIN => Err(format!(
+                "its salt has {short} bytes; at least {SALT_BYTES_MIN} are needed"
+            )),
             _ => Ok(()),
         }
     }
 
-    /// What it costs, measured as [`PASSES_KIB_MAX`].
+    /// The cost, in the unit of [`PASSES_KIB_MAX`].
     pub(super) fn passes_kib(&self) -> u64 {
         match self {
             Self::Argon2 { cost, .. } => u64::from(cost.memory_kib) * u64::from(cost.passes),
@@ -126,7 +132,7 @@ impl Kdf {
         }
     }
 
-    /// The key of a passphrase. It was checked.
+    /// The key of a passphrase. The parameters were checked before.
     pub(super) fn derive(&self, passphrase: &[u8]) -> KeyBytes {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         match self {

@@ -1,5 +1,5 @@
-//! LUKS2, on a disk as cryptsetup has it: bytes in, bytes out ("LUKS2 On-Disk Format
-//! Specification", 1.1).
+//! Floor 2: LUKS2 headers and AES-XTS as cryptsetup has them, from bytes to bytes ("LUKS2 On-Disk
+//! Format Specification", 1.1).
 //!
 //! ```text
 //!  0            16 KiB         32 KiB                                           16 MiB
@@ -12,19 +12,20 @@
 //! ```
 //!
 //! A passphrase opens a key slot, which holds the *volume key*, which encrypts the data. A
-//! *digest* tells that it is the right one, and which *segments* of the disk it is for.
+//! *digest* verifies the volume key and names the *segments* of the disk that it encrypts.
 //!
-//! Must not know how the bytes come and go, or who has the passphrase.
+//! Must not know: how bytes are read and written, or where passphrases are kept.
 //!
 //! Invariants:
 //!
-//! * Whoever writes the disk may mean harm. A [`Header`] was checked as a whole: what it
-//!   names lies where it may lie, costs what it may cost, and is encrypted with AES-256-XTS
-//!   and nothing else, so there is no way to a disk that is not encrypted.
-//! * A key that is handed out has a digest that the segment it is for has.
-//! * What is not understood, and need not be, is kept: labels, tokens, fields of others.
-//! * Every change is a list of [`Step`]s that may end after any of them: the header before,
-//!   or the one after, opens the disk.
+//! * The disk may be hostile. A [`Header`] was checked as a whole: its areas lie where they may,
+//!   its key slots cost what they may, and its cipher is AES-256-XTS, so no header can make the
+//!   disk unencrypted.
+//! * A key is returned only if its digest is that of the segment.
+//! * Parts of the header that need not be understood are kept: labels, tokens, fields of other
+//!   software.
+//! * Every change is a list of [`Step`]s that may be interrupted after any of them: either the old
+//!   or the new header opens the disk.
 
 mod binary;
 mod change;
@@ -46,58 +47,59 @@ pub use parts::{REQUIREMENT, Run, ZONE_BYTES};
 pub use reencrypt::Saved;
 pub use xts::{KEY_BYTES, KeyBytes, TWEAK_UNIT_BYTES, Xts};
 
-/// Where the data begins, in bytes: what cryptsetup makes, and nothing else is taken. So
-/// how large the disk is for its user is known before its header is.
+/// The offset of the data, in bytes, as cryptsetup chooses it. Headers with another offset are
+/// refused, so the size of the data is known before the header is read.
 pub const DATA_OFFSET: u64 = 16 << 20;
 
-/// Why a disk's header is none, or none that is used here.
+/// Why a disk has no header that can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// There is nothing that looks like one.
-    #[error("it has no LUKS2 header")]
+    /// The disk has no header.
+    #[error("the disk has no LUKS2 header")]
     None,
-    /// LUKS of another version.
-    #[error("it has a header of LUKS version {0}, and this is version 2")]
+    /// The header has another version of LUKS.
+    #[error("the disk has a header of LUKS version {0}; version 2 is supported")]
     Version(u16),
-    /// It says that it lies elsewhere, or has a size that none has.
+    /// The header claims another offset, or an invalid size.
     #[error("the header at byte {offset} does not belong there")]
     Misplaced {
-        /// Of the copy.
+        /// The offset of the copy, in bytes.
         offset: u64,
     },
-    /// It was damaged, or changed by who cannot.
+    /// The header's checksum is wrong.
     #[error("the header at byte {offset} is damaged")]
     Checksum {
-        /// Of the copy.
+        /// The offset of the copy, in bytes.
         offset: u64,
     },
-    /// Its two copies are both valid, and say different things.
+    /// Both copies of the header are valid and differ.
     #[error("the two copies of the header differ in their {0}")]
     Inconsistent(&'static str),
-    /// Its text is none.
-    #[error("the header's text is damaged: {0}")]
+    /// The header's JSON is invalid.
+    #[error("the header's JSON is invalid: {0}")]
     Json(String),
-    /// It says what is not taken.
-    #[error("the header is refused: {part}: {reason}")]
+    /// The header has a property that is not supported.
+    #[error("the header is not supported: {part}: {reason}")]
     Refused {
-        /// What of it.
+        /// The part of the header.
         part: String,
-        /// Why.
+        /// The property, and what is supported.
         reason: String,
     },
 }
 
-/// Something to do to a disk, after what comes before it.
+/// One step of a change of a disk. Steps are carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Bytes of the disk; but for a zone that is re-encrypted, before [`DATA_OFFSET`].
+    /// Write bytes to the disk. They lie before [`DATA_OFFSET`], except for a zone that is being
+    /// re-encrypted.
     Write {
-        /// Where.
+        /// The offset, in bytes.
         offset: u64,
-        /// What.
+        /// The bytes.
         bytes: Vec<u8>,
     },
-    /// What was written before is durable.
+    /// Make all earlier writes durable.
     Flush,
 }
 

@@ -1,5 +1,5 @@
-//! The JSON area, as far as it is understood: LUKS2 specification, 3. The text itself is
-//! kept as a tree ([`super::Header`]), so what is not understood here stays in it.
+//! The types of the JSON area (LUKS2 specification, 3). The text is also kept as a tree in
+//! [`super::Header`], which preserves fields that these types do not have.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
 
-/// All of it. Objects are named by numbers.
+/// The JSON area. Objects are named by numbers.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Metadata {
     pub keyslots: BTreeMap<String, Keyslot>,
-    /// What other software keeps; one is ours.
+    /// The tokens of other software, and one of Scree.
     pub tokens: BTreeMap<String, Value>,
     pub segments: BTreeMap<String, Segment>,
     pub digests: BTreeMap<String, Digest>,
     pub config: Config,
 }
 
-/// Where a volume key lies, sealed with a passphrase.
+/// A key slot, which holds a volume key sealed with a passphrase.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Keyslot {
     #[serde(rename = "type")]
@@ -28,7 +28,7 @@ pub struct Keyslot {
     pub af: Splitter,
     pub area: Area,
     pub kdf: WrittenKdf,
-    /// The highest is tried first.
+    /// The priority; slots with the highest are tried first.
     pub priority: Option<u64>,
 }
 
@@ -93,11 +93,11 @@ pub struct Segment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
     Bytes(u64),
-    /// To the end of the disk.
+    /// The rest of the disk.
     Dynamic,
 }
 
-/// What tells that a volume key is the right one, and whose.
+/// A digest, which verifies a volume key and names its key slots and segments.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Digest {
     #[serde(rename = "type")]
@@ -128,13 +128,13 @@ pub struct Requirements {
     pub mandatory: Vec<String>,
 }
 
-/// 64 bits do not fit into what JSON calls a number everywhere: they are written as text.
+/// Deserializes a 64-bit number. LUKS2 writes them as text, since JSON numbers may be less precise.
 pub fn number<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let text = String::deserialize(from)?;
-    parse(&text).ok_or_else(|| D::Error::custom(format!("{text:?} is no number")))
+    parse(&text).ok_or_else(|| D::Error::custom(format!("{text:?} is not a number")))
 }
 
-/// Digits, and nothing else.
+/// Parses a number that consists of digits only.
 pub fn parse(text: &str) -> Option<u64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     is_plain.then(|| text.parse().ok()).flatten()
@@ -145,7 +145,7 @@ fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Size, D::Error> {
     match (text.as_str(), parse(&text)) {
         ("dynamic", _) => Ok(Size::Dynamic),
         (_, Some(bytes)) => Ok(Size::Bytes(bytes)),
-        (_, None) => Err(D::Error::custom(format!("{text:?} is no size"))),
+        (_, None) => Err(D::Error::custom(format!("{text:?} is not a size"))),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Which key is for which part of the data: one for all of it; or, while it is re-encrypted,
-//! the new key before a boundary and the old one behind it.
+//! The parts of the data and their keys. Usually one key encrypts all of it. While the data is
+//! re-encrypted, the new key encrypts what lies before a boundary and the old key the rest.
 //!
 //! ```text
 //!            ┌──────── segment 0 ────────┬──────── segment 1 ────────────────▶
@@ -8,10 +8,10 @@
 //!            0                           boundary
 //! ```
 //!
-//! At boundary 0 there is one segment, of the old key. The token `scree-reencryption` says
-//! how often it was done, and of one that is under way which it is, its new key's digest,
-//! and the name that its journal has. With it the header has the mandatory requirement
-//! [`REQUIREMENT`], so nobody uses the disk who does not know of the journal.
+//! At boundary 0 there is one segment, with the old key. The token `scree-reencryption` counts the
+//! re-encryptions, and describes the one that is under way: its number, the digest of its new key,
+//! and the id that its journal has. The header then has the mandatory requirement
+//! [`REQUIREMENT`], so that software which does not know the journal refuses the disk.
 
 use std::ops::Range;
 
@@ -21,39 +21,39 @@ use super::check::{AREA_ALIGNMENT, VolumeDigest, check_cipher, check_word, id_of
 use super::metadata::{Metadata, Segment, Size, bytes, number, parse};
 use super::{DATA_OFFSET, HeaderError, TWEAK_UNIT_BYTES};
 
-/// Of a re-encryption that is under way.
+/// The mandatory requirement of a header while a re-encryption is under way.
 pub const REQUIREMENT: &str = "scree-reencrypt-v1";
 
-/// Our token's type.
+/// The type of Scree's token.
 pub const TOKEN: &str = "scree-reencryption";
 
-/// So much of the data is re-encrypted at once, in bytes: little enough that what is asked
-/// of it meanwhile can wait, and enough that four flushes of it cost little.
+/// The length of the zone that is re-encrypted at once, in bytes. It is short enough that requests
+/// for it can wait, and long enough that its four flushes cost little.
 pub const ZONE_BYTES: u64 = 1 << 20;
 
-/// The journal: what it is of, and a zone.
+/// The length of the journal, in bytes: a head and a zone.
 pub const JOURNAL_BYTES: u64 = AREA_ALIGNMENT + ZONE_BYTES;
 
-/// Of the name of a re-encryption, in bytes.
+/// The length of the id of a re-encryption, in bytes.
 pub const RUN_BYTES: usize = 16;
 
 /// A re-encryption that is under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// What counts as done when it has ended ([`super::Layout::done`]).
+    /// The count of re-encryptions when it has ended ([`super::Layout::done`]).
     pub to: u64,
-    /// The data before it has the new key, in bytes of the data; whole blocks of 4 KiB.
+    /// The length of the data that has the new key, in bytes; a multiple of 4 KiB.
     pub boundary: u64,
-    /// Its name, which its journal has too.
+    /// The id, which the journal has as well.
     pub(super) id: [u8; RUN_BYTES],
-    /// Of the new key.
+    /// The digest of the new key.
     pub(super) digest: u32,
 }
 
-/// What the segments and tokens mean.
+/// What the segments and tokens describe.
 pub(super) struct Parts {
     pub sector_bytes: u32,
-    /// Of the key of what is not re-encrypted.
+    /// The digest of the key of the data that is not re-encrypted yet.
     pub digest: u32,
     pub done: u64,
     pub run: Option<Run>,
@@ -75,7 +75,7 @@ struct WrittenRun {
     id: Vec<u8>,
 }
 
-/// Where the journal lies, in an area of key slots.
+/// The place of the journal in the area of the key slots.
 pub(super) fn journal_of(area: &Range<u64>) -> Range<u64> {
     area.end.saturating_sub(JOURNAL_BYTES)..area.end
 }
@@ -86,7 +86,7 @@ impl Metadata {
         if let Some(other) = mandatory.iter().find(|one| *one != REQUIREMENT) {
             return refused(
                 "requirements",
-                format!("who uses it has to know {other:?}, which nobody does here"),
+                format!("the header requires {other:?}, which is not supported"),
             );
         }
         let token = self.token()?;
@@ -95,18 +95,18 @@ impl Metadata {
         if run.is_some() == mandatory.is_empty() {
             return refused(
                 "requirements",
-                "they do not say what the token of re-encryptions says",
+                "they contradict the token of re-encryptions",
             );
         }
         let mut segments = Vec::new();
         for (at, (id, segment)) in (0_u32..).zip(&self.segments) {
             let part = format!("segment {id}");
             if id_of("segment", id)? != at {
-                return refused(part, "its name is not the next one");
+                return refused(part, "its number is not the next one");
             }
             match self.digest_of(&part, |digest| digest.segments.contains(id))? {
                 Some(digest) => segments.push((part, segment, digest)),
-                None => return refused(part, "no digest tells its key"),
+                None => return refused(part, "it has no digest"),
             }
         }
         let check = |part: &str, segment: &Segment, begin, size| {
@@ -134,7 +134,7 @@ impl Metadata {
             }
             (many, _) => {
                 let many = many.len();
-                return refused("segments", format!("there are {many}, and one is taken"));
+                return refused("segments", format!("there are {many}; one is supported"));
             }
         };
         let sector_bytes = check(part, last, boundary, Size::Dynamic)?;
@@ -175,14 +175,14 @@ impl WrittenRun {
                 id,
                 digest,
             }),
-            Err(_) => refused("tokens", "a re-encryption's name has 16 bytes"),
+            Err(_) => refused("tokens", "a re-encryption's id has 16 bytes"),
         }
     }
 }
 
 impl Segment {
-    /// Whether it is the one that begins so many bytes into the data; the size of its
-    /// sectors.
+    /// Checks a segment that has to begin `begin` bytes into the data. Returns the length of its
+    /// sectors, in bytes.
     fn check(&self, begin: u64, size: Size) -> Result<u32, String> {
         check_word("type", &self.kind, "crypt")?;
         check_cipher(&self.encryption)?;

@@ -1,21 +1,21 @@
-//! Another key for the data, while it is used: how the header says how far it is, and the
-//! journal (docs/chains.md, "Encryption").
+//! Re-encryption of the data with a new key while the disk is used: its progress in the header, and
+//! its journal (docs/chains.md, "Encryption").
 //!
 //! The journal is the end of the key slots area:
 //!
 //! ```text
 //!    0 magic[8]        "SCREEJNL"
-//!    8 name[16]        of the re-encryption, as the header has it
+//!    8 id[16]          of the re-encryption, as in the header
 //!   24 begin           of the zone, in bytes of the data
 //!   32 length          of the zone
 //!   40 checksum[32]    SHA-256 of the 40 bytes before, and the content
-//! 4096 content         of the zone, under the old key
+//! 4096 content         of the zone, encrypted with the old key
 //! ```
 //!
 //! Numbers are little-endian.
 //!
-//! Invariant: a journal counts if its name and its begin are the header's. Then the zone may
-//! have been written in part, and nobody else has written to it since.
+//! Invariant: a journal is valid if its id and begin are those of the header. Then the zone may
+//! have been written in part, and nothing else has been written to it since.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -38,9 +38,9 @@ const CHECKSUM: std::ops::Range<usize> = SUMMED..SUMMED + 32;
 /// A zone as it was before it was re-encrypted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saved {
-    /// In bytes of the data.
+    /// The offset in the data, in bytes.
     pub begin: u64,
-    /// Under the old key.
+    /// The content, encrypted with the old key.
     pub content: Vec<u8>,
 }
 
@@ -55,7 +55,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// The name of our token, or one that is free.
+/// The name of Scree's token, or a free one.
 fn token_id(tree: &Value) -> String {
     let tokens = tree["tokens"].as_object();
     let ours = tokens
@@ -74,18 +74,19 @@ fn free_id(objects: &Value) -> String {
     free.unwrap_or_else(|| SLOTS_MAX.to_string())
 }
 
-/// The token that says how often it was done.
+/// Sets the number of re-encryptions in the token.
 pub(super) fn put_done(tree: &mut Value, done: u64) {
     let id = token_id(tree);
     tree["tokens"][id] = json!({ "type": TOKEN, "keyslots": [], "done": done.to_string() });
 }
 
 impl Header {
-    /// Gives the data another key, of which nothing is encrypted with yet. The passphrase
-    /// opens it, and no other one does: those are not known. Takes as long as `cost` says.
+    /// Begins a re-encryption with a new key, which encrypts no data yet. Only this passphrase
+    /// opens the new key, since other ones are not known here. This takes as long as `cost` says.
     ///
     /// # Errors
-    /// [`SlotError`]: one is under way, or there is no room for its key or its journal.
+    /// [`SlotError`] if a re-encryption is under way, or if there is no space for its key or its
+    /// journal.
     pub fn begin_reencryption(
         &mut self,
         to: u64,
@@ -118,10 +119,10 @@ impl Header {
         Ok((key, steps))
     }
 
-    /// The old key and the new one, of a re-encryption that is under way.
+    /// The old and the new key of the re-encryption that is under way.
     ///
     /// # Errors
-    /// [`UnlockError`]; [`UnlockError::Wrong`] of none that is.
+    /// [`UnlockError::Wrong`], also if no re-encryption is under way.
     pub fn unlock_both(
         &self,
         disk: &[u8],
@@ -134,8 +135,8 @@ impl Header {
         Ok((old, new))
     }
 
-    /// What was saved of the zone at the boundary, if that may have been written to.
-    /// `disk` is what was read.
+    /// The saved content of the zone at the boundary, if that may have been written in part.
+    /// `disk` holds the bytes from which the header was read.
     #[must_use]
     pub fn saved(&self, disk: &[u8]) -> Option<Saved> {
         let run = self.layout.run.as_ref()?;
@@ -159,8 +160,8 @@ impl Header {
         })
     }
 
-    /// Saves a zone, at most [`ZONE_BYTES`], at the boundary of the re-encryption that is
-    /// under way.
+    /// The steps that save a zone of at most [`ZONE_BYTES`] at the boundary of the re-encryption
+    /// that is under way.
     #[must_use]
     pub fn save(&self, content: &[u8]) -> Vec<Step> {
         let Some(run) = &self.layout.run else {
@@ -178,10 +179,10 @@ impl Header {
         vec![Step::Write { offset, bytes }, Step::Flush]
     }
 
-    /// The data before `boundary`, whole blocks of 4 KiB, has the new key.
+    /// Moves the boundary: the data before it, a multiple of 4 KiB, has the new key.
     ///
     /// # Errors
-    /// None is under way, or the text does not fit.
+    /// If no re-encryption is under way, or the JSON does not fit.
     pub fn advance(
         &mut self,
         boundary: u64,
@@ -206,10 +207,11 @@ impl Header {
         self.change(tree, random)
     }
 
-    /// All of the data has the new key: the old one goes, with all that opened it.
+    /// Ends the re-encryption when all data has the new key, and removes the old key with its key
+    /// slots.
     ///
     /// # Errors
-    /// None is under way.
+    /// If no re-encryption is under way.
     pub fn finish(&mut self, random: &dyn Random) -> Result<Vec<Step>, HeaderError> {
         let mut tree = self.tree.clone();
         let (old, new) = self.both()?;
@@ -241,8 +243,8 @@ impl Header {
         Ok(steps)
     }
 
-    /// Wipes what is left of an old key, if the end of its re-encryption was broken off.
-    /// `disk` is what was read.
+    /// The steps that wipe what is left of an old key after the end of a re-encryption was
+    /// interrupted. `disk` holds the bytes from which the header was read.
     #[must_use]
     pub fn wipe_remains(&self, disk: &[u8]) -> Vec<Step> {
         if self.layout.done == 0 || self.layout.run.is_some() {
@@ -271,7 +273,7 @@ impl Header {
         steps
     }
 
-    /// The names of the old and the new key's digest.
+    /// The digests of the old and the new key.
     fn both(&self) -> Result<(String, String), HeaderError> {
         match &self.layout.run {
             Some(run) => Ok((self.layout.digest.to_string(), run.digest.to_string())),

@@ -1,6 +1,6 @@
-//! The anti-forensic splitter of LUKS (`luks1`, SHA-256): a key becomes many stripes, all
-//! of which it takes to have it back. So a disk that keeps some old sectors of an area
-//! that was overwritten keeps nothing of the key.
+//! The anti-forensic splitter of LUKS (`luks1`, SHA-256): it splits a key into many stripes, all of
+//! which are needed to restore it. So a disk that keeps some old sectors of an overwritten area
+//! keeps nothing of the key.
 //!
 //! ```text
 //!  s0, s1, … random           d = H(d ^ s0), H(d ^ s1), …           the last is  d ^ key
@@ -12,20 +12,20 @@ use zeroize::Zeroizing;
 
 use super::xts::{KEY_BYTES, KeyBytes};
 
-/// What every LUKS2 key slot has.
+/// The number of stripes of a LUKS2 key slot.
 pub const STRIPES: usize = 4000;
 
-/// Of a key that was split, in bytes.
+/// The length of a split key, in bytes.
 pub const SPLIT_BYTES: usize = STRIPES * KEY_BYTES;
 
-/// A hash of SHA-256, in bytes.
+/// The length of a SHA-256 hash, in bytes.
 const HASH_BYTES: usize = 32;
 
 fn mix(into: &mut [u8], stripe: &[u8]) {
     into.iter_mut().zip(stripe).for_each(|(a, b)| *a ^= b);
 }
 
-/// Replaces each part by the hash of its number and itself.
+/// Replaces each part of the key by the hash of its number and itself.
 fn diffuse(key: &mut [u8; KEY_BYTES]) {
     for (number, part) in (0_u32..).zip(key.chunks_mut(HASH_BYTES)) {
         let hash = Sha256::new()
@@ -36,7 +36,7 @@ fn diffuse(key: &mut [u8; KEY_BYTES]) {
     }
 }
 
-/// The stripes of a key, one after the other.
+/// The concatenated stripes of a key.
 #[must_use]
 pub fn split(key: &KeyBytes, random: &dyn Random) -> Zeroizing<Vec<u8>> {
     let mut stripes = Zeroizing::new(vec![0; SPLIT_BYTES]);
@@ -52,7 +52,7 @@ pub fn split(key: &KeyBytes, random: &dyn Random) -> Zeroizing<Vec<u8>> {
     stripes
 }
 
-/// The key of [`SPLIT_BYTES`] of stripes.
+/// The key of [`SPLIT_BYTES`] bytes of stripes.
 #[must_use]
 pub fn merge(stripes: &[u8]) -> KeyBytes {
     assert_eq!(stripes.len(), SPLIT_BYTES, "all stripes are there");
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_takes_every_stripe_to_have_the_key() {
+    fn every_stripe_is_needed_for_the_key() {
         let random = SimulatedRandom::new(7);
         let key = Zeroizing::new([0xa5; KEY_BYTES]);
         let mut stripes = split(&key, &random);

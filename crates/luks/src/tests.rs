@@ -1,4 +1,4 @@
-//! Round trips, and what cryptsetup makes of it.
+//! Round trips, and tests against the real cryptsetup.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -14,7 +14,7 @@ pub(super) const CHEAP: Argon2Cost = Argon2Cost {
     lanes: 1,
 };
 
-/// Carries steps out on a disk in memory.
+/// Applies steps to a disk in memory.
 pub(super) fn carry_out(disk: &mut [u8], steps: &[Step]) {
     for step in steps {
         if let Step::Write { offset, bytes } = step {
@@ -25,7 +25,7 @@ pub(super) fn carry_out(disk: &mut [u8], steps: &[Step]) {
     }
 }
 
-/// A disk's beginning, formatted, and its key.
+/// The beginning of a formatted disk, its header and its key.
 pub(super) fn formatted(random: &SimulatedRandom) -> (Vec<u8>, Header, KeyBytes) {
     let mut disk = vec![0; DATA_OFFSET as usize];
     let made = Header::format(512, 0, CHEAP, b"secret", random);
@@ -35,7 +35,7 @@ pub(super) fn formatted(random: &SimulatedRandom) -> (Vec<u8>, Header, KeyBytes)
 }
 
 #[test]
-fn what_was_formatted_is_read_and_opens() {
+fn a_formatted_disk_is_read_and_opens() {
     let random = SimulatedRandom::new(1);
     let (disk, header, key) = formatted(&random);
     let (read, repair) = Header::read(&disk).expect("read");
@@ -67,7 +67,7 @@ fn a_damaged_key_slot_opens_nothing() {
 }
 
 #[test]
-fn passphrases_come_and_go_but_not_the_last_one() {
+fn passphrases_are_added_and_removed_except_the_last_one() {
     let random = SimulatedRandom::new(3);
     let (mut disk, mut header, key) = formatted(&random);
     assert_eq!(header.remove_key(0, &random), Err(SlotError::Last(0)));
@@ -93,7 +93,7 @@ fn passphrases_come_and_go_but_not_the_last_one() {
     assert!(disk[32 << 10..284 << 10].iter().all(|byte| *byte == 0));
 }
 
-/// Slots were put where others lie.
+/// New slots were once placed over others.
 #[test]
 fn there_is_room_for_32_passphrases() {
     let random = SimulatedRandom::new(4);
@@ -116,14 +116,14 @@ fn there_is_room_for_32_passphrases() {
 }
 
 #[test]
-fn a_change_that_is_broken_off_leaves_a_disk_that_opens() {
+fn an_interrupted_change_leaves_a_disk_that_opens() {
     let random = SimulatedRandom::new(5);
     let (mut disk, mut header, key) = formatted(&random);
     let (_, steps) = header
         .add_key(&key, CHEAP, b"second", &random)
         .expect("added");
     for step in &steps {
-        // Half of it is there.
+        // Only half of the step is written.
         if let Step::Write { offset, bytes } = step {
             let half = Step::Write {
                 offset: *offset,
@@ -145,7 +145,7 @@ fn a_change_that_is_broken_off_leaves_a_disk_that_opens() {
 }
 
 #[test]
-fn what_is_not_understood_is_kept() {
+fn unknown_fields_are_kept() {
     let random = SimulatedRandom::new(6);
     let (mut disk, mut header, key) = formatted(&random);
     let mut tree = header.tree.clone();
@@ -196,7 +196,7 @@ fn a_reencryption_has_two_keys_until_it_ends() {
     assert_eq!(read.unlock(&disk, b"secret"), Ok(new));
     assert_eq!(read.wipe_remains(&disk), []);
     assert!(read.finish(&random).is_err() && read.advance(4096, &random).is_err());
-    // What a broken off end has left is wiped.
+    // The remains of an interrupted end are wiped.
     disk[40 << 10] = 1;
     disk[(16 << 20) - 1] = 1;
     let steps = read.wipe_remains(&disk);
@@ -207,7 +207,7 @@ fn a_reencryption_has_two_keys_until_it_ends() {
 }
 
 #[test]
-fn a_journal_counts_for_its_zone_and_as_a_whole() {
+fn a_journal_is_valid_only_as_a_whole_and_for_its_zone() {
     let random = SimulatedRandom::new(10);
     let (mut disk, mut header, _) = formatted(&random);
     assert_eq!(header.save(&[1; 4096]), [], "none is under way");
@@ -225,7 +225,7 @@ fn a_journal_counts_for_its_zone_and_as_a_whole() {
         content,
     };
     assert_eq!(header.saved(&disk).as_ref(), Some(&saved));
-    // Flipped bytes; the rest of its first block is nobody's.
+    // Flipped bytes. The rest of the first block is unused.
     let journal = (16 << 20) - ZONE_BYTES as usize - 4096;
     for at in (0..72).chain((4096..4096 + ZONE_BYTES as usize).step_by(99_991)) {
         disk[journal + at] ^= 0x10;
@@ -244,7 +244,7 @@ fn a_journal_counts_for_its_zone_and_as_a_whole() {
     assert_eq!(header.saved(&disk), None);
 }
 
-// What follows asks the real cryptsetup, on plain files.
+// The following tests use the real cryptsetup on plain files.
 
 struct Files(tempfile::TempDir);
 
@@ -290,7 +290,7 @@ fn cryptsetup(arguments: &[&str], files: &[&Path]) -> String {
 const OPEN: [&str; 4] = ["open", "--test-passphrase", "--batch-mode", "--key-file"];
 
 #[test]
-fn cryptsetup_opens_what_was_formatted() {
+fn cryptsetup_opens_a_disk_that_scree_formatted() {
     let random = SimulatedRandom::new(7);
     let (mut disk, ..) = formatted(&random);
     let files = Files::new();
@@ -304,7 +304,7 @@ fn cryptsetup_opens_what_was_formatted() {
     }
     cryptsetup(&OPEN, &[&good, &image]);
     assert!(!run(&OPEN, &[&bad, &image]).status.success());
-    // What it adds is opened here.
+    // A key that cryptsetup adds opens the disk here.
     let add = [
         "luksAddKey",
         "--batch-mode",
@@ -322,7 +322,7 @@ fn cryptsetup_opens_what_was_formatted() {
     assert_eq!(repair, None);
     let key = header.unlock(&disk, b"from outside").expect("it opens");
     assert_eq!(header.unlock(&disk, b"secret").as_ref(), Ok(&key));
-    // And goes on there after a change of ours.
+    // cryptsetup still opens the disk after a change here.
     let mut disk = disk;
     carry_out(
         &mut disk,
@@ -334,7 +334,7 @@ fn cryptsetup_opens_what_was_formatted() {
 }
 
 #[test]
-fn what_cryptsetup_formats_is_opened() {
+fn a_disk_that_cryptsetup_formatted_opens() {
     let files = Files::new();
     let key = files.write("key", b"secret");
     for (sector, kdf) in [
@@ -357,9 +357,9 @@ fn what_cryptsetup_formats_is_opened() {
     }
 }
 
-/// Not the header alone: what cryptsetup makes of the data, in place.
+/// This checks the data as well as the header: cryptsetup decrypts it in place.
 #[test]
-fn cryptsetup_decrypts_what_was_encrypted() {
+fn cryptsetup_decrypts_data_that_scree_encrypted() {
     let random = SimulatedRandom::new(8);
     for sector_bytes in [512, 4096] {
         let files = Files::new();
@@ -392,9 +392,9 @@ fn cryptsetup_decrypts_what_was_encrypted() {
     }
 }
 
-/// It would take the new key for all of the data.
+/// Otherwise cryptsetup would use the new key for all of the data.
 #[test]
-fn cryptsetup_leaves_a_disk_alone_that_is_being_reencrypted() {
+fn cryptsetup_refuses_a_disk_that_is_being_reencrypted() {
     let random = SimulatedRandom::new(11);
     let (mut disk, mut header, _) = formatted(&random);
     disk.resize(20 << 20, 0);

@@ -1,16 +1,16 @@
-//! AES-XTS (IEEE 1619), sector by sector, as `aes-xts-plain64` means it: of headers and filters
-//! with 256 bits, and with 128 where it is measured what that would cost.
+//! [`Xts`]: AES-XTS (IEEE 1619) of whole sectors, as in `aes-xts-plain64`. Headers and filters use
+//! AES-256; measurements of cost also use AES-128.
 //!
 //! ```text
 //!  tweak of a sector   AES(second key, number as 128 bits, little-endian)
 //!  block i of it       AES(first key, block ^ tweak·2^i) ^ tweak·2^i       16 bytes
 //! ```
 //!
-//! The number counts 512 bytes, whatever the size of a sector is: one of 4096 has a number
-//! that is a multiple of 8.
+//! The number counts units of 512 bytes, whatever the size of a sector is: a sector of 4096 bytes
+//! has a number that is a multiple of 8.
 //!
-//! Invariant: what is de- and encrypted is whole sectors. So nothing is ever stolen from
-//! the block before.
+//! Invariant: only whole sectors are encrypted and decrypted, so ciphertext stealing is never
+//! needed.
 
 use aes::cipher::consts::U16;
 use aes::cipher::inout::InOutBuf;
@@ -18,29 +18,29 @@ use aes::cipher::{BlockCipher, BlockDecrypt, BlockEncrypt, KeyInit};
 use aes::{Aes256, Block};
 use zeroize::{Zeroize, Zeroizing};
 
-/// A volume key, or that of a key slot's area: two AES keys.
+/// The length of a volume key or of the key of a key slot's area, in bytes: two AES keys.
 pub const KEY_BYTES: usize = 64;
 
-/// A key as it is stored.
+/// A key in memory, which is wiped when dropped.
 pub type KeyBytes = Zeroizing<[u8; KEY_BYTES]>;
 
-/// What the numbers of sectors count, in bytes.
+/// The unit of sector numbers, in bytes.
 pub const TWEAK_UNIT_BYTES: u64 = 512;
 
-/// An AES block.
+/// The length of an AES block, in bytes.
 const BLOCK_BYTES: usize = 16;
 
-/// As many blocks are given to AES at once: enough that it has no gaps, and all of it lies
-/// in the first-level cache.
+/// The number of blocks that are given to AES at once: enough to fill its pipeline, and few enough
+/// for the first-level cache.
 const BLOCKS_AT_ONCE: usize = 32;
 
-/// Both directions of a key.
+/// An XTS key for encryption and decryption.
 pub struct Xts<A = Aes256> {
     data: A,
     tweak: A,
 }
 
-/// So many tweaks are made at once, for the same reason.
+/// The number of tweaks that are computed at once, for the same reason.
 const SECTORS_AT_ONCE: usize = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ enum Direction {
 }
 
 impl Xts {
-    /// The key's first half is for the data, the second one for tweaks.
+    /// A key whose first half is for the data and whose second half is for tweaks.
     #[must_use]
     pub fn new(key: &[u8; KEY_BYTES]) -> Self {
         Self::of(key)
@@ -64,7 +64,7 @@ where
     /// As [`Xts::new`], for AES with keys of any length.
     ///
     /// # Panics
-    /// If it is not two keys of that AES.
+    /// If the key is not two keys of that AES.
     #[must_use]
     pub fn of(key: &[u8]) -> Self {
         let (data, tweak) = key.split_at(key.len() / 2);
@@ -75,13 +75,13 @@ where
         }
     }
 
-    /// Encrypts whole sectors in place, of which the first one lies `first` times
-    /// [`TWEAK_UNIT_BYTES`] into what has this key.
+    /// Encrypts whole sectors in place. The first one has the number `first`, in units of
+    /// [`TWEAK_UNIT_BYTES`] from the start of what this key encrypts.
     pub fn encrypt(&self, first: u64, sector_bytes: usize, data: &mut [u8]) {
         self.turn(Direction::Encrypt, first, sector_bytes, data);
     }
 
-    /// Turns [`Xts::encrypt`] back.
+    /// Decrypts what [`Xts::encrypt`] has encrypted.
     pub fn decrypt(&self, first: u64, sector_bytes: usize, data: &mut [u8]) {
         self.turn(Direction::Decrypt, first, sector_bytes, data);
     }
@@ -113,7 +113,7 @@ where
         masks.zeroize();
     }
 
-    /// Of sectors that follow each other, each of them so many units.
+    /// The tweaks of consecutive sectors of `units` units each.
     fn tweaks_of(&self, first: u64, units: u64) -> [u128; SECTORS_AT_ONCE] {
         let number = |at| u128::from(first.wrapping_add(at as u64 * units));
         let mut blocks: [Block; SECTORS_AT_ONCE] =
@@ -123,7 +123,7 @@ where
     }
 }
 
-/// Times x, in the field of 2^128 elements that XTS counts in.
+/// The product with x in the field of 2^128 elements that XTS uses.
 fn doubled(tweak: u128) -> u128 {
     (tweak << 1) ^ ((tweak >> 127) * 0x87)
 }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_standards_cipher() {
+    fn aes_256_xts_matches_the_vectors_of_the_standard() {
         let xts = Xts::new(&vector_key());
         // Vectors 10 to 14: their first and last 16 bytes.
         for (number, begin, end) in [
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn with_128_bits_it_is_the_standards_too() {
+    fn aes_128_xts_matches_the_vectors_of_the_standard() {
         // Vector 1: zeroes under a key of zeroes, in a sector of 32 bytes.
         let xts = Xts::<aes::Aes128>::of(&[0; 32]);
         let mut data = [0; 32];

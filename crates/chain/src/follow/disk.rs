@@ -1,4 +1,4 @@
-//! [`Disk`]: what is known of a disk, and what that makes of what passes to it.
+//! [`Disk`]: the known state of a disk, which turns requests into accesses to files.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,34 +8,36 @@ use chain_policy::Operation;
 use super::reader::Area;
 use extfs::{self, ScanError, Superblock};
 
-/// What lies before the first file of any file system is in so many bytes of its place:
-/// whoever makes one writes there.
+/// The length of the beginning of a partition that every program that makes a file system writes,
+/// in bytes.
 const BEGINNING_BYTES: u64 = 64 << 10;
 
-/// Where a superblock lies in its file system, in bytes.
+/// The range of a superblock in its file system, in bytes.
 const SUPERBLOCK: Range<u64> = 1024..2048;
 
-/// More places of a part of a file are not told.
+/// The maximal number of places of a part of a file that are reported.
 const PLACES_MAX: usize = 16;
 
-/// Something that happened, and where.
+/// An access to the disk.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// To a file of the area of this number.
+    /// An event of a file in the area with this index.
     File(usize, extfs::Event),
-    /// To blocks of no file system that is known, in bytes of the disk.
+    /// An access to blocks of no known file system, in bytes of the disk, with the number of the
+    /// partition.
     Blocks(Option<u32>, Operation, Range<u64>),
 }
 
-/// See the module's head.
+/// The known state of a disk.
 pub struct Disk {
     areas: Vec<Area>,
-    /// What is known of all file systems together may take so much memory, in bytes.
+    /// The limit on the memory of all file systems together, in bytes.
     bytes_max: u64,
-    /// Of what was written or found last: whose blocks, names or kind are others, by area.
+    /// The inodes whose blocks, names or kind changed with the last write or read, with the index
+    /// of their area.
     changed: Vec<(usize, u32)>,
     has_moved: bool,
-    /// The same of what is a file system's own since it has grown, in bytes of the disk.
+    /// The ranges that became metadata with the last growth, in bytes of the disk.
     laid_out: Vec<Range<u64>>,
 }
 
@@ -49,8 +51,8 @@ fn place(area: &Area) -> Range<u64> {
     area.place.offset..area.place.offset + area.place.length
 }
 
-/// Ends to follow what takes more memory than it may: it is told by block from then on.
-/// Whether it did.
+/// Stops following a file system that exceeds its memory. Its accesses are then reported by block.
+/// Returns whether it stopped.
 fn give_up_if_large(area: &mut Area) -> bool {
     match &area.found {
         Ok(live) if !live.is_within_bounds() => {
@@ -73,7 +75,7 @@ impl Disk {
         }
     }
 
-    /// An area, which may take of memory what the others leave it.
+    /// An area, whose limit on memory is set to what the others leave.
     fn area(&mut self, at: usize) -> Option<&mut Area> {
         let others = self.areas.iter().enumerate().filter(|(one, _)| *one != at);
         let others: u64 = others.map(|(_, area)| area.bytes()).sum();
@@ -85,26 +87,26 @@ impl Disk {
         Some(area)
     }
 
-    /// Whose blocks, names or kind were changed since [`Disk::forget_changed`]: the
-    /// number of the area, and the inode's.
+    /// The inodes whose blocks, names or kind changed since [`Disk::forget_changed`], each with the
+    /// index of its area.
     pub fn changed(&self) -> &[(usize, u32)] {
         &self.changed
     }
 
-    /// What was changed is known.
+    /// Clears the changes.
     pub fn forget_changed(&mut self) {
         self.changed.clear();
         self.has_moved = false;
         self.laid_out.clear();
     }
 
-    /// What is a file system's own since it has grown, and was written before, since
-    /// [`Disk::forget_changed`]; in bytes.
+    /// The ranges that became metadata since [`Disk::forget_changed`] because a file system has
+    /// grown, and that were written before, in bytes.
     pub fn laid_out(&self) -> &[Range<u64>] {
         &self.laid_out
     }
 
-    /// Whether a directory was moved with what is in it.
+    /// Whether the path of a directory that is not empty has changed.
     pub fn has_moved(&self) -> bool {
         self.has_moved
     }
@@ -113,7 +115,7 @@ impl Disk {
         &self.areas
     }
 
-    /// `range` was read.
+    /// Appends the accesses of a read of `range`.
     pub fn was_read(&self, range: &Range<u64>, seen: &mut Vec<Seen>) {
         let mut events = Vec::new();
         self.each(range, |at, part| {
@@ -132,8 +134,8 @@ impl Disk {
         });
     }
 
-    /// `data` was written at `offset`; whether it may have changed what file systems there
-    /// are, so that the disk is to be read anew.
+    /// Handles a write of `data` at `offset`. Returns whether it may have created another file
+    /// system, so that the disk has to be read again.
     pub fn was_written(&mut self, offset: u64, data: &[u8], seen: &mut Vec<Seen>) -> bool {
         let range = offset..offset + data.len() as u64;
         let mut parts = Vec::new();
@@ -145,7 +147,7 @@ impl Disk {
         for (at, part) in parts {
             let content = &data[(part.start - offset) as usize..(part.end - offset) as usize];
             let Some(at) = at else {
-                // Between areas there are tables of partitions.
+                // Partition tables lie between areas.
                 is_new = true;
                 seen.push(Seen::Blocks(None, Operation::Write, part));
                 continue;
@@ -182,8 +184,8 @@ impl Disk {
         is_new
     }
 
-    /// `range` was trimmed: whose content that was, as if it was written; whether it met what
-    /// is a file system's own, or a table of partitions, so that the disk is to be read anew.
+    /// Handles a trim of `range`, which counts as a write of content. Returns whether it affected
+    /// metadata or a partition table, so that the disk has to be read again.
     pub fn was_trimmed(&self, range: &Range<u64>, seen: &mut Vec<Seen>) -> bool {
         let mut is_new = false;
         let mut events = Vec::new();
@@ -200,7 +202,7 @@ impl Disk {
                     seen.push(Seen::Blocks(area.number, Operation::Write, part));
                 }
                 None => {
-                    // Between areas there are tables of partitions.
+                    // Partition tables lie between areas.
                     is_new = true;
                     seen.push(Seen::Blocks(None, Operation::Write, part));
                 }
@@ -209,7 +211,8 @@ impl Disk {
         is_new
     }
 
-    /// Blocks whose content is needed and was not seen, in bytes of the disk.
+    /// Takes the blocks whose content is needed and unknown: the area, the block and its range on
+    /// the disk, in bytes.
     pub fn take_wanted(&mut self) -> Vec<(usize, u64, Range<u64>)> {
         let mut wanted = Vec::new();
         for (at, area) in self.areas.iter_mut().enumerate() {
@@ -223,7 +226,8 @@ impl Disk {
         wanted
     }
 
-    /// Blocks that were wanted of an area hold this; whether the disk is to be read anew.
+    /// Handles the content of wanted blocks of an area. Returns whether the disk has to be read
+    /// again.
     pub fn were_found(
         &mut self,
         at: usize,
@@ -247,13 +251,13 @@ impl Disk {
         is_large
     }
 
-    /// Where a file is, if it has a name that is known.
+    /// The path of a file, if one is known.
     pub fn path(&self, at: usize, inode: u32) -> Option<Vec<u8>> {
         let live = self.areas[at].found.as_ref().ok()?;
         live.view().path(inode)
     }
 
-    /// Where a part of a file lies, in bytes of the disk, and how long each piece is.
+    /// The places of a part of a file: the offset on the disk and the length of each, in bytes.
     pub fn places(&self, at: usize, inode: u32, offset: u64, length: u64) -> Vec<(u64, u64)> {
         let area = &self.areas[at];
         let Ok(live) = &area.found else {
@@ -279,9 +283,9 @@ impl Disk {
         places
     }
 
-    /// Each part of `range` with the area that it lies in.
+    /// Calls `part` with each part of `range` and the index of its area.
     pub fn each(&self, range: &Range<u64>, mut part: impl FnMut(Option<usize>, Range<u64>)) {
-        // By where they begin: partitions may be in any order, and may overlap.
+        // Sorted by their beginnings, since partitions may be in any order and may overlap.
         let mut within = BTreeMap::new();
         for (at, area) in self.areas.iter().enumerate() {
             if let Some(common) = common(range, &place(area)) {
@@ -305,7 +309,7 @@ impl Disk {
     }
 }
 
-/// Whether what is written at `begin` makes another file system of one.
+/// Whether a write at `begin` creates another file system.
 fn is_another(known: &Superblock, begin: u64, content: &[u8]) -> bool {
     let written = begin..begin + content.len() as u64;
     if common(&written, &SUPERBLOCK).is_none() {
@@ -313,7 +317,7 @@ fn is_another(known: &Superblock, begin: u64, content: &[u8]) -> bool {
     }
     let at = SUPERBLOCK.start.checked_sub(begin).map(|at| at as usize);
     let bytes = at.and_then(|at| content.get(at..)?.first_chunk());
-    // Of what is written in part only, nobody knows.
+    // A superblock that is written only in part may be another one.
     let Some(Ok(new)) = bytes.map(Superblock::parse) else {
         return true;
     };
@@ -335,11 +339,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_system_is_told_by_place_and_each_byte_once() {
+    fn accesses_outside_of_file_systems_are_reported_by_block_and_once() {
         let areas = vec![
             area(1, 1 << 20, 1 << 20),
             area(2, 3 << 20, 1 << 20),
-            // As somebody made it: it overlaps the one before.
+            // A hostile partition that overlaps the one before.
             area(3, (3 << 20) + 4096, 1 << 20),
         ];
         let mut disk = Disk::new(areas, 0);

@@ -1,15 +1,16 @@
-//! [`Follower`]: the file systems of a disk, read once and then followed from what is
-//! written to it (docs/chains.md, "Reconstruction").
+//! [`Follower`]: the file systems of a disk, read once and then followed by the writes to it
+//! (docs/chains.md, "Reconstruction"). The filters `monitor` and `replicate` use it. It is here and
+//! not in `extfs`, since it needs requests of a filter, tokens and a clock.
 //!
 //! ```text
-//!  1. read     partitions and file systems, in a thread that asks the filter for blocks;
-//!              what is written meanwhile is kept
-//!  2. follow   what was kept, and what is written from then on
-//!  3. anew     when another file system may be there: 1 again, and 2 goes on meanwhile
+//!  1. read     partitions and file systems are read, in a thread that requests blocks from
+//!              the filter; writes are kept meanwhile
+//!  2. follow   the kept writes, and all later ones
+//!  3. reread   1 again when there may be another file system, while 2 continues
 //! ```
 //!
-//! Invariants: it asks nothing itself, but has its filter ask ([`Follower::next`]); it never
-//! waits; what it keeps is bounded. What is written is told in order, each write once.
+//! Invariants: it makes no requests itself, but lets its filter make them ([`Follower::next`]); it
+//! never waits; the writes that it keeps are bounded. Each write is reported once, in order.
 
 mod disk;
 mod reader;
@@ -29,78 +30,81 @@ use reader::{Ask, Reader};
 use crate::tokens::Tokens;
 use extfs::ScanError;
 
-/// So much of what is written while the disk is read is kept, in bytes, or what may be taken
-/// of memory, if that is less.
+/// The maximal length of writes that are kept while the disk is read, in bytes. The limit on memory
+/// counts if it is lower.
 const KEPT_BYTES_MAX: usize = 256 << 20;
 
-/// Whoever makes a file system writes for a while.
+/// The delay before the disk is read again because of a write. A program that makes a file system
+/// writes for a while.
 const READ_ANEW_AFTER: Duration = Duration::from_secs(1);
 
-/// What could not be read is tried again after so long, at first and at last.
+/// The first pause after a failed read of the disk. Each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
+/// The longest pause after a failed read of the disk.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// What could be read but for some of its file systems is read anew after so long.
+/// The pause after a read in which some file systems failed.
 const PAUSE_PARTLY: Duration = Duration::from_secs(600);
 
-/// So many blocks that file systems need are read at once, and followed together.
+/// The maximal number of wanted blocks that are read at once and followed together.
 const WANTED_AT_ONCE: usize = 64;
 
-/// If more are wanted the disk is read anew: that costs less.
+/// The maximal number of wanted blocks. If there are more, reading the whole disk again costs less.
 const WANTED_MAX: usize = 1 << 16;
 
-/// Something that is to be read from the disk.
+/// A range that has to be read from the disk.
 pub struct Need {
     place: Range<u64>,
     of: Of,
 }
 
 enum Of {
-    /// The reader asked for it.
+    /// The reader requested the range.
     Reader(Ask),
-    /// A block of a file system that is needed to follow it; whether it was written since.
+    /// The range is a block that is needed to follow a file system.
     Wanted {
         area: usize,
         block: u64,
+        /// Whether the block was written since the request.
         is_stale: bool,
     },
 }
 
 impl Need {
-    /// Where, in bytes.
+    /// The first byte of the range.
     pub fn offset(&self) -> u64 {
         self.place.start
     }
 
-    /// How much, in bytes.
+    /// The length of the range, in bytes.
     pub fn length(&self) -> usize {
         (self.place.end - self.place.start) as usize
     }
 }
 
-/// What came of something.
+/// What a follower reports to its filter.
 pub enum News {
-    /// It happened to files.
+    /// Accesses to files.
     Seen(Vec<Seen>),
-    /// The disk was read, and is known.
+    /// The disk was read.
     Found,
-    /// It could not be read, and why; it is tried again after so long.
+    /// The disk could not be read, for this reason. It is tried again after this pause.
     GivenUp(String, Duration),
 }
 
-/// The disk is being read; what was written meanwhile.
+/// A read of the disk that is under way, and the writes since it began.
 struct Reading {
     reader: Reader,
     kept: Kept,
 }
 
-/// Something that changed the disk.
+/// A change of the disk.
 enum Changed {
     Written(u64, Vec<u8>),
     Trimmed(Range<u64>),
 }
 
-/// What is written while the disk is read, in order.
+/// The changes of the disk while it is read, in order.
 struct Kept {
     changes: Vec<Changed>,
     bytes: usize,
@@ -131,32 +135,32 @@ impl Kept {
     }
 }
 
-/// See the module's head.
+/// The file systems of a disk, read once and then followed by the writes to it.
 pub struct Follower {
     memory_max: u64,
     clock: Arc<dyn Clock>,
     wake: Wake,
-    /// What is known of the disk: also while it is read anew.
+    /// The known state of the disk, also while the disk is read again.
     disk: Option<Disk>,
     reading: Option<Reading>,
-    /// The disk is to be read then.
+    /// The time at which the disk has to be read.
     anew: Option<Duration>,
-    /// And then, if it was not before: some of it could not be read.
+    /// The time at which the disk is read again because some of it could not be read.
     again: Option<Duration>,
     pause: Duration,
-    /// What could not be asked below yet.
+    /// A read for which the filter had no room.
     put_back: Option<Need>,
-    /// Blocks that are needed, by their area.
+    /// The blocks that are needed: the area, the block and its range on the disk.
     wanted: Vec<(usize, u64, Range<u64>)>,
-    /// By area: what was wanted and read, and is to be followed before anything else is.
+    /// The wanted blocks that were read, by area. They are followed before anything else.
     found: BTreeMap<usize, BTreeMap<u64, Vec<u8>>>,
-    /// What came of that, and was not told yet.
+    /// Events of these blocks that were not reported yet.
     unheard: Vec<Seen>,
     under_way: Tokens<Need>,
 }
 
 impl Follower {
-    /// One that takes so many bytes of memory at most for all file systems together.
+    /// A follower that uses at most `memory_max` bytes of memory for all file systems together.
     pub fn new(memory_max: u64, clock: Arc<dyn Clock>, wake: Wake) -> Self {
         Self {
             memory_max,
@@ -175,7 +179,7 @@ impl Follower {
         }
     }
 
-    /// What is known of the disk, if it was read.
+    /// The known state of the disk, if the disk was read.
     pub fn disk(&self) -> Option<&Disk> {
         self.disk.as_ref()
     }
@@ -185,30 +189,30 @@ impl Follower {
         self.reading.is_some()
     }
 
-    /// Whether what is known is all that there is to know now.
+    /// Whether the known state is complete: nothing is being read or has to be read.
     pub fn is_settled(&self) -> bool {
         let is_read = self.disk.is_some() && self.reading.is_none() && self.anew.is_none();
         let is_followed = self.wanted.is_empty() && self.found.is_empty();
         is_read && is_followed && self.put_back.is_none() && self.is_idle()
     }
 
-    /// Whether nothing that it has asked for is under way.
+    /// Whether no read is under way.
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    /// When it is to go on by itself.
+    /// The time at which [`Follower::go_on`] has to be called.
     pub fn due(&self) -> Option<Duration> {
         let at = self.anew.into_iter().chain(self.again).min();
         at.filter(|_| self.reading.is_none())
     }
 
-    /// Whether something waits to be asked.
+    /// Whether reads wait to be made.
     pub fn has_needs(&self) -> bool {
         self.put_back.is_some() || !self.wanted.is_empty()
     }
 
-    /// What is known is not to be trusted: the disk is read anew, after a while or at once.
+    /// Discards trust in the known state: the disk is read again, at once or after a delay.
     pub fn read_anew(&mut self, is_urgent: bool) {
         let after = if is_urgent {
             Duration::ZERO
@@ -218,13 +222,13 @@ impl Follower {
         self.read_anew_after(after);
     }
 
-    /// The same, after so long; or sooner, if that was wanted before.
+    /// Lets the disk be read again after `after`, or earlier if that was requested before.
     pub fn read_anew_after(&mut self, after: Duration) {
         let at = self.clock.monotonic() + after;
         self.anew.get_or_insert(at);
     }
 
-    /// Goes on with reading a disk of `disk_bytes`; `may_begin` that.
+    /// Takes the next steps for a disk of `disk_bytes`. `may_begin` allows to begin to read it.
     pub fn go_on(&mut self, disk_bytes: u64, may_begin: bool) -> Vec<News> {
         let mut news = Vec::new();
         let now = self.clock.monotonic();
@@ -261,11 +265,11 @@ impl Follower {
                 };
                 self.reading = Some(Reading { reader, kept });
             }
-            Err(error) => self.give_up(&format!("no thread can be had to read it: {error}"), news),
+            Err(error) => self.give_up(&format!("cannot start a thread: {error}"), news),
         }
     }
 
-    /// The disk is read later.
+    /// Ends the read of the disk, which is tried again later.
     fn give_up(&mut self, why: &str, news: &mut Vec<News>) {
         news.push(News::GivenUp(why.to_owned(), self.pause));
         self.reading = None;
@@ -273,14 +277,14 @@ impl Follower {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
-    /// The disk was read.
+    /// Takes over what was read from the disk, and follows the kept changes.
     fn is_read(&mut self, kept: Kept, found: Result<Vec<Area>, IoError>, news: &mut Vec<News>) {
         let areas = match found {
             Ok(areas) => areas,
             Err(error) => return self.give_up(&error.to_string(), news),
         };
         if kept.is_too_much {
-            return self.give_up("too much was written meanwhile", news);
+            return self.give_up("too much was written while the disk was read", news);
         }
         self.pause = PAUSE_MIN;
         self.forget_wanted();
@@ -288,7 +292,7 @@ impl Follower {
         if areas.iter().any(is_unread) {
             self.again = Some(self.clock.monotonic() + PAUSE_PARTLY);
         }
-        // What was known before has told what was written meanwhile.
+        // If an earlier state was known, it has reported the kept changes already.
         let disk = Disk::new(areas, self.memory_max);
         let is_told = self.disk.replace(disk).is_some();
         news.push(News::Found);
@@ -303,7 +307,7 @@ impl Follower {
         }
     }
 
-    /// What was needed of the disk as it was known before is needed no more.
+    /// Drops the blocks that the earlier state of the disk needed.
     fn forget_wanted(&mut self) {
         self.wanted = Vec::new();
         self.found.clear();
@@ -316,10 +320,10 @@ impl Follower {
         }
     }
 
-    /// What a write is to the files.
+    /// The accesses to files of a write.
     pub fn was_written(&mut self, offset: u64, data: &[u8]) -> Vec<Seen> {
         self.forget_changed();
-        // What was read before this was written is followed before it, and told apart.
+        // Blocks that were read before this write are followed before it, and reported apart.
         let mut found = self.follow_found();
         self.unheard.append(&mut found);
         let mut seen = Vec::new();
@@ -334,7 +338,7 @@ impl Follower {
                 }
                 self.take_wanted();
             }
-            // What is kept is told when it is known what it is.
+            // Kept changes are reported when the disk is known.
             None if self.reading.is_some() => {}
             None => {
                 let write = chain_policy::Operation::Write;
@@ -345,9 +349,8 @@ impl Follower {
         seen
     }
 
-    /// What a trim is to the files: it counts as a write of their content. Of what is a file
-    /// system's own nobody knows what a trim leaves there, so that the disk is read anew; what
-    /// is known of it stays until then. What is nobody's is no news.
+    /// The accesses to files of a trim, which counts as a write of content. The content of trimmed
+    /// metadata is unknown, so the disk is read again, and the known state stays until then.
     pub fn was_trimmed(&mut self, range: Range<u64>) -> Vec<Seen> {
         let mut seen = Vec::new();
         if let Some(reading) = &mut self.reading {
@@ -359,7 +362,7 @@ impl Follower {
                     self.read_anew(false);
                 }
             }
-            // What is kept is told when it is known what it is.
+            // Kept changes are reported when the disk is known.
             None if self.reading.is_some() => {}
             None => {
                 let write = chain_policy::Operation::Write;
@@ -370,7 +373,7 @@ impl Follower {
         seen
     }
 
-    /// What is being read of this has changed meanwhile.
+    /// Marks reads under way as stale if they overlap a change.
     fn outdate(&mut self, changed: &Range<u64>) {
         for Need { place, of } in self.under_way.iter_mut() {
             if let Of::Wanted { is_stale, .. } = of {
@@ -389,7 +392,7 @@ impl Follower {
         }
     }
 
-    /// What was changed by what came before is known.
+    /// Clears the changes of the write before.
     fn forget_changed(&mut self) {
         if let Some(disk) = &mut self.disk {
             disk.forget_changed();
@@ -401,7 +404,7 @@ impl Follower {
         disk.is_some_and(|disk| disk.has_moved() || !disk.changed().is_empty())
     }
 
-    /// Follows what was wanted and read.
+    /// Follows the wanted blocks that were read.
     fn follow_found(&mut self) -> Vec<Seen> {
         let mut seen = Vec::new();
         for (area, blocks) in std::mem::take(&mut self.found) {
@@ -416,14 +419,14 @@ impl Follower {
         seen
     }
 
-    /// So many blocks that were wanted are being read, or were.
+    /// The number of wanted blocks that are being read or were read.
     fn wanted_under_way(&self) -> usize {
         let is_wanted = |need: &&Need| matches!(need.of, Of::Wanted { .. });
         let read: usize = self.found.values().map(BTreeMap::len).sum();
         self.under_way.iter().filter(is_wanted).count() + read
     }
 
-    /// What is to be read next.
+    /// The next read that the filter has to make.
     pub fn next(&mut self) -> Option<Need> {
         if let Some(need) = self.put_back.take() {
             return Some(need);
@@ -449,17 +452,17 @@ impl Follower {
         })
     }
 
-    /// It could not be asked yet.
+    /// Returns a read for which the filter had no room.
     pub fn put_back(&mut self, need: Need) {
         self.put_back = Some(need);
     }
 
-    /// It was asked, and is answered with [`Follower::answered`].
+    /// Registers a read that the filter makes. Its result is passed to [`Follower::answered`].
     pub fn asked(&mut self, need: Need) -> Token {
         self.under_way.add(need)
     }
 
-    /// What was asked is answered.
+    /// Handles the result of a read.
     pub fn answered(&mut self, token: Token, result: Result<Outcome, IoError>) -> Vec<News> {
         match self.under_way.take(token) {
             Some(need) => self.was_read(need, result),
@@ -467,13 +470,13 @@ impl Follower {
         }
     }
 
-    /// Something that was needed was read.
+    /// Handles the content of a range that was needed.
     pub fn was_read(&mut self, need: Need, result: Result<Outcome, IoError>) -> Vec<News> {
         let mut news = Vec::new();
         self.forget_changed();
         let Need { place, of } = need;
         match (of, result.and_then(content_of)) {
-            // Whoever has stopped waiting needs no answer.
+            // The reader may have ended.
             (Of::Reader(ask), result) => drop(ask.answer.send(result)),
             (
                 Of::Wanted {
@@ -485,8 +488,7 @@ impl Follower {
             ) => self.wanted.push((area, block, place)),
             (Of::Wanted { area, block, .. }, Ok(content)) => {
                 self.found.entry(area).or_default().insert(block, content);
-                // Many at once, since a map is read anew for all of them; the rest with the
-                // next turn.
+                // Many blocks are followed at once, since a map is read once for all of them.
                 if self.wanted_under_way() >= WANTED_AT_ONCE || self.wanted.is_empty() {
                     news.push(News::Seen(self.follow_found()));
                 }

@@ -1,10 +1,10 @@
-//! Reading a disk's partition table and file systems, in a thread that asks the filter for
-//! what lies where: the filter alone may ask the disk.
+//! [`Reader`]: reads the partition table and the file systems of a disk in a thread. The thread
+//! requests ranges from the filter, since only the filter may make requests below.
 //!
 //! ```text
-//!  reader's thread ── where, how long ──▶ filter ── read ──▶ below
-//!                  ◀─────── bytes ─────────
-//!                  ────── what was found ─▶
+//!  reader's thread ── offset, length ──▶ filter ── read ──▶ below
+//!                  ◀────── bytes ────────
+//!                  ────── areas ────────▶
 //! ```
 
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
@@ -16,46 +16,46 @@ use world::Wake;
 use extfs::partition::{Partition, partitions};
 use extfs::{FormatError, Live, ScanError, Source};
 
-/// Part of a disk with what is on it.
+/// A part of a disk with its file system.
 pub struct Area {
-    /// From 1; none, if there is no partition table.
+    /// The number of the partition, from 1; `None` if the disk has no partition table.
     pub number: Option<u32>,
     pub place: Partition,
-    /// The file system; why there is none that can be followed.
+    /// The file system, or why there is none that can be followed.
     pub found: Result<Live, ScanError>,
 }
 
 impl Area {
-    /// What is known of it takes so much memory, in bytes.
+    /// The memory of the file system's state, in bytes.
     pub fn bytes(&self) -> u64 {
         self.found.as_ref().map_or(0, Live::bytes)
     }
 }
 
-/// What the reader asks the filter.
+/// A range that the reader requests from the filter.
 pub struct Ask {
     pub offset: u64,
     pub length: usize,
     pub answer: Sender<Result<Vec<u8>, IoError>>,
 }
 
-/// A reading that goes on. Dropped, it ends with the next thing that it asks.
+/// A read of a disk that is under way. After it is dropped, its thread ends with the next request.
 pub struct Reader {
     asks: Receiver<Ask>,
     found: Receiver<Result<Vec<Area>, IoError>>,
 }
 
-/// A part of the disk, to the reader.
-struct Asking {
+/// A part of the disk, as the reader's thread reads it.
+struct PartSource {
     asks: Sender<Ask>,
     wake: Wake,
     place: Partition,
 }
 
-impl Source for Asking {
+impl Source for PartSource {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
         let offset = self.place.on_disk(offset, out.len() as u64)?;
-        let gone = || IoError::Stopped("nobody waits for this any more".to_owned());
+        let gone = || IoError::Stopped("the filter does not need the result any more".to_owned());
         let (answer, answered) = mpsc::channel();
         let ask = Ask {
             offset,
@@ -71,46 +71,46 @@ impl Source for Asking {
 }
 
 impl Reader {
-    /// Begins to read a disk of `disk_bytes`; what is known of all file systems together may
-    /// take `bytes_max` of memory.
+    /// Begins to read a disk of `disk_bytes`, with at most `bytes_max` bytes of memory for all file
+    /// systems together.
     ///
     /// # Errors
-    /// If no thread can be had.
+    /// If no thread can be started.
     pub fn start(disk_bytes: u64, bytes_max: u64, wake: &Wake) -> std::io::Result<Self> {
         let (asks, asked) = mpsc::channel();
         let (tell, found) = mpsc::channel();
         let wake = wake.clone();
         #[expect(
             clippy::disallowed_methods,
-            reason = "it waits for the disk, whose own work would wait for a pool's threads"
+            reason = "it waits for the disk, which itself may wait for threads of the pool"
         )]
         thread::Builder::new()
             .name("follow".to_owned())
             .spawn(move || {
-                let disk = Asking {
+                let disk = PartSource {
                     asks,
                     wake: wake.clone(),
                     place: whole(disk_bytes),
                 };
-                // Whoever has stopped waiting needs no answer.
+                // The follower may have dropped the reader.
                 let _ = tell.send(read(disk, disk_bytes, bytes_max));
                 wake.wake();
             })?;
         Ok(Self { asks: asked, found })
     }
 
-    /// What it asks next, if anything.
+    /// The next range that the thread requests, if any.
     pub fn next(&self) -> Option<Ask> {
         self.asks.try_recv().ok()
     }
 
-    /// What it has found, if it has ended.
+    /// The areas that were found, when the thread has ended.
     pub fn found(&self) -> Option<Result<Vec<Area>, IoError>> {
         match self.found.try_recv() {
             Ok(found) => Some(found),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => {
-                let why = "what reads the disk ended before its time".to_owned();
+                let why = "the thread that reads the disk has panicked".to_owned();
                 Some(Err(IoError::Stopped(why)))
             }
         }
@@ -124,8 +124,8 @@ fn whole(disk_bytes: u64) -> Partition {
     }
 }
 
-/// What is on the disk. One area that cannot be read hides none of the others.
-fn read(mut disk: Asking, disk_bytes: u64, bytes_max: u64) -> Result<Vec<Area>, IoError> {
+/// Reads the areas of a disk. An area that cannot be read does not affect the others.
+fn read(mut disk: PartSource, disk_bytes: u64, bytes_max: u64) -> Result<Vec<Area>, IoError> {
     let table = partitions(&disk, disk_bytes)?;
     let mut places: Vec<(Option<u32>, Partition)> = (1..).map(Some).zip(table).collect();
     if places.is_empty() {
@@ -137,11 +137,11 @@ fn read(mut disk: Asking, disk_bytes: u64, bytes_max: u64) -> Result<Vec<Area>, 
         let known: u64 = areas.iter().map(Area::bytes).sum();
         let left = bytes_max.saturating_sub(known);
         let found = match Live::read(&disk, place.length, left) {
-            // The disk, or whoever asked for this, is gone.
+            // The disk or the follower has ended.
             Err(ScanError::Io(error @ IoError::Stopped(_))) => return Err(error),
             Err(ScanError::Io(IoError::OutOfRange { .. })) => {
-                let what = "it would lie beyond the end of its place";
-                Err(FormatError::Nonsense(what).into())
+                let what = "it extends beyond the end of its partition";
+                Err(FormatError::Invalid(what).into())
             }
             found => found,
         };

@@ -1,5 +1,4 @@
-//! File systems that somebody made to cost memory: maps that have more nodes than there is
-//! room for, and a file with more names than there is room for.
+//! Hostile file systems: maps with more nodes, and a file with more names, than fit into memory.
 
 use std::cell::Cell;
 
@@ -19,7 +18,7 @@ pub const INODES_PER_GROUP: u32 = 32;
 pub const NUMBERS: u64 = BLOCK / 4;
 pub const TABLE: u64 = 300;
 pub const ROOT_NAMES: u64 = 400;
-/// The map: this block names 1024, each of which names 1024 more, which name none.
+/// The root of the map. It names 1024 blocks, each of which names 1024 empty blocks.
 pub const TOP: u64 = 1000;
 pub const MIDDLE: u64 = 2000;
 pub const BOTTOM: u64 = 10_000;
@@ -28,12 +27,12 @@ pub const JOURNAL: u32 = 8;
 /// The inode number of the file that has the hostile map, or all names of [`deep`].
 pub const FILE: u32 = 12;
 
-/// How many names [`FILE`] has in [`deep`].
+/// The number of names of [`FILE`] in [`deep`].
 pub const LINKS: u32 = 65_000;
 
-/// An ext2 file system, or ext3 if it has a journal, that is made as it is read.
+/// An ext2 file system, or ext3 with a journal, that is generated while it is read.
 pub struct Made {
-    /// Whose map has a million nodes, if anybody's.
+    /// The inode whose map has a million nodes, if there is one.
     pub hostile: Option<u32>,
     pub has_journal: bool,
     pub reads: Cell<u64>,
@@ -92,7 +91,7 @@ impl Made {
             }
         };
         match number {
-            // A descriptor has 32 bytes; all groups have bitmaps and tables apart.
+            // A descriptor has 32 bytes. Each group has bitmaps and a table of its own.
             1 => {
                 for group in 0..GROUPS {
                     let at = group as usize * 32;
@@ -130,8 +129,8 @@ impl Source for Made {
     }
 }
 
-/// A file whose paths have 250 KB each, and 16 GB all together: it has 65,000 names, in a
-/// directory that is a thousand below the root.
+/// A file system with a file whose paths have 250 KB each and 16 GB in total: the file has 65,000
+/// names in a directory that is nested 1000 deep.
 pub fn deep() -> Live {
     let mut live = Live::read(&Made::new(None), DISK_BYTES, 64 << 20).expect("a file system");
     let view = &mut live.view;

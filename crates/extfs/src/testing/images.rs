@@ -71,7 +71,7 @@ pub fn run(command: &mut Command) -> String {
     said
 }
 
-/// Files of all kinds, as they come to be in some time.
+/// Creates files of all kinds.
 fn fill(folder: &Path, random: &SimulatedRandom) {
     let write = |path: PathBuf, length: u64| {
         let content: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
@@ -101,7 +101,7 @@ fn fill(folder: &Path, random: &SimulatedRandom) {
     }
 }
 
-/// Features that change what lies where.
+/// Kinds of file systems with different layouts, as a name and the arguments of mke2fs.
 pub const KINDS: [(&str, &[&str]); 12] = [
     ("ext2", &["-t", "ext2", "-b", "1024"]),
     ("ext3", &["-t", "ext3", "-b", "1024", "-J", "size=4"]),
@@ -179,14 +179,15 @@ pub const KINDS: [(&str, &[&str]); 12] = [
             "^filetype,^sparse_super,^ext_attr,^resize_inode",
         ],
     ),
-    // Its first group begins before the superblock.
+    // The first group begins before the superblock.
     (
         "clusters-of-small-blocks",
         &["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc"],
     ),
 ];
 
-/// A file system of one of the kinds, with files in it some of which were removed.
+/// Creates a file system of one of the [`KINDS`] in which some files were removed. Returns its
+/// path and content.
 pub fn make(name: &str, options: &[&str], folder: &TempDir) -> (PathBuf, Image) {
     let files = folder.path().join("files");
     let image = folder.path().join(name);
@@ -205,7 +206,7 @@ pub fn make(name: &str, options: &[&str], folder: &TempDir) -> (PathBuf, Image) 
         let name = name.expect("it was made").to_string_lossy().into_owned();
         change += &format!("rm many/{name}\n");
     }
-    // What is made now lies where there was something.
+    // New files use blocks of removed ones.
     change += &format!("write {} again\n", files.join("bin/large").display());
     change += "mkdir later\nln etc/passwd later/third\nrm bin/none\n";
     let mut debugfs = program("debugfs");
@@ -233,7 +234,7 @@ pub fn debugfs(image: &Path, request: &str) -> String {
     run(program("debugfs").args(["-R", request]).arg(image))
 }
 
-/// As `before`, and what is otherwise in `after` in the journal.
+/// The image `before` with the blocks that differ in `after` committed to its journal.
 pub fn journalled(path: &Path, before: &Image, after: &Image, folder: &Path) -> Image {
     fs::write(path, &before.0).expect("written");
     let view = before.view().expect("a file system");
@@ -275,7 +276,7 @@ impl Image {
         Live::read(self, self.0.len() as u64, BYTES_MAX).expect("a file system")
     }
 
-    /// Which blocks are otherwise in `after`, with what they hold there.
+    /// The blocks that differ in `after`, with their content there.
     pub fn written<'a>(&'a self, after: &'a Self, block_bytes: usize) -> Vec<(u64, &'a [u8])> {
         let blocks = self.0.chunks(block_bytes).zip(after.0.chunks(block_bytes));
         let changed = (0..).zip(blocks).filter(|(_, (was, is))| was != is);
@@ -284,7 +285,7 @@ impl Image {
     }
 }
 
-/// What debugfs does, and what is to be told of it.
+/// The requests to debugfs with which [`changed`] changes a file system.
 const CHANGES: &str = "mkdir etc/new\n\
     ln etc/passwd etc/new/alias\n\
     cd bin\nwrite etc/passwd trojan\ncd /\n\
@@ -293,7 +294,8 @@ const CHANGES: &str = "mkdir etc/new\n\
     sif again uid 1000\n\
     sif again size 100\n";
 
-/// Changes a file system of this kind.
+/// Creates and changes a file system of this kind. Returns its path and the images before and after
+/// the change.
 pub fn changed(name: &str, options: &[&str], folder: &TempDir) -> (PathBuf, Image, Image) {
     changed_by(CHANGES, name, options, folder)
 }

@@ -1,5 +1,5 @@
-//! File systems for tests, of this crate and of those that follow file systems with it
-//! (feature `testing`). They need e2fsprogs.
+//! File systems for the tests of this crate and of crates that use it (feature `testing`). They
+//! need e2fsprogs.
 
 mod hostile;
 mod images;

@@ -435,7 +435,7 @@ fn an_empty_disk_is_formatted_if_that_is_wanted() {
     let refused = rig.attach(&EncryptConfig::new("disk"));
     let reason = refused.expect_err("it has no header");
     assert!(
-        reason.contains("it has no LUKS2 header; with format"),
+        reason.contains("the disk has no LUKS2 header; with format"),
         "{reason}"
     );
     assert_eq!(rig.chain.bottom().calls.writes, 0);
@@ -512,7 +512,7 @@ fn a_disk_that_cannot_be_opened_says_why() {
     rig.surroundings.keys = Arc::new(OneKey(b"wrong"));
     let reason = rig.attach(&EncryptConfig::new("disk")).expect_err("wrong");
     assert!(
-        reason.ends_with("opens none of its 1 key slots"),
+        reason.ends_with("opens none of the 1 key slots"),
         "{reason}"
     );
     let mut small = Rig::new(MemoryDevice::new(1 << 20), 1);
