@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use auth::{Capability, Fence, Line, Scope, SigningKey};
-use base::{ClusterId, SegmentId, Slot, UnitId};
-use unit::{NOTE_BYTES, SlotRun};
+use auth::{Capability, Fence, Scope, SigningKey};
+use base::{ClusterId, LineageTag, SegmentId, Slot, UnitId};
+use unit::{NOTE_BYTES, Put, SlotRun};
 use unit_daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Session, Step};
 use unit_folder::FolderUnit;
 use unit_remote::Conversation;
@@ -32,7 +32,7 @@ fn lease(epoch: u32) -> Vec<u8> {
         ends: Millis(i64::MAX),
         generation: 1,
         scope: Scope::Lease {
-            line: Line(4),
+            lineage_tag: LineageTag(4),
             fence: Fence(5),
             epoch,
             serials: std::iter::once(0..100).collect(),
@@ -138,13 +138,15 @@ pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
         }
         bytes
     };
-    let put = |first| Request::Put {
-        segment,
-        line: 0,
-        slot_bytes: 512,
-        first: Slot(first),
-        tags: &tags,
-        data: &data,
+    let put = |first| {
+        Request::Put(Put {
+            segment,
+            lineage_tag: LineageTag::NONE,
+            slot_bytes: 512,
+            first: Slot(first),
+            tags: &tags,
+            data: &data,
+        })
     };
     let read = |first, count| Request::Read {
         run: SlotRun {

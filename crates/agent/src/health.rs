@@ -15,7 +15,7 @@ use api::host::UnitReport;
 use api::types::VolumeCache;
 use base::VolumeId;
 use metrics::{Answer, Histogram, Labels, Measures, Part};
-use unit::{UnitState, Verb};
+use unit::{OpClass, UnitState};
 use volume::VolumeStatus;
 
 use crate::agent::{Agent, lock};
@@ -230,7 +230,7 @@ impl Agent {
         let mounted = lock(&self.inner.units);
         let mounted: Vec<_> = mounted.iter().take(ROWS_MAX).collect();
         let took = mounted.iter().flat_map(|mounted| {
-            Verb::ALL.into_iter().map(|verb| {
+            OpClass::ALL.into_iter().map(|verb| {
                 let labels = vec![
                     ("unit", mounted.id.to_string()),
                     ("verb", verb.name().to_owned()),

@@ -64,7 +64,7 @@ fn parse(key: &KeyEncryptionKey, text: &[u8]) -> Option<u64> {
 /// [`UnitError`]; as [`UnitError::Tampered`], that this cluster has not written
 /// what is noted there.
 pub(crate) fn read(unit: &dyn Unit, key: &KeyEncryptionKey) -> Result<u64, UnitError> {
-    let Some(note) = unit.note()? else {
+    let Some(note) = unit.read_note()? else {
         return Ok(0);
     };
     parse(key, &note).ok_or_else(|| UnitError::Tampered {
@@ -92,7 +92,7 @@ pub(crate) fn write(
     key: &KeyEncryptionKey,
     count: u64,
 ) -> Result<(), UnitError> {
-    unit.note_down(&spell(world, key, count))
+    unit.write_note(&spell(world, key, count))
 }
 
 #[cfg(test)]
@@ -126,15 +126,15 @@ mod tests {
         let other = KeyEncryptionKey::from_bytes(&[2; 32]);
         assert!(read(&unit, &other).is_err());
         write(&unit, &world, &key, 17).expect("written");
-        let note = unit.note().expect("read").expect("there");
+        let note = unit.read_note().expect("read").expect("there");
         for at in 0..130 {
             let mut altered = note;
             altered[at] ^= 1;
-            unit.note_down(&altered).expect("written");
+            unit.write_note(&altered).expect("written");
             let found = read(&unit, &key);
             assert!(found.is_err(), "byte {at} was turned over: {found:?}");
         }
-        unit.note_down(&note).expect("written");
+        unit.write_note(&note).expect("written");
         assert_eq!(read(&unit, &key).expect("read"), 17);
     }
 

@@ -308,7 +308,11 @@ impl Agent {
         for mounted in lock(&self.inner.units).iter() {
             if mounted.watched.falls_unresponsive() {
                 // Refused from now on, which is how its health hears of it.
-                let error = mounted.unit.settle().err().map(|error| with_causes(&error));
+                let error = mounted
+                    .unit
+                    .reclaim()
+                    .err()
+                    .map(|error| with_causes(&error));
                 tracing::warn!(unit = mounted.url, error, "the unit does not answer");
             }
         }

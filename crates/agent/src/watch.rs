@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use unit::{ReadDone, SlotRun, Unit, UnitError, UnitStat, pass_on};
+use unit::{ReadDone, SlotRun, Unit, UnitError, UnitLayer, UnitOp, UnitStat};
 use world::Clock;
 
 use crate::agent::lock;
@@ -134,11 +134,30 @@ impl WatchedUnit {
         // Under the lock: a look that ends now must find it set.
         overdue && !self.unresponsive.swap(true, Ordering::Relaxed)
     }
+}
 
-    /// Passes a call on, unless it would not come back.
-    fn ask<T>(&self, call: impl FnOnce(&dyn Unit) -> Result<T, UnitError>) -> Result<T, UnitError> {
-        if !self.is_unresponsive() {
-            return call(&*self.unit);
+impl UnitLayer for WatchedUnit {
+    fn inner(&self) -> &dyn Unit {
+        &*self.unit
+    }
+
+    /// Refuses calls to an unresponsive unit. Only looks call `stat` and `probe`, which
+    /// may hang; a probe that returns ends the unresponsive state before its caller learns
+    /// of it.
+    fn around<T>(
+        &self,
+        op: UnitOp,
+        call: impl FnOnce(&dyn Unit) -> Result<T, UnitError>,
+    ) -> Result<T, UnitError> {
+        match op {
+            UnitOp::Stat => return call(&*self.unit),
+            UnitOp::Probe => {
+                let probed = call(&*self.unit);
+                self.unresponsive.store(false, Ordering::Relaxed);
+                return probed;
+            }
+            _ if !self.is_unresponsive() => return call(&*self.unit),
+            _ => {}
         }
         let seconds = lock(&self.state).asked.map_or(0, |asked| {
             self.clock.monotonic().saturating_sub(asked).as_secs()
@@ -148,27 +167,8 @@ impl WatchedUnit {
             reason: format!("it has not answered for {seconds} s"),
         })
     }
-}
 
-impl Unit for WatchedUnit {
-    pass_on!(.unit: url can_append);
-    pass_on!(ask(): put_for sync sync_found read read_now free delete replace settle);
-    pass_on!(ask(): list list_serials stat_segment slots_of scrub note note_down);
-
-    fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
-        !self.is_unresponsive() && self.unit.read_later(run, slot_bytes, done)
-    }
-
-    /// Asked by looks only, which may be stuck.
-    fn stat(&self) -> Result<UnitStat, UnitError> {
-        self.unit.stat()
-    }
-
-    /// Asked by looks only, which may be stuck.
-    fn probe(&self) -> Result<(), UnitError> {
-        let probed = self.unit.probe();
-        // It has answered, before anybody hears that it is well.
-        self.unresponsive.store(false, Ordering::Relaxed);
-        probed
+    fn on_read_async(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+        !self.is_unresponsive() && self.unit.read_async(run, slot_bytes, done)
     }
 }

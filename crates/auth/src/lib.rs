@@ -9,8 +9,8 @@ pub mod capability;
 pub mod identity;
 
 pub use capability::{
-    BadCapability, Capability, Fence, ITEMS_MAX, Line, SIGNATURE_BYTES, Scope, SignedCapability,
-    SigningKey, VerifyingKey,
+    BadCapability, Capability, Fence, ITEMS_MAX, SIGNATURE_BYTES, Scope, SignedCapability,
+    SigningKey, VerifyingKey, lineage_tag_of,
 };
 pub use identity::{
     Authority, AuthorityError, BadSubject, BadToken, Credentials, JoinToken, KeyFingerprint,

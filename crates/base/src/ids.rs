@@ -142,6 +142,17 @@ id!(
     Lineage, "lineage-", 32, "a lineage (`lineage-` and 32 hex digits)"
 );
 
+/// What the segments of one lineage have in common on a unit: 64 bits of a hash of the
+/// lineage (`auth::lineage_tag_of`). A unit learns from it which segments belong
+/// together, and nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct LineageTag(pub u64);
+
+impl LineageTag {
+    /// No lineage: the caller names none, or the unit stores none.
+    pub const NONE: Self = Self(0);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use api::host::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
-use auth::{Capability, Fence, ITEMS_MAX, Line, Scope, SigningKey};
-use base::{ClusterId, Lineage, PartyId, VolumeId};
+use auth::{Capability, Fence, ITEMS_MAX, Scope, SigningKey, lineage_tag_of};
+use base::{ClusterId, Lineage, LineageTag, PartyId, VolumeId};
 use world::Millis;
 
 use crate::control::Control;
@@ -140,7 +140,7 @@ impl Control {
 fn items_of(scope: &Scope) -> usize {
     match scope {
         Scope::Lease { serials, .. } => serials.len(),
-        Scope::Read { lines } => lines.len(),
+        Scope::Read { lineage_tags } => lineage_tags.len(),
         Scope::Free { segments } => segments.len(),
         Scope::Repair { copysets, units } => copysets.len() + units.len(),
         Scope::Count { .. } => 1,
@@ -148,11 +148,13 @@ fn items_of(scope: &Scope) -> usize {
 }
 
 fn reads(cluster: ClusterId, lineages: &[Lineage]) -> Vec<Scope> {
-    let lines = lineages.iter();
-    let lines: Vec<Line> = lines.map(|lineage| Line::of(cluster, *lineage)).collect();
-    let parts = lines.chunks(ITEMS_MAX);
-    let scopes = parts.map(|lines| Scope::Read {
-        lines: lines.to_vec(),
+    let lineage_tags = lineages.iter();
+    let lineage_tags: Vec<LineageTag> = lineage_tags
+        .map(|lineage| lineage_tag_of(cluster, *lineage))
+        .collect();
+    let parts = lineage_tags.chunks(ITEMS_MAX);
+    let scopes = parts.map(|lineage_tags| Scope::Read {
+        lineage_tags: lineage_tags.to_vec(),
     });
     scopes.collect()
 }
@@ -161,7 +163,7 @@ fn reads(cluster: ClusterId, lineages: &[Lineage]) -> Vec<Scope> {
 /// it fences the previous holder even if it covers nothing yet.
 fn leases(cluster: ClusterId, volume: VolumeId, rights: &LeaseRights) -> Vec<Scope> {
     let scope = |serials: &[std::ops::Range<u64>]| Scope::Lease {
-        line: Line::of(cluster, rights.lineage),
+        lineage_tag: lineage_tag_of(cluster, rights.lineage),
         fence: Fence::of(cluster, volume),
         epoch: rights.epoch,
         serials: serials.to_vec(),

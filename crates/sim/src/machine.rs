@@ -320,7 +320,7 @@ impl Machine {
     /// How many reads a unit was asked for and has kept to itself.
     #[must_use]
     pub fn kept_reads(&self, unit: usize) -> usize {
-        self.faulty[unit].kept()
+        self.faulty[unit].held()
     }
 
     /// Looks again at the units that are not well, as somebody does now and

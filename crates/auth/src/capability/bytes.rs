@@ -1,10 +1,10 @@
 //! A capability as bytes (docs/protocol.md, "Capability").
 
 use base::codec::{OutOfBytes, Reader, Writer};
-use base::{ClusterId, CopysetId, SegmentId, UnitId};
+use base::{ClusterId, CopysetId, LineageTag, SegmentId, UnitId};
 use world::Millis;
 
-use crate::capability::{Capability, Fence, Line, Scope};
+use crate::capability::{Capability, Fence, Scope};
 
 const FORMAT: u16 = 1;
 
@@ -45,10 +45,10 @@ impl Capability {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut items = Vec::new();
-        let none = (Line::NONE, Fence(0), 0);
-        let (kind, count, (line, fence, epoch)) = match &self.scope {
+        let none = (LineageTag::NONE, Fence(0), 0);
+        let (kind, count, (lineage_tag, fence, epoch)) = match &self.scope {
             Scope::Lease {
-                line,
+                lineage_tag,
                 fence,
                 epoch,
                 serials,
@@ -57,11 +57,13 @@ impl Capability {
                     items.put_u64(range.start);
                     items.put_u64(range.end.saturating_sub(range.start));
                 }
-                (LEASE, serials.len(), (*line, *fence, *epoch))
+                (LEASE, serials.len(), (*lineage_tag, *fence, *epoch))
             }
-            Scope::Read { lines } => {
-                lines.iter().for_each(|line| items.put_u64(line.0));
-                (READ, lines.len(), none)
+            Scope::Read { lineage_tags } => {
+                lineage_tags
+                    .iter()
+                    .for_each(|lineage_tag| items.put_u64(lineage_tag.0));
+                (READ, lineage_tags.len(), none)
             }
             Scope::Free { segments } => {
                 segments.iter().for_each(|id| items.put_u64(id.bits()));
@@ -90,7 +92,7 @@ impl Capability {
         // Two's complement, as Rust casts.
         bytes.put_u64(self.made.0 as u64);
         bytes.put_u64(self.ends.0 as u64);
-        bytes.put_u64(line.0);
+        bytes.put_u64(lineage_tag.0);
         bytes.put_u64(fence.0);
         bytes.put_u32(epoch);
         bytes.put_u32(self.generation);
@@ -124,7 +126,7 @@ impl Capability {
         let holder = reader.array().or_end()?;
         let made = Millis(reader.u64().or_end()? as i64);
         let ends = Millis(reader.u64().or_end()? as i64);
-        let line = Line(reader.u64().or_end()?);
+        let lineage_tag = LineageTag(reader.u64().or_end()?);
         let fence = Fence(reader.u64().or_end()?);
         let epoch = reader.u32().or_end()?;
         let generation = reader.u32().or_end()?;
@@ -140,15 +142,15 @@ impl Capability {
                     serials.push(first..end.ok_or(BadCapability::Items)?);
                 }
                 Scope::Lease {
-                    line,
+                    lineage_tag,
                     fence,
                     epoch,
                     serials,
                 }
             }
             READ => {
-                let lines = items(reader)?.into_iter().map(Line).collect();
-                Scope::Read { lines }
+                let lineage_tags = items(reader)?.into_iter().map(LineageTag).collect();
+                Scope::Read { lineage_tags }
             }
             FREE => {
                 let ids = items(reader)?.into_iter().map(SegmentId::from_bits);

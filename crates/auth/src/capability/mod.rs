@@ -5,7 +5,7 @@
 //! docs/units.md says which there are and why,
 //! docs/protocol.md how they are written.
 //!
-//! Nothing here names a volume or a lineage: [`Line`] and [`Fence`] are hashes
+//! Nothing here names a volume or a lineage: [`LineageTag`](base::LineageTag) and [`Fence`] are hashes
 //! of them, which say to a unit what belongs together and nothing else. It must
 //! not know: who asks for a capability and why, sockets, clocks.
 
@@ -14,7 +14,7 @@ mod scope;
 mod sign;
 
 pub use bytes::{BadCapability, ITEMS_MAX};
-pub use scope::{Fence, Line, Scope};
+pub use scope::{Fence, Scope, lineage_tag_of};
 pub use sign::{SIGNATURE_BYTES, SignedCapability, SigningKey, VerifyingKey};
 
 use base::ClusterId;

@@ -3,27 +3,17 @@
 use std::ops::Range;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use base::{ClusterId, CopysetId, Lineage, SegmentId, UnitId, VolumeId};
+use base::{ClusterId, CopysetId, Lineage, LineageTag, SegmentId, UnitId, VolumeId};
 
-/// What segments have in common that were written under one lineage: 64 bits
-/// of a hash, from which a unit learns no more than that. 0 is that of
-/// segments from before there were lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Line(pub u64);
-
-/// What leases of one volume have in common: likewise.
+/// What the leases of one volume have in common: 64 bits of a hash of the volume, from
+/// which a unit learns nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub u64);
 
-impl Line {
-    /// That of segments which were put before their unit had lines.
-    pub const NONE: Self = Self(0);
-
-    /// That of a lineage.
-    #[must_use]
-    pub fn of(cluster: ClusterId, lineage: Lineage) -> Self {
-        Self(hash("line", cluster, lineage.as_u128()))
-    }
+/// The tag of a lineage. Never [`LineageTag::NONE`].
+#[must_use]
+pub fn lineage_tag_of(cluster: ClusterId, lineage: Lineage) -> LineageTag {
+    LineageTag(hash("lineage-tag", cluster, lineage.as_u128()))
 }
 
 impl Fence {
@@ -53,7 +43,7 @@ pub enum Scope {
     /// segments by their serials.
     Lease {
         /// What is put belongs to it.
-        line: Line,
+        lineage_tag: LineageTag,
         /// The volume, as leases know it.
         fence: Fence,
         /// The lease's number.
@@ -65,7 +55,7 @@ pub enum Scope {
     /// To read what belongs to any of them.
     Read {
         /// A lineage, and those above it.
-        lines: Vec<Line>,
+        lineage_tags: Vec<LineageTag>,
     },
     /// To free slots in these, or delete them.
     Free {
@@ -91,12 +81,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_and_fences_differ_between_clusters_and_from_each_other() {
+    fn lineage_tags_and_fences_differ_between_clusters_and_from_each_other() {
         let clusters = [1, 2].map(ClusterId::from_u128);
         let (lineage, volume) = (Lineage::from_u128(3), VolumeId::from_u128(3));
         let mut all: Vec<u64> = Vec::new();
         for cluster in clusters {
-            all.push(Line::of(cluster, lineage).0);
+            all.push(lineage_tag_of(cluster, lineage).0);
             all.push(Fence::of(cluster, volume).0);
         }
         all.sort_unstable();

@@ -100,12 +100,12 @@ fn signed_text(bytes: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use base::{ClusterId, CopysetId, SegmentId, UnitId};
+    use base::{ClusterId, CopysetId, LineageTag, SegmentId, UnitId};
     use proptest::prelude::*;
     use world::Millis;
 
     use super::*;
-    use crate::capability::{Fence, ITEMS_MAX, Line, Scope};
+    use crate::capability::{Fence, ITEMS_MAX, Scope};
 
     fn of(scope: Scope) -> Capability {
         Capability {
@@ -125,15 +125,15 @@ mod tests {
         let serials = prop::collection::vec(serials, 0..20);
         prop_oneof![
             (any::<u64>(), any::<u64>(), any::<u32>(), serials).prop_map(
-                |(line, fence, epoch, serials)| Scope::Lease {
-                    line: Line(line),
+                |(lineage_tag, fence, epoch, serials)| Scope::Lease {
+                    lineage_tag: LineageTag(lineage_tag),
                     fence: Fence(fence),
                     epoch,
                     serials,
                 }
             ),
-            numbers().prop_map(|lines| Scope::Read {
-                lines: lines.into_iter().map(Line).collect(),
+            numbers().prop_map(|lineage_tags| Scope::Read {
+                lineage_tags: lineage_tags.into_iter().map(LineageTag).collect(),
             }),
             numbers().prop_map(|ids| {
                 let ids = ids.into_iter().map(|id| id >> 16);
@@ -186,7 +186,7 @@ mod tests {
     fn odd_capabilities_are_refused_with_their_reason() {
         let key = SigningKey::derive(b"secret");
         let read = of(Scope::Read {
-            lines: vec![Line(1)],
+            lineage_tags: vec![LineageTag(1)],
         });
         let refused = |at: usize, value: u8| {
             let mut bytes = read.encode();
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(refused(4, 0), BadCapability::Length(104));
         assert_eq!(refused(6, 1), BadCapability::Items);
         let lease = of(Scope::Lease {
-            line: Line(1),
+            lineage_tag: LineageTag(1),
             fence: Fence(1),
             epoch: 1,
             serials: std::iter::once(5..5).collect(),
@@ -216,8 +216,8 @@ mod tests {
     #[test]
     fn the_largest_fits() {
         let key = SigningKey::derive(b"secret");
-        let lines = (0..ITEMS_MAX as u64).map(Line).collect();
-        let capability = of(Scope::Read { lines });
+        let lineage_tags = (0..ITEMS_MAX as u64).map(LineageTag).collect();
+        let capability = of(Scope::Read { lineage_tags });
         let SignedCapability(bytes) = key.sign(&capability);
         assert_eq!(key.verifying_key().verify(&bytes), Ok(capability));
     }

@@ -292,10 +292,10 @@ async fn a_host_is_given_what_its_lease_allows(scene: Scene) {
     assert_eq!(lease.holder, [9; 32]);
     assert_eq!(serials_of(&lease), [], "nothing is reserved yet");
     assert_eq!((lease.ends.0 - lease.made.0), 60_000);
-    let Scope::Read { lines } = read(key, &answers[1]).scope else {
+    let Scope::Read { lineage_tags } = read(key, &answers[1]).scope else {
         panic!("it is for reading");
     };
-    assert_eq!(lines.len(), 1);
+    assert_eq!(lineage_tags.len(), 1);
     assert!(answers[2..].iter().all(Result::is_err), "{answers:?}");
 
     let serials = call(CatalogCall::ReserveSerials {

@@ -96,7 +96,7 @@ impl Run {
             }
         }
         if self.random.one_in(2) {
-            faults.reads_later_one_in = 1 + self.random.below(3);
+            faults.async_reads_one_in = 1 + self.random.below(3);
         }
         let unit = self.random.index(self.machine.units.len());
         trace!(self, "unit {unit} lies: {faults:?}");

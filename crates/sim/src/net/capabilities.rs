@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use auth::{Capability, Fence, ITEMS_MAX, Line, Scope, SigningKey, VerifyingKey};
-use base::{ClusterId, CopysetId, Lineage, SegmentId, VolumeId};
+use auth::{Capability, Fence, ITEMS_MAX, Scope, SigningKey, VerifyingKey, lineage_tag_of};
+use base::{ClusterId, CopysetId, Lineage, LineageTag, SegmentId, VolumeId};
 use parking_lot::Mutex;
 use volume::catalog::{FreePlan, MemoryCatalog, PendingFree};
 use world::simulated::SimulatedClock;
@@ -47,7 +47,7 @@ pub struct Controllers {
     memory: Arc<MemoryCatalog>,
     members: Arc<Members>,
     /// All of which they were ever asked.
-    lines: Mutex<BTreeSet<Line>>,
+    lineage_tags: Mutex<BTreeSet<LineageTag>>,
 }
 
 impl Controllers {
@@ -60,7 +60,7 @@ impl Controllers {
             clock: SteadyClock(Arc::clone(clock)),
             memory: Arc::clone(&catalog.memory),
             members: Arc::clone(&catalog.members),
-            lines: Mutex::default(),
+            lineage_tags: Mutex::default(),
         }
     }
 
@@ -102,7 +102,7 @@ impl Controllers {
         }
         assert!(serials.len() <= ITEMS_MAX, "a run is small");
         Some(Scope::Lease {
-            line: Line::of(self.cluster, lineage),
+            lineage_tag: lineage_tag_of(self.cluster, lineage),
             fence: Fence::of(self.cluster, volume),
             epoch,
             serials,
@@ -122,10 +122,12 @@ impl Controllers {
     fn read_scope(&self, lineage: Lineage) -> Option<Scope> {
         use volume::catalog::Catalog as _;
         let keys = self.memory.keys(lineage).ok()?;
-        let lines = keys.iter().map(|key| Line::of(self.cluster, key.lineage));
-        let lines: Vec<Line> = lines.collect();
-        self.lines.lock().extend(&lines);
-        Some(Scope::Read { lines })
+        let lineage_tags = keys
+            .iter()
+            .map(|key| lineage_tag_of(self.cluster, key.lineage));
+        let lineage_tags: Vec<LineageTag> = lineage_tags.collect();
+        self.lineage_tags.lock().extend(&lineage_tags);
+        Some(Scope::Read { lineage_tags })
     }
 
     fn repair_scope(&self, copyset: CopysetId, are_compared: bool) -> Option<Scope> {
@@ -156,11 +158,11 @@ impl Controllers {
                 let plan = FreePlan::decode(&free.plan).ok()?;
                 let segments: Vec<SegmentId> = plan.segments().map(|(id, _)| id).collect();
                 // Of which lineage each was, only the database knows.
-                let lines = self.lines.lock().iter().copied().collect();
+                let lineage_tags = self.lineage_tags.lock().iter().copied().collect();
                 let frees = segments.chunks(ITEMS_MAX).map(|segments| Scope::Free {
                     segments: segments.to_vec(),
                 });
-                let read = Scope::Read { lines };
+                let read = Scope::Read { lineage_tags };
                 Some((std::iter::once(read).chain(frees).collect(), CHANGES_FOR))
             }
         }

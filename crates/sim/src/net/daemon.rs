@@ -223,7 +223,7 @@ impl Daemon {
         };
         if let Some(keeper) = keeper {
             // What fails is tried again later.
-            let _ = keeper.unit().probe().and_then(|()| keeper.unit().settle());
+            let _ = keeper.unit().probe().and_then(|()| keeper.unit().reclaim());
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use auth::{Capability, Fence, Scope, VerifyingKey};
 use base::{CopysetId, SegmentId, UnitId};
-use unit::SlotRun;
+use unit::{Put, SlotRun};
 use unit_wire::{BODY_BYTES_MAX, Frames, Request, Status, put_frame};
 use world::Millis;
 use world::simulated::SimulatedRandom;
@@ -121,7 +121,7 @@ impl Tap {
             let one = |segment| vec![segment];
             let asked = match request {
                 Request::Show(signed) => Asked::Show(signed.to_vec()),
-                Request::Put { segment, .. } => Asked::Change("put", one(segment), false),
+                Request::Put(Put { segment, .. }) => Asked::Change("put", one(segment), false),
                 Request::Sync { segments, .. } => Asked::Change("sync", segments, false),
                 Request::Delete(segment) => Asked::Change("delete", one(segment), false),
                 Request::Free { segment, .. } => Asked::Change("free", one(segment), true),

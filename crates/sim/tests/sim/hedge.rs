@@ -64,7 +64,7 @@ fn a_unit_that_hangs_costs_nobody_its_timeout() {
     let mut bench = Bench::new(2, 2);
     let mut volume = written(&mut bench);
     let told_later = InjectedFaults {
-        reads_later_one_in: 1,
+        async_reads_one_in: 1,
         ..InjectedFaults::default()
     };
     for hanging in 0..2 {
@@ -72,7 +72,7 @@ fn a_unit_that_hangs_costs_nobody_its_timeout() {
         bench.machine.lie(
             hanging,
             InjectedFaults {
-                keeps_reads: true,
+                holds_reads: true,
                 ..told_later
             },
         );
@@ -111,7 +111,7 @@ fn a_block_on_a_unit_that_hangs_is_worked_out_of_others() {
     let mut bench = Bench::with(setup);
     let mut volume = written(&mut bench);
     let told_later = InjectedFaults {
-        reads_later_one_in: 1,
+        async_reads_one_in: 1,
         ..InjectedFaults::default()
     };
     for unit in 0..3 {
@@ -120,7 +120,7 @@ fn a_block_on_a_unit_that_hangs_is_worked_out_of_others() {
     bench.machine.lie(
         1,
         InjectedFaults {
-            keeps_reads: true,
+            holds_reads: true,
             ..told_later
         },
     );

@@ -20,7 +20,7 @@ fn written(bench: &mut Bench) -> Volume {
     bench.close(volume);
     for unit in 0..2 {
         let told_later = InjectedFaults {
-            reads_later_one_in: 1,
+            async_reads_one_in: 1,
             ..InjectedFaults::default()
         };
         bench.machine.lie(unit, told_later);

@@ -1,6 +1,7 @@
 //! Units that are put back to what they held earlier.
 
-use base::{CopysetId, SegmentId, Slot};
+use base::{CopysetId, LineageTag, SegmentId, Slot};
+use unit::Put;
 use world::simulated::Fault;
 
 use crate::bench::Bench;
@@ -13,7 +14,14 @@ fn with_a_slot() -> (Bench, SegmentId) {
     let copyset = CopysetId::new(0).expect("12 bits");
     let segment = SegmentId::new(copyset, 77).expect("36 bits");
     let (_, unit) = &bench.machine.units[0];
-    let put = unit.put(segment, SLOT_BYTES, Slot(0), &[[1; 16]], &[1; 4096]);
+    let put = unit.put(Put {
+        lineage_tag: LineageTag::NONE,
+        segment,
+        slot_bytes: SLOT_BYTES,
+        first: Slot(0),
+        tags: &[[1; 16]],
+        data: &[1; 4096],
+    });
     put.and_then(|()| unit.sync(&[segment])).expect("put");
     (bench, segment)
 }

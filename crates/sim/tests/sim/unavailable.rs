@@ -344,8 +344,8 @@ fn a_few_are_tried_and_the_rest_does_not_wait_longer_for_that() {
     bench.machine.lie(
         0,
         InjectedFaults {
-            reads_later_one_in: 1,
-            keeps_reads: true,
+            async_reads_one_in: 1,
+            holds_reads: true,
             ..InjectedFaults::default()
         },
     );

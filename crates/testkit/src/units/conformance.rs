@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
-use base::{CopysetId, SegmentId, Slot};
-use unit::{NOTE_BYTES, Replacement, SlotRun, Tag, Unit, UnitError};
+use base::{CopysetId, LineageTag, SegmentId, Slot};
+use unit::{NOTE_BYTES, Put, Read, Replacement, SlotRun, Tag, Unit, UnitError};
 
 /// A slot's size, unless a claim is about sizes.
 pub const SLOT_BYTES: u32 = 4096;
@@ -106,7 +106,14 @@ pub fn put(
     let tags: Vec<Tag> = slots.clone().map(|slot| tag_of(segment, slot)).collect();
     let contents = slots.map(|slot| content_of(segment, slot, slot_bytes));
     let data: Vec<u8> = contents.flatten().collect();
-    unit.put(segment, slot_bytes, Slot(first), &tags, &data)
+    unit.put(Put {
+        lineage_tag: LineageTag::NONE,
+        segment,
+        slot_bytes,
+        first: Slot(first),
+        tags: &tags,
+        data: &data,
+    })
 }
 
 /// Reads slots in both ways, and panics if they are not what was put.
@@ -132,11 +139,21 @@ pub fn read(
             assert!(is_right, "the content of {segment}/{slot}");
         }
     };
-    unit.read(run, slot_bytes, &mut tags, &mut data)?;
+    unit.read(Read {
+        run,
+        slot_bytes,
+        tags: &mut tags,
+        data: &mut data,
+    })?;
     check(&tags, &data);
     tags.fill([0; 16]);
     data.fill(0);
-    if unit.read_now(run, slot_bytes, &mut tags, &mut data)? {
+    if unit.read_now(Read {
+        run,
+        slot_bytes,
+        tags: &mut tags,
+        data: &mut data,
+    })? {
         check(&tags, &data);
     }
     Ok(())
@@ -246,7 +263,7 @@ fn slots_may_have_any_size(unit: &dyn Unit) {
         unit.sync(&[segment(number)]).expect("synced");
         unit.free(segment(number), &[Slot(1)], false)
             .expect("freed");
-        while unit.settle().expect("settled") {}
+        while unit.reclaim().expect("settled") {}
         read(unit, segment(number), slot_bytes, 0, 1).expect("the one before");
         read(unit, segment(number), slot_bytes, 2, 1).expect("the one after");
     }
@@ -296,7 +313,7 @@ fn freed_slots_are_gone(unit: &dyn Unit) {
         matches!(across, Err(UnitError::NoSlot { .. })),
         "{across:?}"
     );
-    while unit.settle().expect("settled") {}
+    while unit.reclaim().expect("settled") {}
     read(unit, id, SLOT_BYTES, 1, 4).expect("not freed");
     if unit.can_append() {
         put(unit, id, SLOT_BYTES, 32, 2).expect("freeing does not close it");
@@ -411,7 +428,7 @@ pub fn replace(
     let by = Replacement {
         expected: generations.0,
         generation: generations.1,
-        line: 0,
+        lineage_tag: LineageTag::NONE,
         slot_bytes: SLOT_BYTES,
         tags: &tags,
         data: &data,
@@ -428,7 +445,12 @@ fn tags_there(unit: &dyn Unit, segment: SegmentId, count: u16) -> Vec<(u16, Tag)
             count: 1,
         };
         let (mut tags, mut data) = ([[0; 16]], vec![0; SLOT_BYTES as usize]);
-        match unit.read(run, SLOT_BYTES, &mut tags, &mut data) {
+        match unit.read(Read {
+            run,
+            slot_bytes: SLOT_BYTES,
+            tags: &mut tags,
+            data: &mut data,
+        }) {
             Ok(()) => Some((slot, tags[0])),
             Err(UnitError::NoSlot { .. }) => None,
             Err(why) => panic!("{why}"),
@@ -454,7 +476,7 @@ fn a_replaced_segment_is_the_new_one_as_a_whole(unit: &dyn Unit) {
     let stat = unit.stat_segment(id).expect("there");
     assert_eq!((stat.slots, stat.freed, stat.generation), (600, 2, 1));
     unit.sync(&[id]).expect("synced");
-    while unit.settle().expect("settled") {}
+    while unit.reclaim().expect("settled") {}
     assert_eq!(unit.scrub(id).expect("scrubbed"), []);
     unit.free(id, &[Slot(5)], true).expect("freed");
     assert_eq!(unit.stat_segment(id).expect("there").freed, 3);
@@ -489,24 +511,24 @@ fn only_the_expected_segment_is_replaced(unit: &dyn Unit) {
 fn what_was_freed_is_told(unit: &dyn Unit) {
     let segment = segment(3);
     assert!(matches!(
-        unit.slots_of(segment),
+        unit.segment_slots(segment),
         Err(UnitError::NoSegment { .. })
     ));
     put(unit, segment, 4096, 0, 11).expect("put");
     unit.sync(&[segment]).expect("synced");
     unit.free(segment, &[Slot(9), Slot(1), Slot(2)], false)
         .expect("freed");
-    let told = unit.slots_of(segment).expect("told");
+    let told = unit.segment_slots(segment).expect("told");
     assert_eq!(told.stat, unit.stat_segment(segment).expect("told"));
     assert_eq!((told.stat.slots, told.stat.freed), (11, 3));
     assert_eq!(told.freed, [Slot(1), Slot(2), Slot(9)]);
 }
 
 fn the_last_note_is_kept(unit: &dyn Unit) {
-    assert_eq!(unit.note().expect("answers"), None);
+    assert_eq!(unit.read_note().expect("answers"), None);
     for byte in [1, 2] {
-        unit.note_down(&[byte; NOTE_BYTES]).expect("kept");
-        assert_eq!(unit.note().expect("answers"), Some([byte; NOTE_BYTES]));
+        unit.write_note(&[byte; NOTE_BYTES]).expect("kept");
+        assert_eq!(unit.read_note().expect("answers"), Some([byte; NOTE_BYTES]));
     }
     assert_eq!(unit.list().expect("answers"), [], "it is no segment");
 }

@@ -10,11 +10,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{SegmentId, Slot};
-use unit::{ReadDone, ReadSlots, Replacement, SlotRun, Tag, Unit, UnitError, pass_on};
+use parking_lot::{Mutex, MutexGuard};
+use unit::{
+    OpClass, Put, Read, ReadDone, ReadSlots, Replacement, SlotRun, Tag, Unit, UnitError, UnitLayer,
+    UnitOp,
+};
 use world::simulated::SimulatedRandom;
 
 /// How often what goes wrong: one in so many calls, never if zero.
@@ -36,12 +40,11 @@ pub struct InjectedFaults {
     pub delays_one_in: u64,
     /// How long a delayed call takes.
     pub delay: Duration,
-    /// What could be read at once is not, and is told later where that is asked for.
-    /// No fault, and not counted as one.
-    pub reads_later_one_in: u64,
-    /// A read that is to be told later is kept until this ends, and fails then: the
-    /// unit hangs. No fault that is counted either.
-    pub keeps_reads: bool,
+    /// A read is not answered at once but asynchronously, where the caller can do that.
+    /// Not counted as a fault.
+    pub async_reads_one_in: u64,
+    /// Asynchronous reads hang, and fail when this ends. Not counted as a fault.
+    pub holds_reads: bool,
     /// The unit is not there at all.
     pub is_missing: bool,
 }
@@ -67,7 +70,7 @@ struct State {
     /// Slots by their size in bytes.
     seen: BTreeMap<u32, Vec<Seen>>,
     injected: u64,
-    kept: Vec<ReadDone>,
+    held: Vec<ReadDone>,
 }
 
 impl FaultyUnit {
@@ -92,27 +95,27 @@ impl FaultyUnit {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Changes what goes wrong from here on.
     pub fn set(&self, faults: InjectedFaults) {
         let mut state = self.state();
         state.faults = faults;
-        let kept = match faults.keeps_reads {
+        let held = match faults.holds_reads {
             true => Vec::new(),
-            false => std::mem::take(&mut state.kept),
+            false => std::mem::take(&mut state.held),
         };
         drop(state);
-        for done in kept {
+        for done in held {
             done(Err(self.error()));
         }
     }
 
-    /// How many reads it keeps.
+    /// The number of reads that hang.
     #[must_use]
-    pub fn kept(&self) -> usize {
-        self.state().kept.len()
+    pub fn held(&self) -> usize {
+        self.state().held.len()
     }
 
     /// How many calls were spoilt so far, delays not counted.
@@ -159,17 +162,6 @@ impl FaultyUnit {
         }
     }
 
-    fn look<T>(
-        &self,
-        look: impl FnOnce(&dyn Unit) -> Result<T, UnitError>,
-    ) -> Result<T, UnitError> {
-        let faults = self.begin()?;
-        if self.is_struck(faults.read_errors_one_in) {
-            return Err(self.error());
-        }
-        look(&*self.unit)
-    }
-
     /// Carries out a change that may fail before or after it is done.
     fn change<T>(
         &self,
@@ -183,14 +175,6 @@ impl FaultyUnit {
             return Err(self.error());
         }
         change(&*self.unit)
-    }
-
-    fn release<T>(
-        &self,
-        release: impl FnOnce(&dyn Unit) -> Result<T, UnitError>,
-    ) -> Result<T, UnitError> {
-        let faults = self.begin()?;
-        self.change(faults.release_errors_one_in, release)
     }
 
     fn remember(&self, slot_bytes: u32, tags: &[Tag], data: &[u8]) {
@@ -210,7 +194,14 @@ impl FaultyUnit {
     }
 
     /// Spoils what was read.
-    fn spoil(&self, faults: InjectedFaults, slot_bytes: u32, tags: &mut [Tag], data: &mut [u8]) {
+    fn spoil(&self, faults: InjectedFaults, read: Read<'_>) {
+        let Read {
+            slot_bytes,
+            tags,
+            data,
+            ..
+        } = read;
+        self.remember(slot_bytes, tags, data);
         if self.is_struck(faults.misdirected_one_in) {
             let slot = self.random.index(tags.len());
             let state = self.state();
@@ -229,60 +220,52 @@ impl FaultyUnit {
             }
         }
     }
-
-    fn sync_by(
-        &self,
-        sync: impl FnOnce(&dyn Unit) -> Result<(), UnitError>,
-    ) -> Result<(), UnitError> {
-        let faults = self.begin()?;
-        self.change(faults.write_errors_one_in, |unit| match sync(unit) {
-            // A put that was forgotten is not confessed here either.
-            Err(UnitError::NoSegment { .. }) if faults.lost_puts_one_in > 0 => Ok(()),
-            other => other,
-        })
-    }
 }
 
-impl Unit for FaultyUnit {
-    fn url(&self) -> &str {
-        self.unit.url()
+impl UnitLayer for FaultyUnit {
+    fn inner(&self) -> &dyn Unit {
+        &*self.unit
     }
 
-    fn can_append(&self) -> bool {
+    /// Fails by the class of the call. A change may fail before or after it is carried out.
+    fn around<T>(
+        &self,
+        op: UnitOp,
+        call: impl FnOnce(&dyn Unit) -> Result<T, UnitError>,
+    ) -> Result<T, UnitError> {
+        let faults = self.begin()?;
+        match op.class() {
+            OpClass::Write => self.change(faults.write_errors_one_in, call),
+            OpClass::Release => self.change(faults.release_errors_one_in, call),
+            OpClass::Read | OpClass::Probe if self.is_struck(faults.read_errors_one_in) => {
+                Err(self.error())
+            }
+            OpClass::Read | OpClass::Probe => call(&*self.unit),
+        }
+    }
+
+    fn on_can_append(&self) -> bool {
         !self.takes_whole && self.unit.can_append()
     }
 
-    pass_on!(release(): free delete settle note_down);
-    pass_on!(look(): list list_serials stat_segment slots_of stat scrub probe note);
-
-    fn put_for(
-        &self,
-        line: u64,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
+    fn on_put(&self, put: Put<'_>) -> Result<(), UnitError> {
         let faults = self.begin()?;
-        if self.takes_whole && first != Slot(0) {
-            let found = self.unit.stat_segment(segment)?;
+        if self.takes_whole && put.first != Slot(0) {
+            let found = self.unit.stat_segment(put.segment)?;
             return Err(UnitError::Misplaced {
-                segment,
+                segment: put.segment,
                 slots: found.slots,
                 slot_bytes: found.slot_bytes,
             });
         }
-        self.remember(slot_bytes, tags, data);
+        self.remember(put.slot_bytes, put.tags, put.data);
         if self.is_struck(faults.lost_puts_one_in) {
             return Ok(());
         }
-        self.change(faults.write_errors_one_in, |unit| {
-            unit.put_for(line, segment, slot_bytes, first, tags, data)
-        })
+        self.change(faults.write_errors_one_in, |unit| unit.put(put))
     }
 
-    fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
+    fn on_replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
         let faults = self.begin()?;
         self.remember(by.slot_bytes, by.tags, by.data);
         if self.is_struck(faults.lost_puts_one_in) {
@@ -291,65 +274,60 @@ impl Unit for FaultyUnit {
         self.change(faults.write_errors_one_in, |unit| unit.replace(segment, by))
     }
 
-    fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
-        self.sync_by(|unit| unit.sync(segments))
-    }
-
-    fn sync_found(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
-        self.sync_by(|unit| unit.sync_found(segments))
-    }
-
-    fn read(
+    /// Does not confess a lost put either.
+    fn on_sync(
         &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
+        op: UnitOp,
+        sync: impl FnOnce(&dyn Unit) -> Result<(), UnitError>,
     ) -> Result<(), UnitError> {
+        match self.around(op, sync) {
+            Err(UnitError::NoSegment { .. }) if self.state().faults.lost_puts_one_in > 0 => Ok(()),
+            other => other,
+        }
+    }
+
+    fn on_read(&self, mut read: Read<'_>) -> Result<(), UnitError> {
         let faults = self.begin()?;
         if self.is_struck(faults.read_errors_one_in) {
             return Err(self.error());
         }
-        self.unit.read(run, slot_bytes, tags, data)?;
-        self.remember(slot_bytes, tags, data);
-        self.spoil(faults, slot_bytes, tags, data);
+        self.unit.read(read.reborrow())?;
+        self.spoil(faults, read);
         Ok(())
     }
 
-    fn read_now(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<bool, UnitError> {
+    fn on_read_now(&self, mut read: Read<'_>) -> Result<bool, UnitError> {
         let faults = self.begin()?;
-        if self.random.one_in(faults.reads_later_one_in) {
+        if self.random.one_in(faults.async_reads_one_in) {
             return Ok(false);
         }
         if self.is_struck(faults.read_errors_one_in) {
             return Err(self.error());
         }
-        let is_read = self.unit.read_now(run, slot_bytes, tags, data)?;
+        let is_read = self.unit.read_now(read.reborrow())?;
         if is_read {
-            self.remember(slot_bytes, tags, data);
-            self.spoil(faults, slot_bytes, tags, data);
+            self.spoil(faults, read);
         }
         Ok(is_read)
     }
 
-    fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+    fn on_read_async(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
         let mut state = self.state();
-        let is_begun = self.random.one_in(state.faults.reads_later_one_in);
-        if is_begun && state.faults.keeps_reads {
-            state.kept.push(done);
+        let is_begun = self.random.one_in(state.faults.async_reads_one_in);
+        if is_begun && state.faults.holds_reads {
+            state.held.push(done);
             return true;
         }
         drop(state);
         if is_begun {
             let mut tags = vec![[0; 16]; usize::from(run.count)];
             let mut data = vec![0; usize::from(run.count) * slot_bytes as usize];
-            let read = self.read(run, slot_bytes, &mut tags, &mut data);
+            let read = self.on_read(Read {
+                run,
+                slot_bytes,
+                tags: &mut tags,
+                data: &mut data,
+            });
             done(read.map(|()| ReadSlots::Apart {
                 tags: &tags,
                 data: &data,
@@ -396,7 +374,12 @@ mod tests {
                 };
                 let mut tags = [[0; 16]];
                 let mut data = vec![0; SLOT_BYTES as usize];
-                match unit.read(run, SLOT_BYTES, &mut tags, &mut data) {
+                match unit.read(Read {
+                    run,
+                    slot_bytes: SLOT_BYTES,
+                    tags: &mut tags,
+                    data: &mut data,
+                }) {
                     Err(_) => counts.2 += 1,
                     Ok(()) => {
                         let is_right = tags[0] == tag_of(segment(1), slot)

@@ -1,4 +1,4 @@
-//! What can go wrong on a unit, told apart by what the caller can do.
+//! [`UnitError`]: what can go wrong on a unit, divided by what the caller can do about it.
 
 use std::io;
 use std::sync::Arc;
@@ -7,171 +7,168 @@ use base::{SegmentId, Slot};
 
 use crate::Owner;
 
-/// Why a unit could not do what it was asked.
+/// Why a call on a unit has failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum UnitError {
-    /// The unit itself is not there (folder gone, not mounted, not a unit).
-    /// Pass it over, and look again after a while.
+    /// The unit is not there: its folder does not exist, is not mounted or holds no unit.
+    /// Use other units, and probe it again after a while.
     #[error("unit {url} is not there: {reason}")]
     Missing {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
         /// What was found instead.
         reason: String,
     },
-    /// As [`UnitError::Missing`], learnt from what the operating system said.
-    #[error("unit {url} is not there: cannot {doing}")]
-    Away {
-        /// The unit's URL.
+    /// The unit cannot be reached, as an error of the operating system or the network shows.
+    /// Handle it as [`UnitError::Missing`].
+    #[error("unit {url} is unavailable: cannot {doing}")]
+    Unavailable {
+        /// The URL of the unit.
         url: String,
-        /// What was being done.
+        /// What the unit was doing, as a verb and its object.
         doing: String,
-        /// What the operating system said.
+        /// The error of the operating system.
         #[source]
         source: Arc<io::Error>,
     },
-    /// The folder is somebody else's; using it would mix two clusters.
-    #[error("{url} is not to be used: {reason}")]
+    /// Another unit or other data is there. Using it would mix two clusters.
+    #[error("{url} is not this unit: {reason}")]
     Foreign {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
-        /// Whose it is.
+        /// What is there.
         reason: String,
     },
-    /// The copy of the database that says what lies on the unit is another
-    /// one; changing it would destroy what that one needs.
+    /// Another copy of the database owns the unit. Changing it would destroy data that the
+    /// owner needs.
     #[error("unit {url} is used by the Scree at {holder}")]
     Held {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
-        /// Who has it.
+        /// The owner.
         holder: Box<Owner>,
     },
-    /// It was written by a newer Scree; this one must not touch it.
-    #[error("unit {url} has format {found}; this program knows formats up to {known}")]
+    /// A newer Scree has written the unit. Upgrade this program.
+    #[error("unit {url} has format {found}; this program reads formats up to {known}")]
     Newer {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
-        /// The format that was found.
+        /// The format of the unit.
         found: u32,
-        /// The newest format that is known here.
+        /// The newest format that this program reads.
         known: u32,
     },
-    /// No room. Pass it over for writes; it can still be read.
+    /// The unit is full. Write to other units; it can still be read.
     #[error("unit {url} is full")]
     Full {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
     },
-    /// It takes no writes. Pass it over for writes; it can still be read.
+    /// The unit accepts no writes. Write to other units; it can still be read.
     #[error("unit {url} is read-only")]
     ReadOnly {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
     },
-    /// The unit does not hold the segment: read another replica.
+    /// The unit does not have the segment. Read another replica.
     #[error("unit {url} has no segment {segment}")]
     NoSegment {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
-        /// The segment that was asked for.
+        /// The requested segment.
         segment: SegmentId,
     },
-    /// The unit does not hold the slot, or it was freed: read another replica.
+    /// The unit does not have the slot, or it was freed. Read another replica.
     #[error("unit {url} has no slot {} of segment {segment}", slot.0)]
     NoSlot {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
         /// The segment.
         segment: SegmentId,
-        /// The slot that is not there.
+        /// The requested slot.
         slot: Slot,
     },
-    /// A put that does not continue the segment where it ends, or has another
-    /// slot size: a mistake of the caller, and nothing was written.
+    /// The put does not begin where the segment ends, or has another slot size. Nothing was
+    /// written. This is a mistake of the caller.
     #[error(
         "segment {segment} has {slots} slots of {slot_bytes} bytes; the put does not continue it"
     )]
     Misplaced {
         /// The segment.
         segment: SegmentId,
-        /// How many slots it has.
+        /// The number of slots that the segment has.
         slots: u32,
-        /// Their size in bytes.
+        /// The size of its slots in bytes.
         slot_bytes: u32,
     },
-    /// Somebody has put another segment in the place of the one that was
-    /// expected: look again.
+    /// The segment was replaced since the caller looked. Look again.
     #[error("segment {segment} on unit {url} was replaced: it has generation {generation}")]
     Replaced {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
         /// The segment.
         segment: SegmentId,
-        /// The generation that it has.
+        /// The generation that the segment has now.
         generation: u16,
     },
-    /// What lies there is not a segment, or its header is damaged: read
-    /// another replica.
+    /// The segment or its header is damaged. Read another replica.
     #[error("segment {segment} on unit {url} is damaged: {reason}")]
     Damaged {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
         /// The segment.
         segment: SegmentId,
-        /// What is wrong with it.
+        /// What is damaged.
         reason: String,
     },
-    /// A link, a pipe or the like lies where Scree makes a file or a folder.
-    /// Nothing was done to it. Treat as [`UnitError::Io`].
+    /// A link, a pipe or the like lies where Scree expects a file or a folder. Nothing was
+    /// changed. Handle it as [`UnitError::Io`].
     #[error("unit {url}: cannot {doing}: {found}")]
     Tampered {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
-        /// What was being done.
+        /// What the unit was doing, as a verb and its object.
         doing: String,
         /// What was found, and where.
         found: String,
     },
-    /// The unit does not let this host do that: it was shown no capability for
-    /// it, or one that has ended. Read another replica. It says nothing about how the
-    /// unit is.
-    #[error("unit {url} does not allow it: {reason}")]
+    /// The unit daemon refused the request, because the host has no capability for it or an
+    /// expired one. Read another replica. Says nothing about the health of the unit.
+    #[error("unit {url} refused the request: {reason}")]
     NotAllowed {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
-        /// What it says.
+        /// The reason that the daemon gives.
         reason: String,
     },
-    /// The unit's daemon was restarted after a put and before its sync, and may
-    /// have lost what was put.
+    /// The unit daemon was restarted between a put and its sync, and may have lost the put.
     #[error("unit {url} was restarted, and may have lost what was put")]
     Restarted {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
     },
-    /// The operating system failed: read another replica, pass it over for
-    /// writes for a while.
+    /// The operating system returned an error. Read another replica, and write to other units
+    /// for a while.
     #[error("unit {url}: cannot {doing}")]
     Io {
-        /// The unit's URL.
+        /// The URL of the unit.
         url: String,
-        /// What was being done.
+        /// What the unit was doing, as a verb and its object.
         doing: String,
-        /// What the operating system said.
+        /// The error of the operating system.
         #[source]
         source: Arc<io::Error>,
     },
 }
 
 impl UnitError {
-    /// Whether the same may succeed later although nobody makes room or repairs
-    /// anything: the unit is out of reach, was restarted, or fails for now.
+    /// Whether the same call may succeed later without anyone making room or repairing
+    /// anything.
     #[must_use]
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Missing { .. }
-            | Self::Away { .. }
+            | Self::Unavailable { .. }
             | Self::NotAllowed { .. }
             | Self::Restarted { .. }
             | Self::Io { .. } => true,
@@ -189,13 +186,13 @@ impl UnitError {
         }
     }
 
-    /// Whether it is one of the whole unit, and not of one segment there: what else is
-    /// asked of it now ends alike.
+    /// Whether the error concerns the whole unit and not one segment: other calls would fail
+    /// in the same way.
     #[must_use]
-    pub fn is_of_unit(&self) -> bool {
+    pub fn affects_whole_unit(&self) -> bool {
         match self {
             Self::Missing { .. }
-            | Self::Away { .. }
+            | Self::Unavailable { .. }
             | Self::Foreign { .. }
             | Self::Held { .. }
             | Self::Newer { .. }
@@ -213,18 +210,18 @@ impl UnitError {
         }
     }
 
-    /// Whether what was asked may be carried out later all the same: nobody has said
-    /// that it was not, and it may still be on its way.
+    /// Whether the outcome is unknown: the unit may have carried out the call, or may still
+    /// do so.
     #[must_use]
-    pub fn may_still_be_done(&self) -> bool {
-        matches!(self, Self::Away { .. })
+    pub fn is_outcome_unknown(&self) -> bool {
+        matches!(self, Self::Unavailable { .. })
     }
 
-    /// What it is called in metrics: `away`, `full`, `no-slot`, …
+    /// The name of the error in metrics: `unavailable`, `full`, `no-slot`, …
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Missing { .. } => "missing",
-            Self::Away { .. } => "away",
+            Self::Unavailable { .. } => "unavailable",
             Self::Foreign { .. } => "foreign",
             Self::Held { .. } => "held",
             Self::Newer { .. } => "newer",

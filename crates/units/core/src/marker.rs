@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::owner::Owner;
 
-/// The marker's name in the unit.
-pub const NAME: &str = "scree-unit.toml";
+/// The name of the marker in a folder, and of the object in a pool.
+pub const MARKER_FILE: &str = "scree-unit.toml";
 
 /// The version of the layout that this program reads and writes.
 const FORMAT: u32 = 1;

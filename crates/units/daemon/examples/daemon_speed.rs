@@ -16,9 +16,9 @@ use auth::{
     Authority, Credentials, KeyRequest, Kind, Lifetime, ServerTls, Subject, client_config,
     requested_key,
 };
-use auth::{Capability, Fence, Line, Scope, SigningKey};
-use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
-use unit::{SlotRun, Unit as _};
+use auth::{Capability, Fence, Scope, SigningKey};
+use base::{ClusterId, CopysetId, LineageTag, SegmentId, Slot, UnitId};
+use unit::{Put, Read, SlotRun, Unit as _};
 use unit_daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
 use unit_folder::FolderUnit;
 use unit_remote::RemoteUnit;
@@ -164,7 +164,7 @@ fn main() -> Result<(), Failed> {
         ends: Millis(i64::MAX),
         generation: 0,
         scope: Scope::Lease {
-            line: Line(1),
+            lineage_tag: LineageTag(1),
             fence: Fence(1),
             epoch: 1,
             serials: std::iter::once(0..1 << 36).collect(),
@@ -176,7 +176,14 @@ fn main() -> Result<(), Failed> {
     let data = vec![9; PUT_SLOTS * SLOT_BYTES as usize];
     let fill = |id: SegmentId| -> Result<(), Failed> {
         for first in (0..SLOTS).step_by(PUT_SLOTS) {
-            unit.put(id, SLOT_BYTES, Slot(first as u16), &tags, &data)?;
+            unit.put(Put {
+                lineage_tag: LineageTag::NONE,
+                segment: id,
+                slot_bytes: SLOT_BYTES,
+                first: Slot(first as u16),
+                tags: &tags,
+                data: &data,
+            })?;
         }
         Ok(unit.sync(&[id])?)
     };
@@ -199,7 +206,12 @@ fn main() -> Result<(), Failed> {
                     count: 1,
                 };
                 let mut content = [0; SLOT_BYTES as usize];
-                Ok(unit.read(run, SLOT_BYTES, &mut [[0; 16]], &mut content)?)
+                Ok(unit.read(Read {
+                    run,
+                    slot_bytes: SLOT_BYTES,
+                    tags: &mut [[0; 16]],
+                    data: &mut content,
+                })?)
             },
         )?;
     }

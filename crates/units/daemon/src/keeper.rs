@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use auth::{BadCapability, Capability, Fence, Line, Scope, VerifyingKey};
-use base::{ClusterId, SegmentId};
-use unit::{SlotRun, Tag, Unit as _, UnitError};
+use auth::{BadCapability, Capability, Fence, Scope, VerifyingKey};
+use base::{ClusterId, LineageTag, SegmentId};
+use unit::{Read, SlotRun, Tag, Unit as _, UnitError};
 use unit_folder::FolderUnit;
 use unit_wire::{BODY_BYTES_MAX, Greeting, Refusal, Status, Verb, put_frame};
 use world::{Clock, Millis, World};
@@ -352,9 +352,9 @@ impl Keeper {
         }
     }
 
-    /// The line of a segment that hosts may hear of.
-    fn line_of(&self, segment: SegmentId) -> Line {
-        line_in(&self.unit.line_of(segment))
+    /// The lineage tag of a segment, for checking what a host may do with it.
+    fn lineage_tag_of(&self, segment: SegmentId) -> LineageTag {
+        lineage_tag_in(&self.unit.lineage_tag_of(segment))
     }
 
     /// As [`Keeper::allow`], of a segment that is to be read.
@@ -363,16 +363,16 @@ impl Keeper {
         shown: &Mutex<Shown>,
         segment: SegmentId,
     ) -> Result<Option<Passing<'_>>, Refusal> {
-        let line = self.unit.line_of(segment);
+        let lineage_tag = self.unit.lineage_tag_of(segment);
         // Whoever may read nothing hears the same of one that is not there.
-        let allowed = self.allow(shown, &Action::Read(segment, line_in(&line)));
-        match (allowed, line) {
+        let allowed = self.allow(shown, &Action::Read(segment, lineage_tag_in(&lineage_tag)));
+        match (allowed, lineage_tag) {
             (Ok((_, passage)), Ok(_)) => Ok(passage),
             (Ok(_), Err(error)) => Err(error.into()),
             (Err(refusal), Ok(_)) => Err(refusal),
             // It is nobody's, but whoever may read there hears why.
             (Err(_), Err(error)) => {
-                self.allow(shown, &Action::Read(segment, Line::NONE))?;
+                self.allow(shown, &Action::Read(segment, LineageTag::NONE))?;
                 Err(error.into())
             }
         }
@@ -387,10 +387,10 @@ impl Keeper {
         tag: u64,
         out: &mut Vec<u8>,
     ) -> bool {
-        let Some(line) = self.unit.line_now(run.segment) else {
+        let Some(lineage_tag) = self.unit.lineage_tag_now(run.segment) else {
             return false;
         };
-        let Ok((_, _passage)) = self.allow(shown, &Action::Read(run.segment, Line(line))) else {
+        let Ok((_, _passage)) = self.allow(shown, &Action::Read(run.segment, lineage_tag)) else {
             return false;
         };
         let begun = self.clock.monotonic();
@@ -398,7 +398,12 @@ impl Keeper {
         let (mut is_read, mut data_bytes) = (false, 0);
         put_frame(out, Status::Done as u16, tag, |body| {
             let (tags, data) = room_for(body, run, slot_bytes);
-            let read = self.unit.read_now(run, slot_bytes, tags, data);
+            let read = self.unit.read_now(Read {
+                run,
+                slot_bytes,
+                tags,
+                data,
+            });
             (is_read, data_bytes) = (matches!(read, Ok(true)), data.len());
         });
         if is_read {
@@ -435,12 +440,12 @@ fn lease_of(capability: &Capability) -> Result<Option<(Fence, u32)>, Refusal> {
     }
 }
 
-/// Of a segment whose line was looked up. One that is not there is anybody's; one that
-/// cannot say is nobody's.
-fn line_in(found: &Result<u64, UnitError>) -> Line {
+/// The lineage tag to check rights against, from looking it up. A missing segment has no
+/// tag, and one that cannot be read has [`UNREADABLE`], which no right names.
+fn lineage_tag_in(found: &Result<LineageTag, UnitError>) -> LineageTag {
     match found {
-        Ok(line) => Line(*line),
-        Err(UnitError::NoSegment { .. }) => Line::NONE,
+        Ok(lineage_tag) => *lineage_tag,
+        Err(UnitError::NoSegment { .. }) => LineageTag::NONE,
         Err(_) => UNREADABLE,
     }
 }

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use auth::{Capability, Fence, Line, Scope};
-use base::{CopysetId, SegmentId, UnitId};
+use auth::{Capability, Fence, Scope};
+use base::{CopysetId, LineageTag, SegmentId, UnitId};
 use world::Millis;
 
 /// By how much clocks may differ, in milliseconds.
@@ -19,7 +19,7 @@ const ITEMS_MAX: usize = 1 << 18;
 
 /// The line of a segment that cannot say to which it belongs: of nobody, but of the
 /// lease that its serial is reserved for, and of those that repair it.
-pub(crate) const UNREADABLE: Line = Line(u64::MAX);
+pub(crate) const UNREADABLE: LineageTag = LineageTag(u64::MAX);
 
 /// What a host wants to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,13 +27,13 @@ pub(crate) enum Action {
     /// Put into a segment, or sync it.
     Put(SegmentId),
     /// Read slots of a segment of a line, or ask how many there are.
-    Read(SegmentId, Line),
+    Read(SegmentId, LineageTag),
     /// Free slots of a segment of a line.
-    Free(SegmentId, Line),
+    Free(SegmentId, LineageTag),
     /// Put another segment of a line in the place of one.
-    Replace(SegmentId, Line),
+    Replace(SegmentId, LineageTag),
     /// Delete a segment of a line, whatever is in it.
-    Delete(SegmentId, Line),
+    Delete(SegmentId, LineageTag),
     /// List segments with these serials.
     List(Range<u64>),
 }
@@ -48,7 +48,7 @@ pub(crate) enum Right {
         /// The lease.
         epoch: u32,
         /// To which line what is put belongs.
-        line: Line,
+        lineage_tag: LineageTag,
     },
     /// By a *repair* of this copyset, if it counts on this connection.
     Repair(CopysetId),
@@ -72,7 +72,7 @@ pub(crate) enum NotAllowed {
 struct Lease {
     fence: Fence,
     epoch: u32,
-    line: Line,
+    lineage_tag: LineageTag,
     ends: Millis,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Shown {
     /// The leases, also those that have reserved nothing yet, and until when.
     leases: HashMap<(Fence, u32), Millis>,
     /// Until when lines may be read.
-    lines: HashMap<Line, Millis>,
+    lineage_tags: HashMap<LineageTag, Millis>,
     /// Until when slots of segments may be freed.
     freeable: HashMap<SegmentId, Millis>,
     /// Until when copysets may be compared.
@@ -143,7 +143,7 @@ impl Shown {
         }
         match capability.scope {
             Scope::Lease {
-                line,
+                lineage_tag,
                 fence,
                 epoch,
                 serials,
@@ -151,7 +151,7 @@ impl Shown {
                 let lease = Lease {
                     fence,
                     epoch,
-                    line,
+                    lineage_tag,
                     ends,
                 };
                 for range in serials {
@@ -159,7 +159,7 @@ impl Shown {
                 }
                 prolong(&mut self.leases, vec![(fence, epoch)], ends);
             }
-            Scope::Read { lines } => prolong(&mut self.lines, lines, ends),
+            Scope::Read { lineage_tags } => prolong(&mut self.lineage_tags, lineage_tags, ends),
             Scope::Free { segments } => prolong(&mut self.freeable, segments, ends),
             Scope::Repair { copysets, units } => {
                 if units.contains(&unit) {
@@ -177,7 +177,7 @@ impl Shown {
 
     fn items(&self) -> usize {
         let repaired = self.repaired.len() + self.filled.len();
-        let others = self.lines.len() + self.freeable.len() + repaired;
+        let others = self.lineage_tags.len() + self.freeable.len() + repaired;
         self.serials.len() + self.leases.len() + others
     }
 
@@ -185,7 +185,7 @@ impl Shown {
         let goes_on = |ends: &Millis| !has_ended(*ends, now);
         self.serials.retain(|_, (_, lease)| goes_on(&lease.ends));
         self.leases.retain(|_, ends| goes_on(ends));
-        self.lines.retain(|_, ends| goes_on(ends));
+        self.lineage_tags.retain(|_, ends| goes_on(ends));
         self.freeable.retain(|_, ends| goes_on(ends));
         self.repaired.retain(|_, ends| goes_on(ends));
         self.filled.retain(|_, ends| goes_on(ends));
@@ -285,12 +285,14 @@ impl Shown {
         let leased = match action {
             // Whose line it is, whoever puts looks itself.
             Action::Put(segment) => self.lease(segment.serial()),
-            Action::Read(segment, line)
-            | Action::Free(segment, line)
-            | Action::Replace(segment, line)
-            | Action::Delete(segment, line) => {
+            Action::Read(segment, lineage_tag)
+            | Action::Free(segment, lineage_tag)
+            | Action::Replace(segment, lineage_tag)
+            | Action::Delete(segment, lineage_tag) => {
                 let lease = self.lease(segment.serial());
-                let is_own = |lease: &Lease| [lease.line, Line::NONE, UNREADABLE].contains(line);
+                let is_own = |lease: &Lease| {
+                    [lease.lineage_tag, LineageTag::NONE, UNREADABLE].contains(lineage_tag)
+                };
                 lease.filter(|(_, lease)| is_own(lease))
             }
             Action::List(range) => {
@@ -304,7 +306,7 @@ impl Shown {
             Some((_, lease)) => Ok(Right::Lease {
                 fence: lease.fence,
                 epoch: lease.epoch,
-                line: lease.line,
+                lineage_tag: lease.lineage_tag,
             }),
         }
     }
@@ -314,19 +316,19 @@ impl Shown {
         let filled = |segment: &SegmentId| self.filled.get(&segment.copyset());
         let (ends, by_repair) = match action {
             Action::Put(segment) => (None, Some(segment)),
-            Action::Read(segment, line) => {
-                let read = match *line {
+            Action::Read(segment, lineage_tag) => {
+                let read = match *lineage_tag {
                     // From before there were lines: of whoever may read any.
-                    Line::NONE => self.lines.values().max(),
+                    LineageTag::NONE => self.lineage_tags.values().max(),
                     UNREADABLE => None,
-                    _ => self.lines.get(line),
+                    _ => self.lineage_tags.get(lineage_tag),
                 };
                 (read.max(repaired(segment)), None)
             }
             // What it is told to free, of what it may read; parity without what is freed,
             // or one that has rotted anew.
-            Action::Free(segment, line) | Action::Replace(segment, line) => {
-                (self.freed_until(segment, line), Some(segment))
+            Action::Free(segment, lineage_tag) | Action::Replace(segment, lineage_tag) => {
+                (self.freed_until(segment, lineage_tag), Some(segment))
             }
             Action::Delete(segment, _) => (None, Some(segment)),
             // Of those that it repairs.
@@ -345,12 +347,12 @@ impl Shown {
 
 impl Shown {
     /// Until when it may free what it is told to free, of what it may read.
-    fn freed_until(&self, segment: &SegmentId, line: &Line) -> Option<&Millis> {
+    fn freed_until(&self, segment: &SegmentId, lineage_tag: &LineageTag) -> Option<&Millis> {
         let free = self.freeable.get(segment);
-        match *line {
-            Line::NONE => free,
+        match *lineage_tag {
+            LineageTag::NONE => free,
             UNREADABLE => None,
-            _ => free.and_then(|free| Some(free.min(self.lines.get(line)?))),
+            _ => free.and_then(|free| Some(free.min(self.lineage_tags.get(lineage_tag)?))),
         }
     }
 }

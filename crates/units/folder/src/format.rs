@@ -14,22 +14,15 @@
 //! SLOT_BYTES_MAX`, in whole sectors.
 
 use base::codec::{Reader, Writer};
-use base::{ClusterId, SegmentId, checksum};
+use base::{ClusterId, LineageTag, SegmentId, checksum};
 use unit::Tag;
 use unit::format::{FormatError, SLOTS_MAX, check, is_slot_size, wrong};
 
 /// `screeseg`: what a segment file begins with.
 const MAGIC: &[u8; 8] = b"screeseg";
 
-/// The newest version of the layout: that of a segment that took another's place.
-const VERSION: u16 = 3;
-
-/// The version of a header with a line that was never replaced.
-const VERSION_WITH_LINE: u16 = 2;
-
-/// The version without a line, whose place is zero: that of a segment that has
-/// none, so that programs from before there were lines read it.
-const VERSION_WITHOUT_LINE: u16 = 1;
+/// The version of the layout that this program reads and writes.
+const VERSION: u16 = 1;
 
 /// Length of the header in bytes, its checksum included.
 pub const HEADER_BYTES: usize = 64;
@@ -55,9 +48,9 @@ pub struct Header {
     pub slot_bytes: u32,
     /// How many slots there is room for.
     pub capacity: u32,
-    /// What the segments have in common that one lineage has written, where a
-    /// daemon keeps the unit; 0 otherwise.
-    pub line: u64,
+    /// The lineage that the segment belongs to, where a unit daemon serves the unit;
+    /// [`LineageTag::NONE`] otherwise.
+    pub lineage_tag: LineageTag,
     /// Which of the segments that were in this one's place it is; 0 for the
     /// first.
     pub generation: u16,
@@ -132,30 +125,24 @@ impl Header {
             cluster,
             slot_bytes,
             capacity: slots.clamp(1, u64::from(SLOTS_MAX)) as u32,
-            line: 0,
+            lineage_tag: LineageTag::NONE,
             generation: 0,
         })
     }
 
-    /// The same of a segment of `line`.
+    /// The same of a segment of `lineage_tag`.
     #[must_use]
-    pub fn of_line(self, line: u64) -> Self {
-        Self { line, ..self }
+    pub fn with_lineage_tag(self, lineage_tag: LineageTag) -> Self {
+        Self {
+            lineage_tag,
+            ..self
+        }
     }
 
     /// The same of a segment of `generation`.
     #[must_use]
     pub fn of_generation(self, generation: u16) -> Self {
         Self { generation, ..self }
-    }
-
-    /// The version that it is written in: the lowest one that has what it says.
-    fn version(&self) -> u16 {
-        match (self.generation, self.line) {
-            (0, 0) => VERSION_WITHOUT_LINE,
-            (0, _) => VERSION_WITH_LINE,
-            _ => VERSION,
-        }
     }
 
     /// Reads a header from the front of `bytes`.
@@ -174,11 +161,11 @@ impl Header {
         let capacity = reader.u32()?;
         let data_offset = reader.u32()?;
         let cluster = reader.u128()?;
-        let line = reader.u64()?;
+        let lineage_tag = LineageTag(reader.u64()?);
         let reserved_end: [u8; 4] = reader.array()?;
         let found = reader.u32()?;
         check(found, checksum::crc32c(&bytes[..HEADER_BYTES - 4]))?;
-        if !(VERSION_WITHOUT_LINE..=VERSION).contains(&version) {
+        if version != VERSION {
             return Err(FormatError::Version {
                 found: version,
                 known: VERSION,
@@ -198,11 +185,9 @@ impl Header {
             let reserved = u32::from_le_bytes(reserved_end);
             return Err(wrong("a reserved field", reserved));
         }
-        let header = header.of_line(line).of_generation(generation);
-        if version != header.version() {
-            return Err(wrong("the version", version));
-        }
-        Ok(header)
+        Ok(header
+            .with_lineage_tag(lineage_tag)
+            .of_generation(generation))
     }
 
     /// The header as it lies at the front of the file.
@@ -210,14 +195,14 @@ impl Header {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES);
         bytes.put_bytes(MAGIC);
-        bytes.put_u16(self.version());
+        bytes.put_u16(VERSION);
         bytes.put_u16(self.generation);
         bytes.put_u32(self.slot_bytes);
         bytes.put_u64(self.segment.bits());
         bytes.put_u32(self.capacity);
         bytes.put_u32(self.data_offset() as u32);
         bytes.put_u128(self.cluster.as_u128());
-        bytes.put_u64(self.line);
+        bytes.put_u64(self.lineage_tag.0);
         bytes.put_bytes(&[0; 4]);
         bytes.put_u32(checksum::crc32c(&bytes));
         debug_assert_eq!(bytes.len(), HEADER_BYTES);
@@ -340,9 +325,11 @@ mod tests {
         assert_eq!(header.capacity, 2048);
         assert_eq!(header.data_offset(), 53_248);
         assert_eq!(Header::parse(&header.encode()), Ok(header));
-        assert_eq!(header.encode()[8], 1, "programs without lines read it");
-        let of_line = header.of_line(u64::MAX - 5);
-        assert_eq!(Header::parse(&of_line.encode()), Ok(of_line));
+        let with_lineage_tag = header.with_lineage_tag(LineageTag(u64::MAX - 5));
+        assert_eq!(
+            Header::parse(&with_lineage_tag.encode()),
+            Ok(with_lineage_tag)
+        );
         let replaced = header.of_generation(7);
         assert_eq!(Header::parse(&replaced.encode()), Ok(replaced));
     }
@@ -364,24 +351,20 @@ mod tests {
     #[test]
     fn a_newer_format_is_told_from_damage() {
         let mut bytes = header().encode();
-        bytes[8] = 4;
+        bytes[8] = 2;
         let crc = checksum::crc32c(&bytes[..HEADER_BYTES - 4]);
         bytes[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(
             Header::parse(&bytes),
-            Err(FormatError::Version { found: 4, known: 3 })
+            Err(FormatError::Version { found: 2, known: 1 })
         );
     }
 
     #[test]
     fn odd_numbers_with_a_right_checksum_are_refused() {
         // Offset and bytes of a field that no writer writes.
-        let cases: [(usize, &[u8]); 10] = [
-            (8, &[2]),                   // a line, and none
-            (48, &[1]),                  // a line, in the version without
+        let cases: [(usize, &[u8]); 6] = [
             (56, &[1]),                  // reserved
-            (10, &[1]),                  // a generation, in the version without
-            (8, &[3]),                   // a generation, and none
             (12, &[0, 0, 0, 0]),         // slot size
             (12, &[1, 16, 0, 0]),        // slot size, not in sectors
             (22, &[0xff, 0xff]),         // segment number

@@ -65,9 +65,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use base::{ClusterId, SegmentId, Slot, UnitId, url};
-use unit::{Marker, Owner};
-use unit::{SegmentStat, Tag, UnitError, assert_fit};
+use base::{ClusterId, LineageTag, SegmentId, UnitId, url};
+use unit::{Marker, Owner, SegmentStat, UnitError};
 use world::{Clock, Disk as _, OpenMode, Random, World};
 
 use account::Account;
@@ -110,7 +109,7 @@ pub struct FolderUnit {
 
 impl FolderUnit {
     /// The name of the file without which a folder is no unit, in it.
-    pub const MARKER: &str = unit::MARKER;
+    pub const MARKER: &str = unit::MARKER_FILE;
 
     /// Makes the folder at `path` into unit `unit` of `cluster`. The folder is
     /// made if only its last part is missing; otherwise it must be empty. A
@@ -215,52 +214,22 @@ impl FolderUnit {
         self.place.marker.unit
     }
 
-    /// As [`Unit::put`](unit::Unit::put); a segment that this makes is one of `line`: a number
-    /// that segments have in common which belong together, 0 if none do.
-    ///
-    /// # Errors
-    /// As [`Unit::put`](unit::Unit::put).
-    pub fn put_for(
-        &self,
-        line: u64,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
-        assert_fit(tags.len(), slot_bytes, tags, data);
-        let put = self.with_room(|| {
-            let _alone = self.writer(segment);
-            if first == Slot(0) {
-                self.put_first(segment, line, slot_bytes, tags, data)
-            } else {
-                self.put_next(segment, slot_bytes, first, tags, data)
-            }
-        });
-        if first != Slot(0) && matches!(put, Err(UnitError::Full { .. })) {
-            let _alone = self.writer(segment);
-            self.lose(segment);
-        }
-        put
-    }
-
-    /// To which line a segment belongs.
+    /// The lineage tag of a segment.
     ///
     /// # Errors
     /// [`UnitError::NoSegment`] and the others.
-    pub fn line_of(&self, segment: SegmentId) -> Result<u64, UnitError> {
+    pub fn lineage_tag_of(&self, segment: SegmentId) -> Result<LineageTag, UnitError> {
         let open = match self.in_memory(segment) {
             Some(open) => open,
             None => self.open_for_reading(segment)?,
         };
-        Ok(open.header.line)
+        Ok(open.header.lineage_tag)
     }
 
-    /// As [`FolderUnit::line_of`], if that is known without waiting.
+    /// As [`FolderUnit::lineage_tag_of`] if it is known without waiting.
     #[must_use]
-    pub fn line_now(&self, segment: SegmentId) -> Option<u64> {
-        Some(self.cache.get(segment)?.header.line)
+    pub fn lineage_tag_now(&self, segment: SegmentId) -> Option<LineageTag> {
+        Some(self.cache.get(segment)?.header.lineage_tag)
     }
 
     fn writer(&self, segment: SegmentId) -> MutexGuard<'_, ()> {

@@ -4,8 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use unit::Marker;
-use unit::UnitError;
+use unit::{Marker, UnitError};
 use world::{File, OpenMode, WrongKind};
 
 use super::examine::{self, ExamineError};
@@ -102,7 +101,8 @@ impl Place {
     }
 
     pub(super) fn rename_draft(&self) -> io::Result<()> {
-        self.disk.rename(&self.draft(), Path::new(unit::MARKER))
+        self.disk
+            .rename(&self.draft(), Path::new(unit::MARKER_FILE))
     }
 
     /// The marker's name while this owner writes it. Of several that claim the

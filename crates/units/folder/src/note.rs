@@ -15,7 +15,7 @@ const NAME: &str = "leases";
 impl FolderUnit {
     /// What was noted last; `None` if nothing was, or a crash came in between the
     /// first time.
-    pub(super) fn read_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
+    pub(super) fn load_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
         self.place.look()?;
         let read = || {
             let file = match self.place.disk.open(Path::new(NAME), OpenMode::Read) {
@@ -33,7 +33,7 @@ impl FolderUnit {
     }
 
     /// Keeps a note in the place of the last. Durable on return.
-    pub(super) fn write_note(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
+    pub(super) fn put_note(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
         // A folder without the unit's marker is never written to.
         self.place.verify()?;
         let write = || {

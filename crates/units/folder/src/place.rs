@@ -23,9 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base::{CopysetId, SegmentId};
-use unit::Owner;
-use unit::UnitError;
-use unit::{Marker, MarkerError};
+use unit::{Marker, MarkerError, Owner, UnitError};
 use world::{Disk, OpenMode, WrongKind};
 
 use super::lock;
@@ -108,7 +106,7 @@ pub(super) struct Place {
 pub(super) fn identify(disk: &dyn Disk, url: &str) -> Result<Marker, UnitError> {
     let url = url.to_owned();
     let read = || {
-        let file = disk.open(Path::new(unit::MARKER), OpenMode::Read)?;
+        let file = disk.open(Path::new(unit::MARKER_FILE), OpenMode::Read)?;
         let mut text = vec![0; file.length()?.min(MARKER_BYTES_MAX) as usize];
         file.read_at(&mut text, 0)?;
         Ok(text)
@@ -130,7 +128,7 @@ pub(super) fn identify(disk: &dyn Disk, url: &str) -> Result<Marker, UnitError> 
         match disk.list(Path::new("")) {
             Ok(_) => missing(format!(
                 "the folder has no {}; is it mounted?",
-                unit::MARKER
+                unit::MARKER_FILE
             )),
             Err(why) if is_missing(&why) => missing("there is no such folder".to_owned()),
             Err(why) => meaning(&url, "list its folder", why),
@@ -140,7 +138,7 @@ pub(super) fn identify(disk: &dyn Disk, url: &str) -> Result<Marker, UnitError> 
         MarkerError::Newer { found, known } => UnitError::Newer { url, found, known },
         MarkerError::Unreadable { reason } => UnitError::Missing {
             url,
-            reason: format!("its {} cannot be read: {reason}", unit::MARKER),
+            reason: format!("its {} cannot be read: {reason}", unit::MARKER_FILE),
         },
     })
 }
@@ -164,7 +162,7 @@ pub(super) fn meaning(url: &str, doing: &str, error: io::Error) -> UnitError {
         // What network file systems and FUSE say when the other end has gone.
         | Kind::StaleNetworkFileHandle
         | Kind::NotConnected
-        | Kind::HostUnreachable => UnitError::Away {
+        | Kind::HostUnreachable => UnitError::Unavailable {
             url,
             doing: doing.to_owned(),
             source: Arc::new(error),

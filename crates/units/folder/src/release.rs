@@ -227,7 +227,7 @@ impl FolderUnit {
     /// Gives back what was kept long enough, punches what waits, and walks on through
     /// the segments for what an earlier process left, each for its share of the time.
     /// True if there is more to do.
-    pub(super) fn settle_some(&self) -> Result<bool, UnitError> {
+    pub(super) fn reclaim_some(&self) -> Result<bool, UnitError> {
         self.place.verify()?;
         let share = Duration::from_millis(SETTLE_MS_MAX) / 2;
         let begun = self.clock.monotonic();

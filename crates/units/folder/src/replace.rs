@@ -19,8 +19,7 @@ use std::io;
 use std::path::PathBuf;
 
 use base::SegmentId;
-use unit::ReplacementPart;
-use unit::{Tag, UnitError};
+use unit::{ReplacementPart, Tag, UnitError};
 use world::{File, OpenMode};
 
 use super::format::{Entry, Header, SlotState, TABLE_OFFSET};
@@ -28,7 +27,7 @@ use super::place::{Place, folder_of};
 use super::table::{Table, write_entries};
 use super::undelete::SegmentCopy;
 use super::write::entries_of;
-use super::{FolderUnit, assert_fit, is_not_found, lock};
+use super::{FolderUnit, is_not_found, lock};
 
 /// What comes between a segment's name and a draft's number in the name of a
 /// draft.
@@ -57,7 +56,7 @@ impl FolderUnit {
         tags: &[Tag],
         data: &[u8],
     ) -> Result<(), UnitError> {
-        assert_fit(tags.len(), part.slot_bytes, tags, data);
+        part.assert_fit(tags, data);
         let result = self.with_room(|| self.take_part(part, tags, data));
         if result.is_err() {
             // If it cannot be removed now, it is after the next start.
@@ -86,7 +85,7 @@ impl FolderUnit {
             slots: 0,
             slot_bytes: part.slot_bytes,
         })?
-        .of_line(part.line)
+        .with_lineage_tag(part.lineage_tag)
         .of_generation(part.generation);
         self.place.verify()?;
         let is_last = part.first + tags.len() as u32 == part.slots;
@@ -156,8 +155,10 @@ impl FolderUnit {
             for slot in &freed {
                 write_entries(file, *slot, &[Entry::free(SlotState::Freed)])?;
             }
-            let line = old.as_ref().map_or(part.line, |old| old.header.line);
-            let mut head = header.of_line(line).encode();
+            let lineage_tag = old
+                .as_ref()
+                .map_or(part.lineage_tag, |old| old.header.lineage_tag);
+            let mut head = header.with_lineage_tag(lineage_tag).encode();
             head.resize(TABLE_OFFSET as usize, 0);
             file.write_at(&head, 0)?;
             file.sync_data()?;

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use base::Slot;
+use unit::Read;
 use unit::format::FormatError;
-use unit::{SlotRun, Tag};
 use world::File;
 
 use super::format::{Entry, HEADER_BYTES, Header, SlotState};
@@ -153,13 +153,13 @@ impl Segment {
     }
 
     /// Reads a run: one system call, or two before the table is in memory.
-    pub(super) fn read(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<(), SegmentError> {
+    pub(super) fn read(&self, read: Read<'_>) -> Result<(), SegmentError> {
+        let Read {
+            run,
+            slot_bytes,
+            tags,
+            data,
+        } = read;
         self.check_slot_bytes(slot_bytes)?;
         if self.is_table_due() {
             self.take_table(&Table::read(&*self.file)?);
@@ -180,13 +180,13 @@ impl Segment {
     /// Reads a run if it lies in the page cache: one system call, or two
     /// before the table is in memory; no allocation, no lock. Once, when the
     /// table is due, it leaves the read to the one that may wait.
-    pub(super) fn read_now(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<bool, SegmentError> {
+    pub(super) fn read_now(&self, read: Read<'_>) -> Result<bool, SegmentError> {
+        let Read {
+            run,
+            slot_bytes,
+            tags,
+            data,
+        } = read;
         self.check_slot_bytes(slot_bytes)?;
         match self.table.get() {
             Some(table) => table.tags(run, tags)?,

@@ -15,9 +15,9 @@ mod watched;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::{ClusterId, Slot, UnitId};
+use base::{ClusterId, LineageTag, Slot, UnitId};
 use testkit::units::conformance;
-use unit::{Unit as _, UnitError};
+use unit::{Put, Unit as _, UnitError};
 use world::World;
 use world::simulated::Simulation;
 
@@ -73,23 +73,40 @@ fn a_folder_that_keeps_hardly_anything_open_conforms() {
 }
 
 #[test]
-fn a_segment_stays_on_the_line_it_was_made_for() {
+fn a_segment_keeps_the_lineage_tag_it_was_created_with() {
     let world = Simulation::new(3).world();
     let unit = create(&world);
-    let (plain, lined) = (conformance::segment(1), conformance::segment(2));
+    let (plain, tagged) = (conformance::segment(1), conformance::segment(2));
     let tags = [[7; 16]];
-    let put = |line, segment, first| {
-        unit.put_for(line, segment, 512, Slot(first), &tags, &[1; 512])
-            .expect("put");
-    };
-    unit.put(plain, 512, Slot(0), &tags, &[1; 512])
+    let put = |lineage_tag, segment, first| {
+        unit.put(Put {
+            lineage_tag,
+            segment,
+            slot_bytes: 512,
+            first: Slot(first),
+            tags: &tags,
+            data: &[1; 512],
+        })
         .expect("put");
-    put(9, lined, 0);
-    // Whoever appends says the same, or is not asked.
-    put(8, lined, 1);
-    for (segment, line) in [(plain, 0), (lined, 9)] {
-        assert_eq!(unit.line_of(segment).expect("there"), line);
-        assert_eq!(open(&world).line_of(segment).expect("there"), line);
+    };
+    unit.put(Put {
+        lineage_tag: LineageTag::NONE,
+        segment: plain,
+        slot_bytes: 512,
+        first: Slot(0),
+        tags: &tags,
+        data: &[1; 512],
+    })
+    .expect("put");
+    put(LineageTag(9), tagged, 0);
+    // The tag of a put that appends is ignored.
+    put(LineageTag(8), tagged, 1);
+    for (segment, lineage_tag) in [(plain, LineageTag::NONE), (tagged, LineageTag(9))] {
+        assert_eq!(unit.lineage_tag_of(segment).expect("there"), lineage_tag);
+        assert_eq!(
+            open(&world).lineage_tag_of(segment).expect("there"),
+            lineage_tag
+        );
     }
-    assert!(unit.line_of(conformance::segment(3)).is_err());
+    assert!(unit.lineage_tag_of(conformance::segment(3)).is_err());
 }

@@ -5,10 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::{SegmentId, Slot};
-use unit::ReplacementPart;
 use unit::{
-    Fact, NOTE_BYTES, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag, Unit, UnitError,
-    UnitStat, assert_fit,
+    Fact, NOTE_BYTES, Put, Read, Replacement, ReplacementPart, SegmentSlots, SegmentStat, Unit,
+    UnitError, UnitStat,
 };
 
 use super::format::SlotState;
@@ -23,58 +22,51 @@ impl Unit for FolderUnit {
         true
     }
 
-    fn put_for(
-        &self,
-        line: u64,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
-        Self::put_for(self, line, segment, slot_bytes, first, tags, data)
+    fn put(&self, put: Put<'_>) -> Result<(), UnitError> {
+        put.assert_fit();
+        let result = self.with_room(|| {
+            let _alone = self.writer(put.segment);
+            match put.first {
+                Slot(0) => self.put_first(&put),
+                _ => self.put_next(&put),
+            }
+        });
+        if put.first != Slot(0) && matches!(result, Err(UnitError::Full { .. })) {
+            let _alone = self.writer(put.segment);
+            self.lose(put.segment);
+        }
+        result
     }
 
     fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
         self.sync_segments(segments)
     }
 
-    fn read(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<(), UnitError> {
-        assert_fit(usize::from(run.count), slot_bytes, tags, data);
-        if let Some(open) = self.in_memory(run.segment) {
-            if open.read(run, slot_bytes, tags, data).is_ok() {
+    fn read(&self, mut read: Read<'_>) -> Result<(), UnitError> {
+        read.assert_fit();
+        let segment = read.run.segment;
+        if let Some(open) = self.in_memory(segment) {
+            if open.read(read.reborrow()).is_ok() {
                 return Ok(());
             }
             // It may have changed since: what the file says now counts.
-            self.cache.remove(run.segment);
+            self.cache.remove(segment);
         }
-        let open = self.open_for_reading(run.segment)?;
-        self.cache.insert(run.segment, Arc::clone(&open));
-        open.read(run, slot_bytes, tags, data)
-            .map_err(|error| self.explain(run.segment, "read", error))
+        let open = self.open_for_reading(segment)?;
+        self.cache.insert(segment, Arc::clone(&open));
+        open.read(read)
+            .map_err(|error| self.explain(segment, "read", error))
     }
 
     /// Costs one short mutex that is seldom contended, one reference count,
     /// 16 bytes copied for each tag and one system call; allocates nothing.
-    fn read_now(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<bool, UnitError> {
-        assert_fit(usize::from(run.count), slot_bytes, tags, data);
-        let Some(open) = self.cache.get(run.segment) else {
+    fn read_now(&self, read: Read<'_>) -> Result<bool, UnitError> {
+        read.assert_fit();
+        let Some(open) = self.cache.get(read.run.segment) else {
             return Ok(false);
         };
         // Errors are left to the read that may look into the matter.
-        Ok(open.read_now(run, slot_bytes, tags, data).unwrap_or(false))
+        Ok(open.read_now(read).unwrap_or(false))
     }
 
     fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError> {
@@ -94,7 +86,7 @@ impl Unit for FolderUnit {
     fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
         let part = ReplacementPart {
             segment,
-            line: by.line,
+            lineage_tag: by.lineage_tag,
             draft: self.random.u64(),
             expected: by.expected,
             generation: by.generation,
@@ -105,8 +97,8 @@ impl Unit for FolderUnit {
         self.replace_part(&part, by.tags, by.data)
     }
 
-    fn settle(&self) -> Result<bool, UnitError> {
-        self.settle_some()
+    fn reclaim(&self) -> Result<bool, UnitError> {
+        self.reclaim_some()
     }
 
     fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
@@ -122,12 +114,12 @@ impl Unit for FolderUnit {
         Ok(self.newest_table(segment)?.stat())
     }
 
-    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
+    fn segment_slots(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
         let table = self.newest_table(segment)?;
         let freed = table.slots_that(SlotState::is_free).into_iter();
         Ok(SegmentSlots {
             stat: table.stat(),
-            line: table.header.line,
+            lineage_tag: table.header.lineage_tag,
             freed: freed.map(|slot| Slot(slot as u16)).collect(),
         })
     }
@@ -152,12 +144,12 @@ impl Unit for FolderUnit {
         self.scrub_segment(segment)
     }
 
-    fn note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
-        self.read_note()
+    fn read_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
+        self.load_note()
     }
 
-    fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
-        self.write_note(note)
+    fn write_note(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
+        self.put_note(note)
     }
 
     fn facts(&self) -> Result<Vec<Fact>, UnitError> {
@@ -171,7 +163,7 @@ impl Unit for FolderUnit {
         let probed = self.with_room(|| self.place.probe(self.segment_data_bytes));
         if let Err(
             UnitError::Missing { .. }
-            | UnitError::Away { .. }
+            | UnitError::Unavailable { .. }
             | UnitError::Foreign { .. }
             | UnitError::Held { .. },
         ) = probed

@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, MutexGuard};
 
-use base::{SegmentId, Slot};
-use unit::{Tag, Unit, UnitError};
+use base::SegmentId;
+use unit::{Put, Tag, Unit, UnitError};
 use world::{File, OpenMode};
 
 use super::format::{Entry, Header, TABLE_OFFSET};
@@ -24,15 +24,16 @@ pub(super) fn entries_of(slot_bytes: u32, tags: &[Tag], data: &[u8]) -> Vec<Entr
 }
 
 impl FolderUnit {
-    /// Makes a segment of `line` with its first slots.
-    pub(super) fn put_first(
-        &self,
-        id: SegmentId,
-        line: u64,
-        slot_bytes: u32,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
+    /// Makes a segment of `lineage_tag` with its first slots.
+    pub(super) fn put_first(&self, put: &Put<'_>) -> Result<(), UnitError> {
+        let &Put {
+            segment: id,
+            lineage_tag,
+            slot_bytes,
+            tags,
+            data,
+            ..
+        } = put;
         let cluster = self.place.marker.cluster;
         // Too many slots, a size that cannot be, or a name that is taken.
         let misplaced_new = || UnitError::Misplaced {
@@ -43,7 +44,7 @@ impl FolderUnit {
         let header = Header::new(id, cluster, slot_bytes, self.segment_data_bytes)
             .filter(|header| tags.len() <= header.capacity as usize)
             .ok_or_else(misplaced_new)?
-            .of_line(line);
+            .with_lineage_tag(lineage_tag);
         self.place.verify()?;
         let file = match self.create_file(id) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -86,14 +87,15 @@ impl FolderUnit {
     }
 
     /// Appends slots to a segment.
-    pub(super) fn put_next(
-        &self,
-        id: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
+    pub(super) fn put_next(&self, put: &Put<'_>) -> Result<(), UnitError> {
+        let &Put {
+            segment: id,
+            slot_bytes,
+            first,
+            tags,
+            data,
+            ..
+        } = put;
         let first = u32::from(first.0);
         let continues = |segment: &Segment| {
             segment.header.slot_bytes == slot_bytes

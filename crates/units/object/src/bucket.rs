@@ -325,7 +325,7 @@ fn meaning(url: &str, doing: &str, intent: Intent, error: Error) -> UnitError {
             url,
             reason: format!("cannot {doing}: {text}"),
         },
-        error if is_unreachable(&error) => UnitError::Away {
+        error if is_unreachable(&error) => UnitError::Unavailable {
             url,
             doing,
             source: Arc::new(io::Error::new(io::ErrorKind::NotConnected, error)),
@@ -399,10 +399,13 @@ mod tests {
         assert!(matches!(listed, UnitError::Missing { .. }), "{listed:?}");
         let late = of(Box::new(io::Error::new(io::ErrorKind::TimedOut, "late")));
         let late = says(Intent::Write, late);
-        assert!(matches!(late, UnitError::Away { .. }), "{late:?}");
+        assert!(matches!(late, UnitError::Unavailable { .. }), "{late:?}");
         let refused = HttpError::new(HttpErrorKind::Connect, io::Error::other("refused"));
         let refused = says(Intent::Read, of(Box::new(refused)));
-        assert!(matches!(refused, UnitError::Away { .. }), "{refused:?}");
+        assert!(
+            matches!(refused, UnitError::Unavailable { .. }),
+            "{refused:?}"
+        );
         let broken = says(Intent::Read, of(source("500 InternalError")));
         assert!(matches!(broken, UnitError::Io { .. }), "{broken:?}");
     }

@@ -17,7 +17,7 @@
 use std::ops::Range;
 
 use base::codec::{Reader, Writer as _};
-use base::{ClusterId, SegmentId, checksum};
+use base::{ClusterId, LineageTag, SegmentId, checksum};
 use unit::Tag;
 use unit::format::{FormatError, SLOTS_MAX, check, is_slot_size, wrong};
 
@@ -29,11 +29,8 @@ const MAGIC: &[u8; 8] = b"screeobj";
 /// What the object that says which slots were freed begins with.
 const FREED_MAGIC: &[u8; 8] = b"screefre";
 
-/// The version of both layouts, where nothing was replaced.
+/// The version of both layouts that this program reads and writes.
 const VERSION: u16 = 1;
-
-/// The version of a segment that took another one's place.
-const VERSION_REPLACED: u16 = 2;
 
 /// Length of a head in bytes, its bits not counted.
 const FIXED_BYTES: usize = 64;
@@ -57,8 +54,8 @@ pub(crate) struct Head {
     pub(crate) cluster: ClusterId,
     /// Size of a slot in bytes.
     pub(crate) slot_bytes: u32,
-    /// What segments have in common that belong together, or 0.
-    pub(crate) line: u64,
+    /// The lineage that the segment belongs to.
+    pub(crate) lineage_tag: LineageTag,
     /// Which of the segments that were in this one's place it is.
     pub(crate) generation: u16,
     /// Of the slots that were put, those that are in the object.
@@ -71,7 +68,7 @@ impl Head {
     pub(crate) fn whole(
         segment: SegmentId,
         cluster: ClusterId,
-        line: u64,
+        lineage_tag: LineageTag,
         slot_bytes: u32,
         slots: usize,
     ) -> Option<Self> {
@@ -81,7 +78,7 @@ impl Head {
             segment,
             cluster,
             slot_bytes,
-            line,
+            lineage_tag,
             generation: 0,
             present: Bitmap::all(slots),
         })
@@ -132,18 +129,15 @@ impl Head {
         let slots = reader.u32()?;
         let present = reader.u32()?;
         let cluster = reader.u128()?;
-        let line = reader.u64()?;
+        let lineage_tag = LineageTag(reader.u64()?);
         let bits_crc = reader.u32()?;
         let crc = reader.u32()?;
         check(crc, checksum::crc32c(&object[..FIXED_BYTES - 4]))?;
-        if !(VERSION..=VERSION_REPLACED).contains(&version) {
+        if version != VERSION {
             return Err(FormatError::Version {
                 found: version,
-                known: VERSION_REPLACED,
+                known: VERSION,
             });
-        }
-        if version != version_of(generation) {
-            return Err(wrong("the generation", generation));
         }
         if !is_slot_size(slot_bytes) {
             return Err(wrong("the slot size", slot_bytes));
@@ -164,7 +158,7 @@ impl Head {
             segment,
             cluster: ClusterId::from_u128(cluster),
             slot_bytes,
-            line,
+            lineage_tag,
             generation,
             present: present_slots,
         })
@@ -176,25 +170,17 @@ impl Head {
         let mut bits = Vec::with_capacity(Bitmap::bytes_of(self.slots()));
         self.present.encode(&mut bits);
         into.put_bytes(MAGIC);
-        into.put_u16(version_of(self.generation));
+        into.put_u16(VERSION);
         into.put_u16(self.generation);
         into.put_u32(self.slot_bytes);
         into.put_u64(self.segment.bits());
         into.put_u32(self.slots());
         into.put_u32(self.present.count());
         into.put_u128(self.cluster.as_u128());
-        into.put_u64(self.line);
+        into.put_u64(self.lineage_tag.0);
         into.put_u32(checksum::crc32c(&bits));
         into.put_u32(checksum::crc32c(into));
         into.put_bytes(&bits);
-    }
-}
-
-/// The lowest version that has a generation to say.
-fn version_of(generation: u16) -> u16 {
-    match generation {
-        0 => VERSION,
-        _ => VERSION_REPLACED,
     }
 }
 
@@ -306,7 +292,7 @@ mod tests {
     fn head(slots: u32) -> Head {
         let segment = SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits");
         let cluster = ClusterId::from_u128(9);
-        Head::whole(segment, cluster, 7, 4096, slots as usize).expect("a size")
+        Head::whole(segment, cluster, LineageTag(7), 4096, slots as usize).expect("a size")
     }
 
     fn encoded(head: &Head) -> Vec<u8> {
@@ -406,8 +392,7 @@ mod tests {
     #[test]
     fn odd_numbers_with_right_checksums_are_refused() {
         // Offset and bytes of a field that no writer writes.
-        let cases: [(usize, &[u8]); 9] = [
-            (10, &[1]),                  // a generation, in version 1
+        let cases: [(usize, &[u8]); 8] = [
             (12, &[0, 0, 0, 0]),         // slot size
             (12, &[1, 16, 0, 0]),        // slot size, not in sectors
             (22, &[0xff, 0xff]),         // segment number
@@ -427,9 +412,9 @@ mod tests {
             );
         }
         let mut newer = encoded(&head(100));
-        newer[8] = 3;
+        newer[8] = 2;
         let parsed = Head::parse(&with_checksums(newer));
-        assert_eq!(parsed, Err(FormatError::Version { found: 3, known: 2 }));
+        assert_eq!(parsed, Err(FormatError::Version { found: 2, known: 1 }));
     }
 
     proptest! {

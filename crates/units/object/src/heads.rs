@@ -112,14 +112,14 @@ impl Heads {
 
 #[cfg(test)]
 mod tests {
-    use base::ClusterId;
+    use base::{ClusterId, LineageTag};
 
     use super::*;
 
     fn known(number: u64, e_tag: Option<&str>) -> (SegmentId, Arc<Known>) {
         let segment = SegmentId::from_bits(number).expect("48 bits");
         let cluster = ClusterId::from_u128(1);
-        let head = Head::whole(segment, cluster, 0, 4096, 2048).expect("a size");
+        let head = Head::whole(segment, cluster, LineageTag::NONE, 4096, 2048).expect("a size");
         let known = Known {
             freed: Bitmap::none(2048),
             e_tag: e_tag.map(str::to_owned),

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `read`, segment known | one, of the run and no more |
 //! | `read`, segment not known | two at once, and then that one |
-//! | `read_later` | as `read` |
+//! | `read_async` | as `read` |
 //! | `put` | one; the marker besides, if it was not looked at for 5 s |
 //! | `sync` | none |
 //! | `free` | three at once, and one; two, if nothing is left |

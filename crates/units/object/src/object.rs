@@ -8,15 +8,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use base::{ClusterId, SegmentId, Slot, UnitId};
+use base::{ClusterId, LineageTag, SegmentId, Slot, UnitId};
 use bytes::Bytes;
 use object_store::{Error, PutMode};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use unit::Owner;
 use unit::{
-    Fact, NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag,
-    Unit, UnitError, UnitStat, assert_fit,
+    Fact, NOTE_BYTES, Owner, Put, Read, ReadDone, ReadSlots, Replacement, SegmentSlots,
+    SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat,
 };
 use world::{Clock, World};
 
@@ -36,7 +35,7 @@ const NOTE: &str = "leases";
 
 /// How many readings that nobody waits for are under way at once; each has a run
 /// of slots in memory.
-const READS_LATER_MAX: usize = 64;
+const READS_ASYNC_MAX: usize = 64;
 
 /// A prefix of a bucket as a storage unit. Shared by many threads, none of which
 /// may be one of the runtime's.
@@ -62,7 +61,7 @@ pub(crate) struct Inner {
     pub(crate) segment_data_bytes: u64,
     runtime: Handle,
     writers: [Mutex<()>; WRITER_LOCKS],
-    reads_later: Arc<Semaphore>,
+    reads_async: Arc<Semaphore>,
 }
 
 impl ObjectUnit {
@@ -93,7 +92,7 @@ impl ObjectUnit {
             segment_data_bytes: SEGMENT_DATA_BYTES,
             runtime: runtime.clone(),
             writers: [const { Mutex::new(()) }; WRITER_LOCKS],
-            reads_later: Arc::new(Semaphore::new(READS_LATER_MAX)),
+            reads_async: Arc::new(Semaphore::new(READS_ASYNC_MAX)),
         }))
     }
 
@@ -159,46 +158,21 @@ impl ObjectUnit {
         self.0.unit
     }
 
-    /// As [`Unit::put`]; the segment is one of `line`: a number that segments
-    /// have in common which belong together, 0 if none do. A put that is
-    /// repeated after an error, with the same content, is carried out once.
-    ///
-    /// # Errors
-    /// As [`Unit::put`].
-    pub fn put_for(
-        &self,
-        line: u64,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
-        assert_fit(tags.len(), slot_bytes, tags, data);
-        let _alone = self.0.writer(segment);
-        if first == Slot(0) {
-            let put = self.0.put_whole(line, segment, slot_bytes, tags, data);
-            self.0.wait(put)
-        } else {
-            Err(misplaced(&self.stat_segment(segment)?))
-        }
-    }
-
-    /// To which line a segment belongs.
+    /// The lineage tag of a segment.
     ///
     /// # Errors
     /// [`UnitError::NoSegment`] and the others.
-    pub fn line_of(&self, segment: SegmentId) -> Result<u64, UnitError> {
-        if let Some(line) = self.line_now(segment) {
-            return Ok(line);
+    pub fn lineage_tag_of(&self, segment: SegmentId) -> Result<LineageTag, UnitError> {
+        if let Some(lineage_tag) = self.lineage_tag_now(segment) {
+            return Ok(lineage_tag);
         }
-        Ok(self.0.wait(self.0.load(segment))?.head.line)
+        Ok(self.0.wait(self.0.load(segment))?.head.lineage_tag)
     }
 
-    /// As [`ObjectUnit::line_of`], if that is known without waiting.
+    /// As [`ObjectUnit::lineage_tag_of`] if it is known without waiting.
     #[must_use]
-    pub fn line_now(&self, segment: SegmentId) -> Option<u64> {
-        Some(self.0.heads.get(segment)?.head.line)
+    pub fn lineage_tag_now(&self, segment: SegmentId) -> Option<LineageTag> {
+        Some(self.0.heads.get(segment)?.head.lineage_tag)
     }
 }
 
@@ -252,7 +226,7 @@ impl Telling {
 impl Drop for Telling {
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
-            done(Err(UnitError::Away {
+            done(Err(UnitError::Unavailable {
                 url: self.inner.bucket.url.clone(),
                 doing: "read a segment".to_owned(),
                 source: Arc::new(io::Error::other("the request was dropped")),
@@ -278,16 +252,14 @@ impl Unit for ObjectUnit {
         false
     }
 
-    fn put_for(
-        &self,
-        line: u64,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
-        Self::put_for(self, line, segment, slot_bytes, first, tags, data)
+    /// Repeating a put after an error, with the same content, succeeds once it is stored.
+    fn put(&self, put: Put<'_>) -> Result<(), UnitError> {
+        put.assert_fit();
+        let _alone = self.0.writer(put.segment);
+        match put.first {
+            Slot(0) => self.0.wait(self.0.put_whole(&put)),
+            _ => Err(misplaced(&self.stat_segment(put.segment)?)),
+        }
     }
 
     /// What was put is durable; this looks that it was.
@@ -303,19 +275,13 @@ impl Unit for ObjectUnit {
         Ok(())
     }
 
-    fn read(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<(), UnitError> {
-        assert_fit(usize::from(run.count), slot_bytes, tags, data);
-        self.0.wait(self.0.read_run(run, slot_bytes, tags, data))
+    fn read(&self, read: Read<'_>) -> Result<(), UnitError> {
+        read.assert_fit();
+        self.0.wait(self.0.read_run(read))
     }
 
-    fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
-        let Ok(permit) = Arc::clone(&self.0.reads_later).try_acquire_owned() else {
+    fn read_async(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+        let Ok(permit) = Arc::clone(&self.0.reads_async).try_acquire_owned() else {
             return false;
         };
         let inner = Arc::clone(&self.0);
@@ -327,7 +293,13 @@ impl Unit for ObjectUnit {
             let _permit = permit;
             let mut tags = vec![[0; size_of::<Tag>()]; usize::from(run.count)];
             let mut data = vec![0; usize::from(run.count) * slot_bytes as usize];
-            let read = inner.read_run(run, slot_bytes, &mut tags, &mut data).await;
+            let read = Read {
+                run,
+                slot_bytes,
+                tags: &mut tags,
+                data: &mut data,
+            };
+            let read = inner.read_run(read).await;
             telling.tell(read.map(|()| ReadSlots::Apart {
                 tags: &tags,
                 data: &data,
@@ -350,13 +322,13 @@ impl Unit for ObjectUnit {
     }
 
     fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
-        assert_fit(by.tags.len(), by.slot_bytes, by.tags, by.data);
+        by.assert_fit();
         let _alone = self.0.writer(segment);
         self.0.wait(self.0.replace_whole(segment, &by))
     }
 
-    fn settle(&self) -> Result<bool, UnitError> {
-        self.0.settle_some()
+    fn reclaim(&self) -> Result<bool, UnitError> {
+        self.0.reclaim_some()
     }
 
     fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
@@ -383,7 +355,7 @@ impl Unit for ObjectUnit {
         })
     }
 
-    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
+    fn segment_slots(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
         let loaded = self.0.wait(self.0.load(segment))?;
         let live = loaded.head.present.without(&loaded.freed?.slots);
         let slots = loaded.head.slots();
@@ -399,7 +371,7 @@ impl Unit for ObjectUnit {
                 freed: freed.len() as u32,
                 generation: loaded.head.generation,
             },
-            line: loaded.head.line,
+            lineage_tag: loaded.head.lineage_tag,
             freed,
         })
     }
@@ -424,11 +396,11 @@ impl Unit for ObjectUnit {
         self.0.wait(self.0.scrub_segment(segment))
     }
 
-    fn note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
+    fn read_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
         self.0.wait(self.0.read_note())
     }
 
-    fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
+    fn write_note(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
         self.0.wait(self.0.write_note(note))
     }
 
@@ -453,7 +425,7 @@ impl Unit for ObjectUnit {
         let probed = self.0.wait(self.0.try_probe());
         if let Err(
             UnitError::Missing { .. }
-            | UnitError::Away { .. }
+            | UnitError::Unavailable { .. }
             | UnitError::Foreign { .. }
             | UnitError::Held { .. },
         ) = probed

@@ -9,7 +9,7 @@ use base::{SegmentId, Slot};
 use object_store::path::Path;
 use object_store::{Error, GetRange, UpdateVersion};
 use unit::format::{name_before, name_of, segment_of};
-use unit::{SegmentStat, SlotRun, Tag, UnitError};
+use unit::{Read, SegmentStat, UnitError};
 
 use crate::bitmap::Bitmap;
 use crate::bucket::Found;
@@ -166,23 +166,18 @@ impl Inner {
     }
 
     /// Reads a run as far as possible by what is known already.
-    pub(crate) async fn read_run(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<(), UnitError> {
-        if let Some(known) = self.heads.get(run.segment) {
-            match self.read_known(&known, run, slot_bytes, tags, data).await {
+    pub(crate) async fn read_run(&self, mut read: Read<'_>) -> Result<(), UnitError> {
+        let segment = read.run.segment;
+        if let Some(known) = self.heads.get(segment) {
+            match self.read_known(&known, read.reborrow()).await {
                 Ok(()) => return Ok(()),
                 Err(ReadError::Failed(why)) => return Err(why),
                 // What the store says now counts.
-                Err(ReadError::Changed | ReadError::NotThere(_)) => self.heads.remove(run.segment),
+                Err(ReadError::Changed | ReadError::NotThere(_)) => self.heads.remove(segment),
             }
         }
         for _ in 0..LOOKS_MAX {
-            let loaded = self.load(run.segment).await?;
+            let loaded = self.load(segment).await?;
             let none = || Bitmap::none(loaded.head.slots());
             let known = Arc::new(Known {
                 // Whoever reads asks for what was not freed: that can be read,
@@ -191,29 +186,28 @@ impl Inner {
                 e_tag: strong(&loaded.version),
                 head: loaded.head,
             });
-            self.heads.insert(run.segment, &known);
-            match self.read_known(&known, run, slot_bytes, tags, data).await {
+            self.heads.insert(segment, &known);
+            match self.read_known(&known, read.reborrow()).await {
                 Ok(()) => return Ok(()),
                 Err(ReadError::NotThere(why) | ReadError::Failed(why)) => return Err(why),
-                Err(ReadError::Changed) => self.heads.remove(run.segment),
+                Err(ReadError::Changed) => self.heads.remove(segment),
             }
         }
         Err(UnitError::Io {
             url: self.bucket.url.clone(),
-            doing: format!("read segment {}", run.segment),
+            doing: format!("read segment {}", segment),
             source: Arc::new(io::Error::other("it is replaced again and again")),
         })
     }
 
     /// Reads a run of a segment that is as it is known to be: one request.
-    async fn read_known(
-        &self,
-        known: &Known,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<(), ReadError> {
+    async fn read_known(&self, known: &Known, read: Read<'_>) -> Result<(), ReadError> {
+        let Read {
+            run,
+            slot_bytes,
+            tags,
+            data,
+        } = read;
         let head = &known.head;
         if head.slot_bytes != slot_bytes {
             let found = SegmentStat {

@@ -172,7 +172,7 @@ impl Inner {
     }
 
     /// Gives room back for a while. Returns whether there is more to do.
-    pub(crate) fn settle_some(&self) -> Result<bool, UnitError> {
+    pub(crate) fn reclaim_some(&self) -> Result<bool, UnitError> {
         let end = self.clock.monotonic() + SETTLE_FOR;
         let Some(mut next) = self.next_to_settle()? else {
             return Ok(false);

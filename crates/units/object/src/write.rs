@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::SegmentId;
 use bytes::Bytes;
 use object_store::{Error, PutMode, UpdateVersion};
-use unit::{Replacement, Tag, UnitError};
+use unit::{Put, Replacement, UnitError};
 
 use crate::bitmap::Bitmap;
 use crate::format::{Head, encode_record};
@@ -16,14 +16,15 @@ use crate::read::strong;
 
 impl Inner {
     /// Makes a segment. Durable on return.
-    pub(crate) async fn put_whole(
-        &self,
-        line: u64,
-        segment: SegmentId,
-        slot_bytes: u32,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
+    pub(crate) async fn put_whole(&self, put: &Put<'_>) -> Result<(), UnitError> {
+        let &Put {
+            lineage_tag,
+            segment,
+            slot_bytes,
+            tags,
+            data,
+            ..
+        } = put;
         // Too many slots, a size that cannot be, or a name that is taken.
         let misplaced_new = || UnitError::Misplaced {
             segment,
@@ -31,7 +32,7 @@ impl Inner {
             slot_bytes,
         };
         let room = (self.segment_data_bytes / u64::from(slot_bytes).max(1)).max(1);
-        let head = Head::whole(segment, self.cluster, line, slot_bytes, tags.len())
+        let head = Head::whole(segment, self.cluster, lineage_tag, slot_bytes, tags.len())
             .filter(|head| u64::from(head.slots()) <= room)
             .ok_or_else(misplaced_new)?;
         let conditional = self.verify_for_put().await?;
@@ -76,13 +77,21 @@ impl Inner {
             Err(UnitError::NoSegment { .. }) if by.expected.is_none() => None,
             other => Some(other?),
         };
-        let line = old.as_ref().map_or(by.line, |old| old.head.line);
-        let mut head = Head::whole(segment, self.cluster, line, by.slot_bytes, by.tags.len())
-            .ok_or(UnitError::Misplaced {
-                segment,
-                slots: 0,
-                slot_bytes: by.slot_bytes,
-            })?;
+        let lineage_tag = old
+            .as_ref()
+            .map_or(by.lineage_tag, |old| old.head.lineage_tag);
+        let mut head = Head::whole(
+            segment,
+            self.cluster,
+            lineage_tag,
+            by.slot_bytes,
+            by.tags.len(),
+        )
+        .ok_or(UnitError::Misplaced {
+            segment,
+            slots: 0,
+            slot_bytes: by.slot_bytes,
+        })?;
         head.generation = by.generation;
         let mut freed = Bitmap::none(head.slots());
         let mut mode = PutMode::Create;

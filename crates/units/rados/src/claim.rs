@@ -7,8 +7,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use unit::UnitError;
-use unit::{MARKER, Marker, MarkerError, Owner};
+use unit::{MARKER_FILE, Marker, MarkerError, Owner, UnitError};
 
 use crate::lock;
 use crate::pool::{Change, Errno};
@@ -32,12 +31,12 @@ const PROBE: &[u8] = b"probe";
 /// Reads the marker at `site`, and its text.
 pub(crate) fn read_marker(site: &Site) -> Result<(Marker, Vec<u8>), UnitError> {
     let url = site.url.clone();
-    let text = match site.read(MARKER, 0, MARKER_BYTES_MAX, LOOK_WITHIN)? {
+    let text = match site.read(MARKER_FILE, 0, MARKER_BYTES_MAX, LOOK_WITHIN)? {
         Ok(text) => text,
         Err(Errno(libc::ENOENT)) => {
             return Err(UnitError::Missing {
                 url,
-                reason: format!("there is no {MARKER}; `scree unit add` makes it a unit"),
+                reason: format!("there is no {MARKER_FILE}; `scree unit add` makes it a unit"),
             });
         }
         Err(errno) => return Err(site.meaning("read its marker", errno)),
@@ -47,7 +46,7 @@ pub(crate) fn read_marker(site: &Site) -> Result<(Marker, Vec<u8>), UnitError> {
         Err(MarkerError::Newer { found, known }) => Err(UnitError::Newer { url, found, known }),
         Err(MarkerError::Unreadable { reason }) => Err(UnitError::Missing {
             url,
-            reason: format!("its {MARKER} cannot be read: {reason}"),
+            reason: format!("its {MARKER_FILE} cannot be read: {reason}"),
         }),
     }
 }
@@ -120,7 +119,7 @@ impl Core {
             }
             let marker = self.marker().encode();
             let changes = [Change::MustBe(&text), Change::Replace(marker.as_bytes())];
-            match self.site.change(MARKER, &changes, LOOK_WITHIN)? {
+            match self.site.change(MARKER_FILE, &changes, LOOK_WITHIN)? {
                 Ok(()) => break,
                 // Somebody else has claimed it meanwhile.
                 Err(errno) if errno.is_condition() => {}
@@ -177,7 +176,7 @@ impl Core {
         self.write_probe()?;
         let marker = self.marker().encode();
         let changes = [Change::Create, Change::Replace(marker.as_bytes())];
-        match self.site.change(MARKER, &changes, LOOK_WITHIN)? {
+        match self.site.change(MARKER_FILE, &changes, LOOK_WITHIN)? {
             // By somebody else, or by this one, whose answer was lost.
             Ok(()) | Err(Errno(libc::EEXIST)) => self.claim(),
             Err(errno) => Err(self.site.meaning_of_write("make the unit", errno)),

@@ -13,7 +13,7 @@
 //! checked: no function panics, whatever the bytes.
 
 use base::codec::{Reader, Writer as _};
-use base::{ClusterId, SegmentId, checksum};
+use base::{ClusterId, LineageTag, SegmentId, checksum};
 use unit::Tag;
 use unit::format::{FormatError, SLOT_BYTES_MIN, SLOTS_MAX, check, is_slot_size, wrong};
 
@@ -46,7 +46,7 @@ pub(crate) struct Head {
     pub(crate) segment: SegmentId,
     pub(crate) cluster: ClusterId,
     /// What segments have in common that belong together, or 0.
-    pub(crate) line: u64,
+    pub(crate) lineage_tag: LineageTag,
 }
 
 impl Head {
@@ -57,7 +57,7 @@ impl Head {
         into.put_u16(0);
         into.put_u64(self.segment.bits());
         into.put_u128(self.cluster.as_u128());
-        into.put_u64(self.line);
+        into.put_u64(self.lineage_tag.0);
         into.put_u32(checksum::crc32c(&into));
         into
     }
@@ -71,7 +71,7 @@ impl Head {
         let reserved = reader.u16()?;
         let segment = reader.u64()?;
         let cluster = reader.u128()?;
-        let line = reader.u64()?;
+        let lineage_tag = LineageTag(reader.u64()?);
         let crc = reader.u32()?;
         check(crc, checksum::crc32c(&bytes[..HEAD_BYTES - 4]))?;
         if version != VERSION {
@@ -87,7 +87,7 @@ impl Head {
         Ok(Self {
             segment,
             cluster: ClusterId::from_u128(cluster),
-            line,
+            lineage_tag,
         })
     }
 }
@@ -338,7 +338,7 @@ mod tests {
             head: Head {
                 segment: segment(0x00a0_0000_0007),
                 cluster: ClusterId::from_u128(9),
-                line: 5,
+                lineage_tag: LineageTag(5),
             },
             slots: Slots {
                 count: 100,

@@ -5,7 +5,7 @@
 //!
 //! | call | operations |
 //! |---|---|
-//! | `read`, `read_later` | one, of the run and no more: slot, tag and all |
+//! | `read`, `read_async` | one, of the run and no more: slot, tag and all |
 //! | `put` | one, with all its slots; the marker besides, if it was not looked at for 5 s |
 //! | `sync` | none |
 //! | `free` | the marker, what is free already, and one write |

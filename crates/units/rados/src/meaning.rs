@@ -55,7 +55,7 @@ pub(crate) fn meaning(url: &str, doing: &str, intent: Intent, errno: Errno) -> U
         | libc::ECONNRESET
         | libc::EHOSTUNREACH
         | libc::ENETUNREACH
-        | libc::EAGAIN => UnitError::Away {
+        | libc::EAGAIN => UnitError::Unavailable {
             source: source(),
             url,
             doing,
@@ -126,7 +126,10 @@ mod tests {
         let whole = of(Intent::Write, libc::EOPNOTSUPP).to_string();
         assert!(whole.contains("allow_ec_overwrites"), "{whole}");
         for errno in [libc::ETIMEDOUT, libc::ENOTCONN, libc::ECONNREFUSED] {
-            assert!(matches!(of(Intent::Read, errno), UnitError::Away { .. }));
+            assert!(matches!(
+                of(Intent::Read, errno),
+                UnitError::Unavailable { .. }
+            ));
         }
         assert!(matches!(of(Intent::Read, libc::EIO), UnitError::Io { .. }));
         assert!(matches!(
@@ -147,6 +150,6 @@ mod tests {
         assert!(key.contains("client.me"), "{key}");
         let late = ConnectError::Step("connect", Errno(libc::ETIMEDOUT));
         let late = meaning_of_connect("rados://p", &place, &late);
-        assert!(matches!(late, UnitError::Away { .. }), "{late:?}");
+        assert!(matches!(late, UnitError::Unavailable { .. }), "{late:?}");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::{SegmentId, Slot};
-use unit::{ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, UnitError, UnitStat};
+use unit::{Read, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, UnitError, UnitStat};
 use world::parallel;
 
 use crate::format::{
@@ -173,13 +173,13 @@ impl Core {
     }
 
     /// Reads a run of slots with one operation.
-    pub(crate) fn read_run(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<(), UnitError> {
+    pub(crate) fn read_run(&self, read: Read<'_>) -> Result<(), UnitError> {
+        let Read {
+            run,
+            slot_bytes,
+            tags,
+            data,
+        } = read;
         let (segment, first) = (run.segment, u32::from(run.first.0));
         let count = usize::from(run.count);
         let (offset, length) = (
@@ -223,7 +223,7 @@ impl Core {
 
     /// As [`Core::read_run`], for `done`, on a thread of librados. False if nothing
     /// was begun.
-    pub(crate) fn read_run_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+    pub(crate) fn read_run_async(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
         let (segment, first) = (run.segment, u32::from(run.first.0));
         let count = usize::from(run.count);
         let (offset, length) = (

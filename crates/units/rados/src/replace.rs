@@ -75,7 +75,7 @@ impl Core {
             head: Head {
                 segment,
                 cluster: self.cluster,
-                line: found.map_or(by.line, |found| found.head.line),
+                lineage_tag: found.map_or(by.lineage_tag, |found| found.head.lineage_tag),
             },
             slots,
             freed,

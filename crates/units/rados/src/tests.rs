@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use base::{ClusterId, CopysetId, DatabaseId, SegmentId, Slot, UnitId};
-use unit::Owner;
-use unit::{Replacement, SlotRun, Unit, UnitError};
+use base::{ClusterId, CopysetId, DatabaseId, LineageTag, SegmentId, Slot, UnitId};
+use unit::{Owner, Put, Read, Replacement, SlotRun, Unit, UnitError};
 use world::World;
 
 use crate::memory::Memory;
@@ -33,13 +32,14 @@ fn segment(serial: u64) -> SegmentId {
 
 fn put(unit: &RadosUnit, serial: u64, first: u16, count: usize) -> Result<(), UnitError> {
     let tags = vec![[7; 16]; count];
-    unit.put(
-        segment(serial),
-        512,
-        Slot(first),
-        &tags,
-        &vec![9; count * 512],
-    )
+    unit.put(Put {
+        lineage_tag: LineageTag::NONE,
+        segment: segment(serial),
+        slot_bytes: 512,
+        first: Slot(first),
+        tags: &tags,
+        data: &vec![9; count * 512],
+    })
 }
 
 fn read(unit: &RadosUnit, serial: u64, first: u16, count: u16) -> Result<(), UnitError> {
@@ -52,7 +52,12 @@ fn read(unit: &RadosUnit, serial: u64, first: u16, count: u16) -> Result<(), Uni
         vec![[0; 16]; count.into()],
         vec![0; usize::from(count) * 512],
     );
-    unit.read(run, 512, &mut tags, &mut data)
+    unit.read(Read {
+        run,
+        slot_bytes: 512,
+        tags: &mut tags,
+        data: &mut data,
+    })
 }
 
 #[test]
@@ -96,7 +101,7 @@ fn later_readings_are_told_what_the_waiting_ones_are() {
             });
             tell.send(answer).expect("somebody waits");
         });
-        assert!(unit.read_later(run, 512, done));
+        assert!(unit.read_async(run, 512, done));
         told.recv().expect("told")
     };
     let (tags, data) = ask(1, 0, 2).expect("there");
@@ -122,7 +127,7 @@ fn more_readings_than_there_is_room_for_are_not_begun() {
         first: Slot(0),
         count: 256,
     };
-    let begun = (0..1000).take_while(|_| unit.read_later(run, 4096, Box::new(|_| ())));
+    let begun = (0..1000).take_while(|_| unit.read_async(run, 4096, Box::new(|_| ())));
     assert_eq!(begun.count(), (32 << 20) / (256 * 4120));
 }
 
@@ -134,8 +139,8 @@ fn a_namespace_that_is_no_unit_is_not_written_to() {
         unit.probe(),
         unit.list().map(drop),
         unit.stat().map(drop),
-        unit.note().map(drop),
-        unit.note_down(&[0; 512]),
+        unit.read_note().map(drop),
+        unit.write_note(&[0; 512]),
         put(&unit, 1, 0, 1),
         read(&unit, 1, 0, 1),
         unit.free(segment(1), &[Slot(0)], false),
@@ -182,7 +187,7 @@ fn a_unit_is_changed_by_its_owner_only() {
     assert_eq!(held(put(&second, 2, 0, 1)), "place 1");
     assert_eq!(held(second.free(segment(1), &[Slot(0)], false)), "place 1");
     assert_eq!(held(second.delete(segment(1))), "place 1");
-    assert_eq!(held(second.note_down(&[1; 512])), "place 1");
+    assert_eq!(held(second.write_note(&[1; 512])), "place 1");
     read(&second, 1, 0, 4).expect("it may be read");
     assert_eq!(held(as_owner(owner(2, 4), true).probe()), "place 1");
     as_owner(owner(2, 5), true).probe().expect("taken over");
@@ -266,7 +271,7 @@ fn replace(
     let by = Replacement {
         expected: Some(generations.0),
         generation: generations.1,
-        line: 0,
+        lineage_tag: LineageTag::NONE,
         slot_bytes: 512,
         tags: &vec![[8; 16]; count],
         data: &vec![5; count * 512],
@@ -409,5 +414,8 @@ fn a_cluster_that_does_not_answer_is_away() {
     let unit = made(&memory);
     lock(&memory.0).is_unresponsive = true;
     let away = unit.probe();
-    assert!(matches!(away, Err(UnitError::Away { .. })), "{away:?}");
+    assert!(
+        matches!(away, Err(UnitError::Unavailable { .. })),
+        "{away:?}"
+    );
 }

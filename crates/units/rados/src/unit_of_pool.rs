@@ -5,11 +5,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use base::{ClusterId, SegmentId, Slot, UnitId};
-use unit::{Marker, Owner};
+use base::{ClusterId, LineageTag, SegmentId, Slot, UnitId};
 use unit::{
-    NOTE_BYTES, ReadDone, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag, Unit, UnitError,
-    UnitStat, assert_fit,
+    Marker, NOTE_BYTES, Owner, Put, Read, ReadDone, Replacement, SegmentSlots, SegmentStat,
+    SlotRun, Unit, UnitError, UnitStat,
 };
 use world::World;
 
@@ -149,31 +148,12 @@ impl RadosUnit {
         self.core.unit
     }
 
-    /// As [`Unit::put`]; a segment that this makes is one of `line`: a number that
-    /// segments have in common which belong together, 0 if none do.
-    ///
-    /// # Errors
-    /// As [`Unit::put`].
-    pub fn put_for(
-        &self,
-        line: u64,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
-        assert_fit(tags.len(), slot_bytes, tags, data);
-        let _alone = self.core.writer(segment);
-        self.core.put(line, segment, slot_bytes, first, tags, data)
-    }
-
-    /// To which line a segment belongs.
+    /// The lineage tag of a segment.
     ///
     /// # Errors
     /// [`UnitError::NoSegment`] and the others.
-    pub fn line_of(&self, segment: SegmentId) -> Result<u64, UnitError> {
-        Ok(self.core.load(segment)?.head.line)
+    pub fn lineage_tag_of(&self, segment: SegmentId) -> Result<LineageTag, UnitError> {
+        Ok(self.core.load(segment)?.head.lineage_tag)
     }
 }
 
@@ -210,16 +190,10 @@ impl Unit for RadosUnit {
         true
     }
 
-    fn put_for(
-        &self,
-        line: u64,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
-        Self::put_for(self, line, segment, slot_bytes, first, tags, data)
+    fn put(&self, put: Put<'_>) -> Result<(), UnitError> {
+        put.assert_fit();
+        let _alone = self.core.writer(put.segment);
+        self.core.put(&put)
     }
 
     /// What was put is durable when the cluster has answered.
@@ -227,19 +201,13 @@ impl Unit for RadosUnit {
         self.core.check_put(segments)
     }
 
-    fn read(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<(), UnitError> {
-        assert_fit(usize::from(run.count), slot_bytes, tags, data);
-        self.core.read_run(run, slot_bytes, tags, data)
+    fn read(&self, read: Read<'_>) -> Result<(), UnitError> {
+        read.assert_fit();
+        self.core.read_run(read)
     }
 
-    fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
-        self.core.read_run_later(run, slot_bytes, done)
+    fn read_async(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+        self.core.read_run_async(run, slot_bytes, done)
     }
 
     fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError> {
@@ -255,7 +223,7 @@ impl Unit for RadosUnit {
     }
 
     fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
-        assert_fit(by.tags.len(), by.slot_bytes, by.tags, by.data);
+        by.assert_fit();
         let _alone = self.core.writer(segment);
         self.core.replace_whole(segment, &by)
     }
@@ -274,12 +242,12 @@ impl Unit for RadosUnit {
         Ok(self.core.load(segment)?.stat())
     }
 
-    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
+    fn segment_slots(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
         let state = self.core.load(segment)?;
         let freed = (0..state.slots.count).filter(|slot| state.freed.contains(*slot));
         Ok(SegmentSlots {
             stat: state.stat(),
-            line: state.head.line,
+            lineage_tag: state.head.lineage_tag,
             freed: freed
                 .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
                 .collect(),
@@ -296,11 +264,11 @@ impl Unit for RadosUnit {
         self.core.scrub_segment(segment)
     }
 
-    fn note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
+    fn read_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
         self.core.read_note()
     }
 
-    fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
+    fn write_note(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
         self.core.write_note(note)
     }
 

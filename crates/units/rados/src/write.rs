@@ -11,7 +11,7 @@
 
 use base::{SegmentId, Slot};
 use unit::format::{SLOTS_MAX, is_slot_size};
-use unit::{Tag, UnitError};
+use unit::{Put, UnitError};
 
 use crate::format::{
     FREED, Freed, GENERATION, HEAD, Head, SLOTS, Slots, State, encode_generation, encode_record,
@@ -30,15 +30,15 @@ pub(crate) const RUNS_AT_ONCE: usize = 256;
 
 impl Core {
     /// Puts slots where the segment ends. Durable on return.
-    pub(crate) fn put(
-        &self,
-        line: u64,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
+    pub(crate) fn put(&self, put: &Put<'_>) -> Result<(), UnitError> {
+        let &Put {
+            lineage_tag,
+            segment,
+            slot_bytes,
+            first,
+            tags,
+            data,
+        } = put;
         let first = u32::from(first.0);
         let end = u64::from(first) + tags.len() as u64;
         let room = (self.segment_data_bytes / u64::from(slot_bytes).max(1)).max(1);
@@ -64,7 +64,7 @@ impl Core {
         let head = Head {
             segment,
             cluster: self.cluster,
-            line,
+            lineage_tag,
         };
         let head = head.encode();
         let name = name_of(segment);

@@ -11,10 +11,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{SegmentId, Slot};
-use unit::ReplacementPart;
 use unit::{
-    NOTE_BYTES, ReadDone, ReadSlots, Replacement, SegmentSlots, SegmentStat, SlotRun, Tag, Unit,
-    UnitError, UnitStat,
+    NOTE_BYTES, Put, Read, ReadDone, ReadSlots, Replacement, ReplacementPart, SegmentSlots,
+    SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat,
 };
 use unit_wire::{BODY_BYTES_MAX, Malformed, Refusal, Request, Status};
 
@@ -105,13 +104,13 @@ impl RemoteUnit {
     }
 
     /// Reads a run of which one answer has all.
-    fn read_part(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<(), UnitError> {
+    fn read_part(&self, read: Read<'_>) -> Result<(), UnitError> {
+        let Read {
+            run,
+            slot_bytes,
+            tags,
+            data,
+        } = read;
         let request = Request::Read { run, slot_bytes };
         let ask = || {
             self.ask(&request, Some(run.segment), move |reply| {
@@ -119,7 +118,7 @@ impl RemoteUnit {
             })
         };
         let body = match ask() {
-            Err(UnitError::Away { source, .. }) if has_broken(&source) => ask()?,
+            Err(UnitError::Unavailable { source, .. }) if has_broken(&source) => ask()?,
             other => other?,
         };
         let (from_tags, from_data) = body.split_at(size_of_val(tags));
@@ -155,7 +154,7 @@ fn answer_of<T>(
             doing: "read its daemon's answer".to_owned(),
             source: Arc::new(io::Error::new(io::ErrorKind::InvalidData, malformed)),
         }),
-        Err(source) => Err(UnitError::Away {
+        Err(source) => Err(UnitError::Unavailable {
             url: url.to_owned(),
             doing: "ask its daemon".to_owned(),
             source,
@@ -230,23 +229,9 @@ impl Unit for RemoteUnit {
         true
     }
 
-    fn put_for(
-        &self,
-        line: u64,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
-        let request = Request::Put {
-            segment,
-            line,
-            slot_bytes,
-            first,
-            tags,
-            data,
-        };
+    fn put(&self, put: Put<'_>) -> Result<(), UnitError> {
+        let segment = put.segment;
+        let request = Request::Put(put);
         let life = self.ask(&request, Some(segment), |reply| Ok(reply.incarnation))?;
         let last = self.put_next.fetch_add(1, Ordering::Relaxed);
         self.puts()
@@ -319,26 +304,31 @@ impl Unit for RemoteUnit {
     }
 
     /// In parts, where one answer cannot have all of it.
-    fn read(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<(), UnitError> {
+    fn read(&self, read: Read<'_>) -> Result<(), UnitError> {
+        let Read {
+            run,
+            slot_bytes,
+            tags,
+            data,
+        } = read;
         let at_once = slots_at_once(slot_bytes);
         let parts = tags.chunks_mut(at_once.into());
         let parts = parts.zip(data.chunks_mut(usize::from(at_once) * slot_bytes as usize));
         let mut part = run;
         for (tags, data) in parts {
             part.count = tags.len() as u16;
-            self.read_part(part, slot_bytes, tags, data)?;
+            self.read_part(Read {
+                run: part,
+                slot_bytes,
+                tags,
+                data,
+            })?;
             part.first.0 = part.first.0.saturating_add(part.count);
         }
         Ok(())
     }
 
-    fn read_later(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+    fn read_async(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
         if run.count > slots_at_once(slot_bytes) {
             return false;
         }
@@ -391,7 +381,7 @@ impl Unit for RemoteUnit {
         let contents = by.data.chunks(at_once * by.slot_bytes as usize);
         let mut part = ReplacementPart {
             segment,
-            line: by.line,
+            lineage_tag: by.lineage_tag,
             draft: 0,
             expected: by.expected,
             generation: by.generation,
@@ -456,7 +446,7 @@ impl Unit for RemoteUnit {
         })
     }
 
-    fn slots_of(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
+    fn segment_slots(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
         self.ask(&Request::Stat(segment), Some(segment), move |reply| {
             unit_wire::decode_segment_slots(segment, reply.body)
         })
@@ -477,7 +467,7 @@ impl Unit for RemoteUnit {
         })
     }
 
-    fn note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
+    fn read_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
         self.ask(&Request::Note, None, |reply| match reply.body {
             [] => Ok(None),
             body => match body.try_into() {
@@ -487,7 +477,7 @@ impl Unit for RemoteUnit {
         })
     }
 
-    fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
+    fn write_note(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
         self.do_it(&Request::NoteDown(note), None)
     }
 

@@ -1,7 +1,7 @@
 //! What a daemon answers, when it has done what was asked.
 
 use base::codec::{Reader, Writer};
-use base::{SegmentId, Slot, UnitId};
+use base::{LineageTag, SegmentId, Slot, UnitId};
 use unit::format::{SLOTS_MAX, is_slot_size};
 use unit::{SegmentSlots, SegmentStat, UnitStat};
 
@@ -110,9 +110,9 @@ pub fn decode_slots(body: &[u8]) -> Result<Vec<Slot>, Malformed> {
 /// The length of an encoded [`SegmentStat`], in bytes.
 const STAT_BYTES: usize = 24;
 
-/// Appends the numbers of a segment whose lineage tag is `line`, as the answer to a STAT.
-pub fn encode_stat(stat: &SegmentStat, line: u64, to: &mut Vec<u8>) {
-    to.put_u64(line);
+/// Appends the numbers of a segment whose lineage tag is `lineage_tag`, as the answer to a STAT.
+pub fn encode_stat(stat: &SegmentStat, lineage_tag: LineageTag, to: &mut Vec<u8>) {
+    to.put_u64(lineage_tag.0);
     to.put_u32(stat.slot_bytes);
     to.put_u32(stat.slots);
     to.put_u32(stat.freed);
@@ -125,9 +125,12 @@ pub fn encode_stat(stat: &SegmentStat, line: u64, to: &mut Vec<u8>) {
 ///
 /// # Errors
 /// [`Malformed`].
-pub fn decode_stat(segment: SegmentId, body: &[u8]) -> Result<(SegmentStat, u64), Malformed> {
+pub fn decode_stat(
+    segment: SegmentId,
+    body: &[u8],
+) -> Result<(SegmentStat, LineageTag), Malformed> {
     let mut reader = Reader::new(body);
-    let line = reader.u64()?;
+    let lineage_tag = LineageTag(reader.u64()?);
     let stat = SegmentStat {
         segment,
         slot_bytes: reader.u32()?,
@@ -142,13 +145,13 @@ pub fn decode_stat(segment: SegmentId, body: &[u8]) -> Result<(SegmentStat, u64)
     if stat.slots > SLOTS_MAX || stat.freed > stat.slots || bytes > SEGMENT_BYTES_MAX {
         return Err(Malformed("a segment has no so many slots"));
     }
-    Ok((stat, line))
+    Ok((stat, lineage_tag))
 }
 
 /// Appends a segment as the answer to a STAT: its numbers, and a bit for each slot, the
 /// lowest of the first byte for slot 0, which is set if the slot was freed.
 pub fn encode_segment_slots(slots: &SegmentSlots, to: &mut Vec<u8>) {
-    encode_stat(&slots.stat, slots.line, to);
+    encode_stat(&slots.stat, slots.lineage_tag, to);
     let mut bits = vec![0_u8; (slots.stat.slots as usize).div_ceil(8)];
     for slot in &slots.freed {
         if let Some(byte) = bits.get_mut(usize::from(slot.0) / 8) {
@@ -163,7 +166,7 @@ pub fn encode_segment_slots(slots: &SegmentSlots, to: &mut Vec<u8>) {
 /// # Errors
 /// [`Malformed`].
 pub fn decode_segment_slots(segment: SegmentId, body: &[u8]) -> Result<SegmentSlots, Malformed> {
-    let (stat, line) = decode_stat(segment, body)?;
+    let (stat, lineage_tag) = decode_stat(segment, body)?;
     let bits = body.get(STAT_BYTES..).unwrap_or_default();
     if bits.len() < (stat.slots as usize).div_ceil(8) {
         return Err(Malformed("it does not say which slots were freed"));
@@ -172,7 +175,7 @@ pub fn decode_segment_slots(segment: SegmentId, body: &[u8]) -> Result<SegmentSl
     let freed = (0..stat.slots).filter(is_freed);
     Ok(SegmentSlots {
         stat,
-        line,
+        lineage_tag,
         freed: freed
             .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
             .collect(),
@@ -237,8 +240,8 @@ mod tests {
             generation: 4,
         };
         let mut bytes = Vec::new();
-        encode_stat(&stat, 9, &mut bytes);
-        assert_eq!(decode_stat(segment, &bytes), Ok((stat, 9)));
+        encode_stat(&stat, LineageTag(9), &mut bytes);
+        assert_eq!(decode_stat(segment, &bytes), Ok((stat, LineageTag(9))));
         assert!(decode_stat(segment, &bytes[..21]).is_err());
         let none = [
             (0, 7, 3),
@@ -260,7 +263,7 @@ mod tests {
                 ..stat
             };
             let mut bytes = Vec::new();
-            encode_stat(&stat, 9, &mut bytes);
+            encode_stat(&stat, LineageTag(9), &mut bytes);
             bytes.extend(vec![0; slots as usize / 8 + 1]);
             assert!(decode_stat(segment, &bytes).is_err(), "{stat:?}");
             assert!(decode_segment_slots(segment, &bytes).is_err(), "{stat:?}");

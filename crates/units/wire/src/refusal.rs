@@ -239,7 +239,7 @@ impl Refusal {
 impl From<&UnitError> for Refusal {
     fn from(error: &UnitError) -> Self {
         let status = match error {
-            UnitError::Missing { .. } | UnitError::Away { .. } => Status::Missing,
+            UnitError::Missing { .. } | UnitError::Unavailable { .. } => Status::Missing,
             UnitError::Foreign { .. } | UnitError::Held { .. } | UnitError::Newer { .. } => {
                 Status::Foreign
             }
@@ -259,7 +259,9 @@ impl From<&UnitError> for Refusal {
             | UnitError::Foreign { reason, .. }
             | UnitError::Damaged { reason, .. }
             | UnitError::NotAllowed { reason, .. } => reason.clone(),
-            UnitError::Away { source, .. } | UnitError::Io { source, .. } => with_causes(source),
+            UnitError::Unavailable { source, .. } | UnitError::Io { source, .. } => {
+                with_causes(source)
+            }
             UnitError::Held { holder, .. } => format!("the Scree at {holder} has it"),
             UnitError::Tampered { .. } => "something lies where a segment should".to_owned(),
             _ => String::new(),

@@ -3,9 +3,8 @@
 use std::ops::Range;
 
 use base::codec::{Reader, Writer};
-use base::{ClusterId, SegmentId, Slot};
-use unit::ReplacementPart;
-use unit::{NOTE_BYTES, SlotRun, Tag};
+use base::{ClusterId, LineageTag, SegmentId, Slot};
+use unit::{NOTE_BYTES, Put, ReplacementPart, SlotRun, Tag};
 
 use super::{BODY_BYTES_MAX, Malformed, put_frame};
 
@@ -93,20 +92,7 @@ pub enum Request<'a> {
     /// Here is a capability.
     Show(&'a [u8]),
     /// [`Unit::put`](unit::Unit::put).
-    Put {
-        /// Where.
-        segment: SegmentId,
-        /// To whom the segment belongs; 0: as the host's capability says.
-        line: u64,
-        /// Size of a slot in bytes.
-        slot_bytes: u32,
-        /// The first slot.
-        first: Slot,
-        /// One for each slot.
-        tags: &'a [Tag],
-        /// As many slots.
-        data: &'a [u8],
-    },
+    Put(Put<'a>),
     /// [`Unit::sync`](unit::Unit::sync).
     Sync {
         /// In which life of the daemon all of it was put.
@@ -171,7 +157,7 @@ impl<'a> Request<'a> {
         match self {
             Self::Hello { .. } => Verb::Hello,
             Self::Show(_) => Verb::Show,
-            Self::Put { .. } => Verb::Put,
+            Self::Put(_) => Verb::Put,
             Self::Sync { .. } => Verb::Sync,
             Self::Read { .. } => Verb::Read,
             Self::Free { .. } => Verb::Free,
@@ -218,23 +204,16 @@ impl<'a> Request<'a> {
             }
             Self::Show(bytes) => body.put_bytes(bytes),
             Self::NoteDown(note) => body.put_bytes(*note),
-            Self::Put {
-                segment,
-                line,
-                slot_bytes,
-                first,
-                tags,
-                data,
-            } => {
-                body.put_u64(segment.bits());
-                body.put_u64(*line);
-                body.put_u32(*slot_bytes);
-                body.put_u16(first.0);
+            Self::Put(put) => {
+                body.put_u64(put.segment.bits());
+                body.put_u64(put.lineage_tag.0);
+                body.put_u32(put.slot_bytes);
+                body.put_u16(put.first.0);
                 body.put_u16(0);
-                body.put_u32(tags.len() as u32);
+                body.put_u32(put.tags.len() as u32);
                 body.put_u32(0);
-                body.put_bytes(tags.as_flattened());
-                body.put_bytes(data);
+                body.put_bytes(put.tags.as_flattened());
+                body.put_bytes(put.data);
             }
             Self::Sync {
                 incarnation,
@@ -277,7 +256,7 @@ impl<'a> Request<'a> {
             }
             Self::Replace { part, tags, data } => {
                 body.put_u64(part.segment.bits());
-                body.put_u64(part.line);
+                body.put_u64(part.lineage_tag.0);
                 body.put_u64(part.draft);
                 body.put_u32(part.slot_bytes);
                 body.put_u16(part.expected.unwrap_or(0));
@@ -320,7 +299,7 @@ impl<'a> Request<'a> {
             }
             Verb::Show => Self::Show(reader.bytes(reader.remaining())?),
             Verb::Put => {
-                let (segment, line) = (segment(reader)?, reader.u64()?);
+                let (segment, lineage_tag) = (segment(reader)?, LineageTag(reader.u64()?));
                 let (slot_bytes, first) = (reader.u32()?, Slot(reader.u16()?));
                 zero(reader.u16()?)?;
                 let count = reader.u32()?;
@@ -329,14 +308,14 @@ impl<'a> Request<'a> {
                 if tags.is_empty() {
                     return Err(Malformed("a put of no slot"));
                 }
-                Self::Put {
+                Self::Put(Put {
+                    lineage_tag,
                     segment,
-                    line,
                     slot_bytes,
                     first,
                     tags,
                     data,
-                }
+                })
             }
             Verb::Sync => {
                 let incarnation = reader.u64()?;
@@ -400,7 +379,7 @@ impl<'a> Request<'a> {
                 Self::NoteDown(note.ok_or(Malformed("a note has 512 bytes"))?)
             }
             Verb::Replace => {
-                let (segment, line) = (segment(reader)?, reader.u64()?);
+                let (segment, lineage_tag) = (segment(reader)?, LineageTag(reader.u64()?));
                 let (draft, slot_bytes) = (reader.u64()?, reader.u32()?);
                 let (expected, generation) = (reader.u16()?, reader.u16()?);
                 let expected = flag(reader)?.then_some(expected);
@@ -414,7 +393,7 @@ impl<'a> Request<'a> {
                 let (tags, data) = slots_of(reader, count, slot_bytes)?;
                 let part = ReplacementPart {
                     segment,
-                    line,
+                    lineage_tag,
                     draft,
                     expected,
                     generation,
@@ -477,14 +456,14 @@ mod tests {
                 cluster: ClusterId::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
             },
             Request::Show(b"anything"),
-            Request::Put {
+            Request::Put(Put {
                 segment,
-                line: 5,
+                lineage_tag: LineageTag(5),
                 slot_bytes: 3,
                 first: Slot(9),
                 tags: &[[1; 16], [2; 16]],
                 data: b"abcdef",
-            },
+            }),
             Request::Sync {
                 incarnation: 6,
                 segments: vec![segment],
@@ -517,7 +496,7 @@ mod tests {
             Request::Replace {
                 part: ReplacementPart {
                     segment,
-                    line: 5,
+                    lineage_tag: LineageTag(5),
                     draft: 6,
                     expected: Some(1),
                     generation: 2,

@@ -230,8 +230,8 @@ impl Cleaner {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use base::{ClusterId, CopysetId, Location, SegmentId, Slot, UnitId};
-    use unit::{TrackedUnit, Unit as _};
+    use base::{ClusterId, CopysetId, LineageTag, Location, SegmentId, Slot, UnitId};
+    use unit::{Put, TrackedUnit, Unit as _};
     use unit_folder::FolderUnit;
     use world::simulated::{Fault, Simulation};
 
@@ -289,9 +289,14 @@ mod tests {
 
         fn put(&self, segment: SegmentId) {
             for member in self.store.table().members(segment.copyset()) {
-                let put = member
-                    .unit
-                    .put(segment, SLOT_BYTES, Slot(0), &[[1; 16]], &[1; 4096]);
+                let put = member.unit.put(Put {
+                    lineage_tag: LineageTag::NONE,
+                    segment,
+                    slot_bytes: SLOT_BYTES,
+                    first: Slot(0),
+                    tags: &[[1; 16]],
+                    data: &[1; 4096],
+                });
                 put.and_then(|()| member.unit.sync(&[segment]))
                     .expect("put");
             }

@@ -446,7 +446,7 @@ impl DestageError {
                 )
             }
             Self::Place(PlaceError::Assign(AssignError::NoUnit { is_transient })) => *is_transient,
-            Self::Place(PlaceError::Units(error)) => error.may_pass(),
+            Self::Place(PlaceError::Units(error)) => error.is_transient(),
             Self::Place(PlaceError::Source(_) | PlaceError::Stopped(_)) | Self::Sequence(_) => {
                 false
             }
@@ -454,8 +454,9 @@ impl DestageError {
     }
 
     fn to_io_error(&self) -> IoError {
-        use crate::scatter::AssignError;
         use unit::UnitError;
+
+        use crate::scatter::AssignError;
         let text = with_causes(self);
         match self {
             Self::Place(PlaceError::Units(UnitError::Full { .. })) => IoError::NoSpace(text),

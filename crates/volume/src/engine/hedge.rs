@@ -109,7 +109,7 @@ impl Reader {
                 targets.units.push((best.id, Arc::clone(&best.unit)));
             }
             if members.len() > 1 || is_ahead {
-                hedge_after = hedge_after.max(Some(best.unit.late_after()));
+                hedge_after = hedge_after.max(Some(best.unit.hedge_after()));
             }
         }
         self.hedges.readings += 1;
@@ -176,7 +176,7 @@ impl Reader {
             if let [(_, unit)] = &*targets.units
                 && !targets.includes_cache_file
             {
-                unit.is_late(now.saturating_sub(targets.started_at));
+                unit.record_overdue(now.saturating_sub(targets.started_at));
             }
             let exclude: Vec<UnitId> = targets.units.iter().map(|(id, _)| *id).collect();
             let table = &self.table;

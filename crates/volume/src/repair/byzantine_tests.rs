@@ -3,26 +3,27 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::Slot;
+use base::{LineageTag, Slot};
+use unit::Put;
 use unit::Unit as _;
 
-use super::tests::{LINE, Rig, SLOT_BYTES, Steps, all_committed, copyset, segment, tag};
+use super::tests::{LINEAGE_TAG, Rig, SLOT_BYTES, Steps, all_committed, copyset, segment, tag};
 use super::*;
 use crate::catalog::MemberState::{self, Filling, Leaving, Whole};
 
 /// Puts slots with content that is not theirs, and checksums that are right.
-fn falsify(rig: &Rig, unit: usize, serial: u64, line: u64, slots: Range<u16>) {
+fn falsify(rig: &Rig, unit: usize, serial: u64, lineage_tag: LineageTag, slots: Range<u16>) {
     let tags: Vec<_> = slots.clone().map(|slot| tag(serial, slot)).collect();
     let data = vec![0xaa; slots.len() * SLOT_BYTES as usize];
     let unit = &rig.units[unit];
-    unit.put_for(
-        line,
-        segment(serial),
-        SLOT_BYTES,
-        Slot(slots.start),
-        &tags,
-        &data,
-    )
+    unit.put(Put {
+        lineage_tag,
+        segment: segment(serial),
+        slot_bytes: SLOT_BYTES,
+        first: Slot(slots.start),
+        tags: &tags,
+        data: &data,
+    })
     .and_then(|()| unit.sync(&[segment(serial)]))
     .expect("put");
 }
@@ -48,7 +49,7 @@ fn once(rig: &Rig, of: &[(u8, MemberState)], pace: &dyn Pace) -> Found {
 fn a_drain_puts_what_was_at_the_place_and_not_what_another_has() {
     let rig = Rig::new(3);
     rig.put(0, 1, 0..10);
-    falsify(&rig, 1, 1, u64::MAX, 0..10);
+    falsify(&rig, 1, 1, LineageTag(u64::MAX), 0..10);
     let of = [(0, Leaving), (1, Whole), (0, Filling)];
     let found = once(&rig, &of, &Steps::endless());
     assert_eq!(found.problems, [].into());
@@ -61,7 +62,7 @@ fn what_two_members_have_differently_is_told_and_makes_nobody_whole() {
     let rig = Rig::new(4);
     rig.put(0, 1, 0..10);
     rig.put(1, 1, 0..4);
-    falsify(&rig, 1, 1, LINE, 4..10);
+    falsify(&rig, 1, 1, LINEAGE_TAG, 4..10);
     let of = [(0, Whole), (1, Whole), (2, Filling)];
     let found = once(&rig, &of, &Steps::endless());
     assert!(!found.whole.contains(&members(&rig, &of)[2].id));
@@ -76,10 +77,10 @@ fn what_two_members_have_differently_is_told_and_makes_nobody_whole() {
 }
 
 #[test]
-fn a_line_that_one_of_two_says_is_believed_of_neither() {
+fn a_lineage_tag_that_two_copies_disagree_on_is_not_believed() {
     let rig = Rig::new(3);
     rig.put(0, 1, 0..4);
-    falsify(&rig, 1, 1, LINE + 1, 0..4);
+    falsify(&rig, 1, 1, LineageTag(LINEAGE_TAG.0 + 1), 0..4);
     let of = [(0, Whole), (1, Whole), (2, Filling)];
     let found = once(&rig, &of, &Steps::endless());
     assert_eq!((found.problems.len(), found.copied_bytes), (1, 0));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use base::{SegmentId, Slot};
+use base::{LineageTag, SegmentId, Slot};
 use unit::SegmentSlots;
 use unit::format::SLOTS_MAX;
 
@@ -56,7 +56,7 @@ pub(super) enum Held {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Copy {
     slots: Vec<Held>,
-    pub line: u64,
+    pub lineage_tag: LineageTag,
     pub slot_bytes: u32,
     pub generation: u16,
 }
@@ -72,7 +72,7 @@ impl Copy {
         }
         Self {
             slots,
-            line: told.line,
+            lineage_tag: told.lineage_tag,
             slot_bytes: told.stat.slot_bytes,
             generation: told.stat.generation,
         }

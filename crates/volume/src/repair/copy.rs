@@ -1,7 +1,7 @@
 //! Bringing a segment to a member that lacks some of it.
 
 use base::Slot;
-use unit::{Replacement, SlotRun, Tag, UnitError};
+use unit::{Read, Replacement, SlotRun, Tag, UnitError};
 
 use super::compare::{Copy, Held, most};
 use super::report::Stopped;
@@ -73,7 +73,7 @@ impl Bringing<'_> {
         let by = Replacement {
             expected: Some(own.generation),
             generation: own.generation,
-            line: self.on.line,
+            lineage_tag: self.on.lineage_tag,
             slot_bytes: self.on.slot_bytes,
             tags: &content.tags,
             data: &content.data,
@@ -233,7 +233,12 @@ impl Bringing<'_> {
             count: u16::try_from(tags.len()).expect("at most RUN_SLOTS_MAX"),
         };
         let unit = &self.on.members[member].unit;
-        unit.read(run, self.on.slot_bytes, tags, data)
+        unit.read(Read {
+            run,
+            slot_bytes: self.on.slot_bytes,
+            tags,
+            data,
+        })
     }
 
     /// Compares what `source` has of slots from `first` on with what others have that

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use base::{Slot, UnitId};
 use testkit::units::FaultyUnit;
+use unit::Put;
 use unit::Unit as _;
 use world::OpenMode;
 use world::simulated::Fault;
 
 use super::tests::{
-    LINE, Rig, SLOT_BYTES, Steps, all_committed, content, copyset, path, segment, tag,
+    LINEAGE_TAG, Rig, SLOT_BYTES, Steps, all_committed, content, copyset, path, segment, tag,
 };
 use super::*;
 use crate::catalog::MemberState::{Filling, Whole};
@@ -25,8 +26,15 @@ fn what_is_whole_is_durable() {
         let tags: Vec<_> = (0..10).map(|slot| tag(1, slot)).collect();
         let data: Vec<u8> = (0..10).flat_map(|slot| content(1, slot)).collect();
         let unit = &rig.units[1];
-        unit.put_for(LINE, segment(1), SLOT_BYTES, Slot(0), &tags, &data)
-            .expect("put");
+        unit.put(Put {
+            lineage_tag: LINEAGE_TAG,
+            segment: segment(1),
+            slot_bytes: SLOT_BYTES,
+            first: Slot(0),
+            tags: &tags,
+            data: &data,
+        })
+        .expect("put");
         if sync_fails {
             rig.simulation.disk.inject(&path(1), Fault::SyncFails);
             unit.sync(&[segment(1)]).expect_err("it fails");
@@ -73,7 +81,14 @@ fn what_is_compared_is_durable() {
     let tags: Vec<_> = (0..10).map(|slot| tag(1, slot)).collect();
     let data: Vec<u8> = (0..10).flat_map(|slot| content(1, slot)).collect();
     rig.units[1]
-        .put_for(LINE, segment(1), SLOT_BYTES, Slot(0), &tags, &data)
+        .put(Put {
+            lineage_tag: LINEAGE_TAG,
+            segment: segment(1),
+            slot_bytes: SLOT_BYTES,
+            first: Slot(0),
+            tags: &tags,
+            data: &data,
+        })
         .expect("put");
     rig.restart();
     assert_eq!(rig.repair(&[Whole, Whole], Depth::Compare), [0, 1].into());
@@ -91,7 +106,14 @@ fn what_is_whole_is_durable_also_if_the_unit_was_started_anew() {
         let tags: Vec<_> = (0..10).map(|slot| tag(1, slot)).collect();
         let data: Vec<u8> = (0..10).flat_map(|slot| content(1, slot)).collect();
         rig.simulation.disk.inject(&path(1), Fault::SyncFails);
-        let put = rig.units[1].put_for(LINE, segment(1), SLOT_BYTES, Slot(0), &tags, &data);
+        let put = rig.units[1].put(Put {
+            lineage_tag: LINEAGE_TAG,
+            segment: segment(1),
+            slot_bytes: SLOT_BYTES,
+            first: Slot(0),
+            tags: &tags,
+            data: &data,
+        });
         put.and_then(|()| rig.units[1].sync(&[segment(1)]))
             .expect_err("it fails");
         rig.simulation.disk.heal(&path(1));
@@ -149,10 +171,17 @@ fn an_empty_slot_that_a_crash_has_left_is_freed() {
             3 => ([0; 16], vec![0; SLOT_BYTES as usize]),
             slot => (tag(1, slot), content(1, slot)),
         };
-        unit.put_for(LINE, segment(1), SLOT_BYTES, Slot(slot), &[tag], &data)
+        unit.put(Put {
+            lineage_tag: LINEAGE_TAG,
+            segment: segment(1),
+            slot_bytes: SLOT_BYTES,
+            first: Slot(slot),
+            tags: &[tag],
+            data: &data,
+        })
     };
     (0..10).try_for_each(put).expect("put");
     assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
-    let freed = unit.slots_of(segment(1)).expect("there").freed;
+    let freed = unit.segment_slots(segment(1)).expect("there").freed;
     assert_eq!(freed, [Slot(3)]);
 }

@@ -170,7 +170,7 @@ impl Pass<'_> {
         for index in 0..self.members.len() {
             let told = match self.away.contains(&index) {
                 true => None,
-                false => Some(self.members[index].unit.slots_of(segment)),
+                false => Some(self.members[index].unit.segment_slots(segment)),
             };
             looked.copies.push(match told {
                 Some(Ok(told)) => Some(Copy::of(&told)),
@@ -432,7 +432,7 @@ impl Pass<'_> {
             };
             match synced {
                 Ok(()) | Err(UnitError::NoSegment { .. }) => {}
-                Err(error) if error.is_of_unit() => {
+                Err(error) if error.affects_whole_unit() => {
                     self.is_away(index, &error);
                     continue;
                 }

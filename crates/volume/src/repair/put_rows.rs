@@ -30,7 +30,7 @@ impl Rows<'_> {
         let by = Replacement {
             expected: own,
             generation: content.generation,
-            line: self.on.line,
+            lineage_tag: self.on.lineage_tag,
             slot_bytes,
             tags: &content.tags,
             data: &content.data,

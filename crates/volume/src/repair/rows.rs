@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use base::Slot;
-use unit::{SlotRun, Tag, UnitError};
+use unit::{Read, SlotRun, Tag, UnitError};
 
 use super::compare::{Copy, Held as HeldBy};
 use super::copy::CopyError;
@@ -433,8 +433,13 @@ impl Rows<'_> {
             self.on.pace.step(data.len() as u64)?;
             let unit = &self.on.members[member].unit;
             // One that was freed just now is seen by the next pass.
-            unit.read(run, copy.slot_bytes, &mut tags, &mut data)
-                .map_err(CopyError::Source)?;
+            unit.read(Read {
+                run,
+                slot_bytes: copy.slot_bytes,
+                tags: &mut tags,
+                data: &mut data,
+            })
+            .map_err(CopyError::Source)?;
             let contents = data.chunks_exact(length).map(<[u8]>::to_vec);
             let there = tags.into_iter().zip(contents);
             for (slot, (tag, content)) in slots[row - rows.start..].iter_mut().zip(there) {

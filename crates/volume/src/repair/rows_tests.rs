@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::Slot;
-use unit::{SlotRun, Unit};
+use base::{LineageTag, Slot};
+use unit::{Put, Read, SlotRun, Unit};
 use world::simulated::Fault;
 
 use super::tests::{Steps, all_committed};
@@ -107,7 +107,7 @@ fn give_all(rig: &Rig, dead: &BTreeSet<usize>, change: &[(u8, MemberState)]) -> 
 pub(super) fn copy_unit(rig: &Rig, from: u8, to: u8, part: u16) {
     let (source, target) = (open(&rig.simulation, from), open(&rig.simulation, to));
     for segment in source.list().expect("listed") {
-        let told = source.slots_of(segment).expect("there");
+        let told = source.segment_slots(segment).expect("there");
         let stat = told.stat;
         let (mut tags, mut data) = (Vec::new(), Vec::new());
         for slot in 0..stat.slots as u16 / part {
@@ -118,13 +118,25 @@ pub(super) fn copy_unit(rig: &Rig, from: u8, to: u8, part: u16) {
             };
             let (mut tag, mut content) = ([[0; 16]], vec![0; stat.slot_bytes as usize]);
             if !told.freed.contains(&Slot(slot)) {
-                let read = source.read(run, stat.slot_bytes, &mut tag, &mut content);
+                let read = source.read(Read {
+                    run,
+                    slot_bytes: stat.slot_bytes,
+                    tags: &mut tag,
+                    data: &mut content,
+                });
                 read.expect("it is kept");
             }
             tags.extend(tag);
             data.extend(content);
         }
-        let put = target.put_for(told.line, segment, stat.slot_bytes, Slot(0), &tags, &data);
+        let put = target.put(Put {
+            lineage_tag: told.lineage_tag,
+            segment,
+            slot_bytes: stat.slot_bytes,
+            first: Slot(0),
+            tags: &tags,
+            data: &data,
+        });
         put.and_then(|()| target.sync(&[segment])).expect("put");
         if !told.freed.is_empty() {
             target
@@ -171,7 +183,14 @@ fn what_a_leaving_member_has_is_copied() {
             {
                 let unit = open(&rig.simulation, unit);
                 let rows = unit.stat_segment(*segment).expect("there").slots as u16;
-                let put = unit.put(*segment, 4096, Slot(rows), &[[7; 16]], &[7; 4096]);
+                let put = unit.put(Put {
+                    lineage_tag: LineageTag::NONE,
+                    segment: *segment,
+                    slot_bytes: 4096,
+                    first: Slot(rows),
+                    tags: &[[7; 16]],
+                    data: &[7; 4096],
+                });
                 put.and_then(|()| unit.free(*segment, &[Slot(rows)], false))
                     .expect("swept");
             }
@@ -453,7 +472,9 @@ fn padding_of_an_open_segment_is_not_kept_by_who_is_filled() {
                 .pass(Some(rig.erasure), &units, &open_now, Depth::Fill, &pace)
                 .expect("nobody stops it");
         }
-        let told = open(&rig.simulation, NEW).slots_of(segment).expect("there");
+        let told = open(&rig.simulation, NEW)
+            .segment_slots(segment)
+            .expect("there");
         assert_eq!(told.stat.slots - told.stat.freed, 0, "{place}");
     }
 }

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use base::{SegmentId, Slot};
-use unit::{Tag, UnitError};
+use base::{LineageTag, SegmentId, Slot};
+use unit::{Put, Tag, UnitError};
 
 use super::compare::{Copy, most};
 use super::copy::CopyError;
@@ -29,7 +29,7 @@ pub(super) struct Spread<'a> {
     /// How each holds it; `None` also for those whose slots have another size.
     pub copies: Vec<Option<Copy>>,
     /// To whom it belongs.
-    pub line: u64,
+    pub lineage_tag: LineageTag,
     /// The size of its slots.
     pub slot_bytes: u32,
     pub pace: &'a dyn Pace,
@@ -63,21 +63,23 @@ impl<'a> Spread<'a> {
             false => there().map(|(_, copy)| copy).collect(),
         };
         let sizes: Vec<u32> = asked.iter().map(|copy| copy.slot_bytes).collect();
-        // Not every unit keeps that.
-        let lines = |copies: &mut dyn Iterator<Item = &Copy>| -> Vec<u64> {
-            let lines = copies.map(|copy| copy.line);
-            lines.filter(|line| *line != 0).collect()
+        // Some units store no lineage tags.
+        let tags_of = |copies: &mut dyn Iterator<Item = &Copy>| -> Vec<LineageTag> {
+            let tags = copies.map(|copy| copy.lineage_tag);
+            tags.filter(|tag| *tag != LineageTag::NONE).collect()
         };
-        let mut lines_asked = lines(&mut asked.into_iter());
-        if lines_asked.is_empty() {
-            lines_asked = lines(&mut there().map(|(_, copy)| copy));
+        let mut lineage_tags = tags_of(&mut asked.into_iter());
+        if lineage_tags.is_empty() {
+            lineage_tags = tags_of(&mut there().map(|(_, copy)| copy));
         }
-        let line = match lines_asked.is_empty() {
-            true => Some(0),
-            false => most(&lines_asked),
+        let lineage_tag = match lineage_tags.is_empty() {
+            true => Some(LineageTag::NONE),
+            false => most(&lineage_tags),
         };
-        let kind = most(&sizes).or(sizes.is_empty().then_some(0)).zip(line);
-        let (slot_bytes, line) = kind.ok_or(CopyError::Disputed)?;
+        let kind = most(&sizes)
+            .or(sizes.is_empty().then_some(0))
+            .zip(lineage_tag);
+        let (slot_bytes, lineage_tag) = kind.ok_or(CopyError::Disputed)?;
         let is_its = |copy: &&Copy| copy.slot_bytes == slot_bytes;
         let copies = copies.iter();
         Ok(Self {
@@ -87,7 +89,7 @@ impl<'a> Spread<'a> {
             copies: copies
                 .map(|copy| copy.as_ref().filter(is_its).cloned())
                 .collect(),
-            line,
+            lineage_tag,
             slot_bytes,
             pace,
             rotten: rotten.clone(),
@@ -108,7 +110,7 @@ impl<'a> Spread<'a> {
     /// Puts slots from `first` on. Returns how many bytes that were.
     pub fn put(&self, first: usize, tags: &[Tag], data: &[u8]) -> Result<u64, CopyError> {
         let target = &self.members[self.to].unit;
-        let (line, slot_bytes) = (self.line, self.slot_bytes);
+        let (lineage_tag, slot_bytes) = (self.lineage_tag, self.slot_bytes);
         let at_once = match target.can_append() {
             true => self.slots_at_once(),
             false => tags.len().max(1),
@@ -118,7 +120,16 @@ impl<'a> Spread<'a> {
             .zip(data.chunks(at_once * slot_bytes as usize));
         for (first, (tags, data)) in (first..).step_by(at_once).zip(parts) {
             self.pace.step(data.len() as u64)?;
-            let put = || target.put_for(line, self.segment, slot_bytes, number(first), tags, data);
+            let put = || {
+                target.put(Put {
+                    lineage_tag,
+                    segment: self.segment,
+                    slot_bytes,
+                    first: number(first),
+                    tags,
+                    data,
+                })
+            };
             let had = self.copies[self.to].as_ref();
             let put = match put() {
                 // A put that was cut short has left a file without anything in it.
@@ -137,7 +148,7 @@ impl<'a> Spread<'a> {
     pub fn look_again(&self) -> BTreeMap<usize, Option<Copy>> {
         let others = (0..self.members.len()).filter(|index| *index != self.to);
         let others = others.filter(|index| self.copies[*index].is_some());
-        let look = |index: usize| match self.members[index].unit.slots_of(self.segment) {
+        let look = |index: usize| match self.members[index].unit.segment_slots(self.segment) {
             Ok(told) => (index, Some(Copy::of(&told))),
             Err(UnitError::NoSegment { .. }) => (index, Some(Copy::default())),
             Err(_) => (index, None),

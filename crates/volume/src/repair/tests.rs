@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
+use base::{ClusterId, CopysetId, LineageTag, SegmentId, Slot, UnitId};
 use testkit::units::{FaultyUnit, InjectedFaults};
-use unit::{SlotRun, Unit, UnitError};
+use unit::{Put, Read, SlotRun, Unit, UnitError};
 use unit_folder::FolderUnit;
 use world::simulated::Simulation;
 
@@ -15,7 +15,7 @@ use super::*;
 use crate::catalog::MemberState::{self, Filling, Leaving, Whole};
 
 pub(super) const SLOT_BYTES: u32 = 512;
-pub(super) const LINE: u64 = 7;
+pub(super) const LINEAGE_TAG: LineageTag = LineageTag(7);
 
 pub(super) fn copyset() -> CopysetId {
     CopysetId::new(5).expect("12 bits")
@@ -154,14 +154,14 @@ impl Rig {
             .clone()
             .flat_map(|slot| content(serial, slot))
             .collect();
-        unit.put_for(
-            LINE,
-            segment(serial),
-            SLOT_BYTES,
-            Slot(slots.start),
-            &tags,
-            &data,
-        )
+        unit.put(Put {
+            lineage_tag: LINEAGE_TAG,
+            segment: segment(serial),
+            slot_bytes: SLOT_BYTES,
+            first: Slot(slots.start),
+            tags: &tags,
+            data: &data,
+        })
         .and_then(|()| unit.sync(&[segment(serial)]))
         .expect("put");
     }
@@ -176,12 +176,12 @@ impl Rig {
     /// Which slots of a segment a unit keeps, each of which must be as it was put.
     pub(super) fn kept(&self, unit: usize, serial: u64) -> Vec<u16> {
         let unit = &self.units[unit];
-        let told = match unit.slots_of(segment(serial)) {
+        let told = match unit.segment_slots(segment(serial)) {
             Ok(told) => told,
             Err(UnitError::NoSegment { .. }) => return Vec::new(),
             Err(error) => panic!("{error}"),
         };
-        assert_eq!(told.line, LINE);
+        assert_eq!(told.lineage_tag, LINEAGE_TAG);
         let slots = (0..told.stat.slots as u16).filter(|slot| !told.freed.contains(&Slot(*slot)));
         slots
             .filter(|slot| {
@@ -191,7 +191,12 @@ impl Rig {
                     count: 1,
                 };
                 let (mut tags, mut data) = ([[0; 16]], vec![0; SLOT_BYTES as usize]);
-                let read = unit.read(run, SLOT_BYTES, &mut tags, &mut data);
+                let read = unit.read(Read {
+                    run,
+                    slot_bytes: SLOT_BYTES,
+                    tags: &mut tags,
+                    data: &mut data,
+                });
                 read.expect("it is kept");
                 // An empty one that a crash left before it was freed takes some room.
                 if tags[0] == [0; 16] {
@@ -228,13 +233,14 @@ fn a_new_member_gets_what_others_keep_and_not_what_they_freed() {
     // Of another copyset: not looked at.
     let other = SegmentId::new(CopysetId::new(6).expect("12 bits"), 9).expect("36 bits");
     rig.units[0]
-        .put(
-            other,
-            SLOT_BYTES,
-            Slot(0),
-            &[[1; 16]],
-            &[1; SLOT_BYTES as usize],
-        )
+        .put(Put {
+            lineage_tag: LineageTag::NONE,
+            segment: other,
+            slot_bytes: SLOT_BYTES,
+            first: Slot(0),
+            tags: &[[1; 16]],
+            data: &[1; SLOT_BYTES as usize],
+        })
         .expect("put");
     assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
     for serial in [1, 2] {

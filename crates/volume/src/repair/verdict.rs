@@ -35,7 +35,7 @@ impl Pass<'_> {
     /// A member does not answer as it should about a segment: the member is left out,
     /// if that is how the unit is, and else is not whole yet.
     pub(super) fn no_answer(&mut self, segment: SegmentId, member: usize, error: &UnitError) {
-        if error.is_of_unit() {
+        if error.affects_whole_unit() {
             return self.is_away(member, error);
         }
         self.unsound.insert(member);

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use base::{SegmentId, Slot, UnitId};
-use unit::{SlotRun, Tag, Unit as _, UnitError};
+use unit::{Read, SlotRun, Tag, Unit as _, UnitError};
 use world::parallel;
 
 use super::erasure::{Recovered, RowReader};
@@ -208,7 +208,12 @@ impl<'a> Judging<'a> {
         };
         let mut data = vec![0; which.len() * length];
         let mut tags: Vec<Tag> = vec![[0; 16]; which.len()];
-        let found = match member.unit.read(run, self.slot_bytes, &mut tags, &mut data) {
+        let found = match member.unit.read(Read {
+            run,
+            slot_bytes: self.slot_bytes,
+            tags: &mut tags,
+            data: &mut data,
+        }) {
             Ok(()) => {
                 let found = tags.iter().zip(data.chunks_exact(length));
                 for (index, (tag, found)) in which.zip(found) {
@@ -216,7 +221,7 @@ impl<'a> Judging<'a> {
                 }
                 return Ok(true);
             }
-            Err(error) if error.may_pass() || error.is_of_unit() => {
+            Err(error) if error.is_transient() || error.affects_whole_unit() => {
                 return Err(CompromisedError::Unanswered {
                     unit: member.id,
                     reason: base::with_causes(&error),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::{SegmentId, Slot, UnitId};
 use cache::store::HANGS_AFTER;
-use unit::{SlotRun, Tag, Unit, UnitError};
+use unit::{Read, SlotRun, Tag, Unit, UnitError};
 use world::{parallel, parallel_with_timeout};
 
 use super::erasure::{Recovered, RowReader};
@@ -322,7 +322,7 @@ impl Reading<'_> {
                     self.open(member, index, &tags[index], sealed);
                 }
             }
-            Err(error) if count == 1 || error.is_of_unit() => {}
+            Err(error) if count == 1 || error.affects_whole_unit() => {}
             Err(_) => self.ask_slots(member, &mut tags[..1], &mut data[..length]),
         }
     }
@@ -335,7 +335,7 @@ impl Reading<'_> {
             }
             match self.read_slots(member, index, tags, data) {
                 Ok(()) => self.open(member, index, &tags[0], data),
-                Err(error) if error.is_of_unit() => return,
+                Err(error) if error.affects_whole_unit() => return,
                 Err(_) => {}
             }
         }
@@ -355,10 +355,15 @@ impl Reading<'_> {
             count,
             ..self.slots
         };
-        let read = member.unit.read(run, self.slot_bytes, tags, data);
+        let read = member.unit.read(Read {
+            run,
+            slot_bytes: self.slot_bytes,
+            tags,
+            data,
+        });
         if let Err(error) = &read {
             self.reason = describe(error);
-            self.is_transient |= error.may_pass();
+            self.is_transient |= error.is_transient();
         }
         read
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use base::{CopysetId, Location, SegmentId, Slot, UnitId};
 use parking_lot::RwLock;
-use unit::{ReadDone, SlotRun, Tag, TrackedUnit, Unit, UnitError, UnitState};
+use unit::{Read, ReadDone, SlotRun, Tag, TrackedUnit, Unit, UnitError, UnitState};
 use world::Pool;
 
 use super::layout::Layout;
@@ -327,7 +327,15 @@ impl Store {
         let layout = table.layout(run.segment.copyset());
         if layout.erasure().is_none() {
             return table.best_available(run.segment).is_some_and(|member| {
-                matches!(member.unit.read_now(run, slot_bytes, tags, data), Ok(true))
+                matches!(
+                    member.unit.read_now(Read {
+                        run,
+                        slot_bytes,
+                        tags,
+                        data
+                    }),
+                    Ok(true)
+                )
             });
         }
         // Slots that follow each other lie on members that do.
@@ -343,7 +351,12 @@ impl Store {
             let there = table.available_at(run.segment, home.place, &[]);
             there.is_some_and(|member| {
                 matches!(
-                    member.unit.read_now(one, slot_bytes, tag, content),
+                    member.unit.read_now(Read {
+                        run: one,
+                        slot_bytes,
+                        tags: tag,
+                        data: content
+                    }),
                     Ok(true)
                 )
             })
@@ -363,7 +376,7 @@ impl Store {
         done: ReadDone,
     ) -> bool {
         let best = table.available_at(run.segment, place, exclude);
-        best.is_some_and(|member| member.unit.read_later(run, slot_bytes, done))
+        best.is_some_and(|member| member.unit.read_async(run, slot_bytes, done))
     }
 
     /// Frees slots on every copy; of a copyset with copies.
@@ -427,8 +440,9 @@ fn is_available(member: &Member) -> bool {
 mod tests {
     use std::path::Path;
 
-    use base::ClusterId;
+    use base::{ClusterId, LineageTag};
     use testkit::units::{FaultyUnit, InjectedFaults};
+    use unit::Put;
     use unit_folder::FolderUnit;
     use world::simulated::Simulation;
 
@@ -460,8 +474,15 @@ mod tests {
         for unit in &units {
             for segment in segments {
                 let data = vec![7; SLOT_BYTES as usize];
-                unit.put(segment, SLOT_BYTES, Slot(0), &[[1; 16]], &data)
-                    .expect("put");
+                unit.put(Put {
+                    lineage_tag: LineageTag::NONE,
+                    segment,
+                    slot_bytes: SLOT_BYTES,
+                    first: Slot(0),
+                    tags: &[[1; 16]],
+                    data: &data,
+                })
+                .expect("put");
             }
         }
         faulty[0].set(InjectedFaults {

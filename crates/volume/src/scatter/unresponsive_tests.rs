@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::VolumeId;
-use base::{BlockIndex, ClusterId, CopysetId, Location, SegmentId, Sequence, Slot, UnitId};
+use base::{
+    BlockIndex, ClusterId, CopysetId, LineageTag, Location, SegmentId, Sequence, Slot, UnitId,
+    VolumeId,
+};
 use cache::host::HostCache;
 use cache::store::{AreaKind, Cache, CacheConfig, Division};
-use unit::{TrackedUnit, Unit as _};
+use unit::{Put, TrackedUnit, Unit as _};
 use unit_folder::FolderUnit;
 use world::real::ThreadPool;
 use world::simulated::{Fault, Simulation};
@@ -54,8 +56,15 @@ impl Rig {
             content.extend(sealed);
             pieces.push(piece);
         }
-        unit.put(segment, SLOT_BYTES, Slot(0), &tags, &content)
-            .expect("put");
+        unit.put(Put {
+            lineage_tag: LineageTag::NONE,
+            segment,
+            slot_bytes: SLOT_BYTES,
+            first: Slot(0),
+            tags: &tags,
+            data: &content,
+        })
+        .expect("put");
         // The unit's own memory is past the cache's file.
         let store = Store::new(threads(4));
         let units = [(id, Arc::new(unit))];

@@ -4,17 +4,16 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use base::{Location, SegmentId, Slot, UnitId};
+use base::{LineageTag, Location, SegmentId, Slot, UnitId};
 use unit::{Tag, Unit, UnitError};
 use world::{PageBuffer, Random, parallel};
-
-use crate::catalog::DegradedShare;
 
 use super::erasure::put_rows;
 use super::ledger::Ledger;
 use super::placer::{AssignError, Placer, Share};
 use super::progress::{Progress, StopReason};
 use super::store::{Member, Store, Table};
+use crate::catalog::DegradedShare;
 
 /// Bytes put at once, where a segment may be put in several parts. Bounds the
 /// memory of a placement: this, for each segment written in parallel.
@@ -131,7 +130,7 @@ pub fn place(
                 Err(ShareError::Unit(error)) => {
                     tracing::warn!(segment = %share.segment, %error, "a segment was given up");
                     let freed = store.free_orphans(share.segment, share.first..share.end);
-                    if error.may_still_be_done() {
+                    if error.is_outcome_unknown() {
                         // Freed or not: it may come after that.
                         placer.mark_unresolved(share.segment);
                     }
@@ -268,7 +267,14 @@ fn write_share(
                 progress.check().map_err(ShareError::Stopped)?;
                 writer
                     .unit
-                    .put(share.segment, slot_bytes, slot, tags, data)
+                    .put(unit::Put {
+                        lineage_tag: LineageTag::NONE,
+                        segment: share.segment,
+                        slot_bytes,
+                        first: slot,
+                        tags,
+                        data,
+                    })
                     .map_err(ShareError::Unit)?;
             }
         }

@@ -1,30 +1,29 @@
-//! How a unit is doing: which verbs may be tried now, and when to look again.
+//! The health of a unit: which calls may be tried now, and when to probe it again.
 //!
-//! [`Health`] is a state machine without time or I/O of its own: it is told
-//! what came of each call and when. [`TrackedUnit`] is a unit that tells it.
+//! [`Health`] is a state machine without a clock or I/O: it is given the outcome and the
+//! time of each call. [`TrackedUnit`] wraps a unit and feeds it.
 //!
 //! ```text
 //!             a write or a probe succeeds
 //!   Healthy ◄──────────────────────────────┐
 //!      │                                   │
-//!      │ Full ───────────► Full      ──────┤  read; writes pass it over
-//!      │ ReadOnly ───────► ReadOnly  ──────┤  read; writes pass it over
+//!      │ Full ───────────► Full      ──────┤  read only
+//!      │ ReadOnly ───────► ReadOnly  ──────┤  read only
 //!      │ Io, writing ────► Failing   ──────┤  read, after others
 //!      │ Io, reading 3 × ► Failing   ──────┤
-//!      │ Missing, Away,                    │
+//!      │ Missing, Unavailable,             │
 //!      │ Foreign, Held,                    │
 //!      └ Newer ──────────► Missing   ──────┘  neither
 //! ```
 //!
-//! In every state but `Healthy` a probe is due after a quarter of a second,
-//! and after each that fails twice as long, up to ten seconds. That is advice
-//! to whoever probes, who may do so more seldom, as often as it has time to
-//! look, or more often: `scree up` looks once a second which units are due,
-//! and every five seconds probes all of them.
+//! In every state but `Healthy` a probe is due after a quarter of a second, and after each
+//! failed probe twice as long, up to ten seconds. The prober may probe more or less often:
+//! `scree up` checks once a second which units are due, and probes all units every five
+//! seconds.
 //!
-//! What is wrong with one segment (not there, damaged) says nothing about the
-//! unit, nor does a process that has no descriptor left. Asking is advice: who
-//! finds no other replica may still try.
+//! A missing or damaged segment says nothing about the unit, nor does a process that has no
+//! file descriptors left. The state is advice: a caller that finds no other replica may
+//! still try an unhealthy unit.
 
 #[cfg(test)]
 mod tests;
@@ -41,33 +40,33 @@ use world::{Millis, is_out_of_files};
 
 use crate::UnitError;
 
-/// The first probe comes after this many milliseconds.
+/// Time from leaving the healthy state to the first probe, in milliseconds.
 const PROBE_AFTER_MS_MIN: u64 = 250;
 
-/// Probes are never further apart, in milliseconds.
+/// Longest time between two probes, in milliseconds.
 const PROBE_AFTER_MS_MAX: u64 = 10_000;
 
-/// So many reads in a row must fail before the unit is said to: one bad sector
-/// fails one segment.
+/// Reads that must fail in a row before the unit counts as failing: a bad sector fails the
+/// reads of one segment only.
 const READ_FAILURES_MAX: u32 = 3;
 
-/// How a unit is doing.
+/// The state of a unit, as far as this process knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnitState {
-    /// It does what it is asked.
+    /// Calls succeed.
     Healthy,
-    /// It has no room for more.
+    /// The unit has no room left.
     Full,
-    /// It takes no writes.
+    /// The unit accepts no writes.
     ReadOnly,
-    /// It is not there, or not the one it should be.
+    /// The unit is not reachable, or another one answers in its place.
     Missing,
-    /// It is there, and operations on it fail.
+    /// The unit is there, and calls on it fail.
     Failing,
 }
 
 impl UnitState {
-    /// The state's name, for people: `healthy`, `full`, `read-only`, …
+    /// The name of the state, for people: `healthy`, `full`, `read-only`, …
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -79,13 +78,13 @@ impl UnitState {
         }
     }
 
-    /// Whether to put there, rather than elsewhere.
+    /// Whether writers should put there.
     #[must_use]
     pub fn can_write(self) -> bool {
         self == Self::Healthy
     }
 
-    /// Of several copies, that with the lowest rank is read first.
+    /// Of several replicas, the one with the lowest rank is read first.
     #[must_use]
     pub fn read_rank(self) -> u8 {
         match self {
@@ -95,7 +94,7 @@ impl UnitState {
         }
     }
 
-    /// All states.
+    /// All states, in order.
     pub const ALL: [Self; 5] = [
         Self::Healthy,
         Self::Full,
@@ -105,24 +104,24 @@ impl UnitState {
     ];
 }
 
-/// What was tried.
+/// The class of a call on a unit, for health and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
-    /// Looking or reading.
+pub enum OpClass {
+    /// Reading, listing and looking up.
     Read,
-    /// Putting or syncing: what shows that the unit takes writes.
+    /// Putting and syncing. Success shows that the unit accepts writes.
     Write,
-    /// Freeing or deleting: works on a full unit too.
+    /// Freeing and deleting. Works on a full unit as well.
     Release,
-    /// A probe.
+    /// [`Unit::probe`](crate::Unit::probe).
     Probe,
 }
 
-impl Verb {
-    /// All verbs, in their order.
+impl OpClass {
+    /// All classes, in order.
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Release, Self::Probe];
 
-    /// The verb's name, for people: `read`, `write`, …
+    /// The name of the class, in metrics: `read`, `write`, …
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -134,21 +133,21 @@ impl Verb {
     }
 }
 
-/// A moment, on both clocks.
+/// One moment, on both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// For intervals.
+    /// The monotonic clock, for intervals.
     pub monotonic: Duration,
-    /// For people.
+    /// The wall clock, for people.
     pub wall: Millis,
 }
 
-/// What is known of a unit's health.
+/// The health of one unit.
 #[derive(Debug, Clone)]
 pub struct Health {
     state: UnitState,
     since: Millis,
-    /// It was missing since somebody took note of it.
+    /// Whether it was missing since [`Health::take_return`] was last called.
     was_missing: bool,
     last_error: Option<(Millis, Arc<UnitError>)>,
     read_failures: u32,
@@ -156,20 +155,19 @@ pub struct Health {
     probe_after_ms: u64,
 }
 
-/// A unit's health, as status shows it.
+/// The health of a unit, as status shows it.
 #[derive(Debug, Clone)]
 pub struct HealthReport {
-    /// How it is doing.
+    /// The current state.
     pub state: UnitState,
-    /// Since when.
+    /// When the unit entered it.
     pub since: Millis,
-    /// The last thing that went wrong with it, and when: kept after it is
-    /// well again.
+    /// The last error and when it occurred. Kept after the unit is healthy again.
     pub last_error: Option<(Millis, Arc<UnitError>)>,
 }
 
 impl Health {
-    /// A unit of which nothing bad is known.
+    /// The health of a unit that has not failed yet.
     #[must_use]
     pub fn new(now: Moment) -> Self {
         Self {
@@ -183,56 +181,56 @@ impl Health {
         }
     }
 
-    /// How it is doing.
+    /// The current state.
     #[must_use]
     pub fn state(&self) -> UnitState {
         self.state
     }
 
-    /// Whether it is time to look how it is doing now.
+    /// Whether it is time to probe the unit.
     #[must_use]
     pub fn is_probe_due(&self, now: Moment) -> bool {
         self.state != UnitState::Healthy && now.monotonic >= self.probe_at
     }
 
-    /// Takes note of what came of a call.
-    pub fn record(&mut self, verb: Verb, result: Result<(), &UnitError>, now: Moment) {
+    /// Records the outcome of a call.
+    pub fn record(&mut self, class: OpClass, result: Result<(), &UnitError>, now: Moment) {
         let Err(error) = result else {
             self.read_failures = 0;
-            if matches!(verb, Verb::Write | Verb::Probe) {
+            if matches!(class, OpClass::Write | OpClass::Probe) {
                 self.enter(UnitState::Healthy, now);
                 self.probe_after_ms = PROBE_AFTER_MS_MIN;
             }
             return;
         };
-        let Some(found) = self.state_after(verb, error) else {
+        let Some(found) = self.state_after(class, error) else {
             return;
         };
         self.last_error = Some((now.wall, Arc::new(error.clone())));
         let was_healthy = self.state == UnitState::Healthy;
         self.enter(found, now);
-        if verb == Verb::Probe || was_healthy {
+        if class == OpClass::Probe || was_healthy {
             self.probe_at = now.monotonic + Duration::from_millis(self.probe_after_ms);
             self.probe_after_ms = (self.probe_after_ms * 2).min(PROBE_AFTER_MS_MAX);
         }
     }
 
-    /// The state that an error shows; `None` if it is no fault of the unit's,
-    /// or not yet taken for one.
-    fn state_after(&mut self, verb: Verb, error: &UnitError) -> Option<UnitState> {
+    /// The state that an error shows; `None` if the error does not show that the unit is at
+    /// fault.
+    fn state_after(&mut self, class: OpClass, error: &UnitError) -> Option<UnitState> {
         match error {
             UnitError::Missing { .. }
-            | UnitError::Away { .. }
+            | UnitError::Unavailable { .. }
             | UnitError::Foreign { .. }
             | UnitError::Held { .. }
             | UnitError::Newer { .. } => Some(UnitState::Missing),
             UnitError::Full { .. } => Some(UnitState::Full),
             UnitError::ReadOnly { .. } => Some(UnitState::ReadOnly),
-            // The process's trouble, which changing to other units only adds to.
+            // The process has too many open files. Using more units would open more.
             UnitError::Io { source, .. } if is_out_of_files(source) => None,
-            // Its next puts are as good as any.
+            // The next puts are as good as any.
             UnitError::Restarted { .. } => None,
-            UnitError::Io { .. } | UnitError::Tampered { .. } if verb == Verb::Read => {
+            UnitError::Io { .. } | UnitError::Tampered { .. } if class == OpClass::Read => {
                 self.read_failures += 1;
                 (self.read_failures >= READ_FAILURES_MAX).then_some(match self.state {
                     UnitState::Healthy => UnitState::Failing,
@@ -240,9 +238,9 @@ impl Health {
                 })
             }
             UnitError::Io { .. } | UnitError::Tampered { .. } => Some(UnitState::Failing),
-            // A host needs nothing but its own name for that: it has no way in at all.
-            UnitError::NotAllowed { .. } if verb == Verb::Probe => Some(UnitState::Failing),
-            // It says something about this host, and what it has shown.
+            // A probe needs no capability, so this host cannot use the unit at all.
+            UnitError::NotAllowed { .. } if class == OpClass::Probe => Some(UnitState::Failing),
+            // The fault lies with this host's capabilities.
             UnitError::NotAllowed { .. } => None,
             UnitError::NoSegment { .. }
             | UnitError::NoSlot { .. }
@@ -260,13 +258,12 @@ impl Health {
         self.was_missing |= state == UnitState::Missing;
     }
 
-    /// Whether it was missing since this was last asked, and is back: whoever's call has
-    /// found that.
+    /// Whether the unit was missing since this was last called, and is back.
     pub fn take_return(&mut self) -> bool {
         self.state != UnitState::Missing && std::mem::take(&mut self.was_missing)
     }
 
-    /// For status.
+    /// The health, for status.
     #[must_use]
     pub fn report(&self) -> HealthReport {
         HealthReport {

@@ -34,13 +34,13 @@ fn what_a_unit_does_not_allow_says_nothing_about_the_unit() {
         reason: "the capability for it has ended".to_owned(),
     };
     let mut health = Health::new(at(0));
-    for verb in [Verb::Read, Verb::Write, Verb::Release] {
+    for verb in [OpClass::Read, OpClass::Write, OpClass::Release] {
         for _ in 0..READ_FAILURES_MAX {
             health.record(verb, Err(&refused), at(10));
         }
         assert_eq!(health.state(), UnitState::Healthy, "{verb:?}");
     }
-    health.record(Verb::Probe, Err(&refused), at(20));
+    health.record(OpClass::Probe, Err(&refused), at(20));
     assert_eq!(
         health.state(),
         UnitState::Failing,
@@ -55,7 +55,7 @@ fn each_error_leads_to_its_state_and_a_probe_leads_back() {
         reason: "gone".to_owned(),
     };
     let read_only = UnitError::ReadOnly { url: url() };
-    let away = UnitError::Away {
+    let away = UnitError::Unavailable {
         url: url(),
         doing: "test".to_owned(),
         source: Arc::new(io::ErrorKind::NotFound.into()),
@@ -69,14 +69,14 @@ fn each_error_leads_to_its_state_and_a_probe_leads_back() {
     ] {
         let mut health = Health::new(at(0));
         assert!(health.state().can_write() && health.state().read_rank() == 0);
-        health.record(Verb::Write, Err(&error), at(10));
+        health.record(OpClass::Write, Err(&error), at(10));
         assert_eq!(health.state(), state);
         assert!(!health.state().can_write());
         assert_eq!(health.state().read_rank(), read_rank);
-        health.record(Verb::Read, Ok(()), at(20));
-        health.record(Verb::Release, Ok(()), at(20));
+        health.record(OpClass::Read, Ok(()), at(20));
+        health.record(OpClass::Release, Ok(()), at(20));
         assert_eq!(health.state(), state, "that it can be read is no news");
-        health.record(Verb::Probe, Ok(()), at(30));
+        health.record(OpClass::Probe, Ok(()), at(30));
         assert!(health.state().can_write());
         let report = health.report();
         assert_eq!(report.since, at(30).wall);
@@ -90,21 +90,21 @@ fn probes_come_less_and_less_often_up_to_ten_seconds() {
     let mut health = Health::new(at(0));
     assert!(!health.is_probe_due(at(1_000_000)), "healthy");
     let full = UnitError::Full { url: url() };
-    health.record(Verb::Write, Err(&full), at(0));
+    health.record(OpClass::Write, Err(&full), at(0));
     let mut now = 0;
     let mut waits = Vec::new();
     for _ in 0..8 {
         let start = now;
         while !health.is_probe_due(at(now)) {
-            health.record(Verb::Write, Err(&full), at(now));
+            health.record(OpClass::Write, Err(&full), at(now));
             now += 10;
         }
         waits.push(now - start);
-        health.record(Verb::Probe, Err(&full), at(now));
+        health.record(OpClass::Probe, Err(&full), at(now));
     }
     assert_eq!(waits, [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
-    health.record(Verb::Probe, Ok(()), at(now));
-    health.record(Verb::Write, Err(&full), at(now));
+    health.record(OpClass::Probe, Ok(()), at(now));
+    health.record(OpClass::Write, Err(&full), at(now));
     assert!(health.is_probe_due(at(now + 250)), "it starts anew");
 }
 
@@ -117,13 +117,13 @@ fn one_bad_segment_is_no_bad_unit() {
         reason: "rot".to_owned(),
     };
     for _ in 0..10 {
-        health.record(Verb::Read, Err(&damaged), at(1));
-        health.record(Verb::Read, Err(&io_error()), at(1));
-        health.record(Verb::Read, Ok(()), at(1));
+        health.record(OpClass::Read, Err(&damaged), at(1));
+        health.record(OpClass::Read, Err(&io_error()), at(1));
+        health.record(OpClass::Read, Ok(()), at(1));
     }
     assert!(health.state().can_write());
     for _ in 0..3 {
-        health.record(Verb::Read, Err(&io_error()), at(1));
+        health.record(OpClass::Read, Err(&io_error()), at(1));
     }
     assert_eq!(health.state(), UnitState::Failing);
 }

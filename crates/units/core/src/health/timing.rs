@@ -1,36 +1,34 @@
-//! How long a unit takes: for whoever chooses among copies, and for those who
-//! watch.
+//! How long calls on a unit take: for choosing among replicas, and for metrics.
 //!
-//! Counted by many threads at once, and without locks but where a call has failed.
-//! Two calls that end at the same moment may lose one of their samples from an
-//! average; nothing is decided by one.
+//! Many threads count at once, and only a failed call takes a lock. Of two calls that end at
+//! the same moment one sample may be missing from an average, which is not exact anyway.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::Verb;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::OpClass;
 use crate::UnitError;
 
-/// Up to what a call took, in microseconds: from a read that the page cache
-/// answers to a sync on a disk that is busy.
+/// Upper bounds of the histogram buckets, in microseconds: from a read that the page cache
+/// answers to a sync on a busy disk.
 const BOUNDS_US: [u64; 11] = [
     10, 25, 100, 250, 1_000, 2_500, 10_000, 25_000, 100_000, 1_000_000, 10_000_000,
 ];
 
-/// How long calls of one kind took, since the process began.
+/// A histogram of how long calls of one class took since the process began.
 #[derive(Debug, Default)]
 pub struct Durations {
-    /// How many took longer than the bound before, and not longer than this one;
-    /// the last took longer than all bounds.
+    /// Calls for each bound, and the calls above all bounds last.
     counts: [AtomicU64; BOUNDS_US.len() + 1],
-    /// All of them together.
+    /// Total duration of all calls.
     sum_ns: AtomicU64,
 }
 
 impl Durations {
-    /// A call took so long.
+    /// Records a call that took this long.
     pub fn record(&self, took: Duration) {
         let bucket = BOUNDS_US.partition_point(|bound| Duration::from_micros(*bound) < took);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
@@ -38,8 +36,8 @@ impl Durations {
         self.sum_ns.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// How many calls took up to each bound, in seconds, and more than the bound
-    /// before; the last bound is infinity.
+    /// For each bound in seconds, the number of calls up to it and above the previous bound.
+    /// The last bound is infinity.
     #[must_use]
     pub fn counts(&self) -> Vec<(f64, u64)> {
         let bounds = BOUNDS_US.iter();
@@ -51,35 +49,33 @@ impl Durations {
             .collect()
     }
 
-    /// All of them together, in seconds.
+    /// Total duration of all calls, in seconds.
     #[must_use]
     pub fn sum_seconds(&self) -> f64 {
         Duration::from_nanos(self.sum_ns.load(Ordering::Relaxed)).as_secs_f64()
     }
 }
 
-/// Of new samples, one in so many counts for the average.
+/// A new sample moves the average by one part in this many.
 const MEAN_OF: u32 = 8;
 
-/// What is waited for at least before another copy is asked.
-const LATE_MIN: Duration = Duration::from_millis(2);
+/// Shortest time after which a read is hedged on another replica.
+const HEDGE_AFTER_MIN: Duration = Duration::from_millis(2);
 
-/// And at most: a unit that takes longer as a rule is as good as away.
-const LATE_MAX: Duration = Duration::from_millis(500);
+/// Longest time after which a read is hedged: a unit that usually takes longer is of no use.
+const HEDGE_AFTER_MAX: Duration = Duration::from_millis(500);
 
-/// How late an answer may be without being *late*, of a unit of which nothing is
-/// known.
-const LATE_FIRST: Duration = Duration::from_millis(50);
+/// Time after which a read is hedged on a unit that has answered no read yet.
+const HEDGE_AFTER_FIRST: Duration = Duration::from_millis(50);
 
-/// How long reads have taken of late.
+/// How long recent reads have taken.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// A moving average of what reads took, in microseconds.
+    /// A moving average of how long reads took, in microseconds; 0 before the first.
     mean_us: AtomicU32,
-    /// What one read in twenty takes longer than, in microseconds, as far as it
-    /// is known.
-    late_us: AtomicU32,
-    /// Reads that have begun and not ended.
+    /// An estimate of the 95th percentile of reads, in microseconds.
+    hedge_after_us: AtomicU32,
+    /// The number of reads under way.
     waiting: AtomicU32,
 }
 
@@ -87,7 +83,7 @@ impl Default for Pace {
     fn default() -> Self {
         Self {
             mean_us: AtomicU32::new(0),
-            late_us: AtomicU32::new(micros(LATE_FIRST)),
+            hedge_after_us: AtomicU32::new(micros(HEDGE_AFTER_FIRST)),
             waiting: AtomicU32::new(0),
         }
     }
@@ -98,12 +94,13 @@ fn micros(time: Duration) -> u32 {
 }
 
 impl Pace {
+    /// A read begins.
     pub fn begin(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A read that had begun has ended, after so long if it brought something: an
-    /// error that comes quickly does not make a unit quick.
+    /// A read ends. `took` is `None` for a failed one: a quick error does not make a quick
+    /// unit.
     pub fn end(&self, took: Option<Duration>) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         if let Some(took) = took {
@@ -120,78 +117,78 @@ impl Pace {
             mean => (mean - (mean - took) / MEAN_OF).max(1),
         };
         self.mean_us.store(mean, Ordering::Relaxed);
-        // Up by 19 steps if it was later, else down by one: it stays where one in
-        // twenty is later.
-        let late = self.late_us.load(Ordering::Relaxed);
-        let step = (late / 256).max(1);
-        let late = match took > late {
-            true => late.saturating_add(19 * step),
-            false => late - step.min(late),
+        // Up by 19 steps for a longer read, otherwise down by one: the estimate settles where
+        // one read in twenty is longer.
+        let estimate = self.hedge_after_us.load(Ordering::Relaxed);
+        let step = (estimate / 256).max(1);
+        let estimate = match took > estimate {
+            true => estimate.saturating_add(19 * step),
+            false => estimate - step.min(estimate),
         };
-        let late = late.clamp(micros(LATE_MIN), micros(LATE_MAX));
-        self.late_us.store(late, Ordering::Relaxed);
+        let estimate = estimate.clamp(micros(HEDGE_AFTER_MIN), micros(HEDGE_AFTER_MAX));
+        self.hedge_after_us.store(estimate, Ordering::Relaxed);
     }
 
-    /// A read has not ended after so long: nothing is known of when it will, but
-    /// the next ones go elsewhere.
-    pub fn is_late(&self, waited: Duration) {
+    /// A read has been under way for this long and has not ended: the next reads go
+    /// elsewhere.
+    pub fn record_overdue(&self, waited: Duration) {
         let mean = self.mean_us.load(Ordering::Relaxed);
         self.mean_us
             .store(mean.max(micros(waited)), Ordering::Relaxed);
     }
 
-    /// It has answered something else, so it may be as quick as ever: nobody would
-    /// find out, if nobody asked it.
+    /// The unit has answered a probe, so it may be quick again. Halves the average: a unit
+    /// with a high cost gets no reads that could lower it.
     pub fn forgive(&self) {
         let mean = self.mean_us.load(Ordering::Relaxed);
         self.mean_us.store(mean / 2, Ordering::Relaxed);
     }
 
-    /// How long the next read is likely to take, in microseconds; 0 if nothing is
-    /// known.
+    /// How long the next read is likely to take, in microseconds; 0 before the first read.
     pub fn cost_us(&self) -> u32 {
         let mean = self.mean_us.load(Ordering::Relaxed);
         mean.saturating_mul(self.waiting.load(Ordering::Relaxed).saturating_add(1))
     }
 
-    pub fn late_after(&self) -> Duration {
-        Duration::from_micros(self.late_us.load(Ordering::Relaxed).into())
+    /// The time after which a read is hedged.
+    pub fn hedge_after(&self) -> Duration {
+        Duration::from_micros(self.hedge_after_us.load(Ordering::Relaxed).into())
     }
 }
 
-/// What calls to a unit have taken and come to, since it was mounted.
+/// The durations and errors of the calls on a unit, since it was mounted.
 #[derive(Debug, Default)]
 pub struct Calls {
-    took: [Durations; Verb::ALL.len()],
-    /// How many failed, by what the error is called.
+    took: [Durations; OpClass::ALL.len()],
+    /// The number of failed calls by the kind of error.
     errors: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Calls {
-    /// A call took so long.
-    pub(super) fn record(&self, verb: Verb, took: Duration) {
-        self.took[verb as usize].record(took);
+    /// Records a call that took this long.
+    pub(super) fn record(&self, class: OpClass, took: Duration) {
+        self.took[class as usize].record(took);
     }
 
-    /// A call has failed.
+    /// Records a failed call.
     pub(super) fn failed(&self, error: &UnitError) {
         *self.counted().entry(error.kind()).or_default() += 1;
     }
 
-    /// How long calls took, those that failed included.
+    /// The durations of the calls of a class, failed ones included.
     #[must_use]
-    pub fn took(&self, verb: Verb) -> &Durations {
-        &self.took[verb as usize]
+    pub fn took(&self, class: OpClass) -> &Durations {
+        &self.took[class as usize]
     }
 
-    /// How many failed, by the name of the error; none is named that there was not.
+    /// The number of failed calls by the kind of error, without zeros.
     #[must_use]
     pub fn errors(&self) -> BTreeMap<&'static str, u64> {
         self.counted().clone()
     }
 
     fn counted(&self) -> MutexGuard<'_, BTreeMap<&'static str, u64>> {
-        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
+        self.errors.lock()
     }
 }
 
@@ -205,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_is_in_the_bucket_of_the_first_bound_that_it_keeps() {
+    fn each_call_counts_in_the_bucket_of_its_lowest_bound() {
         let durations = Durations::default();
         for microseconds in [1, 10, 11, 10_000_000, 10_000_001] {
             durations.record(Duration::from_micros(microseconds));
@@ -218,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_read_costs_grows_with_those_that_wait() {
+    fn the_cost_of_a_read_grows_with_the_reads_under_way() {
         let pace = Pace::default();
         assert_eq!(pace.cost_us(), 0, "nothing is known");
         read(&pace, 100);
@@ -238,30 +235,30 @@ mod tests {
     }
 
     #[test]
-    fn one_read_in_twenty_is_late() {
+    fn one_read_in_twenty_record_overdue() {
         let pace = Pace::default();
-        let mut late = 0;
+        let mut longer = 0;
         for round in 0..40_000_u64 {
             // Evenly from 3 to 13 ms, in no order.
             let took = 3000 + round * 7919 % 10_000;
-            if round >= 20_000 && Duration::from_micros(took) > pace.late_after() {
-                late += 1;
+            if round >= 20_000 && Duration::from_micros(took) > pace.hedge_after() {
+                longer += 1;
             }
             read(&pace, took);
         }
-        assert!((800..1200).contains(&late), "{late} of 20000");
+        assert!((800..1200).contains(&longer), "{longer} of 20000");
         for _ in 0..10_000 {
             read(&pace, 10);
         }
-        assert_eq!(pace.late_after(), LATE_MIN);
+        assert_eq!(pace.hedge_after(), HEDGE_AFTER_MIN);
     }
 
     #[test]
-    fn a_unit_that_owes_an_answer_costs_what_was_waited_until_it_is_forgiven() {
+    fn an_overdue_read_raises_the_cost_until_probes_succeed() {
         let pace = Pace::default();
         read(&pace, 100);
         pace.begin();
-        pace.is_late(Duration::from_millis(4));
+        pace.record_overdue(Duration::from_millis(4));
         assert!(pace.cost_us() >= 4000);
         for _ in 0..8 {
             pace.forgive();

@@ -1,44 +1,44 @@
-//! A unit that tells its health what comes of each call, and counts what goes
-//! in and out.
+//! A unit that records its own health and counts what goes in and out: [`TrackedUnit`].
 //!
-//! Must not know what kind of unit it tracks, nor decide anything: that is
-//! [`Health`]'s.
+//! Must not know what kind of unit it wraps. It decides nothing: [`Health`] does.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::{SegmentId, Slot};
+use base::SegmentId;
+use parking_lot::Mutex;
 use world::Clock;
 
 use super::timing::{Calls, Pace};
-use super::{Health, HealthReport, Moment, UnitState, Verb};
-use crate::{ReadDone, ReadSlots, Replacement, SlotRun, Tag, Unit, UnitError, pass_on};
+use super::{Health, HealthReport, Moment, OpClass, UnitState};
+use crate::{
+    Put, Read, ReadDone, ReadSlots, Replacement, SlotRun, Unit, UnitError, UnitLayer, UnitOp,
+};
 
-/// What went through a unit since it was mounted: slots' content, in bytes.
+/// What went through a unit since it was mounted: contents of slots, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// Read, from the unit or from what the host has of it in memory.
+    /// Bytes read, from the unit or from what this host has of it in memory.
     pub read_bytes: u64,
-    /// Put.
+    /// Bytes put.
     pub written_bytes: u64,
 }
 
-/// A unit that keeps track of its health by what comes of each call, and of how
-/// long each takes.
+/// A unit that records the outcome and the duration of each call.
 ///
-/// Cost: two looks at the clock and some atomic additions for a call that
-/// succeeds on a healthy unit; a short mutex for every other. Of what is answered
-/// at once, only the content is counted.
+/// Cost: two looks at the clock and some atomic additions for a call that succeeds on a
+/// healthy unit; a short mutex for every other. For [`Unit::read_now`] only the bytes are
+/// counted.
 pub struct TrackedUnit {
     unit: Arc<dyn Unit>,
     clock: Arc<dyn Clock>,
     health: Mutex<Health>,
-    /// The state in `health`, for those who only ask for that.
+    /// The state in `health`, to be read without the lock.
     state: AtomicU8,
-    /// Whether reads have failed since the last that succeeded.
+    /// Whether reads have failed since the last one that succeeded.
     has_read_failures: AtomicU8,
-    /// Nothing more is to be put there, however well it is.
+    /// Whether the unit accepts no puts, however healthy it is.
     is_closed: AtomicBool,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
@@ -47,7 +47,7 @@ pub struct TrackedUnit {
 }
 
 impl TrackedUnit {
-    /// Tracks `unit`, of which nothing bad is known yet.
+    /// Tracks `unit`, which counts as healthy at first.
     #[must_use]
     pub fn new(unit: Arc<dyn Unit>, clock: Arc<dyn Clock>) -> Self {
         let now = moment(&*clock);
@@ -65,40 +65,36 @@ impl TrackedUnit {
         }
     }
 
-    fn health(&self) -> MutexGuard<'_, Health> {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How it is doing.
+    /// The current state.
     #[must_use]
     pub fn state(&self) -> UnitState {
         UnitState::ALL[usize::from(self.state.load(Ordering::Relaxed))]
     }
 
-    /// Whether to put there, rather than elsewhere.
+    /// Whether writers should put there.
     #[must_use]
     pub fn can_write(&self) -> bool {
         self.state().can_write() && !self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Whether anything is put there, if it is well: not, if it is to be given up.
+    /// Closes the unit for puts, or opens it again. A unit that is being drained is closed.
     pub fn set_closed(&self, is_closed: bool) {
         self.is_closed.store(is_closed, Ordering::Relaxed);
     }
 
-    /// For status.
+    /// The health, for status.
     #[must_use]
     pub fn report(&self) -> HealthReport {
-        self.health().report()
+        self.health.lock().report()
     }
 
-    /// See [`Health::take_return`].
+    /// Whether the unit was missing since this was last called, and is back.
     #[must_use]
     pub fn take_return(&self) -> bool {
-        self.health().take_return()
+        self.health.lock().take_return()
     }
 
-    /// What went through it.
+    /// What went through the unit.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         Traffic {
@@ -107,78 +103,65 @@ impl TrackedUnit {
         }
     }
 
-    /// What calls have taken and come to.
+    /// The durations and errors of the calls.
     #[must_use]
     pub fn calls(&self) -> &Calls {
         &self.calls
     }
 
-    /// How long a read is likely to take, in microseconds, by what reads have taken
-    /// of late and how many wait; 0 if nothing is known. Of several copies, that
-    /// with the lowest cost answers first.
+    /// How long a read is likely to take, in microseconds, by the duration of recent reads
+    /// and the number under way; 0 before the first. Of several replicas, the one with the
+    /// lowest cost is read first.
     #[must_use]
     #[inline]
     pub fn read_cost_us(&self) -> u32 {
         self.pace.cost_us()
     }
 
-    /// A read that has not ended after so long is *late*: one in twenty is. From
-    /// 2 ms to 500 ms.
+    /// The time after which a read is hedged on another replica: one in twenty takes longer.
+    /// From 2 ms to 500 ms.
     #[must_use]
-    pub fn late_after(&self) -> Duration {
-        self.pace.late_after()
+    pub fn hedge_after(&self) -> Duration {
+        self.pace.hedge_after()
     }
 
-    /// Somebody has waited so long for a read that has not ended: until it does,
-    /// reads are likely to take as long.
-    pub fn is_late(&self, waited: Duration) {
-        self.pace.is_late(waited);
+    /// Records that a read has been under way for `waited` and has not ended: until one
+    /// does, reads are likely to take as long.
+    pub fn record_overdue(&self, waited: Duration) {
+        self.pace.record_overdue(waited);
     }
 
     /// Whether it is time for a [`Unit::probe`], which may wait.
     #[must_use]
     pub fn is_probe_due(&self) -> bool {
-        self.state() != UnitState::Healthy && self.health().is_probe_due(moment(&*self.clock))
+        self.state() != UnitState::Healthy && self.health.lock().is_probe_due(moment(&*self.clock))
     }
 
-    /// Passes a call on, and notes what comes of it.
-    fn record<T>(
-        &self,
-        verb: Verb,
-        call: impl FnOnce(&dyn Unit) -> Result<T, UnitError>,
-    ) -> Result<T, UnitError> {
-        let began = self.clock.monotonic();
-        let result = call(&*self.unit);
-        self.note_took(verb, began);
-        self.note_outcome(verb, result.as_ref().map(|_| ()));
-        result
-    }
-
-    fn note_took(&self, verb: Verb, began: Duration) -> Duration {
+    fn record_duration(&self, class: OpClass, began: Duration) -> Duration {
         let took = self.clock.monotonic().saturating_sub(began);
-        self.calls.record(verb, took);
+        self.calls.record(class, took);
         took
     }
 
-    /// A reading that had begun has ended.
-    fn note_read(&self, began: Duration, outcome: Result<(), &UnitError>) {
-        let took = self.note_took(Verb::Read, began);
+    /// Records the end of a read that began at `began`.
+    fn record_read(&self, began: Duration, outcome: Result<(), &UnitError>) {
+        let took = self.record_duration(OpClass::Read, began);
         self.pace.end(outcome.is_ok().then_some(took));
-        self.note_outcome(Verb::Read, outcome);
+        self.record_outcome(OpClass::Read, outcome);
     }
 
-    fn note_outcome(&self, verb: Verb, outcome: Result<(), &UnitError>) {
+    fn record_outcome(&self, class: OpClass, outcome: Result<(), &UnitError>) {
         match outcome {
             Err(error) => self.calls.failed(error),
-            Ok(()) if verb == Verb::Probe => self.pace.forgive(),
+            Ok(()) if class == OpClass::Probe => self.pace.forgive(),
             Ok(()) => {}
         }
         let is_news = outcome.is_err()
             || self.has_read_failures.load(Ordering::Relaxed) != 0
-            || (verb != Verb::Read && self.state() != UnitState::Healthy);
+            || (class != OpClass::Read && self.state() != UnitState::Healthy);
         if is_news {
-            let mut health = self.health();
-            health.record(verb, outcome, moment(&*self.clock));
+            let mut health = self.health.lock();
+            health.record(class, outcome, moment(&*self.clock));
             self.state.store(health.state as u8, Ordering::Relaxed);
             let has_failures = u8::from(health.read_failures > 0);
             self.has_read_failures
@@ -186,20 +169,20 @@ impl TrackedUnit {
         }
     }
 
-    /// As [`Unit::read_later`].
-    pub fn read_later(self: &Arc<Self>, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
+    /// As [`Unit::read_async`].
+    pub fn read_async(self: &Arc<Self>, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
         let tracked = Arc::clone(self);
         let began = self.clock.monotonic();
         self.pace.begin();
-        let noted = move |read: Result<ReadSlots<'_>, UnitError>| {
-            tracked.note_read(began, read.as_ref().map(|_| ()));
+        let recorded = move |read: Result<ReadSlots<'_>, UnitError>| {
+            tracked.record_read(began, read.as_ref().map(|_| ()));
             if read.is_ok() {
                 let bytes = u64::from(run.count) * u64::from(slot_bytes);
                 tracked.read_bytes.fetch_add(bytes, Ordering::Relaxed);
             }
             done(read);
         };
-        let is_begun = self.unit.read_later(run, slot_bytes, Box::new(noted));
+        let is_begun = self.unit.read_async(run, slot_bytes, Box::new(recorded));
         if !is_begun {
             self.pace.end(None);
         }
@@ -207,8 +190,8 @@ impl TrackedUnit {
     }
 }
 
-fn count(counter: &AtomicU64, moved: &[u8]) {
-    counter.fetch_add(moved.len() as u64, Ordering::Relaxed);
+fn count(counter: &AtomicU64, bytes: usize) {
+    counter.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
 fn moment(clock: &dyn Clock) -> Moment {
@@ -218,62 +201,53 @@ fn moment(clock: &dyn Clock) -> Moment {
     }
 }
 
-impl Unit for TrackedUnit {
-    pass_on!(.unit: url can_append);
-    pass_on!(record(Verb::Write): sync sync_found);
-    pass_on!(record(Verb::Read): list list_serials stat_segment slots_of stat scrub note);
-    pass_on!(record(Verb::Release): free delete settle note_down);
-    pass_on!(record(Verb::Probe): probe);
+impl UnitLayer for TrackedUnit {
+    fn inner(&self) -> &dyn Unit {
+        &*self.unit
+    }
 
-    fn put_for(
+    /// Records the duration and the outcome.
+    fn around<T>(
         &self,
-        line: u64,
-        segment: SegmentId,
-        slot_bytes: u32,
-        first: Slot,
-        tags: &[Tag],
-        data: &[u8],
-    ) -> Result<(), UnitError> {
-        self.record(Verb::Write, |unit| {
-            unit.put_for(line, segment, slot_bytes, first, tags, data)
-        })?;
-        count(&self.written_bytes, data);
+        op: UnitOp,
+        call: impl FnOnce(&dyn Unit) -> Result<T, UnitError>,
+    ) -> Result<T, UnitError> {
+        let began = self.clock.monotonic();
+        let result = call(&*self.unit);
+        self.record_duration(op.class(), began);
+        self.record_outcome(op.class(), result.as_ref().map(|_| ()));
+        result
+    }
+
+    fn on_put(&self, put: Put<'_>) -> Result<(), UnitError> {
+        self.around(UnitOp::Put, |unit| unit.put(put))?;
+        count(&self.written_bytes, put.data.len());
         Ok(())
     }
 
-    fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
-        self.record(Verb::Write, |unit| unit.replace(segment, by))?;
-        count(&self.written_bytes, by.data);
+    fn on_replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
+        self.around(UnitOp::Replace, |unit| unit.replace(segment, by))?;
+        count(&self.written_bytes, by.data.len());
         Ok(())
     }
 
-    fn read(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<(), UnitError> {
+    fn on_read(&self, read: Read<'_>) -> Result<(), UnitError> {
+        let bytes = read.data.len();
         let began = self.clock.monotonic();
         self.pace.begin();
-        let read = self.unit.read(run, slot_bytes, tags, data);
-        self.note_read(began, read.as_ref().copied());
-        read?;
-        count(&self.read_bytes, data);
+        let result = self.unit.read(read);
+        self.record_read(began, result.as_ref().copied());
+        result?;
+        count(&self.read_bytes, bytes);
         Ok(())
     }
 
-    fn read_now(
-        &self,
-        run: SlotRun,
-        slot_bytes: u32,
-        tags: &mut [Tag],
-        data: &mut [u8],
-    ) -> Result<bool, UnitError> {
-        // What is in memory says nothing about the unit's health.
-        let is_read = self.unit.read_now(run, slot_bytes, tags, data)?;
+    /// What is in memory says nothing about the health of the unit.
+    fn on_read_now(&self, read: Read<'_>) -> Result<bool, UnitError> {
+        let bytes = read.data.len();
+        let is_read = self.unit.read_now(read)?;
         if is_read {
-            count(&self.read_bytes, data);
+            count(&self.read_bytes, bytes);
         }
         Ok(is_read)
     }

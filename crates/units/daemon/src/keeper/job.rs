@@ -4,9 +4,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use auth::Line;
-use base::SegmentId;
-use unit::{NOTE_BYTES, ReplacementPart, Tag, Unit as _, UnitError};
+use base::{LineageTag, SegmentId};
+use unit::{NOTE_BYTES, Put, Read, ReplacementPart, Tag, Unit as _, UnitError};
 use unit_wire::{Refusal, Request, Status, Verb, put_frame};
 
 use super::{Keeper, lock, room_for};
@@ -63,19 +62,12 @@ impl Job {
                 return Err(Refusal::new(Status::Malformed, "it is no job"));
             }
             Request::Show(signed) => keeper.show(signed, &self.holder, &self.shown)?,
-            Request::Put {
-                segment,
-                line,
-                slot_bytes,
-                first,
-                tags,
-                data,
-            } => {
-                let (right, _passage) = allow(Action::Put(segment))?;
-                let line = self.line_to_put(segment, line, right)?;
-                self.must_keep_what_is_held(right, data.len())?;
-                unit.put_for(line, segment, slot_bytes, first, tags, data)?;
-                keeper.counters.written(data.len());
+            Request::Put(put) => {
+                let (right, _passage) = allow(Action::Put(put.segment))?;
+                let lineage_tag = self.lineage_tag_to_put(put.segment, put.lineage_tag, right)?;
+                self.must_keep_what_is_held(right, put.data.len())?;
+                unit.put(Put { lineage_tag, ..put })?;
+                keeper.counters.written(put.data.len());
             }
             Request::Sync {
                 incarnation,
@@ -93,7 +85,12 @@ impl Job {
             Request::Read { run, slot_bytes } => {
                 let _passage = keeper.allow_reading(&self.shown, run.segment)?;
                 let (tags, data) = room_for(body, run, slot_bytes);
-                unit.read(run, slot_bytes, tags, data)?;
+                unit.read(Read {
+                    run,
+                    slot_bytes,
+                    tags,
+                    data,
+                })?;
                 keeper.counters.read(data.len());
             }
             Request::Free {
@@ -101,12 +98,12 @@ impl Job {
                 closed,
                 slots,
             } => {
-                let (_, _passage) = allow(Action::Free(segment, keeper.line_of(segment)))?;
+                let (_, _passage) = allow(Action::Free(segment, keeper.lineage_tag_of(segment)))?;
                 unit.free(segment, &slots, closed)?;
             }
             Request::Replace { part, tags, data } => self.replace(part, tags, data, body)?,
             Request::Delete(segment) => {
-                let (_, _passage) = allow(Action::Delete(segment, keeper.line_of(segment)))?;
+                let (_, _passage) = allow(Action::Delete(segment, keeper.lineage_tag_of(segment)))?;
                 unit.delete(segment)?;
             }
             Request::List {
@@ -116,7 +113,7 @@ impl Job {
             } => self.list(serials, after, most, body)?,
             Request::Stat(segment) => {
                 let _passage = keeper.allow_reading(&self.shown, segment)?;
-                unit_wire::encode_segment_slots(&unit.slots_of(segment)?, body);
+                unit_wire::encode_segment_slots(&unit.segment_slots(segment)?, body);
             }
             Request::Room => unit_wire::encode_room(&unit.stat()?, body),
             Request::Scrub(segment) => {
@@ -124,8 +121,8 @@ impl Job {
                 unit_wire::encode_slots(&unit.scrub(segment)?, body);
             }
             Request::Probe => unit.probe()?,
-            Request::Note => body.extend(unit.note()?.iter().flatten()),
-            Request::NoteDown(note) => self.note_down(note)?,
+            Request::Note => body.extend(unit.read_note()?.iter().flatten()),
+            Request::NoteDown(note) => self.write_note(note)?,
         }
         Ok(())
     }
@@ -141,10 +138,10 @@ impl Job {
         let allow = |action| keeper.allow(&self.shown, &action);
         let segment = part.segment;
         let (right, _passage) = match part.expected {
-            Some(_) => allow(Action::Replace(segment, keeper.line_of(segment)))?,
+            Some(_) => allow(Action::Replace(segment, keeper.lineage_tag_of(segment)))?,
             None => {
                 let (right, passage) = allow(Action::Put(segment))?;
-                part.line = self.line_to_put(segment, part.line, right)?;
+                part.lineage_tag = self.lineage_tag_to_put(segment, part.lineage_tag, right)?;
                 (right, passage)
             }
         };
@@ -175,11 +172,13 @@ impl Job {
         // Whose one is may have to be read: of no more than are asked for.
         let rest = rest.iter().copied();
         let listed: Vec<SegmentId> = match right {
-            // What is another line's is none of its business.
-            Right::Lease { line: own, .. } => {
+            // A lease lists segments of its own lineage only.
+            Right::Lease {
+                lineage_tag: own, ..
+            } => {
                 let is_its = |id: &SegmentId| {
-                    let line = keeper.line_of(*id);
-                    [own, Line::NONE, UNREADABLE].contains(&line)
+                    let lineage_tag = keeper.lineage_tag_of(*id);
+                    [own, LineageTag::NONE, UNREADABLE].contains(&lineage_tag)
                 };
                 rest.filter(is_its).take(most).collect()
             }
@@ -194,7 +193,7 @@ impl Job {
         Ok(())
     }
 
-    fn note_down(&self, note: &[u8; NOTE_BYTES]) -> Result<(), Refusal> {
+    fn write_note(&self, note: &[u8; NOTE_BYTES]) -> Result<(), Refusal> {
         let (keeper, unit) = (&self.keeper, &self.keeper.unit);
         let (leases, counted) = {
             let (shown, now) = (lock(&self.shown), keeper.now());
@@ -210,7 +209,7 @@ impl Job {
             return Err(Refusal::new(Status::NotAllowed, text));
         }
         let _alone = lock(&keeper.noting);
-        let before = unit.note()?.as_ref().map_or(0, count_in);
+        let before = unit.read_note()?.as_ref().map_or(0, count_in);
         let count = count_in(note);
         if count > before.max(counted) {
             let text = "no controller has said that so many leases were given";
@@ -218,7 +217,7 @@ impl Job {
         }
         // Of two that come at once, the one with the smaller count may be late.
         if count > before || before == 0 {
-            unit.note_down(note)?;
+            unit.write_note(note)?;
         }
         Ok(())
     }
@@ -238,20 +237,31 @@ impl Job {
         }
     }
 
-    /// The line that a put is for, if the host may put there for that one.
-    fn line_to_put(&self, segment: SegmentId, asked: u64, right: Right) -> Result<u64, Refusal> {
+    /// The lineage tag to put with, if the host may put into the segment under it.
+    fn lineage_tag_to_put(
+        &self,
+        segment: SegmentId,
+        requested: LineageTag,
+        right: Right,
+    ) -> Result<LineageTag, Refusal> {
         let not_allowed = |text: &str| Err(Refusal::new(Status::NotAllowed, text));
-        let line = match right {
-            Right::Lease { line, .. } if asked == 0 || asked == line.0 => line.0,
-            Right::Lease { .. } => return not_allowed("the lease is for another line"),
-            // What is copied keeps its line, which whoever copies it has read.
-            Right::Repair(_) | Right::Other => asked,
+        let lineage_tag = match right {
+            Right::Lease { lineage_tag, .. }
+                if [LineageTag::NONE, lineage_tag].contains(&requested) =>
+            {
+                lineage_tag
+            }
+            Right::Lease { .. } => return not_allowed("the lease is for another lineage"),
+            // A copied segment keeps its tag, which the repairing host has read.
+            Right::Repair(_) | Right::Other => requested,
         };
-        match self.keeper.unit.line_of(segment) {
-            // A lease's own serials are nobody else's, but an earlier lease of
-            // another line may have left them open.
-            Ok(found) if found != line => not_allowed("the segment is another line's"),
-            _ => Ok(line),
+        match self.keeper.unit.lineage_tag_of(segment) {
+            // A lease's own serials belong to it alone, but an earlier lease of
+            // another lineage may have left them open.
+            Ok(found) if found != lineage_tag => {
+                not_allowed("the segment belongs to another lineage")
+            }
+            _ => Ok(lineage_tag),
         }
     }
 }

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use base::with_causes;
 use metrics::{Answer, Measures, Part};
-use unit::{Health, Moment, Unit as _, UnitError, UnitStat, UnitState, Verb};
-use unit_folder::FolderUnit;
-use unit_folder::KeptFreed;
+use unit::{Health, Moment, OpClass, Unit as _, UnitError, UnitStat, UnitState};
+use unit_folder::{FolderUnit, KeptFreed};
 use world::Clock;
 
 use super::{Service, lock};
@@ -154,7 +153,7 @@ fn look_at(unit: &FolderUnit, clock: &dyn Clock) -> Result<(UnitStat, KeptFreed)
     loop {
         // A little each time, since hosts come first; unless they free so fast that
         // their room is not given back in time.
-        let is_more = unit.settle()?;
+        let is_more = unit.reclaim()?;
         let kept = unit.kept_freed()?;
         if !(is_more && kept.is_too_much) || clock.monotonic() >= end {
             return Ok((stat, kept));
@@ -173,7 +172,7 @@ impl Found {
             Err(error) => Some(error),
         };
         let result = error.as_ref().map_or(Ok(()), Err);
-        self.health.record(Verb::Probe, result, moment(clock));
+        self.health.record(OpClass::Probe, result, moment(clock));
         let after = self.health.state();
         if before != after {
             let (before, after) = (before.name(), after.name());
@@ -246,7 +245,8 @@ impl Part for Service {
 mod tests {
     use std::path::Path;
 
-    use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
+    use base::{ClusterId, CopysetId, LineageTag, SegmentId, Slot, UnitId};
+    use unit::Put;
     use unit_folder::Keeping;
     use world::simulated::Simulation;
     use world::{Millis, World};
@@ -284,7 +284,14 @@ mod tests {
         for serial in 0..150 {
             let copyset = CopysetId::new(1).expect("under 4096");
             let segment = SegmentId::new(copyset, serial).expect("under 2^36");
-            let put = unit.put(segment, 4096, Slot(0), &[[1; 16]], &[1; 4096]);
+            let put = unit.put(Put {
+                lineage_tag: LineageTag::NONE,
+                segment,
+                slot_bytes: 4096,
+                first: Slot(0),
+                tags: &[[1; 16]],
+                data: &[1; 4096],
+            });
             put.expect("put");
             unit.delete(segment).expect("deleted");
         }

@@ -10,8 +10,7 @@ use api::unit::{BeginUnit, UnitCluster};
 use api::{ClientError, ProfileError};
 use base::{UnitId, with_causes};
 use unit::{Unit as _, UnitError};
-use unit_folder::FolderUnit;
-use unit_folder::Keeping;
+use unit_folder::{FolderUnit, Keeping};
 use unit_remote::url_of_address;
 use world::{Endpoint, Millis, World};
 
@@ -325,7 +324,7 @@ fn end_restore(unit: &FolderUnit) {
 /// What there is to do about a unit that cannot be used.
 fn hint(error: &UnitError) -> &'static str {
     match error {
-        UnitError::Missing { .. } | UnitError::Away { .. } => {
+        UnitError::Missing { .. } | UnitError::Unavailable { .. } => {
             "; mount it, if it is not mounted; if it is lost for good, disable this daemon and \
              join another one in a new folder"
         }

@@ -1,12 +1,12 @@
 //! What was shown, and what it allows.
 
-use base::ClusterId;
+use base::{ClusterId, LineageTag};
 
 use super::*;
 
 const ENDS: Millis = Millis(1_000_000);
-const OWN: Line = Line(7);
-const OTHER: Line = Line(8);
+const OWN: LineageTag = LineageTag(7);
+const OTHER: LineageTag = LineageTag(8);
 const UNIT: UnitId = UnitId::from_u128(3);
 
 fn segment(copyset: u16, serial: u64) -> SegmentId {
@@ -27,7 +27,7 @@ fn until(ends: Millis, scope: Scope) -> Capability {
 
 fn lease(epoch: u32, serials: &[Range<u64>]) -> Scope {
     Scope::Lease {
-        line: OWN,
+        lineage_tag: OWN,
         fence: Fence(1),
         epoch,
         serials: serials.to_vec(),
@@ -49,13 +49,13 @@ fn shown(scopes: impl IntoIterator<Item = Scope>) -> Shown {
 }
 
 /// Which of putting, reading, freeing, deleting and listing are allowed.
-fn allowed(shown: &Shown, segment: SegmentId, line: Line) -> [bool; 5] {
+fn allowed(shown: &Shown, segment: SegmentId, lineage_tag: LineageTag) -> [bool; 5] {
     let serial = segment.serial();
     [
         Action::Put(segment),
-        Action::Read(segment, line),
-        Action::Free(segment, line),
-        Action::Delete(segment, line),
+        Action::Read(segment, lineage_tag),
+        Action::Free(segment, lineage_tag),
+        Action::Delete(segment, lineage_tag),
         Action::List(serial..serial + 1),
     ]
     .map(|action| shown.right(&action, ENDS).is_ok())
@@ -67,7 +67,7 @@ fn a_lease_is_one_before_it_has_reserved_anything() {
     let mut shown = Shown::default();
     assert!(shown.leases(Millis(0)).is_empty());
     let lease = Scope::Lease {
-        line: OWN,
+        lineage_tag: OWN,
         fence: Fence(1),
         epoch: 1,
         serials: vec![],
@@ -85,7 +85,7 @@ fn what_may_be_freed_or_read_anyway_does_not_hang_on_a_lease() {
     let mut shown = Shown::default();
     let (own, now) = (segment(3, 5), Millis(0));
     let lease = Scope::Lease {
-        line: OWN,
+        lineage_tag: OWN,
         fence: Fence(1),
         epoch: 2,
         serials: vec![0..10, 20..30],
@@ -101,7 +101,12 @@ fn what_may_be_freed_or_read_anyway_does_not_hang_on_a_lease() {
     let segments = vec![own];
     let free = until(ENDS, Scope::Free { segments });
     shown.take(free, UNIT, now).expect("there is room");
-    let read = until(ENDS, Scope::Read { lines: vec![OWN] });
+    let read = until(
+        ENDS,
+        Scope::Read {
+            lineage_tags: vec![OWN],
+        },
+    );
     shown.take(read, UNIT, now).expect("there is room");
     for action in [Action::Free(own, OWN), Action::Read(own, OWN)] {
         assert_eq!(shown.right(&action, now), Ok(Right::Other));
@@ -121,9 +126,9 @@ fn what_may_be_freed_or_read_anyway_does_not_hang_on_a_lease() {
 #[test]
 fn each_capability_allows_its_own_and_nothing_else() {
     let leased = shown([lease(3, &[10..20, 40..41])]);
-    for line in [OWN, Line::NONE] {
-        assert_eq!(allowed(&leased, segment(5, 10), line), [true; 5]);
-        assert_eq!(allowed(&leased, segment(0, 40), line), [true; 5]);
+    for lineage_tag in [OWN, LineageTag::NONE] {
+        assert_eq!(allowed(&leased, segment(5, 10), lineage_tag), [true; 5]);
+        assert_eq!(allowed(&leased, segment(0, 40), lineage_tag), [true; 5]);
     }
     // Whatever a controller has signed: another's stays another's.
     let not_own = [true, false, false, false, true];
@@ -136,21 +141,26 @@ fn each_capability_allows_its_own_and_nothing_else() {
     assert!(!lists(9..20) && !lists(10..21) && !lists(10..41) && !lists(0..u64::MAX));
 
     let read = shown([Scope::Read {
-        lines: vec![OWN, Line(9)],
+        lineage_tags: vec![OWN, LineageTag(9)],
     }]);
     let read_only = [false, true, false, false, false];
     assert_eq!(allowed(&read, segment(5, 10), OWN), read_only);
-    assert_eq!(allowed(&read, segment(5, 10), Line::NONE), read_only);
+    assert_eq!(allowed(&read, segment(5, 10), LineageTag::NONE), read_only);
     assert_eq!(allowed(&read, segment(5, 10), OTHER), [false; 5]);
 
     let segments = vec![segment(1, 10), segment(2, 3)];
     let scope = Scope::Free { segments };
     let free = shown([scope.clone()]);
     let free_only = [false, false, true, false, false];
-    assert_eq!(allowed(&free, segment(1, 10), Line::NONE), free_only);
+    assert_eq!(allowed(&free, segment(1, 10), LineageTag::NONE), free_only);
     assert_eq!(allowed(&free, segment(1, 10), OWN), [false; 5], "of whom");
-    assert_eq!(allowed(&free, segment(2, 10), Line::NONE), [false; 5]);
-    let free = shown([scope, Scope::Read { lines: vec![OWN] }]);
+    assert_eq!(allowed(&free, segment(2, 10), LineageTag::NONE), [false; 5]);
+    let free = shown([
+        scope,
+        Scope::Read {
+            lineage_tags: vec![OWN],
+        },
+    ]);
     let free_and_read = [false, true, true, false, false];
     assert_eq!(allowed(&free, segment(1, 10), OWN), free_and_read);
     assert_eq!(allowed(&free, segment(1, 10), OTHER), [false; 5]);
@@ -177,16 +187,19 @@ fn each_capability_allows_its_own_and_nothing_else() {
     let (own, other) = (segment(4, 1).copyset(), segment(5, 1).copyset());
     assert!(repair.repairs(own, ENDS) && !repair.repairs(other, ENDS));
     assert!(!repair.repairs(own, Millis(ENDS.0 + SLACK_MS + 1)));
-    assert_eq!(allowed(&shown([]), segment(5, 10), Line::NONE), [false; 5]);
+    assert_eq!(
+        allowed(&shown([]), segment(5, 10), LineageTag::NONE),
+        [false; 5]
+    );
 }
 
 /// Whoever could read anything read it, and freed it.
 #[test]
 fn a_segment_that_cannot_say_whose_it_is_is_nobodys() {
     let own = segment(4, 10);
-    let lines = vec![OWN, UNREADABLE];
+    let lineage_tags = vec![OWN, UNREADABLE];
     let segments = vec![own];
-    let others = shown([Scope::Read { lines }, Scope::Free { segments }]);
+    let others = shown([Scope::Read { lineage_tags }, Scope::Free { segments }]);
     assert_eq!(allowed(&others, own, UNREADABLE), [false; 5]);
     let leased = shown([lease_of(1, 10..11)]);
     assert_eq!(allowed(&leased, own, UNREADABLE), [true; 5]);
@@ -200,13 +213,20 @@ fn a_segment_that_cannot_say_whose_it_is_is_nobodys() {
 
 #[test]
 fn what_an_earlier_database_has_signed_is_forgotten() {
-    let mut shown = shown([Scope::Read { lines: vec![OWN] }]);
+    let mut shown = shown([Scope::Read {
+        lineage_tags: vec![OWN],
+    }]);
     let newer = Capability {
         generation: 1,
-        ..until(ENDS, Scope::Read { lines: vec![OTHER] })
+        ..until(
+            ENDS,
+            Scope::Read {
+                lineage_tags: vec![OTHER],
+            },
+        )
     };
     shown.take(newer, UNIT, Millis(0)).expect("room");
-    let reads = |line| allowed(&shown, segment(5, 10), line)[1];
+    let reads = |lineage_tag| allowed(&shown, segment(5, 10), lineage_tag)[1];
     assert_eq!((reads(OWN), reads(OTHER)), (false, true));
     assert_eq!(shown.generation(), 1);
 }
@@ -234,7 +254,12 @@ fn a_serial_belongs_to_the_lease_that_was_shown_last() {
 
 #[test]
 fn what_has_ended_allows_nothing_and_says_so() {
-    let shown = shown([lease_of(1, 10..20), Scope::Read { lines: vec![OTHER] }]);
+    let shown = shown([
+        lease_of(1, 10..20),
+        Scope::Read {
+            lineage_tags: vec![OTHER],
+        },
+    ]);
     let late = Millis(ENDS.0 + SLACK_MS);
     let put = Action::Put(segment(0, 10));
     let read = Action::Read(segment(0, 50), OTHER);
@@ -258,9 +283,9 @@ fn it_ends_when_it_says_by_clocks_that_differ() {
 fn a_connection_shows_so_much_and_no_more_until_some_of_it_has_ended() {
     let mut shown = Shown::default();
     let mut show = |first: u64, ends, now| {
-        let lines = (first..first + 1000).map(Line).collect();
+        let lineage_tags = (first..first + 1000).map(LineageTag).collect();
         shown
-            .take(until(ends, Scope::Read { lines }), UNIT, now)
+            .take(until(ends, Scope::Read { lineage_tags }), UNIT, now)
             .is_ok()
     };
     let count = (0..1000)

@@ -67,7 +67,7 @@ fn carry(mut from: &TcpStream, mut to: &TcpStream, breaks: &AtomicUsize) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-fn read_later(unit: &dyn Unit, serial: u64) -> Result<Vec<u8>, UnitError> {
+fn read_async(unit: &dyn Unit, serial: u64) -> Result<Vec<u8>, UnitError> {
     let run = SlotRun {
         segment: segment(serial),
         first: Slot(0),
@@ -81,7 +81,7 @@ fn read_later(unit: &dyn Unit, serial: u64) -> Result<Vec<u8>, UnitError> {
         };
         tell.send(read.map(content)).expect("waited for");
     };
-    assert!(unit.read_later(run, 512, Box::new(done)), "it is there");
+    assert!(unit.read_async(run, 512, Box::new(done)), "it is there");
     told.recv().expect("told once")
 }
 
@@ -94,7 +94,7 @@ fn what_is_read_when_a_connection_breaks_is_asked_for_once_more() {
     let server = site.server(id);
     let between = Between::new(server.endpoint());
     type Read = fn(&dyn Unit, u64) -> Result<Vec<u8>, UnitError>;
-    for (serial, read) in [(10, read as Read), (12, read_later)] {
+    for (serial, read) in [(10, read as Read), (12, read_async)] {
         let at = std::slice::from_ref(&between.at);
         let unit = site.unit(&host, id, at, &[whole_lease(1)]);
         put(&unit, serial, 0).expect("put");
@@ -124,7 +124,7 @@ fn what_changes_something_and_what_breaks_again_is_not_asked_for_once_more() {
             false => read(&unit, 10).map(|_| ()),
         };
         let error = failed.expect_err("it broke");
-        assert!(matches!(error, UnitError::Away { .. }), "{error}");
+        assert!(matches!(error, UnitError::Unavailable { .. }), "{error}");
         assert_eq!(between.breaks.load(Ordering::SeqCst), 0);
     }
 }

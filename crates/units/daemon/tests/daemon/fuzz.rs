@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use auth::{Fence, Line, Scope};
-use base::Slot;
-use unit::{NOTE_BYTES, ReplacementPart, SlotRun};
+use auth::{Fence, Scope};
+use base::{LineageTag, Slot};
+use unit::{NOTE_BYTES, Put, ReplacementPart, SlotRun};
 use unit_wire::Request;
 use world::simulated::SimulatedRandom;
 use world::{Endpoint, Random as _};
@@ -38,7 +38,7 @@ fn resident() -> u64 {
 /// On serials of which there are few, so that the disk does not fill.
 fn lease() -> Scope {
     Scope::Lease {
-        line: Line(7),
+        lineage_tag: LineageTag(7),
         fence: Fence(9),
         epoch: 1,
         serials: std::iter::once(0..64).collect(),
@@ -66,7 +66,7 @@ impl Chances {
             };
             let part = ReplacementPart {
                 segment,
-                line: 0,
+                lineage_tag: LineageTag::NONE,
                 draft: self.below(3) as u64,
                 slot_bytes: 512,
                 expected: None,
@@ -75,14 +75,14 @@ impl Chances {
                 first: 0,
             };
             let request = match self.below(14) {
-                0..3 => Request::Put {
+                0..3 => Request::Put(Put {
                     segment,
-                    line: 0,
+                    lineage_tag: LineageTag::NONE,
                     slot_bytes: 512,
                     first,
                     tags: &tags,
                     data: &data,
-                },
+                }),
                 3 => Request::Show(signed),
                 4 => Request::Sync {
                     incarnation: self.below(2) as u64,
@@ -223,7 +223,7 @@ fn whatever_hosts_say_a_daemon_goes_on_and_does_not_grow() {
     until("it holds nothing for them", || server.held_bytes() == 0);
     let other = site.host("h2");
     let lease = Scope::Lease {
-        line: Line(8),
+        lineage_tag: LineageTag(8),
         fence: Fence(10),
         epoch: 1,
         serials: std::iter::once(100..200).collect(),

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use auth::{Capability, Fence, Line, Scope, SigningKey, VerifyingKey};
-use base::{ClusterId, UnitId};
+use auth::{Capability, Fence, Scope, SigningKey, VerifyingKey};
+use base::{ClusterId, LineageTag, UnitId};
+use unit::{Put, Read};
 use unit_daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, Keeping, Session, Step};
 use unit_folder::FolderUnit;
 use unit_remote::{Conversation, Done, Link, RemoteUnit};
@@ -65,7 +66,7 @@ pub fn capability(holder: [u8; 32], scope: Scope) -> Capability {
 /// A lease on all serials.
 pub fn whole_lease(epoch: u32) -> Scope {
     Scope::Lease {
-        line: Line(7),
+        lineage_tag: LineageTag(7),
         fence: Fence(9),
         epoch,
         serials: std::iter::once(0..1 << 36).collect(),
@@ -161,7 +162,18 @@ fn what_follows_a_capability_waits_for_it_and_nothing_waits_in_the_session() {
     let keeper = keeper(&world);
     let own = unit_of(&keeper, HOST, &[whole_lease(1)]);
     let segment = base::SegmentId::from_bits(10).expect("one");
-    unit::Unit::put(&own, segment, 512, base::Slot(0), &[[5; 16]], &[9; 512]).expect("put");
+    unit::Unit::put(
+        &own,
+        Put {
+            lineage_tag: LineageTag::NONE,
+            segment,
+            slot_bytes: 512,
+            first: base::Slot(0),
+            tags: &[[5; 16]],
+            data: &[9; 512],
+        },
+    )
+    .expect("put");
     unit::Unit::sync(&own, &[segment]).expect("synced");
     let run = unit::SlotRun {
         segment,
@@ -173,12 +185,21 @@ fn what_follows_a_capability_waits_for_it_and_nothing_waits_in_the_session() {
         slot_bytes: 512,
     };
     // What was read once can be read again without waiting.
-    unit::Unit::read(&own, run, 512, &mut [[0; 16]], &mut [0; 512]).expect("read");
+    unit::Unit::read(
+        &own,
+        Read {
+            run,
+            slot_bytes: 512,
+            tags: &mut [[0; 16]],
+            data: &mut [0; 512],
+        },
+    )
+    .expect("read");
     let budget = Budget::new(BUDGET_BYTES);
     let mut session = Session::new(Arc::clone(&keeper), HOST, &budget, Wake::noop());
     let sign = |scope| key().sign(&capability(HOST, scope)).0;
-    let lines = vec![Line(7)];
-    let (may_read, lease) = (sign(Scope::Read { lines }), sign(whole_lease(2)));
+    let lineage_tags = vec![LineageTag(7)];
+    let (may_read, lease) = (sign(Scope::Read { lineage_tags }), sign(whole_lease(2)));
     let hello = Request::Hello {
         version: 1,
         cluster: CLUSTER,

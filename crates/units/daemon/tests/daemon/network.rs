@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use auth::{Fence, Line, Scope};
+use auth::{Fence, Scope};
 use auth::{Kind, Lifetime, ServerTls, client_config};
-use base::{ClusterId, Slot, with_causes};
-use unit::{SlotRun, Unit, UnitError};
+use base::{ClusterId, LineageTag, Slot, with_causes};
+use unit::{Put, SlotRun, Unit, UnitError};
 use unit_daemon::{Limits, Server, ServerConfig, Waits};
 use unit_remote::RemoteUnit;
 use unit_remote::{LinkConfig, TlsLink};
@@ -103,12 +103,12 @@ fn a_link_finds_a_daemon_that_is_back_and_shows_it_what_it_had_shown() {
     put(&unit, 11, 0).expect("put");
     drop(server);
     let gone = put(&unit, 12, 0).expect_err("nobody is there");
-    assert!(matches!(gone, UnitError::Away { .. }), "{gone}");
+    assert!(matches!(gone, UnitError::Unavailable { .. }), "{gone}");
     let server = site.server_at(&at, id, None);
     // Soon: after the pause.
     let mut tries = 0;
     while let Err(error) = put(&unit, 13, 0) {
-        assert!(matches!(error, UnitError::Away { .. }), "{error}");
+        assert!(matches!(error, UnitError::Unavailable { .. }), "{error}");
         tries += 1;
         assert!(tries < 1_000_000, "it stays away: {}", with_causes(&error));
         std::thread::yield_now();
@@ -136,8 +136,15 @@ fn a_connection_for_another_unit_is_passed_on_once() {
     let large = vec![7; 1 << 20];
     let tags = vec![[6; 16]; large.len() / 4096];
     for serial in 20..28 {
-        unit.put(segment(serial), 4096, Slot(0), &tags, &large)
-            .expect("through the other");
+        unit.put(Put {
+            lineage_tag: LineageTag::NONE,
+            segment: segment(serial),
+            slot_bytes: 4096,
+            first: Slot(0),
+            tags: &tags,
+            data: &large,
+        })
+        .expect("through the other");
     }
     let run = SlotRun {
         segment: segment(27),
@@ -145,7 +152,13 @@ fn a_connection_for_another_unit_is_passed_on_once() {
         count: tags.len() as u16,
     };
     let (mut found, mut data) = (vec![[0; 16]; tags.len()], vec![0; large.len()]);
-    unit.read(run, 4096, &mut found, &mut data).expect("read");
+    unit.read(unit::Read {
+        run,
+        slot_bytes: 4096,
+        tags: &mut found,
+        data: &mut data,
+    })
+    .expect("read");
     assert!(found == tags && data == large);
     assert_eq!((near.connections(), far.connections()), (1, 1));
     let direct = site.unit(&host, far_id, &[far.endpoint().clone()], &[]);
@@ -257,8 +270,15 @@ fn threads_that_put_more_than_is_held_at_once_wait_and_lose_nothing() {
                 let data = vec![thread as u8; 1 << 20];
                 for round in 0..4 {
                     let id = segment(100 + thread);
-                    unit.put(id, 4096, Slot(round * 256), tags, &data)
-                        .expect("put");
+                    unit.put(Put {
+                        lineage_tag: LineageTag::NONE,
+                        segment: id,
+                        slot_bytes: 4096,
+                        first: Slot(round * 256),
+                        tags,
+                        data: &data,
+                    })
+                    .expect("put");
                 }
                 unit.sync(&[segment(100 + thread)]).expect("synced");
             });
@@ -282,7 +302,7 @@ fn a_unresponsive_daemon_is_away() {
     let at = Endpoint::Tcp(listener.local_addr().expect("bound"));
     let unit = site.unit(&host, unit_called(1), &[at], &[]);
     let away = unit.probe().expect_err("nobody speaks");
-    let UnitError::Away { source, .. } = &away else {
+    let UnitError::Unavailable { source, .. } = &away else {
         panic!("{away}");
     };
     assert_eq!(source.kind(), ErrorKind::TimedOut);
@@ -315,7 +335,7 @@ fn hosts_that_put_more_than_a_daemon_holds_wait_and_lose_nothing() {
         for (host, number) in hosts.iter().zip(1..) {
             let own = 100 + number * 10;
             let lease = Scope::Lease {
-                line: Line(7),
+                lineage_tag: LineageTag(7),
                 fence: Fence(number),
                 epoch: 1,
                 serials: std::iter::once(own..own + 10).collect(),
@@ -330,7 +350,15 @@ fn hosts_that_put_more_than_a_daemon_holds_wait_and_lose_nothing() {
                             let data = vec![thread as u8; 1 << 20];
                             for round in 0..4 {
                                 let first = Slot(round * 256);
-                                unit.put(id, 4096, first, tags, &data).expect("put");
+                                unit.put(Put {
+                                    lineage_tag: LineageTag::NONE,
+                                    segment: id,
+                                    slot_bytes: 4096,
+                                    first,
+                                    tags,
+                                    data: &data,
+                                })
+                                .expect("put");
                                 let held = server.held_bytes();
                                 assert!(held < 5 << 20, "{held} bytes");
                             }
@@ -382,8 +410,15 @@ fn a_host_that_does_not_take_its_answers_or_does_not_end_its_request_is_closed()
     {
         let unit = site.unit(&host, id, std::slice::from_ref(&at), &[whole_lease(1)]);
         let (tags, data) = (vec![[6; 16]; 512], vec![7; 2 << 20]);
-        unit.put(segment(20), 4096, Slot(0), &tags, &data)
-            .expect("put");
+        unit.put(Put {
+            lineage_tag: LineageTag::NONE,
+            segment: segment(20),
+            slot_bytes: 4096,
+            first: Slot(0),
+            tags: &tags,
+            data: &data,
+        })
+        .expect("put");
     }
     until("the link is gone", || server.connections() == 0);
     let mut stream = by_hand(&site, &host, id, &at);

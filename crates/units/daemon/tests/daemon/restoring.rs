@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use base::Slot;
+use base::{LineageTag, Slot};
 use metrics::Part as _;
 use unit::{Replacement, Unit as _};
 use unit_daemon::{FolderError, Keeping, Restorable, RestoreError, SegmentFate, restore};
@@ -21,7 +21,7 @@ fn destroy(unit: &RemoteUnit) {
     let by = Replacement {
         expected: Some(0),
         generation: 0,
-        line: 0,
+        lineage_tag: LineageTag::NONE,
         slot_bytes: 512,
         tags: &[[9; 16]],
         data: &[99; 512],
@@ -115,12 +115,12 @@ async fn a_daemon_says_how_much_it_keeps_and_keeps_nothing_if_told_so() {
             let service = service.clone();
             async move { service.run().await }
         });
-        let line = format!("scree_daemon_kept_freed_segments {kept}.0");
+        let lineage_tag = format!("scree_daemon_kept_freed_segments {kept}.0");
         let given_up = "scree_daemon_kept_freed_given_up_bytes_total{} 0";
         crate::service::until("it is counted", async || {
             let text = service.measure().await.whole();
             let has = |line: &str| text.lines().any(|found| found == line);
-            has(&line) && has(given_up)
+            has(&lineage_tag) && has(given_up)
         })
         .await;
         running.abort();

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use auth::{Capability, Fence, Line, Scope, SigningKey};
-use base::{ClusterId, CopysetId, SegmentId, Slot};
-use unit::{NOTE_BYTES, Replacement, SlotRun, Unit, UnitError};
+use auth::{Capability, Fence, Scope, SigningKey};
+use base::{ClusterId, CopysetId, LineageTag, SegmentId, Slot};
+use unit::{NOTE_BYTES, Put, Read, Replacement, SlotRun, Unit, UnitError};
 use unit_daemon::Keeper;
 use unit_remote::RemoteUnit;
 use world::simulated::{Fault, Simulation};
@@ -23,9 +23,9 @@ fn segment(serial: u64) -> SegmentId {
     SegmentId::new(copyset, serial).expect("under 2^36")
 }
 
-fn lease(line: u64, fence: u64, epoch: u32, serials: Range<u64>) -> Scope {
+fn lease(lineage_tag: u64, fence: u64, epoch: u32, serials: Range<u64>) -> Scope {
     Scope::Lease {
-        line: Line(line),
+        lineage_tag: LineageTag(lineage_tag),
         fence: Fence(fence),
         epoch,
         serials: std::iter::once(serials).collect(),
@@ -33,7 +33,14 @@ fn lease(line: u64, fence: u64, epoch: u32, serials: Range<u64>) -> Scope {
 }
 
 fn put(unit: &dyn Unit, segment: SegmentId, first: u16) -> Result<(), UnitError> {
-    unit.put(segment, SLOT_BYTES, Slot(first), &[[5; 16]], &[9; 512])
+    unit.put(Put {
+        lineage_tag: LineageTag::NONE,
+        segment,
+        slot_bytes: SLOT_BYTES,
+        first: Slot(first),
+        tags: &[[5; 16]],
+        data: &[9; 512],
+    })
 }
 
 fn read(unit: &dyn Unit, segment: SegmentId) -> Result<(), UnitError> {
@@ -42,7 +49,12 @@ fn read(unit: &dyn Unit, segment: SegmentId) -> Result<(), UnitError> {
         first: Slot(0),
         count: 1,
     };
-    unit.read(run, SLOT_BYTES, &mut [[0; 16]], &mut [0; 512])
+    unit.read(Read {
+        run,
+        slot_bytes: SLOT_BYTES,
+        tags: &mut [[0; 16]],
+        data: &mut [0; 512],
+    })
 }
 
 /// A name, and what a host tries.
@@ -63,7 +75,7 @@ const ATTEMPTS: [Attempt; 12] = [
         let by = Replacement {
             expected: Some(0),
             generation: 0,
-            line: 0,
+            lineage_tag: LineageTag::NONE,
             slot_bytes: SLOT_BYTES,
             tags: &[[5; 16]],
             data: &[9; 512],
@@ -77,7 +89,7 @@ const ATTEMPTS: [Attempt; 12] = [
     ("list", |unit, _| unit.list().map(drop)),
     ("stat", |unit, id| unit.stat_segment(id).map(drop)),
     ("scrub", |unit, id| unit.scrub(id).map(drop)),
-    ("note down", |unit, _| unit.note_down(&[99; NOTE_BYTES])),
+    ("note down", |unit, _| unit.write_note(&[99; NOTE_BYTES])),
 ];
 
 fn is_refused(done: &Result<(), UnitError>) -> bool {
@@ -98,7 +110,7 @@ impl Scene {
         let own = unit_of(&keeper, HOST, &[lease(7, 1, 3, 10..20)]);
         put(&own, segment(10), 0).expect("its own");
         own.sync(&[segment(10)]).expect("its own");
-        own.note_down(&[3; NOTE_BYTES]).expect("it has a lease");
+        own.write_note(&[3; NOTE_BYTES]).expect("it has a lease");
         Self { world, keeper, own }
     }
 
@@ -123,7 +135,7 @@ impl Scene {
             self.own.list_serials(10..20).expect("listed"),
             [segment(10)]
         );
-        assert_eq!(self.own.note().expect("read"), Some([3; NOTE_BYTES]));
+        assert_eq!(self.own.read_note().expect("read"), Some([3; NOTE_BYTES]));
     }
 }
 
@@ -137,7 +149,7 @@ fn a_host_without_a_lease_changes_and_reads_nothing() {
         vec![],
         vec![lease(8, 2, 1, 30..40)],
         vec![Scope::Read {
-            lines: vec![Line(8)],
+            lineage_tags: vec![LineageTag(8)],
         }],
         vec![Scope::Free {
             segments: vec![segment(10), segment(11)],
@@ -151,7 +163,7 @@ fn a_host_without_a_lease_changes_and_reads_nothing() {
         // That it has a lease at all is enough for a note.
         if !nothing.is_empty() && matches!(nothing[0], Scope::Lease { .. }) {
             assert_eq!(allowed.pop(), Some("note down"));
-            scene.own.note_down(&[3; NOTE_BYTES]).expect("put right");
+            scene.own.write_note(&[3; NOTE_BYTES]).expect("put right");
         }
         // And a list of what it repairs, which is nothing here.
         if let [Scope::Repair { .. }] = nothing.as_slice() {
@@ -165,7 +177,7 @@ fn a_host_without_a_lease_changes_and_reads_nothing() {
     // What a controller should never have signed: serials that another line has.
     let allowed = scene.allowed(OTHER_HOST, &[lease(8, 2, 1, 0..20)]);
     assert_eq!(allowed, ["sync", "note down"]);
-    scene.own.note_down(&[3; NOTE_BYTES]).expect("put right");
+    scene.own.write_note(&[3; NOTE_BYTES]).expect("put right");
     let other = unit_of(&scene.keeper, OTHER_HOST, &[lease(8, 2, 1, 0..20)]);
     assert_eq!(other.list_serials(0..20).expect("its own"), []);
     scene.is_untouched();
@@ -182,7 +194,7 @@ fn each_capability_lets_its_holder_do_its_own() {
     let all: Vec<_> = ATTEMPTS.iter().map(|(name, _)| *name).collect();
     let looks = ["read", "stat", "scrub"];
     let read = Scope::Read {
-        lines: vec![Line(7)],
+        lineage_tags: vec![LineageTag(7)],
     };
     assert_eq!(Scene::new().allowed(OTHER_HOST, &[read]), looks);
     // It frees what it was told to, of what it may read, and nothing whole.
@@ -191,8 +203,12 @@ fn each_capability_lets_its_holder_do_its_own() {
         segments: vec![segment(10), segment(11)],
     };
     put(&scene.own, segment(11), 0).expect("its own");
-    let lines = vec![Line(7)];
-    let unit = unit_of(&scene.keeper, OTHER_HOST, &[free, Scope::Read { lines }]);
+    let lineage_tags = vec![LineageTag(7)];
+    let unit = unit_of(
+        &scene.keeper,
+        OTHER_HOST,
+        &[free, Scope::Read { lineage_tags }],
+    );
     assert!(is_refused(&unit.delete(segment(10))));
     assert!(is_refused(&unit.list_serials(10..12).map(drop)));
     unit.free(segment(10), &[Slot(0)], true).expect("it may");
@@ -217,8 +233,8 @@ fn each_capability_lets_its_holder_do_its_own() {
         let scene = Scene::new();
         let unit = unit_of(&scene.keeper, OTHER_HOST, std::slice::from_ref(&repair));
         assert_eq!(unit.list().expect("listed"), [segment(10)]);
-        let slots = unit.slots_of(segment(10)).expect("told");
-        assert_eq!((slots.line, slots.stat.slots), (7, 1));
+        let slots = unit.segment_slots(segment(10)).expect("told");
+        assert_eq!((slots.lineage_tag, slots.stat.slots), (LineageTag(7), 1));
         if !is_refused(&attempt(&unit, segment(10))) {
             done.push(name);
         }
@@ -233,8 +249,15 @@ fn each_capability_lets_its_holder_do_its_own() {
     let scene = Scene::new();
     let unit = unit_of(&scene.keeper, OTHER_HOST, &[repair]);
     let data = [5; SLOT_BYTES as usize];
-    unit.put_for(7, segment(10), SLOT_BYTES, Slot(1), &[[1; 16]], &data)
-        .expect("of the line that it was read from");
+    unit.put(Put {
+        lineage_tag: LineageTag(7),
+        segment: segment(10),
+        slot_bytes: SLOT_BYTES,
+        first: Slot(1),
+        tags: &[[1; 16]],
+        data: &data,
+    })
+    .expect("of the line that it was read from");
     // The whole of it, of what it has a lease of, but segments that are gone.
     let scene = Scene::new();
     let lease = lease(7, 1, 3, 0..SegmentId::SERIAL_MAX);
@@ -291,7 +314,7 @@ fn a_capability_that_has_ended_allows_nothing() {
     let mut past = capability(
         OTHER_HOST,
         Scope::Read {
-            lines: vec![Line(7)],
+            lineage_tags: vec![LineageTag(7)],
         },
     );
     past.ends = Millis(scene.world.clock.wall().0 + 1);
@@ -341,19 +364,19 @@ fn a_count_of_leases_is_noted_as_far_as_a_controller_has_signed_it_and_never_low
         note[..text.len()].copy_from_slice(text.as_bytes());
         note
     };
-    assert!(is_refused(&unit.note_down(&note(1))), "nothing was signed");
+    assert!(is_refused(&unit.write_note(&note(1))), "nothing was signed");
     let count = |leases| key().sign(&capability(HOST, Scope::Count { leases })).0;
     unit.show(&count(17)).expect("heeded");
-    assert!(is_refused(&unit.note_down(&note(18))));
-    unit.note_down(&note(17)).expect("as a controller says");
+    assert!(is_refused(&unit.write_note(&note(18))));
+    unit.write_note(&note(17)).expect("as a controller says");
     // One that comes late is told nothing bad, and changes nothing.
     for late in [note(16), [b'x'; NOTE_BYTES]] {
-        unit.note_down(&late).expect("it is known");
-        assert_eq!(unit.note().expect("read"), Some(note(17)));
+        unit.write_note(&late).expect("it is known");
+        assert_eq!(unit.read_note().expect("read"), Some(note(17)));
     }
     let other = unit_of(&scene.keeper, OTHER_HOST, &[lease(8, 2, 1, 30..40)]);
-    assert!(is_refused(&other.note_down(&note(18))));
-    other.note_down(&note(17)).expect("that much is known");
+    assert!(is_refused(&other.write_note(&note(18))));
+    other.write_note(&note(17)).expect("that much is known");
 }
 
 /// It counted for as long as the connection lasted.
@@ -361,7 +384,7 @@ fn a_count_of_leases_is_noted_as_far_as_a_controller_has_signed_it_and_never_low
 fn what_an_earlier_database_has_signed_ends_when_a_newer_one_is_heard_of() {
     let scene = Scene::new();
     let read_lines = || Scope::Read {
-        lines: vec![Line(7)],
+        lineage_tags: vec![LineageTag(7)],
     };
     let old = unit_of(&scene.keeper, OTHER_HOST, &[read_lines()]);
     read(&old, segment(10)).expect("it may");
@@ -376,7 +399,7 @@ fn what_an_earlier_database_has_signed_ends_when_a_newer_one_is_heard_of() {
     let refused = read(&old, segment(10)).expect_err("it has ended");
     assert!(refused.to_string().contains("has ended"), "{refused}");
     assert!(is_refused(&put(&scene.own, segment(10), 1)));
-    assert!(is_refused(&scene.own.note_down(&[4; NOTE_BYTES])));
+    assert!(is_refused(&scene.own.write_note(&[4; NOTE_BYTES])));
     // After a restart without a controller, too.
     let again = keeper(&scene.world);
     let unit = unit_of(&again, OTHER_HOST, &[]);
@@ -398,8 +421,8 @@ fn a_newer_database_is_known_also_if_the_unit_came_after_the_daemon() {
     let simulation = Simulation::new(5);
     let world = simulation.world();
     let signed = |generation| {
-        let lines = vec![Line(7)];
-        let mut capability = capability(HOST, Scope::Read { lines });
+        let lineage_tags = vec![LineageTag(7)];
+        let mut capability = capability(HOST, Scope::Read { lineage_tags });
         capability.generation = generation;
         key().sign(&capability).0
     };
@@ -431,8 +454,8 @@ fn a_segment_whose_header_cannot_be_read_is_nobodys_but_its_leases() {
     }
     let keeper = keeper(&scene.world);
     let segments = vec![segment(10)];
-    let lines = vec![Line(8)];
-    let others = [Scope::Free { segments }, Scope::Read { lines }];
+    let lineage_tags = vec![LineageTag(8)];
+    let others = [Scope::Free { segments }, Scope::Read { lineage_tags }];
     let other = unit_of(&keeper, OTHER_HOST, &others);
     for (name, attempt) in ATTEMPTS {
         let done = attempt(&other, segment(10));
@@ -613,7 +636,7 @@ fn what_is_held_makes_no_room_for_whoever_repairs() {
         let by = Replacement {
             expected: Some(0),
             generation: 0,
-            line: 0,
+            lineage_tag: LineageTag::NONE,
             slot_bytes: SLOT_BYTES,
             tags: &[[5; 16]],
             data: &[9; 512],

@@ -12,9 +12,9 @@ use auth::{
     Authority, Credentials, KeyFingerprint, KeyRequest, Kind, Lifetime, ServerTls, Subject,
     client_config, requested_key,
 };
-use base::{Slot, UnitId, with_causes};
+use base::{LineageTag, Slot, UnitId, with_causes};
 use tempfile::TempDir;
-use unit::{SlotRun, Unit, UnitError};
+use unit::{Put, SlotRun, Unit, UnitError};
 use unit_daemon::{Keeper, KeeperConfig, Limits, Server, ServerConfig};
 use unit_folder::FolderUnit;
 use unit_remote::RemoteUnit;
@@ -233,13 +233,14 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 pub fn put(unit: &dyn Unit, serial: u64, first: u16) -> Result<(), UnitError> {
-    unit.put(
-        segment(serial),
-        512,
-        Slot(first),
-        &[[5; 16]],
-        &[serial as u8; 512],
-    )
+    unit.put(Put {
+        lineage_tag: LineageTag::NONE,
+        segment: segment(serial),
+        slot_bytes: 512,
+        first: Slot(first),
+        tags: &[[5; 16]],
+        data: &[serial as u8; 512],
+    })
 }
 
 pub fn segment(serial: u64) -> base::SegmentId {
@@ -254,8 +255,13 @@ pub fn read(unit: &dyn Unit, serial: u64) -> Result<Vec<u8>, UnitError> {
         count: 1,
     };
     let mut data = vec![0; 512];
-    unit.read(run, 512, &mut [[0; 16]], &mut data)
-        .map(|()| data)
+    unit.read(unit::Read {
+        run,
+        slot_bytes: 512,
+        tags: &mut [[0; 16]],
+        data: &mut data,
+    })
+    .map(|()| data)
 }
 
 pub fn why_not(unit: &RemoteUnit) -> String {

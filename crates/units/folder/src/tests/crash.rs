@@ -73,7 +73,7 @@ impl Run {
                 promise.freed.extend(&chosen);
             }
             6 => {
-                self.unit.settle()?;
+                self.unit.reclaim()?;
             }
             7 => {
                 promise.perhaps_deleted = true;
@@ -130,7 +130,7 @@ impl Run {
     /// leaves.
     fn clean_up(&self, unit: &FolderUnit, disk: &dyn Disk) {
         self.do_again(unit);
-        while unit.settle().expect("settled") {}
+        while unit.reclaim().expect("settled") {}
         self.check_holes(unit, disk);
     }
 
@@ -241,7 +241,7 @@ impl Run {
     /// replaced is what it was before, when it may have had fewer slots.
     fn check_restored(&self, unit: &FolderUnit) {
         // The walk finds what no log names any more.
-        while unit.settle().expect("settled") {}
+        while unit.reclaim().expect("settled") {}
         unit.restore(&ALL, false).expect("restored");
         let promises = self.promises.iter();
         for (id, promise) in promises.filter(|(_, promise)| !promise.perhaps_replaced) {
@@ -279,7 +279,7 @@ fn what_is_kept_keeps_every_promise_and_can_be_brought_back_after_a_crash_in_any
             match number % 2 {
                 0 => run.check_restored(&unit),
                 _ => {
-                    let settle = || while unit.settle().expect("settled") {};
+                    let settle = || while unit.reclaim().expect("settled") {};
                     settle();
                     run.do_again(&unit);
                     simulation.clock.advance(KEEPING.time * 2);
@@ -336,10 +336,10 @@ fn what_is_kept_survives_the_death_of_the_process() {
                 for promise in run.promises.values_mut() {
                     promise.synced = promise.put;
                 }
-                while unit.settle().expect("settled") {}
+                while unit.reclaim().expect("settled") {}
                 run.do_again(&unit);
                 simulation.clock.advance(KEEPING.time * 2);
-                while unit.settle().expect("settled") {}
+                while unit.reclaim().expect("settled") {}
                 run.clean_up(&unit, &*world.disk);
                 let kept = unit.kept_freed().expect("known");
                 assert_eq!((kept.bytes, kept.segments), (0, 0), "{seed}");

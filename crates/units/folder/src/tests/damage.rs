@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use base::Slot;
 use testkit::units::conformance::{SLOT_BYTES, content_of, put, segment, tag_of};
-use unit::{SlotRun, Unit, UnitError};
+use unit::{Read, SlotRun, Unit, UnitError};
 use world::simulated::{SimulatedDisk, SimulatedRandom, Simulation};
 use world::{Disk, OpenMode};
 
@@ -55,7 +55,12 @@ fn ask_everything(unit: &FolderUnit) -> u16 {
         };
         let mut tags = [[0; 16]];
         let mut data = vec![0; SLOT_BYTES as usize];
-        let read = unit.read(run, SLOT_BYTES, &mut tags, &mut data);
+        let read = unit.read(Read {
+            run,
+            slot_bytes: SLOT_BYTES,
+            tags: &mut tags,
+            data: &mut data,
+        });
         if read.is_ok() && tags[0] == tag_of(id, slot) {
             // Content that has rotted is found by whoever can check the tag;
             // here only header and table have.
@@ -67,7 +72,7 @@ fn ask_everything(unit: &FolderUnit) -> u16 {
     let _ = unit.stat_segment(id);
     let _ = unit.stat().expect("counted");
     let _ = unit.scrub(id);
-    let _ = unit.settle();
+    let _ = unit.reclaim();
     let _ = unit.free(id, &[Slot(0)], false);
     unit.delete(id).expect("whatever it is");
     assert_eq!(unit.list().expect("listed"), []);

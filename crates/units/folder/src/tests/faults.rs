@@ -23,7 +23,7 @@ pub(super) fn change_everything(unit: &FolderUnit) -> Vec<Result<(), UnitError>>
         unit.free(segment(1), &[Slot(0)], false),
         unit.free(segment(1), &[Slot(0)], true),
         unit.delete(segment(1)),
-        unit.settle().map(|_| ()),
+        unit.reclaim().map(|_| ()),
         unit.probe(),
     ]
 }
@@ -39,7 +39,10 @@ pub(super) fn look_at_everything(unit: &FolderUnit) -> Vec<Result<(), UnitError>
 }
 
 pub(super) fn is_away(error: &UnitError) -> bool {
-    matches!(error, UnitError::Missing { .. } | UnitError::Away { .. })
+    matches!(
+        error,
+        UnitError::Missing { .. } | UnitError::Unavailable { .. }
+    )
 }
 
 pub(super) fn assert_all(results: Vec<Result<(), UnitError>>, is_meant: fn(&UnitError) -> bool) {
@@ -138,7 +141,7 @@ fn what_the_system_said_of_a_unit_that_is_away_is_kept_as_its_cause() {
         .disk
         .inject(&path().join("segments"), Fault::Missing);
     let error = unit.list().expect_err("it is away");
-    assert!(matches!(error, UnitError::Away { .. }), "{error}");
+    assert!(matches!(error, UnitError::Unavailable { .. }), "{error}");
     let cause = error.source().expect("a cause").to_string();
     assert!(cause.contains("No such file"), "{cause}");
     assert!(!error.to_string().contains(&cause), "said once: {error}");

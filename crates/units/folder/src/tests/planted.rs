@@ -118,7 +118,7 @@ fn everything(unit: &FolderUnit) -> Vec<Result<(), UnitError>> {
         unit.stat_segment(id).map(|_| ()),
         unit.list().map(|_| ()),
         unit.scrub(id).map(|_| ()),
-        unit.settle().map(|_| ()),
+        unit.reclaim().map(|_| ()),
         unit.free(id, &[Slot(0)], true),
         unit.delete(id),
     ]
@@ -251,11 +251,11 @@ fn a_link_in_place_of_what_is_kept_is_not_followed() {
     assert!(matches!(deleted, UnitError::Tampered { .. }), "{deleted}");
     read(&unit, segment(1), SLOT_BYTES, 0, 4).expect("it is there");
     unit.free(segment(1), &[Slot(1)], false).expect("marked");
-    unit.settle().expect_err("it cannot be logged");
+    unit.reclaim().expect_err("it cannot be logged");
     scene.assert_untouched();
 
     scene.world.disk.remove(&freed).expect("put right");
-    while unit.settle().expect("settled") {}
+    while unit.reclaim().expect("settled") {}
     let all = Restorable {
         since: Millis(0),
         until: Millis(i64::MAX),

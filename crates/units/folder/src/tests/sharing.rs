@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::Slot;
 use testkit::units::conformance::{SLOT_BYTES, is_absent, put, read, segment};
-use unit::{SlotRun, Unit};
+use unit::{Read, SlotRun, Unit};
 use world::Disk;
 use world::simulated::{SimulatedDisk, SimulatedRandom, Simulation};
 
@@ -86,7 +86,7 @@ fn counters_agree_with_a_fresh_count_after_anything() {
                     unit.free(id, &slots, random.below(2) == 0).expect("freed");
                 }
                 3 => {
-                    unit.settle().expect("settled");
+                    unit.reclaim().expect("settled");
                 }
                 _ => {
                     put(&unit, segment(number + 100), SLOT_BYTES, 0, 20).expect("put");
@@ -132,7 +132,14 @@ fn a_segment_that_was_read_is_read_without_waiting() {
         first: Slot(2),
         count: 1,
     };
-    let mut read_now = || unit.read_now(run, SLOT_BYTES, &mut tags, &mut data);
+    let mut read_now = || {
+        unit.read_now(Read {
+            run,
+            slot_bytes: SLOT_BYTES,
+            tags: &mut tags,
+            data: &mut data,
+        })
+    };
     assert!(!read_now().expect("not open yet"));
     read(&unit, segment(1), SLOT_BYTES, 0, 1).expect("opened");
     assert!(read_now().expect("open"));

@@ -80,7 +80,7 @@ fn freed_files(simulation: &Simulation, prefix: &str) -> Vec<PathBuf> {
 }
 
 fn settle(unit: &FolderUnit) {
-    while unit.settle().expect("settled") {}
+    while unit.reclaim().expect("settled") {}
 }
 
 /// Lets the daemon run for a while, which looks after its unit all the time.

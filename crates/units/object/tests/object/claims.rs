@@ -1,8 +1,7 @@
 //! Whose a unit is, and what is no unit.
 
 use base::{ClusterId, DatabaseId, UnitId};
-use unit::Owner;
-use unit::{Unit as _, UnitError};
+use unit::{Owner, Unit as _, UnitError};
 use unit_object::{Conditional, ObjectUnit, Place};
 
 use crate::help::{self, CLUSTER, Site, UNIT, local, memory, put_slots, runtime, segment};
@@ -49,8 +48,8 @@ fn a_prefix_that_is_no_unit_is_missing_and_one_that_holds_something_is_not_taken
         unit.probe(),
         unit.list().map(drop),
         unit.stat().map(drop),
-        unit.note().map(drop),
-        unit.note_down(&[0; 512]),
+        unit.read_note().map(drop),
+        unit.write_note(&[0; 512]),
         put_slots(&unit, segment(1), 4096, 1),
         help::read_slots(&unit, segment(1), 4096, 0, 1),
         help::free(&unit, segment(1), [0]),
@@ -148,7 +147,7 @@ fn check_owners(site: &Site) {
     assert_eq!(held(put_slots(&second, segment(2), 4096, 1)), "place 1");
     assert_eq!(held(help::free(&second, segment(1), [0])), "place 1");
     assert_eq!(held(second.delete(segment(1))), "place 1");
-    assert_eq!(held(second.note_down(&[1; 512])), "place 1");
+    assert_eq!(held(second.write_note(&[1; 512])), "place 1");
     help::read_slots(&second, segment(1), 4096, 0, 4).expect("it may be read");
     assert_eq!(held(open(owner(2, 4), true).probe()), "place 1");
     // The operator says that the first one is gone.

@@ -1,7 +1,7 @@
 //! Objects that are not as they were put.
 
 use base::{ClusterId, Slot};
-use unit::{SlotRun, Unit as _, UnitError};
+use unit::{Read, SlotRun, Unit as _, UnitError};
 
 use crate::help::{CLUSTER, Site, free, live, memory, put_slots, read_slots, segment};
 
@@ -30,7 +30,7 @@ fn no_flipped_bit_of_a_head_is_believed() {
             read_slots(&unit, segment(1), 512, 5, 1),
             unit.stat_segment(segment(1)).map(drop),
             unit.scrub(segment(1)).map(drop),
-            unit.line_of(segment(1)).map(drop),
+            unit.lineage_tag_of(segment(1)).map(drop),
             unit.sync(&[segment(1)]),
             free(&unit, segment(1), [5]),
         ] {
@@ -70,7 +70,7 @@ fn a_scrub_finds_every_slot_that_has_rotted() {
     read_slots(&unit, segment(1), 512, 10, 10).expect("the others");
     // What has rotted is what it was also after the segment is rewritten.
     free(&unit, segment(1), 30..66).expect("freed");
-    while unit.settle().expect("settled") {}
+    while unit.reclaim().expect("settled") {}
     assert!(site.store.length(SEGMENT) < sound.len() as u64);
     assert_eq!(unit.scrub(segment(1)).expect("scrubbed"), bad);
     free(&unit, segment(1), [4, 5, 6, 9, 21, 69]).expect("freed");
@@ -152,7 +152,7 @@ fn damage_to_what_says_what_is_free_is_shown_and_what_is_there_can_be_read() {
                 "byte {at}: {refused:?}"
             );
         }
-        while unit.settle().expect("goes on") {}
+        while unit.reclaim().expect("goes on") {}
     }
     site.store.put_raw(FREED, &vec![0; 1 << 20]);
     assert!(site.open().stat_segment(segment(1)).is_err());
@@ -165,11 +165,11 @@ fn damage_to_what_says_what_is_free_is_shown_and_what_is_there_can_be_read() {
 fn a_note_of_another_length_is_none() {
     let site = site();
     let unit = site.open();
-    unit.note_down(&[7; 512]).expect("kept");
+    unit.write_note(&[7; 512]).expect("kept");
     site.store.put_raw("leases", &[7; 511]);
-    assert_eq!(unit.note().expect("answers"), None);
+    assert_eq!(unit.read_note().expect("answers"), None);
     site.store.put_raw("leases", &[7; 513]);
-    assert!(unit.note().is_err() || unit.note().expect("answers").is_none());
+    assert!(unit.read_note().is_err() || unit.read_note().expect("answers").is_none());
 }
 
 /// It was put as it is by this process, whose memory of it is too old.
@@ -181,7 +181,7 @@ fn what_was_replaced_meanwhile_is_looked_at_anew() {
     assert_eq!(live(&unit, segment(1), 0..9), Vec::from_iter(0..8));
     let other = site.open();
     free(&other, segment(1), 0..4).expect("freed");
-    while other.settle().expect("settled") {}
+    while other.reclaim().expect("settled") {}
     assert_eq!(live(&unit, segment(1), 0..9), Vec::from_iter(4..8));
     // By another process's segment with larger slots: never the wrong bytes.
     let elsewhere = Site::new(memory());
@@ -193,7 +193,12 @@ fn what_was_replaced_meanwhile_is_looked_at_anew() {
         first: Slot(5),
         count: 1,
     };
-    let wrong = unit.read(run, 4096, &mut [[0; 16]], &mut [0; 4096]);
+    let wrong = unit.read(Read {
+        run,
+        slot_bytes: 4096,
+        tags: &mut [[0; 16]],
+        data: &mut [0; 4096],
+    });
     assert!(
         matches!(
             wrong,

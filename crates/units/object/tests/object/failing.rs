@@ -128,7 +128,7 @@ fn freeing_the_last_slots_can_be_tried_again() {
         |site| {
             kept(site, &[]);
             let unit = site.open();
-            while unit.settle().expect("settled") {}
+            while unit.reclaim().expect("settled") {}
             let names = site.store.names();
             assert!(
                 !names.iter().any(|name| name.contains("000000001")),
@@ -156,7 +156,7 @@ fn giving_room_back_can_be_tried_again() {
         prepare,
         |site| {
             let unit = site.open();
-            while unit.settle()? {}
+            while unit.reclaim()? {}
             Ok(())
         },
         |site| kept(site, &rest),
@@ -196,13 +196,13 @@ fn a_delete_can_be_tried_again() {
 #[test]
 fn a_note_is_the_old_one_or_the_new_one() {
     at_every_request(
-        |site| site.unit().note_down(&[1; 512]).expect("kept"),
-        |site| site.open().note_down(&[2; 512]),
+        |site| site.unit().write_note(&[1; 512]).expect("kept"),
+        |site| site.open().write_note(&[2; 512]),
         |site| {
-            let note = site.open().note().expect("answers").expect("one");
+            let note = site.open().read_note().expect("answers").expect("one");
             assert!(note == [1; 512] || note == [2; 512]);
         },
-        |site| assert_eq!(site.open().note().expect("answers"), Some([2; 512])),
+        |site| assert_eq!(site.open().read_note().expect("answers"), Some([2; 512])),
     );
 }
 

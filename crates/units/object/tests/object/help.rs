@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use base::{ClusterId, CopysetId, SegmentId, Slot, UnitId};
+use base::{ClusterId, CopysetId, LineageTag, SegmentId, Slot, UnitId};
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
@@ -19,7 +19,7 @@ use object_store::{
     Result, UploadPart,
 };
 use tokio::runtime::{Handle, Runtime};
-use unit::{SlotRun, Tag, Unit, UnitError};
+use unit::{Put, Read, SlotRun, Tag, Unit, UnitError};
 use unit_object::{ObjectUnit, Place};
 use world::simulated::Simulation;
 
@@ -385,7 +385,14 @@ pub fn put_slots(
     count: u16,
 ) -> std::result::Result<(), UnitError> {
     let (tags, data) = (tags(segment, count), data(segment, slot_bytes, count));
-    unit.put(segment, slot_bytes, Slot(0), &tags, &data)
+    unit.put(Put {
+        lineage_tag: LineageTag::NONE,
+        segment,
+        slot_bytes,
+        first: Slot(0),
+        tags: &tags,
+        data: &data,
+    })
 }
 
 /// Reads slots, and panics if they are not what was put.
@@ -403,7 +410,12 @@ pub fn read_slots(
     };
     let mut tags = vec![[0; 16]; usize::from(count)];
     let mut data = vec![0; usize::from(count) * slot_bytes as usize];
-    unit.read(run, slot_bytes, &mut tags, &mut data)?;
+    unit.read(Read {
+        run,
+        slot_bytes,
+        tags: &mut tags,
+        data: &mut data,
+    })?;
     let contents = data.chunks_exact(slot_bytes as usize);
     for ((slot, tag), content) in (first..).zip(tags).zip(contents) {
         assert_eq!(tag, tag_of(segment, slot), "{segment}/{slot}");

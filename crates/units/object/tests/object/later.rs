@@ -40,7 +40,7 @@ fn what_is_read_without_waiting_is_what_was_put_and_told_once() {
                 });
                 tell.send((first, read)).expect("somebody listens");
             });
-            assert!(unit.read_later(run(first, count), 4096, done));
+            assert!(unit.read_async(run(first, count), 4096, done));
         }
         drop(tell);
         let mut told: Vec<_> = told.iter().collect();
@@ -70,7 +70,7 @@ fn no_more_readings_are_begun_than_there_is_memory_for() {
     );
     let unit = ObjectUnit::open(&World::real(1), runtime(), &place, CLUSTER, UNIT);
     let begun = (0..1000)
-        .take_while(|_| unit.read_later(run(0, 1), 4096, Box::new(|_| {})))
+        .take_while(|_| unit.read_async(run(0, 1), 4096, Box::new(|_| {})))
         .count();
     assert_eq!(begun, 64);
 }

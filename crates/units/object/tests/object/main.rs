@@ -13,9 +13,10 @@ mod sharing;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::LineageTag;
 use object_store::path::Path;
 use testkit::units::conformance;
-use unit::{SlotRun, Unit as _, UnitError};
+use unit::{Put, Read, SlotRun, Unit as _, UnitError};
 use unit_object::{ObjectUnit, Place};
 
 use help::{Site, local, memory};
@@ -103,18 +104,18 @@ fn a_segment_is_rewritten_when_half_of_it_is_dead() {
     let site = Site::new(memory());
     let unit = site.unit();
     let segment = help::segment(1);
-    unit.put_for(
-        77,
+    unit.put(Put {
+        lineage_tag: LineageTag(77),
         segment,
-        4096,
-        base::Slot(0),
-        &help::tags(segment, 64),
-        &help::data(segment, 4096, 64),
-    )
+        slot_bytes: 4096,
+        first: base::Slot(0),
+        tags: &help::tags(segment, 64),
+        data: &help::data(segment, 4096, 64),
+    })
     .expect("put");
     let whole = site.store.length("segments/000000001-001");
     help::free(&unit, segment, 0..31).expect("freed");
-    while unit.settle().expect("settled") {}
+    while unit.reclaim().expect("settled") {}
     assert_eq!(
         site.store.length("segments/000000001-001"),
         whole,
@@ -123,7 +124,7 @@ fn a_segment_is_rewritten_when_half_of_it_is_dead() {
     let other = site.open();
     help::read_slots(&other, segment, 4096, 40, 10).expect("read");
     help::free(&unit, segment, [50]).expect("freed");
-    while unit.settle().expect("settled") {}
+    while unit.reclaim().expect("settled") {}
     assert_eq!(
         site.store.length("segments/000000001-001"),
         whole - 32 * 4120
@@ -143,7 +144,10 @@ fn a_segment_is_rewritten_when_half_of_it_is_dead() {
         }
         let stat = reader.stat_segment(segment).expect("there");
         assert_eq!((stat.slots, stat.freed), (64, 32));
-        assert_eq!(reader.line_of(segment).expect("there"), 77);
+        assert_eq!(
+            reader.lineage_tag_of(segment).expect("there"),
+            LineageTag(77)
+        );
         assert_eq!(reader.scrub(segment).expect("scrubbed"), []);
     }
     // And once more, of what is left, by a process that was not there before.
@@ -151,7 +155,7 @@ fn a_segment_is_rewritten_when_half_of_it_is_dead() {
     help::free(&next, segment, 31..47).expect("freed");
     drop(next);
     let walks = site.open();
-    while walks.settle().expect("settled") {}
+    while walks.reclaim().expect("settled") {}
     assert_eq!(
         site.store.length("segments/000000001-001"),
         whole - 48 * 4120
@@ -168,7 +172,12 @@ fn a_segment_is_rewritten_when_half_of_it_is_dead() {
         first: base::Slot(51),
         count: 1,
     };
-    let gone = other.read(run, 4096, &mut [[0; 16]], &mut [0; 4096]);
+    let gone = other.read(Read {
+        run,
+        slot_bytes: 4096,
+        tags: &mut [[0; 16]],
+        data: &mut [0; 4096],
+    });
     assert!(matches!(gone, Err(UnitError::NoSegment { .. })), "{gone:?}");
 }
 
@@ -218,7 +227,7 @@ fn a_store_that_does_not_answer_is_away_in_time() {
         help::free(&unit, help::segment(1), [0]),
     ] {
         assert!(
-            matches!(unresponsive, Err(UnitError::Away { .. })),
+            matches!(unresponsive, Err(UnitError::Unavailable { .. })),
             "{unresponsive:?}"
         );
     }

@@ -95,7 +95,7 @@ fn carry_out(unit: &ObjectUnit, act: &Act) -> Result<(), UnitError> {
         },
         Act::Free(number, slots) => free(unit, segment(*number), slots.iter().copied()),
         Act::Settle => {
-            while unit.settle()? {}
+            while unit.reclaim()? {}
             Ok(())
         }
         Act::Delete(number) => unit.delete(segment(*number)),
@@ -135,10 +135,10 @@ fn run(site: &Site, steps: &[Step]) {
     }
     model.check(&site.open());
     for unit in &hosts {
-        while unit.settle().expect("settled") {}
+        while unit.reclaim().expect("settled") {}
     }
     let walks = site.open();
-    while walks.settle().expect("settled") {}
+    while walks.reclaim().expect("settled") {}
     model.check(&walks);
     // Nothing is left of what is gone.
     let names = site.store.names();

@@ -128,12 +128,12 @@ fn s3_knows_conditions_and_hosts_free_at_once_by_them() {
                 for slots in 0..8 {
                     let first = slots * 10 + host * 5;
                     free(unit, segment(1), first..first + 5).expect("freed");
-                    unit.settle().expect("settled");
+                    unit.reclaim().expect("settled");
                 }
             });
         }
     });
-    while unit.settle().expect("settled") {}
+    while unit.reclaim().expect("settled") {}
     assert_eq!(live(&unit, segment(1), 0..101), Vec::from_iter(80..100));
     let stat = open(&place).stat_segment(segment(1)).expect("there");
     assert_eq!((stat.slots, stat.freed), (100, 80));
@@ -215,5 +215,8 @@ fn a_bucket_that_is_not_there_is_missing_and_a_server_that_is_not_there_is_away(
     let settings = settings(&[("AWS_ENDPOINT_URL_S3", &endpoint)]);
     let away = Place::with_settings("s3://bucket/away", settings).expect("a place");
     let probed = open(&away).probe();
-    assert!(matches!(probed, Err(UnitError::Away { .. })), "{probed:?}");
+    assert!(
+        matches!(probed, Err(UnitError::Unavailable { .. })),
+        "{probed:?}"
+    );
 }

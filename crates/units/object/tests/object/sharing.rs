@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use base::Slot;
-use unit::{Unit as _, UnitError};
+use base::{LineageTag, Slot};
+use unit::{Put, Unit as _, UnitError};
 
 use crate::help::{Site, data, free, live, memory, put_slots, read_slots, segment, tags};
 
@@ -23,7 +23,7 @@ fn what_two_hosts_free_at_once_is_free() {
                     together.wait();
                     free(unit, segment(1), [slot]).expect("freed");
                     if slot % 16 < 4 {
-                        unit.settle().expect("settled");
+                        unit.reclaim().expect("settled");
                     }
                 }
             });
@@ -31,7 +31,7 @@ fn what_two_hosts_free_at_once_is_free() {
     });
     let unit = site.open();
     assert_eq!(unit.stat_segment(segment(1)).expect("there").freed, 160);
-    while unit.settle().expect("settled") {}
+    while unit.reclaim().expect("settled") {}
     for unit in hosts.iter().chain([&unit]) {
         assert_eq!(live(unit, segment(1), 0..201), Vec::from_iter(160..200));
         assert_eq!(unit.scrub(segment(1)).expect("scrubbed"), []);
@@ -54,7 +54,7 @@ fn the_last_slots_may_be_freed_by_two_hosts_at_once() {
         });
         let unit = site.open();
         assert_eq!(unit.list().expect("listed"), []);
-        while unit.settle().expect("settled") {}
+        while unit.reclaim().expect("settled") {}
         assert_eq!(site.store.names(), ["scree-unit.toml"]);
     }
 }
@@ -90,7 +90,16 @@ fn a_put_of_something_else_in_its_place_is_refused() {
     let unit = site.unit();
     put_slots(&unit, segment(1), 4096, 8).expect("put");
     let (tags, mut data) = (tags(segment(1), 8), data(segment(1), 4096, 8));
-    let put = |data: &[u8]| unit.put(segment(1), 4096, Slot(0), &tags, data);
+    let put = |data: &[u8]| {
+        unit.put(Put {
+            lineage_tag: LineageTag::NONE,
+            segment: segment(1),
+            slot_bytes: 4096,
+            first: Slot(0),
+            tags: &tags,
+            data,
+        })
+    };
     put(&data).expect("the same once more");
     data[20_000] ^= 1;
     let other = put(&data);
@@ -122,7 +131,7 @@ fn reads_are_right_while_another_host_rewrites_what_they_read() {
                     kept.remove(slot);
                 });
                 free(&cleaner, segment(1), half).expect("freed");
-                while cleaner.settle().expect("settled") {}
+                while cleaner.reclaim().expect("settled") {}
             }
             is_done.store(true, Ordering::SeqCst);
         });
@@ -143,7 +152,7 @@ fn what_another_host_deletes_meanwhile_stays_deleted() {
     free(&unit, segment(1), 0..6).expect("freed");
     let deleted = vec![(name.to_owned(), None), (freed.to_owned(), None)];
     site.store.change_before_put(name, deleted.clone());
-    while unit.settle().expect("settled") {}
+    while unit.reclaim().expect("settled") {}
     assert_eq!(site.store.names(), ["scree-unit.toml"], "it was rewritten");
     // And while slots are freed in it.
     put_slots(&unit, segment(1), 4096, 8).expect("put");
@@ -191,6 +200,6 @@ fn freeing_what_is_not_there_takes_nothing_that_comes_meanwhile() {
     let is_reading = |request: &String| request.starts_with("get ");
     assert!(requests.iter().all(is_reading), "{requests:?}");
     put_slots(&site.open(), segment(2), 4096, 8).expect("put");
-    while frees.settle().expect("settled") {}
+    while frees.reclaim().expect("settled") {}
     assert_eq!(live(&site.open(), segment(2), 0..9), Vec::from_iter(0..8));
 }

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use base::{ClusterId, CopysetId, DatabaseId, SegmentId, Slot, UnitId};
-use unit::Owner;
-use unit::{SlotRun, Unit, UnitError};
+use base::{ClusterId, CopysetId, DatabaseId, LineageTag, SegmentId, Slot, UnitId};
+use unit::{Owner, Put, SlotRun, Unit, UnitError};
 use unit_rados::{Place, RadosUnit};
 use world::World;
 
@@ -73,8 +72,15 @@ fn readings_that_nobody_waits_for_all_end_also_when_the_unit_is_dropped() {
     let world = World::real(4);
     let unit = RadosUnit::create(&world, &place, CLUSTER, UNIT).expect("made");
     let (tags, data) = (vec![[7; 16]; 512], vec![9; 512 * 4096]);
-    unit.put(segment(1), 4096, Slot(0), &tags, &data)
-        .expect("put");
+    unit.put(Put {
+        lineage_tag: LineageTag::NONE,
+        segment: segment(1),
+        slot_bytes: 4096,
+        first: Slot(0),
+        tags: &tags,
+        data: &data,
+    })
+    .expect("put");
     let (tell, told) = std::sync::mpsc::channel();
     let mut begun = 0;
     for slot in 0..512 {
@@ -89,7 +95,7 @@ fn readings_that_nobody_waits_for_all_end_also_when_the_unit_is_dropped() {
                 read.is_ok_and(|slots| slots.iter(4096).eq([(&[7; 16], &[9; 4096][..])]));
             tell.send(is_right).expect("somebody waits");
         };
-        begun += usize::from(unit.read_later(run, 4096, Box::new(done)));
+        begun += usize::from(unit.read_async(run, 4096, Box::new(done)));
     }
     assert_eq!(begun, 512);
     drop((unit, tell));
@@ -137,6 +143,9 @@ fn a_cluster_that_is_not_there_is_away_in_time() {
     let place = Place::with_args("rados://pool", &args).expect("a place");
     let begun = Instant::now();
     let error = RadosUnit::open(&World::real(1), &place, CLUSTER, UNIT).probe();
-    assert!(matches!(error, Err(UnitError::Away { .. })), "{error:?}");
+    assert!(
+        matches!(error, Err(UnitError::Unavailable { .. })),
+        "{error:?}"
+    );
     assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
 }

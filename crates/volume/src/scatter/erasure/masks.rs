@@ -14,12 +14,12 @@
 //! Its tag is zero: a member may lie about it, as about all else, and then what is
 //! worked out by it does not open.
 
-use crate::catalog::Erasure;
 use base::codec::{OutOfBytes, Reader, Writer as _};
 use base::{SegmentId, Slot, checksum};
-use unit::{SlotRun, Tag, Unit, UnitError};
+use unit::{Read, SlotRun, Tag, Unit, UnitError};
 
 use super::code::{Mask, whole};
+use crate::catalog::Erasure;
 
 const MAGIC: &[u8; 8] = b"screemsk";
 const VERSION: u16 = 1;
@@ -196,7 +196,12 @@ impl Masks {
         };
         let mut tags: [Tag; 1] = [[0; 16]];
         let mut bytes = vec![0; stat.slot_bytes as usize];
-        unit.read(run, stat.slot_bytes, &mut tags, &mut bytes)?;
+        unit.read(Read {
+            run,
+            slot_bytes: stat.slot_bytes,
+            tags: &mut tags,
+            data: &mut bytes,
+        })?;
         let masks = Self::decode(&bytes, segment, erasure, parity)
             .ok()
             .filter(|masks| masks.rows() == u32::from(last));

@@ -1,7 +1,7 @@
 //! Parity of a segment made anew, without the slots that are dead.
 
 use base::{SegmentId, Slot};
-use unit::{Replacement, SlotRun, Tag, Unit as _, UnitError};
+use unit::{Read, Replacement, SlotRun, Tag, Unit as _, UnitError};
 
 use super::code::encode;
 use super::masks::Masks;
@@ -78,7 +78,7 @@ impl ParityRewrite<'_> {
         let by = Replacement {
             expected: Some(generation),
             generation: generation.saturating_add(1),
-            line: 0,
+            lineage_tag: base::LineageTag::NONE,
             slot_bytes: self.slot_bytes,
             tags: &tags,
             data: &data,
@@ -217,7 +217,12 @@ impl ParityRewrite<'_> {
         };
         let mut tags = vec![[0; 16]; count as usize];
         let mut data = vec![0; count as usize * self.slot_bytes as usize];
-        let read = member.unit.read(run, self.slot_bytes, &mut tags, &mut data);
+        let read = member.unit.read(Read {
+            run,
+            slot_bytes: self.slot_bytes,
+            tags: &mut tags,
+            data: &mut data,
+        });
         match read {
             Ok(()) => Ok((tags, data)),
             Err(UnitError::Damaged { url, segment, .. }) if stat_of(member, segment)?.is_none() => {

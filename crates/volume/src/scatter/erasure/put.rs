@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::catalog::Erasure;
-use base::{Slot, UnitId};
-use unit::{Tag, Unit as _, UnitError};
+use base::{LineageTag, Slot, UnitId};
+use unit::{Put, Tag, Unit as _, UnitError};
 use world::{Pool, parallel};
 
 use super::code::encode;
+use crate::catalog::Erasure;
 use crate::scatter::Member;
 use crate::scatter::placer::Share;
 use crate::scatter::progress::Progress;
@@ -83,7 +83,14 @@ pub fn put_rows(
                 for (first, (tags, data)) in (first..).step_by(part).zip(parts) {
                     let first = Slot(u16::try_from(first).expect("at most 2^16 rows"));
                     progress.check().map_err(ShareError::Stopped)?;
-                    let put = member.unit.put(segment, slot_bytes, first, tags, data);
+                    let put = member.unit.put(Put {
+                        lineage_tag: LineageTag::NONE,
+                        segment,
+                        slot_bytes,
+                        first,
+                        tags,
+                        data,
+                    });
                     put.map_err(ShareError::Unit)?;
                 }
                 Ok(())
@@ -229,7 +236,7 @@ impl Writers {
     /// Why it is not gone on with: a put that failed and may still be carried out is told
     /// before `other`, which is met again.
     fn most_of(&mut self, other: ShareError) -> ShareError {
-        match self.failure.take_if(|known| known.may_still_be_done()) {
+        match self.failure.take_if(|known| known.is_outcome_unknown()) {
             Some(late) => ShareError::Unit(late),
             None => other,
         }
@@ -238,7 +245,7 @@ impl Writers {
     /// Keeps the error that says most of what may lie there: of several, one of a put
     /// that may still be carried out.
     fn note(&mut self, error: UnitError) {
-        let is_known = |known: &UnitError| known.may_still_be_done();
+        let is_known = |known: &UnitError| known.is_outcome_unknown();
         if !self.failure.as_ref().is_some_and(is_known) {
             self.failure = Some(error);
         }
@@ -260,7 +267,7 @@ mod tests {
             let mut writers = Writers::new(table.members(copyset()), rig.erasure);
             let failed = writers.each(&*rig.store.pool, |place, _| {
                 Box::new(move || match place {
-                    place if Some(place) == late => Err(ShareError::Unit(UnitError::Away {
+                    place if Some(place) == late => Err(ShareError::Unit(UnitError::Unavailable {
                         url: "a unit".to_owned(),
                         doing: "put".to_owned(),
                         source: Arc::new(std::io::Error::from(std::io::ErrorKind::TimedOut)),
@@ -273,7 +280,7 @@ mod tests {
         };
         for late in [0, 2] {
             let told = ended(Some(late));
-            let is_late = matches!(&told, ShareError::Unit(error) if error.may_still_be_done());
+            let is_late = matches!(&told, ShareError::Unit(error) if error.is_outcome_unknown());
             assert!(is_late, "{late}");
         }
         assert!(matches!(

@@ -19,13 +19,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::catalog::{Erasure, MemberState};
 use base::{SegmentId, Slot};
-use unit::{SegmentStat, SlotRun, Tag, Unit as _, UnitError};
+use unit::{Read, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
 
 use super::code::{Mask, add, recipe};
 use super::masks::Masks;
 use super::parity_rewrite::ParityRewrite;
+use crate::catalog::{Erasure, MemberState};
 use crate::scatter::Member;
 use crate::scatter::layout::Layout;
 
@@ -409,7 +409,12 @@ fn read_slot(
         count: 1,
     };
     let (mut tag, mut content) = ([[0; 16]], vec![0; slot_bytes as usize]);
-    member.unit.read(run, slot_bytes, &mut tag, &mut content)?;
+    member.unit.read(Read {
+        run,
+        slot_bytes,
+        tags: &mut tag,
+        data: &mut content,
+    })?;
     Ok((tag[0], content))
 }
 
@@ -449,7 +454,7 @@ fn kept_by(
     member: &Member,
     segment: SegmentId,
 ) -> Result<Option<(SegmentStat, Vec<Slot>)>, UnitError> {
-    let told = match member.unit.slots_of(segment) {
+    let told = match member.unit.segment_slots(segment) {
         Ok(told) => told,
         Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => return Ok(None),
         Err(error) => return Err(error),

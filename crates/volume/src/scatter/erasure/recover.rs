@@ -11,13 +11,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::catalog::Erasure;
 use base::{SegmentId, Slot, UnitId};
-use unit::{SlotRun, Tag, Unit as _, UnitError};
+use unit::{Read, SlotRun, Tag, Unit as _, UnitError};
 use world::{Pool, parallel};
 
 use super::code::{Mask, add, recipe, whole};
 use super::masks::Masks;
+use crate::catalog::Erasure;
 use crate::scatter::Member;
 use crate::scatter::layout::Layout;
 
@@ -287,7 +287,12 @@ impl<'a> RowReader<'a> {
             let unit = std::sync::Arc::clone(&member.unit);
             let task = move || {
                 let (mut tags, mut data) = ([[0; 16]], vec![0; slot_bytes as usize]);
-                let read = unit.read(run, slot_bytes, &mut tags, &mut data);
+                let read = unit.read(Read {
+                    run,
+                    slot_bytes,
+                    tags: &mut tags,
+                    data: &mut data,
+                });
                 read.map(|()| (tags[0], data))
             };
             Box::new(task) as Box<dyn FnOnce() -> _ + Send>
@@ -318,11 +323,11 @@ impl<'a> RowReader<'a> {
 
     fn gave_nothing(&mut self, member: &Member, error: &UnitError) {
         self.reason = base::with_causes(error);
-        self.is_transient |= error.may_pass();
-        if error.may_pass() || error.is_of_unit() {
+        self.is_transient |= error.is_transient();
+        if error.is_transient() || error.affects_whole_unit() {
             self.unanswered = Some((member.id, self.reason.clone()));
         }
-        if error.is_of_unit() {
+        if error.affects_whole_unit() {
             self.away.insert(member.id);
         }
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use base::{Slot, UnitId};
-use unit::{TrackedUnit, Unit as _, UnitError};
+use base::{LineageTag, Slot, UnitId};
+use unit::{Put, TrackedUnit, Unit as _, UnitError};
 use world::simulated::Fault;
 
 use super::rig::{
@@ -282,7 +282,14 @@ fn an_empty_slot_keeps_no_dead_segment() {
     let unit = open(&rig.simulation, other);
     unit.delete(segment).expect("gone");
     let zeroes = [0; SLOT_BYTES as usize];
-    let put = unit.put(segment, SLOT_BYTES, Slot(0), &[[0; 16]], &zeroes);
+    let put = unit.put(Put {
+        lineage_tag: LineageTag::NONE,
+        segment,
+        slot_bytes: SLOT_BYTES,
+        first: Slot(0),
+        tags: &[[0; 16]],
+        data: &zeroes,
+    });
     put.and_then(|()| unit.sync(&[segment])).expect("put");
     let table = rig.store.table();
     let slots = rig.slots(segment, &BTreeSet::from([0]));
@@ -326,9 +333,14 @@ fn rows_that_were_swept_are_in_nobodys_way() {
     for member in table.members(copyset()) {
         let rows = member.unit.stat_segment(segment).expect("there").slots as u16;
         let data = vec![7; 3 * SLOT_BYTES as usize];
-        let put = member
-            .unit
-            .put(segment, SLOT_BYTES, Slot(rows), &[[7; 16]; 3], &data);
+        let put = member.unit.put(Put {
+            lineage_tag: LineageTag::NONE,
+            segment,
+            slot_bytes: SLOT_BYTES,
+            first: Slot(rows),
+            tags: &[[7; 16]; 3],
+            data: &data,
+        });
         put.and_then(|()| member.unit.sync(&[segment]))
             .expect("put");
         let orphans = [rows, rows + 1, rows + 2].map(Slot);

@@ -1,6 +1,6 @@
 use base::{BlockSize, ClusterId, Lineage, UnitId};
 use testkit::units::FaultyUnit;
-use unit::{TrackedUnit, Unit};
+use unit::{Read, TrackedUnit, Unit};
 use unit_folder::FolderUnit;
 use world::simulated::Simulation;
 
@@ -268,7 +268,12 @@ fn a_copyset_of_both_kinds_holds_the_same_on_both() {
                     count: 1,
                 };
                 let (mut tags, mut data) = ([[0; 16]], vec![0; 4096]);
-                let read = member.unit.read(run, 4096, &mut tags, &mut data);
+                let read = member.unit.read(Read {
+                    run,
+                    slot_bytes: 4096,
+                    tags: &mut tags,
+                    data: &mut data,
+                });
                 read.expect("it is there");
                 assert_eq!((tags[0][0], data[4095]), (index as u8, index as u8));
             }
@@ -362,10 +367,12 @@ fn a_copyset_of_both_kinds_gets_rows_in_one_put_or_in_parts() {
             };
             let member = table.member_at(segment.copyset(), home.place.expect("one has it"));
             let (mut tags, mut data) = ([[0; 16]], vec![0; 4096]);
-            let read = member
-                .expect("known")
-                .unit
-                .read(run, 4096, &mut tags, &mut data);
+            let read = member.expect("known").unit.read(Read {
+                run,
+                slot_bytes: 4096,
+                tags: &mut tags,
+                data: &mut data,
+            });
             read.expect("it is there");
             assert_eq!((tags[0][0], data[4095]), (index as u8, index as u8));
             let last = rows.entry(segment).or_insert(0);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::{SegmentId, Slot};
 use testkit::units::conformance::{SLOT_BYTES, content_of, is_absent, put, read, replace, segment};
-use unit::{SlotRun, Unit as _};
+use unit::{Read, SlotRun, Unit as _};
 use world::World;
 use world::simulated::Simulation;
 
@@ -98,8 +98,13 @@ fn has_content_of(unit: &FolderUnit, id: SegmentId, other: SegmentId) -> bool {
         count: 1,
     };
     let (mut tags, mut data) = ([[0; 16]], vec![0; SLOT_BYTES as usize]);
-    unit.read(run, SLOT_BYTES, &mut tags, &mut data)
-        .expect("there");
+    unit.read(Read {
+        run,
+        slot_bytes: SLOT_BYTES,
+        tags: &mut tags,
+        data: &mut data,
+    })
+    .expect("there");
     data == content_of(other, 0, SLOT_BYTES)
 }
 

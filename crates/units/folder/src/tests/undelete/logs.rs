@@ -26,7 +26,7 @@ fn what_a_log_has_lost_is_found_after_the_next_start() {
         settle(&unit);
         simulation.disk.inject(&freed, Fault::SyncFails);
         free(&unit, id, [1]);
-        unit.settle().expect_err("it cannot be made durable");
+        unit.reclaim().expect_err("it cannot be made durable");
         simulation.disk.heal(&freed);
         free(&unit, id, [2]);
         settle(&unit);
@@ -54,7 +54,7 @@ fn what_cannot_be_logged_is_free_and_logged_later() {
     assert!(is_absent(&read(&unit, id, SLOT_BYTES, 1, 1)));
     unit.delete(other).expect_err("it cannot be kept");
     read(&unit, other, SLOT_BYTES, 0, 8).expect("it is there");
-    unit.settle().expect_err("it cannot be logged");
+    unit.reclaim().expect_err("it cannot be logged");
     simulation.disk.heal(&freed);
     settle(&unit);
     let restored = unit.restore(&all(), false).expect("restored");
@@ -167,7 +167,7 @@ fn what_could_not_be_logged_is_logged_once_that_works_again() {
     simulation.disk.inject(&freed, Fault::Broken);
     free(&unit, id, [1]);
     for _ in 0..3 {
-        let _ = unit.settle();
+        let _ = unit.reclaim();
     }
     simulation.disk.heal(&freed);
     free(&unit, other, [2]);

@@ -47,7 +47,7 @@ fn the_walk_has_its_share_of_the_time_and_whole_segments_do_not_wait_for_slots()
     let slow = Fault::Slow(Duration::from_millis(2));
     simulation.disk.inject(Path::new(PATH), slow);
     while unit.kept_freed().expect("known").segments > 0 {
-        assert!(unit.settle().expect("settled"), "there is more to do");
+        assert!(unit.reclaim().expect("settled"), "there is more to do");
     }
     let kept = unit.kept_freed().expect("known");
     assert!(kept.bytes > 0, "the slots are not through: {kept:?}");
@@ -128,7 +128,7 @@ fn a_free_does_not_wait_until_all_logs_are_read() {
     for slot in 0..40 {
         free(&unit, id, [2 * slot]);
         clock.0.clock.advance(Duration::from_secs(4000));
-        while unit.settle().expect("settled") {}
+        while unit.reclaim().expect("settled") {}
     }
     let (before, bytes) = {
         let kept = unit.kept_freed().expect("known");
@@ -144,8 +144,8 @@ fn a_free_does_not_wait_until_all_logs_are_read() {
     let took = clock.monotonic() - begun;
     assert!(took < Duration::from_millis(300), "{took:?}");
     // They are read later, and known then.
-    assert!(unit.settle().expect("settled"), "there is more to read");
-    while unit.settle().expect("settled") {}
+    assert!(unit.reclaim().expect("settled"), "there is more to read");
+    while unit.reclaim().expect("settled") {}
     let kept = unit.kept_freed().expect("known");
     assert_eq!(kept.bytes, bytes + u64::from(SLOT_BYTES) + 44);
     let restored = unit.restore(&all(), true).expect("told");

@@ -4,10 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use base::{SegmentId, Slot};
+use base::{LineageTag, SegmentId, Slot};
 use testkit::units::conformance::{SLOT_BYTES, content_of, put, read, replace, segment, tag_of};
-use unit::ReplacementPart;
-use unit::{SlotRun, Unit as _, UnitError};
+use unit::{Read, ReplacementPart, SlotRun, Unit as _, UnitError};
 use world::OpenMode;
 use world::simulated::{Fault, Simulation};
 
@@ -133,7 +132,7 @@ fn replace_in_parts(
     for slots in slots.chunks(usize::from(count.div_ceil(parts))) {
         let part = ReplacementPart {
             segment: id,
-            line: 0,
+            lineage_tag: LineageTag::NONE,
             draft: 7,
             expected: Some(0),
             generation: 1,
@@ -185,7 +184,13 @@ fn nobody_waits_for_a_copy_and_what_changes_meanwhile_is_in_it() {
             count: 1,
         };
         let (mut tags, mut data) = ([[0; 16]], vec![0; SLOT_BYTES as usize]);
-        unit.read(run, SLOT_BYTES, &mut tags, &mut data).is_ok()
+        unit.read(Read {
+            run,
+            slot_bytes: SLOT_BYTES,
+            tags: &mut tags,
+            data: &mut data,
+        })
+        .is_ok()
     };
     assert_eq!((0..12).map(there).collect::<Vec<_>>(), expected);
 

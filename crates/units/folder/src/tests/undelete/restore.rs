@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::Slot;
 use testkit::units::conformance::{SLOT_BYTES, read, replace, segment, tag_of};
-use unit::{SlotRun, Unit as _};
+use unit::{Read, SlotRun, Unit as _};
 use world::Millis;
 use world::simulated::Simulation;
 
@@ -136,8 +136,13 @@ fn what_has_rotted_since_is_gone_and_said_to_be() {
         count: 1,
     };
     let (mut tags, mut data) = ([[0; 16]], vec![0; SLOT_BYTES as usize]);
-    unit.read(run, SLOT_BYTES, &mut tags, &mut data)
-        .expect("read");
+    unit.read(Read {
+        run,
+        slot_bytes: SLOT_BYTES,
+        tags: &mut tags,
+        data: &mut data,
+    })
+    .expect("read");
     assert_eq!(tags, [tag_of(id, 5)]);
 }
 
