@@ -5,7 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MINUTES ?= 5
 ROUNDS ?= 200
 
-.PHONY: help demo test test-engines bench bench-service reports traces fuzz soak loss chaos api-test build deb package-test openapi fmt clippy scripts clean-demo
+.PHONY: help demo test test-engines bench bench-service reports traces fuzz soak loss chaos api-test build deb package-test openapi references fmt clippy scripts clean-demo
 
 help: ## show this
 	@echo "make TARGET, where TARGET is one of"
@@ -104,6 +104,9 @@ scripts: ## check the shell scripts and the Python ones
 
 openapi: ## write docs/openapi.json anew, from the handlers
 	@SCREE_WRITE_OPENAPI=1 cargo test -q -p control --test control -- the_committed_description_is
+
+references: ## write docs/reference/{cli,configuration,metrics}.md from the sources
+	@SCREE_WRITE_REFERENCES=1 cargo test -q -p scree --bin scree -- --include-ignored reference::
 
 clean-demo: ## stop the demo's Scree and delete its folder
 	@tools/run demo --clean

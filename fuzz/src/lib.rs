@@ -228,7 +228,7 @@ fn unit_marker_seeds() -> Vec<Vec<u8>> {
 }
 
 /// Where a journal's first page has its volume and its CRC-32C; see
-/// docs/format.md.
+/// docs/internals/formats.md.
 const PAGE_VOLUME: std::ops::Range<usize> = 24..40;
 const PAGE_CRC: std::ops::Range<usize> = 48..52;
 
@@ -389,7 +389,7 @@ fn journal_page_seeds() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// Where a record header has its CRC-32C; see docs/format.md.
+/// Where a record header has its CRC-32C; see docs/internals/formats.md.
 const RECORD_CRC: std::ops::Range<usize> = 60..64;
 
 /// The header page of a journal record.

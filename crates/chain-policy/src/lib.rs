@@ -1,5 +1,5 @@
 //! Floor 2: chain policies, the TOML texts in which the owners of volumes describe chains of
-//! filters (docs/chains.md, "Policies").
+//! filters (docs/reference/policies.md).
 //!
 //! ```toml
 //! volume = "web-1"

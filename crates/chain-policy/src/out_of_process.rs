@@ -1,6 +1,6 @@
 //! Out-of-process filters: filters that do not run in the thread of the disk. This module holds
 //! their common parameters: where they run, what they may use, and what happens to the disk when
-//! they fail (docs/chains.md, "Where a filter runs").
+//! they fail (docs/internals/out-of-process-filters.md).
 
 use serde::Deserialize;
 

@@ -1,4 +1,5 @@
-//! Exchanging the filters of a chain under whoever uses it (docs/chains.md, "Exchange").
+//! Exchanging the filters of a chain under whoever uses it
+//! (docs/internals/live-reconfiguration.md).
 //!
 //! ```text
 //!  1. drain     what comes is answered Busy; what is under way ends, filters rest

@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-/// Width and height, in pixels.
+/// Width and height in pixels.
 const SIZE: (u32, u32) = (800, 500);
 
 /// Curves and marked points in one picture.
@@ -15,11 +15,11 @@ pub struct Chart {
     pub y: String,
     /// The curves.
     pub series: Vec<Series>,
-    /// Points that are marked, in no line.
+    /// Points that are marked without a curve.
     pub marks: Vec<Series>,
 }
 
-/// One line; the x of each point is above 0, and they grow.
+/// A named curve.
 pub struct Series {
     /// The name in the legend.
     pub name: String,
@@ -28,10 +28,10 @@ pub struct Series {
 }
 
 impl Chart {
-    /// As a picture.
+    /// Draws the chart as SVG.
     ///
     /// # Errors
-    /// That there is nothing to draw, or what the drawing says.
+    /// If there are no points, or drawing fails.
     pub fn svg(&self) -> Result<String, String> {
         let points = || {
             let all = self.series.iter().chain(&self.marks);

@@ -1,6 +1,7 @@
 //! Floor 5: the laboratory. It predicts what a break-in leaks and what encryption costs, measures
-//! the latter on this machine, and replays traces against cache policies (docs/models.md,
-//! docs/cache.md).
+//! the latter on this machine, and replays traces against cache policies
+//! (docs/explanation/leakage.md,
+//! docs/explanation/caching.md).
 //!
 //! ```text
 //!  leakage    what the owner of compromised units can read: equations and trials

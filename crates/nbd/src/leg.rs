@@ -1,7 +1,7 @@
 //! [`Leg`]: an NBD server for connections that are given to it, in the thread of whoever
 //! calls [`Leg::turn`]; no thread of its own, and no acceptor.
 //!
-//! It is made for programs that stand in a chain (docs/chains.md, "Where a filter runs"): what
+//! It is made for programs that stand in a chain (docs/internals/out-of-process-filters.md): what
 //! such a program asks of the disk below it comes in here.
 
 use std::io::{self, IoSlice};

@@ -1,7 +1,7 @@
 //! Floor 3: NBD. A server over any [`base::BlockDevice`], and a client that is one.
 //!
 //! The server: fixed newstyle, structured replies, TLS, many exports and
-//! many connections at once. `docs/nbd.md` says what it offers and why.
+//! many connections at once. `docs/internals/nbd.md` says what it offers and why.
 //!
 //! ```text
 //!                       ┌─ acceptor thread ─┐      ┌─ one thread per export ──────┐

@@ -1,5 +1,5 @@
 //! Floor 4: out-of-process filters. A filter of a chain runs in a confined process of its own, as
-//! an external program, or on another machine (docs/chains.md, "Where a filter runs").
+//! an external program, or on another machine (docs/internals/out-of-process-filters.md).
 //!
 //! ```text
 //!   agent                                        process, with a user of its own, confined

@@ -1,4 +1,4 @@
-//! Asking whoever serves a folder, or the controller of a profile.
+//! [`Client`]: the API of a running Scree, by its data directory or by a profile.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,28 +8,29 @@ use control::folder::api_socket;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::args::ChangeOptions;
 use crate::commands::Failure;
 use crate::output::shell_word;
 use crate::profiles::Profiles;
 
-/// A certificate that ends within so long is renewed.
+/// A certificate that expires within this time is renewed.
 const RENEW_BEFORE: jiff::SignedDuration = jiff::SignedDuration::from_hours(8);
 
-/// Why there is no answer, or a bad one.
+/// Why a request failed.
 #[derive(Debug)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No process serves the data directory.
     Unreachable { folder: PathBuf, source: io::Error },
-    /// Nobody answers there.
+    /// No controller answers at these URLs.
     Unanswered {
         urls: Vec<String>,
         source: io::Error,
     },
-    /// The connection broke, or what came back is no answer.
+    /// The connection broke, or the answer is malformed.
     Broken(String),
-    /// One of the two has a certificate that the other one does not take.
+    /// Client or server rejected the certificate of the other.
     Certificate(&'static str),
-    /// The server says no.
+    /// The server refused the request.
     Refused(Box<Problem>),
 }
 
@@ -41,13 +42,13 @@ impl std::fmt::Display for ClientError {
                 match source.kind() {
                     io::ErrorKind::PermissionDenied => write!(
                         formatter,
-                        "{folder} cannot be asked ({source}): it is served, if at all, by another \
-                         user; ask as that user"
+                        "{folder} is not accessible ({source}): run the command as the user who \
+                         serves it, not as another user"
                     ),
                     io::ErrorKind::NotADirectory => {
                         write!(
                             formatter,
-                            "{folder} is not a folder; give that of a `scree up`"
+                            "{folder} is not a folder; use the data directory of a `scree up`"
                         )
                     }
                     _ => write!(
@@ -62,7 +63,7 @@ impl std::fmt::Display for ClientError {
                     let urls = urls.join(", ");
                     write!(
                         formatter,
-                        "none of {urls} answers; of the last one: {source}"
+                        "none of {urls} answers; the last error: {source}"
                     )
                 }
             },
@@ -79,8 +80,8 @@ impl std::fmt::Display for ClientError {
 }
 
 impl ClientError {
-    /// Whether the same may be answered at another time.
-    pub fn may_pass(&self) -> bool {
+    /// Whether a retry may succeed.
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Unanswered { .. } | Self::Broken(_) => true,
             Self::Certificate(_) => false,
@@ -89,49 +90,40 @@ impl ClientError {
     }
 }
 
-/// Talks to one server, or to one of several.
+/// A client of one server or of several equal ones.
 pub struct Client {
     client: api::Client,
-    at: At,
-    how: How,
+    at: Server,
+    change: ChangeOptions,
 }
 
-/// How changes are asked for.
-#[derive(Debug, Clone, Default)]
-pub struct How {
-    /// Only to be checked.
-    pub is_dry_run: bool,
-    /// What is made under this key is made once.
-    pub idempotency_key: Option<String>,
-}
-
-/// Where it is.
-enum At {
+/// How the server is reached.
+enum Server {
     Folder(PathBuf),
     Urls(Vec<String>),
 }
 
 impl Client {
-    /// A client of whoever serves `folder`.
+    /// A client of the process that serves `folder`.
     pub fn of_folder(folder: &Path) -> Self {
         Self {
             client: api::Client::unix(&api_socket(folder)),
-            at: At::Folder(folder.to_owned()),
-            how: How::default(),
+            at: Server::Folder(folder.to_owned()),
+            change: ChangeOptions::default(),
         }
     }
 
-    /// Asks for changes so.
-    pub fn so(mut self, how: How) -> Self {
-        if let Some(key) = &how.idempotency_key {
+    /// A client that sends every change with these options.
+    pub fn with_options(mut self, change: ChangeOptions) -> Self {
+        if let Some(key) = &change.idempotency_key {
             self.client = self.client.under(key);
         }
-        self.how = how;
+        self.change = change;
         self
     }
 
     fn changing(&self, path: &str) -> String {
-        match (self.how.is_dry_run, path.contains('?')) {
+        match (self.change.dry_run, path.contains('?')) {
             (false, _) => path.to_owned(),
             (true, true) => format!("{path}&dry_run=true"),
             (true, false) => format!("{path}?dry_run=true"),
@@ -139,11 +131,10 @@ impl Client {
     }
 
     pub async fn all<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ClientError> {
-        self.told(self.client.all(path).await)
+        self.with_server(self.client.all(path).await)
     }
 
-    /// A client of the profile of this name, or of the current one. A
-    /// certificate that has not much time left is renewed.
+    /// A client of this profile, or of the current one. A certificate that expires soon is renewed.
     pub async fn of_profile(name: Option<&str>) -> Result<Self, Failure> {
         let profiles = Profiles::of_user()?;
         let (mut profile, path) = profiles.open(name)?;
@@ -157,30 +148,30 @@ impl Client {
             .parse::<jiff::Timestamp>()
             .is_ok_and(|ends| ends < soon);
         if ends_soon && !profile.is_brought() && profile.renew(&client).await.is_ok() {
-            // If it cannot be kept, it is renewed again the next time.
+            // If it cannot be written, the next command renews it again.
             let _ = profile.write(profiles.world(), &path);
         }
         Ok(Self {
             client: profile.client().map_err(|error| Failure::of(&error))?,
-            at: At::Urls(profile.urls),
-            how: How::default(),
+            at: Server::Urls(profile.urls),
+            change: ChangeOptions::default(),
         })
     }
 
-    /// The servers' URLs as a command takes them, if they have some.
+    /// The URLs of the servers as an argument of a command; `None` for a data directory.
     pub fn urls(&self) -> Option<String> {
         match &self.at {
-            At::Folder(_) => None,
-            At::Urls(urls) => Some(urls.join(",")),
+            Server::Folder(_) => None,
+            Server::Urls(urls) => Some(urls.join(",")),
         }
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.told(self.client.get(path).await)
+        self.with_server(self.client.get(path).await)
     }
 
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.told(self.client.delete(&self.changing(path)).await)
+        self.with_server(self.client.delete(&self.changing(path)).await)
     }
 
     pub async fn post<T: DeserializeOwned>(
@@ -188,7 +179,7 @@ impl Client {
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T, ClientError> {
-        self.told(self.client.post(&self.changing(path), body).await)
+        self.with_server(self.client.post(&self.changing(path), body).await)
     }
 
     pub async fn put<T: DeserializeOwned>(
@@ -196,17 +187,18 @@ impl Client {
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T, ClientError> {
-        self.told(self.client.put(&self.changing(path), body).await)
+        self.with_server(self.client.put(&self.changing(path), body).await)
     }
 
-    fn told<T>(&self, answer: Result<T, api::ClientError>) -> Result<T, ClientError> {
+    /// Adds the server to an error.
+    fn with_server<T>(&self, answer: Result<T, api::ClientError>) -> Result<T, ClientError> {
         answer.map_err(|error| match error {
             api::ClientError::Unreachable(source) => match &self.at {
-                At::Folder(folder) => ClientError::Unreachable {
+                Server::Folder(folder) => ClientError::Unreachable {
                     folder: folder.clone(),
                     source,
                 },
-                At::Urls(urls) => ClientError::Unanswered {
+                Server::Urls(urls) => ClientError::Unanswered {
                     urls: urls.clone(),
                     source,
                 },
@@ -223,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_cannot_be_asked_is_told_from_who_is_not_there() {
+    fn an_inaccessible_server_is_distinguished_from_a_missing_one() {
         let said = |kind: io::ErrorKind| {
             let folder = PathBuf::from("/srv/my disks");
             let source = io::Error::from(kind);

@@ -1,22 +1,28 @@
 //! Floor 6: the `scree` binary: `up`, `controller`, `agent`, unit daemons, and
 //! the command line.
 //!
-//! The only code that knows the terminal. Commands are clients of the HTTP
-//! API and share nothing with the servers but its JSON types.
+//! The only code that knows the terminal. Commands are clients of the HTTP API and share nothing
+//! with the servers but its JSON types. The laboratory's commands come from the crate `lab` and are
+//! left out without the Cargo feature `lab`.
 //!
-//! Exit codes: 0 done, 1 failed, 2 usage. Nothing here panics because standard
-//! output or standard error takes nothing: `println!` and `eprintln!` would.
+//! Exit codes: 0 done, 1 failed, 2 usage.
+//!
+//! Invariant: nothing panics if standard output or standard error cannot be written, as `println!`
+//! and `eprintln!` would.
 
 mod args;
 mod client;
 mod commands;
 #[cfg(feature = "lab")]
 mod console;
+mod environment;
 mod moment;
 mod monitoring;
 mod output;
 mod profiles;
 mod progress;
+#[cfg(all(test, feature = "lab"))]
+mod reference;
 mod shell;
 mod signals;
 mod tls_files;
@@ -32,35 +38,30 @@ use args::{
 use commands::Failure;
 use output::Format;
 
-/// Whether there is a controller to ask if nothing is said.
+/// Whether there is a profile to use if no server is named.
 fn is_logged_in() -> bool {
     profiles::Profiles::of_user().is_ok_and(|profiles| profiles.is_any())
 }
 
-/// Asks whoever serves a folder, or the controller of a profile.
+/// Runs a command through the process that serves a folder, or the controller of a profile.
 fn ask(
     (mut folder, profile): (Option<PathBuf>, Option<String>),
     format: Format,
-    how: client::How,
     command: ApiCommand,
 ) -> Result<(), Failure> {
     if profile.is_some() {
-        // It counts more than a folder in the environment.
+        // A named profile takes precedence over a folder in the environment.
         folder = None;
     } else if folder.is_none() && !is_logged_in() {
         folder = Some(args::folder(None));
     }
-    commands::run(folder.as_deref(), profile.as_deref(), format, how, command)
+    commands::run(folder.as_deref(), profile.as_deref(), format, command)
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::given();
     let format = arguments.output;
     let (folder, profile) = (arguments.folder, arguments.profile);
-    let how = client::How {
-        is_dry_run: arguments.dry_run,
-        idempotency_key: arguments.idempotency_key,
-    };
     let done = match arguments.command {
         Command::Up(up) => up::run(&args::folder(folder), *up),
         Command::Controller(controller) => up::run_controller(&args::folder(folder), *controller),
@@ -83,7 +84,7 @@ fn main() -> ExitCode {
             ..
         })) => {
             let folder = args::folder(folder);
-            commands::restore_unit(&folder, format, arguments.dry_run, &restore)
+            commands::restore_unit(&folder, format, &restore)
         }
         Command::Api(ApiCommand::Unit(UnitArguments {
             command: None,
@@ -99,19 +100,13 @@ fn main() -> ExitCode {
         Command::Cost(command) => console::run(format, |on| lab::commands::run_cost(on, command)),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
-        Command::Privacy(PrivacyCommand::Audit(audit)) => ask(
-            (folder, profile),
-            format,
-            how,
-            ApiCommand::PrivacyAudit(audit),
-        ),
-        Command::Privacy(PrivacyCommand::Audits(audits)) => ask(
-            (folder, profile),
-            format,
-            how,
-            ApiCommand::PrivacyAudits(audits),
-        ),
-        Command::Api(command) => ask((folder, profile), format, how, command),
+        Command::Privacy(PrivacyCommand::Audit(audit)) => {
+            ask((folder, profile), format, ApiCommand::PrivacyAudit(audit))
+        }
+        Command::Privacy(PrivacyCommand::Audits(audits)) => {
+            ask((folder, profile), format, ApiCommand::PrivacyAudits(audits))
+        }
+        Command::Api(command) => ask((folder, profile), format, command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! Moments and durations as people write them.
+//! Times and durations as people write them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use world::Clock;
 use world::real::RealClock;
 
-/// Where `restore --at` goes.
+/// The target of `volume restore --at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// A point in time.
@@ -17,7 +17,7 @@ pub enum Moment {
     Version(u64),
 }
 
-/// Reads `100ms`, `90s`, `10m`, `12h`, `1d` or `2w`.
+/// Parses `100ms`, `90s`, `10m`, `12h`, `1d` or `2w`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration: write it as 100ms, 90s, 10m, 12h or 1d");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -38,14 +38,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(wrong)
 }
 
-/// Reads a moment: see [`crate::args::VolumeCommand::Restore`].
+/// Parses a moment: see [`crate::args::VolumeCommand::Restore`].
 pub fn parse(text: &str) -> Result<Moment, String> {
     let now = Timestamp::from_millisecond(RealClock::new().wall().0)
         .map_err(|error| format!("this machine's clock is far off: {error}"))?;
     parse_at(text, now, &TimeZone::system())
 }
 
-/// Reads a moment that is a point in time: milliseconds since 1970.
+/// Parses a point in time into milliseconds since 1970.
 pub fn milliseconds(text: &str) -> Result<i64, String> {
     match parse(text)? {
         Moment::Time(time) => Ok(time.as_millisecond()),
@@ -53,7 +53,7 @@ pub fn milliseconds(text: &str) -> Result<i64, String> {
     }
 }
 
-/// A point in time, in milliseconds since 1970, as it is written.
+/// Formats a point in time given in milliseconds since 1970.
 pub fn text(milliseconds: i64) -> String {
     let time = Timestamp::from_millisecond(milliseconds);
     time.map_or_else(|_| milliseconds.to_string(), |time| time.to_string())

@@ -1,4 +1,4 @@
-//! Where those who watch this process ask: `--listen-metrics`.
+//! Health and metrics of this process (`--listen-metrics`).
 
 use std::net::SocketAddr;
 
@@ -8,8 +8,8 @@ use world::{Millis, World};
 
 use crate::commands::Failure;
 
-/// Answers at `at`, if that was asked for, from before the parts begin until the
-/// process ends. Returns where.
+/// Serves health and metrics at `at`, if given, from before the parts start until the process ends.
+/// Returns the address.
 pub fn listen(at: Option<SocketAddr>, monitor: &Monitor) -> Result<Option<SocketAddr>, Failure> {
     let Some(at) = at else { return Ok(None) };
     let listener = MonitorListener::bind(at)
@@ -20,15 +20,15 @@ pub fn listen(at: Option<SocketAddr>, monitor: &Monitor) -> Result<Option<Socket
     Ok(Some(address))
 }
 
-/// Watches this process, which is to have these parts.
+/// A monitor of this process, which will have these parts.
 pub fn monitor(world: &World, parts: &[&'static str]) -> Monitor {
     Monitor::new(env!("CARGO_PKG_VERSION"), world.clock.wall(), parts)
 }
 
-/// Notes when the certificate ends that an agent shows.
+/// Records when the certificate of an agent expires.
 pub fn note_identity(monitor: &Monitor, profile: &Profile) {
     match profile.expires.parse::<jiff::Timestamp>() {
         Ok(ends) => monitor.set_certificate("client", Millis(ends.as_millisecond())),
-        Err(error) => tracing::warn!(%error, "the certificate's end is not known"),
+        Err(error) => tracing::warn!(%error, "expiry of the certificate is unknown"),
     }
 }

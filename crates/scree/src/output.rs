@@ -10,19 +10,19 @@ use serde::Serialize;
 use crate::commands::Failure;
 use crate::yaml;
 
-/// How results are printed.
+/// The format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
-    /// Aligned columns.
+    // Aligned columns.
     #[default]
     Table,
-    /// One JSON document.
+    // One JSON document.
     Json,
-    /// One YAML document.
+    // One YAML document.
     Yaml,
 }
 
-/// Prints `value`, as a table in the words of `table`.
+/// Prints a value in the user's format; `table` writes the text for people.
 ///
 /// # Errors
 /// As [`write_out`].
@@ -57,11 +57,10 @@ pub fn print_report(format: Format, report: &lab::commands::Report) -> io::Resul
     write_out(text.as_bytes())
 }
 
-/// Writes to standard output. Whoever closed it wants no more of it, which is
-/// no failure.
+/// Writes to standard output. A closed pipe is no failure: its reader wants no more.
 ///
 /// # Errors
-/// As the operating system says, with what could not be written to.
+/// If standard output cannot be written.
 pub fn write_out(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -74,7 +73,7 @@ pub fn write_out(bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Prints lines as they come; whether anybody reads them still.
+/// Prints lines as they come. Returns whether standard output is still open.
 ///
 /// # Errors
 /// As [`write_out`].
@@ -95,40 +94,39 @@ pub fn print_lines(lines: &[String]) -> io::Result<bool> {
     }
 }
 
-/// Says on standard error why a command failed: in words, or as one JSON
-/// document if that is how it prints.
+/// Prints on standard error why a command failed: a sentence, or a JSON document with `-o json`.
 pub fn print_failure(format: Format, failure: &Failure) {
     let text = match format {
         Format::Json => format!("{}\n", serde_json::json!({ "error": failure })),
         Format::Table | Format::Yaml => plain(&format!("scree: {failure}\n")),
     };
-    // Where this cannot be said, the exit code has to do.
+    // If this cannot be printed, the exit code has to suffice.
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Says on standard error what its user should know besides the results.
+/// Prints a notice on standard error, beside the result.
 pub fn print_notice(format: Format, notice: &str) {
     let text = match format {
         Format::Json => format!("{}\n", serde_json::json!({ "notice": notice })),
         Format::Table | Format::Yaml => plain(&format!("scree: {notice}\n")),
     };
-    // What was done is done, whether or not this can be said.
+    // A notice that cannot be printed is no failure.
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Whether a character changes how others around it are shown, or in which order.
-fn is_unseen(character: char) -> bool {
+/// Whether a character is invisible or changes how its neighbors are shown.
+fn is_invisible(character: char) -> bool {
     matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}')
 }
 
-/// A text for people. What a host or another user has written in it is not for
-/// the terminal to obey: control characters are spelt.
+/// A text for a terminal. Control characters are escaped, since hosts and other users may have
+/// written parts of it.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
             '\n' => plain.push(character),
-            _ if character.is_control() || is_unseen(character) => {
+            _ if character.is_control() || is_invisible(character) => {
                 plain.extend(character.escape_default());
             }
             _ => plain.push(character),
@@ -137,12 +135,12 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// The same of one line, whatever is in it.
+/// A single line for a terminal; line ends in it are escaped, too.
 fn plain_line(line: &str) -> String {
     plain(&line.replace('\n', "\\n"))
 }
 
-/// A path as a word of a shell's command line.
+/// A path, quoted as a shell needs it.
 pub fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain =
@@ -167,18 +165,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_text_commands_the_terminal() {
-        let told = "it ended\x1b]0;gone\x07\x1b[2J \u{9b}2J\n";
-        let plain = plain(told);
+    fn control_characters_are_escaped() {
+        let text = "it ended\x1b]0;gone\x07\x1b[2J \u{9b}2J\n";
+        let plain = plain(text);
         assert!(!plain.trim_end().contains(char::is_control), "{plain}");
         assert!(plain.starts_with("it ended\\u{1b}]0;gone") && plain.ends_with('\n'));
-        // Nor does a name make a line of its own, or turn one around.
+        // A name cannot start a line of its own, or reverse one.
         let line = plain_line("/tmp/x\n2026-01-01  ALERT \u{202e}evil");
         assert_eq!(line, "/tmp/x\\n2026-01-01  ALERT \\u{202e}evil");
     }
 
     #[test]
-    fn a_shell_reads_a_path_as_one_word() {
+    fn a_quoted_path_is_one_word_of_a_shell() {
         let word = |text: &str| shell_word(Path::new(text));
         assert_eq!(word("/srv/scree-1.d"), "/srv/scree-1.d");
         assert_eq!(word("/srv/my disks"), "'/srv/my disks'");

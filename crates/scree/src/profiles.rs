@@ -1,4 +1,4 @@
-//! Where the command line keeps who its user is: one file a profile.
+//! [`Profiles`]: the identities of the command line's user, one file for each.
 //!
 //! ```text
 //!   ~/.config/scree/profiles/NAME.toml   a certificate, its key, and the URL
@@ -12,10 +12,10 @@ use world::{OpenMode, World, host};
 
 use crate::commands::Failure;
 
-/// The name of the first one.
+/// The name of the profile if none is given.
 pub const FIRST: &str = "default";
 
-/// A longer name is none.
+/// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
 /// The profiles of this user.
@@ -25,15 +25,22 @@ pub struct Profiles {
 }
 
 impl Profiles {
-    /// Those in the folder that the environment names.
+    /// The profiles in the folder that the environment names.
     pub fn of_user() -> Result<Self, Failure> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let folder = match (variable("SCREE_CONFIG"), variable("XDG_CONFIG_HOME")) {
+        let folder = match (
+            variable(crate::environment::CONFIG.name),
+            variable("XDG_CONFIG_HOME"),
+        ) {
             (Some(folder), _) => PathBuf::from(folder),
             (None, Some(folder)) => PathBuf::from(folder).join("scree"),
             (None, None) => match variable("HOME") {
                 Some(home) => PathBuf::from(home).join(".config/scree"),
-                None => return Err(Failure::new("set HOME, or SCREE_CONFIG to a folder")),
+                None => {
+                    return Err(Failure::new(
+                        "neither HOME nor SCREE_CONFIG is set: set SCREE_CONFIG to a folder for profiles",
+                    ));
+                }
             },
         };
         Ok(Self {
@@ -42,17 +49,17 @@ impl Profiles {
         })
     }
 
-    /// Whether anybody has logged in.
+    /// Whether the user has logged in.
     pub fn is_any(&self) -> bool {
         self.current().is_some()
     }
 
-    /// The world in which they are files.
+    /// The world that has the files.
     pub fn world(&self) -> &World {
         &self.world
     }
 
-    /// The profile of this name, or the current one; and where it is.
+    /// The profile of this name, or the current one, with its path.
     pub fn open(&self, name: Option<&str>) -> Result<(Profile, PathBuf), Failure> {
         let current = self.current();
         let name = name.or(current.as_deref()).unwrap_or(FIRST);
@@ -63,7 +70,7 @@ impl Profiles {
                 if source.kind() == std::io::ErrorKind::NotFound =>
             {
                 Err(Failure::new(format!(
-                    "nobody is logged in as {name:?}: run `scree login`, or name the folder of a \
+                    "there is no profile {name:?}: run `scree login`, or use the data directory of a \
                      `scree up` with --dir D or SCREE_DIR"
                 )))
             }

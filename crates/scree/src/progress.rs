@@ -1,4 +1,4 @@
-//! A sign of life on the terminal while something takes long.
+//! [`Progress`]: a spinner or bar on the terminal while a command works.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use indicatif::ProgressBar;
 #[cfg(feature = "lab")]
 use indicatif::ProgressStyle;
 
-/// Spins on standard error while it lives, if that is a terminal.
+/// A spinner or bar on standard error, if that is a terminal; removed when dropped.
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// Says what is going on.
+    /// A spinner with a text.
     pub fn start(doing: impl Into<String>) -> Self {
         let bar = if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new_spinner();
@@ -24,7 +24,7 @@ impl Progress {
         Self(bar)
     }
 
-    /// Says what is done `count` times.
+    /// A bar of `count` steps with a text.
     #[cfg(feature = "lab")]
     pub fn bar(doing: impl Into<String>, count: u64) -> Self {
         let bar = if std::io::stderr().is_terminal() {
@@ -43,7 +43,7 @@ impl Progress {
         self.0.inc(count);
     }
 
-    /// Says how far it is.
+    /// Replaces the text.
     pub fn say(&self, how_far: impl Into<String>) {
         self.0.set_message(how_far.into());
     }

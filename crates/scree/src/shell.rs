@@ -1,24 +1,25 @@
-//! Completion scripts and manual pages, from the command line's own words.
+//! Completion scripts and manual pages, generated from the command line.
 
 use std::path::Path;
 
+use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use crate::args::command_line;
+use crate::args::Arguments;
 use crate::commands::Failure;
 use crate::output::write_out;
 
 /// Prints the completion script for `shell`.
 pub fn completions(shell: Shell) -> Result<(), Failure> {
-    // Into memory first: the generator panics where it cannot write.
+    // Generated in memory, since the generator panics if it cannot write.
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command_line(), "scree", &mut script);
+    clap_complete::generate(shell, &mut Arguments::command(), "scree", &mut script);
     Ok(write_out(&script)?)
 }
 
 /// Writes a page for every command into `folder`.
 pub fn man(folder: &Path) -> Result<(), Failure> {
-    clap_mangen::generate_to(command_line(), folder).map_err(|error| {
+    clap_mangen::generate_to(Arguments::command(), folder).map_err(|error| {
         Failure::new(format!(
             "cannot write manual pages into {}: {error}",
             folder.display()

@@ -1,4 +1,4 @@
-//! The signals that end something.
+//! [`Ends`]: the signals that end a process or command.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,27 +13,27 @@ const INTERRUPT: (&str, SignalKind) = ("SIGINT", SignalKind::interrupt());
 const QUIT: (&str, SignalKind) = ("SIGQUIT", SignalKind::quit());
 const HANGUP: (&str, SignalKind) = ("SIGHUP", SignalKind::hangup());
 
-/// Signals that are listened for, from the moment on that it is made.
+/// Signals that are received from the creation of this value on.
 pub struct Ends {
     signals: Vec<(&'static str, Signal)>,
-    /// Taken, so that they do nothing.
+    /// Signals that are received and ignored.
     _ignored: Vec<Signal>,
 }
 
 impl Ends {
-    /// Those that end a daemon, which does not care for whose terminal it was started from.
+    /// The signals that end a daemon. A hangup of the terminal that started it does not.
     ///
     /// # Errors
-    /// If the system takes none, as below.
+    /// If signals cannot be received.
     pub fn of_daemon() -> Result<Self, Failure> {
         Self::of(&[TERMINATE, INTERRUPT, QUIT], &[HANGUP])
     }
 
-    /// Those that end a command which has something to take down before. A hangup does not, if
-    /// the command was started so that it ignores it, as `nohup` does.
+    /// The signals that end a command which has to clean up. A hangup is ignored if the command was
+    /// started that way, as by `nohup`.
     ///
     /// # Errors
-    /// If the system takes none.
+    /// If signals cannot be received.
     pub fn of_command() -> Result<Self, Failure> {
         match is_ignored(SignalKind::hangup()) {
             true => Self::of(&[TERMINATE, INTERRUPT], &[]),
@@ -45,7 +45,7 @@ impl Ends {
         ends: &[(&'static str, SignalKind)],
         ignored: &[(&str, SignalKind)],
     ) -> Result<Self, Failure> {
-        let cannot = |error: io::Error| Failure::new(format!("signals: {error}"));
+        let cannot = |error: io::Error| Failure::new(format!("cannot receive signals: {error}"));
         let ends = ends.iter().map(|(name, kind)| Ok((*name, signal(*kind)?)));
         let ignored = ignored.iter().map(|(_, kind)| signal(*kind));
         Ok(Self {
@@ -54,7 +54,7 @@ impl Ends {
         })
     }
 
-    /// Waits for one, and says which it is. One that came before is not lost.
+    /// Waits for a signal and returns its name. A signal that came earlier is not lost.
     pub async fn come(&mut self) -> &'static str {
         poll_fn(|context| {
             let mut come = self
@@ -67,13 +67,13 @@ impl Ends {
     }
 }
 
-/// As this process was started, if it does not listen for it yet.
+/// Whether this process was started with the signal ignored; valid before it is received here.
 #[expect(
     clippy::disallowed_methods,
     reason = "it is this very process that is asked about"
 )]
 fn is_ignored(kind: SignalKind) -> bool {
-    // Without it nothing says so.
+    // Without this file no signal counts as ignored.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status
         .lines()
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_signal_ends_and_says_which_it_is() {
+    async fn each_signal_ends_with_its_name() {
         let has_hangups = !is_ignored(SignalKind::hangup());
         let mut ends = Ends::of_command().ok().expect("signals");
         for name in ["SIGHUP", "SIGTERM", "SIGINT"] {

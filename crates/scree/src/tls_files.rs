@@ -1,4 +1,4 @@
-//! Certificates and keys of the operator's own, in files.
+//! Certificates and keys that the operator provides in files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::args::TlsArguments;
 use crate::commands::Failure;
 use crate::up::check_private;
 
-/// Longer files are no certificates.
+/// The largest file with certificates, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How often files are read again that others renew.
+/// How often the files are read again, since other programs renew them.
 pub const READ_EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// How the API is served over TLS.
+/// TLS settings of the API.
 pub struct ApiTls {
     names: Vec<String>,
     client_authorities: Vec<PathBuf>,
@@ -25,7 +25,7 @@ pub struct ApiTls {
 }
 
 impl ApiTls {
-    /// By these names, with the cluster's own authority.
+    /// Certificates of the cluster's own authority, for these names.
     pub fn own(names: Vec<String>) -> Self {
         Self {
             names,
@@ -34,7 +34,7 @@ impl ApiTls {
         }
     }
 
-    /// As asked for.
+    /// The settings in the arguments.
     pub fn of(names: Vec<String>, arguments: TlsArguments) -> Self {
         Self {
             credentials: arguments.tls_cert.zip(arguments.tls_key),
@@ -43,7 +43,7 @@ impl ApiTls {
         }
     }
 
-    /// How often a new certificate is there, if not after `usual`.
+    /// How often the certificate may change; `usual` for the cluster's own.
     pub fn renew_every(&self, usual: Duration) -> Duration {
         if self.credentials.is_some() {
             READ_EVERY
@@ -52,7 +52,7 @@ impl ApiTls {
         }
     }
 
-    /// As the files are now.
+    /// Reads the files.
     pub fn read(&self, world: &World) -> Result<ServerOptions, Failure> {
         let authorities = self.client_authorities.iter();
         let credentials = match &self.credentials {

@@ -1,9 +1,9 @@
-//! JSON values as YAML. Strings are quoted as JSON quotes them, which YAML
-//! 1.2 reads alike, so that nothing is ever taken for a number or a date.
+//! JSON values as YAML. Strings are quoted as in JSON, which YAML 1.2 reads alike, so that no string
+//! is read as a number or a date.
 
 use serde_json::Value;
 
-/// `value` as a YAML document.
+/// Formats `value` as a YAML document.
 pub fn to_string(value: &Value) -> String {
     let mut text = String::new();
     match value {
@@ -49,7 +49,7 @@ fn sequence(items: &[Value], depth: usize, text: &mut String) {
         indent(depth, text);
         text.push('-');
         match item {
-            // The first field goes on the dash's line.
+            // The first field is on the line of the dash.
             Value::Object(fields) if !fields.is_empty() => {
                 let mut lines = String::new();
                 mapping(fields, depth + 1, &mut lines);

@@ -69,7 +69,7 @@ def the_package_holds_what_it_should(package):
         "/usr/share/doc/scree/copyright",
         "/usr/share/doc/scree/changelog.gz",
         "/usr/share/doc/scree/third-party.gz",
-        "/usr/share/doc/scree/docs/operations.md",
+        "/usr/share/doc/scree/docs/README.md",
         "/usr/share/doc/scree/examples/filters.conf",
         "/usr/lib/sysusers.d/scree.conf",
         "/usr/lib/tmpfiles.d/scree.conf",

@@ -1,6 +1,6 @@
 """Writes docs/reports: what the models say, beside what was tried. `tools/run report [--only NAME] [--write DIR]`.
 
-leakage.md has HVSTO's Fig. 4, the equations of docs/models.md beside trials, and both beside audits
+leakage.md has HVSTO's Fig. 4, the equations of docs/explanation/leakage.md beside trials, and both beside audits
 of real volumes. It ends with a failure if a trial's mean is further from its equation, or an audit from
 its trials, than chance explains: all of them together are so in one of twenty runs (by Bonferroni), and
 the seed is always the same, but for where Scree has put blocks.
@@ -129,14 +129,14 @@ def leakage(folder):
     pictures.mkdir(parents=True, exist_ok=True)
     return f"""# What a break-in leaks
 
-Made by `make reports`; the equations and their assumptions are in [models.md](../models.md). Files are those of
+Made by `make reports`; the equations and their assumptions are in [leakage models](../explanation/leakage.md). Files are those of
 `--distribution documents`, {TRIALS:,} trials a case, seed {SEED}. Blocks are not sealed, where nothing else is said:
 of those that are, nothing leaks.
 
 ## HVSTO's Fig. 4
 
 What share of the bytes is in files of which all can be read. The paper's list of files is not published; four numbers
-of its text fix the shares of small files, which is all that counts ([how](../models.md#hvstos-files)).
+of its text fix the shares of small files, which is all that counts ([how](../explanation/leakage.md#hvstos-files)).
 
 {figure_four(pictures)}
 
@@ -151,7 +151,7 @@ of its text fix the shares of small files, which is all that counts ([how](../mo
 Documents' files ({FILES} of them) on ext4, in volumes that Scree has really written over so many units, and what
 `scree privacy audit` says of the bytes that lie on those that are taken for compromised: which share of all bytes is in
 files that can be read as a whole. Beside it stands what the model has for the same files and the same number of units:
-the equation of its plan of permutations, and trials with plans as Scree makes them ([how](../models.md#audit)).
+the equation of its plan of permutations, and trials with plans as Scree makes them ([how](../explanation/leakage.md#audits)).
 
 {audits()}
 """

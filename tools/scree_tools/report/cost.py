@@ -184,7 +184,7 @@ def words_table(found):
 
 TEXT = """# What encryption costs
 
-Made by `make reports`; the equations are in [models.md](../models.md#cost). What is compared is CPU time in addition:
+Made by `make reports`; the equations are in [cost model](../explanation/cost-model.md). What is compared is CPU time in addition:
 that of a run with encryption less that of the same run without, by the kernel's accounts, and what
 `scree cost predict` says of it beforehand, from a calibration with other work. Accuracy is 1 less how far off the
 prediction is, of what was measured.
@@ -231,7 +231,7 @@ run ends when all is durable: what memory takes in has to be encrypted and writt
 ![load with 512 MB](pictures/cost-load.svg)
 ![share of encryption with 512 MB](pictures/cost-share.svg)
 
-**Fig. 7: a word count.** A map-reduce of Scree's own (`words` of [models.md](../models.md#cost)) in the place of Hadoop, with
+**Fig. 7: a word count.** A map-reduce of Scree's own (`words` of [cost model](../explanation/cost-model.md)) in the place of Hadoop, with
 1024 MB of memory. The authors saw no more than 10 % on the mean.
 
 {words}

@@ -1,5 +1,5 @@
 //! Wrapping keys that the agent has in its memory: from a key file, a
-//! passphrase or an age identity. They wrap as docs/format.md draws it.
+//! passphrase or an age identity. They wrap as docs/internals/formats.md draws it.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! The identity of parties: certificates, the one-time tokens with which a party gets one, and TLS
-//! with certificates (docs/service.md, "Identity").
+//! with certificates (docs/internals/identity.md).
 //!
 //! The authority signs a *subject*, which is a kind and a name, as a URI in the certificate. A
 //! party is identified by its key, or, if its certificate is signed by an authority that the

@@ -730,8 +730,8 @@ fn words_are_described_as_they_are_sent() {
 
 #[test]
 fn each_problem_code_and_state_is_explained_to_programmers() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/api.md");
-    let text = std::fs::read_to_string(path).expect("docs/api.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/api.md");
+    let text = std::fs::read_to_string(path).expect("docs/reference/api.md");
     let document = serde_json::to_value(control::http::description()).expect("JSON");
     let schemas = &document["components"]["schemas"];
     let mut looked_for = 0;
@@ -746,7 +746,10 @@ fn each_problem_code_and_state_is_explained_to_programmers() {
     ] {
         for word in schemas[name]["enum"].as_array().expect("words") {
             let cell = format!("| `{}` |", word.as_str().expect("a word"));
-            assert!(text.contains(&cell), "docs/api.md has no line for {cell}");
+            assert!(
+                text.contains(&cell),
+                "docs/reference/api.md has no line for {cell}"
+            );
             looked_for += 1;
         }
     }

@@ -1,4 +1,4 @@
-//! Caches: the laboratory.
+//! Arguments of `scree cache`.
 
 use std::path::PathBuf;
 
@@ -11,21 +11,21 @@ use crate::policies::{Contestant, WriteRule};
 /// The verbs of `scree cache`.
 #[derive(Subcommand)]
 pub enum CacheCommand {
-    /// Replay what was asked of a disk against policies of caches, and show how much of it each
-    /// would have had, by the size of the cache. Nothing that runs is asked or changed.
+    /// Replay a trace against cache policies and show their hit ratios by cache size.
+    ///
+    /// It uses the trace only, and no running Scree.
     Simulate(SimulateArguments),
 }
 
 /// Arguments of `scree cache simulate`.
 #[derive(Args)]
 pub struct SimulateArguments {
-    /// The trace: files of a filter `trace` (its newest and older ones, in any order), or a log of
-    /// fio (--write_iolog), or what blkparse prints.
+    /// The trace: all files of a filter `trace` in any order, one log of fio (--write_iolog), or the
+    /// output of blkparse.
     #[arg(long = "trace", value_name = "FILE", required = true, num_args = 1..)]
     pub traces: Vec<PathBuf>,
 
-    /// Which policies: fifo, lru, lirs, s3-fifo, arc; belady is what somebody who knows the
-    /// future would keep. [default: all of them]
+    /// Policies: fifo, lru, lirs, s3-fifo, arc, or belady, the offline optimum. [default: all]
     #[arg(
         long = "policy",
         value_name = "NAMES",
@@ -34,15 +34,15 @@ pub struct SimulateArguments {
     )]
     pub policies: Vec<Contestant>,
 
-    /// Sizes of the cache. [default: 1, 2, 5, 10, 20, 50 and 100 % of what is ever read]
+    /// Cache sizes. [default: 1, 2, 5, 10, 20, 50 and 100 % of the blocks that are read]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size)]
     pub sizes: Vec<u64>,
 
-    /// What a write does to what it writes.
+    /// What a write does to the blocks that it writes.
     #[arg(long, value_enum, value_name = "RULE", default_value_t)]
     pub writes: Writes,
 
-    /// Draw the hit ratios into this file, as SVG.
+    /// Draw the hit ratios into this SVG file.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
@@ -58,19 +58,21 @@ fn contestant(name: &str) -> Result<Contestant, String> {
     }
 }
 
-/// What a write does in a simulation.
+/// What a write does to cached blocks in a simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Writes {
-    /// It is not in the cache any more: what is written lies elsewhere, as with Scree.
+    /// It removes them: new data lies elsewhere, as in Scree.
     #[default]
     Forget,
-    /// It is kept as if it had been read.
+    /// It inserts them, as a read does.
     Keep,
-    /// Nothing.
+    /// It does nothing.
     Ignore,
 }
 
 impl Writes {
+    /// The rule of the replay.
+    #[must_use]
     pub const fn rule(self) -> WriteRule {
         match self {
             Self::Forget => WriteRule::Forget,

@@ -1,4 +1,4 @@
-//! What encryption costs: measured, predicted, and both beside each other.
+//! Arguments of `scree cost`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,38 +11,36 @@ use crate::measure::{Cipher, PlaceKind, Work};
 /// The verbs of `scree cost`.
 #[derive(Subcommand)]
 pub enum CostCommand {
-    /// Measure on this machine what encryption costs, by itself and where it can run, and keep
-    /// that in a file.
+    /// Measure on this machine what encryption costs, and save it as a calibration.
     Calibrate(CalibrateArguments),
-    /// Say what encryption will cost a workload, in CPU, time and money, wherever it could run.
-    /// Nothing is measured.
+    /// Predict from calibrations what encryption costs a workload in CPU, time and money.
     Predict(PredictArguments),
-    /// Do work with encryption and without, and say what was predicted and what was measured.
+    /// Run work with and without encryption, and compare the measurement with the prediction.
     Validate(ValidateArguments),
-    /// Draw what `validate` has found.
+    /// Draw results of `validate`.
     Draw(DrawArguments),
 }
 
-/// Which calibration.
+/// Names a calibration.
 #[derive(Args)]
 pub struct CalibrationArguments {
-    /// What was measured, and where that is kept.
+    /// The calibration.
     #[arg(long, value_name = "FILE", default_value = "scree-cost.json")]
     pub calibration: PathBuf,
 }
 
-/// What places need.
+/// Resources for measurements.
 #[derive(Args)]
 pub struct PlaceArguments {
-    /// A folder on the disk that counts: what is needed for a while is kept below it.
+    /// Folder on the disk to be measured, for temporary files.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub folder: PathBuf,
 
-    /// The block device of `guest-block`.
+    /// Block device for `guest-block`.
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<PathBuf>,
 
-    /// The content of that may be lost.
+    /// Allow to overwrite that device.
     #[arg(long, requires = "device")]
     pub overwrite: bool,
 }
@@ -54,11 +52,11 @@ pub struct CalibrateArguments {
     #[command(flatten)]
     pub calibration: CalibrationArguments,
 
-    /// Where encryption runs; may be given again. [default: ciphers by themselves only]
+    /// Place where encryption runs; may be repeated. [default: none, only the ciphers themselves]
     #[arg(long = "place", value_name = "PLACE", value_parser = place)]
     pub places: Vec<PlaceKind>,
 
-    /// With what it encrypts there; may be given again. [default: all that the place has]
+    /// Cipher to measure there; may be repeated. [default: all ciphers of the place]
     #[arg(long = "cipher", value_name = "CIPHER", value_parser = cipher)]
     pub ciphers: Vec<Cipher>,
 
@@ -66,24 +64,24 @@ pub struct CalibrateArguments {
     #[command(flatten)]
     pub place: PlaceArguments,
 
-    /// Each cipher is measured for so long by itself, by size and direction.
+    /// Time to measure each cipher, per block size and direction.
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = cipher_time)]
     pub cipher_time: Duration,
 
-    /// How often each is measured; the median counts.
+    /// Rounds of each measurement; the median counts.
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
 
-    /// How much is read and written by small requests; four times as much is by large ones.
+    /// Data that small requests read and write; large ones use four times as much.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub bytes: u64,
 
-    /// The memory that there is. [default: all of this machine's]
+    /// Memory for the page cache. [default: all of this machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = some_size)]
     pub memory: Option<u64>,
 
-    /// The effect of memory is tried with no more data.
+    /// Largest data set for measuring the effect of memory.
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = size)]
     pub data_max: u64,
 }
@@ -91,7 +89,7 @@ pub struct CalibrateArguments {
 /// Arguments of `scree cost predict`.
 #[derive(Args)]
 pub struct PredictArguments {
-    /// What was measured; may be given again: of a guest and of its host.
+    /// A calibration; may be repeated, for a guest and its host.
     #[arg(
         long = "calibration",
         value_name = "FILE",
@@ -99,13 +97,12 @@ pub struct PredictArguments {
     )]
     pub calibrations: Vec<PathBuf>,
 
-    /// Where encryption could run; may be given again. [default: all that were calibrated]
+    /// Place where encryption could run; may be repeated. [default: all calibrated places]
     #[arg(long = "place", value_name = "PLACE", value_parser = place)]
     pub places: Vec<PlaceKind>,
 
-    /// With what; may be given again. One that was not calibrated there, but its mode with a key
-    /// of another length, is predicted by what both take by themselves. [default: all that were
-    /// calibrated]
+    /// Cipher; may be repeated. A cipher that was calibrated only with another key length is
+    /// predicted from the speeds of both ciphers. [default: all calibrated ciphers]
     #[arg(long = "cipher", value_name = "CIPHER", value_parser = cipher)]
     pub ciphers: Vec<Cipher>,
 
@@ -113,68 +110,67 @@ pub struct PredictArguments {
     #[command(flatten)]
     pub workload: WorkloadArguments,
 
-    /// What is paid: CSV with the columns `where` (guest, host), `cpu_hour`, `run_hour` and,
-    /// if it is to be told, `currency`.
+    /// Prices: CSV with the columns `where` (guest or host), `cpu_hour`, `run_hour`, and optionally
+    /// `currency`.
     #[arg(long, value_name = "FILE")]
     pub prices: Option<PathBuf>,
 
-    /// Of those of which a request takes no longer than this in addition, on the mean, say
-    /// which is the cheapest: 500us, 2ms.
+    /// Latency that encryption may add to a request on average (500us, 2ms); the cheapest place
+    /// within this limit is named.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub latency_max: Option<Duration>,
 
-    /// Draw the CPU's share by the size of the data into this file, as SVG.
+    /// Draw the CPU share by data size into this SVG file.
     #[arg(long, value_name = "FILE", conflicts_with = "traces")]
     pub plot: Option<PathBuf>,
 }
 
-/// What is read and written.
+/// A workload.
 #[derive(Args)]
 #[group(skip)]
 #[command(group = ArgGroup::new("asked").required(true).multiple(true))]
 pub struct WorkloadArguments {
-    /// How much is written.
+    /// Data written.
     #[arg(long, value_name = "SIZE", value_parser = some_size, group = "asked")]
     pub write: Option<u64>,
 
-    /// How much is read.
+    /// Data read.
     #[arg(long, value_name = "SIZE", value_parser = some_size, group = "asked")]
     pub read: Option<u64>,
 
-    /// What was recorded of a disk: by a filter `trace` (then all of its files), by fio
-    /// (write_iolog), or by blktrace, as blkparse prints it. Where it does not tell how many
-    /// requests were under way together, say --direct.
+    /// A trace of the workload: all files of a filter `trace`, one log of fio (write_iolog), or the
+    /// output of blkparse. If it has no latencies, give the queue depth with --direct.
     #[arg(long = "trace", value_name = "FILE", group = "asked", num_args = 1..,
           conflicts_with_all = ["write", "read", "request", "data", "warm", "memory"])]
     pub traces: Vec<PathBuf>,
 
-    /// In requests of this size.
+    /// Request size.
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = some_size)]
     pub request: u64,
 
-    /// How large the data is, if it is read or written more than once. [default: as much as is
-    /// read or written, the larger of both]
+    /// Size of the data set, if it is read or written more than once. [default: the larger of --read
+    /// and --write]
     #[arg(long, value_name = "SIZE", value_parser = some_size)]
     pub data: Option<u64>,
 
-    /// It was read or written before.
+    /// The data set is in memory already.
     #[arg(long)]
     pub warm: bool,
 
-    /// The memory of the machine that reads and writes. [default: as it was calibrated]
+    /// Memory of the machine that reads and writes. [default: as calibrated]
     #[arg(long, value_name = "SIZE", value_parser = some_size)]
     pub memory: Option<u64>,
 
-    /// Past memory, with so many requests under way together.
+    /// Bypass memory (direct I/O) with this queue depth.
     #[arg(long, value_name = "DEPTH", conflicts_with_all = ["data", "warm", "memory"],
           value_parser = clap::value_parser!(u32).range(1..))]
     pub direct: Option<u32>,
 
-    /// CPU seconds that the program takes besides.
+    /// CPU seconds that the program itself needs.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
     pub own_cpu: f64,
 
-    /// How many CPUs it has. [default: as many as were calibrated]
+    /// Number of CPUs. [default: as calibrated]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: Option<u32>,
 }
@@ -186,11 +182,11 @@ pub struct ValidateArguments {
     #[command(flatten)]
     pub calibration: CalibrationArguments,
 
-    /// Where encryption runs.
+    /// Place where encryption runs.
     #[arg(long, value_name = "PLACE", value_parser = place)]
     pub place: PlaceKind,
 
-    /// With what; may be given again. [default: the first that was calibrated]
+    /// Cipher; may be repeated. [default: the first calibrated one]
     #[arg(long = "cipher", value_name = "CIPHER", value_parser = cipher)]
     pub ciphers: Vec<Cipher>,
 
@@ -198,22 +194,22 @@ pub struct ValidateArguments {
     #[command(flatten)]
     pub at: PlaceArguments,
 
-    /// What is done; may be given again: write:SIZE:REQUEST, cold:SIZE:REQUEST,
-    /// random:SIZE:REQUEST, warm:SIZE:REQUEST, apart:SIZE, direct:SIZE:REQUEST:READ_PERCENT:DEPTH, or
-    /// words:SIZE. [default: a few of what the place can do]
+    /// Work; may be repeated: write:SIZE:REQUEST, cold:SIZE:REQUEST, random:SIZE:REQUEST,
+    /// warm:SIZE:REQUEST, apart:SIZE, direct:SIZE:REQUEST:READ_PERCENT:DEPTH or words:SIZE.
+    /// [default: a few that suit the place]
     #[arg(long = "work", value_name = "WORK")]
     pub works: Vec<Work>,
 
-    /// How often each is done; the median counts.
+    /// Rounds of each work; the median counts.
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
 
-    /// The calibration may be of another machine.
+    /// Allow a calibration of another machine.
     #[arg(long)]
     pub other_machine: bool,
 
-    /// Draw what was predicted and measured by size into this file, as SVG.
+    /// Draw prediction and measurement by data size into this SVG file.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
@@ -221,33 +217,33 @@ pub struct ValidateArguments {
 /// Arguments of `scree cost draw`.
 #[derive(Args)]
 pub struct DrawArguments {
-    /// What `scree cost validate -o json` has printed.
+    /// Output of `scree cost validate -o json`.
     #[arg(value_name = "FILE", required = true)]
     pub results: Vec<PathBuf>,
 
-    /// What is drawn by the size of the data.
+    /// The quantity to draw by data size.
     #[arg(long, value_enum, value_name = "FIGURE", default_value = "share")]
     pub figure: Figure,
 
-    /// Of work that begins with this word only: write, read, count.
+    /// Only work whose name begins with this word, such as write.
     #[arg(long, value_name = "WORD")]
     pub only: Option<String>,
 
-    /// Draw it into this file, as SVG.
+    /// The SVG file to write.
     #[arg(long, value_name = "FILE")]
     pub plot: PathBuf,
 }
 
-/// What can be drawn.
+/// A quantity that can be drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Figure {
-    /// How busy the CPU is in all, with encryption.
+    /// Total CPU load with encryption.
     Load,
-    /// CPU time that comes in addition by the time that all takes.
+    /// Added CPU time per run time.
     Share,
-    /// CPU time that comes in addition, of what it takes without.
+    /// Added CPU time relative to that without encryption.
     Overhead,
-    /// How long it takes with encryption and without.
+    /// Run time with and without encryption.
     Time,
 }
 
@@ -255,7 +251,7 @@ fn named<T: Copy + std::fmt::Display>(all: &[T], text: &str) -> Result<T, String
     let found = all.iter().find(|one| one.to_string() == text);
     found.copied().ok_or_else(|| {
         let names: Vec<String> = all.iter().map(ToString::to_string).collect();
-        format!("it is none of {}", names.join(", "))
+        format!("use one of {}", names.join(", "))
     })
 }
 
@@ -269,23 +265,23 @@ fn cipher(text: &str) -> Result<Cipher, String> {
 
 fn some_size(text: &str) -> Result<u64, String> {
     match size(text)? {
-        0 => Err("it is at least one byte".to_owned()),
+        0 => Err("use a size of at least one byte, such as 4K".to_owned()),
         bytes => Ok(bytes),
     }
 }
 
-/// Nothing is reckoned for longer, in seconds: some thirty years.
+/// The longest time that is computed with, in seconds: about thirty years.
 const SECONDS_MAX: f64 = 1e9;
 
 fn seconds(text: &str) -> Result<f64, String> {
     let parsed = text.parse::<f64>().ok();
     let usable = parsed.filter(|seconds| (0.0..=SECONDS_MAX).contains(seconds));
-    usable.ok_or_else(|| "a number of seconds up to 1e9, as 1.5".to_owned())
+    usable.ok_or_else(|| "write a number of seconds up to 1e9, such as 1.5".to_owned())
 }
 
 /// `500us`, `2ms`, `1.5s`.
 fn time(text: &str) -> Result<Duration, String> {
-    let invalid = || format!("{text:?} is no time: write it as 500us, 2ms or 1.5s");
+    let invalid = || format!("{text:?} is not a time: write it as 500us, 2ms or 1.5s");
     let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     let parts = units
         .iter()
@@ -295,13 +291,13 @@ fn time(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * each_s).map_err(|_| invalid())
 }
 
-/// Longer tells no more of a cipher.
+/// The longest measurement of one cipher; more would not make it more precise.
 const CIPHER_TIME_MAX: Duration = Duration::from_secs(60);
 
 fn cipher_time(text: &str) -> Result<Duration, String> {
     match time(text)? {
-        Duration::ZERO => Err("it takes some time".to_owned()),
-        time if time > CIPHER_TIME_MAX => Err("it is a minute at most".to_owned()),
+        Duration::ZERO => Err("use a time above zero, such as 200ms".to_owned()),
+        time if time > CIPHER_TIME_MAX => Err("use at most one minute".to_owned()),
         time => Ok(time),
     }
 }
@@ -323,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_none_are_told_what_there_is() {
+    fn an_unknown_name_is_refused_with_the_known_ones() {
         assert_eq!(place("filter"), Ok(PlaceKind::Filter));
         assert_eq!(cipher("aes-256-xts"), Ok(Cipher::Aes256Xts));
         assert!(place("moon").expect_err("none").contains("guest-block"));

@@ -10,8 +10,8 @@ pub use cost::{
     ValidateArguments, WorkloadArguments,
 };
 pub use privacy::{
-    CaseArguments, DESTAGE_WIDTH, FilesArguments, Made, Mark, ModelCommand, PrivacyPlanArguments,
-    PrivacySimulateArguments, SCATTER_WIDTH, Width,
+    CaseArguments, DESTAGE_WIDTH, FileDistribution, FilesArguments, Mark, ModelCommand,
+    PrivacyPlanArguments, PrivacySimulateArguments, SCATTER_WIDTH, Width,
 };
 
 fn size(text: &str) -> Result<u64, String> {

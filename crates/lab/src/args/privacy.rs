@@ -1,4 +1,4 @@
-//! What a break-in leaks: the model.
+//! Arguments of the model of `scree privacy`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -6,18 +6,16 @@ use std::str::FromStr;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::size;
-use crate::leakage::{Deal, Placement, Spread};
+use crate::leakage::{Placement, Redundancy, Striping};
 
-/// What nobody that runs is asked.
+/// The verbs that use the model only, and no running Scree.
 #[derive(Subcommand)]
 pub enum ModelCommand {
-    /// Say what whoever captures some of the storage units can read of files, by equations.
-    /// Nothing that runs is asked.
+    /// Compute which part of files can be read from compromised units, by equations.
     Estimate(PrivacyEstimateArguments),
-    /// The same by trials: which units are compromised, and where blocks lie, is drawn at random.
+    /// Estimate the same by random trials of placement and compromised units.
     Simulate(PrivacySimulateArguments),
-    /// List the placements that survive what may be lost and tell no more than may be told,
-    /// with what they cost: those that take least room first.
+    /// List placements that survive a loss of units and leak little enough, smallest first.
     Plan(PrivacyPlanArguments),
 }
 
@@ -36,12 +34,12 @@ pub struct PrivacySimulateArguments {
     #[command(flatten)]
     pub case: CaseArguments,
 
-    /// How many trials.
+    /// Number of trials.
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     pub trials: u32,
 
-    /// Where the trials begin: the same seed gives the same numbers.
+    /// Seed of the random numbers; the same seed gives the same result.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
@@ -53,29 +51,28 @@ pub struct PrivacyPlanArguments {
     #[command(flatten)]
     pub site: SiteArguments,
 
-    /// With how many others each unit shares blocks, as planned sets have it, which is what Scree
-    /// has; `any`: any units, for each block anew.
+    /// Number of other units that each unit shares blocks with, or `any` for random units per
+    /// block.
     #[arg(long, value_name = "N", default_value = SCATTER_WIDTH, value_parser = scatter_width)]
     pub scatter_width: Width,
 
-    /// On how many sets lies what is written at once, as Scree's engine has it; `any`: on any
-    /// number.
+    /// Number of copysets that one destage writes to, or `any`.
     #[arg(long, value_name = "N", default_value = DESTAGE_WIDTH, value_parser = destage_width)]
     pub destage_width: Width,
 
-    /// The size of a block.
+    /// Block size.
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = block)]
     pub block_size: u64,
 
-    /// How many of them may be compromised.
+    /// Number of units that may be compromised.
     #[arg(long, value_name = "N")]
     pub compromised: u32,
 
-    /// How many of them may be lost, whichever these are, and everything is there still.
+    /// Number of units that may be lost, whichever they are, without losing data.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub survive: u32,
 
-    /// Which part of all bytes may be in files that leak as a whole, of 1: 1e-6, 0.001.
+    /// Part of all bytes that may be in completely readable files, as a ratio: 1e-6, 0.001.
     #[arg(long, value_name = "RATIO", value_parser = ratio)]
     pub max_leak: f64,
 }
@@ -86,7 +83,7 @@ pub const SCATTER_WIDTH: &str = "8";
 /// The number of copysets that one destage of Scree's engine writes to.
 pub const DESTAGE_WIDTH: &str = "16";
 
-/// A number of units or sets; or any, as it comes.
+/// A number of units or copysets; `None` stands for any number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Width(pub Option<u32>);
 
@@ -105,7 +102,7 @@ impl Width {
             return Ok(Self(None));
         }
         let number = text.parse().ok().filter(|one| (1..=most).contains(one));
-        let number = number.ok_or_else(|| format!("a number from 1 to {most}, or `any`"))?;
+        let number = number.ok_or_else(|| format!("write a number from 1 to {most}, or `any`"))?;
         Ok(Self(Some(number)))
     }
 }
@@ -118,10 +115,10 @@ fn destage_width(text: &str) -> Result<Width, String> {
     Width::parse(text, 1024)
 }
 
-/// Units, and files on them.
+/// Units and the files on them.
 #[derive(Args)]
 pub struct SiteArguments {
-    /// How many storage units there are.
+    /// Number of storage units.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub units: u32,
 
@@ -130,69 +127,66 @@ pub struct SiteArguments {
     pub files: FilesArguments,
 }
 
-/// Units, how blocks lie on them, and files.
+/// Units, the placement of blocks on them, and files.
 #[derive(Args)]
 pub struct CaseArguments {
     /// Units and files.
     #[command(flatten)]
     pub site: SiteArguments,
 
-    /// How many of them are compromised: one number, several (1,5,25), or all from one to another
-    /// (1..25).
+    /// Numbers of compromised units: one, several (1,5,25), or a range (1..25).
     #[arg(long, value_name = "N")]
     pub compromised: Counts,
 
-    /// The size of a block; or several, to compare them (4K,8K): each is a line in the picture.
+    /// Block size, or several to compare (4K,8K), each with a curve of its own.
     #[arg(long = "block-size", value_name = "SIZE", default_value = "4K",
           value_delimiter = ',', value_parser = block)]
     pub block_sizes: Vec<u64>,
 
-    /// Copies of each block: whoever captures one reads it.
+    /// Copies of each block; one compromised copy makes it readable.
     #[arg(long, value_name = "R", default_value_t = 1, conflicts_with = "erasure",
           value_parser = clap::value_parser!(u32).range(1..=16))]
     pub replicas: u32,
 
-    /// In the place of copies: K units with data and M with parity. K blocks that follow each
-    /// other are a row, each on one unit of a set, and any K make up what the others have.
+    /// Erasure code in place of copies: K data and M parity units. K consecutive blocks form a row,
+    /// each on one unit of a copyset, and any K of its units reveal all of them.
     #[arg(long, value_name = "K+M", value_parser = erasure)]
-    pub erasure: Option<Spread>,
+    pub erasure: Option<Redundancy>,
 
-    /// With how many others each unit shares blocks, as planned sets have it (Scree has 8);
-    /// `any`: any units, for each block anew.
+    /// Number of other units that each unit shares blocks with (8 in Scree), or `any` for random
+    /// units per block.
     #[arg(long, value_name = "N", default_value = "any", value_parser = scatter_width)]
     pub scatter_width: Width,
 
-    /// On how many sets lies what is written at once (Scree's engine has 16); `any`: on any
-    /// number.
+    /// Number of copysets that one destage writes to (16 in Scree), or `any`.
     #[arg(long, value_name = "N", default_value = "any", value_parser = destage_width)]
     pub destage_width: Width,
 
-    /// So many blocks that follow each other lie on one set; with k+m, so many rows of k blocks
-    /// (1 is Scree's).
+    /// Consecutive blocks on one copyset; with --erasure, consecutive rows (1 in Scree).
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub granularity: u32,
 
-    /// Blocks are sealed, and the attacker has no keys: nothing that they say leaks.
+    /// Blocks are encrypted and the attacker has no keys: no content leaks.
     #[arg(long)]
     pub sealed: bool,
 
-    /// Draw which part leaks by compromised units into this file, as SVG.
+    /// Draw the leaked part by compromised units into this SVG file.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 
-    /// Mark points in the picture, as what others have published or an audit has found: compromised
-    /// units, and percent of the bytes (HVSTO=1:0.0033,25:0.11).
+    /// Mark points in the picture, such as published or audited values: compromised units and
+    /// percent of the bytes (HVSTO=1:0.0033,25:0.11).
     #[arg(long = "mark", value_name = "NAME=N:PERCENT,…", requires = "plot")]
     pub marks: Vec<Mark>,
 }
 
-/// Points with a name: compromised units, and percent.
+/// Named points: compromised units and percent of the bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mark {
-    /// What they are of.
+    /// The name in the legend.
     pub name: String,
-    /// One at least.
+    /// The points; at least one.
     pub points: Vec<(u32, f64)>,
 }
 
@@ -218,43 +212,43 @@ impl FromStr for Mark {
             })
         });
         parsed.ok_or_else(|| {
-            "a name and points, each a number of units and percent from 0 to 100, as \
+            "write a name and points, each a number of units and percent from 0 to 100, such as \
              HVSTO=1:0.0033,25:0.11"
                 .to_owned()
         })
     }
 }
 
-/// Which files; if nothing is said, those of `--distribution documents`.
+/// The files; by default those of `--distribution documents`.
 #[derive(Args)]
 #[group(multiple = false)]
 pub struct FilesArguments {
-    /// The files below this folder, of one file system, each once and without holes; links are not
-    /// followed.
+    /// Files below this folder, on one file system, each once and without holes; symbolic links are
+    /// not followed.
     #[arg(long, value_name = "FOLDER")]
     pub tree: Option<PathBuf>,
 
-    /// A list: a length in bytes on each line; or CSV, in a column `bytes`, `size` or `length`.
+    /// List of lengths: one number of bytes a line, or CSV with a column `bytes`, `size` or `length`.
     #[arg(long, value_name = "FILE")]
     pub list: Option<PathBuf>,
 
-    /// Files that are made up.
+    /// A synthetic set of files.
     #[arg(long, value_enum, value_name = "NAME")]
-    pub distribution: Option<Made>,
+    pub distribution: Option<FileDistribution>,
 }
 
-/// Files that are made up.
+/// A synthetic set of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Made {
-    /// 20.86 GB of students' documents, as HVSTO's authors had: what is published of them.
+pub enum FileDistribution {
+    /// 20.86 GB of students' documents, as published by the authors of HVSTO.
     Documents,
 }
 
-/// Numbers, each once, the smallest first.
+/// Distinct numbers of units in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counts(pub Vec<u32>);
 
-/// So many at most.
+/// The most numbers that one range may have.
 const COUNTS_MAX: u32 = 1000;
 
 impl FromStr for Counts {
@@ -263,7 +257,8 @@ impl FromStr for Counts {
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
             let parsed = text.trim().parse::<u32>();
-            parsed.map_err(|_| format!("{text:?} is no number of units"))
+            parsed
+                .map_err(|_| format!("{text:?} is not a number of units: write 5, 1,5,25 or 1..25"))
         };
         let mut counts = Vec::new();
         for part in text.split(',') {
@@ -273,7 +268,7 @@ impl FromStr for Counts {
                     let (first, last) = (number(first)?, number(last.trim_start_matches('='))?);
                     if first > last || last - first >= COUNTS_MAX {
                         return Err(format!(
-                            "from {first} to {last} is not 1 to {COUNTS_MAX} numbers"
+                            "the range {first}..{last} has not 1 to {COUNTS_MAX} numbers"
                         ));
                     }
                     counts.extend(first..=last);
@@ -288,7 +283,7 @@ impl FromStr for Counts {
 
 fn block(text: &str) -> Result<u64, String> {
     match size(text)? {
-        0 => Err("a block has at least one byte".to_owned()),
+        0 => Err("use a block size of at least one byte, such as 4K".to_owned()),
         bytes => Ok(bytes),
     }
 }
@@ -296,27 +291,27 @@ fn block(text: &str) -> Result<u64, String> {
 fn ratio(text: &str) -> Result<f64, String> {
     let parsed = text.parse::<f64>().ok();
     let of_one = parsed.filter(|ratio| (0.0..=1.0).contains(ratio));
-    of_one.ok_or_else(|| "a number from 0 to 1, as 1e-6".to_owned())
+    of_one.ok_or_else(|| "write a number from 0 to 1, such as 1e-6".to_owned())
 }
 
-fn erasure(text: &str) -> Result<Spread, String> {
+fn erasure(text: &str) -> Result<Redundancy, String> {
     let parts = text.split_once('+');
     let parsed = parts.and_then(|(data, parity)| {
         let (data, parity) = (data.parse::<u32>().ok()?, parity.parse::<u32>().ok()?);
         let is_one = (2..=64).contains(&data) && (1..=64).contains(&parity);
-        is_one.then_some(Spread::Erasure { data, parity })
+        is_one.then_some(Redundancy::Erasure { data, parity })
     });
     parsed.ok_or_else(|| {
-        "K+M with 2 to 64 units with data and 1 to 64 with parity, as 4+2".to_owned()
+        "write K+M with 2 to 64 data units and 1 to 64 parity units, such as 4+2".to_owned()
     })
 }
 
 impl CaseArguments {
-    /// How blocks lie on units.
+    /// The placement of blocks on units.
     pub fn placement(&self) -> Placement {
-        let spread = self.erasure.unwrap_or(Spread::Copies(self.replicas));
-        let placement = Placement::on(self.site.units, spread, self.scatter_width.0);
-        placement.dealt(Deal {
+        let redundancy = self.erasure.unwrap_or(Redundancy::Copies(self.replicas));
+        let placement = Placement::on(self.site.units, redundancy, self.scatter_width.0);
+        placement.striped(Striping {
             width: self.destage_width.0,
             granularity: self.granularity,
         })
@@ -373,7 +368,10 @@ mod tests {
 
     #[test]
     fn erasure_is_two_numbers() {
-        assert_eq!(erasure("4+2"), Ok(Spread::Erasure { data: 4, parity: 2 }));
+        assert_eq!(
+            erasure("4+2"),
+            Ok(Redundancy::Erasure { data: 4, parity: 2 })
+        );
         for bad in ["4", "1+1", "4+0", "a+b", "4+2+1", "100+1"] {
             assert!(erasure(bad).is_err(), "{bad:?}");
         }

@@ -1,4 +1,4 @@
-//! `scree cache simulate`: the laboratory of policies.
+//! `scree cache simulate`: hit ratios of cache policies on a trace.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use crate::policies::PolicyKind;
 use crate::policies::{BLOCK_BYTES, Contestant, Counts, Steps};
 use crate::traces::{Part, Traces, read_traces};
 
-/// Sizes that are tried by themselves, in percent of the blocks that are asked for.
+/// The default cache sizes, in percent of the blocks that are read.
 const PERCENTS: [usize; 7] = [1, 2, 5, 10, 20, 50, 100];
 
-/// So much is simulated at once.
+/// Number of simulations that run at once.
 const PARALLEL: usize = 16;
 
-/// What came of a simulation.
+/// The result of the command.
 #[derive(Serialize)]
-struct Simulated {
+struct CacheSimulation {
     /// Requests in the trace.
     requests: usize,
-    /// Blocks of 4 KiB that were asked for, each as often as it was.
+    /// Requests for blocks of 4 KiB, repeated ones included.
     asked: u64,
-    /// Each counted once.
+    /// Size of all distinct blocks that were requested.
     footprint_bytes: u64,
     results: Vec<Outcome>,
 }
@@ -61,11 +61,11 @@ pub fn run_cache(console: &dyn Console, command: CacheCommand) -> Result<(), Fai
     drop(parts);
     if steps.footprint == 0 {
         return Err(Failure::new(
-            "nothing is read in this trace: a cache has nothing to do",
+            "the trace reads nothing, so a cache has no hits: use a trace with reads",
         ));
     }
     let simulated = simulate(console, &arguments, requests, steps);
-    // Whatever becomes of the picture, what was found is said.
+    // The result is printed even if the picture fails.
     print(console, &simulated, shown)?;
     match &arguments.plot {
         Some(path) => draw(path, &simulated),
@@ -78,7 +78,7 @@ fn simulate(
     arguments: &SimulateArguments,
     requests: usize,
     steps: Steps,
-) -> Simulated {
+) -> CacheSimulation {
     let footprint = steps.footprint;
     let mut blocks: Vec<usize> = match arguments.sizes.is_empty() {
         true => {
@@ -119,16 +119,16 @@ fn simulate(
             hits: counts.hits,
             hit_ratio: counts.hit_ratio(),
         });
-    Simulated {
+    CacheSimulation {
         requests,
-        asked: counts.first().map_or(0, |counts| counts.asked),
+        asked: counts.first().map_or(0, |counts| counts.requested),
         footprint_bytes: footprint as u64 * BLOCK_BYTES,
         results: results.collect(),
     }
 }
 
-/// The policies, in their order, and the sizes.
-fn axes(simulated: &Simulated) -> (Vec<&'static str>, Vec<u64>) {
+/// The policies and the cache sizes, each in the order of the results.
+fn axes(simulated: &CacheSimulation) -> (Vec<&'static str>, Vec<u64>) {
     let (mut policies, mut sizes) = (Vec::new(), Vec::new());
     for one in &simulated.results {
         if !policies.contains(&one.policy) {
@@ -141,7 +141,7 @@ fn axes(simulated: &Simulated) -> (Vec<&'static str>, Vec<u64>) {
     (policies, sizes)
 }
 
-fn shown(simulated: &Simulated) -> String {
+fn shown(simulated: &CacheSimulation) -> String {
     let (policies, sizes) = axes(simulated);
     let footprint = simulated.footprint_bytes;
     let mut heads = vec!["CACHE".to_owned(), "OF READ".to_owned()];
@@ -161,14 +161,14 @@ fn shown(simulated: &Simulated) -> String {
         table.row(row);
     }
     format!(
-        "{} requests read {} blocks of 4 KiB, of {} that are not the same\n\n{table}",
+        "{} requests read {} blocks of 4 KiB, {} of them distinct\n\n{table}",
         simulated.requests,
         simulated.asked,
         base::size::about_bytes(footprint)
     )
 }
 
-fn draw(path: &Path, simulated: &Simulated) -> Result<(), Failure> {
+fn draw(path: &Path, simulated: &CacheSimulation) -> Result<(), Failure> {
     let (policies, _) = axes(simulated);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let series = policies.into_iter().map(|name| Series {
@@ -181,8 +181,8 @@ fn draw(path: &Path, simulated: &Simulated) -> Result<(), Failure> {
             .collect(),
     });
     let chart = Chart {
-        title: "What a cache has of what is read".to_owned(),
-        x: "size of the cache, MiB".to_owned(),
+        title: "Hit ratio of reads by cache size".to_owned(),
+        x: "cache size, MiB".to_owned(),
         y: "hit ratio, %".to_owned(),
         series: series.collect(),
         marks: Vec::new(),

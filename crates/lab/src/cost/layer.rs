@@ -1,35 +1,34 @@
-//! [`Layer`]: what one more layer costs, in one place, with one cipher.
+//! [`Layer`]: the cost of encryption in one place with one cipher.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Both, BySize, Linear};
 
-/// A place where blocks are encrypted, with a cipher: E and D (equation 2), with a term for each
-/// request, and what a request takes longer.
+/// The cost of encryption in a place: E and D (equation 2) per byte and per request, and the added
+/// latency.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
-    /// CPU seconds: D of reads and E of writes.
+    /// CPU seconds: D for reads and E for writes.
     pub cpu: Both<BySize>,
-    /// What one request takes longer if it is alone, in seconds.
+    /// Added latency of a request at queue depth 1, in seconds.
     pub latency: Both<BySize>,
-    /// No request to it is larger, in bytes: more is cut.
+    /// Largest request in bytes; larger ones are split.
     pub request_bytes_max: f64,
-    /// Requests that memory reads ahead or writes back are so large, in bytes.
+    /// Size of read-ahead and write-back requests, in bytes.
     pub merged_bytes: f64,
-    /// What a request to it takes of CPU in addition, in seconds, if it comes apart from others:
-    /// what encrypts has gone to sleep, and wakes up for it.
+    /// Added CPU seconds of an isolated request, for which a sleeping thread has to wake up.
     pub apart_s: Both<f64>,
-    /// It is above what remembers writes: each goes through it as it is made, in the requests of
-    /// whoever makes it. If not, writes through memory reach it late, and merged.
+    /// Whether the layer is above the page cache, so that it sees each write as the program makes it.
+    /// Otherwise it sees writes late and merged.
     pub is_above_memory: bool,
 }
 
 impl Layer {
-    /// The same with another cipher, by what both take by themselves for blocks of so many
-    /// bytes: what is not the cipher stays as it is.
+    /// The layer with another cipher, computed from the speeds of both ciphers for blocks of
+    /// `block_bytes`; costs that are not the cipher's stay.
     ///
     /// # Panics
-    /// If blocks have no bytes.
+    /// If the block size is zero.
     #[must_use]
     pub fn exchanged(&self, old: &Both<Linear>, new: &Both<Linear>, block_bytes: f64) -> Self {
         assert!(block_bytes > 0.0, "blocks have bytes");
@@ -47,7 +46,7 @@ impl Layer {
         }
     }
 
-    /// Requests have a size, and what they take is a number.
+    /// Whether sizes are positive and costs are numbers.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let is_size = |bytes: f64| bytes.is_finite() && bytes >= 1.0;
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn another_cipher_moves_what_bytes_cost_and_nothing_else() {
+    fn another_cipher_changes_the_cost_of_bytes_only() {
         let by_size = |seconds| {
             let one = || BySize::new(vec![(1000.0, seconds)]).expect("a size");
             Both {

@@ -1,5 +1,5 @@
 //! What encryption costs where it runs, beforehand (the CFS cost model of Storch and De Rose;
-//! docs/models.md, "Cost").
+//! docs/explanation/cost-model.md).
 //!
 //! ```text
 //!  what a workload reads and writes ─┐

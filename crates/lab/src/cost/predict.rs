@@ -1,4 +1,4 @@
-//! Equations 1 to 4, as docs/models.md has them.
+//! Equations 1 to 4, as docs/explanation/cost-model.md has them.
 
 use super::{Both, BySize, Caching, Flow, Layer, Target, Workload};
 

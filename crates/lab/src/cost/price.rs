@@ -1,35 +1,35 @@
-//! What it costs in money, and which is the cheapest.
+//! Prices, and the cheapest offer.
 
 use super::Prediction;
 
-/// What is paid, in the same currency.
+/// Prices in one currency.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prices {
-    /// For a CPU for an hour, where the layer runs.
+    /// Price of an hour of CPU time where the layer runs.
     pub cpu_hour: f64,
-    /// For each hour that the workload runs: of a virtual machine that has to be there so long.
+    /// Price of an hour of run time, as of a virtual machine that runs the workload.
     pub run_hour: f64,
 }
 
 impl Prices {
-    /// What a layer costs: its CPU time, and how much longer all takes. Below 0 it saves as much.
+    /// Cost of a layer: its CPU time and the longer run time. Negative if it saves money.
     #[must_use]
     pub fn of(&self, prediction: &Prediction) -> f64 {
         (prediction.cpu_s * self.cpu_hour + prediction.longer_s() * self.run_hour) / 3600.0
     }
 }
 
-/// A place, and what it would cost.
+/// The cost of a place.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Offer {
-    /// What is to be small: money, or CPU seconds.
+    /// Money or CPU seconds.
     pub cost: f64,
-    /// What a request takes longer, in seconds.
+    /// Added latency of a request, in seconds.
     pub latency_s: f64,
 }
 
-/// Which of these is the cheapest whose requests take no longer than that, in seconds; of two
-/// that cost the same, the faster one. None, if all are slower.
+/// The index of the cheapest offer within a latency limit in seconds; of equally cheap ones, the
+/// faster one. `None` if all are slower.
 #[must_use]
 pub fn cheapest(offers: &[Offer], latency_s_max: Option<f64>) -> Option<usize> {
     let most = latency_s_max.unwrap_or(f64::INFINITY);

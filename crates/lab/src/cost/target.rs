@@ -1,28 +1,28 @@
-//! [`Target`]: where data is kept, without encryption.
+//! [`Target`]: the storage below encryption.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Both, Curve, Linear};
 
-/// TP and F (equations 2 to 4), and what the CPU has to do in any case.
+/// Throughput TP and speedup F (equations 2 to 4), and CPU time that is needed without encryption.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Target {
-    /// TP: what it takes or gives, in bytes per second, as much as it can.
+    /// TP: highest throughput, in bytes per second.
     pub bytes_per_s: Both<f64>,
-    /// F of what is read that was read or written before: memory may have it still.
+    /// F of reads of data that was read or written before, and may be in memory.
     pub reads: Curve,
-    /// F of what is written, up to where the last write returns: memory may take it.
+    /// F of writes until the last one returns, as memory may buffer them.
     pub writes: Curve,
-    /// CPU seconds that reading and writing through memory takes by itself.
+    /// CPU seconds of reads and writes through memory.
     pub cpu: Both<Linear>,
-    /// The same past memory.
+    /// CPU seconds of direct reads and writes.
     pub direct_cpu: Both<Linear>,
-    /// How long a request past memory takes if it is alone, in seconds.
+    /// Latency of a direct request at queue depth 1, in seconds.
     pub direct_latency: Both<Linear>,
 }
 
 impl Target {
-    /// Rates are above 0, and terms no less.
+    /// Whether all rates are positive and no term is negative.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let is_rate = |rate: f64| rate.is_finite() && rate > 0.0;

@@ -1,44 +1,44 @@
-//! [`Workload`]: what is read and written.
+//! [`Workload`]: reads and writes of a program.
 
 use super::{Both, Flow};
 
-/// What is between a workload and what keeps its data.
+/// What lies between a workload and its storage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Caching {
-    /// Nothing: each request reaches it, so many at once.
+    /// Nothing: each request reaches the storage.
     Direct {
-        /// How many are under way together, at least 1.
+        /// Queue depth, at least 1.
         depth: f64,
     },
-    /// The operating system's memory.
+    /// The page cache of the operating system.
     Memory {
-        /// The size of the data that is read and written, in bytes.
+        /// Size of the data set, in bytes.
         data_bytes: f64,
-        /// The memory of the machine, in bytes.
+        /// Memory of the machine, in bytes.
         memory_bytes: f64,
-        /// What is read was read or written before. If not, it is read from the target once,
-        /// and is there from the second time on.
+        /// Whether the data set is in memory at the start. Otherwise its first read comes from the
+        /// storage.
         is_warm: bool,
     },
 }
 
-/// What a program asks for until all of it is durable.
+/// The requests of a program until all of its data is durable.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
-    /// What it asks for. The requests of one flow are alike.
+    /// The requests; those of one flow have the same size.
     pub flow: Both<Vec<Flow>>,
-    /// How.
+    /// What lies between the program and the storage.
     pub caching: Caching,
-    /// CPU seconds of its own, besides reading and writing.
+    /// CPU seconds of the program itself.
     pub own_cpu_s: f64,
-    /// How many CPUs there are where it runs.
+    /// Number of CPUs of its machine.
     pub cpus: f64,
-    /// How long it takes without encryption, in seconds, if that is known; as of a trace.
+    /// Run time without encryption in seconds, if it is known, as from a trace.
     pub run_s: Option<f64>,
 }
 
 impl Workload {
-    /// All that it asks for, together.
+    /// The sum of all requests.
     #[must_use]
     pub fn asked(&self) -> Both<Flow> {
         Both {
@@ -47,7 +47,7 @@ impl Workload {
         }
     }
 
-    /// Which part of the memory its data is; 0 where there is none between.
+    /// Size of the data set relative to memory; 0 for direct I/O.
     #[must_use]
     pub fn data_ratio(&self) -> f64 {
         match self.caching {

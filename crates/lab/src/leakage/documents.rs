@@ -19,11 +19,11 @@
 
 use super::files::FileList;
 
-/// All together, in bytes.
+/// Sum of all lengths, in bytes.
 const BYTES: f64 = 20.86e9;
 
-/// Bands of lengths in KiB, and which share of all bytes is in each: within one there are files
-/// of all lengths, equally many of each.
+/// Bands of lengths in KiB, with the share of all bytes in each. Within a band, all lengths are
+/// equally frequent.
 const BANDS: [(u64, u64, f64); 9] = [
     (0, 4, 0.003_22),
     (4, 8, 0.004),
@@ -37,7 +37,7 @@ const BANDS: [(u64, u64, f64); 9] = [
 ];
 
 impl FileList {
-    /// Files of which as much leaks as of those that HVSTO's authors had (§IV-A).
+    /// Files with the leakage that HVSTO's authors published (§IV-A).
     #[must_use]
     pub fn documents() -> Self {
         BANDS.iter().flat_map(|band| lengths(*band)).collect()
@@ -47,24 +47,24 @@ impl FileList {
 fn lengths((above, to, share): (u64, u64, f64)) -> impl Iterator<Item = u64> {
     let (above, to) = (above << 10, to << 10);
     let count = (share * BYTES * 2.0 / (above + to) as f64).round().max(1.0) as u64;
-    // In the middle of as many equal parts.
+    // The middle of equal parts.
     (0..count).map(move |number| above + 1 + (to - above - 1) * (2 * number + 1) / (2 * count))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Deal, Placement, Sets, Spread, estimate};
+    use super::super::{Placement, Redundancy, Sets, Striping, estimate};
     use super::*;
 
     #[test]
-    fn the_papers_four_figures_come_back() {
+    fn the_four_figures_of_the_paper_are_reproduced() {
         let files = FileList::documents();
         assert!((files.bytes() as f64 / BYTES - 1.0).abs() < 0.01);
         let placement = Placement {
             units: 100,
-            spread: Spread::Copies(1),
+            redundancy: Redundancy::Copies(1),
             sets: Sets::Any,
-            deal: Deal::default(),
+            striping: Striping::default(),
         };
         for (compromised, block_bytes, published) in [
             (1, 4096, 0.000_033),

@@ -1,4 +1,4 @@
-//! [`Drawn`]: sets that a trial has drawn, and what of files on them is readable.
+//! [`TrialSets`]: sets that a trial has drawn, and what of files on them is readable.
 
 use super::beginnings::beginnings;
 use super::placement::Placement;
@@ -6,12 +6,12 @@ use super::shares::power;
 
 /// Sets, as some compromised units make them: of each the places of a row that are readable, as
 /// bits.
-pub struct Drawn<'a> {
+pub struct TrialSets<'a> {
     placement: &'a Placement,
     places: Vec<u64>,
 }
 
-/// What is readable of files that are dealt to some sets, with some compromised units.
+/// What is readable of files that are striped to some sets, with some compromised units.
 #[derive(Debug, Clone)]
 pub struct Readable {
     /// How many blocks a piece has, and a row.
@@ -24,11 +24,11 @@ pub struct Readable {
     ends: Vec<f64>,
 }
 
-impl<'a> Drawn<'a> {
+impl<'a> TrialSets<'a> {
     /// These sets, each with its units by their places, of which the first ones have the data;
     /// the first units are compromised.
     pub fn new(placement: &'a Placement, sets: &[Vec<u32>], compromised: u32) -> Self {
-        let row = placement.spread.row_blocks() as usize;
+        let row = placement.redundancy.row_blocks() as usize;
         let of_set = |set: &Vec<u32>| {
             let are_compromised = set.iter().map(|unit| *unit < compromised);
             if are_compromised.clone().filter(|is| *is).count() >= row {
@@ -57,7 +57,7 @@ impl<'a> Drawn<'a> {
 
     /// What is readable of files on some of the sets.
     pub fn readable(&self, sets: &[usize]) -> Readable {
-        let row = self.placement.spread.row_blocks();
+        let row = self.placement.redundancy.row_blocks();
         let all = all_places(self.placement);
         let places: Vec<u64> = sets.iter().map(|set| self.places[*set]).collect();
         let share = |bits: u64| share(&places, bits);
@@ -66,7 +66,7 @@ impl<'a> Drawn<'a> {
             count => all >> (row - count),
         };
         Readable {
-            piece: u64::from(row) * u64::from(self.placement.deal.granularity),
+            piece: u64::from(row) * u64::from(self.placement.striping.granularity),
             row: row.into(),
             beginnings: (0..=row).map(|count| share(first(count))).collect(),
             ends: (0..=row)
@@ -79,7 +79,7 @@ impl<'a> Drawn<'a> {
 
 /// All places of a row.
 fn all_places(placement: &Placement) -> u64 {
-    u64::MAX >> (u64::BITS - placement.spread.row_blocks())
+    u64::MAX >> (u64::BITS - placement.redundancy.row_blocks())
 }
 
 /// The share of sets on which all of these places are readable.

@@ -1,29 +1,29 @@
-//! [`estimate`]: how much leaks of a list of files, on the mean (HVSTO equations 1 to 3).
+//! [`estimate`]: the mean leakage of a list of files (HVSTO equations 1 to 3).
 
 use super::files::Class;
 use super::shares::Shares;
 
-/// What leaks, on the mean over compromised units and places. Of blocks that are sealed nothing
-/// does.
+/// The mean leakage over all choices of compromised units and placements. Encrypted blocks leak
+/// nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Estimate {
-    /// Files of which all can be read.
+    /// Files that are completely readable.
     pub files: f64,
-    /// How long these are together, in bytes: the paper's P.
+    /// Sum of their lengths in bytes: the paper's P.
     pub bytes: f64,
-    /// Files of which some block can be read.
+    /// Files with at least one readable block.
     pub files_in_part: f64,
-    /// How much of all files can be read, in bytes.
+    /// Readable bytes of all files.
     pub bytes_in_part: f64,
-    /// Of so many files.
+    /// Number of all files.
     pub files_all: u64,
-    /// And bytes.
+    /// Sum of the lengths of all files, in bytes.
     pub bytes_all: u128,
 }
 
 impl Estimate {
-    /// Which part of all bytes is in files that leak, of 1: the paper's leakage ratio. 0 of
-    /// nothing.
+    /// Part of all bytes that is in completely readable files, from 0 to 1: the paper's leakage
+    /// ratio. 0 without files.
     #[must_use]
     pub fn ratio(&self) -> f64 {
         match self.bytes_all {
@@ -33,7 +33,7 @@ impl Estimate {
     }
 }
 
-/// How much leaks of files, of whose blocks such shares are readable.
+/// The mean leakage of files, by the readable shares of their blocks.
 #[must_use]
 pub fn estimate(classes: &[Class], shares: &Shares) -> Estimate {
     let mut found = Estimate::default();
@@ -53,19 +53,19 @@ pub fn estimate(classes: &[Class], shares: &Shares) -> Estimate {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Deal, FileList, Placement, Sets, Spread};
+    use super::super::{FileList, Placement, Redundancy, Sets, Striping};
     use super::*;
 
-    /// Every place of every block, and one compromised set, as good as any.
+    /// All placements of all blocks, with one compromised set, which stands for any.
     #[test]
-    fn files_leak_as_often_as_in_all_cases_counted() {
+    fn estimates_equal_the_count_of_all_cases() {
         let files: FileList = [100, 4096, 5000, 9000].into_iter().collect();
         let (units, compromised) = (4_u32, 3_u32);
         let placement = Placement {
             units,
-            spread: Spread::Copies(1),
+            redundancy: Redundancy::Copies(1),
             sets: Sets::Any,
-            deal: Deal::default(),
+            striping: Striping::default(),
         };
         let shares = placement.shares(compromised).expect("it is one");
         let found = estimate(&files.classes(4096), &shares);

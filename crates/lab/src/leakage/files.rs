@@ -1,24 +1,24 @@
-//! [`FileList`]: how long files are, and how many have how many blocks.
+//! [`FileList`]: lengths of files, and their distribution by number of blocks.
 
-/// Files of so many blocks.
+/// The files with one number of blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Class {
-    /// How many blocks each has, 1 at least.
+    /// Number of blocks of each file, at least 1.
     pub blocks: u64,
-    /// How many files.
+    /// Number of files.
     pub files: u64,
-    /// How long all are together, in bytes.
+    /// Sum of their lengths, in bytes.
     pub bytes: u128,
 }
 
-/// Lengths of files, sorted. Those that are empty say nothing, and are left out.
+/// Sorted lengths of files. Empty files reveal nothing and are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FileList {
     lengths: Vec<u64>,
 }
 
 impl FromIterator<u64> for FileList {
-    /// Of lengths in bytes.
+    /// Creates a list from lengths in bytes.
     fn from_iter<I: IntoIterator<Item = u64>>(lengths: I) -> Self {
         let mut lengths: Vec<u64> = lengths.into_iter().filter(|length| *length > 0).collect();
         lengths.sort_unstable();
@@ -27,20 +27,20 @@ impl FromIterator<u64> for FileList {
 }
 
 impl FileList {
-    /// In bytes, the shortest first; none is 0.
+    /// The lengths in bytes, ascending and above 0.
     #[must_use]
     pub fn lengths(&self) -> &[u64] {
         &self.lengths
     }
 
-    /// How long all are together, in bytes.
+    /// Sum of all lengths, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u128 {
         self.lengths.iter().map(|length| u128::from(*length)).sum()
     }
 
-    /// By how many blocks of `block_bytes` (1 at least) they have, the smallest first. A file
-    /// begins with a block and ends within one, which is its own as well.
+    /// The files by number of blocks of `block_bytes` (at least 1), ascending. A file begins at the
+    /// start of a block, and its last block belongs to it alone.
     #[must_use]
     pub fn classes(&self, block_bytes: u64) -> Vec<Class> {
         let block_bytes = block_bytes.max(1);

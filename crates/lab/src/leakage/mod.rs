@@ -1,15 +1,14 @@
-//! What whoever captures some of the storage units can read (HVSTO §II-C; docs/models.md,
+//! What the owner of some compromised storage units can read (HVSTO §II-C; docs/models.md,
 //! "Leakage").
 //!
 //! ```text
-//!  placement, compromised ─▶ Shares: which share of all blocks is readable, and how likely
+//!  placement, compromised ─▶ Shares: the readable share of all blocks, with probabilities
 //!                            │
-//!  lengths of files ─────────┴─▶ Estimate: files and bytes that leak, on the mean
+//!  lengths of files ─────────┴─▶ Estimate: the mean of the files and bytes that leak
 //! ```
 //!
-//! Where blocks that follow each other do not lie each by itself, or what is written at once lies
-//! on few sets, [`Shares`] has what is known of files in pieces (`pieces`), and a
-//! trial draws the sets (`drawn`).
+//! Where consecutive blocks lie together, or one destage writes to few copysets, [`Shares`] takes
+//! files piece by piece (`pieces`), and a trial draws the copysets (`drawn`).
 
 mod beginnings;
 #[cfg(test)]
@@ -27,7 +26,7 @@ mod simulate;
 
 pub use estimate::{Estimate, estimate};
 pub use files::{Class, FileList};
-pub use placement::{Deal, Placement, PlacementError, Sets, Spread};
+pub use placement::{Placement, PlacementError, Redundancy, Sets, Striping};
 pub use plan::{Choice, Site, plan};
 pub use shares::Shares;
 pub use simulate::{Mean, Simulation};

@@ -5,7 +5,7 @@ use super::shares::Shares;
 
 /// How the blocks of a segment lie on the members of a set of units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spread {
+pub enum Redundancy {
     /// Each member has all of them; 1 at least.
     Copies(u32),
     /// Each block lies on one member; any `data` members make up what the others have.
@@ -17,7 +17,7 @@ pub enum Spread {
     },
 }
 
-impl Spread {
+impl Redundancy {
     /// How many units a set has.
     #[must_use]
     pub fn members(self) -> u32 {
@@ -78,7 +78,7 @@ impl Spread {
     }
 
     /// A block of a set of which `compromised` members are compromised can be read with this
-    /// probability, in parts of [`Spread::members`].
+    /// probability, in parts of [`Redundancy::members`].
     pub(super) fn readable_parts(self, compromised: u32) -> u32 {
         let is_all = match self {
             Self::Copies(_) => compromised > 0,
@@ -106,10 +106,10 @@ pub enum Sets {
     },
 }
 
-/// How blocks that follow each other are dealt to sets. Rows are dealt as one: with copies each
+/// How blocks that follow each other are striped to sets. Rows are striped as one: with copies each
 /// block is one by itself, with k+m k that follow each other are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Deal {
+pub struct Striping {
     /// What is written at once goes to so many sets, chosen at random; to any, if nothing is
     /// said.
     pub width: Option<u32>,
@@ -117,7 +117,7 @@ pub struct Deal {
     pub granularity: u32,
 }
 
-impl Default for Deal {
+impl Default for Striping {
     fn default() -> Self {
         Self {
             width: None,
@@ -132,11 +132,11 @@ pub struct Placement {
     /// All units, as many as a set has at least; [`Placement::UNITS_MAX`] at most.
     pub units: u32,
     /// How blocks lie on a set.
-    pub spread: Spread,
+    pub redundancy: Redundancy,
     /// Which sets there are.
     pub sets: Sets,
-    /// How blocks are dealt to them.
-    pub deal: Deal,
+    /// How blocks are striped to them.
+    pub striping: Striping,
 }
 
 /// Why something is no placement, or nothing can be compromised of it so.
@@ -172,7 +172,7 @@ pub enum PlacementError {
     /// No copy, no data, no parity, or no set.
     #[error(
         "there is at least one copy, two members with data, one with parity, one set, and one row \
-         that is dealt to it"
+         that is striped to it"
     )]
     Nothing,
     /// More than there are.
@@ -195,8 +195,8 @@ impl Placement {
     /// On so many units, each of which shares blocks with `scatter_width` others, or with any.
     /// One copy shares its unit with none: it lies on any.
     #[must_use]
-    pub fn on(units: u32, spread: Spread, scatter_width: Option<u32>) -> Self {
-        let others = spread.members().saturating_sub(1);
+    pub fn on(units: u32, redundancy: Redundancy, scatter_width: Option<u32>) -> Self {
+        let others = redundancy.members().saturating_sub(1);
         let sets = match scatter_width {
             Some(width) if others > 0 => Sets::Planned {
                 sets_per_unit: width.div_ceil(others),
@@ -205,16 +205,16 @@ impl Placement {
         };
         Self {
             units,
-            spread,
+            redundancy,
             sets,
-            deal: Deal::default(),
+            striping: Striping::default(),
         }
     }
 
-    /// The same, dealt so.
+    /// The same, striped so.
     #[must_use]
-    pub fn dealt(self, deal: Deal) -> Self {
-        Self { deal, ..self }
+    pub fn striped(self, striping: Striping) -> Self {
+        Self { striping, ..self }
     }
 
     /// Which share of all blocks is readable with `compromised` units, any of which are as likely,
@@ -224,12 +224,12 @@ impl Placement {
     /// [`PlacementError`].
     pub fn shares(&self, compromised: u32) -> Result<Shares, PlacementError> {
         self.check(compromised)?;
-        let members = self.spread.members();
+        let members = self.redundancy.members();
         let one_set = hypergeometric(self.units, compromised, members);
         let of_blocks = match self.sets {
             // Each block has a set of its own: of so many the mean is certain.
             Sets::Any => {
-                let parts = |count| f64::from(self.spread.readable_parts(count));
+                let parts = |count| f64::from(self.redundancy.readable_parts(count));
                 let mean: f64 = (0..).zip(&one_set).map(|(count, p)| p * parts(count)).sum();
                 Shares::certain(mean / f64::from(members))
             }
@@ -241,30 +241,30 @@ impl Placement {
                 Shares::new((0..).zip(all).map(share))
             }
         };
-        let is_plain = self.deal == Deal::default() && self.spread.row_blocks() == 1;
+        let is_plain = self.striping == Striping::default() && self.redundancy.row_blocks() == 1;
         Ok(match is_plain {
             true => of_blocks,
             false => of_blocks.in_pieces(Pieces::of(self, compromised)),
         })
     }
 
-    /// As [`Placement::sets`]; one copy is on units, and it is those that are dealt to.
-    pub(super) fn sets_dealt_to(&self) -> Sets {
-        match (self.sets, self.spread.members(), self.deal.width) {
+    /// As [`Placement::sets`]; one copy is on units, and it is those that are striped to.
+    pub(super) fn sets_striped_over(&self) -> Sets {
+        match (self.sets, self.redundancy.members(), self.striping.width) {
             (Sets::Any, 1, Some(_)) => Sets::Planned { sets_per_unit: 1 },
             (sets, ..) => sets,
         }
     }
 
     fn check(&self, compromised: u32) -> Result<(), PlacementError> {
-        let (units, members) = (self.units, self.spread.members());
-        let is_nothing = match self.spread {
-            Spread::Copies(copies) => copies == 0,
-            Spread::Erasure { data, parity } => data < 2 || parity == 0,
+        let (units, members) = (self.units, self.redundancy.members());
+        let is_nothing = match self.redundancy {
+            Redundancy::Copies(copies) => copies == 0,
+            Redundancy::Erasure { data, parity } => data < 2 || parity == 0,
         };
         let no_sets = matches!(self.sets, Sets::Planned { sets_per_unit: 0 })
-            || self.deal.width == Some(0)
-            || self.deal.granularity == 0;
+            || self.striping.width == Some(0)
+            || self.striping.granularity == 0;
         if units == 0 {
             Err(PlacementError::NoUnits)
         } else if is_nothing || no_sets {
@@ -272,8 +272,8 @@ impl Placement {
         } else if units > Self::UNITS_MAX {
             let max = Self::UNITS_MAX;
             Err(PlacementError::ManyUnits { units, max })
-        } else if self.spread.row_blocks() > Self::ROW_MAX {
-            let (data, max) = (self.spread.row_blocks(), Self::ROW_MAX);
+        } else if self.redundancy.row_blocks() > Self::ROW_MAX {
+            let (data, max) = (self.redundancy.row_blocks(), Self::ROW_MAX);
             Err(PlacementError::LongRow { data, max })
         } else if members > units {
             Err(PlacementError::FewUnits { units, members })
@@ -290,7 +290,7 @@ impl Placement {
     /// Set by set: of the units that are left so many are compromised, and the next set has some
     /// of them, as a draw without replacement has.
     pub(super) fn one_permutation(&self, compromised: u32) -> Vec<f64> {
-        let members = self.spread.members();
+        let members = self.redundancy.members();
         let sets = self.units / members;
         let most = (sets * members) as usize;
         // By how many compromised units are left, and the sum so far.
@@ -306,7 +306,7 @@ impl Placement {
                 }
                 let of_set = hypergeometric(units_left, left, members);
                 for (count, p) in (0..).zip(of_set).filter(|(_, p)| *p > 0.0) {
-                    let parts = self.spread.readable_parts(count) as usize;
+                    let parts = self.redundancy.readable_parts(count) as usize;
                     let into = &mut next[(left - count) as usize];
                     for (sum, before) in reachable.iter().enumerate() {
                         into[sum + parts] += p * before;
@@ -442,9 +442,9 @@ mod tests {
         for compromised in 0..=100 {
             let placement = Placement {
                 units: 100,
-                spread: Spread::Copies(1),
+                redundancy: Redundancy::Copies(1),
                 sets: Sets::Any,
-                deal: Deal::default(),
+                striping: Striping::default(),
             };
             let shares = placement.shares(compromised).expect("it is one");
             let q = f64::from(compromised) / 100.0;
@@ -458,28 +458,30 @@ mod tests {
     #[test]
     fn a_block_is_read_as_often_as_in_all_cases_counted() {
         let spreads = [
-            Spread::Copies(1),
-            Spread::Copies(2),
-            Spread::Copies(3),
-            Spread::Erasure { data: 2, parity: 1 },
-            Spread::Erasure { data: 3, parity: 2 },
+            Redundancy::Copies(1),
+            Redundancy::Copies(2),
+            Redundancy::Copies(3),
+            Redundancy::Erasure { data: 2, parity: 1 },
+            Redundancy::Erasure { data: 3, parity: 2 },
         ];
-        for (units, spread) in (5..9).flat_map(|units| spreads.map(|spread| (units, spread))) {
-            let members = spread.members();
+        for (units, redundancy) in
+            (5..9).flat_map(|units| spreads.map(|redundancy| (units, redundancy)))
+        {
+            let members = redundancy.members();
             for compromised in 0..=units {
                 let sets = subsets(units, members);
                 let count: u32 = sets
                     .iter()
                     // By symmetry one compromised set is as good as any.
                     .map(|set| (set & ((1 << compromised) - 1)).count_ones())
-                    .map(|count| spread.readable_parts(count))
+                    .map(|count| redundancy.readable_parts(count))
                     .sum();
                 let expected = f64::from(count) / (sets.len() as f64 * f64::from(members));
                 let placement = Placement {
                     units,
-                    spread,
+                    redundancy,
                     sets: Sets::Any,
-                    deal: Deal::default(),
+                    striping: Striping::default(),
                 };
                 let found = placement.shares(compromised).expect("it is one").leaks(1);
                 assert!(close(found, expected), "{placement:?} {compromised}");
@@ -497,8 +499,12 @@ mod tests {
     /// Every pair of permutations of six units.
     #[test]
     fn files_on_a_plan_leak_as_often_as_in_all_cases_counted() {
-        for spread in [Spread::Copies(2), Spread::Copies(3), Spread::Copies(4)] {
-            let members = spread.members() as usize;
+        for redundancy in [
+            Redundancy::Copies(2),
+            Redundancy::Copies(3),
+            Redundancy::Copies(4),
+        ] {
+            let members = redundancy.members() as usize;
             for compromised in 0..=6 {
                 let sums: Vec<u32> = permutations((0..6).collect())
                     .iter()
@@ -506,7 +512,7 @@ mod tests {
                         let sets = order.chunks_exact(members);
                         let count = |set: &[u32]| {
                             let compromised = set.iter().filter(|unit| **unit < compromised);
-                            spread.readable_parts(compromised.count() as u32)
+                            redundancy.readable_parts(compromised.count() as u32)
                         };
                         sets.map(count).sum()
                     })
@@ -525,13 +531,16 @@ mod tests {
                     expected /= (sums.len() * sums.len()) as f64;
                     let placement = Placement {
                         units: 6,
-                        spread,
+                        redundancy,
                         sets: Sets::Planned { sets_per_unit: 2 },
-                        deal: Deal::default(),
+                        striping: Striping::default(),
                     };
                     let shares = placement.shares(compromised).expect("it is one");
                     let found = shares.leaks(blocks as u64);
-                    assert!(close(found, expected), "{spread:?} {compromised} {blocks}");
+                    assert!(
+                        close(found, expected),
+                        "{redundancy:?} {compromised} {blocks}"
+                    );
                 }
             }
         }
@@ -541,9 +550,9 @@ mod tests {
     fn a_plan_leaks_files_more_often_and_blocks_as_often() {
         let placement = |sets| Placement {
             units: 100,
-            spread: Spread::Copies(3),
+            redundancy: Redundancy::Copies(3),
             sets,
-            deal: Deal::default(),
+            striping: Striping::default(),
         };
         let any = placement(Sets::Any).shares(5).expect("it is one");
         let mut before = f64::INFINITY;
@@ -561,9 +570,9 @@ mod tests {
     fn what_cannot_be_is_refused() {
         let placement = Placement {
             units: 4,
-            spread: Spread::Copies(2),
+            redundancy: Redundancy::Copies(2),
             sets: Sets::Any,
-            deal: Deal::default(),
+            striping: Striping::default(),
         };
         let refused = |placement: Placement, compromised| {
             placement
@@ -572,13 +581,13 @@ mod tests {
                 .to_string()
         };
         assert!(refused(placement, 5).contains("cannot be compromised of 4"));
-        let with = |spread| Placement {
-            spread,
+        let with = |redundancy| Placement {
+            redundancy,
             ..placement
         };
-        assert!(refused(with(Spread::Copies(5)), 1).contains("need as many units"));
-        assert!(refused(with(Spread::Copies(0)), 1).contains("at least one copy"));
-        let erasure = |data, parity| with(Spread::Erasure { data, parity });
+        assert!(refused(with(Redundancy::Copies(5)), 1).contains("need as many units"));
+        assert!(refused(with(Redundancy::Copies(0)), 1).contains("at least one copy"));
+        let erasure = |data, parity| with(Redundancy::Erasure { data, parity });
         assert!(refused(erasure(1, 1), 1).contains("two members with data"));
         assert!(refused(erasure(65, 1), 1).contains("more than the 64"));
         assert!(refused(erasure(2, u32::MAX), 1).contains("need as many units"));

@@ -1,83 +1,84 @@
-//! [`plan`]: which placements keep what is to be kept, how much each tells, and what it costs.
+//! [`plan`]: placements that survive a loss of units, with their leakage and cost.
 
 use super::estimate::estimate;
 use super::files::Class;
-use super::placement::{Deal, Placement, PlacementError, Spread};
+use super::placement::{Placement, PlacementError, Redundancy, Striping};
 
-/// Copies that are tried.
+/// The numbers of copies to consider.
 const COPIES_MAX: u32 = 4;
 
-/// Members with data and with parity that are tried: those that the engine has.
+/// The erasure codes to consider, data and parity: those of the engine.
 const DATA_MAX: u32 = 8;
 const PARITY_MAX: u32 = 3;
 
-/// What is known of the units.
+/// The units, and what may happen to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Site {
-    /// How many there are.
+    /// Number of units.
     pub units: u32,
-    /// With how many others each shares blocks; none: with any.
+    /// Number of other units that each shares blocks with; `None`: any.
     pub scatter_width: Option<u32>,
-    /// How blocks are dealt to sets of them.
-    pub deal: Deal,
-    /// So many may be compromised.
+    /// How blocks are striped over copysets.
+    pub striping: Striping,
+    /// Number of units that may be compromised.
     pub compromised: u32,
-    /// So many may be lost, whichever these are, and everything is there still.
+    /// Number of units that may be lost, whichever they are, without losing data.
     pub lost: u32,
 }
 
 impl Site {
-    /// Whether there can be so many units, of which so many are compromised.
+    /// Checks the numbers of units.
     ///
     /// # Errors
-    /// [`PlacementError`].
+    /// [`PlacementError`] if no placement can have them.
     pub fn check(&self) -> Result<(), PlacementError> {
-        // What is wrong with every placement is wrong with the simplest one.
-        let simplest = Placement::on(self.units, Spread::Copies(1), None);
+        // The simplest placement has the errors that all have.
+        let simplest = Placement::on(self.units, Redundancy::Copies(1), None);
         simplest.shares(self.compromised).map(|_| ())
     }
 }
 
-/// A way to place blocks.
+/// A placement with its properties.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Choice {
-    /// How they lie on a set.
-    pub spread: Spread,
-    /// Which part of all bytes is in files that leak, of 1, on the mean.
+    /// Copies or erasure code.
+    pub redundancy: Redundancy,
+    /// Mean part of all bytes that is in completely readable files, from 0 to 1.
     pub leak_ratio: f64,
-    /// What a byte takes on all units, in bytes; as much is written.
+    /// Bytes that are stored and written for each byte of data.
     pub space: f64,
-    /// How many units are read for a block whose own is lost; none, if it is lost then, too.
+    /// Units that are read for a block whose own unit is lost; `None` if the block is lost, too.
     pub reads_when_lost: Option<u32>,
-    /// How many units may be lost.
+    /// Number of units that may be lost.
     pub survives: u32,
 }
 
-/// All ways that survive the loss of units, those that take least room first, and of those that
-/// take as much the one that leaks least.
+/// All placements that survive the loss of units, by ascending space, and for equal space by
+/// ascending leakage.
 ///
 /// # Errors
-/// [`PlacementError`], of the units alone.
+/// [`PlacementError`] if the numbers of units are impossible.
 pub fn plan(classes: &[Class], site: &Site) -> Result<Vec<Choice>, PlacementError> {
     site.check()?;
-    let copies = (1..=COPIES_MAX).map(Spread::Copies);
+    let copies = (1..=COPIES_MAX).map(Redundancy::Copies);
     let with_parity = (2..=DATA_MAX).flat_map(|data| {
         let parities = 1..=PARITY_MAX;
-        parities.map(move |parity| Spread::Erasure { data, parity })
+        parities.map(move |parity| Redundancy::Erasure { data, parity })
     });
     let mut choices = Vec::new();
-    for spread in copies.chain(with_parity) {
-        if spread.members() > site.units || spread.survives() < site.lost {
+    for redundancy in copies.chain(with_parity) {
+        if redundancy.members() > site.units || redundancy.survives() < site.lost {
             continue;
         }
-        let placement = Placement::on(site.units, spread, site.scatter_width).dealt(site.deal);
+        let placement =
+            Placement::on(site.units, redundancy, site.scatter_width).striped(site.striping);
         let shares = placement.shares(site.compromised)?;
         choices.push(Choice {
-            spread,
+            redundancy,
             leak_ratio: estimate(classes, &shares).ratio(),
-            space: spread.space(),
-            reads_when_lost: spread.reads_when_lost(),
-            survives: spread.survives(),
+            space: redundancy.space(),
+            reads_when_lost: redundancy.reads_when_lost(),
+            survives: redundancy.survives(),
         });
     }
     choices.sort_by(|one, other| {
@@ -96,7 +97,7 @@ mod tests {
         Site {
             units: 20,
             scatter_width: None,
-            deal: Deal::default(),
+            striping: Striping::default(),
             compromised: 3,
             lost,
         }
@@ -108,41 +109,48 @@ mod tests {
     }
 
     #[test]
-    fn what_survives_is_there_and_the_cheapest_is_first() {
+    fn surviving_placements_are_listed_cheapest_first() {
         for lost in 0..5 {
             let choices = plan(&classes(), &site(lost)).expect("units are as they should be");
             assert!(choices.iter().all(|choice| choice.survives >= lost));
             assert!(choices.is_sorted_by(|one, other| one.space <= other.space));
             let copies = choices
                 .iter()
-                .filter(|choice| matches!(choice.spread, Spread::Copies(_)));
+                .filter(|choice| matches!(choice.redundancy, Redundancy::Copies(_)));
             assert_eq!(copies.count() as u32, 4 - lost.min(4));
         }
         let [first, ..] = &*plan(&classes(), &site(0)).expect("it is one") else {
             panic!("one copy is one");
         };
-        assert_eq!((first.spread, first.space), (Spread::Copies(1), 1.0));
+        assert_eq!(
+            (first.redundancy, first.space),
+            (Redundancy::Copies(1), 1.0)
+        );
         let [first, ..] = &*plan(&classes(), &site(2)).expect("it is one") else {
             panic!("8+2 is one");
         };
-        let expected = Spread::Erasure { data: 8, parity: 2 };
-        assert_eq!((first.spread, first.space), (expected, 1.25));
+        let expected = Redundancy::Erasure { data: 8, parity: 2 };
+        assert_eq!((first.redundancy, first.space), (expected, 1.25));
         assert_eq!((first.reads_when_lost, first.survives), (Some(8), 2));
     }
 
-    /// Three copies leak what three units have of each block, 4+2 hardly more than one copy.
+    /// Any of three copies reveals a block; 4+2 leaks hardly more than one copy.
     #[test]
-    fn parity_tells_less_than_copies_that_survive_as_much() {
+    fn parity_leaks_less_than_copies_that_survive_as_much() {
         let choices = plan(&classes(), &site(2)).expect("units are as they should be");
-        let leaks = |spread| {
-            let choice = choices.iter().find(|choice| choice.spread == spread);
+        let leaks = |redundancy| {
+            let choice = choices
+                .iter()
+                .find(|choice| choice.redundancy == redundancy);
             choice.expect("it was tried").leak_ratio
         };
-        assert!(leaks(Spread::Erasure { data: 4, parity: 2 }) < leaks(Spread::Copies(3)) / 5.0);
+        assert!(
+            leaks(Redundancy::Erasure { data: 4, parity: 2 }) < leaks(Redundancy::Copies(3)) / 5.0
+        );
     }
 
     #[test]
-    fn units_that_cannot_be_are_refused_and_few_have_few_choices() {
+    fn impossible_units_are_refused() {
         let with = |units, compromised| {
             plan(
                 &classes(),
@@ -155,27 +163,31 @@ mod tests {
         };
         assert!(with(0, 0).is_err() && with(3, 4).is_err() && with(5000, 1).is_err());
         let choices = with(3, 1).expect("three units");
-        assert!(choices.iter().all(|choice| choice.spread.members() <= 3));
+        assert!(
+            choices
+                .iter()
+                .all(|choice| choice.redundancy.members() <= 3)
+        );
         // One, two and three copies, and 2+1.
         assert_eq!(choices.len(), 4);
     }
 
-    /// What is written at once lies on few sets: whoever has one of them has more of a file.
+    /// With a narrow destage, one compromised set has more of a file.
     #[test]
     fn few_sets_tell_more() {
         let any = plan(&classes(), &site(2)).expect("it is one");
-        let dealt = Site {
+        let striped = Site {
             scatter_width: Some(4),
-            deal: Deal {
+            striping: Striping {
                 width: Some(2),
                 granularity: 1,
             },
             ..site(2)
         };
-        let few = plan(&classes(), &dealt).expect("it is one");
+        let few = plan(&classes(), &striped).expect("it is one");
         let copies = |choices: &[Choice]| {
             let mut all = choices.iter();
-            let is_it = |choice: &&Choice| choice.spread == Spread::Copies(3);
+            let is_it = |choice: &&Choice| choice.redundancy == Redundancy::Copies(3);
             all.find(is_it).map(|choice| choice.leak_ratio)
         };
         assert!(copies(&few) > copies(&any), "{few:?} {any:?}");

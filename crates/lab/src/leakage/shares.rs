@@ -1,17 +1,17 @@
-//! [`Shares`]: which share of all blocks is readable, and how likely each share is.
+//! [`Shares`]: the readable share of all blocks, as a distribution.
 
 use super::pieces::Pieces;
 
-/// A distribution of shares, each from 0 to 1; their probabilities make up 1.
+/// A distribution of shares, each from 0 to 1. Their probabilities add up to 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shares {
     shares: Vec<(f64, f64)>,
-    /// How files lie in pieces, if blocks that follow each other do not lie each by itself.
+    /// How files lie in pieces, if consecutive blocks do not lie independently.
     pieces: Option<Pieces>,
 }
 
 impl Shares {
-    /// One share, for certain.
+    /// A certain share.
     #[must_use]
     pub fn certain(share: f64) -> Self {
         Self {
@@ -20,7 +20,7 @@ impl Shares {
         }
     }
 
-    /// Shares with their probabilities; those that cannot be are left out.
+    /// Shares with their probabilities; impossible ones are left out.
     pub(super) fn new(shares: impl Iterator<Item = (f64, f64)>) -> Self {
         Self {
             shares: shares.filter(|(_, p)| *p > 0.0).collect(),
@@ -28,7 +28,7 @@ impl Shares {
         }
     }
 
-    /// The same of blocks, of which those that follow each other lie so.
+    /// The same shares for blocks that lie in these pieces.
     pub(super) fn in_pieces(self, pieces: Pieces) -> Self {
         Self {
             pieces: Some(pieces),
@@ -36,8 +36,8 @@ impl Shares {
         }
     }
 
-    /// How likely it is that so many blocks that follow each other are all readable. By itself,
-    /// each is with a probability that is the share: the expected share for one block.
+    /// The probability that `blocks` consecutive blocks are all readable. For one block this is the
+    /// expected share.
     #[must_use]
     pub fn leaks(&self, blocks: u64) -> f64 {
         match &self.pieces {
@@ -46,7 +46,8 @@ impl Shares {
         }
     }
 
-    /// How likely it is that some of so many blocks are. With k+m as if each lay by itself.
+    /// The probability that some of `blocks` blocks are readable. With an erasure code, blocks count
+    /// as independent.
     #[must_use]
     pub fn leaks_some(&self, blocks: u64) -> f64 {
         match &self.pieces {
@@ -60,7 +61,7 @@ impl Shares {
     }
 }
 
-/// A share to a power that may be large.
+/// A share to the power of a number that may exceed 32 bits.
 pub(super) fn power(share: f64, exponent: u64) -> f64 {
     match i32::try_from(exponent) {
         Ok(exponent) => share.powi(exponent),

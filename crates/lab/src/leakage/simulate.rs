@@ -20,7 +20,7 @@ use rand::seq::{SliceRandom as _, index::sample};
 use rand::{Rng, RngExt as _};
 use rand_distr::{Binomial, Distribution as _, StandardNormal};
 
-use super::drawn::{Drawn, Readable};
+use super::drawn::{Readable, TrialSets};
 use super::files::FileList;
 use super::grown::grown;
 use super::placement::{Placement, PlacementError, Sets};
@@ -28,7 +28,7 @@ use super::placement::{Placement, PlacementError, Sets};
 /// How much of a segment each member has: then another set comes in its place.
 const SEGMENT_BYTES: u64 = 8 << 20;
 
-/// Files are dealt to so many parts at most, each with sets of its own. How much leaks on the
+/// Files are striped to so many parts at most, each with sets of its own. How much leaks on the
 /// mean does not depend on it. How far trials differ from each other does: where there are more
 /// parts, it is said too high.
 const PARTS_MAX: u64 = 1024;
@@ -103,7 +103,8 @@ impl Simulation {
             rest = later;
             classes.push(Files::new(class.blocks, lengths, and_longer));
         }
-        let is_certain = (placement.sets_dealt_to(), placement.deal.width) == (Sets::Any, None);
+        let is_certain =
+            (placement.sets_striped_over(), placement.striping.width) == (Sets::Any, None);
         let certain = match is_certain {
             false => None,
             true => {
@@ -117,20 +118,24 @@ impl Simulation {
                 Some(classes.iter().map(of_class).collect())
             }
         };
-        let row = u64::from(placement.spread.row_blocks());
+        let row = u64::from(placement.redundancy.row_blocks());
         // Where there are no more sets, all parts have the same ones.
-        let is_choice = |width: &u32| match placement.sets_dealt_to() {
+        let is_choice = |width: &u32| match placement.sets_striped_over() {
             Sets::Any => true,
             Sets::Planned { sets_per_unit } => {
-                *width < placement.units / placement.spread.members() * sets_per_unit
+                *width < placement.units / placement.redundancy.members() * sets_per_unit
             }
         };
-        let parts = placement.deal.width.filter(is_choice).map_or(1, |width| {
-            let of_part = u64::from(width) * row * SEGMENT_BYTES;
-            let parts = files.bytes().div_ceil(u128::from(of_part));
-            let most = PARTS_MAX.min(PARTS_OF_SET_MAX * u64::from(width));
-            u64::try_from(parts).unwrap_or(u64::MAX).min(most)
-        });
+        let parts = placement
+            .striping
+            .width
+            .filter(is_choice)
+            .map_or(1, |width| {
+                let of_part = u64::from(width) * row * SEGMENT_BYTES;
+                let parts = files.bytes().div_ceil(u128::from(of_part));
+                let most = PARTS_MAX.min(PARTS_OF_SET_MAX * u64::from(width));
+                u64::try_from(parts).unwrap_or(u64::MAX).min(most)
+            });
         let simulation = Self {
             placement,
             compromised_max,
@@ -159,7 +164,7 @@ impl Simulation {
     #[must_use]
     pub fn as_scree_plans(self, scatter_width: u32) -> Self {
         Self {
-            scatter_width: (self.placement.spread.members() > 1).then_some(scatter_width),
+            scatter_width: (self.placement.redundancy.members() > 1).then_some(scatter_width),
             ..self
         }
     }
@@ -232,19 +237,19 @@ impl Simulation {
     }
 
     /// These sets, with 0, 1 … compromised units: those are compromised in the order of their numbers.
-    fn drawn(&self, sets: &[Vec<u32>]) -> Vec<Drawn<'_>> {
+    fn drawn(&self, sets: &[Vec<u32>]) -> Vec<TrialSets<'_>> {
         let counts = 0..=self.compromised_max;
         counts
-            .map(|compromised| Drawn::new(&self.placement, sets, compromised))
+            .map(|compromised| TrialSets::new(&self.placement, sets, compromised))
             .collect()
     }
 
     /// The sets of a plan, if there is one.
     fn plan(&self, random: &mut impl Rng) -> Option<Vec<Vec<u32>>> {
-        let Sets::Planned { sets_per_unit } = self.placement.sets_dealt_to() else {
+        let Sets::Planned { sets_per_unit } = self.placement.sets_striped_over() else {
             return None;
         };
-        let (units, members) = (self.placement.units, self.placement.spread.members());
+        let (units, members) = (self.placement.units, self.placement.redundancy.members());
         if let Some(scatter_width) = self.scatter_width {
             return Some(grown(units, members, scatter_width, random));
         }
@@ -259,7 +264,7 @@ impl Simulation {
 
     /// Which sets of a plan a part has.
     fn chosen(&self, sets: usize, random: &mut impl Rng) -> Vec<usize> {
-        match self.placement.deal.width {
+        match self.placement.striping.width {
             Some(width) => sample(random, sets, sets.min(width as usize)).into_vec(),
             None => (0..sets).collect(),
         }
@@ -267,12 +272,12 @@ impl Simulation {
 
     /// The sets of a part, where any units are one.
     fn any_sets(&self, random: &mut impl Rng) -> Vec<Vec<u32>> {
-        let (units, members) = (self.placement.units, self.placement.spread.members());
+        let (units, members) = (self.placement.units, self.placement.redundancy.members());
         let mut any = |_| {
             let of_set = sample(random, units as usize, members as usize);
             of_set.into_iter().map(|unit| unit as u32).collect()
         };
-        (0..self.placement.deal.width.unwrap_or(0))
+        (0..self.placement.striping.width.unwrap_or(0))
             .map(&mut any)
             .collect()
     }
@@ -280,7 +285,7 @@ impl Simulation {
 
 /// What is readable of files on these sets, with as many compromised units as more is with than
 /// with one less.
-fn readable_steps(drawn: &[Drawn<'_>], chosen: &[usize]) -> Vec<(usize, Readable)> {
+fn readable_steps(drawn: &[TrialSets<'_>], chosen: &[usize]) -> Vec<(usize, Readable)> {
     let mut steps: Vec<(usize, Readable)> = Vec::new();
     for (compromised, drawn) in drawn.iter().enumerate() {
         if steps
@@ -511,42 +516,50 @@ mod tests {
     use rand::rngs::SmallRng;
 
     use super::super::placement::binomial;
-    use super::super::{Deal, Spread, estimate};
+    use super::super::{Redundancy, Striping, estimate};
     use super::*;
 
-    const FEW: Deal = Deal {
+    const FEW: Striping = Striping {
         width: Some(2),
         granularity: 1,
     };
-    const LONG: Deal = Deal {
+    const LONG: Striping = Striping {
         width: Some(3),
         granularity: 2,
     };
 
-    const PLACEMENTS: [(u32, Spread, Sets); 6] = [
-        (10, Spread::Copies(1), Sets::Any),
-        (10, Spread::Copies(2), Sets::Any),
-        (9, Spread::Erasure { data: 2, parity: 1 }, Sets::Any),
-        (10, Spread::Copies(2), Sets::Planned { sets_per_unit: 1 }),
-        (11, Spread::Copies(3), Sets::Planned { sets_per_unit: 2 }),
+    const PLACEMENTS: [(u32, Redundancy, Sets); 6] = [
+        (10, Redundancy::Copies(1), Sets::Any),
+        (10, Redundancy::Copies(2), Sets::Any),
+        (9, Redundancy::Erasure { data: 2, parity: 1 }, Sets::Any),
+        (
+            10,
+            Redundancy::Copies(2),
+            Sets::Planned { sets_per_unit: 1 },
+        ),
+        (
+            11,
+            Redundancy::Copies(3),
+            Sets::Planned { sets_per_unit: 2 },
+        ),
         (
             9,
-            Spread::Erasure { data: 2, parity: 1 },
+            Redundancy::Erasure { data: 2, parity: 1 },
             Sets::Planned { sets_per_unit: 2 },
         ),
     ];
 
-    /// Each dealt in all ways.
+    /// Each striped in all ways.
     fn placements() -> Vec<Placement> {
-        let ways = [Deal::default(), FEW, LONG];
+        let ways = [Striping::default(), FEW, LONG];
         let all = PLACEMENTS
             .iter()
-            .flat_map(|one| ways.map(|deal| (one, deal)));
-        all.map(|((units, spread, sets), deal)| Placement {
+            .flat_map(|one| ways.map(|striping| (one, striping)));
+        all.map(|((units, redundancy, sets), striping)| Placement {
             units: *units,
-            spread: *spread,
+            redundancy: *redundancy,
             sets: *sets,
-            deal,
+            striping,
         })
         .collect()
     }
@@ -583,7 +596,7 @@ mod tests {
 
     /// What trials draw, drawn block by block.
     fn slow_trial(placement: &Placement, compromised: u32, random: &mut SmallRng) -> f64 {
-        let members = placement.spread.members() as usize;
+        let members = placement.redundancy.members() as usize;
         let any = |random: &mut SmallRng| {
             let mut order: Vec<u32> = (0..placement.units).collect();
             order.shuffle(random);
@@ -591,14 +604,14 @@ mod tests {
             order
         };
         let mut sets: Vec<Vec<u32>> = Vec::new();
-        if let Sets::Planned { sets_per_unit } = placement.sets_dealt_to() {
+        if let Sets::Planned { sets_per_unit } = placement.sets_striped_over() {
             for _ in 0..sets_per_unit {
                 let mut order: Vec<u32> = (0..placement.units).collect();
                 order.shuffle(random);
                 sets.extend(order.chunks_exact(members).map(<[u32]>::to_vec));
             }
         }
-        match placement.deal.width {
+        match placement.striping.width {
             Some(width) if sets.is_empty() => sets.extend((0..width).map(|_| any(random))),
             Some(width) => {
                 sets.shuffle(random);
@@ -606,8 +619,8 @@ mod tests {
             }
             None => {}
         }
-        let row = u64::from(placement.spread.row_blocks());
-        let piece = row * u64::from(placement.deal.granularity);
+        let row = u64::from(placement.redundancy.row_blocks());
+        let piece = row * u64::from(placement.striping.granularity);
         let mut bytes = 0.0;
         for length in files().lengths() {
             let begin = random.random_range(0..piece);
@@ -720,12 +733,15 @@ mod tests {
     fn the_more_parts_files_are_in_the_less_trials_differ() {
         let lengths = (0..3_400_u64).map(|number| 1 + number % 200 * 6_000);
         let files: FileList = lengths.collect();
-        for spread in [Spread::Copies(2), Spread::Erasure { data: 2, parity: 1 }] {
-            let deal = Deal {
+        for redundancy in [
+            Redundancy::Copies(2),
+            Redundancy::Erasure { data: 2, parity: 1 },
+        ] {
+            let striping = Striping {
                 width: Some(2),
                 granularity: 2,
             };
-            let placement = Placement::on(12, spread, None).dealt(deal);
+            let placement = Placement::on(12, redundancy, None).striped(striping);
             let (all, few) = (
                 of_parts(placement, &files, None),
                 of_parts(placement, &files, Some(16)),
@@ -736,15 +752,15 @@ mod tests {
                 let off = (mean.mean() - expected).abs();
                 assert!(
                     off <= mean.within_deviations(4.0),
-                    "{spread:?} {expected} {mean:?}"
+                    "{redundancy:?} {expected} {mean:?}"
                 );
             }
-            let parts = files.bytes() / u128::from(2 * spread.row_blocks()) / (8 << 20);
+            let parts = files.bytes() / u128::from(2 * redundancy.row_blocks()) / (8 << 20);
             let ratio = few.squares / all.squares;
             let expected = parts as f64 / 16.0;
             assert!(
                 (0.6..1.5).contains(&(ratio / expected)),
-                "{spread:?} {ratio} {expected}"
+                "{redundancy:?} {ratio} {expected}"
             );
         }
     }

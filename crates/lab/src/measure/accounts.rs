@@ -1,4 +1,4 @@
-//! CPU time, by the kernel's accounts.
+//! CPU time, as the kernel accounts it.
 
 use std::io;
 use std::time::Duration;
@@ -8,36 +8,36 @@ use nix::unistd::Pid;
 
 use crate::measure::MeasureError;
 
-/// `/proc/stat` counts so often a second, for programs, whatever the kernel's own clock is.
+/// Ticks of `/proc/stat` a second; they do not depend on the kernel's own clock rate.
 const TICKS_A_SECOND: f64 = 100.0;
 
-/// Whose CPU time counts.
+/// The owner of CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Account {
-    /// This process, all of its threads, those that have ended as well: to the nanosecond.
+    /// This process with all of its threads, ended ones included; precise to the nanosecond.
     Own,
-    /// Another one, the same.
+    /// Another process, in the same way.
     Process(u32),
-    /// All of the machine, the kernel's own threads as well: to 10 ms. Only for a machine that
-    /// does nothing else.
+    /// The whole machine with the kernel's own threads, precise to 10 ms; only for an otherwise idle
+    /// machine.
     Machine,
 }
 
-/// Several accounts in one.
+/// The sum of several accounts.
 #[derive(Debug, Clone)]
 pub struct Meter(Vec<Account>);
 
 impl Meter {
-    /// Their sum.
+    /// A meter of the sum of `accounts`.
     #[must_use]
     pub fn new(accounts: Vec<Account>) -> Self {
         Self(accounts)
     }
 
-    /// CPU time since some moment.
+    /// CPU time since an arbitrary moment.
     ///
     /// # Errors
-    /// If a process is not there any more.
+    /// If a process does not exist any more.
     pub fn read(&self) -> Result<Duration, MeasureError> {
         let mut all = Duration::ZERO;
         for account in &self.0 {
@@ -62,7 +62,7 @@ impl Account {
             Self::Machine => {
                 let stat = std::fs::read_to_string("/proc/stat")?;
                 let (cpus, idle) =
-                    idle(&stat).ok_or_else(|| io::Error::other("/proc/stat makes no sense"))?;
+                    idle(&stat).ok_or_else(|| io::Error::other("/proc/stat is malformed"))?;
                 Ok((clock(ClockId::CLOCK_BOOTTIME)? * cpus).saturating_sub(idle))
             }
         }
@@ -73,8 +73,8 @@ fn clock(clock: ClockId) -> io::Result<Duration> {
     Ok(clock.now()?.into())
 }
 
-/// How many CPUs there are, and how long they were idle or waited for a disk, together. What
-/// the kernel tells of idle time it has measured; of work, only what its ticks have met.
+/// The number of CPUs, and the time that they were idle or waited for a disk together. The kernel
+/// measures idle time, but samples busy time at its ticks.
 fn idle(stat: &str) -> Option<(u32, Duration)> {
     let cpus = stat.lines().filter(|line| is_of_one_cpu(line)).count();
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_costs_nothing_and_work_does() {
+    fn work_costs_cpu_time() {
         let meter = Meter::new(vec![Account::Own]);
         let before = meter.read().expect("read");
         let mut sum = 0_u64;
@@ -105,13 +105,13 @@ mod tests {
         assert!(sum > 0);
         let own = Meter::new(vec![Account::Process(std::process::id())]);
         assert!(own.read().expect("read") >= before + Duration::from_millis(5));
-        // More than Linux numbers processes by.
-        let gone = Meter::new(vec![Account::Process(1 << 23)]);
-        assert!(gone.read().is_err());
+        // Process ids of Linux are smaller.
+        let missing = Meter::new(vec![Account::Process(1 << 23)]);
+        assert!(missing.read().is_err());
     }
 
     #[test]
-    fn idle_time_is_that_of_all_cpus_and_of_waiting_for_disks() {
+    fn idle_time_sums_all_cpus_and_waiting_for_disks() {
         let stat = "cpu  100 20 30 9000 400 5 6\ncpu0 1 2 3\ncpu1 1 2 3\nintr 5\n";
         assert_eq!(idle(stat), Some((2, Duration::from_secs(94))));
         for bad in ["", "cpu x", "cpu  1 2 3"] {

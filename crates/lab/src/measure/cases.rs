@@ -87,7 +87,7 @@ pub fn compare(
     let machine = Machine::here();
     let rounds = Rounds {
         kind,
-        ways: &[None, Some(cipher)],
+        ciphers: &[None, Some(cipher)],
         works,
         count: rounds,
     };

@@ -1,9 +1,9 @@
-//! How far what was measured may be off by chance.
+//! Confidence intervals of measurements.
 
 use crate::measure::Run;
 
-/// Half of the interval that holds the mean of these CPU times with 95 %, if they are normal, in
-/// seconds. None of less than three.
+/// Half the width of the 95 % confidence interval of the mean CPU time in seconds, if the times are
+/// normally distributed. `None` for fewer than three.
 pub(crate) fn within(added: &[Run]) -> Option<f64> {
     let more = || added.iter().map(|run| run.cpu_s);
     let count = added.len() as f64;
@@ -16,12 +16,12 @@ pub(crate) fn within(added: &[Run]) -> Option<f64> {
     Some(student(added.len() - 1) * deviation)
 }
 
-/// As many deviations as hold 95 % of Student's distribution of so many degrees of freedom.
+/// The quantile of Student's distribution that contains 95 % on both sides, by degrees of freedom.
 fn student(degrees: usize) -> f64 {
     const OF_FEW: [f64; 9] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262,
     ];
-    // Beyond these it is as near to the normal distribution's 1.96 as this, within a hundredth.
+    // An approximation within 0.01, which approaches the 1.96 of the normal distribution.
     let of_many = 1.96 + 2.4 / degrees as f64 + 3.0 / (degrees * degrees) as f64;
     OF_FEW.get(degrees - 1).copied().unwrap_or(of_many)
 }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_that_differ_tell_less() {
+    fn differing_rounds_have_wider_intervals() {
         let run = |cpu_s| Run {
             flow: crate::cost::Both::default(),
             returned_s: 1.0,
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn few_rounds_have_wide_intervals() {
-        // Of the usual tables.
+        // From published tables.
         for (degrees, expected) in [
             (1, 12.706),
             (9, 2.262),

@@ -1,19 +1,19 @@
-//! What goes wrong while it is measured.
+//! Errors of measurements.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use base::IoError;
 
-/// Why something could not be measured.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
-    /// A file or device.
+    /// A file or device failed.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file or device.
         path: PathBuf,
-        /// What the operating system says.
+        /// The cause.
         #[source]
         error: io::Error,
     },
@@ -22,57 +22,57 @@ pub enum MeasureError {
     Program {
         /// Its name.
         program: String,
-        /// What the operating system says.
+        /// The cause.
         #[source]
         error: io::Error,
-        /// What to do about it.
+        /// How to install or allow it.
         hint: &'static str,
     },
     /// A program has failed.
     #[error("`{command}` failed: {said}")]
     Failed {
-        /// With its arguments.
+        /// The program with its arguments.
         command: String,
-        /// Its last words.
+        /// The end of its standard error.
         said: String,
     },
-    /// It did not come true in time.
+    /// Something did not happen in time.
     #[error("{what} within {seconds} s")]
     Late {
-        /// What did not happen.
+        /// What was expected, as a sentence that ends before the time.
         what: String,
-        /// How long it was waited for.
+        /// The time limit in seconds.
         seconds: u64,
     },
-    /// A volume that is measured.
-    #[error("the volume that is measured: {0}")]
+    /// The measured volume failed.
+    #[error("the measured volume: {0}")]
     Volume(#[from] IoError),
-    /// The connection to it.
-    #[error("the volume that is measured: {0}")]
+    /// The connection to the measured volume failed.
+    #[error("the measured volume: {0}")]
     Connection(String),
-    /// The kernel's accounts cannot be read.
+    /// CPU time cannot be read.
     #[error("the CPU time of {whose}: {error}")]
     Account {
-        /// Whose.
+        /// The process or machine.
         whose: String,
-        /// What the operating system says.
+        /// The cause.
         #[source]
         error: io::Error,
     },
-    /// Somebody wanted it to end.
-    #[error("ended before its end")]
+    /// The measurement was stopped.
+    #[error("stopped before its end")]
     Stopped,
-    /// What is asked for does not go together.
+    /// The arguments contradict each other.
     #[error("{0}")]
     Unfit(String),
 }
 
-/// Names the file that an error is about.
-pub(crate) trait At<T> {
+/// Adds the path to an I/O error.
+pub(crate) trait PathContext<T> {
     fn at(self, path: &Path) -> Result<T, MeasureError>;
 }
 
-impl<T> At<T> for io::Result<T> {
+impl<T> PathContext<T> for io::Result<T> {
     fn at(self, path: &Path) -> Result<T, MeasureError> {
         self.map_err(|error| MeasureError::File {
             path: path.to_owned(),

@@ -12,7 +12,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rustix::fs::{Advice, OFlags, fadvise, syncfs};
 use world::PageBuffer;
 
-use crate::measure::error::At as _;
+use crate::measure::error::PathContext as _;
 use crate::measure::work::Stopwatch;
 use crate::measure::{MeasureError, Stop, Work};
 

@@ -159,7 +159,7 @@ pub fn calibrate(
     let mut target = None;
     let rounds = Rounds {
         kind,
-        ways: &ways,
+        ciphers: &ways,
         works: &works,
         count: effort.rounds,
     };

@@ -1,4 +1,4 @@
-//! Floor 5: what encryption costs on this machine, measured (docs/models.md, "Cost").
+//! Floor 5: what encryption costs on this machine, measured (docs/explanation/cost-model.md).
 //!
 //! ```text
 //!  cipher ──────────────┐

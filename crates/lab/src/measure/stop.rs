@@ -1,21 +1,21 @@
-//! [`Stop`]: the end before the end.
+//! [`Stop`]: ends a measurement early.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::measure::MeasureError;
 
-/// Whether somebody wants it to end now. All that was opened is closed then.
+/// A flag that stops a measurement, which then closes everything that it opened.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// It is to end.
+    /// Stops the measurement.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Goes on, if nobody has said otherwise. It costs nothing that could be measured.
+    /// Fails once the measurement is stopped. Its cost is too small to be measured.
     pub(crate) fn check(&self) -> Result<(), MeasureError> {
         match self.0.load(Ordering::Relaxed) {
             true => Err(MeasureError::Stopped),
@@ -24,10 +24,10 @@ impl Stop {
     }
 }
 
-/// Who waits for it.
+/// The user who waits for a measurement.
 pub struct Waiting<'a> {
-    /// Is told what comes next.
+    /// Shows the next step.
     pub say: &'a mut dyn FnMut(String),
-    /// May have it end.
+    /// Stops the measurement.
     pub stop: &'a Stop,
 }

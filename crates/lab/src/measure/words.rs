@@ -19,7 +19,7 @@ use crate::cost::{Both, Flow};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::measure::error::At as _;
+use crate::measure::error::PathContext as _;
 use crate::measure::work::Stopwatch;
 use crate::measure::{MeasureError, Stop};
 

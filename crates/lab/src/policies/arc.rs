@@ -1,6 +1,6 @@
-//! [`Arc`]: adaptive replacement (Megiddo and Modha, FAST 2003, Fig. 4). Keys that were asked
-//! for once, and those that were more often, each with ghosts: a ghost that comes again moves
-//! the border between the two.
+//! [`Arc`]: adaptive replacement (Megiddo and Modha, FAST 2003, Fig. 4). One list has the keys
+//! that were requested once, the other those requested more often. Each has ghosts: a request for a
+//! ghost moves the border between the two.
 
 use cache::policy::links::{Arena, List};
 use cache::policy::{Key, Map, Policy};
@@ -23,12 +23,12 @@ struct Node<K> {
     place: Place,
 }
 
-/// See the module's head.
+/// A cache with adaptive replacement.
 #[derive(Debug)]
 pub struct Arc<K> {
     capacity: usize,
-    /// How many are to be resident that were asked for once: p of the paper.
-    once_wanted: usize,
+    /// Target number of resident keys that were requested once: p of the paper.
+    once_target: usize,
     keys: Map<K, u32>,
     nodes: Arena<Node<K>, 1>,
     once: List<0>,
@@ -38,12 +38,12 @@ pub struct Arc<K> {
 }
 
 impl<K: Key> Arc<K> {
-    /// Of so many keys; 1 at least.
+    /// Creates an empty cache of `capacity` keys, at least 1.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
             capacity: capacity.max(1),
-            once_wanted: 0,
+            once_target: 0,
             keys: Map::default(),
             nodes: Arena::new(),
             once: List::new(),
@@ -86,7 +86,7 @@ impl<K: Key> Arc<K> {
     /// REPLACE of the paper: one goes, and is a ghost.
     fn replace(&mut self, comes_from_often: bool, evicted: &mut Vec<K>) {
         let once = self.once.len();
-        let is_over = once > self.once_wanted || comes_from_often && once == self.once_wanted;
+        let is_over = once > self.once_target || comes_from_often && once == self.once_target;
         let is_once = once > 0 && (is_over || self.often.len() == 0);
         let (from, to) = match is_once {
             true => (Place::Once, Place::OnceGhost),
@@ -119,14 +119,14 @@ impl<K: Key> Policy<K> for Arc<K> {
             Some((_, Place::Once | Place::Often)) => {}
             Some((id, place)) => {
                 let is_often = place == Place::OftenGhost;
-                self.once_wanted = match is_often {
+                self.once_target = match is_often {
                     false => {
                         let step = (often_ghosts / once_ghosts.max(1)).max(1);
-                        (self.once_wanted + step).min(self.capacity)
+                        (self.once_target + step).min(self.capacity)
                     }
                     true => {
                         let step = (once_ghosts / often_ghosts.max(1)).max(1);
-                        self.once_wanted.saturating_sub(step)
+                        self.once_target.saturating_sub(step)
                     }
                 };
                 if self.len() >= self.capacity {
@@ -184,7 +184,7 @@ impl<K: Key> Policy<K> for Arc<K> {
 
     fn resize(&mut self, capacity: usize, evicted: &mut Vec<K>) {
         self.capacity = capacity.max(1);
-        self.once_wanted = self.once_wanted.min(self.capacity);
+        self.once_target = self.once_target.min(self.capacity);
         while self.len() > self.capacity {
             self.replace(false, evicted);
         }

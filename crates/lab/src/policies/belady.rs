@@ -1,20 +1,20 @@
-//! The offline optimum: of all keys the one goes that is asked for last, or never (Belady,
-//! IBM Systems Journal 1966). What is brought may go at once: that is never worse, and no
-//! policy can have more hits.
+//! The offline optimum: it evicts the key whose next request is farthest in the future (Belady,
+//! IBM Systems Journal 1966). A key may be evicted as soon as it was inserted, which is never
+//! worse; no policy has more hits.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::{Counts, Step};
 
-/// A key is not asked for any more.
+/// The next use of a key that is never requested again.
 const NEVER: usize = usize::MAX;
 
-/// What a cache of so many keys has that knows all steps beforehand.
+/// Replays steps against a cache of `capacity` keys that knows all steps in advance.
 #[must_use]
 pub fn belady(capacity: usize, steps: &[Step]) -> Counts {
     let next = next_uses(steps);
     let mut counts = Counts::default();
-    // When each resident key is asked for next.
+    // The step at which each resident key is requested next.
     let mut resident: HashMap<u64, usize> = HashMap::new();
     let mut by_use: BTreeSet<(usize, u64)> = BTreeSet::new();
     for (at, step) in steps.iter().enumerate() {
@@ -23,11 +23,11 @@ pub fn belady(capacity: usize, steps: &[Step]) -> Counts {
         if let Some(was) = was {
             by_use.remove(&(was, key));
         }
-        if let Step::Ask(_) = step {
-            counts.asked += 1;
+        if let Step::Request(_) = step {
+            counts.requested += 1;
             counts.hits += u64::from(was.is_some());
         }
-        // Nobody misses what is not asked for, or is forgotten before that.
+        // A key that is forgotten before its next request, or has none, need not stay.
         if next[at] == NEVER {
             continue;
         }
@@ -42,7 +42,7 @@ pub fn belady(capacity: usize, steps: &[Step]) -> Counts {
     counts
 }
 
-/// After each step, when its key is asked for next without having been forgotten before.
+/// For each step, the next request of its key, unless the key is forgotten before that.
 fn next_uses(steps: &[Step]) -> Vec<usize> {
     let mut next = vec![NEVER; steps.len()];
     let mut last: HashMap<u64, usize> = HashMap::new();
@@ -50,12 +50,12 @@ fn next_uses(steps: &[Step]) -> Vec<usize> {
         let key = step.key();
         next[at] = match step {
             Step::Forget(_) => NEVER,
-            Step::Ask(_) | Step::Bring(_) => last.get(&key).copied().unwrap_or(NEVER),
+            Step::Request(_) | Step::Insert(_) => last.get(&key).copied().unwrap_or(NEVER),
         };
         match step {
-            Step::Ask(_) => drop(last.insert(key, at)),
-            // What is brought once more need not have been kept.
-            Step::Forget(_) | Step::Bring(_) => drop(last.remove(&key)),
+            Step::Request(_) => drop(last.insert(key, at)),
+            // A key that is inserted again need not have stayed until then.
+            Step::Forget(_) | Step::Insert(_) => drop(last.remove(&key)),
         }
     }
     next

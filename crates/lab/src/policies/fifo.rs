@@ -1,13 +1,13 @@
-//! [`Fifo`]: the key that came first goes first, whether or not it is asked for.
+//! [`Fifo`]: evicts the key that was inserted first, whether or not it was requested since.
 
 use cache::policy::{Key, Lru, Policy};
 
-/// See the module's head.
+/// A cache that evicts in the order of insertion.
 #[derive(Debug)]
 pub struct Fifo<K>(Lru<K>);
 
 impl<K: Key> Fifo<K> {
-    /// Of so many keys; 1 at least.
+    /// Creates an empty cache of `capacity` keys, at least 1.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self(Lru::new(capacity))

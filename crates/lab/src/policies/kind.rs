@@ -7,7 +7,7 @@ use cache::policy::{Key, Lirs, Lru, Policy, S3Fifo};
 
 use super::{Arc, Fifo};
 
-/// The policies that there are, but for the one that knows the future.
+/// A policy that could run, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PolicyKind {
     /// [`Fifo`].
@@ -26,7 +26,7 @@ impl PolicyKind {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Fifo, Self::Lru, Self::Lirs, Self::S3Fifo, Self::Arc];
 
-    /// As it is called.
+    /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl PolicyKind {
         }
     }
 
-    /// An empty one, of so many keys; 1 at least.
+    /// Creates an empty cache of `capacity` keys, at least 1.
     #[must_use]
     pub fn build<K: Key>(self, capacity: usize) -> Box<dyn Policy<K>> {
         match self {
@@ -57,7 +57,7 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-/// There is no policy of this name.
+/// The name is not that of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no policy {0:?}; there are fifo, lru, lirs, s3-fifo and arc")]
 pub struct UnknownPolicy(pub String);
@@ -67,7 +67,7 @@ impl FromStr for PolicyKind {
 
     fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
         let mut all = Self::ALL.into_iter();
-        // As its authors write it, too.
+        // The authors of S3-FIFO write it with and without a hyphen.
         all.find(|kind| kind.name() == name || kind.name().replace('-', "") == name)
             .ok_or_else(|| UnknownPolicy(name.to_owned()))
     }

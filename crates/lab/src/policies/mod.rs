@@ -1,5 +1,7 @@
-//! The laboratory: what was asked of a disk, replayed against policies (docs/cache.md, "The
-//! laboratory").
+//! Cache policies and their replay on traces (docs/cache.md, "The laboratory").
+//!
+//! The policies that the host's cache uses come from `cache::policy`, so that what is compared is
+//! what runs; ARC, FIFO and the offline optimum exist here only. Must not know: files, clocks.
 
 mod arc;
 mod belady;
@@ -16,44 +18,44 @@ pub use arc::Arc;
 pub use belady::belady;
 pub use fifo::Fifo;
 pub use kind::{PolicyKind, UnknownPolicy};
-pub use steps::{BLOCK_BYTES, ManySteps, Step, Steps, WriteRule};
+pub use steps::{BLOCK_BYTES, Step, Steps, TooManySteps, WriteRule};
 
 use cache::policy::Policy;
 
-/// What came of a replay.
+/// The result of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Blocks that were asked for.
-    pub asked: u64,
-    /// Those that were resident.
+    /// Blocks that were requested.
+    pub requested: u64,
+    /// Requested blocks that were resident.
     pub hits: u64,
 }
 
 impl Counts {
-    /// Of those that were asked for; 0, if there were none.
+    /// Hits per request, from 0 to 1; 0 if there were no requests.
     #[must_use]
     pub fn hit_ratio(&self) -> f64 {
-        match self.asked {
+        match self.requested {
             0 => 0.0,
-            asked => self.hits as f64 / asked as f64,
+            requested => self.hits as f64 / requested as f64,
         }
     }
 }
 
-/// What a policy makes of it.
+/// Replays steps against a policy, which keeps its content.
 pub fn replay(policy: &mut dyn Policy<u64>, steps: &[Step]) -> Counts {
     let mut counts = Counts::default();
     let mut evicted = Vec::new();
     for step in steps {
         match *step {
-            Step::Ask(key) => {
-                counts.asked += 1;
+            Step::Request(key) => {
+                counts.requested += 1;
                 match policy.get(key) {
                     true => counts.hits += 1,
                     false => policy.insert(key, &mut evicted),
                 }
             }
-            Step::Bring(key) => {
+            Step::Insert(key) => {
                 if !policy.get(key) {
                     policy.insert(key, &mut evicted);
                 }
@@ -65,17 +67,17 @@ pub fn replay(policy: &mut dyn Policy<u64>, steps: &[Step]) -> Counts {
     counts
 }
 
-/// Who decides which keys are resident.
+/// A policy that can be compared with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contestant {
-    /// A policy.
+    /// A policy that could run.
     Policy(PolicyKind),
-    /// Somebody who knows the future ([`belady`]).
+    /// The offline optimum ([`belady`]).
     Belady,
 }
 
 impl Contestant {
-    /// As it is called.
+    /// Its name in tables and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -84,7 +86,7 @@ impl Contestant {
         }
     }
 
-    /// What comes of a cache of so many blocks, which is empty at first.
+    /// Replays steps against an initially empty cache of `capacity` blocks.
     #[must_use]
     pub fn counts(self, capacity: usize, steps: &[Step]) -> Counts {
         match self {

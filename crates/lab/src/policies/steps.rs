@@ -1,85 +1,82 @@
-//! Requests as steps of a cache: a key for each block of 4 KiB that one touches.
+//! [`Steps`]: the requests of a trace as operations of a cache, one key for each block of 4 KiB.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use trace::{Outcome, Record, Verb};
 
-/// Keys are blocks of so many bytes.
+/// Size of the block that a key stands for, in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// A trace has no more steps: with all that is kept of blocks that are asked for once they take
-/// 4 GiB.
+/// The most steps of a trace. With the state of blocks that are requested once, they take 4 GiB.
 const STEPS_MAX: u64 = 1 << 26;
 
-/// A trace asks for more than there is room for.
+/// A trace has more than the allowed number of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it asks for more than 256 GiB, block by block, which is too much: give a part of it")]
-pub struct ManySteps;
+#[error("the trace requests more than 256 GiB of blocks, which is too much: use a part of it")]
+pub struct TooManySteps;
 
-/// What happens to a key.
+/// An operation on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It is asked for, and brought if it is not resident.
-    Ask(u64),
-    /// It is brought without being asked for.
-    Bring(u64),
-    /// It names nothing any more.
+    /// The key is requested, and inserted if it is not resident.
+    Request(u64),
+    /// The key is inserted without being requested.
+    Insert(u64),
+    /// The key is removed: its content is obsolete.
     Forget(u64),
 }
 
 impl Step {
-    /// Which key.
+    /// The key.
     #[must_use]
     pub const fn key(self) -> u64 {
         match self {
-            Self::Ask(key) | Self::Bring(key) | Self::Forget(key) => key,
+            Self::Request(key) | Self::Insert(key) | Self::Forget(key) => key,
         }
     }
 }
 
-/// What a write does to the keys that it touches.
+/// What a write does to the keys of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WriteRule {
-    /// They name nothing any more: what is written lies elsewhere, as Scree has it.
+    /// They are removed, since new data lies elsewhere, as in Scree.
     #[default]
     Forget,
-    /// They are brought: what is written is kept, as in a cache of a disk that is written in
-    /// place.
+    /// They are inserted, as in the cache of a disk that is written in place.
     Keep,
-    /// Nothing.
+    /// Nothing happens to them.
     Ignore,
 }
 
-/// What was asked of a disk.
+/// The steps of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Steps {
-    /// In order.
+    /// The steps in the order of their requests.
     pub steps: Vec<Step>,
-    /// So many keys are asked for at least once.
+    /// Number of distinct keys that are requested.
     pub footprint: usize,
 }
 
 impl Steps {
-    /// Of requests, in the order in which they were begun, each with the number of its disk:
-    /// blocks of several are different ones. Those that failed count as well: they were asked for.
+    /// Converts requests, in the order of their start, each with the number of its disk. Equal
+    /// blocks of different disks have different keys. Failed reads count, since they were requested.
     ///
     /// # Errors
-    /// [`ManySteps`].
+    /// [`TooManySteps`] if the trace is too long.
     pub fn of<'a>(
         records: impl Iterator<Item = (u32, &'a Record)> + Clone,
         rule: WriteRule,
-    ) -> Result<Self, ManySteps> {
+    ) -> Result<Self, TooManySteps> {
         let first_of = disks(records.clone())?;
         let mut steps = Vec::new();
-        // What was asked for or brought, and not forgotten since: nothing else is there to be
-        // forgotten, though all of a disk may be trimmed.
+        // Keys that are there to be forgotten: a trim may cover a whole disk.
         let (mut seen, mut asked) = (BTreeSet::new(), BTreeSet::new());
         for (disk, record) in records {
             let step = match (record.verb, rule) {
-                (Verb::Read, _) => Step::Ask,
+                (Verb::Read, _) => Step::Request,
                 (Verb::Write | Verb::WriteZeroes | Verb::Trim, WriteRule::Ignore)
                 | (Verb::Flush | Verb::Prefetch, _) => continue,
-                (Verb::Write, WriteRule::Keep) => Step::Bring,
+                (Verb::Write, WriteRule::Keep) => Step::Insert,
                 (Verb::Write | Verb::WriteZeroes | Verb::Trim, _) => Step::Forget,
             };
             let changes = record.verb != Verb::Read;
@@ -101,7 +98,7 @@ impl Steps {
                 }
                 steps.extend((first..=last).map(step));
             } else {
-                return Err(ManySteps);
+                return Err(TooManySteps);
             }
             if record.verb == Verb::Read {
                 asked.extend(first..=last);
@@ -114,16 +111,16 @@ impl Steps {
     }
 }
 
-/// The first and the last block of a request for something.
+/// The first and the last block of a request that has a length.
 fn blocks(record: &Record) -> (u64, u64) {
     let last = record.offset.saturating_add(record.length.max(1) - 1);
     (record.offset / BLOCK_BYTES, last / BLOCK_BYTES)
 }
 
-/// The key of each disk's first block: they follow each other, each as long as what is asked of it.
+/// The first key of each disk: disks follow each other, each as long as the range that is used.
 fn disks<'a>(
     records: impl Iterator<Item = (u32, &'a Record)>,
-) -> Result<BTreeMap<u32, u64>, ManySteps> {
+) -> Result<BTreeMap<u32, u64>, TooManySteps> {
     let mut disks: BTreeMap<u32, u64> = BTreeMap::new();
     for (disk, record) in records {
         let end = disks.entry(disk).or_default();
@@ -132,7 +129,7 @@ fn disks<'a>(
     let mut next = 0_u64;
     for first in disks.values_mut() {
         let length = std::mem::replace(first, next);
-        next = next.checked_add(length).ok_or(ManySteps)?;
+        next = next.checked_add(length).ok_or(TooManySteps)?;
     }
     Ok(disks)
 }

@@ -1,4 +1,4 @@
-//! The laboratory against what can be counted by hand, or tried in all ways.
+//! Replays against results that are counted by hand or by trying all choices.
 
 use proptest::prelude::*;
 use trace::{Record, Verb};
@@ -6,7 +6,7 @@ use trace::{Record, Verb};
 use super::conformance::{acts, check};
 use super::*;
 
-/// The most hits that any choice of what to keep has.
+/// The most hits that any choice of evicted keys has.
 fn best(capacity: usize, steps: &[Step], resident: &[u64]) -> u64 {
     let Some((step, rest)) = steps.split_first() else {
         return 0;
@@ -19,14 +19,14 @@ fn best(capacity: usize, steps: &[Step], resident: &[u64]) -> u64 {
             with.retain(|other| *other != key);
             return best(capacity, rest, &with);
         }
-        Step::Ask(_) | Step::Bring(_) if !is_hit => with.push(key),
-        Step::Ask(_) | Step::Bring(_) => {}
+        Step::Request(_) | Step::Insert(_) if !is_hit => with.push(key),
+        Step::Request(_) | Step::Insert(_) => {}
     }
-    let hit = u64::from(is_hit && matches!(step, Step::Ask(_)));
+    let hit = u64::from(is_hit && matches!(step, Step::Request(_)));
     if with.len() <= capacity {
         return hit + best(capacity, rest, &with);
     }
-    // Any of them goes.
+    // Any of them may be evicted.
     let without = |at: usize| {
         let mut without = with.clone();
         without.remove(at);
@@ -37,8 +37,8 @@ fn best(capacity: usize, steps: &[Step], resident: &[u64]) -> u64 {
 
 fn steps(keys: u64, longest: usize) -> impl Strategy<Value = Vec<Step>> {
     let one = prop_oneof![
-        8 => (0..keys).prop_map(Step::Ask),
-        2 => (0..keys).prop_map(Step::Bring),
+        8 => (0..keys).prop_map(Step::Request),
+        2 => (0..keys).prop_map(Step::Insert),
         1 => (0..keys).prop_map(Step::Forget),
     ];
     prop::collection::vec(one, 0..longest)
@@ -46,7 +46,7 @@ fn steps(keys: u64, longest: usize) -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn belady_is_the_best_of_all_ways(steps in steps(5, 11), capacity in 1_usize..4) {
+    fn belady_has_the_most_hits_of_all_choices(steps in steps(5, 11), capacity in 1_usize..4) {
         prop_assert_eq!(belady(capacity, &steps).hits, best(capacity, &steps, &[]));
     }
 
@@ -55,7 +55,7 @@ proptest! {
         let most = belady(capacity, &steps);
         for kind in PolicyKind::ALL {
             let counts = Contestant::Policy(kind).counts(capacity, &steps);
-            prop_assert_eq!(counts.asked, most.asked);
+            prop_assert_eq!(counts.requested, most.requested);
             prop_assert!(counts.hits <= most.hits, "{}: {} of {}", kind, counts.hits, most.hits);
         }
     }
@@ -66,7 +66,7 @@ fn record(verb: Verb, offset: u64, length: u64) -> Record {
 }
 
 #[test]
-fn a_request_is_the_blocks_that_it_touches() {
+fn a_request_becomes_the_blocks_that_it_touches() {
     let records = [
         record(Verb::Read, 4095, 2),
         record(Verb::Write, 8192, 4096),
@@ -80,29 +80,39 @@ fn a_request_is_the_blocks_that_it_touches() {
         let records = records.iter().map(|record| (0, record));
         Steps::of(records, rule).expect("they are few")
     };
-    let asked = [Step::Ask(0), Step::Ask(1), Step::Ask(2)];
+    let asked = [Step::Request(0), Step::Request(1), Step::Request(2)];
     assert_eq!(of(WriteRule::Ignore).steps, asked);
-    let (ask, bring, forget) = (Step::Ask, Step::Bring, Step::Forget);
-    let kept = [ask(0), ask(1), bring(2), ask(2), bring(2), forget(0)];
+    let (request, insert, forget) = (Step::Request, Step::Insert, Step::Forget);
+    let kept = [
+        request(0),
+        request(1),
+        insert(2),
+        request(2),
+        insert(2),
+        forget(0),
+    ];
     assert_eq!(of(WriteRule::Keep).steps, kept);
-    // What was never there is not forgotten.
-    let forgotten = [ask(0), ask(1), ask(2), forget(2), forget(0)];
+    // A key that was never inserted is not forgotten.
+    let forgotten = [request(0), request(1), request(2), forget(2), forget(0)];
     assert_eq!(of(WriteRule::Forget).steps, forgotten);
     assert_eq!(of(WriteRule::Forget).footprint, 3);
-    // What was kept is there.
+    // A written block that was kept is a hit.
     let counts = |rule| {
         let steps = of(rule).steps;
         Contestant::Policy(PolicyKind::Lru).counts(10, &steps)
     };
     assert_eq!(
-        (counts(WriteRule::Keep).hits, counts(WriteRule::Keep).asked),
+        (
+            counts(WriteRule::Keep).hits,
+            counts(WriteRule::Keep).requested
+        ),
         (1, 3)
     );
     assert_eq!(counts(WriteRule::Forget).hits, 0);
 }
 
 #[test]
-fn nothing_asked_for_is_no_hit() {
+fn a_trace_without_requests_has_no_hits() {
     assert_eq!(Counts::default().hit_ratio(), 0.0);
     let huge = [record(Verb::Read, u64::MAX - 4095, 4096)];
     let of = |records: &[Record]| {
@@ -111,11 +121,11 @@ fn nothing_asked_for_is_no_hit() {
     };
     assert_eq!(of(&huge).map(|steps| steps.footprint), Ok(1));
     let much = [record(Verb::Read, 0, 1 << 62)];
-    assert_eq!(of(&much), Err(ManySteps));
-    // Blocks of two disks are two.
+    assert_eq!(of(&much), Err(TooManySteps));
+    // Equal blocks of two disks are two keys.
     let one = record(Verb::Read, 4096, 4096);
     let both = Steps::of([(7, &one), (3, &one)].into_iter(), WriteRule::Forget);
-    let expected = vec![Step::Ask(3), Step::Ask(1)];
+    let expected = vec![Step::Request(3), Step::Request(1)];
     assert_eq!(
         both.map(|steps| (steps.footprint, steps.steps)),
         Ok((2, expected))
@@ -143,10 +153,10 @@ fn hits(policy: &mut dyn Policy<u64>, keys: impl IntoIterator<Item = u64>) -> us
 }
 
 #[test]
-fn a_scan_does_not_push_out_what_is_asked_for_again() {
+fn a_scan_does_not_evict_keys_that_are_requested_again() {
     let of = |kind: PolicyKind| {
         let mut policy = kind.build(100);
-        // Fifty keys are asked for again and again, and a scan passes by.
+        // Fifty keys are requested repeatedly, then a scan passes by.
         for _ in 0..5 {
             hits(&mut *policy, 0..50);
         }
@@ -159,7 +169,7 @@ fn a_scan_does_not_push_out_what_is_asked_for_again() {
     }
 }
 
-/// LRU has none of a loop that is a little larger than it.
+/// LRU has no hits in a loop that is slightly larger than the cache.
 #[test]
 fn lirs_keeps_most_of_a_loop_that_does_not_fit() {
     let of = |kind: PolicyKind| {

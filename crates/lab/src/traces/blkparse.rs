@@ -11,7 +11,7 @@ use trace::{Outcome, Record, Verb};
 
 use super::foreign::range;
 use super::in_flight::InFlight;
-use super::{Foreign, ForeignError};
+use super::{ForeignError, ForeignTrace};
 
 /// It counts in sectors of so many bytes.
 const SECTOR_BYTES: u64 = 512;
@@ -50,7 +50,7 @@ impl<'a> Event<'a> {
 }
 
 /// The requests of a text, and the devices that they are of.
-pub(crate) fn read(text: &str) -> Result<Foreign, ForeignError> {
+pub(crate) fn read(text: &str) -> Result<ForeignTrace, ForeignError> {
     let mut events = Vec::new();
     let mut is_any = false;
     for (number, line) in (1..).zip(text.lines()) {
@@ -143,7 +143,7 @@ fn devices<'a>(events: &[Event<'a>]) -> BTreeMap<&'a str, (u32, Action)> {
     found
 }
 
-fn foreign(events: &[Event<'_>]) -> Foreign {
+fn foreign(events: &[Event<'_>]) -> ForeignTrace {
     let devices = devices(events);
     let (mut records, mut disk_of) = (Vec::new(), Vec::new());
     let mut open = InFlight::default();
@@ -166,7 +166,7 @@ fn foreign(events: &[Event<'_>]) -> Foreign {
             }
         }
     }
-    Foreign {
+    ForeignTrace {
         records,
         are_timed: true,
         disks: devices.into_keys().map(str::to_owned).collect(),

@@ -1,4 +1,4 @@
-//! Traces, whoever has recorded them.
+//! [`read_traces`]: the files of a trace, whichever program recorded it.
 
 use std::path::PathBuf;
 
@@ -8,24 +8,24 @@ use super::read_foreign;
 use crate::commands::Failure;
 use crate::commands::files::{failed, read_file};
 
-/// No file of a trace is longer, in bytes.
+/// The largest file of a trace, in bytes.
 const FILE_BYTES_MAX: u64 = 8 << 30;
 
-/// So many disks are named.
+/// The most disks that a notice names.
 const NAMED: usize = 4;
 
-/// What was recorded in one go.
+/// A trace that was recorded without interruption.
 pub struct Part {
-    /// When it began, in microseconds since 1970; 0, if nothing says so.
+    /// Start in microseconds since 1970; 0 if it is unknown.
     pub began_us: u64,
-    /// Requests, with times from then on.
+    /// The requests, with times relative to the start.
     pub records: Vec<Record>,
-    /// Of which disk each is; empty, if all are of one.
+    /// For each request, the index of its disk; empty if there is one disk.
     pub disk_of: Vec<u32>,
 }
 
 impl Part {
-    /// The requests, each with its disk.
+    /// The requests, each with the index of its disk.
     pub fn by_disk(&self) -> impl Iterator<Item = (u32, &Record)> + Clone {
         let disk = |number: usize| self.disk_of.get(number).copied().unwrap_or(0);
         let each = self.records.iter().enumerate();
@@ -33,17 +33,17 @@ impl Part {
     }
 }
 
-/// What was recorded.
+/// What the files of a trace contain.
 pub struct Traces {
     /// The parts, the oldest first.
     pub parts: Vec<Part>,
-    /// Their times are those of requests.
+    /// Whether the times of requests are known.
     pub are_timed: bool,
-    /// What is to be known of them.
+    /// Notices for the user.
     pub notices: Vec<String>,
 }
 
-/// The requests in these files.
+/// Reads the requests in these files.
 pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
     let mut files = Vec::new();
     for path in paths {
@@ -54,7 +54,7 @@ pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
         let mut notices = Vec::new();
         for (number, error) in broken {
             let path = paths[number].display();
-            notices.push(format!("{path}: {error}; what is before that counts"));
+            notices.push(format!("{path}: {error}; the requests before it are used"));
         }
         let missing: u64 = traces
             .iter()
@@ -76,10 +76,10 @@ pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
     }
     let ([path], [bytes]) = (paths, &files[..]) else {
         return Err(Failure::new(
-            "of several files all have to be of one filter `trace`; of other traces give one",
+            "several files have to be those of one filter `trace`; of another trace, give one file",
         ));
     };
-    // The name of a process may be cut within a character.
+    // The name of a process may be truncated within a character.
     let text = String::from_utf8_lossy(bytes);
     let read = read_foreign(&text).map_err(|error| failed(path, error))?;
     Ok(Traces {
@@ -93,15 +93,15 @@ pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
     })
 }
 
-/// What is to be known of a trace of several disks.
+/// A notice about a trace of several disks.
 fn several(disks: &[String]) -> Option<String> {
     let named = disks[..disks.len().min(NAMED)].join(" ");
     let more = if disks.len() > NAMED { " …" } else { "" };
     let count = disks.len();
     (count > 1).then(|| {
         format!(
-            "the trace is of {count} disks or files ({named}{more}), all of which count; of a disk \
-             that lies on another one give one of them alone"
+            "the trace has {count} disks or files ({named}{more}), which all count; if one lies on \
+             another one, give a trace of one of them only"
         )
     })
 }

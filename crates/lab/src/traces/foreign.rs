@@ -1,71 +1,70 @@
-//! What other programs have recorded: fio's logs, and what `blkparse` prints.
+//! Traces of other programs: logs of fio and the output of `blkparse`.
 //!
-//! Whatever is read may be made to harm, or be cut: a line that makes no sense is told by its
-//! number, and no more is kept than there are lines.
+//! The text may be hostile or truncated: an invalid line is an error with its number, and memory is
+//! proportional to the number of lines.
 
 use trace::{IOLOG_HEAD, Record};
 
 use super::{blkparse, iolog};
 
-/// No disk is larger, in bytes: files have signed offsets.
+/// The largest disk in bytes: offsets of files are signed.
 const DISK_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// No request is larger, in bytes: kernels, fio and NBD count them in 32 bits.
+/// The largest request in bytes: kernels, fio and NBD count them in 32 bits.
 const REQUEST_BYTES_MAX: u64 = u32::MAX as u64;
 
-/// Why a text is no record of requests.
+/// Why a text is not a trace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ForeignError {
-    /// A line makes no sense.
+    /// A line is invalid.
     #[error("line {line}: {why}")]
     Line {
-        /// Which, from 1.
+        /// Its number, from 1.
         line: usize,
         /// What is wrong.
         why: &'static str,
     },
-    /// It is none of these.
+    /// The format is unknown.
     #[error(
-        "it is no trace of a filter, no log of fio (which begins with \"fio version 2 iolog\" or 3), \
-         and nothing that blkparse prints"
+        "the format is unknown: use files of a filter `trace`, a log of fio (which begins with \
+         \"fio version 2 iolog\" or 3), or the output of blkparse"
     )]
     Unknown,
-    /// There is no request in it.
-    #[error("it has no request")]
+    /// The trace has no request.
+    #[error("the trace has no request")]
     Empty,
 }
 
-/// What a text tells.
+/// A trace of another program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Foreign {
-    /// The requests, in the order in which they were begun.
+pub struct ForeignTrace {
+    /// The requests in the order of their start.
     pub records: Vec<Record>,
-    /// Their times are those of requests. fio's version 2 tells only for how long nothing was
-    /// asked for on purpose.
+    /// Whether the times of requests are known. Version 2 of fio's log has deliberate pauses only.
     pub are_timed: bool,
-    /// The block devices (`MAJOR,MINOR`), or files, that they are of.
+    /// The block devices (`MAJOR,MINOR`) or files of the trace.
     pub disks: Vec<String>,
-    /// Of which of these each is.
+    /// For each request, the index of its disk.
     pub disk_of: Vec<u32>,
 }
 
-/// What a text tells.
+/// Reads a trace of another program.
 ///
 /// # Errors
 /// [`ForeignError`].
-pub fn read_foreign(text: &str) -> Result<Foreign, ForeignError> {
+pub fn read_foreign(text: &str) -> Result<ForeignTrace, ForeignError> {
     let first_line = text.lines().next().unwrap_or_default().trim();
     let read = match first_line {
         iolog::HEAD_2 => iolog::read(text, false),
         IOLOG_HEAD => iolog::read(text, true),
         _ => blkparse::read(text),
     };
-    // What is said of a line before counts more: a text of something else has no end either.
+    // An error in an earlier line comes first: other files may lack the last newline, too.
     let read = read?;
     if !text.ends_with('\n') {
         return Err(ForeignError::Line {
             line: text.lines().count(),
-            why: "it is cut: the line has no end",
+            why: "the trace is truncated: this line has no end",
         });
     }
     match read.records.is_empty() {
@@ -74,7 +73,7 @@ pub fn read_foreign(text: &str) -> Result<Foreign, ForeignError> {
     }
 }
 
-/// Where a request is and how much it is of, in bytes, if there can be such a one.
+/// Offset and length in bytes, if a disk can have such a request.
 pub(crate) fn range(offset: u64, length: u64) -> Option<(u64, u64)> {
     let end = offset.checked_add(length)?;
     (length <= REQUEST_BYTES_MAX && end <= DISK_BYTES_MAX).then_some((offset, length))
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_none_of_these_is_said_with_its_line() {
+    fn an_invalid_trace_is_refused_with_its_line() {
         assert_eq!(read_foreign(""), Err(ForeignError::Unknown));
         assert_eq!(read_foreign("hello\nworld\n"), Err(ForeignError::Unknown));
         assert_eq!(

@@ -1,36 +1,35 @@
-//! [`InFlight`]: which requests end when ranges of a device do.
+//! [`InFlight`]: matches completed ranges of a device with the requests that they complete.
 //!
-//! Between a request's beginning and its end it may be merged with others, and split: so what has
-//! ended is counted by its bytes. Ends may be lost, as tracers lose events when much happens: of
-//! what a range may be of, that is taken which began last, so that a request whose end was lost
-//! rarely costs another one.
+//! A kernel merges and splits requests between start and completion, so completion is counted in
+//! bytes. Tracers lose events under load: where several requests match a range, the newest one is
+//! completed, so that a request whose completion was lost rarely costs another one.
 //!
-//! Whoever makes a trace may make ranges of any kind: an end takes no longer than what it ends.
+//! Invariant: a completion takes time proportional to what it completes, whatever ranges a trace
+//! has.
 
 use std::collections::BTreeMap;
 
-/// No more requests are looked at than so many that begin at a place, before it, or in a range:
-/// a request is merged of no more, nor split among more that begin in it.
-const LOOKED_AT: usize = 256;
+/// The most requests that are examined at an offset, before it or in a range. Kernels merge and
+/// split fewer.
+const EXAMINED_MAX: usize = 256;
 
-/// Where a request begins, in bytes, and its number: of two, the one that began last has the
-/// higher one.
-type Place = (u64, usize);
+/// The offset of a request in bytes, and its number; newer requests have higher numbers.
+type RequestKey = (u64, usize);
 
-/// A request that has not ended.
-struct Begun {
-    /// Where it ends, in bytes.
+/// A request that is not completed.
+struct OpenRequest {
+    /// The offset of its end, in bytes.
     end: u64,
-    /// So many bytes of it have not ended.
+    /// Bytes that are not completed.
     left: u64,
-    /// A part of it has failed.
+    /// Whether a part of it has failed.
     has_failed: bool,
 }
 
-/// What has begun and not ended, by where it is; of each lane by itself, which is what requests are
-/// merged in: a device, and what is asked of it.
+/// Requests that are not completed, by offset. Each lane, a device with a kind of request, has its
+/// own, as requests are merged within a lane only.
 pub(crate) struct InFlight<L> {
-    lanes: BTreeMap<L, BTreeMap<Place, Begun>>,
+    lanes: BTreeMap<L, BTreeMap<RequestKey, OpenRequest>>,
 }
 
 impl<L> Default for InFlight<L> {
@@ -41,9 +40,9 @@ impl<L> Default for InFlight<L> {
 }
 
 impl<L: Ord> InFlight<L> {
-    /// A request begins there, with that many bytes. Later ones have higher numbers.
+    /// Adds a request with its offset and length in bytes; newer requests have higher numbers.
     pub(crate) fn begin(&mut self, lane: L, (offset, length): (u64, u64), number: usize) {
-        let begun = Begun {
+        let begun = OpenRequest {
             end: offset + length,
             left: length,
             has_failed: false,
@@ -52,8 +51,8 @@ impl<L: Ord> InFlight<L> {
         lane.insert((offset, number), begun);
     }
 
-    /// A range ends, or fails: the numbers of all requests of which this is the last part, and
-    /// whether any part of them has failed.
+    /// Completes a range. Returns the numbers of the requests that are complete now, each with
+    /// whether a part of it has failed.
     pub(crate) fn end(
         &mut self,
         lane: L,
@@ -79,18 +78,22 @@ impl<L: Ord> InFlight<L> {
     }
 }
 
-/// What ends when a range does: requests, and how many bytes of each.
-fn parts(lane: &BTreeMap<Place, Begun>, offset: u64, end: u64) -> Vec<(Place, u64)> {
+/// The requests that a range completes parts of, with the number of bytes of each.
+fn parts(
+    lane: &BTreeMap<RequestKey, OpenRequest>,
+    offset: u64,
+    end: u64,
+) -> Vec<(RequestKey, u64)> {
     let mut here = begun_at(lane, offset);
     let Some((whole, _)) = here.find(|(_, begun)| begun.end == end) else {
         return walked(lane, offset, end, usize::MAX);
     };
-    // It may be one whose end was lost, and what ended now was merged of others since.
-    let others = walked(lane, offset, end, LOOKED_AT);
+    // The completion of this request may have been lost, and the range be merged of newer ones.
+    let others = walked(lane, offset, end, EXAMINED_MAX);
     let are_newer = others.iter().all(|(place, _)| place.1 > whole.1);
     let bytes: u64 = others.iter().map(|(_, bytes)| bytes).sum();
     let are_all = end > offset && bytes == end - offset;
-    let are_whole = |(place, bytes): &(Place, u64)| {
+    let are_whole = |(place, bytes): &(RequestKey, u64)| {
         lane.get(place)
             .is_some_and(|begun| begun.end - place.0 == *bytes)
     };
@@ -100,11 +103,16 @@ fn parts(lane: &BTreeMap<Place, Begun>, offset: u64, end: u64) -> Vec<(Place, u6
     }
 }
 
-/// The requests that a range goes through, so many at most: at each byte the one that began last.
-fn walked(lane: &BTreeMap<Place, Begun>, offset: u64, end: u64, most: usize) -> Vec<(Place, u64)> {
+/// At most `most` requests that a range covers; at each byte the newest one.
+fn walked(
+    lane: &BTreeMap<RequestKey, OpenRequest>,
+    offset: u64,
+    end: u64,
+    most: usize,
+) -> Vec<(RequestKey, u64)> {
     let (mut at, mut found) = (offset, Vec::new());
     while at < end && found.len() < most {
-        // If any that begins here ends in the range, it is one of these. Those of nothing have no
+        // A request that begins here and ends in the range is preferred. Empty requests have no
         // part of it.
         let here = || begun_at(lane, at).filter(|(_, begun)| begun.end > at);
         let within = here().find(|(_, begun)| begun.end <= end);
@@ -115,7 +123,7 @@ fn walked(lane: &BTreeMap<Place, Begun>, offset: u64, end: u64, most: usize) -> 
             at = until;
             continue;
         }
-        // Nobody saw the beginning of what is up to the next one.
+        // The start of what lies before the next request was not traced.
         match lane.range((at, usize::MAX)..(end, 0)).next() {
             Some(((next, _), _)) => at = *next,
             None => break,
@@ -124,15 +132,19 @@ fn walked(lane: &BTreeMap<Place, Begun>, offset: u64, end: u64, most: usize) -> 
     found
 }
 
-/// The requests that begin at a byte, the one that began last first.
-fn begun_at(lane: &BTreeMap<Place, Begun>, at: u64) -> impl Iterator<Item = (Place, &Begun)> {
+/// The requests that begin at an offset, newest first.
+fn begun_at(
+    lane: &BTreeMap<RequestKey, OpenRequest>,
+    at: u64,
+) -> impl Iterator<Item = (RequestKey, &OpenRequest)> {
     let here = lane.range((at, 0)..=(at, usize::MAX)).rev();
-    here.map(|(place, begun)| (*place, begun)).take(LOOKED_AT)
+    here.map(|(place, begun)| (*place, begun))
+        .take(EXAMINED_MAX)
 }
 
-/// The request that begins before a byte, and has it.
-fn around(lane: &BTreeMap<Place, Begun>, at: u64) -> Option<(Place, &Begun)> {
-    let before = lane.range(..(at, 0)).rev().take(LOOKED_AT);
+/// The newest request that begins before an offset and covers it.
+fn around(lane: &BTreeMap<RequestKey, OpenRequest>, at: u64) -> Option<(RequestKey, &OpenRequest)> {
+    let before = lane.range(..(at, 0)).rev().take(EXAMINED_MAX);
     let having = before.filter(|(_, begun)| begun.end > at);
     having
         .max_by_key(|((_, number), _)| *number)

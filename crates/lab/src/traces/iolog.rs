@@ -9,13 +9,13 @@ use std::collections::HashMap;
 use trace::{Record, Verb};
 
 use super::foreign::range;
-use super::{Foreign, ForeignError};
+use super::{ForeignError, ForeignTrace};
 
 /// The first line of a file of version 2.
 pub(crate) const HEAD_2: &str = "fio version 2 iolog";
 
 /// The requests of a log; with times in front, or with pauses.
-pub(crate) fn read(text: &str, has_time: bool) -> Result<Foreign, ForeignError> {
+pub(crate) fn read(text: &str, has_time: bool) -> Result<ForeignTrace, ForeignError> {
     let (mut records, mut disk_of) = (Vec::new(), Vec::new());
     let mut files = HashMap::new();
     let mut now_us = 0_u64;
@@ -63,7 +63,7 @@ pub(crate) fn read(text: &str, has_time: bool) -> Result<Foreign, ForeignError> 
     }
     let mut disks: Vec<(&str, u32)> = files.into_iter().collect();
     disks.sort_unstable_by_key(|(_, disk)| *disk);
-    Ok(Foreign {
+    Ok(ForeignTrace {
         records,
         are_timed: has_time,
         disks: disks.into_iter().map(|(file, _)| file.to_owned()).collect(),

@@ -8,4 +8,4 @@ mod in_flight;
 mod iolog;
 
 pub use files::{Part, Traces, read_traces};
-pub use foreign::{Foreign, ForeignError, read_foreign};
+pub use foreign::{ForeignError, ForeignTrace, read_foreign};

@@ -1,5 +1,5 @@
 //! An NBD client that is a [`base::BlockDevice`]: any NBD server's export, for whoever uses
-//! devices. `docs/nbd.md` says what it asks of a server.
+//! devices. `docs/internals/nbd.md` says what it asks of a server.
 //!
 //! ```text
 //!   verbs ─▶ log ─▶ line ─▶ server         greeting: the handshake

@@ -1,85 +1,105 @@
-//! Volumes in VMs: `attach`, `detach`, and what is attached where.
+//! `scree attach`, `scree detach` and `scree attachment`: volumes in VMs.
 
 use clap::{Args, Subcommand};
 
+use super::ChangeOptions;
+
 #[derive(Args)]
 pub struct AttachArguments {
-    /// Name or id.
+    /// Volume (name or id).
     pub volume: String,
     /// The VM: qmp:/path/to/its/socket or libvirt:NAME.
-    #[arg(long)]
+    #[arg(long, value_name = "ADDRESS")]
     pub vm: String,
-    /// The host that it runs on. [default: where the controller is]
+    /// Host that runs the VM. [default: the controller's own host]
     #[arg(long)]
     pub host: Option<String>,
-    /// Refuse writes. Several VMs may have a volume so.
+    /// Refuse writes; several VMs may have a volume read-only at once.
     #[arg(long)]
     pub read_only: bool,
-    /// Return when it is attached, or cannot be. This is the default.
+    /// Wait until it is attached or has failed (the default).
     #[arg(long, conflicts_with = "no_wait")]
     pub wait: bool,
-    /// Return at once.
+    /// Do not wait.
     #[arg(long)]
     pub no_wait: bool,
+    #[command(flatten)]
+    pub change: ChangeOptions,
 }
 
 #[derive(Args)]
 pub struct DetachArguments {
-    /// Name or id.
+    /// Volume (name or id).
     pub volume: String,
-    /// The VM, if there are several attachments.
-    #[arg(long)]
+    /// The VM, if the volume is attached more than once.
+    #[arg(long, value_name = "ADDRESS")]
     pub vm: Option<String>,
-    /// The host, if there are several attachments.
+    /// The host, if the volume is attached more than once.
     #[arg(long)]
     pub host: Option<String>,
-    /// Whether or not the guest lets go of it, and without its host if that is
-    /// dead. What was not flushed may be lost.
+    /// Detach even if the guest does not release the disk or the host is dead; writes that were
+    /// not flushed may be lost.
     #[arg(long)]
     pub force: bool,
-    /// Return when it is detached, or cannot be. This is the default.
+    /// Wait until it is detached or has failed (the default).
     #[arg(long, conflicts_with = "no_wait")]
     pub wait: bool,
-    /// Return at once.
+    /// Do not wait.
     #[arg(long)]
     pub no_wait: bool,
+    #[command(flatten)]
+    pub change: ChangeOptions,
 }
 
 #[derive(Subcommand)]
 pub enum AttachmentCommand {
-    /// List the attachments that are not detached.
+    /// List attachments and exports.
     List {
-        /// Of this volume (name or id).
+        /// Only attachments of this volume (name or id).
         #[arg(long)]
         volume: Option<String>,
-        /// On this host (name or id).
+        /// Only attachments on this host (name or id).
         #[arg(long)]
         host: Option<String>,
-        /// In this state; `detached` shows those that ended last.
+        /// Only attachments in this state; `detached` lists those that ended last.
         #[arg(long)]
         state: Option<String>,
     },
     /// Show one attachment.
     Show {
-        /// Its id.
+        /// Id of the attachment.
         id: String,
     },
-    /// Move one to another host, or to another VM: the host that has it brings all to the units
-    /// and lets go, the other one takes over, and nobody comes in between.
+    /// Move an attachment to another host or VM.
+    ///
+    /// The current host writes all data to the units and releases the volume; the new host takes
+    /// over, and no third host can take the volume in between.
     Move {
-        /// Its id.
+        /// Id of the attachment.
         id: String,
-        /// To this host (name or id).
+        /// New host (name or id).
         #[arg(long, required_unless_present = "cancel")]
         host: Option<String>,
-        /// Plugged into this VM there: qmp:/path/to/its/socket or libvirt:NAME. [default: an export]
+        /// VM on the new host: qmp:/path/to/its/socket or libvirt:NAME. [default: an export]
         #[arg(long, value_name = "ADDRESS")]
         vm: Option<String>,
-        /// It is to stay where it is after all. Possible until the host that has it has let go.
+        /// Cancel a move; possible until the current host has released the volume.
         #[arg(long, conflicts_with_all = ["host", "vm"])]
         cancel: bool,
-        /// Return at once.
+        /// Do not wait.
         #[arg(long)]
         no_wait: bool,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
+}
+
+impl AttachmentCommand {
+    /// The options of a change; `None` for verbs that change nothing.
+    pub const fn change(&self) -> Option<&ChangeOptions> {
+        match self {
+            Self::Move { change, .. } => Some(change),
+            Self::List { .. } | Self::Show { .. } => None,
+        }
+    }
 }

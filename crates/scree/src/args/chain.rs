@@ -1,79 +1,98 @@
-//! Chains: the filters between a volume and whoever uses it.
+//! `scree chain`, `scree trace` and `scree monitor`: filters between a volume and its users.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::ChangeOptions;
+
 #[derive(Subcommand)]
 pub enum ChainCommand {
-    /// Put the filters of a policy between its volume and whoever uses that, in the place of
-    /// those that are there; while it is used, and no request is lost.
+    /// Put the filters of a policy in front of a volume, even while it is in use.
+    ///
+    /// They replace the filters that are there. No request is lost.
     Apply {
-        /// The policy, a TOML file; `-` for standard input.
+        /// The policy, a TOML file; `-` reads standard input.
         file: PathBuf,
-        /// Return at once, and not when every host has said what came of it.
+        /// Do not wait for the hosts.
         #[arg(long)]
         no_wait: bool,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
     /// List the chains of the volumes that you administer.
     List {
-        /// Those of this volume (name or id).
+        /// Only chains of this volume (name or id).
         #[arg(long)]
         volume: Option<String>,
     },
-    /// Show a volume's chain: its policy, and where it is in use.
-    Show(WhichChain),
-    /// Serve a volume without its filters. Whoever has the disk keeps it as large as it is: a filter
-    /// that makes it smaller (`encrypt`) stays until the volume is detached.
+    /// Show a volume's chain: its policy and where it is in use.
+    Show(ChainSelector),
+    /// Serve a volume without filters.
+    ///
+    /// A disk that is in use keeps its size: a filter that makes it smaller (`encrypt`) stays until
+    /// the volume is detached.
     Delete {
-        /// Which.
         #[command(flatten)]
-        which: WhichChain,
-        /// Return at once, and not when every host has said what came of it.
+        which: ChainSelector,
+        /// Do not wait for the hosts.
         #[arg(long)]
         no_wait: bool,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
 }
 
+impl ChainCommand {
+    /// The options of a change; `None` for verbs that change nothing.
+    pub const fn change(&self) -> Option<&ChangeOptions> {
+        match self {
+            Self::Apply { change, .. } | Self::Delete { change, .. } => Some(change),
+            Self::List { .. } | Self::Show(_) => None,
+        }
+    }
+}
+
+/// Names one chain.
 #[derive(Args)]
-pub struct WhichChain {
-    /// The volume (name or id), or the chain's id.
+pub struct ChainSelector {
+    /// Volume (name or id), or the id of the chain.
     pub volume: String,
-    /// The one for this VM. [default: the one for all others]
-    #[arg(long)]
+    /// The chain for this VM. [default: the chain for all others]
+    #[arg(long, value_name = "ADDRESS")]
     pub vm: Option<String>,
 }
 
 #[derive(Args)]
 pub struct TraceArguments {
-    /// The volume: its name, or its id, which does without a running Scree.
+    /// Volume: its name, or its id, which needs no running controller.
     pub volume: String,
-    /// The filter that has recorded it.
+    /// Name of the filter that recorded the trace.
     #[arg(long = "filter", value_name = "NAME", default_value = "trace")]
     pub name: String,
-    /// As a log that `fio --read_iolog` replays (version 3).
+    /// Print a log that `fio --read_iolog` replays (version 3).
     #[arg(long, value_enum)]
     pub format: Option<TraceFormat>,
-    /// What the disk is called in such a log.
+    /// Name of the disk in such a log.
     #[arg(long, value_name = "FILE", default_value = "disk")]
     pub device: String,
 }
 
-/// How a trace is exported, beside `-o`.
+// Formats of a trace beside those of --output.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TraceFormat {
-    /// fio's.
+    // The log format of fio.
     Iolog,
 }
 
 #[derive(Args)]
 pub struct MonitorArguments {
-    /// The volume (name or id).
+    /// Volume (name or id).
     pub volume: String,
-    /// The VM, if it is attached to several.
-    #[arg(long)]
+    /// The VM, if the volume is attached to several.
+    #[arg(long, value_name = "ADDRESS")]
     pub vm: Option<String>,
-    /// Go on with what happens from now on, until this is stopped.
+    /// Print events as they happen, until interrupted.
     #[arg(long)]
     pub follow: bool,
 }

@@ -1,12 +1,14 @@
-//! Rights, and on what they are.
+//! `scree grant`: rights on volumes, snapshots and hosts.
 
 use clap::{Args, Subcommand};
 
-/// On what a right is.
+use super::ChangeOptions;
+
+/// The resource that a right is on.
 #[derive(Args)]
 #[group(multiple = false)]
-pub struct OnArguments {
-    /// On this volume, and its snapshots (name or id).
+pub struct ResourceArguments {
+    /// On this volume and its snapshots (name or id).
     #[arg(long)]
     pub volume: Option<String>,
     /// On this snapshot (name or id).
@@ -19,30 +21,42 @@ pub struct OnArguments {
 
 #[derive(Subcommand)]
 pub enum GrantCommand {
-    /// Give a right.
+    /// Grant a right to a user.
     Add {
-        /// To this user.
+        /// User who receives the right.
         user: String,
-        /// read: attach read-only, clone. use: attach. snapshot: take snapshots.
-        /// administer: everything but giving it away. On a snapshot only read, on
-        /// a host only use.
+        /// read: attach read-only and clone. use: attach. snapshot: take snapshots. administer: all
+        /// but transfer. A snapshot has only read, a host only use.
         #[arg(value_parser = ["read", "use", "snapshot", "administer"])]
         right: String,
         #[command(flatten)]
-        on: OnArguments,
-        /// On a host: only for VMs whose address begins so, such as
-        /// libvirt:alice-.
+        on: ResourceArguments,
+        /// With --host: only for VMs whose address begins with this, such as libvirt:alice-.
         #[arg(long, value_name = "PREFIX", requires = "host")]
         vm: Option<String>,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// List the rights that you have been given, or can take away.
+    /// List the rights that you have or can revoke.
     List {
         #[command(flatten)]
-        on: OnArguments,
+        on: ResourceArguments,
     },
-    /// Take a right away. What is attached stays so.
+    /// Revoke a right; attached volumes stay attached.
     Delete {
-        /// Its id.
+        /// Id of the grant.
         id: String,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
+}
+
+impl GrantCommand {
+    /// The options of a change; `None` for verbs that change nothing.
+    pub const fn change(&self) -> Option<&ChangeOptions> {
+        match self {
+            Self::Add { change, .. } | Self::Delete { change, .. } => Some(change),
+            Self::List { .. } => None,
+        }
+    }
 }

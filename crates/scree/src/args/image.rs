@@ -1,47 +1,76 @@
-//! Base images, which hosts keep for all that are cloned from them.
+//! `scree image`: base images, whose blocks hosts share among all their clones.
 
 use clap::Subcommand;
 
+use super::ChangeOptions;
+
 #[derive(Subcommand)]
 pub enum ImageCommand {
-    /// Make a volume a base image: on each host that has a clone of it, what both share is kept
-    /// in the part of the cache that is for images.
+    /// Make a volume a base image.
+    ///
+    /// Hosts keep the blocks that its clones share in the image area of their caches.
     Mark {
-        /// The volume: name or id.
+        /// Volume (name or id).
         volume: String,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Make it none any more. Its clones stay as they are.
+    /// Make a base image an ordinary volume again; its clones stay.
     Unmark {
-        /// The volume: name or id.
+        /// Volume (name or id).
         volume: String,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Let an image's blocks stay in the caches of hosts, as far as there is room for what stays
-    /// (90 % of what is for images); the volume becomes one, if it is none. For administrators.
-    Pin {
-        /// The volume: name or id.
-        volume: String,
-    },
-    /// Let them go again when others want the room. It is an image still.
-    Unpin {
-        /// The volume: name or id.
-        volume: String,
-    },
-    /// List the base images, and how far hosts have read them into their caches.
+    /// List base images and how much of them hosts have cached.
     List,
-    /// Read an image into the caches of hosts, before anybody asks for it: what of it is on the
-    /// units by now.
+    /// Read an image into the caches of hosts before it is needed.
+    ///
+    /// Hosts read what is on the units now.
     Preload {
-        /// The volume: name or id.
+        /// Volume (name or id).
         volume: String,
-        /// Into that of this host; may be given again. [default: all that are for you, were
-        /// heard of a moment ago, and have a cache]
+        /// Host that reads it; may be repeated. [default: all hosts that you may use, are alive and
+        /// have a cache]
         #[arg(long, conflicts_with = "cancel")]
         host: Vec<String>,
-        /// Return at once, and not when all hosts have read it.
+        /// Do not wait until all hosts have read it.
         #[arg(long)]
         no_wait: bool,
-        /// Have no host read it any more. What was read stays.
+        /// Cancel a preload; what hosts have read stays cached.
         #[arg(long, conflicts_with = "no_wait")]
         cancel: bool,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
+    /// Keep an image's blocks in the caches of hosts (administrators only).
+    ///
+    /// At most 90 % of the image area can be pinned. A volume that is no image becomes one.
+    Pin {
+        /// Volume (name or id).
+        volume: String,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// Let hosts evict an image's blocks again; it stays an image.
+    Unpin {
+        /// Volume (name or id).
+        volume: String,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+}
+
+impl ImageCommand {
+    /// The options of a change; `None` for verbs that change nothing.
+    pub const fn change(&self) -> Option<&ChangeOptions> {
+        match self {
+            Self::Mark { change, .. }
+            | Self::Unmark { change, .. }
+            | Self::Preload { change, .. }
+            | Self::Pin { change, .. }
+            | Self::Unpin { change, .. } => Some(change),
+            Self::List => None,
+        }
+    }
 }

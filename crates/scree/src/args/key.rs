@@ -1,39 +1,59 @@
-//! Wrapping keys.
+//! `scree key`: wrapping keys.
 
 use clap::Subcommand;
 
+use super::ChangeOptions;
+
 #[derive(Subcommand)]
 pub enum KeyCommand {
-    /// List the wrapping keys, and of how many volumes each wraps the keys.
+    /// List wrapping keys and how many volumes each protects.
     List,
     /// Show one wrapping key.
     Show {
         /// Name or id.
         name: String,
     },
-    /// Found a wrapping key: the one that a host's keys.toml calls NAME. New
-    /// volumes use it.
+    /// Create a wrapping key; new volumes use it.
     Add {
-        /// Its name in keys.toml.
+        /// Its name in the host's keys.toml.
         name: String,
-        /// That of this host. [default: the controller's own, or the only one]
+        /// Host whose keys.toml has the key. [default: the controller's own host, or the only one]
         #[arg(long)]
         host: Option<String>,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Let one wrapping key take the place of another. Volumes stay as they are
-    /// and in use: only their keys are wrapped anew.
+    /// Replace a wrapping key by another one, while volumes are in use.
+    ///
+    /// Only the keys of volumes are wrapped again; their blocks stay as they are.
     Rotate {
-        /// The one that retires: name or id.
+        /// Key that is retired (name or id).
         old: String,
-        /// The one that takes its place: name or id.
+        /// Key that replaces it (name or id).
         new: String,
-        /// Return when the old one wraps nothing any more.
+        /// Wait until the old key wraps nothing.
         #[arg(long)]
         wait: bool,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Forget a wrapping key that is retired.
+    /// Delete a retired wrapping key.
     Delete {
         /// Name or id.
         name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
+}
+
+impl KeyCommand {
+    /// The options of a change; `None` for verbs that change nothing.
+    pub const fn change(&self) -> Option<&ChangeOptions> {
+        match self {
+            Self::Add { change, .. }
+            | Self::Rotate { change, .. }
+            | Self::Delete { change, .. } => Some(change),
+            Self::List | Self::Show { .. } => None,
+        }
+    }
 }

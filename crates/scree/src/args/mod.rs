@@ -1,20 +1,24 @@
-//! The command line's words: nouns, verbs and options, and nothing of what
-//! they do. What serves has its options in `process`, every noun its verbs in a
-//! file of its own.
+//! Nouns, verbs and options of the command line; nothing of what they do.
+//!
+//! Each noun has a file of its own. Options of the processes that serve are in `process`, the
+//! examples of all help texts in `examples`.
 
 mod attachment;
 mod chain;
+mod change;
+mod examples;
 mod filter_process;
 mod grant;
 mod image;
 mod key;
-mod options;
 mod party;
 mod privacy;
 mod process;
 mod project;
 mod relay;
 mod snapshot;
+#[cfg(all(test, feature = "lab"))]
+mod tests;
 mod top;
 mod unit;
 mod volume;
@@ -31,12 +35,12 @@ use clap_complete::Shell;
 use crate::output::Format;
 
 pub use attachment::{AttachArguments, AttachmentCommand, DetachArguments};
-pub use chain::{ChainCommand, MonitorArguments, TraceArguments, WhichChain};
+pub use chain::{ChainCommand, ChainSelector, MonitorArguments, TraceArguments};
+pub use change::ChangeOptions;
 pub use filter_process::{FilterProcessArguments, FilterServerArguments};
 pub use grant::GrantCommand;
 pub use image::ImageCommand;
 pub use key::KeyCommand;
-pub use options::command_line;
 pub use party::{HostCommand, JoinArguments, LoginArguments, PartyCommand};
 pub use privacy::{PrivacyAuditArguments, PrivacyAuditsArguments, PrivacyCommand};
 pub use process::{
@@ -49,49 +53,55 @@ pub use top::TopArguments;
 pub use unit::{DaemonArguments, RestoreArguments, UnitArguments, UnitCommand};
 pub use volume::VolumeCommand;
 
-/// Virtual disks for virtual machines, sealed and scattered over storage that
-/// nobody has to trust.
+/// Encrypted virtual disks for virtual machines, scattered over untrusted storage.
 #[derive(Parser)]
 #[command(
     name = "scree",
     version,
     propagate_version = true,
-    arg_required_else_help = true
+    arg_required_else_help = true,
+    after_help = examples::SCREE
 )]
 pub struct Arguments {
-    /// The folder of a `scree up`, controller, agent or unit daemon. Commands ask
-    /// whoever serves it, rather than the controller of a profile, unless one is
-    /// named.
-    #[arg(long = "dir", value_name = "D", env = "SCREE_DIR", global = true)]
+    /// Data directory of `scree up`, a controller, an agent or a unit daemon.
+    #[arg(
+        long = "dir",
+        value_name = "D",
+        env = "SCREE_DIR",
+        hide_env = true,
+        global = true
+    )]
     pub folder: Option<PathBuf>,
 
-    /// Which controller to ask, and as whom, if no folder is given: what
-    /// `scree login` named so. [default: that of the last `scree login`]
-    #[arg(long, value_name = "NAME", env = "SCREE_PROFILE", global = true)]
+    /// Controller to use, as `scree login` named it; by default the last login.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "SCREE_PROFILE",
+        hide_env = true,
+        global = true
+    )]
     pub profile: Option<String>,
 
-    /// How results are printed, of every command that has some. With json, a
-    /// failure is {"error": {…}} on standard error.
-    #[arg(short, long, value_enum, default_value_t, global = true)]
+    /// Output format: table, json or yaml.
+    #[arg(
+        short,
+        long,
+        value_enum,
+        hide_possible_values = true,
+        default_value_t,
+        global = true
+    )]
     pub output: Format,
-
-    /// Check everything, and change nothing.
-    #[arg(long)]
-    pub dry_run: bool,
-
-    /// Make what is made under this key: the same command under the same key,
-    /// within a day, makes nothing twice.
-    #[arg(long, value_name = "KEY")]
-    pub idempotency_key: Option<String>,
 
     #[command(subcommand)]
     pub command: Command,
 }
 
 impl Arguments {
-    /// What was said to the program, which ends where that makes no sense.
+    /// The arguments of this process. Exits with a usage error if they are wrong.
     pub fn given() -> Self {
-        let given = options::given();
+        let given = Self::parse();
         if let Command::Api(ApiCommand::Unit(unit)) = &given.command {
             refuse_mixture(unit);
         }
@@ -101,163 +111,207 @@ impl Arguments {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Run everything in one process, until SIGTERM. Restartable on the same
-    /// folder.
+    /// Run a controller, an agent and folder units in one process.
+    ///
+    /// It runs until SIGTERM, and can be started again on the same folder.
+    #[command(after_help = examples::UP)]
     Up(Box<UpArguments>),
 
-    /// Run a controller: the API, on one database, for agents on other
-    /// machines.
+    /// Run a controller: the API and the database, for agents on other machines.
+    #[command(after_help = examples::CONTROLLER)]
     Controller(Box<ControllerArguments>),
 
-    /// Run the agent of this host, once it is joined.
+    /// Run the agent of this host, which has joined a cluster.
+    #[command(after_help = examples::AGENT)]
     Agent(Box<AgentArguments>),
 
-    /// Stand between an NBD client and an NBD server, with filters of a policy, or with a
-    /// journal that acknowledges writes before the server does.
+    /// Relay an NBD export through filters, or through a journal.
+    ///
+    /// It stands between NBD clients and an NBD server. With --active, a journal acknowledges
+    /// writes before the server does.
+    #[command(after_help = examples::RELAY)]
     Relay(Box<RelayArguments>),
 
-    /// Serve filters for disks of other machines.
+    /// Serve filters for chains on other machines.
+    #[command(after_help = examples::FILTER_SERVER)]
     FilterServer(FilterServerArguments),
 
-    /// Be one filter of a chain: agents start this.
+    /// Run one filter of a chain; agents start this.
     #[command(hide = true)]
     FilterProcess(FilterProcessArguments),
 
-    /// Become a user of a controller, with a token.
+    /// Log in to a controller with a token.
+    #[command(after_help = examples::LOGIN)]
     Login(LoginArguments),
 
     #[command(flatten)]
     Api(ApiCommand),
 
-    /// Policies of caches, tried on what was asked of a disk.
-    #[command(subcommand)]
+    /// Compare cache policies on a trace.
     #[cfg(feature = "lab")]
+    #[command(subcommand, after_help = examples::CACHE)]
     Cache(lab::args::CacheCommand),
 
-    /// What whoever captures storage units can read: known beforehand, and found out.
-    #[command(subcommand)]
+    /// Predict or measure what compromised units reveal.
+    #[command(subcommand, after_help = examples::PRIVACY)]
     Privacy(PrivacyCommand),
 
-    /// What encryption costs, known beforehand.
-    #[command(subcommand)]
+    /// Predict what encryption costs a workload.
     #[cfg(feature = "lab")]
+    #[command(subcommand, after_help = examples::COST)]
     Cost(lab::args::CostCommand),
 
     /// Print a completion script for a shell.
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: Shell,
     },
 
     /// Write manual pages into a folder.
     Man {
-        /// The folder, which must exist.
+        /// An existing folder.
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
 }
 
-/// What is asked of a controller, or of a running `scree up`.
+/// Commands that a controller or a running `scree up` carries out.
 #[derive(Subcommand)]
 pub enum ApiCommand {
-    /// Virtual disks.
-    #[command(subcommand)]
+    /// Create, list, export, restore and delete virtual disks.
+    #[command(subcommand, after_help = examples::VOLUME)]
     Volume(VolumeCommand),
 
-    /// Named, read-only moments of volumes.
-    #[command(subcommand)]
+    /// Take, list and delete snapshots of volumes.
+    #[command(subcommand, after_help = examples::SNAPSHOT)]
     Snapshot(SnapshotCommand),
 
     /// Plug a volume into a running VM.
+    #[command(after_help = examples::ATTACH)]
     Attach(AttachArguments),
 
-    /// Take a volume out of its VM; everything written is on the units then.
+    /// Unplug a volume from its VM; all its data is on the units then.
+    #[command(after_help = examples::DETACH)]
     Detach(DetachArguments),
 
-    /// Volumes in VMs, and exports.
-    #[command(subcommand)]
+    /// List and move attachments.
+    #[command(subcommand, after_help = examples::ATTACHMENT)]
     Attachment(AttachmentCommand),
 
-    /// Filters between a volume and whoever uses it.
-    #[command(subcommand)]
+    /// Put filters between a volume and its users.
+    #[command(subcommand, after_help = examples::CHAIN)]
     Chain(ChainCommand),
 
-    /// Base images, which hosts keep in their caches for all that are cloned from them.
-    #[command(subcommand)]
+    /// Share base images among clones in the caches of hosts.
+    #[command(subcommand, after_help = examples::IMAGE)]
     Image(ImageCommand),
 
-    /// What a volume's filters tell: what happens to its files, if one of them is a monitor.
+    /// Show file operations that a volume's filter `monitor` has seen.
+    #[command(after_help = examples::MONITOR)]
     Monitor(MonitorArguments),
 
-    /// What was asked of a volume, if one of its filters is a trace. To be run on its host: it
-    /// reads what lies in the host's folder, as long as that is there.
+    /// Print the requests that a volume's filter `trace` has recorded.
+    ///
+    /// Run it on the volume's host: it reads files in the host's data directory.
+    #[command(after_help = examples::TRACE)]
     Trace(TraceArguments),
 
-    /// Projects: on whose account volumes are, and how many there may be.
-    #[command(subcommand)]
+    /// Manage projects, their members and quotas.
+    #[command(subcommand, after_help = examples::PROJECT)]
     Project(ProjectCommand),
 
-    /// Rights that users give to each other on their volumes, and
-    /// administrators on hosts.
-    #[command(subcommand)]
+    /// Grant rights on volumes, snapshots and hosts to users.
+    #[command(subcommand, after_help = examples::GRANT)]
     Grant(GrantCommand),
 
-    /// Places where sealed blocks lie; with --listen, the daemon of one.
+    /// Manage storage units; with --listen, run the daemon of one.
+    #[command(after_help = examples::UNIT)]
     Unit(UnitArguments),
 
-    /// Wrapping keys: what opens the volumes' own keys.
-    #[command(subcommand)]
+    /// Manage the wrapping keys that protect volumes' keys.
+    #[command(subcommand, after_help = examples::KEY)]
     Key(KeyCommand),
 
-    /// Users of this cluster.
-    #[command(subcommand)]
+    /// Manage the users of a cluster.
+    #[command(subcommand, after_help = examples::USER)]
     User(PartyCommand),
 
-    /// Hosts of this cluster.
-    #[command(subcommand)]
+    /// Manage the hosts of a cluster.
+    #[command(subcommand, after_help = examples::HOST)]
     Host(HostCommand),
 
-    /// Who is asking, as the controller knows it.
+    /// Show the user that the controller sees.
     Whoami,
 
-    /// Who changed what, newest first.
+    /// Show the log of changes, newest first.
     Audit {
-        /// At most so many lines.
+        /// Number of lines at most.
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u32,
     },
 
-    /// How the whole is doing, and what needs attention.
+    /// Show the cluster's health and what needs attention.
     Status,
 
-    /// It is said as `scree privacy audit`.
+    // Parsed as `scree privacy audit`.
     #[command(skip)]
     PrivacyAudit(PrivacyAuditArguments),
 
-    /// And this as `scree privacy audits`.
+    // Parsed as `scree privacy audits`.
     #[command(skip)]
     PrivacyAudits(PrivacyAuditsArguments),
 
-    /// What hosts have to do, and what their caches spare them: again and again, until it is
-    /// stopped. For administrators.
+    /// Show the load of hosts and their caches, continuously (administrators only).
+    #[command(after_help = examples::TOP)]
     Top(TopArguments),
 }
 
-/// Ends the program if it is not clear whether a daemon is to run.
+impl ApiCommand {
+    /// The options of a change; the defaults of a command that changes nothing.
+    pub fn change(&self) -> ChangeOptions {
+        let change = match self {
+            Self::Volume(command) => command.change(),
+            Self::Snapshot(command) => command.change(),
+            Self::Attach(arguments) => Some(&arguments.change),
+            Self::Detach(arguments) => Some(&arguments.change),
+            Self::Attachment(command) => command.change(),
+            Self::Chain(command) => command.change(),
+            Self::Image(command) => command.change(),
+            Self::Project(command) => command.change(),
+            Self::Grant(command) => command.change(),
+            Self::Unit(unit) => unit.command.as_ref().and_then(UnitCommand::change),
+            Self::Key(command) => command.change(),
+            Self::User(command) => command.change(),
+            Self::Host(command) => command.change(),
+            Self::PrivacyAudit(arguments) => return ChangeOptions::only_dry(arguments.dry_run),
+            Self::PrivacyAudits(arguments) => return ChangeOptions::only_dry(arguments.dry_run),
+            Self::Monitor(_)
+            | Self::Trace(_)
+            | Self::Whoami
+            | Self::Audit { .. }
+            | Self::Status
+            | Self::Top(_) => None,
+        };
+        change.cloned().unwrap_or_default()
+    }
+}
+
+/// Exits with a usage error if both a verb and options of a daemon were given, or neither.
 fn refuse_mixture(unit: &UnitArguments) {
     match &unit.command {
         Some(_) if unit.daemon.is_any() => {
-            let reason = "what is said to a daemon is not for a command; leave one of them out";
+            let reason = "options of a daemon cannot be combined with a verb: leave out --listen and \
+                          --listen-metrics, or the verb";
             let kind = ErrorKind::ArgumentConflict;
             Arguments::command().error(kind, reason).exit();
         }
         None if unit.daemon.listen.is_none() => {
-            let mut scree = command_line();
+            let mut scree = Arguments::command();
             scree.build();
             let help = scree
                 .find_subcommand_mut("unit")
                 .map(|unit| unit.render_help());
-            // Where this cannot be said, the exit code says enough.
+            // If this cannot be printed, the exit code says enough.
             let help = help.map(|help| help.to_string()).unwrap_or_default();
             let _ = io::stderr().write_all(help.as_bytes());
             std::process::exit(2);
@@ -268,8 +322,8 @@ fn refuse_mixture(unit: &UnitArguments) {
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
-        "it takes an IP address and a port, as in 127.0.0.1:10809 or [::1]:10809; names are not \
-         looked up"
+        "write an IP address and a port, such as 127.0.0.1:10809 or [::1]:10809; names are not \
+         resolved"
             .to_owned()
     })
 }
@@ -278,14 +332,14 @@ fn size(text: &str) -> Result<u64, String> {
     sizes::parse(text)
 }
 
-/// D, or the end: without it nothing can be done.
+/// The data directory. Exits with a usage error if none was given.
 pub fn folder(given: Option<PathBuf>) -> PathBuf {
     given.unwrap_or_else(|| {
         Arguments::command()
             .error(
                 ErrorKind::MissingRequiredArgument,
-                "say which folder is meant: --dir D, or SCREE_DIR in the environment; or, to ask a \
-                 controller elsewhere, run `scree login` first",
+                "no data directory and no controller: add --dir D or set SCREE_DIR; or, to use a \
+                 controller elsewhere, run `scree login URL --token TOKEN --authority FINGERPRINT`",
             )
             .exit()
     })

@@ -1,21 +1,22 @@
-//! Users and hosts: what is done with them, and how to become one.
+//! `scree user`, `scree host` and `scree login`: users and hosts, and how to become one.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// How to become somebody.
+use super::ChangeOptions;
+
+/// How a user, host or unit daemon proves who it is the first time.
 #[derive(Args)]
 pub struct JoinArguments {
-    /// The controllers of one cluster, or one of them: https://HOST:PORT; each
-    /// can be asked when another one is away. Several with commas or spaces
-    /// between them.
+    /// URLs of the cluster's controllers, or of one of them: https://HOST:PORT. Separate several
+    /// with commas or spaces.
     #[arg(value_name = "URL", required = true, value_delimiter = ',')]
     pub urls: Vec<String>,
-    /// The token that an administrator handed out.
+    /// Token from an administrator.
     #[arg(long, value_name = "TOKEN", required_unless_present = "cert")]
     pub token: Option<String>,
-    /// The authority's fingerprint that came with it: sha256:…
+    /// Fingerprint of the cluster's authority, which came with the token: sha256:…
     #[arg(
         long,
         value_name = "FINGERPRINT",
@@ -23,15 +24,14 @@ pub struct JoinArguments {
         conflicts_with = "ca"
     )]
     pub authority: Option<String>,
-    /// Trust a controller whose certificate is signed by this authority (PEM).
+    /// Trust controllers whose certificate is signed by this authority (PEM).
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Be whom this certificate (PEM) names, of an authority that the controller
-    /// was told of, rather than to use a token. The file is read again when it is
-    /// used.
+    /// Use this certificate (PEM) in place of a token; its authority must be known to the
+    /// controller (--client-ca). The file is read each time it is used.
     #[arg(long, value_name = "FILE", requires_all = ["key", "ca"], conflicts_with = "token")]
     pub cert: Option<PathBuf>,
-    /// The key (PEM) of that certificate.
+    /// Key (PEM) of that certificate.
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub key: Option<PathBuf>,
 }
@@ -42,48 +42,78 @@ pub struct LoginArguments {
     pub join: JoinArguments,
 }
 
-/// Users, and hosts too.
+/// The verbs that users and hosts have in common.
 #[derive(Subcommand)]
 pub enum PartyCommand {
-    /// Make one, and hand out its first token.
+    /// Create one and print its first token.
     Add {
         /// Its name.
         name: String,
-        /// It may everything but read volumes. (Users only.)
+        /// Make a user an administrator, who may do everything but read volumes.
         #[arg(long)]
         administrator: bool,
-        /// Make it a member of this project, not of a new one of its own name.
-        /// (Users only.)
+        /// Make a user a member of this project. [default: a new project of the user's name]
         #[arg(long)]
         project: Option<String>,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
     /// List all.
     List,
-    /// Hand out another token.
+    /// Print a new token.
     Token {
         /// Its name.
         name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Refuse its requests, from the next one on.
+    /// Refuse all requests from now on.
     Disable {
         /// Its name.
         name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Refuse them no longer.
+    /// Accept requests again.
     Enable {
         /// Its name.
         name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
 }
 
-/// As [`PartyCommand`], for hosts.
+impl PartyCommand {
+    /// The options of a change; `None` for verbs that change nothing.
+    pub const fn change(&self) -> Option<&ChangeOptions> {
+        match self {
+            Self::Add { change, .. }
+            | Self::Token { change, .. }
+            | Self::Disable { change, .. }
+            | Self::Enable { change, .. } => Some(change),
+            Self::List => None,
+        }
+    }
+}
+
+/// The verbs of `scree host`.
 #[derive(Subcommand)]
 pub enum HostCommand {
     #[command(flatten)]
     Party(PartyCommand),
-    /// Join this machine, with a token: `scree agent` can be started then.
+    /// Join this machine to a cluster; then start `scree agent`.
     Join {
         #[command(flatten)]
         join: JoinArguments,
     },
+}
+
+impl HostCommand {
+    /// The options of a change; `None` for verbs that change nothing through the API.
+    pub const fn change(&self) -> Option<&ChangeOptions> {
+        match self {
+            Self::Party(command) => command.change(),
+            Self::Join { .. } => None,
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! What `scree up`, `scree controller` and `scree agent` are told.
+//! Arguments of the processes that serve: `scree up`, `scree controller` and `scree agent`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,9 +10,10 @@ use clap::Args;
 use super::{address, size};
 use crate::moment;
 
-/// Three numbers that make 100.
+/// Parses the shares of the cache areas, three percentages that add up to 100.
 fn division(text: &str) -> Result<Division, String> {
-    let wrong = || "say it as 25:50:25: 1 at least each, and 100 together".to_owned();
+    let wrong =
+        || "write it as 25:50:25: three numbers of at least 1 that add up to 100".to_owned();
     let parts = text.split(':').map(|part| part.parse::<u8>());
     let parts: Vec<u8> = parts.collect::<Result<_, _>>().map_err(|_| wrong())?;
     let [metadata, image, active] = parts[..] else {
@@ -28,8 +29,7 @@ fn division(text: &str) -> Result<Division, String> {
 
 #[derive(Args)]
 pub struct UpArguments {
-    /// How many folder units to make in D if it is new; 0 leaves that to `scree unit
-    /// add`. [default: 8]
+    /// Folder units to create in a new D; with 0, add units with `scree unit add`. [default: 8]
     #[arg(long, value_name = "N", 
           value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub units: Option<u16>,
@@ -40,11 +40,11 @@ pub struct UpArguments {
     #[command(flatten)]
     pub keep: KeepArguments,
 
-    /// Serve the API over TLS here as well.
+    /// Serve the API over TLS at this address, too.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen_api: Option<SocketAddr>,
 
-    /// A name or address by which others reach that; may be given again.
+    /// Name or address by which others reach the API; may be repeated.
     #[arg(
         long,
         value_name = "NAME",
@@ -59,37 +59,35 @@ pub struct UpArguments {
 
 #[derive(Args)]
 pub struct ControllerArguments {
-    /// Serve the API over TLS here.
+    /// Serve the API over TLS at this address.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen: SocketAddr,
 
-    /// A name or address by which others reach that; may be given again.
+    /// Name or address by which others reach the API; may be repeated.
     #[arg(long, value_name = "NAME", default_value = "localhost")]
     pub name: Vec<String>,
 
-    /// The database, which several controllers may share:
-    /// postgres://USER@HOST/DATABASE, with sslmode=verify-full and
-    /// sslrootcert=FILE for TLS. Give a URL with a password in a file, or in the
-    /// environment variable SCREE_DATABASE: others can read a command line.
-    /// [default: D/scree.db]
+    /// Database that several controllers may share: postgres://USER@HOST/DATABASE, with
+    /// sslmode=verify-full and sslrootcert=FILE for TLS. Others can read a command line: put a URL
+    /// with a password in --database-file or the environment variable SCREE_DATABASE. [default:
+    /// D/scree.db]
     #[arg(long, value_name = "URL", conflicts_with = "database_file")]
     pub database: Option<String>,
 
-    /// A private file (mode 600) whose first line is the database's URL.
+    /// Private file (mode 600) whose first line is the URL of the database.
     #[arg(long, value_name = "FILE")]
     pub database_file: Option<PathBuf>,
 
-    /// The authority in D, or a new one if there is none, takes the place of the
-    /// cluster's, which is lost. Everybody joins anew, and the other controllers
-    /// get its files. Give it once.
+    /// Replace the cluster's lost authority by the one in D, or by a new one. All hosts, users and
+    /// daemons have to join again, and the other controllers need its files. Use it once.
     #[arg(long)]
     pub new_authority: bool,
 
     #[command(flatten)]
     pub tls: TlsArguments,
 
-    /// How long a host's leases hold after it was last heard of: then others
-    /// may have its volumes.
+    /// How long a host keeps its leases after its last request; then other hosts may take its
+    /// volumes.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = moment::duration)]
     pub lease: Duration,
 
@@ -103,35 +101,34 @@ pub struct ControllerArguments {
 /// Certificates of the operator's own.
 #[derive(Args)]
 pub struct TlsArguments {
-    /// Know users and hosts also by certificates of this authority (PEM), which
-    /// name one scree://user/NAME or scree://host/NAME; may be given again.
+    /// Accept certificates of this authority (PEM) for users and hosts, named scree://user/NAME or
+    /// scree://host/NAME; may be repeated.
     #[arg(long, value_name = "FILE")]
     pub client_ca: Vec<PathBuf>,
 
-    /// Serve with this certificate (PEM), with what lies between it and its root,
-    /// rather than with one of the cluster's own authority.
+    /// Certificate (PEM) of this server with its intermediate certificates. [default: one of the
+    /// cluster's own authority]
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
 
-    /// The key (PEM) of that certificate.
+    /// Key (PEM) of that certificate.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub struct AgentArguments {
-    /// How many folder units to make here if the cluster has none.
+    /// Folder units to create here if the cluster has no units.
     #[arg(long, value_name = "N", 
           value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub units: Option<u16>,
 
-    /// Volumes may be written in the clear, where that is what was asked for.
+    /// Serve volumes that were created with --encryption none.
     #[arg(long)]
     pub allow_unencrypted: bool,
 
-    /// Keep journals in this folder, which other hosts mount too: whoever takes a
-    /// volume from this host when it is dead finds there what it had flushed. The
-    /// folder must be there. [default: D/journal, which this host alone has]
+    /// Keep journals in this existing folder, which other hosts mount, too: if this host dies,
+    /// another one finds flushed writes there. [default: D/journal, for this host only]
     #[arg(long, value_name = "FOLDER")]
     pub journals: Option<PathBuf>,
 
@@ -142,92 +139,90 @@ pub struct AgentArguments {
     pub monitor: MonitorArguments,
 }
 
-/// What those who watch are told, and where.
+/// Where a process serves its health and metrics.
 #[derive(Args)]
 pub struct MonitorArguments {
-    /// Answer /healthz, /readyz and /metrics (for Prometheus) over plain HTTP
-    /// here, to anybody: use a loopback address or a management network.
+    /// Serve /healthz, /readyz and /metrics (Prometheus) over plain HTTP without authentication; use
+    /// a loopback address or a management network.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen_metrics: Option<SocketAddr>,
 }
 
-/// What agents are told.
+/// Arguments of agents.
 #[derive(Args)]
 pub struct ServeArguments {
-    /// Serve NBD over TCP here as well.
+    /// Serve NBD over TCP at this address, too.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen_nbd: Option<SocketAddr>,
 
-    /// Certificates (PEM) that sign those of NBD clients over TCP.
+    /// Authorities (PEM) of NBD clients over TCP.
     #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_cert", "nbd_tls_key", "listen_nbd"])]
     pub nbd_tls_ca: Option<PathBuf>,
 
-    /// This server's certificate (PEM) for NBD over TCP.
+    /// Certificate (PEM) of this server for NBD over TCP.
     #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_ca", "nbd_tls_key"])]
     pub nbd_tls_cert: Option<PathBuf>,
 
-    /// The key (PEM) of that certificate.
+    /// Key (PEM) of that certificate.
     #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_ca", "nbd_tls_cert"])]
     pub nbd_tls_key: Option<PathBuf>,
 
-    /// A network that tenants' filters may reach, such as replicas' servers; may be given
-    /// again. [default: none]
+    /// Network that tenants' filters may connect to, such as that of replicas; may be repeated.
+    /// [default: none]
     #[arg(long = "filter-network", value_name = "ADDRESS/BITS")]
     pub filter_networks: Vec<agent::Network>,
 
-    /// What the filters of one chain may take of memory together, whatever their policy gives
-    /// them.
+    /// Memory limit of all filters of a chain together, whatever its policy allows.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub filter_memory: u64,
 
-    /// What a tenant's filter that acknowledges writes may take of D's disk, whatever its policy
-    /// gives it.
+    /// Disk space in D for the journal of a tenant's filter, whatever its policy allows.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub filter_journal: u64,
 
-    /// What the traces of a tenant's volume may take of D's disk together, whatever its policy
-    /// gives them; with 0 there are none.
+    /// Disk space in D for all traces of a tenant's volume, whatever its policy allows; 0 disables
+    /// traces.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     pub filter_trace: u64,
 
-    /// The number of the user who runs the VMs, and may connect to their disks.
-    /// [default: the owner of a VM's QMP socket]
+    /// Id of the user who runs the VMs and may connect to their disks. [default: the owner of the
+    /// VM's QMP socket]
     #[arg(long, value_name = "UID")]
     pub vm_user: Option<u32>,
 
-    /// Move no more to repair what units lack, in bytes per second.
+    /// Bandwidth limit of repairs, in bytes per second.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub repair_bytes_per_second: u64,
 
-    /// Says where this host's wrapping keys are. [default: D/keys/keys.toml, if
-    /// it is there]
+    /// File that says where this host's wrapping keys are. [default: D/keys/keys.toml, if it
+    /// exists]
     #[arg(long, value_name = "FILE")]
     pub keys_file: Option<PathBuf>,
 
-    /// The key file of the wrapping key `main`, the first one of a cluster; made
-    /// if it does not exist. [default: D/keys/master.key]
+    /// Key file of the wrapping key `main`, the first one of a cluster; created if it does not
+    /// exist. [default: D/keys/master.key]
     #[arg(long, value_name = "FILE", conflicts_with = "passphrase_file")]
     pub key_file: Option<PathBuf>,
 
-    /// A file whose first line is the passphrase that the wrapping key `main` is
-    /// made of. The environment variable SCREE_PASSPHRASE does as well.
+    /// File whose first line is the passphrase of the wrapping key `main`; the environment variable
+    /// SCREE_PASSPHRASE works, too.
     #[arg(long, value_name = "FILE")]
     pub passphrase_file: Option<PathBuf>,
 
-    /// Size of each attached volume's journal.
+    /// Size of the journal of each attached volume.
     #[arg(long, value_name = "SIZE", default_value = "100M", value_parser = size)]
     pub journal_size: u64,
 
-    /// Keep sealed blocks of what is read in this file, or block device, on the host's SSD.
-    /// Losing it costs speed and nothing else.
+    /// Cache encrypted blocks in this file or block device on the host's SSD. Losing it loses no
+    /// data.
     #[arg(long, value_name = "FILE")]
     pub cache: Option<PathBuf>,
 
-    /// How long that is: a file is made so long at once. [default: all of a device]
+    /// Size of the cache; a file is allocated at once. [default: the whole device]
     #[arg(long, value_name = "SIZE", requires = "cache", value_parser = size)]
     pub cache_size: Option<u64>,
 
-    /// How it is divided among maps, base images and all else that is read, in percent.
+    /// Percentages of the cache for maps, base images and everything else.
     #[arg(
         long,
         value_name = "MAPS:IMAGES:OTHERS",
@@ -237,25 +232,24 @@ pub struct ServeArguments {
     )]
     pub cache_division: Division,
 
-    /// What sealed blocks may take of memory, of all volumes together; with 0, nothing is
-    /// read ahead either.
+    /// Memory for encrypted blocks of all volumes together; 0 disables read-ahead, too.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub cache_memory: u64,
 
-    /// What opened pages of maps may take of memory, of all volumes together; each may have
-    /// 4 MiB in any case. 4 MiB say where 1 GiB lies.
+    /// Memory for map pages of all volumes together, of which each volume has at least 4 MiB; 4 MiB
+    /// map 1 GiB of a volume.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     pub map_memory: u64,
 
-    /// How long a write may stay in the journal only, when the volume is idle.
+    /// How long writes of an idle volume stay in the journal only.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment::duration)]
     pub destage_after: Duration,
 }
 
-/// What controllers are told.
+/// Arguments of controllers: what they keep and for how long.
 #[derive(Args)]
 pub struct KeepArguments {
-    /// How many automatic versions of a volume are kept.
+    /// Number of automatic versions that are kept of each volume.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub retain_count: usize,
 
@@ -263,31 +257,27 @@ pub struct KeepArguments {
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = moment::duration)]
     pub retain_age: Duration,
 
-    /// How many times the units' free room may be promised to volumes, as if
-    /// all were full.
+    /// How many times the units' free space may be promised to volumes.
     #[arg(long, value_name = "N", default_value_t = control::control::OVERCOMMIT,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub overcommit: u32,
 
-    /// With how many others a unit shares segments, unless there are fewer: a
-    /// larger number repairs faster, and loses more often when several units die at
-    /// once. It counts for units that are added from then on.
+    /// Number of other units that a unit shares segments with. A larger number repairs faster and
+    /// makes data loss likelier when several units die at once. It applies to units added later.
     #[arg(long, value_name = "N", default_value_t = control::control::SCATTER_WIDTH as u16,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub scatter_width: u16,
 
-    /// Let others take the place of a unit that every host which is heard of has been
-    /// missing for so long; 0s: never by itself.
+    /// Replace a unit that all live hosts have been missing for this long; 0s disables it.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = moment::duration)]
     pub replace_after: Duration,
 
-    /// How long the blocks of a removed version stay, against mistakes.
+    /// How long the blocks of a deleted version are kept.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = moment::duration)]
     pub grace: Duration,
 
-    /// Go on with a database that was put back from a backup, or in a folder
-    /// that was copied or moved. What was committed elsewhere after that is
-    /// given up, and the units are taken over. Give it once.
+    /// Start with a database that was restored from a backup, or with a folder that was copied or
+    /// moved. It takes over the units; later commits of the other copy are lost. Use it once.
     #[arg(long)]
     pub restored_database: bool,
 }

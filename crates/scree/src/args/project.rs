@@ -1,64 +1,87 @@
-//! Projects and their quotas.
+//! `scree project`: projects and their quotas.
 
 use clap::{Args, Subcommand};
 
-use super::size;
+use super::{ChangeOptions, size};
 
-/// How much a project may have.
+/// A project's quota.
 #[derive(Args)]
 pub struct QuotaArguments {
-    /// So many volumes. [default: no limit]
+    /// Number of volumes. [default: unlimited]
     #[arg(long, value_name = "N")]
     pub volumes: Option<u64>,
-    /// So many snapshots. [default: no limit]
+    /// Number of snapshots. [default: unlimited]
     #[arg(long, value_name = "N")]
     pub snapshots: Option<u64>,
-    /// So much in all its volumes together, as their guests see them. [default:
-    /// no limit]
+    /// Sum of the sizes of all volumes, as guests see them. [default: unlimited]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
 }
 
 #[derive(Subcommand)]
 pub enum ProjectCommand {
-    /// Make a project.
+    /// Create a project.
     Add {
-        /// Its name.
+        /// Name of the project.
         name: String,
         #[command(flatten)]
         quota: QuotaArguments,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// List your projects; all, for an administrator.
+    /// List your projects, or all of them as an administrator.
     List,
-    /// Show a project: its quota, and how much of it is used.
+    /// Show a project, its quota and its usage.
     Show {
         /// Name or id.
         name: String,
     },
-    /// Set how much a project may have. What is left out has no limit.
+    /// Set a project's quota; what is left out becomes unlimited.
     Quota {
         /// Name or id.
         name: String,
         #[command(flatten)]
         quota: QuotaArguments,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Make a user a member.
+    /// Make a user a member of a project.
     Join {
-        /// Name or id.
+        /// Name or id of the project.
         name: String,
         /// The user.
         user: String,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Make a user no longer a member. What they own there stays.
+    /// Remove a user from a project; what they own there stays.
     Leave {
-        /// Name or id.
+        /// Name or id of the project.
         name: String,
         /// The user.
         user: String,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Delete a project that has nothing.
+    /// Delete an empty project.
     Delete {
         /// Name or id.
         name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
+}
+
+impl ProjectCommand {
+    /// The options of a change; `None` for verbs that change nothing.
+    pub const fn change(&self) -> Option<&ChangeOptions> {
+        match self {
+            Self::Add { change, .. }
+            | Self::Quota { change, .. }
+            | Self::Join { change, .. }
+            | Self::Leave { change, .. }
+            | Self::Delete { change, .. } => Some(change),
+            Self::List | Self::Show { .. } => None,
+        }
+    }
 }

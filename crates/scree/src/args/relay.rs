@@ -1,4 +1,4 @@
-//! What `scree relay` is told.
+//! Arguments of `scree relay`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,32 +11,31 @@ use super::size;
 
 #[derive(Args)]
 pub struct RelayArguments {
-    /// Where clients come in: unix:/PATH, or tcp:ADDR:PORT. There is no TLS here, so an
-    /// address is one of this host.
-    #[arg(long, value_name = "WHERE", value_parser = endpoint)]
+    /// Address for clients: unix:/PATH, or tcp:ADDR:PORT with a loopback address, as there is no TLS.
+    #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
     pub listen: Endpoint,
 
-    /// The export that is relayed: nbd+unix:///EXPORT?socket=PATH, nbd://ADDR:PORT/EXPORT, or
+    /// Export to relay: nbd+unix:///EXPORT?socket=PATH, nbd://ADDR:PORT/EXPORT, or
     /// nbds://ADDR:PORT/EXPORT?tls-certificates=DIR&tls-hostname=NAME.
     #[arg(long, value_name = "URI", value_parser = target)]
     pub to: RelayTarget,
 
-    /// Acknowledge a write when the relay's own journal has it, and carry it out afterwards.
-    /// Without this every request reaches the server before it is answered.
+    /// Acknowledge a write once the relay's journal has it, and send it to the server afterwards.
+    /// Without this option the server answers every request.
     #[arg(long, requires = "journal")]
     pub active: bool,
 
-    /// The folder of that journal, of one relay. It has to be the same one after a crash:
-    /// what is in it may be nowhere else.
+    /// Folder of the journal, for this relay alone. Use the same folder after a crash: its content
+    /// may exist nowhere else.
     #[arg(long, value_name = "DIR", requires = "active")]
     pub journal: Option<PathBuf>,
 
-    /// What the journal has is for the disk that is served at `--to` now, though it was served
-    /// elsewhere when that was acknowledged: otherwise it is another disk's, and is refused.
+    /// Accept a journal that was written for another --to, since the same disk is now served here.
+    /// Otherwise such a journal is refused.
     #[arg(long, requires = "active")]
     pub server_moved: bool,
 
-    /// How long the journal is, if it is made.
+    /// Size of the journal when it is created.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size, requires = "active")]
     pub journal_size: u64,
 
@@ -50,25 +49,24 @@ pub struct RelayArguments {
     )]
     pub flush: Flush,
 
-    /// A policy, whose filters requests go through before they reach the journal and the
-    /// server.
+    /// Policy whose filters handle requests before the journal and the server.
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
 
-    /// What those filters have: keys, each in a private file DIR/keys/NAME, programs, each as
-    /// DIR/programs/NAME.toml says, and in DIR/state what they have to know after a crash.
+    /// Folder of those filters: keys in private files DIR/keys/NAME, external programs in
+    /// DIR/programs/NAME.toml, and in DIR/state what they need after a crash.
     #[arg(long, value_name = "DIR")]
     pub filter_dir: Option<PathBuf>,
 
-    /// Which volume this is, for the policy. [default: the export's name]
+    /// Name of the volume in the policy. [default: the export's name]
     #[arg(long, value_name = "NAME")]
     pub volume: Option<String>,
 
-    /// Which machine uses it, for the policy.
+    /// Name of the VM in the policy.
     #[arg(long, value_name = "NAME")]
     pub vm: Option<String>,
 
-    /// Whose it is, for what filters tell of it.
+    /// Owner of the disk, for the logs of filters.
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
 }
@@ -76,16 +74,16 @@ pub struct RelayArguments {
 /// When an active relay answers a flush.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Flush {
-    /// When all before it is carried out and flushed on the server.
+    /// Once the server has done and flushed everything before it.
     Through,
-    /// When the journal is on stable storage.
+    /// Once the journal is on stable storage.
     Journal,
 }
 
-/// What is relayed, by the protocol that it is reached by. iSCSI will be another one.
+/// The export to relay, by its protocol.
 #[derive(Clone)]
 pub enum RelayTarget {
-    /// An NBD server's export.
+    /// An export of an NBD server.
     Nbd(NbdUri),
 }
 
@@ -104,12 +102,13 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
             let at = address(at)?;
             if !at.ip().is_loopback() {
                 return Err(format!(
-                    "{at} can be reached from other machines, without TLS"
+                    "{at} can be reached from other machines, and there is no TLS here: use tcp:127.0.0.1:PORT \
+                     or unix:/PATH"
                 ));
             }
             Ok(Endpoint::Tcp(at))
         }
-        _ => Err("it is unix:/PATH or tcp:ADDR:PORT".to_owned()),
+        _ => Err("write it as unix:/PATH or tcp:ADDR:PORT".to_owned()),
     }
 }
 
@@ -122,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_relay_listens_where_no_other_machine_comes_in() {
+    fn a_relay_listens_on_local_addresses_only() {
         assert!(endpoint("tcp:127.0.0.1:1").is_ok());
         assert!(endpoint("tcp:0.0.0.0:1").is_err());
         assert!(endpoint("unix:relative").is_err());

@@ -1,51 +1,71 @@
-//! Snapshots.
+//! `scree snapshot`.
 
 use clap::Subcommand;
 
+use super::ChangeOptions;
+
 #[derive(Subcommand)]
 pub enum SnapshotCommand {
-    /// Take a snapshot; at once, whatever the volume's size.
+    /// Take a snapshot; it takes no time, whatever the volume's size.
     Create {
-        /// Of this volume (name or id).
+        /// Volume (name or id).
         volume: String,
-        /// Its name. [default: its id]
-        #[arg(long, value_name = "S")]
+        /// Name of the snapshot. [default: its id]
+        #[arg(long, value_name = "NAME")]
         name: Option<String>,
-        /// A tag; may be given again.
+        /// Tag of the snapshot; may be repeated.
         #[arg(long, value_name = "KEY=VALUE")]
         tag: Vec<String>,
-        /// Return when it is completed, not while it is pending.
+        /// Wait until it is completed.
         #[arg(long)]
         wait: bool,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
     /// List snapshots.
     List {
-        /// Those of this volume (name or id).
+        /// Only snapshots of this volume (name or id).
         #[arg(long)]
         volume: Option<String>,
-        /// Those of this user.
+        /// Only snapshots of this user.
         #[arg(long)]
         owner: Option<String>,
-        /// Those in this state: pending, completed or error.
+        /// Only snapshots in this state: pending, completed or error.
         #[arg(long)]
         state: Option<String>,
-        /// Those with this tag; may be given again.
+        /// Only snapshots with this tag; may be repeated.
         #[arg(long, value_name = "KEY=VALUE")]
         tag: Vec<String>,
     },
-    /// Put these tags in the place of those that a snapshot has.
+    /// Show volumes with their snapshots and clones.
+    Tree,
+    /// Replace all tags of a snapshot.
     Tag {
         /// Name or id.
         name: String,
-        /// The tags; none takes all away.
+        /// The new tags; none removes all.
         #[arg(value_name = "KEY=VALUE")]
         tags: Vec<String>,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Show volumes, their snapshots, and what was cloned from them.
-    Tree,
-    /// Delete a snapshot. Clones of it go on.
+    /// Delete a snapshot; its clones stay.
     Delete {
         /// Name or id.
         name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
+}
+
+impl SnapshotCommand {
+    /// The options of a change; `None` for verbs that change nothing.
+    pub const fn change(&self) -> Option<&ChangeOptions> {
+        match self {
+            Self::Create { change, .. }
+            | Self::Tag { change, .. }
+            | Self::Delete { change, .. } => Some(change),
+            Self::List { .. } | Self::Tree => None,
+        }
+    }
 }

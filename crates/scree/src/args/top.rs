@@ -1,4 +1,4 @@
-//! `scree top`.
+//! Arguments of `scree top`.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::moment;
 
 #[derive(Args)]
 pub struct TopArguments {
-    /// How often to look.
+    /// Time between two readings.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = moment::duration)]
     pub interval: Duration,
 
-    /// Look once. With --output json or yaml it is always once.
+    /// Read once and exit, as --output json and yaml always do.
     #[arg(long)]
     pub once: bool,
 }

@@ -1,4 +1,4 @@
-//! Storage units, and their daemons.
+//! `scree unit`: storage units and their daemons.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use base::SegmentId;
 use clap::{Args, Subcommand};
 
 use super::process::MonitorArguments;
-use super::{JoinArguments, address};
+use super::{ChangeOptions, JoinArguments, address};
 use crate::moment;
 
-/// A verb of the noun, or, without one, a daemon that runs.
+/// A verb, or with --listen the daemon of a unit.
 #[derive(Args)]
 pub struct UnitArguments {
     #[command(subcommand)]
@@ -20,34 +20,29 @@ pub struct UnitArguments {
     pub daemon: DaemonArguments,
 }
 
-/// What a unit daemon is told.
+/// Options of a unit daemon.
 #[derive(Args)]
-#[command(next_help_heading = "Options of a daemon")]
+#[command(next_help_heading = "Daemon options")]
 pub struct DaemonArguments {
-    /// Run the daemon of the unit in D, once it is joined, and let hosts in
-    /// here.
+    /// Run the daemon of the unit in D, which has joined, and accept hosts here.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen: Option<SocketAddr>,
 
-    /// By which address hosts reach that; needed if it listens on all addresses
-    /// of this machine. [default: where it listens]
+    /// Address by which hosts reach it. [default: that of --listen, if it is a single address]
     #[arg(long, value_name = "IP:PORT", value_parser = address, requires = "listen")]
     pub address: Option<SocketAddr>,
 
-    /// So many connections at a time at most, those to other daemons that are
-    /// passed on included.
+    /// Connections at a time, forwarded ones included.
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "listen",
           value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
 
-    /// Keep what hosts free or delete for so long, while the daemon runs: `scree unit
-    /// restore` brings it back; 0s: not at all.
+    /// How long deleted slots can be restored with `scree unit restore`; 0s disables it.
     #[arg(long, value_name = "TIME", default_value = "1d", requires = "listen",
           value_parser = moment::duration)]
     pub undelete_window: Duration,
 
-    /// At most so much of the unit's file system, in percent; the oldest goes first,
-    /// and whenever the unit is full.
+    /// Part of the file system that deleted slots may fill, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 10, requires = "listen",
           value_parser = clap::value_parser!(u8).range(0..=100))]
     pub undelete_room: u8,
@@ -57,34 +52,37 @@ pub struct DaemonArguments {
 }
 
 impl DaemonArguments {
-    /// Whether any of it was said.
+    /// Whether an option of the daemon was given.
     pub fn is_any(&self) -> bool {
         self.listen.is_some() || self.monitor.listen_metrics.is_some()
     }
 }
 
-/// What of what was freed is to be brought back.
+/// Arguments of `scree unit restore`.
 #[derive(Args)]
 pub struct RestoreArguments {
-    /// What was freed from then on: 2026-01-31 09:30, -2h, '2h ago'. By this
-    /// machine's clock.
-    #[arg(long, value_name = "WHEN", value_parser = moment::milliseconds,
+    /// Restore what was deleted from this time on, by this machine's clock: 2026-01-31 09:30, -2h
+    /// or '2h ago'.
+    #[arg(long, value_name = "TIME", value_parser = moment::milliseconds,
           allow_hyphen_values = true)]
     pub since: i64,
 
-    /// What was freed up to then. [default: until now]
-    #[arg(long, value_name = "WHEN", value_parser = moment::milliseconds,
+    /// Restore what was deleted until this time. [default: now]
+    #[arg(long, value_name = "TIME", value_parser = moment::milliseconds,
           allow_hyphen_values = true)]
     pub until: Option<i64>,
 
-    /// Only of this segment, by the name of its file: 003-00000002a.
+    /// Restore only this segment, named as its file is: 003-00000002a.
     #[arg(long, value_name = "SEGMENT", value_parser = segment)]
     pub segment: Option<SegmentId>,
 
-    /// Also segments in whose place another one was put since: the old one takes
-    /// that place again, and what is there now is kept aside for a while.
+    /// Restore segments that were replaced since, too; the replacement is kept for undelete.
     #[arg(long)]
     pub replaced: bool,
+
+    /// Check everything and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 fn segment(text: &str) -> Result<SegmentId, String> {
@@ -92,106 +90,151 @@ fn segment(text: &str) -> Result<SegmentId, String> {
         .ok_or_else(|| format!("{text:?} is no segment: write it as 003-00000002a"))
 }
 
+/// The verbs of `scree unit`.
 #[derive(Subcommand)]
 pub enum UnitCommand {
-    /// List the units and how they are.
+    /// List units and their health.
     List,
-    /// Show a unit, and what was found out of the place that it is.
+    /// Show one unit and its backend.
     Show {
-        /// Its id, or the name of its daemon.
+        /// Id, or name of its daemon.
         unit: String,
     },
-    /// Add a place as a unit: an empty folder on any mounted file system, a bucket of
-    /// an object store or a prefix of one, or a Ceph pool or a namespace of one, with nothing
-    /// in it. Credentials for a bucket come from the environment of `scree agent` or
-    /// `scree up`, those for a pool from where Ceph's own tools take them.
+    /// Add an empty folder, bucket or Ceph pool as a unit.
+    ///
+    /// It may be a folder on any mounted file system, a bucket of an object store or a prefix of
+    /// one, or a Ceph pool or a namespace of one, with nothing in it. Credentials of buckets come
+    /// from the environment of `scree agent` or `scree up`; those of pools from Ceph's own files.
     Add {
-        /// file:///path/to/folder, or the path; s3://bucket/prefix, gs://…,
-        /// az://container/prefix; rados://POOL/NAMESPACE or rados://USER@POOL/NAMESPACE.
+        /// file:///path/to/folder or the path; s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or
+        /// az://CONTAINER/PREFIX; rados://POOL/NAMESPACE or rados://USER@POOL/NAMESPACE.
         url: String,
-        /// What may be lost at once, as a rack is: copies lie in different zones,
-        /// where there are enough. [default: one of its own]
+        /// Failure domain, such as a rack: copies lie in different zones where possible. [default:
+        /// a zone of its own]
         #[arg(long)]
         zone: Option<String>,
-        /// As this host sees it. [default: the controller's own, or the only
-        /// one]
+        /// Host that can reach it. [default: the controller's own host, or the only one]
         #[arg(long)]
         host: Option<String>,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Have other units take over what some hold, and remove these then.
+    /// Move everything off units, then remove them.
     Drain {
-        /// Their ids, URLs, or daemons' names: all of them at once, or none.
+        /// Ids, URLs or names of daemons; all are drained, or none.
         #[arg(required = true)]
         units: Vec<String>,
-        /// Let them keep what they hold, and take back what others have not taken over
-        /// yet.
+        /// Cancel: the units keep what they still have.
         #[arg(long)]
         cancel: bool,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Remove a unit that holds nothing any more.
+    /// Remove an empty unit, or with --lost one that will not return.
     Remove {
-        /// Its id, its URL, or its daemon's name.
+        /// Id, URL or name of its daemon.
         unit: String,
-        /// It is gone for good: others take its place, from what the other copies
-        /// have.
+        /// The unit will not return: other units replace it, from the remaining copies.
         #[arg(long)]
         lost: bool,
-        /// Give up what nobody else has, or what only units have that are gone, too:
-        /// volumes may lose blocks.
+        /// Remove it even if it may have had the last copy of some blocks: volumes may lose data.
         #[arg(long, requires = "lost")]
         accept_data_loss: bool,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Compare all units now, and copy what one lacks.
-    Repair,
-    /// Read every slot, compare it, and put anew what has rotted.
+    /// Compare the copies on all units and repair them.
+    Repair {
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// Read and verify every slot, and repair what is damaged.
     Scrub {
-        /// Only where this unit is a member. [default: everywhere]
+        /// Only copysets with this unit. [default: all]
         unit: Option<String>,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Let units take over from those that have more.
-    Rebalance,
-    /// List what is repaired, or waits for it.
+    /// Move data from full units to units with more free space.
+    Rebalance {
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// List repairs that run or wait.
     Tasks,
-    /// Make the party of a unit daemon, and hand out its first token.
+    /// Register a unit daemon and print its first token.
     Create {
-        /// Its name.
+        /// Name of the daemon.
         name: String,
-        /// In which zone its unit is. [default: one of its own]
+        /// Failure domain of its unit. [default: a zone of its own]
         #[arg(long)]
         zone: Option<String>,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Say in which zone a unit is.
-    SetZone {
-        /// Its id, or the name of its daemon.
-        unit: String,
-        /// The zone's name. [default: one of its own]
-        zone: Option<String>,
-    },
-    /// Hand out another token to a daemon.
-    Token {
-        /// Its name.
-        name: String,
-    },
-    /// Refuse a daemon's requests, from the next one on. Hosts go on with its
-    /// unit until its certificate ends, within a day.
-    Disable {
-        /// Its name.
-        name: String,
-    },
-    /// Refuse them no longer.
-    Enable {
-        /// Its name.
-        name: String,
-    },
-    /// Join this machine, with a token: `scree unit --listen` can be started
-    /// then.
+    /// Join this machine to a cluster; then start `scree unit --listen`.
     Join {
         #[command(flatten)]
         join: JoinArguments,
     },
-    /// Bring back what hosts have freed, deleted or replaced on the unit of the daemon
-    /// in D, on its machine and while it does not run: as far as that is still kept.
+    /// Set the failure domain of a unit.
+    SetZone {
+        /// Id, or name of its daemon.
+        unit: String,
+        /// Name of the zone. [default: a zone of its own]
+        zone: Option<String>,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// Print a new token for a daemon.
+    Token {
+        /// Name of the daemon.
+        name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// Refuse a daemon's requests from now on.
+    ///
+    /// Hosts keep using its unit until its certificate expires, within a day.
+    Disable {
+        /// Name of the daemon.
+        name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// Accept a daemon's requests again.
+    Enable {
+        /// Name of the daemon.
+        name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// Undelete slots on the unit in D, while its daemon is stopped.
+    ///
+    /// Restores what hosts have freed, deleted or replaced, as far as it is still kept.
     Restore(RestoreArguments),
+}
+
+impl UnitCommand {
+    /// The options of a change; `None` for verbs that change nothing through the API.
+    pub const fn change(&self) -> Option<&ChangeOptions> {
+        match self {
+            Self::Add { change, .. }
+            | Self::Drain { change, .. }
+            | Self::Remove { change, .. }
+            | Self::Repair { change }
+            | Self::Scrub { change, .. }
+            | Self::Rebalance { change }
+            | Self::Create { change, .. }
+            | Self::SetZone { change, .. }
+            | Self::Token { change, .. }
+            | Self::Disable { change, .. }
+            | Self::Enable { change, .. } => Some(change),
+            Self::List | Self::Show { .. } | Self::Tasks | Self::Join { .. } | Self::Restore(_) => {
+                None
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -211,12 +254,12 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
     }
 
     #[test]
-    fn a_daemon_listens_and_a_command_has_a_verb() {
+    fn a_unit_command_is_a_verb_or_a_daemon_that_listens() {
         let daemon = unit("--listen 0.0.0.0:7070 --address 10.0.0.1:7070 --dir /srv/u");
         let daemon = daemon.expect("a daemon");
         assert!(daemon.command.is_none() && daemon.daemon.is_any());
@@ -224,14 +267,14 @@ mod tests {
         assert_eq!(shown.as_deref(), Some("10.0.0.1:7070"));
         assert_eq!(daemon.daemon.connections, 1024);
 
-        // An option of all commands is not taken for one of a daemon.
+        // A global option is no option of the daemon.
         let list = unit("--dir /srv/u list").expect("a command");
         assert!(matches!(list.command, Some(UnitCommand::List)));
         assert!(!list.daemon.is_any());
         for verb in ["create", "token", "disable", "enable"] {
             let command = unit(&format!("{verb} store1")).expect("a command").command;
             assert!(command.is_some(), "{verb}");
-            assert!(unit(verb).is_none(), "{verb} of whom?");
+            assert!(unit(verb).is_none(), "{verb} without a name");
         }
         let join = "join https://c1:8443 --token t --authority sha256:a";
         let join = unit(join).expect("a command").command;
@@ -239,17 +282,17 @@ mod tests {
     }
 
     #[test]
-    fn what_was_freed_is_brought_back_by_when_that_was() {
+    fn restore_takes_a_range_of_times() {
         let restore = |words: &str| match unit(words)?.command {
             Some(UnitCommand::Restore(restore)) => Some(restore),
             _ => None,
         };
         let words = "restore --since -2h --until 2126-01-01T00:00:00Z --segment 003-00000002a";
-        let told = restore(words).expect("a command");
-        let until = told.until.expect("said");
-        assert!(told.since < until && !told.replaced);
+        let parsed = restore(words).expect("a command");
+        let until = parsed.until.expect("given");
+        assert!(parsed.since < until && !parsed.replaced);
         assert_eq!(until, 4_922_899_200_000);
-        let segment = told.segment.expect("said");
+        let segment = parsed.segment.expect("given");
         assert_eq!(segment.to_string(), "003-00000002a");
         for words in [
             "restore",
@@ -265,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_daemon_can_do_is_refused() {
+    fn impossible_daemon_options_are_refused() {
         for words in [
             "--address 10.0.0.1:7070",
             "--connections 5",

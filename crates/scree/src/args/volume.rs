@@ -1,156 +1,90 @@
-//! Volumes, and their exports.
+//! `scree volume`: virtual disks and their exports.
 
 use std::ops::RangeInclusive;
 
 use api::types;
 use clap::{ArgGroup, Subcommand};
 
-use super::size;
+use super::{ChangeOptions, size};
 use crate::moment::{self, Moment};
 
 const REPLICAS: RangeInclusive<i64> = 1..=types::REPLICAS_MAX as i64;
 
-/// A size, or none of its own.
+/// A size in bytes, or `default`, which removes a size that was set before.
 #[derive(Clone, Copy)]
-pub struct Wished(pub Option<u64>);
+pub struct SizeSetting(pub Option<u64>);
 
-fn wished(text: &str) -> Result<Wished, String> {
+fn size_setting(text: &str) -> Result<SizeSetting, String> {
     match text {
-        "default" => Ok(Wished(None)),
-        _ => size(text).map(|bytes| Wished(Some(bytes))),
+        "default" => Ok(SizeSetting(None)),
+        _ => size(text).map(|bytes| SizeSetting(Some(bytes))),
     }
 }
 
 #[derive(Subcommand)]
 pub enum VolumeCommand {
-    /// Make a volume, empty or from a snapshot.
+    /// Create a volume, empty or from a snapshot.
     Create {
-        /// Its name: a-z, 0-9, '.', '_' and '-'.
+        /// Name of the volume: a-z, 0-9, '.', '_' and '-'.
         name: String,
-        /// Its size: 512M, 10G, 1T. A clone has its snapshot's size if left
-        /// out.
+        /// Size, such as 512M, 10G or 1T. A clone has the size of its snapshot by default.
         #[arg(long, value_parser = size, required_unless_present = "from")]
         size: Option<u64>,
-        /// Start from this snapshot (name or id).
-        #[arg(long, value_name = "SNAP")]
+        /// Create a clone of this snapshot (name or id).
+        #[arg(long, value_name = "SNAPSHOT")]
         from: Option<String>,
-        /// 4K, 8K, 16K, 32K or 64K. [default: 4K]
+        /// Block size: 4K, 8K, 16K, 32K or 64K. [default: 4K]
         #[arg(long, value_name = "SIZE", value_parser = size)]
         block_size: Option<u64>,
-        /// How its blocks are sealed: aes-256-gcm or none. [default:
-        /// aes-256-gcm]
-        #[arg(long, value_parser = ["aes-256-gcm", "none"])]
+        /// Encryption of the blocks: aes-256-gcm or none. [default: aes-256-gcm]
+        #[arg(long, value_name = "CIPHER", value_parser = ["aes-256-gcm", "none"])]
         encryption: Option<String>,
-        /// Copies of each segment, on as many units. [default: 2 if there are
-        /// two units]
+        /// Copies of each segment, each on a unit of its own. [default: 2 if there are two units]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(REPLICAS))]
         replicas: Option<u8>,
-        /// Refuse if two copies had to lie in one zone, rather than only say so.
+        /// Fail if two copies would have to lie in one zone, rather than only report it.
         #[arg(long)]
         strict_zones: bool,
-        /// In the place of copies: K units of data and M of parity, of which any M
-        /// may be lost: 2+1, 4+2, 8+3, or others up to 8+3.
+        /// Erasure code in place of copies: K data and M parity units, of which any M may fail:
+        /// 2+1, 4+2, 8+3, or another one up to 8+3.
         #[arg(long, value_name = "K+M", conflicts_with = "replicas")]
         erasure: Option<String>,
-        /// On the account of this project. [default: your only one, or that of
-        /// your name]
+        /// Project whose quota the volume counts against. [default: your only project, or the one
+        /// with your name]
         #[arg(long)]
         project: Option<String>,
-        /// How long its journal is. For administrators. [default: as its host has it for all]
+        /// Size of the volume's journal (administrators only). [default: the host's setting]
         #[arg(long, value_name = "SIZE", value_parser = size)]
         journal_size: Option<u64>,
-        /// What it may have of each host's cache for what volumes read. [default: its fair
-        /// share]
+        /// Largest part of each host's read cache that the volume may use. [default: a fair share]
         #[arg(long, value_name = "SIZE", value_parser = size)]
         cache_max: Option<u64>,
-        /// A tag; may be given again.
+        /// Tag of the volume; may be repeated.
         #[arg(long, value_name = "KEY=VALUE")]
         tag: Vec<String>,
-    },
-    /// Say what a volume may take of hosts.
-    #[command(group(ArgGroup::new("what").required(true).multiple(true)))]
-    Set {
-        /// Name or id.
-        name: String,
-        /// How long its journal is from its next attachment on; `default` is as its host has it
-        /// for all. For administrators, but for that.
-        #[arg(long, value_name = "SIZE", value_parser = wished, group = "what")]
-        journal_size: Option<Wished>,
-        /// What it may have of each host's cache for what volumes read; `default` is its fair
-        /// share.
-        #[arg(long, value_name = "SIZE", value_parser = wished, group = "what")]
-        cache_max: Option<Wished>,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
     /// List volumes.
     List {
-        /// Those called so.
+        /// Only volumes of this name.
         #[arg(long)]
         name: Option<String>,
-        /// Those of this user.
+        /// Only volumes of this user.
         #[arg(long)]
         owner: Option<String>,
-        /// Those on the account of this project.
+        /// Only volumes of this project.
         #[arg(long)]
         project: Option<String>,
-        /// Those in this state: available, in-use, deleting or error.
+        /// Only volumes in this state: available, in-use, deleting or error.
         #[arg(long)]
         state: Option<String>,
-        /// Those with this tag; may be given again.
+        /// Only volumes with this tag; may be repeated.
         #[arg(long, value_name = "KEY=VALUE")]
         tag: Vec<String>,
     },
-    /// Put these tags in the place of those that a volume has.
-    Tag {
-        /// Name or id.
-        name: String,
-        /// The tags; none takes all away.
-        #[arg(value_name = "KEY=VALUE")]
-        tags: Vec<String>,
-    },
-    /// Give a volume, and its snapshots, to another user; or to yourself, on the
-    /// account of another project.
-    Transfer {
-        /// Name or id.
-        name: String,
-        /// To this user.
-        user: String,
-        /// On the account of this project of theirs. [default: their only one,
-        /// or that of their name]
-        #[arg(long)]
-        project: Option<String>,
-    },
     /// Show one volume.
     Show {
-        /// Name or id.
-        name: String,
-    },
-    /// Make a volume larger.
-    Grow {
-        /// Name or id.
-        name: String,
-        /// The new size.
-        #[arg(value_parser = size)]
-        size: u64,
-    },
-    /// Delete a volume. Its snapshots stay.
-    Delete {
-        /// Name or id.
-        name: String,
-        /// Return when its room is being given back, not at once.
-        #[arg(long)]
-        wait: bool,
-    },
-    /// Go back to an earlier state that is still kept.
-    Restore {
-        /// Name or id.
-        name: String,
-        /// When: `2026-01-31 09:30` (local time; append UTC for that),
-        /// RFC 3339, `-10m`, `10m ago`, or a version's number.
-        #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = moment::parse)]
-        at: Moment,
-    },
-    /// List the states that can be gone back to.
-    Versions {
         /// Name or id.
         name: String,
     },
@@ -158,16 +92,111 @@ pub enum VolumeCommand {
     Export {
         /// Name or id.
         name: String,
-        /// On this host. [default: the controller's own, or the only one]
+        /// Host that serves it. [default: the controller's own host, or the only one]
         #[arg(long)]
         host: Option<String>,
         /// Refuse writes.
         #[arg(long)]
         read_only: bool,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
-    /// Serve it no more; everything written is on the units then.
+    /// Stop serving a volume; all its data is on the units then.
     Unexport {
         /// Name or id.
         name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
     },
+    /// Enlarge a volume.
+    Grow {
+        /// Name or id.
+        name: String,
+        /// New size.
+        #[arg(value_parser = size)]
+        size: u64,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// Change how much of its hosts' resources a volume may use.
+    #[command(group(ArgGroup::new("what").required(true).multiple(true)))]
+    Set {
+        /// Name or id.
+        name: String,
+        /// Size of its journal from the next attachment on (administrators only), or `default` for
+        /// the host's setting.
+        #[arg(long, value_name = "SIZE", value_parser = size_setting, group = "what")]
+        journal_size: Option<SizeSetting>,
+        /// Largest part of each host's read cache that it may use, or `default` for a fair share.
+        #[arg(long, value_name = "SIZE", value_parser = size_setting, group = "what")]
+        cache_max: Option<SizeSetting>,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// Replace all tags of a volume.
+    Tag {
+        /// Name or id.
+        name: String,
+        /// The new tags; none removes all.
+        #[arg(value_name = "KEY=VALUE")]
+        tags: Vec<String>,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// Transfer a volume and its snapshots to another user or project.
+    Transfer {
+        /// Name or id.
+        name: String,
+        /// User who receives it; yourself, to move it to another project of yours.
+        user: String,
+        /// Project of that user. [default: their only project, or the one with their name]
+        #[arg(long)]
+        project: Option<String>,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// List the earlier versions that a volume can be restored to.
+    Versions {
+        /// Name or id.
+        name: String,
+    },
+    /// Restore a volume to an earlier version that is still kept.
+    Restore {
+        /// Name or id.
+        name: String,
+        /// Time or version: `2026-01-31 09:30` (local time, or with UTC appended), RFC 3339,
+        /// `-10m`, `10m ago`, or the number of a version.
+        #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = moment::parse)]
+        at: Moment,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// Delete a volume; its snapshots stay.
+    Delete {
+        /// Name or id.
+        name: String,
+        /// Wait until its space is being released.
+        #[arg(long)]
+        wait: bool,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+}
+
+impl VolumeCommand {
+    /// The options of a change; `None` for verbs that change nothing.
+    pub const fn change(&self) -> Option<&ChangeOptions> {
+        match self {
+            Self::Create { change, .. }
+            | Self::Export { change, .. }
+            | Self::Unexport { change, .. }
+            | Self::Grow { change, .. }
+            | Self::Set { change, .. }
+            | Self::Tag { change, .. }
+            | Self::Transfer { change, .. }
+            | Self::Restore { change, .. }
+            | Self::Delete { change, .. } => Some(change),
+            Self::List { .. } | Self::Show { .. } | Self::Versions { .. } => None,
+        }
+    }
 }

@@ -7,8 +7,8 @@ use crate::args::{AttachArguments, AttachmentCommand, DetachArguments};
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
 
-/// How long a command waits for the host's word, in seconds: longer than a
-/// guest may take, and than the lease of a host that is dead.
+/// The longest wait for the host, in seconds: longer than a guest may take, and than the lease of a
+/// dead host.
 const WAIT_SECONDS: u64 = 60;
 
 impl Session {
@@ -67,14 +67,14 @@ impl Session {
                     .reason
                     .unwrap_or_else(|| format!("it is {state} after {WAIT_SECONDS} s"));
                 Err(Failure::new(format!(
-                    "volume {} is not detached yet: {why}; that is tried again",
+                    "volume {} is not detached yet: {why}; the host keeps trying",
                     attachment.volume
                 )))
             }
         }
     }
 
-    /// The one that is meant.
+    /// The attachment that the arguments select.
     async fn attachment_of(&self, arguments: &DetachArguments) -> Result<Attachment, Failure> {
         let volume = &arguments.volume;
         let mut path = format!("/v1/attachments?volume={}", segment(volume)?);
@@ -105,8 +105,7 @@ impl Session {
         )))
     }
 
-    /// A bare name is another's volume only to those who look, as for the
-    /// server.
+    /// A bare name means the caller's own volume, as it does for the server.
     async fn refuse_anothers(&self, volume: &str, all: &[Attachment]) -> Result<(), Failure> {
         let Some(owner) = all
             .iter()
@@ -119,7 +118,7 @@ impl Session {
             return Ok(());
         }
         Err(Failure::new(format!(
-            "you have no volume {volume:?}; to mean {owner}'s, say {owner}/{volume}"
+            "you have no volume {volume:?}; for that of {owner}, write {owner}/{volume}"
         )))
     }
 
@@ -154,6 +153,7 @@ impl Session {
                 vm,
                 cancel: _,
                 no_wait,
+                ..
             } => {
                 let to = host.map(|host| MoveAttachment { host, vm });
                 self.move_attachment(&id, to, no_wait).await
@@ -161,7 +161,7 @@ impl Session {
         }
     }
 
-    /// Moves an attachment; cancels that, if it is to go nowhere.
+    /// Moves an attachment, or cancels its move if there is no target.
     async fn move_attachment(
         &self,
         id: &str,
@@ -185,14 +185,14 @@ impl Session {
             .reason
             .unwrap_or_else(|| format!("it is {} after {WAIT_SECONDS} s", attachment.state));
         let help = match to {
-            // Once the old host has let go there is nothing to cancel.
+            // Once the old host has released the volume, the move cannot be canceled.
             Some(_) if attachment.id == id => {
                 format!("; `scree attachment move {id} --cancel` cancels it")
             }
             _ => String::new(),
         };
         Err(Failure::new(format!(
-            "volume {} is not attached there yet, on host {}: {why}; that is tried again{help}",
+            "volume {} is not attached on host {} yet: {why}; the host keeps trying{help}",
             attachment.volume, attachment.host
         )))
     }
@@ -209,7 +209,7 @@ fn access(attachment: &Attachment) -> &'static str {
     }
 }
 
-/// Columns of short words; what is long comes last, or below.
+/// A table with short columns first; long texts come last or below.
 fn list(attachments: &[Attachment], is_own: bool) -> String {
     let name = |one: &Attachment| spelt(one.owner.as_ref(), &one.volume, is_own);
     let mut table = Table::new(&["VOLUME", "HOST", "MODE", "STATE", "VM"]);
@@ -262,7 +262,7 @@ fn show(attachment: &Attachment) -> String {
         row("reason", reason.clone());
     }
     if let Some(problem) = &attachment.chain_problem {
-        row("filters", format!("not as its chain says: {problem}"));
+        row("filters", format!("different from its chain: {problem}"));
     }
     if let Some(note) = &attachment.note {
         row("note", note.clone());

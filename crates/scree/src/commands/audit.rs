@@ -1,5 +1,5 @@
-//! `scree privacy audit`: what some units really have of a volume, beside what the model says
-//! of as many. `scree privacy audits`: those there are.
+//! `scree privacy audit`: which files some units reveal, beside the prediction of the model.
+//! `scree privacy audits`: the audits of a volume.
 
 use std::path::Path;
 use std::pin::pin;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use world::{World, host};
 
 #[cfg(feature = "lab")]
-use super::audit_prediction::{Predicted, compared};
+use super::audit_prediction::{AuditPrediction, compared};
 use super::{Failure, Session, or_dash, segment};
 use crate::args::{PrivacyAuditArguments, PrivacyAuditsArguments};
 use crate::client::ClientError;
@@ -26,25 +26,25 @@ use crate::progress::Progress;
 use crate::signals::Ends;
 use crate::up::given_passphrase;
 
-/// One answer is held back for so long, in seconds.
+/// How long the server may hold back an answer, in seconds.
 const WAIT_SECONDS: u64 = 2;
 
-/// A controller that does not answer is asked so many times more, so long after each other: about
-/// as long as an audit goes on of which it hears nothing.
+/// Retries while the controller does not answer: together about as long as an audit continues
+/// without news from its host.
 const ATTEMPTS_MAX: u32 = 150;
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// No listing has more files: their lengths would take gigabytes of memory.
+/// The most files of a listing; their lengths would take gigabytes of memory.
 const FILES_MAX: u64 = 1 << 28;
 
 #[derive(Serialize)]
-struct Audited {
+struct AuditReport {
     #[serde(flatten)]
     audit: Audit,
     /// None if no files of the volume are known.
     #[cfg(feature = "lab")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    predicted: Option<Predicted>,
+    predicted: Option<AuditPrediction>,
 }
 
 impl Session {
@@ -61,30 +61,30 @@ impl Session {
             snapshot: arguments.snapshot.clone(),
             files: arguments.files,
         };
-        // Kept to the end: where nobody waits for a signal any more, it does nothing.
+        // Signals are received until the end; after the last wait they are ignored.
         let mut ends = Ends::of_command()?;
         let (audit, is_interrupted) = self.begun(&path, &what, arguments, &mut ends).await?;
         let mut audit = match (self.is_dry_run, is_interrupted) {
-            (true, true) => return Err(Failure::new("it was interrupted")),
+            (true, true) => return Err(Failure::new("interrupted")),
             (true, false) => audit,
             (false, true) => return Err(self.cancel(&path, &audit, arguments, &mut ends).await),
             (false, false) => self.followed(&path, audit, arguments, &mut ends).await?,
         };
         if audit.state == AuditState::Error.as_str() {
-            let why = audit.reason.as_deref().unwrap_or("it does not say why");
+            let why = audit.reason.as_deref().unwrap_or("the host gave no reason");
             return Err(Failure::new(format!(
-                "host {} has found nothing out: {why}",
+                "the audit failed on host {}: {why}",
                 audit.host
             )));
         }
         if let Err(why) = open(&mut audit, folder, arguments) {
             print_notice(
                 self.format,
-                &format!("what was found of files is sealed with the volume's key: {why}"),
+                &format!("the list of files is encrypted with the volume's key: {why}"),
             );
         }
         if let Err(failure) = audit.found.as_ref().map_or(Ok(()), check) {
-            print_notice(self.format, &format!("nothing is told: {failure}"));
+            print_notice(self.format, &format!("the result is not shown: {failure}"));
             audit.found = None;
         }
         for notice in notices(&audit) {
@@ -92,7 +92,7 @@ impl Session {
         }
         #[cfg(feature = "lab")]
         let predicted = self.prediction(&audit, &volume, &mut ends).await;
-        let audited = Audited {
+        let audited = AuditReport {
             audit,
             #[cfg(feature = "lab")]
             predicted,
@@ -102,8 +102,8 @@ impl Session {
         })?)
     }
 
-    /// Asks for an audit, and says whether a signal came meanwhile: only with the answer it is
-    /// known what is to be canceled. For a second signal nobody waits for that.
+    /// Starts an audit. Returns whether a signal came meanwhile: the id to cancel is known only with
+    /// the answer. A second signal ends the wait.
     async fn begun(
         &self,
         path: &str,
@@ -119,14 +119,14 @@ impl Session {
         tokio::select! {
             begun = &mut begun => Ok((begun?, true)),
             _ = ends.come() => Err(Failure::new(format!(
-                "whether an audit is under way is not known; `scree privacy audits {}` says it",
+                "it is unknown whether an audit was started; `scree privacy audits {}` shows it",
                 shell_word(Path::new(&arguments.volume))
             ))),
         }
     }
 
-    /// An audit, once it has ended. It goes on while the controller does not answer, so that is
-    /// asked again.
+    /// Waits for the end of an audit. It continues while the controller does not answer, so requests
+    /// are repeated.
     async fn followed(
         &self,
         path: &str,
@@ -142,7 +142,7 @@ impl Session {
         while audit.ended.is_none() {
             let answer = async {
                 let answer = self.client.get(&look).await;
-                if answer.as_ref().is_err_and(ClientError::may_pass) {
+                if answer.as_ref().is_err_and(ClientError::is_transient) {
                     host::sleep(ASK_AGAIN_AFTER).await;
                 }
                 answer
@@ -161,11 +161,11 @@ impl Session {
                         audit.host
                     ));
                 }
-                Err(error) if error.may_pass() && attempts_left > 0 => {
+                Err(error) if error.is_transient() && attempts_left > 0 => {
                     attempts_left -= 1;
                     progress.say(format!("{id}: {error}"));
                 }
-                Err(error) if error.may_pass() => {
+                Err(error) if error.is_transient() => {
                     let name = shell_word(Path::new(name));
                     return Err(Failure::new(format!(
                         "{error}; {id} may go on, which `scree privacy audits {name}` says"
@@ -177,7 +177,7 @@ impl Session {
         Ok(audit)
     }
 
-    /// Calls an audit off, and says what came of it. For another signal nobody waits for that.
+    /// Cancels an audit, and returns the failure to report. Another signal ends the wait.
     async fn cancel(
         &self,
         path: &str,
@@ -192,7 +192,7 @@ impl Session {
                 Ok(_) => return Failure::new("the audit was canceled"),
                 Err(error) => error.to_string(),
             },
-            _ = ends.come() => "the controller has not answered".to_owned(),
+            _ = ends.come() => "the controller did not answer".to_owned(),
         };
         Failure::new(format!(
             "{id} may go on: {why}; `scree privacy audits {name} --delete {id}` cancels it"
@@ -211,7 +211,7 @@ impl Session {
         let path = format!("{path}/{}", segment(id)?);
         let audit: Audit = self.client.delete(&path).await?;
         Ok(print(self.format, &audit, |audit| match &audit.ended {
-            Some(_) => format!("what {} has found is forgotten\n", audit.id),
+            Some(_) => format!("the result of {} is deleted\n", audit.id),
             None => format!("{} was canceled\n", audit.id),
         })?)
     }
@@ -236,7 +236,7 @@ fn list(audits: &[Audit]) -> String {
     table.to_string()
 }
 
-/// Opens what is sealed of what was found, if the volume's wrapping key is here.
+/// Decrypts the sealed part of the result, if the volume's wrapping key is available.
 fn open(
     audit: &mut Audit,
     folder: Option<&Path>,
@@ -258,7 +258,7 @@ fn open(
         {
             Ok(None)
         }
-        None => Err("say where that is (--keys-file), on a machine that has it".to_owned()),
+        None => Err("run the command where that key is, with --keys-file FILE".to_owned()),
         Some(places) => {
             let first = given_passphrase().map(KeyEntry::Given);
             let places = KeyPlaces { first, ..places };
@@ -274,13 +274,13 @@ fn open(
     Ok(())
 }
 
-/// What is not judged, or not known.
+/// Notices about what the audit did not cover.
 fn notices(audit: &Audit) -> Vec<String> {
     let mut notices = Vec::new();
     if let Some(journal) = audit.journal_bytes.filter(|bytes| *bytes > 0) {
         notices.push(format!(
-            "{} of the volume are in its host's journal, on no unit, and not judged: take a \
-             snapshot, and audit that",
+            "{} of the volume are only in its host's journal and not audited: take a snapshot and \
+             audit that",
             bytes(journal)
         ));
     }
@@ -290,23 +290,22 @@ fn notices(audit: &Audit) -> Vec<String> {
     for system in &found.listing.file_systems {
         let place = match (system.offset, found.listing.file_systems.len()) {
             (0, 1) => "the volume".to_owned(),
-            (offset, _) => format!("what begins at byte {offset}"),
+            (offset, _) => format!("the file system at byte {offset}"),
         };
         match (&system.problem, system.damaged) {
             (Some(why), _) => notices.push(format!(
-                "{place} has no files that are known, and its blocks alone are judged: {why}"
+                "{place} has no readable file system, so only its blocks are audited: {why}"
             )),
             (None, 0) => {}
             (None, damaged) => notices.push(format!(
-                "the file system of {place} is damaged: {damaged} things in it make no sense, \
-                 and were left out"
+                "the file system of {place} is damaged: {damaged} invalid entries were skipped"
             )),
         }
     }
     notices
 }
 
-/// What is told fits together: it comes from a host, by a controller.
+/// Checks that the numbers of a result are consistent, since a host wrote them.
 fn check(found: &AuditFound) -> Result<(), Failure> {
     let sum = |held: &AuditHeld| {
         let parts = held.readable.checked_add(held.sealed)?;
@@ -325,17 +324,17 @@ fn check(found: &AuditFound) -> Result<(), Failure> {
     };
     let held = [&found.blocks, &found.map, &found.files.content];
     let fits = held.into_iter().try_for_each(sum).and_then(|()| lengths());
-    fits.ok_or_else(|| Failure::new("what the host has told does not fit together"))
+    fits.ok_or_else(|| Failure::new("the result of the host is inconsistent"))
 }
 
-fn shown(audited: &Audited, volume: &str) -> String {
+fn shown(audited: &AuditReport, volume: &str) -> String {
     let audit = &audited.audit;
     let of = match &audit.snapshot {
         Some(snapshot) => format!("{volume}, {snapshot}, version {}", audit.version),
         None => format!("{volume}, version {}", audit.version),
     };
     let (compromised, all) = (audit.placement.compromised, audit.placement.units);
-    let mut text = format!("{of}; {compromised} of {all} units are taken for compromised\n");
+    let mut text = format!("{of}; {compromised} of {all} units are assumed to be compromised\n");
     let Some(found) = &audit.found else {
         return text;
     };
@@ -441,7 +440,7 @@ pub(super) mod tests {
         }
     }
 
-    fn audited(found: Option<AuditFound>) -> Audited {
+    fn audited(found: Option<AuditFound>) -> AuditReport {
         let audit = Audit {
             id: "audit-1".to_owned(),
             volume: "vol-1".to_owned(),
@@ -461,16 +460,16 @@ pub(super) mod tests {
             found,
             key: None,
         };
-        Audited {
+        AuditReport {
             audit,
             #[cfg(feature = "lab")]
             predicted: None,
         }
     }
 
-    /// Where nothing was predicted it was not said how many files can be read.
+    /// Without a prediction, the numbers of files were once missing.
     #[test]
-    fn what_was_found_of_files_is_said_without_a_prediction() {
+    fn files_are_shown_without_a_prediction() {
         let text = shown(&audited(Some(found(&[(4096, 100)], 0))), "v");
         assert!(text.contains("100 not at all"), "{text}");
         let text = shown(&audited(Some(AuditFound::default())), "v");
@@ -478,7 +477,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn audits_are_listed_with_who_asked_for_them() {
+    fn audits_are_listed_with_their_principals() {
         let mut audit = audited(None).audit;
         audit.principal = Some("bob".to_owned());
         let text = list(&[audit, audited(None).audit]);
@@ -489,10 +488,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_not_reckoned_with() {
+    fn an_inconsistent_result_is_refused() {
         let fits = |found: &AuditFound| check(found).is_ok();
         assert!(fits(&found(&[(4096, 100)], 0)));
-        // More can be read than there is.
+        // More is readable than exists.
         let mut odd = found(&[(4096, 100)], 0);
         odd.blocks.readable = 1;
         assert!(!fits(&odd));
@@ -500,7 +499,7 @@ pub(super) mod tests {
         odd.files.content.readable = u64::MAX;
         odd.files.content.sealed = 1;
         assert!(!fits(&odd));
-        // Nor is there memory for so many files.
+        // There is not enough memory for so many files.
         let mut odd = AuditFound::default();
         odd.listing.lengths.push(AuditLength {
             bytes: 0,

@@ -1,4 +1,4 @@
-//! What was found in an audit beside what the model says of as many compromised units.
+//! The prediction of the model that is shown beside the result of an audit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::types::{Audit, AuditFound, AuditPlacement, Volume};
 use api::words::Encryption;
 use base::report::{Table, percent};
-use lab::leakage::{Deal, FileList, Placement, Simulation, Spread, estimate};
+use lab::leakage::{FileList, Placement, Redundancy, Simulation, Striping, estimate};
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use serde::Serialize;
@@ -20,10 +20,10 @@ use crate::output::print_notice;
 use crate::progress::Progress;
 use crate::signals::Ends;
 
-/// So many trials say between what a single one lies.
+/// Number of trials, which give the range of a single one.
 const TRIALS: usize = 10_000;
 
-/// Of so many of a thousand trials less leaks, and of as many more, than is likely.
+/// Of a thousand trials, the number that is cut off at each end of the range.
 const UNLIKELY_OF_1000: usize = 25;
 
 /// The longest time that findings wait for the model: with many units and files of many lengths,
@@ -38,7 +38,7 @@ impl Session {
         audit: &Audit,
         volume: &Volume,
         ends: &mut Ends,
-    ) -> Option<Predicted> {
+    ) -> Option<AuditPrediction> {
         let is_sealed = volume.encryption != Encryption::None.as_str();
         let (placement, found) = (audit.placement.clone(), audit.found.clone()?);
         let predict = move |stop: &AtomicBool| predicted(&placement, &found, is_sealed, stop);
@@ -51,16 +51,16 @@ impl Session {
     }
 }
 
-/// What `work` comes to on a thread where it may take its time, unless it takes more than `most`,
-/// or the command `ends`; then it is told to stop, and nobody waits for that.
+/// Runs `work` on a thread of its own and returns its result, unless it takes longer than `most` or
+/// a signal `ends` the command; then it is asked to stop and abandoned.
 async fn in_time<T: Send + 'static>(
     most: Duration,
     ends: impl Future<Output = &'static str>,
     work: impl FnOnce(&AtomicBool) -> T + Send + 'static,
 ) -> Result<T, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    let is_told = Arc::clone(&stop);
-    let work = tokio::task::spawn_blocking(move || work(&is_told));
+    let flag = Arc::clone(&stop);
+    let work = tokio::task::spawn_blocking(move || work(&flag));
     let why = tokio::select! {
         done = host::timeout(most, work) => match done {
             Some(done) => return done.map_err(|error| Failure::of(&error)),
@@ -74,40 +74,40 @@ async fn in_time<T: Send + 'static>(
 
 /// What the model says of as many compromised units.
 #[derive(Serialize)]
-pub struct Predicted {
+pub struct AuditPrediction {
     pub units: u32,
     pub compromised: u32,
-    /// Blocks are sealed: nothing leaks.
+    /// Blocks are encrypted: no content leaks.
     pub sealed: bool,
-    /// How likely it is that a block lies on compromised units, or is worked out of what does.
+    /// Probability that a block is readable from compromised units.
     pub block_ratio: f64,
-    /// Which part of all bytes is in files that leak as a whole, of 1: the mean of the trials,
-    /// which have sets of units as Scree plans them.
+    /// Part of all bytes in completely readable files: the mean of trials with copysets as Scree
+    /// plans them.
     pub leak_ratio: f64,
-    /// The same by the equations, which have permutations of all units for that.
+    /// The same by the equations, whose copysets are random permutations of all units.
     pub equation_ratio: f64,
-    /// Of 95 in 100 trials it is not less than this,
+    /// Lower end of the range of 95 % of the trials.
     pub leak_ratio_min: f64,
-    /// nor more than this.
+    /// Upper end of that range.
     pub leak_ratio_max: f64,
-    /// How many trials were made.
+    /// Number of trials.
     pub trials: u32,
-    /// What was found lies between them.
+    /// Whether the result of the audit lies in that range.
     pub agrees: bool,
-    /// In which part of the trials less leaks than was found, of 1,
+    /// Part of the trials in which less leaks than was found.
     pub less_ratio: f64,
-    /// and in which part more does.
+    /// Part of the trials in which more leaks than was found.
     pub more_ratio: f64,
 }
 
-/// What the model says of the volume's files; nothing, if none are known or nothing is compromised.
-/// It may take long, and fails once it is to `stop`.
+/// The prediction for the volume's files; `None` if no files are known. It may take long, and fails
+/// once `stop` is set.
 pub fn predicted(
     real: &AuditPlacement,
     found: &AuditFound,
     is_sealed: bool,
     stop: &AtomicBool,
-) -> Result<Option<Predicted>, Failure> {
+) -> Result<Option<AuditPrediction>, Failure> {
     let files: FileList = found
         .listing
         .lengths
@@ -122,12 +122,12 @@ pub fn predicted(
         .whole
         .saturating_add(counts.part)
         .saturating_add(counts.none);
-    // Of sealed volumes lengths are known where their keys are, and nothing depends on them.
+    // The lengths of files of an encrypted volume need its key, but do not matter.
     if count == 0 || (files.lengths().is_empty() && !is_sealed) {
         return Ok(None);
     }
-    let placement = Placement::on(real.units, spread(real), Some(real.scatter_width));
-    let placement = placement.dealt(Deal {
+    let placement = Placement::on(real.units, redundancy(real), Some(real.scatter_width));
+    let placement = placement.striped(Striping {
         width: u32::try_from(VolumeConfig::default().scatter_width).ok(),
         granularity: 1,
     });
@@ -147,7 +147,7 @@ pub fn predicted(
         let mut random = SmallRng::seed_from_u64(1);
         for ratio in &mut ratios {
             if stop.load(Ordering::Relaxed) {
-                return Err(Failure::new("it was stopped"));
+                return Err(Failure::new("stopped"));
             }
             let leaked = simulation.trial(&mut random);
             *ratio = leaked.last().copied().unwrap_or(0.0) / all;
@@ -158,13 +158,13 @@ pub fn predicted(
     let (leak_ratio_min, leak_ratio_max) = (ratios[unlikely], ratios[TRIALS - 1 - unlikely]);
     let of_files = found.files.content.all.max(1) as f64;
     let is = found.files.whole_bytes as f64 / of_files;
-    // As near as lengths are told.
+    // Rounding of ratios.
     let slack = 1e-9;
     let part = |is_it: &dyn Fn(f64) -> bool| {
         let such = ratios.iter().filter(|ratio| is_it(**ratio));
         such.count() as f64 / TRIALS as f64
     };
-    Ok(Some(Predicted {
+    Ok(Some(AuditPrediction {
         units: real.units,
         compromised: real.compromised,
         sealed: is_sealed,
@@ -180,20 +180,20 @@ pub fn predicted(
     }))
 }
 
-fn spread(real: &AuditPlacement) -> Spread {
+fn redundancy(real: &AuditPlacement) -> Redundancy {
     let parts = real
         .erasure
         .as_deref()
         .and_then(|text| text.split_once('+'));
     let parsed = parts.and_then(|(data, parity)| Some((data.parse().ok()?, parity.parse().ok()?)));
     match parsed {
-        Some((data, parity)) => Spread::Erasure { data, parity },
-        None => Spread::Copies(real.replicas.into()),
+        Some((data, parity)) => Redundancy::Erasure { data, parity },
+        None => Redundancy::Copies(real.replicas.into()),
     }
 }
 
-/// Both, as a table.
-pub fn compared(predicted: &Predicted, found: &AuditFound) -> String {
+/// A table of the result and the prediction.
+pub fn compared(predicted: &AuditPrediction, found: &AuditFound) -> String {
     let mut table = Table::new(&["", "BLOCKS", "LEAKS", "95 OF 100 TRIALS"]);
     let blocks = found.blocks;
     let there = match predicted.sealed {
@@ -230,9 +230,9 @@ mod tests {
 
     static GO_ON: AtomicBool = AtomicBool::new(false);
 
-    /// It was reckoned for an hour, and no signal ended it.
+    /// A prediction once took an hour, and no signal ended it.
     #[tokio::test]
-    async fn what_takes_long_is_told_to_stop_and_not_waited_for() {
+    async fn a_long_prediction_is_stopped_and_abandoned() {
         let until_stopped = |said: std::sync::mpsc::Sender<()>| {
             move |stop: &AtomicBool| {
                 while !stop.load(Ordering::Relaxed) {
@@ -260,7 +260,7 @@ mod tests {
     /// Of few units a plan of permutations has one that is compromised in another part of all sets
     /// than Scree's: what is said of both stands apart from each other.
     #[test]
-    fn what_is_predicted_lies_between_what_trials_have() {
+    fn a_prediction_lies_in_the_range_of_its_trials() {
         let real = AuditPlacement {
             units: 6,
             compromised: 3,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_is_compared_with_single_trials() {
+    fn a_result_is_compared_with_single_trials() {
         let real = placement();
         // A quarter of a hundred files of one block, 15 to 35 of them as a rule.
         let lengths = [(4096, 100)];
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn trials_end_once_they_are_to_stop() {
+    fn trials_end_when_they_are_stopped() {
         let real = placement();
         let stopped = AtomicBool::new(true);
         let found = found(&[(4096, 100)], 0);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placement_is_read_as_the_api_tells_it() {
+    fn a_placement_of_the_api_is_understood() {
         let mut real = AuditPlacement {
             units: 6,
             compromised: 1,
@@ -325,9 +325,12 @@ mod tests {
             sets: 4,
             block_size: 4096,
         };
-        assert_eq!(spread(&real), Spread::Copies(3));
+        assert_eq!(redundancy(&real), Redundancy::Copies(3));
         real.erasure = Some("4+2".to_owned());
-        assert_eq!(spread(&real), Spread::Erasure { data: 4, parity: 2 });
+        assert_eq!(
+            redundancy(&real),
+            Redundancy::Erasure { data: 4, parity: 2 }
+        );
     }
 
     /// The laboratory's defaults are the widths of Scree's placement.

@@ -8,21 +8,20 @@ use world::host;
 use world::real::RealDisk;
 
 use super::{Failure, Session, or_dash, query, segment, spelt};
-use crate::args::{ChainCommand, WhichChain};
+use crate::args::{ChainCommand, ChainSelector};
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
 
-/// How long a command waits for the hosts' word, in seconds: longer than an exchange
-/// may take.
+/// The longest wait for the hosts, in seconds: longer than a live reconfiguration may take.
 const WAIT_SECONDS: u64 = 60;
 
-/// What is longer is no policy, in bytes; the server says so.
+/// The largest policy in bytes; the server refuses a larger one.
 const POLICY_BYTES_MAX: u64 = 1 << 20;
 
 impl Session {
     pub(super) async fn chain(&self, command: ChainCommand) -> Result<(), Failure> {
         match command {
-            ChainCommand::Apply { file, no_wait } => self.apply_chain(&file, no_wait).await,
+            ChainCommand::Apply { file, no_wait, .. } => self.apply_chain(&file, no_wait).await,
             ChainCommand::List { volume } => {
                 let path = query("/v1/chains", &[("volume", volume.as_deref())], &[])?;
                 let chains: Vec<Chain> = self.client.all(&path).await?;
@@ -34,14 +33,14 @@ impl Session {
                 let chain = self.chain_of(&which).await?;
                 Ok(print(self.format, &chain, shown)?)
             }
-            ChainCommand::Delete { which, no_wait } => self.delete_chain(&which, no_wait).await,
+            ChainCommand::Delete { which, no_wait, .. } => self.delete_chain(&which, no_wait).await,
         }
     }
 
-    async fn delete_chain(&self, which: &WhichChain, no_wait: bool) -> Result<(), Failure> {
+    async fn delete_chain(&self, which: &ChainSelector, no_wait: bool) -> Result<(), Failure> {
         let chain = self.chain_of(which).await?;
         let wait = if no_wait { 0 } else { WAIT_SECONDS };
-        let progress = Progress::start("exchanging filters".to_owned());
+        let progress = Progress::start("replacing filters".to_owned());
         let path = format!("/v1/chains/{}?wait={wait}", chain.id);
         let chain: Chain = self.client.delete(&path).await?;
         drop(progress);
@@ -63,7 +62,7 @@ impl Session {
     async fn apply_chain(&self, file: &Path, no_wait: bool) -> Result<(), Failure> {
         let policy = read(file)?;
         let wait = if no_wait { 0 } else { WAIT_SECONDS };
-        let progress = Progress::start("exchanging filters".to_owned());
+        let progress = Progress::start("replacing filters".to_owned());
         let path = format!("/v1/chains?wait={wait}");
         let chain: Chain = self.client.post(&path, &ApplyChain { policy }).await?;
         drop(progress);
@@ -85,8 +84,8 @@ impl Session {
         }
     }
 
-    /// The one that is meant.
-    async fn chain_of(&self, which: &WhichChain) -> Result<Chain, Failure> {
+    /// The chain that the arguments select.
+    async fn chain_of(&self, which: &ChainSelector) -> Result<Chain, Failure> {
         let volume = &which.volume;
         if volume.starts_with("chain-") {
             let path = format!("/v1/chains/{}", segment(volume)?);
@@ -105,13 +104,13 @@ impl Session {
                 other.vm.as_deref().unwrap_or_default()
             ),
             (None, None) => {
-                format!("volume {volume:?} has no chain; `scree chain apply FILE` gives it one")
+                format!("volume {volume:?} has no chain: create one with `scree chain apply FILE`")
             }
         }))
     }
 }
 
-/// Why an attachment is not served as its volume's chain says.
+/// Why an attachment is not served through the current revision of its chain.
 fn why_not(one: &ChainUse) -> String {
     let unresponsive = || format!("its host has not answered after {WAIT_SECONDS} s");
     one.problem.clone().unwrap_or_else(unresponsive)
@@ -146,7 +145,7 @@ fn filters(chain: &Chain) -> String {
     names.collect::<Vec<_>>().join(" → ")
 }
 
-/// Where those run that do not run in the agent, a line for each.
+/// A line for each filter that does not run in the agent.
 fn elsewhere(filters: &[ChainFilter]) -> String {
     let elsewhere = filters
         .iter()
@@ -154,7 +153,7 @@ fn elsewhere(filters: &[ChainFilter]) -> String {
     let lines = elsewhere.map(|one| {
         let at = one.at.as_deref().map(|at| format!(" {at}"));
         let without = match one.on_failure.as_deref() {
-            Some("bypass") => "the disk goes on without it",
+            Some("bypass") => "the disk works without it",
             _ => "the disk fails without it",
         };
         let (name, runs) = (&one.name, &one.runs);
@@ -208,7 +207,7 @@ fn shown(chain: &Chain) -> String {
     text + "\n" + &chain.policy
 }
 
-/// How a disk is served through a chain of which this is the newest revision.
+/// How a disk is served, compared with the newest revision of its chain.
 fn how(newest: u64, one: &ChainUse) -> String {
     match (one.revision, &one.problem) {
         (Some(revision), None) => format!("served through revision {revision}"),
@@ -229,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_shown_through_which_revision_a_disk_is_served_and_why() {
+    fn the_served_revision_and_its_reason_are_shown() {
         let how = |revision: Option<u64>, problem: Option<&str>| {
             let one = ChainUse {
                 attachment: String::new(),
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shown_where_filters_run_and_what_the_disk_does_without_them() {
+    fn remote_filters_are_shown_with_their_failure_rule() {
         let one =
             |name: &str, runs: &str, at: Option<&str>, on_failure: Option<&str>| ChainFilter {
                 name: name.to_owned(),

@@ -14,6 +14,7 @@ impl Session {
                 right,
                 on,
                 vm,
+                ..
             } => {
                 let new = AddGrant {
                     user,
@@ -41,7 +42,7 @@ impl Session {
                 let is_own = is_own.await?;
                 Ok(print(self.format, &grants, |grants| list(grants, is_own))?)
             }
-            GrantCommand::Delete { id } => {
+            GrantCommand::Delete { id, .. } => {
                 let path = format!("/v1/grants/{}", segment(&id)?);
                 let grant: Grant = self.client.delete(&path).await?;
                 let is_own = self.are_own(std::iter::once(grant.owner.as_ref())).await?;

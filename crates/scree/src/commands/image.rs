@@ -19,10 +19,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 impl Session {
     pub(super) async fn image(&self, command: ImageCommand) -> Result<(), Failure> {
         match command {
-            ImageCommand::Mark { volume } => self.mark_image(&volume, None).await,
-            ImageCommand::Pin { volume } => self.mark_image(&volume, Some(true)).await,
-            ImageCommand::Unpin { volume } => self.mark_image(&volume, Some(false)).await,
-            ImageCommand::Unmark { volume } => {
+            ImageCommand::Mark { volume, .. } => self.mark_image(&volume, None).await,
+            ImageCommand::Pin { volume, .. } => self.mark_image(&volume, Some(true)).await,
+            ImageCommand::Unpin { volume, .. } => self.mark_image(&volume, Some(false)).await,
+            ImageCommand::Unmark { volume, .. } => {
                 let image: Image = self.client.delete(&path(&volume)?).await?;
                 Ok(print(self.format, &image, |image| {
                     format!("{} is no base image any more\n", image.name)
@@ -49,6 +49,7 @@ impl Session {
                 host,
                 no_wait,
                 cancel: false,
+                ..
             } => self.preload(&volume, host, no_wait).await,
         }
     }
@@ -73,12 +74,12 @@ impl Session {
         if no_wait || self.is_dry_run {
             return Ok(print(self.format, &image, preloads)?);
         }
-        let goes_on = format!(
-            "Ctrl-C ends the waiting, not the reading: `scree image preload {volume} --cancel` does"
+        let notice = format!(
+            "Ctrl-C stops waiting only; to stop the hosts, run `scree image preload {volume} --cancel`"
         );
-        print_notice(self.format, &goes_on);
+        print_notice(self.format, &notice);
         let progress = Progress::start(format!("waiting for hosts to read {volume}"));
-        let mut seen = Seen::default();
+        let mut rate_meter = RateMeter::default();
         let asked = asked(&image.preloads, &how.hosts);
         let of_asked = |image: &Image| {
             let mut preloads = image.preloads.clone();
@@ -90,7 +91,7 @@ impl Session {
             host::sleep(LOOK_EVERY).await;
             image = self.client.get(&path).await?;
             now = of_asked(&image);
-            let rate = seen.rate(&now);
+            let rate = rate_meter.rate(&now);
             progress.say(how_far(volume, &now, rate));
         }
         drop(progress);
@@ -102,11 +103,11 @@ impl Session {
     }
 }
 
-/// Which hosts were asked just now: those that were named, or else those that were asked last,
-/// and those that have been reading it.
+/// The hosts of this preload: the named ones, or otherwise those that were requested last and those
+/// that are reading.
 fn asked(preloads: &[Preload], named: &[String]) -> Vec<String> {
     let newest = preloads.iter().map(|one| &one.created).max();
-    // They may have been named by their ids.
+    // They may have been named by id.
     let are_known = |named: &String| preloads.iter().any(|one| one.host == *named);
     let are_named = !named.is_empty() && named.iter().all(are_known);
     let is_asked = |one: &&Preload| match are_named {
@@ -117,8 +118,8 @@ fn asked(preloads: &[Preload], named: &[String]) -> Vec<String> {
     asked.map(|one| one.host.clone()).collect()
 }
 
-/// Why those that were asked have not done it, if so: a host without a cache is none of them,
-/// unless it was named, or all are so.
+/// Why the image was not read on all hosts, if so. A host without a cache counts only if it was
+/// named or no host has a cache.
 fn unread(asked: &[Preload], are_named: bool) -> Option<String> {
     let is = |one: &Preload, state: PreloadState| one.state == state.as_str();
     let are_skipped = are_named || asked.iter().all(|one| is(one, PreloadState::Skipped));
@@ -126,27 +127,27 @@ fn unread(asked: &[Preload], are_named: bool) -> Option<String> {
         is(one, PreloadState::Error) || are_skipped && is(one, PreloadState::Skipped)
     });
     let one = wrong.next()?;
-    let why = one.reason.as_deref().unwrap_or("it does not say why");
+    let why = one.reason.as_deref().unwrap_or("the host gave no reason");
     let more = match wrong.count() {
         0 => String::new(),
-        more => format!(", nor have {more} more"),
+        more => format!(" (and {more} more)"),
     };
     Some(format!("{} has not read it: {why}{more}", one.host))
 }
 
-/// How much was read by when it was looked last.
+/// Measures the speed of a preload: the time of the last reading, and the bytes read until then.
 #[derive(Default)]
-struct Seen(Option<(Duration, u64)>);
+struct RateMeter(Option<(Duration, u64)>);
 
-impl Seen {
-    /// How fast all hosts together read, in bytes a second, by now.
+impl RateMeter {
+    /// The speed of all hosts together since the last call, in bytes per second.
     fn rate(&mut self, preloads: &[Preload]) -> Option<u64> {
         let now = RealClock::new().monotonic();
         let done = preloads.iter().map(|one| one.done_bytes).sum();
         let before = self.0.replace((now, done));
-        let (then, had) = before?;
+        let (then, done_before) = before?;
         let millis = u64::try_from(now.saturating_sub(then).as_millis()).unwrap_or(u64::MAX);
-        Some(u64::saturating_sub(done, had).saturating_mul(1000) / millis.max(1))
+        Some(u64::saturating_sub(done, done_before).saturating_mul(1000) / millis.max(1))
     }
 }
 
@@ -158,7 +159,7 @@ fn is_under_way(one: &Preload) -> bool {
     one.ended.is_none()
 }
 
-/// A line for whoever waits: how much of how much, on how many hosts, and how fast.
+/// A line of progress: bytes read, on how many hosts, and the speed.
 fn how_far(volume: &str, preloads: &[Preload], rate: Option<u64>) -> String {
     let done = preloads.iter().map(|one| one.done_bytes).sum();
     let all: Option<u64> = preloads.iter().map(|one| one.all_bytes).sum();
@@ -208,7 +209,7 @@ fn preloads(image: &Image) -> String {
     table.to_string()
 }
 
-/// How far a host is, in a word; and why it has failed, if so.
+/// The progress of a host in a word, with the reason if it failed.
 fn far(one: &Preload) -> String {
     let all = one.all_bytes.filter(|all| is_under_way(one) && *all > 0);
     let is_wrong = one.state == PreloadState::Error.as_str();
@@ -244,9 +245,9 @@ mod tests {
         }
     }
 
-    /// What a host had failed of long ago failed the next command.
+    /// An old failure of a host once failed the next command.
     #[test]
-    fn what_hosts_were_asked_before_is_no_matter() {
+    fn earlier_preloads_of_other_hosts_do_not_matter() {
         let all = [
             of("h1", "waiting", "", "2"),
             of("h2", "error", "it is off", "1"),
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_a_cache_is_told_apart() {
+    fn a_host_without_a_cache_is_distinguished() {
         let done = of("h1", "done", "", "");
         let skipped = of("h2", "skipped", "no cache", "");
         let failed = of("h3", "error", "no unit", "");
@@ -275,12 +276,12 @@ mod tests {
         let all = [done, skipped.clone(), failed.clone()];
         let why = "h3 has not read it: no unit".to_owned();
         assert_eq!(unread(&all, false).as_ref(), Some(&why));
-        let why = format!("{why}, nor have 1 more");
+        let why = format!("{why} (and 1 more)");
         assert_eq!(unread(&[failed, skipped], true), Some(why));
     }
 
     #[test]
-    fn whoever_waits_sees_how_much_of_how_much_was_read() {
+    fn progress_shows_how_much_was_read() {
         let half = preload("loading", 1 << 20, Some(2 << 20));
         let done = preload("done", 2 << 20, Some(2 << 20));
         assert_eq!(far(&half), "50 %");
@@ -290,7 +291,7 @@ mod tests {
             how_far("base", &[half.clone(), done], Some(1 << 20)),
             "reading base: 3M of 4M, 1M/s, 1 of 2 hosts done"
         );
-        // Of one that has not begun it is not known how much there is.
+        // The size is unknown until a host has begun.
         assert_eq!(
             how_far("base", &[half, preload("waiting", 0, None)], None),
             "reading base: 1M, 0 of 2 hosts done"

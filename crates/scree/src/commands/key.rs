@@ -7,7 +7,7 @@ use crate::args::KeyCommand;
 use crate::output::{Table, print};
 use crate::progress::Progress;
 
-/// How long `rotate --wait` waits.
+/// The longest wait of `rotate --wait`.
 const WAIT_SECONDS: u64 = 300;
 
 impl Session {
@@ -21,14 +21,14 @@ impl Session {
                 let path = format!("/v1/keys/{}", segment(&name)?);
                 self.print_key(&self.client.get(&path).await?)
             }
-            KeyCommand::Add { name, host } => {
-                let progress = Progress::start(format!("founding {name}"));
+            KeyCommand::Add { name, host, .. } => {
+                let progress = Progress::start(format!("creating {name}"));
                 let key: Key = self.client.post("/v1/keys", &AddKey { name, host }).await?;
                 drop(progress);
                 self.print_key(&key)
             }
-            KeyCommand::Rotate { old, new, wait } => self.rotate(&old, new, wait).await,
-            KeyCommand::Delete { name } => {
+            KeyCommand::Rotate { old, new, wait, .. } => self.rotate(&old, new, wait).await,
+            KeyCommand::Delete { name, .. } => {
                 let path = format!("/v1/keys/{}", segment(&name)?);
                 let key: Key = self.client.delete(&path).await?;
                 Ok(print(self.format, &key, |key| {

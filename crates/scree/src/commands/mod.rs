@@ -1,4 +1,4 @@
-//! The commands that ask a running Scree.
+//! The commands that a controller or a running `scree up` carries out.
 
 mod attachment;
 mod audit;
@@ -33,18 +33,18 @@ use base::url::encode as percent_encode;
 use serde::Serialize;
 
 use crate::args::ApiCommand;
-use crate::client::{Client, ClientError, How};
+use crate::client::{Client, ClientError};
 use crate::output::Format;
 
 /// Why a command failed.
 #[derive(Serialize)]
 pub struct Failure {
-    /// What its user reads.
+    /// The message for the user.
     message: String,
-    /// The kind, for programs: what the server said.
+    /// The stable code of the server's problem, for programs.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<String>,
-    /// Which field of the request is meant.
+    /// The field of the request that is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<String>,
 }
@@ -58,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// What an error says, and what its causes say that it does not.
+    /// A failure with the message of an error and its causes.
     pub fn of(error: &dyn Error) -> Self {
         Self::new(base::with_causes(error))
     }
@@ -97,23 +97,23 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Where a command runs, and how it prints.
+/// The server, and the options, of one command.
 struct Session {
     client: Client,
     format: Format,
     is_dry_run: bool,
 }
 
-/// Runs one command: asks whoever serves `folder`, or else the controller of a
-/// profile.
+/// Runs one command through the process that serves `folder`, or otherwise through the controller
+/// of a profile.
 pub fn run(
     folder: Option<&Path>,
     profile: Option<&str>,
     format: Format,
-    how: How,
     command: ApiCommand,
 ) -> Result<(), Failure> {
-    let is_dry_run = how.is_dry_run;
+    let change = command.change();
+    let is_dry_run = change.dry_run;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -123,7 +123,7 @@ pub fn run(
             None => Client::of_profile(profile).await?,
         };
         let session = Session {
-            client: client.so(how),
+            client: client.with_options(change),
             format,
             is_dry_run,
         };
@@ -151,19 +151,19 @@ pub fn run(
             ApiCommand::Top(arguments) => session.top(&arguments).await,
         }?;
         if is_dry_run {
-            // Where this cannot be said, nothing was changed all the same.
+            // If this cannot be printed, nothing was changed all the same.
             let _ = io::stderr().write_all(b"scree: nothing was changed (--dry-run)\n");
         }
         Ok(())
     });
-    // Nobody waits any more for what is still reckoned.
+    // Computations that still run are abandoned.
     runtime.shutdown_background();
     done
 }
 
 impl Session {
-    /// Whether all things of these owners are the caller's own, so that their
-    /// names say enough. Nobody is asked for that if there are several owners.
+    /// Whether these owners are all the caller, so that names need no owner in front of them. It asks
+    /// the server only if there is exactly one owner.
     async fn are_own(
         &self,
         owners: impl Iterator<Item = Option<&String>>,
@@ -181,8 +181,7 @@ impl Session {
     }
 }
 
-/// A name, with whose it is where that is not clear: so that it can be given to
-/// other commands.
+/// A name with its owner where that is needed, so that other commands accept it.
 fn spelt(owner: Option<&String>, name: &str, is_own: bool) -> String {
     match owner {
         Some(owner) if !is_own => format!("{owner}/{name}"),
@@ -190,7 +189,7 @@ fn spelt(owner: Option<&String>, name: &str, is_own: bool) -> String {
     }
 }
 
-/// A name as one part of a path.
+/// A name, encoded as one segment of a path.
 fn segment(name: &str) -> Result<String, Failure> {
     if name.is_empty() {
         return Err(Failure::new("the name is empty"));
@@ -198,18 +197,18 @@ fn segment(name: &str) -> Result<String, Failure> {
     Ok(percent_encode(Path::new(name)).replace('/', "%2F"))
 }
 
-/// Words of the form KEY=VALUE.
+/// Parses tags of the form KEY=VALUE.
 fn tags(words: &[String]) -> Result<Tags, Failure> {
     let parse = |word: &String| match word.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
         None => Err(Failure::new(format!(
-            "{word:?} is no tag; write it as KEY=VALUE"
+            "{word:?} is not a tag: write it as KEY=VALUE"
         ))),
     };
     words.iter().map(parse).collect()
 }
 
-/// A path with what of these was said as its query.
+/// A path with a query of the parameters that have values.
 fn query(path: &str, said: &[(&str, Option<&str>)], tags: &[String]) -> Result<String, Failure> {
     let mut words = Vec::new();
     for (key, value) in said {
@@ -226,7 +225,7 @@ fn query(path: &str, said: &[(&str, Option<&str>)], tags: &[String]) -> Result<S
     })
 }
 
-/// A value that may not be there, in a table.
+/// The text of an optional value in a table.
 fn or_dash(value: Option<impl fmt::Display>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }

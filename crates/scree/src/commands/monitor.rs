@@ -7,14 +7,14 @@ use super::{Failure, Session, query};
 use crate::args::MonitorArguments;
 use crate::output::{Format, print_lines, print_notice, time};
 
-/// How long one answer may be held back, in seconds.
+/// How long the server may hold back an answer, in seconds.
 const WAIT_SECONDS: u64 = 10;
 
 impl Session {
     pub(super) async fn monitor(&self, arguments: &MonitorArguments) -> Result<(), Failure> {
         let attachment = self.watched(arguments).await?;
         let id = &attachment.id;
-        // What is kept; or what comes from now on.
+        // Past events, or those from now on.
         let mut after = (!arguments.follow).then_some(0);
         loop {
             let wait = if arguments.follow { WAIT_SECONDS } else { 0 };
@@ -24,7 +24,7 @@ impl Session {
             }
             let events: Events = self.client.get(&path).await?;
             if events.missed {
-                let notice = "some events are in the host's files only: more came than is kept";
+                let notice = "some events are only in the host's files, since too many came";
                 print_notice(self.format, notice);
             }
             let lines = events.items.iter().map(|event| match self.format {
@@ -42,7 +42,7 @@ impl Session {
         }
     }
 
-    /// The attachment that is meant.
+    /// The attachment that the arguments select.
     async fn watched(&self, arguments: &MonitorArguments) -> Result<Attachment, Failure> {
         let volume = &arguments.volume;
         let path = query("/v1/attachments", &[("volume", Some(volume))], &[])?;
@@ -62,14 +62,14 @@ impl Session {
                      where it is"
                 ),
                 None => format!(
-                    "volume {volume:?} is not attached: its filters tell something while it is"
+                    "volume {volume:?} is not attached: its filters report events only while it is"
                 ),
             })),
         }
     }
 }
 
-/// An event as people read it.
+/// An event as a line of text.
 fn plain(event: &Value) -> String {
     let text = |field: &str| event[field].as_str().unwrap_or_default();
     let mut line = time(text("time"));

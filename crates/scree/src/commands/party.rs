@@ -16,12 +16,12 @@ use crate::profiles::{self, Profiles};
 use crate::tls_files::read_pem;
 use crate::up::identity_of;
 
-/// What whoever joins is given.
+/// A token, and the command that uses it.
 #[derive(Serialize)]
 struct Invitation {
     #[serde(flatten)]
     token: Token,
-    /// What to run with it.
+    /// The command to run with the token.
     command: String,
 }
 
@@ -33,7 +33,7 @@ impl Session {
     pub(super) async fn host(&self, command: HostCommand) -> Result<(), Failure> {
         match command {
             HostCommand::Party(command) => self.party("hosts", "scree host join", command).await,
-            HostCommand::Join { .. } => Err(Failure::new("a host joins without asking as a user")),
+            HostCommand::Join { .. } => Err(Failure::new("`scree host join` uses no profile")),
         }
     }
 
@@ -54,6 +54,7 @@ impl Session {
                 name,
                 administrator,
                 project,
+                ..
             } => {
                 let new = AddParty {
                     name: name.clone(),
@@ -66,13 +67,13 @@ impl Session {
                 }
                 self.invite(kind, join, &name).await
             }
-            PartyCommand::Token { name } => self.invite(kind, join, &name).await,
-            PartyCommand::Disable { name } => {
+            PartyCommand::Token { name, .. } => self.invite(kind, join, &name).await,
+            PartyCommand::Disable { name, .. } => {
                 let path = format!("/v1/{kind}/{}/disable", segment(&name)?);
                 let party: Party = self.client.post(&path, &()).await?;
                 Ok(print(self.format, &party, shown)?)
             }
-            PartyCommand::Enable { name } => {
+            PartyCommand::Enable { name, .. } => {
                 let path = format!("/v1/{kind}/{}/enable", segment(&name)?);
                 let party: Party = self.client.post(&path, &()).await?;
                 Ok(print(self.format, &party, shown)?)
@@ -113,7 +114,7 @@ impl Session {
     }
 }
 
-/// `scree login`. `folder` is what other commands in this shell would ask.
+/// `scree login`. `folder` is the data directory that other commands in this shell would use.
 pub fn login(
     profile: Option<&str>,
     folder: Option<&Path>,
@@ -125,13 +126,13 @@ pub fn login(
     check_kind(&made, Kind::User)?;
     let path = profiles.keep(profile, &made)?;
     tell(format, &made, &path)?;
-    let is_chosen = std::env::var_os("SCREE_PROFILE").is_some_and(|name| !name.is_empty());
+    let is_chosen =
+        std::env::var_os(crate::environment::PROFILE.name).is_some_and(|name| !name.is_empty());
     if let Some(folder) = folder.filter(|_| !is_chosen) {
         let name = profile.unwrap_or(profiles::FIRST);
         let notice = format!(
-            "as long as a folder is named (SCREE_DIR, --dir: {}), commands ask whoever serves \
-             that, and not as {}; unset SCREE_DIR, or name the profile (`--profile {name}`, \
-             SCREE_PROFILE)",
+            "while SCREE_DIR or --dir names {}, commands use the Scree that serves it, and not \
+             {}; unset SCREE_DIR, or add `--profile {name}` (SCREE_PROFILE)",
             folder.display(),
             made.subject
         );
@@ -156,8 +157,8 @@ pub fn join_unit(folder: &Path, format: Format, arguments: &JoinArguments) -> Re
     join_as(Kind::Unit, folder, format, arguments)
 }
 
-/// Joins this machine as somebody of this kind, who is kept in `folder`, unless
-/// that is another kind's.
+/// Joins this machine as a host or unit daemon, whose identity is kept in `folder`. Fails if the
+/// folder has an identity of another kind.
 fn join_as(
     kind: Kind,
     folder: &Path,
@@ -167,12 +168,12 @@ fn join_as(
     let world = World::real(1);
     host::make_folders(&*world.disk, folder)?;
     let path = identity_of(folder);
-    // Before the token is used up. What cannot be read is written anew.
+    // Checked before the token is used up. An unreadable identity is replaced.
     if let Ok(there) = Profile::read(&world, &path)
         && there.kind() != Some(kind)
     {
         return Err(Failure::new(format!(
-            "{} is that of {}; give another folder",
+            "{} is the identity of {}; use another folder (--dir)",
             path.display(),
             there.subject
         )));
@@ -195,21 +196,21 @@ fn check_unit(path: &Path, there: &str, made: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(format!(
-        "{} is that of {there}, whose blocks lie beside it, and the token was for {made}; nothing \
-         was kept of it: give another folder (--dir), and another token (`scree unit token`)",
+        "{} is the identity of {there}, whose blocks lie beside it, but the token was for {made}, \
+         whose identity was not kept: use another folder (--dir) and a new token (`scree unit token`)",
         path.display()
     )))
 }
 
-/// Refuses to be somebody of another kind.
+/// Refuses the identity of another kind.
 fn check_kind(made: &Profile, kind: Kind) -> Result<(), Failure> {
     if made.kind() == Some(kind) {
         return Ok(());
     }
     let subject = &made.subject;
     Err(Failure::new(format!(
-        "the token was for {subject}, which is no {kind}, and nothing was kept of it; ask for one \
-         of a {kind}"
+        "the token was for {subject}, which is no {kind}, and its identity was not kept; ask for \
+         the token of a {kind}"
     )))
 }
 
@@ -218,14 +219,14 @@ fn joined(arguments: &JoinArguments) -> Result<Profile, Failure> {
         .enable_all()
         .build()?;
     let (world, urls) = (World::real(1), &arguments.urls);
-    // They are read again from elsewhere.
+    // They are read again later, from another working directory.
     let whole = |path: &Option<PathBuf>| path.as_deref().map(std::path::absolute).transpose();
     let (cert, key) = (whole(&arguments.cert)?, whole(&arguments.key)?);
     let ca = match &arguments.ca {
         Some(path) => Some(read_pem(&world, path)?.to_string()),
         None => None,
     };
-    let become_somebody = async {
+    let join = async {
         match (ca, &arguments.token, &arguments.authority, cert, key) {
             (Some(ca), _, _, Some(cert), Some(key)) => {
                 Profile::bring(&world, urls, ca, (&cert, &key)).await
@@ -234,15 +235,15 @@ fn joined(arguments: &JoinArguments) -> Result<Profile, Failure> {
             (None, Some(token), Some(authority), _, _) => {
                 Profile::join(urls, token, authority).await
             }
-            // The command line's own rules leave nothing else.
-            _ => unreachable!("a token or a certificate, and whom to trust"),
+            // clap requires one of these combinations.
+            _ => unreachable!("clap requires a token or a certificate, and an authority"),
         }
     };
-    let made = runtime.block_on(become_somebody);
+    let made = runtime.block_on(join);
     made.map_err(|error| Failure::of(&error))
 }
 
-/// What somebody has become.
+/// The result of joining.
 #[derive(Serialize)]
 struct Joined<'a> {
     subject: &'a str,

@@ -10,7 +10,7 @@ use crate::output::{Table, print};
 impl Session {
     pub(super) async fn project(&self, command: ProjectCommand) -> Result<(), Failure> {
         match command {
-            ProjectCommand::Add { name, quota } => {
+            ProjectCommand::Add { name, quota, .. } => {
                 let quota = quota_of(&quota);
                 let new = AddProject { name, quota };
                 self.print_project(&self.client.post("/v1/projects", &new).await?)
@@ -24,19 +24,19 @@ impl Session {
                 let path = format!("/v1/projects/{}", segment(&name)?);
                 self.print_project(&self.client.get(&path).await?)
             }
-            ProjectCommand::Quota { name, quota } => {
+            ProjectCommand::Quota { name, quota, .. } => {
                 let path = format!("/v1/projects/{}/quota", segment(&name)?);
                 self.print_project(&self.client.put(&path, &quota_of(&quota)).await?)
             }
-            ProjectCommand::Join { name, user } => {
+            ProjectCommand::Join { name, user, .. } => {
                 let path = member(&name, &user)?;
                 self.print_project(&self.client.put(&path, &()).await?)
             }
-            ProjectCommand::Leave { name, user } => {
+            ProjectCommand::Leave { name, user, .. } => {
                 let path = member(&name, &user)?;
                 self.print_project(&self.client.delete(&path).await?)
             }
-            ProjectCommand::Delete { name } => {
+            ProjectCommand::Delete { name, .. } => {
                 let path = format!("/v1/projects/{}", segment(&name)?);
                 let project: Project = self.client.delete(&path).await?;
                 Ok(print(self.format, &project, |project| {

@@ -1,5 +1,4 @@
-//! `scree unit restore`: what hosts have freed on a unit, brought back on the
-//! machine of its daemon.
+//! `scree unit restore`: undeletes slots on the machine of a unit daemon.
 
 use std::path::Path;
 
@@ -13,23 +12,23 @@ use crate::args::RestoreArguments;
 use crate::moment;
 use crate::output::{Format, Table, print, print_notice};
 
-/// What became of one segment, for programs.
+/// The result for one segment.
 #[derive(Serialize)]
 struct Segment {
     segment: String,
-    /// What became of it as a whole.
+    /// The state of the segment as a whole.
     whole: &'static str,
     slots: u32,
     gone: u32,
 }
 
 #[derive(Serialize)]
-struct Told {
+struct RestoreReport {
     segments: Vec<Segment>,
-    /// Of what was freed up to then, some was given back before.
+    /// The undelete window is incomplete before this time: some space was reclaimed early.
     #[serde(skip_serializing_if = "Option::is_none")]
     given_back: Option<String>,
-    /// Logs that cannot be read, of which nothing was brought back.
+    /// Number of unreadable logs, from which nothing was restored.
     #[serde(skip_serializing_if = "is_zero")]
     unreadable_logs: u32,
 }
@@ -56,7 +55,7 @@ impl From<&RestoredSegment> for Segment {
     }
 }
 
-impl From<&Restored> for Told {
+impl From<&Restored> for RestoreReport {
     fn from(restored: &Restored) -> Self {
         let given_back = restored.given_back;
         Self {
@@ -67,12 +66,10 @@ impl From<&Restored> for Told {
     }
 }
 
-/// Brings back what was freed on the unit of the daemon in `folder`, which does not
-/// run.
+/// Undeletes slots on the unit in `folder`, whose daemon is stopped.
 pub fn restore_unit(
     folder: &Path,
     format: Format,
-    is_dry_run: bool,
     arguments: &RestoreArguments,
 ) -> Result<(), Failure> {
     let meant = Restorable {
@@ -83,31 +80,31 @@ pub fn restore_unit(
     };
     if meant.since > meant.until || meant.since > RealClock::new().wall() {
         return Err(Failure::new(
-            "nothing was freed then yet: --since is after --until, or after now",
+            "--since is after --until or in the future: use an earlier --since",
         ));
     }
-    let restored = unit_daemon::restore(&World::real(1), folder, &meant, is_dry_run);
+    let restored = unit_daemon::restore(&World::real(1), folder, &meant, arguments.dry_run);
     let restored = restored.map_err(|error| Failure::of(&error))?;
-    print(format, &Told::from(&restored), table)?;
-    if is_dry_run {
+    print(format, &RestoreReport::from(&restored), table)?;
+    if arguments.dry_run {
         print_notice(format, "nothing was changed (--dry-run)");
     }
     whole(&restored)
 }
 
-/// Scripts go by the exit code.
+/// Fails if something could not be restored, so that scripts see it in the exit code.
 fn whole(restored: &Restored) -> Result<(), Failure> {
     match restored.is_whole() {
         true => Ok(()),
         false => Err(Failure::new(
-            "not all that is meant could be brought back now",
+            "some slots could not be restored; the table above says which",
         )),
     }
 }
 
-fn table(told: &Told) -> String {
+fn table(report: &RestoreReport) -> String {
     let mut table = Table::new(&["SEGMENT", "WHOLE", "SLOTS", "GONE"]);
-    for one in &told.segments {
+    for one in &report.segments {
         table.row(vec![
             one.segment.clone(),
             one.whole.to_owned(),
@@ -116,20 +113,20 @@ fn table(told: &Told) -> String {
         ]);
     }
     let mut text = table.to_string();
-    if told.segments.iter().any(|one| one.whole == "replaced") {
-        text += "another segment is in the place of what is \"replaced\"; --replaced takes the \
-                 old one\n";
+    if report.segments.iter().any(|one| one.whole == "replaced") {
+        text +=
+            "another segment has the name of a \"replaced\" one; --replaced takes the old one\n";
     }
-    if told.segments.iter().any(|one| one.whole == "failed") {
-        text += "what \"failed\" could not be brought back now, and can be later: look what is \
-                 wrong with the file system\n";
+    if report.segments.iter().any(|one| one.whole == "failed") {
+        text += "what \"failed\" can be restored later: check the file system, then run the command \
+                 again\n";
     }
-    if told.unreadable_logs > 0 {
-        text += "some of what says what was freed cannot be read: start the daemon, wait some \
-                 minutes, stop it, and bring back what was freed since that start\n";
+    if report.unreadable_logs > 0 {
+        text += "some logs of deletions cannot be read: start the daemon, wait some minutes, stop \
+                 it, and restore what was deleted since that start\n";
     }
-    if let Some(at) = &told.given_back {
-        text += &format!("of what was freed up to {at}, the room was given back of some before\n");
+    if let Some(at) = &report.given_back {
+        text += &format!("some of what was deleted up to {at} is not kept any more\n");
     }
     text
 }
@@ -139,8 +136,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_left_in_its_place_and_what_is_gone_is_said() {
-        let told = |whole, given_back: Option<&str>| Told {
+    fn the_table_explains_states_that_need_action() {
+        let report = |whole, given_back: Option<&str>| RestoreReport {
             segments: vec![Segment {
                 segment: "001-000000001".to_owned(),
                 whole,
@@ -150,19 +147,19 @@ mod tests {
             given_back: given_back.map(str::to_owned),
             unreadable_logs: u32::from(whole == "failed"),
         };
-        let text = table(&told("there", None));
+        let text = table(&report("there", None));
         let head = "SEGMENT        WHOLE  SLOTS  GONE\n";
         assert_eq!(text, format!("{head}001-000000001  there  3      1\n"));
-        let text = table(&told("replaced", Some("2026-01-01T00:00:00Z")));
+        let text = table(&report("replaced", Some("2026-01-01T00:00:00Z")));
         assert!(text.contains("--replaced takes"), "{text}");
         assert!(text.contains("up to 2026-01-01T00:00:00Z"), "{text}");
-        let text = table(&told("failed", None));
-        assert!(text.contains("can be later"), "{text}");
+        let text = table(&report("failed", None));
+        assert!(text.contains("can be restored later"), "{text}");
         assert!(text.contains("since that start"), "{text}");
     }
 
     #[test]
-    fn what_could_not_be_brought_back_is_a_failure() {
+    fn an_incomplete_restore_is_a_failure() {
         let mut restored = Restored::default();
         assert!(whole(&restored).is_ok());
         restored.unreadable_logs = 1;

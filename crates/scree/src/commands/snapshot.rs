@@ -11,7 +11,7 @@ use crate::args::SnapshotCommand;
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
 
-/// How long `--wait` waits, in seconds.
+/// The longest wait of `--wait`, in seconds.
 const WAIT_SECONDS: u64 = 300;
 
 /// What the tree needs of a volume.
@@ -42,18 +42,18 @@ impl From<ListedVolume> for TreeVolume {
     }
 }
 
-/// A volume in the tree, with what hangs from it.
+/// A volume in the tree, with its snapshots.
 #[derive(Serialize)]
 struct VolumeNode {
     id: String,
     name: String,
     owner: Option<String>,
-    /// It is gone; only its snapshots are left.
+    /// The volume is deleted; only its snapshots are left.
     deleted: bool,
     snapshots: Vec<SnapshotNode>,
 }
 
-/// A snapshot in the tree, with the volumes cloned from it.
+/// A snapshot in the tree, with its clones.
 #[derive(Serialize)]
 struct SnapshotNode {
     id: String,
@@ -70,6 +70,7 @@ impl Session {
                 name,
                 tag,
                 wait,
+                ..
             } => {
                 let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
                 let path = format!("/v1/snapshots?wait={wait_seconds}");
@@ -120,14 +121,16 @@ impl Session {
                 let tree = tree(volumes, snapshots);
                 Ok(print(self.format, &tree, |tree| draw(tree, is_own))?)
             }
-            SnapshotCommand::Tag { name, tags: words } => {
+            SnapshotCommand::Tag {
+                name, tags: words, ..
+            } => {
                 let path = format!("/v1/snapshots/{}/tags", segment(&name)?);
                 let tags = tags(&words)?;
                 let snapshot: Snapshot = self.client.put(&path, &SetTags { tags }).await?;
                 self.print_snapshots(std::slice::from_ref(&snapshot), &snapshot)
                     .await
             }
-            SnapshotCommand::Delete { name } => {
+            SnapshotCommand::Delete { name, .. } => {
                 let path = format!("/v1/snapshots/{}", segment(&name)?);
                 let snapshot: Snapshot = self.client.delete(&path).await?;
                 Ok(print(self.format, &snapshot, |snapshot| {
@@ -173,7 +176,7 @@ fn list(snapshots: &[Snapshot], is_own: bool) -> String {
     table.to_string()
 }
 
-/// The volumes that descend from no snapshot that is left, and all below.
+/// The volumes that are no clones of an existing snapshot, each with its subtree.
 fn tree(volumes: Vec<TreeVolume>, snapshots: Vec<Snapshot>) -> Vec<VolumeNode> {
     let mut by_volume: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
     let mut gone = BTreeMap::new();
@@ -249,7 +252,7 @@ fn node(
     }
 }
 
-/// A line for each node, with branches drawn before it.
+/// A line for each node, with its branches in front.
 fn draw(tree: &[VolumeNode], is_own: bool) -> String {
     fn volume(node: &VolumeNode, is_own: bool, first: &str, rest: &str, text: &mut String) {
         let note = if node.deleted { "  (deleted)" } else { "" };

@@ -1,4 +1,4 @@
-//! `scree top`: what hosts have to do, and what their caches spare them, again and again.
+//! `scree top`: the load of hosts and the hit ratios of their caches, continuously.
 
 use std::collections::HashMap;
 use std::io::{IsTerminal as _, stdout};
@@ -15,14 +15,14 @@ use super::{Failure, Session};
 use crate::args::TopArguments;
 use crate::output::{Format, Table, print, print_lines, write_out};
 
-/// Puts the cursor into a terminal's first corner, and clears what is behind it.
+/// Moves the cursor to the top left corner of a terminal and clears what follows.
 const HOME: &str = "\x1b[H\x1b[J";
 
-/// What was there a moment ago: numbers only go up.
+/// The previous reading. Its counters only grow.
 #[derive(Default)]
 struct Earlier {
     hosts: HashMap<String, HostLoad>,
-    /// How long ago; none, if nothing was there.
+    /// Time since that reading; `None` for the first one.
     seconds: Option<f64>,
 }
 
@@ -121,7 +121,7 @@ fn show_cache(cache: &HostCache, before: Option<&HostCache>) -> Table {
     let bytes = |blocks: u64| about_bytes(blocks * CACHE_BLOCK_BYTES);
     let memory = |asked: &AskedByArea| {
         let all = asked.all();
-        // What the file has memory has not.
+        // A block is in memory or in the file, not in both.
         Asked {
             memory: all.memory,
             file: 0,
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_of_the_time_since_the_last_look() {
+    fn rates_cover_the_time_since_the_previous_reading() {
         let first = show(&load(100, 90, 10), &Earlier::default());
         assert!(
             first.contains("90.0 %") && first.contains("25.0 %"),
@@ -280,7 +280,7 @@ mod tests {
         };
         let later = show(&load(300, 100, 40), &earlier);
         assert!(later.contains("100/s") && later.contains("20/s"), "{later}");
-        // Of 40 that were asked for since then, ten.
+        // Ten of the 40 that were requested since then.
         assert!(
             later.contains("25.0 %") && later.contains("75.0 %"),
             "{later}"

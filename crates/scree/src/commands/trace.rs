@@ -1,4 +1,4 @@
-//! `scree trace`: what a filter has recorded, from the folder of the volume's host.
+//! `scree trace`: prints requests that a filter recorded in the data directory of the volume's host.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use super::{Failure, Session, segment};
 use crate::args::TraceArguments;
 use crate::output::{Format, print_lines, print_notice};
 
-/// A trace has as many older files at most.
+/// The most older files of a trace.
 const OLD_FILES: u32 = 7;
 
-/// No file is longer, in bytes: more than any host gives.
+/// The largest file in bytes: more than any host allows.
 const FILE_BYTES_MAX: u64 = 1 << 37;
 
-/// So many lines are printed at once.
+/// Number of lines that are printed at once.
 const LINES: usize = 4096;
 
 impl Session {
@@ -31,12 +31,12 @@ impl Session {
     ) -> Result<(), Failure> {
         let Some(folder) = folder else {
             return Err(Failure::new(
-                "a trace lies on the host that has the volume: run this there, with --dir D",
+                "traces are kept on the volume's host: run this command there, with --dir D",
             ));
         };
         if !chain_policy::is_name(&arguments.name) {
             return Err(Failure::new(format!(
-                "no filter is named {:?}",
+                "{:?} is not the name of a filter",
                 arguments.name
             )));
         }
@@ -60,7 +60,7 @@ impl Session {
                 false => format!("there are traces of: {}", there.join(", ")),
             };
             return Err(Failure::new(format!(
-                "there is no {}; {hint}. A filter that records writes what it has once a second",
+                "there is no {}; {hint}. a filter writes its trace once a second",
                 newest.display()
             )));
         }
@@ -91,7 +91,7 @@ impl Session {
     }
 }
 
-/// The filters that have recorded something, by their names.
+/// The names of the filters that have recorded something.
 fn names(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, Failure> {
     let entries = match disk.list(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -105,7 +105,7 @@ fn names(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, Failure> {
     Ok(traces)
 }
 
-/// The files that there are, the newest first, with their paths.
+/// The existing files with their paths, newest first.
 fn read(disk: &dyn Disk, newest: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Failure> {
     let mut files = Vec::new();
     for number in 0..=OLD_FILES {
@@ -181,10 +181,12 @@ fn print_each(traces: &[Trace], line: fn(&Trace, &Record) -> String) -> Result<(
     Ok(())
 }
 
-/// All traces as one log, from the first request on: what lies between two is a pause.
+/// Prints all traces as one log from the first request on; gaps between them are pauses.
 fn print_iolog(traces: &[Trace], device: &str) -> Result<(), Failure> {
     if device.is_empty() || device.contains(char::is_whitespace) {
-        return Err(Failure::new("a log of fio names a file without blanks"));
+        return Err(Failure::new(
+            "--device needs a name without blanks, as fio splits lines at them",
+        ));
     }
     let at_us = |one: &Trace, record: &Record| one.began_us.saturating_add(record.time_ns / 1000);
     let first = traces
@@ -201,7 +203,7 @@ fn print_iolog(traces: &[Trace], device: &str) -> Result<(), Failure> {
         for records in one.records.chunks(LINES) {
             let mut lines = Vec::new();
             for record in records {
-                // A clock that was set back makes no time run so.
+                // Times do not go back even if the clock did.
                 last_us = last_us.max(at_us(one, record).saturating_sub(first));
                 let line = iolog_line(last_us, device, record);
                 lines.extend(line.map(|line| line.trim_end().to_owned()));

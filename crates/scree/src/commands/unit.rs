@@ -1,4 +1,4 @@
-//! `scree unit`, but for the daemon itself.
+//! `scree unit`, except for the daemon itself.
 
 use api::types::{
     AddUnit, DrainUnits, RemoveUnit, RepairTask, Scrub, SetZone, Unit, UnitMoved, UnitZone,
@@ -7,17 +7,17 @@ use api::types::{
 use base::size::about_bytes as bytes;
 
 use super::{Failure, Session, or_dash, segment};
-use crate::args::{PartyCommand, UnitCommand};
+use crate::args::{ChangeOptions, PartyCommand, UnitCommand};
 use crate::output::{Table, print};
 
 impl Session {
     pub(super) async fn unit(&self, command: Option<UnitCommand>) -> Result<(), Failure> {
         match command {
             None | Some(UnitCommand::Join { .. } | UnitCommand::Restore(_)) => Err(Failure::new(
-                "what is done on a daemon's own machine is not asked for as a user",
+                "this verb works on the machine of the daemon and uses no profile",
             )),
-            Some(UnitCommand::Create { name, zone }) => {
-                // Else the party would be there, and its token shown, before it is refused.
+            Some(UnitCommand::Create { name, zone, .. }) => {
+                // Checked first: otherwise the daemon would be registered before the refusal.
                 if let Some(zone) = &zone {
                     control::parse::zone(zone).map_err(|error| Failure::new(error.to_string()))?;
                 }
@@ -25,6 +25,7 @@ impl Session {
                     name: name.clone(),
                     administrator: false,
                     project: None,
+                    change: ChangeOptions::default(),
                 };
                 self.daemon(add).await?;
                 match zone.filter(|_| !self.is_dry_run) {
@@ -32,7 +33,7 @@ impl Session {
                     Some(zone) => self.put_zone(&name, Some(zone)).await.map(drop),
                 }
             }
-            Some(UnitCommand::SetZone { unit, zone }) => {
+            Some(UnitCommand::SetZone { unit, zone, .. }) => {
                 let zone = self.put_zone(&unit, zone).await?;
                 Ok(print(self.format, &zone, |zone| {
                     let name = zone.zone.as_deref().unwrap_or("a zone of its own");
@@ -46,12 +47,16 @@ impl Session {
                 let unit: Unit = self.client.get(&path).await?;
                 Ok(print(self.format, &unit, show)?)
             }
-            Some(UnitCommand::Token { name }) => self.daemon(PartyCommand::Token { name }).await,
-            Some(UnitCommand::Disable { name }) => {
-                self.daemon(PartyCommand::Disable { name }).await
+            Some(UnitCommand::Token { name, change }) => {
+                self.daemon(PartyCommand::Token { name, change }).await
             }
-            Some(UnitCommand::Enable { name }) => self.daemon(PartyCommand::Enable { name }).await,
-            Some(UnitCommand::Drain { units, cancel }) => {
+            Some(UnitCommand::Disable { name, change }) => {
+                self.daemon(PartyCommand::Disable { name, change }).await
+            }
+            Some(UnitCommand::Enable { name, change }) => {
+                self.daemon(PartyCommand::Enable { name, change }).await
+            }
+            Some(UnitCommand::Drain { units, cancel, .. }) => {
                 let which = DrainUnits { units, cancel };
                 let moved: Vec<UnitMoved> = self.client.post("/v1/units/drain", &which).await?;
                 Ok(print(self.format, &moved, |moved| {
@@ -66,6 +71,7 @@ impl Session {
                 unit,
                 lost,
                 accept_data_loss,
+                ..
             }) => {
                 let path = format!("/v1/units/{}/remove", segment(&unit)?);
                 let how = RemoveUnit {
@@ -75,11 +81,11 @@ impl Session {
                 let moved: UnitMoved = self.client.post(&path, &how).await?;
                 Ok(print(self.format, &moved, moved_text)?)
             }
-            Some(UnitCommand::Repair) => self.begin("/v1/units/repair", &()).await,
-            Some(UnitCommand::Scrub { unit }) => {
+            Some(UnitCommand::Repair { .. }) => self.begin("/v1/units/repair", &()).await,
+            Some(UnitCommand::Scrub { unit, .. }) => {
                 self.begin("/v1/units/scrub", &Scrub { unit }).await
             }
-            Some(UnitCommand::Rebalance) => self.begin("/v1/units/rebalance", &()).await,
+            Some(UnitCommand::Rebalance { .. }) => self.begin("/v1/units/rebalance", &()).await,
             Some(UnitCommand::Tasks) => {
                 let tasks: Vec<RepairTask> = self.client.get("/v1/units/tasks").await?;
                 Ok(print(self.format, &tasks, |tasks| list_tasks(tasks))?)
@@ -88,7 +94,9 @@ impl Session {
                 let units: Vec<Unit> = self.client.get("/v1/units").await?;
                 Ok(print(self.format, &units, |units| list(units))?)
             }
-            Some(UnitCommand::Add { url, zone, host }) => {
+            Some(UnitCommand::Add {
+                url, zone, host, ..
+            }) => {
                 let add = AddUnit { url, host, zone };
                 let unit: Unit = self.client.post("/v1/units", &add).await?;
                 Ok(print(self.format, &unit, |unit| {
@@ -111,7 +119,7 @@ impl Session {
         let wanted: UnitsWanted = self.client.post(path, what).await?;
         Ok(print(self.format, &wanted, |wanted| {
             format!(
-                "begun in {} copysets; `scree unit tasks` shows how far it is\n",
+                "started in {} copysets; `scree unit tasks` shows the progress\n",
                 wanted.copysets
             )
         })?)
@@ -171,7 +179,7 @@ fn list_tasks(tasks: &[RepairTask]) -> String {
         }
         if task.rotten > 0 {
             problems += &format!(
-                "copyset {}: {} slots have rotted\n",
+                "copyset {}: {} slots are damaged\n",
                 task.copyset, task.rotten
             );
         }
@@ -180,10 +188,10 @@ fn list_tasks(tasks: &[RepairTask]) -> String {
 }
 
 fn list(units: &[Unit]) -> String {
-    // Most clusters have none.
+    // Most clusters have no daemons.
     let has_daemons = units.iter().any(|unit| unit.daemon.is_some());
     let daemon = has_daemons.then_some("DAEMON");
-    // As are those without zones.
+    // Most clusters have no zones.
     let has_zones = units.iter().any(|unit| unit.zone.is_some());
     let mut head = vec!["ID", "STATE", "SEGMENTS", "USED", "FREE"];
     head.extend(has_zones.then_some("ZONE"));
@@ -212,7 +220,7 @@ fn list(units: &[Unit]) -> String {
     text
 }
 
-/// One unit, field by field, and what was found out of its place.
+/// The fields of a unit and the properties of its backend.
 fn show(unit: &Unit) -> String {
     let mut table = Table::new(&["FIELD", "VALUE"]);
     for (field, value) in [
@@ -262,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn daemons_are_shown_where_there_are_some() {
+    fn the_column_of_daemons_is_shown_if_there_are_daemons() {
         let columns = |units: &[Unit]| -> Vec<Vec<String>> {
             let text = list(units);
             let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();

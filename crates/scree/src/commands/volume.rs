@@ -13,12 +13,11 @@ use crate::moment::Moment;
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
 
-/// How long a clone waits for its snapshot, and a delete for its end, in
-/// seconds.
+/// The longest wait of a clone for its snapshot, and of a delete for its end, in seconds.
 const WAIT_SECONDS: u64 = 300;
 
-/// The state of a volume that is no more; the server has no such state.
-const GONE: &str = "deleted";
+/// The state of a deleted volume; the server has no such state.
+const DELETED: &str = "deleted";
 
 impl Session {
     pub(super) async fn volume(&self, command: VolumeCommand) -> Result<(), Failure> {
@@ -36,6 +35,7 @@ impl Session {
                 journal_size,
                 cache_max,
                 tag,
+                ..
             } => {
                 let new = CreateVolume {
                     name,
@@ -82,7 +82,9 @@ impl Session {
                 let path = format!("/v1/volumes/{}", segment(&name)?);
                 self.print_volume(&self.client.get(&path).await?)
             }
-            VolumeCommand::Tag { name, tags: words } => {
+            VolumeCommand::Tag {
+                name, tags: words, ..
+            } => {
                 let path = format!("/v1/volumes/{}/tags", segment(&name)?);
                 let tags = tags(&words)?;
                 self.print_volume(&self.client.put(&path, &SetTags { tags }).await?)
@@ -91,13 +93,14 @@ impl Session {
                 name,
                 journal_size,
                 cache_max,
+                ..
             } => {
                 let path = format!("/v1/volumes/{}", segment(&name)?);
                 let now: Volume = self.client.get(&path).await?;
-                // What is not said stays as it is.
+                // Sizes that were not given stay.
                 let sizes = SetSizes {
-                    journal_size: journal_size.map_or(now.journal_size, |wished| wished.0),
-                    cache_max: cache_max.map_or(now.cache_max, |wished| wished.0),
+                    journal_size: journal_size.map_or(now.journal_size, |setting| setting.0),
+                    cache_max: cache_max.map_or(now.cache_max, |setting| setting.0),
                 };
                 let path = format!("{path}/sizes");
                 self.print_volume(&self.client.put(&path, &sizes).await?)
@@ -106,17 +109,18 @@ impl Session {
                 name,
                 user,
                 project,
+                ..
             } => {
                 let path = format!("/v1/volumes/{}/transfer", segment(&name)?);
                 let transfer = TransferVolume { user, project };
                 self.print_volume(&self.client.post(&path, &transfer).await?)
             }
-            VolumeCommand::Grow { name, size } => {
+            VolumeCommand::Grow { name, size, .. } => {
                 let path = format!("/v1/volumes/{}/grow", segment(&name)?);
                 self.print_volume(&self.client.post(&path, &GrowVolume { size }).await?)
             }
-            VolumeCommand::Delete { name, wait } => self.delete_volume(&name, wait).await,
-            VolumeCommand::Restore { name, at } => self.restore(&name, at).await,
+            VolumeCommand::Delete { name, wait, .. } => self.delete_volume(&name, wait).await,
+            VolumeCommand::Restore { name, at, .. } => self.restore(&name, at).await,
             VolumeCommand::Versions { name } => {
                 let path = format!("/v1/volumes/{}/versions", segment(&name)?);
                 let versions: Vec<Version> = self.client.get(&path).await?;
@@ -128,6 +132,7 @@ impl Session {
                 name,
                 host,
                 read_only,
+                ..
             } => {
                 let path = format!("/v1/volumes/{}/export", segment(&name)?);
                 let progress = Progress::start(format!("opening {name}"));
@@ -142,7 +147,7 @@ impl Session {
                     uris.map(|uri| format!("{uri}\n")).collect()
                 })?)
             }
-            VolumeCommand::Unexport { name } => {
+            VolumeCommand::Unexport { name, .. } => {
                 let path = format!("/v1/volumes/{}/export", segment(&name)?);
                 let progress = Progress::start(format!("writing what {name} has to its units"));
                 let volume: Volume = self.client.delete(&path).await?;
@@ -174,17 +179,17 @@ impl Session {
             match self.client.get::<Volume>(&path).await {
                 Ok(left) => volume = left,
                 Err(ClientError::Refused(problem)) if problem.code == "not-found" => {
-                    volume.state = GONE.to_owned();
+                    volume.state = DELETED.to_owned();
                 }
                 Err(error) => return Err(error.into()),
             }
         }
         drop(progress);
-        let is_gone = volume.state == GONE;
+        let is_gone = volume.state == DELETED;
         print(self.format, &volume, |volume| {
             let state = match (self.is_dry_run, is_gone) {
                 (true, _) => "one that can be deleted",
-                (_, true) => GONE,
+                (_, true) => DELETED,
                 _ => "being deleted",
             };
             format!("volume {} ({}) is {state}\n", volume.name, volume.id)

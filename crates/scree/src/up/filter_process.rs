@@ -1,5 +1,5 @@
-//! `scree filter-process`: what an agent starts for a filter that runs in a process of its own. It
-//! confines itself before it does anything else.
+//! `scree filter-process`: the process of an out-of-process filter, started by an agent. It confines
+//! itself before it does anything else.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -14,7 +14,7 @@ use world::real::Stream;
 use crate::args::FilterProcessArguments;
 use crate::commands::Failure;
 
-/// Threads for what takes long: a key, the reading of a disk.
+/// Threads for slow work, such as deriving a key or reading a disk.
 const THREADS_MAX: usize = 4;
 
 /// Runs `scree filter-process`.
@@ -25,7 +25,7 @@ pub fn run_filter_process(arguments: &FilterProcessArguments) -> Result<(), Fail
     };
     if let Some((program, words)) = arguments.command.split_first() {
         confine_external(confinement).map_err(|error| Failure::of(&error))?;
-        // It returns only if there is no such program.
+        // It returns only if the program cannot be run.
         let error = Command::new(program).args(words).exec();
         return Err(Failure::new(format!("{program}: {error}")));
     }

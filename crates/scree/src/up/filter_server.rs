@@ -1,10 +1,10 @@
-//! `scree filter-server`: filters on a machine of the tenant's, for disks that hosts of a cluster serve.
+//! `scree filter-server`: remote filters, on a tenant's machine, for disks that hosts serve.
 //!
 //! ```text
-//!   DIR/filter.key, DIR/filter.pem    this machine's own: made with the first start
-//!   DIR/policies/NAME.toml      what the filter NAME is: a chain, inline
-//!   DIR/keys, DIR/programs      as of a relay's filters
-//!   DIR/state/VOLUME/           what filters have to know after a crash, of each disk
+//!   DIR/filter.key, DIR/filter.pem    this machine's identity, created at the first start
+//!   DIR/policies/NAME.toml      the filter NAME: an inline chain
+//!   DIR/keys, DIR/programs      as for the filters of a relay
+//!   DIR/state/VOLUME/           state of filters for recovery, one folder a disk
 //! ```
 
 use std::io::Write as _;
@@ -27,7 +27,7 @@ use super::relay_filters::{Filters, policy_of};
 use crate::args::FilterServerArguments;
 use crate::commands::Failure;
 
-/// PEM files are no longer, in bytes.
+/// The largest PEM file, in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
 /// Runs `scree filter-server`.
@@ -66,7 +66,7 @@ fn read(world: &World, path: &Path) -> Result<String, Failure> {
     Ok(text.to_owned())
 }
 
-/// This machine's certificate and key; they are made if there are none.
+/// This machine's certificate and key, which are created if they do not exist.
 fn own_key(world: &World, folder: &Path) -> Result<(String, Zeroizing<String>), Failure> {
     let (certificate, key) = (folder.join("filter.pem"), folder.join("filter.key"));
     let mut file = host::open_private(&key)?;
@@ -81,7 +81,7 @@ fn own_key(world: &World, folder: &Path) -> Result<(String, Zeroizing<String>), 
     other.set_len(0)?;
     other.write_all(made.certificate_pem().as_bytes())?;
     other.sync_all()?;
-    // Last: with it the other one is there.
+    // Written last: if it exists, the other file does, too.
     file.write_all(secret.as_bytes())?;
     file.sync_all()?;
     Ok((made.certificate_pem().to_owned(), secret))
@@ -94,14 +94,13 @@ fn make(
     whose: Attribution,
     (wake, watcher): (Wake, &Watcher),
 ) -> Result<Vec<Box<dyn Filter>>, Failure> {
-    // It comes from a host, and becomes a path.
+    // The name comes from a host and becomes part of a path.
     if !chain_policy::is_name(name) {
         return Err(Failure::new(format!("there is no filter {name:?} here")));
     }
     let path = folder.join("policies").join(format!("{name}.toml"));
     let policy = policy_of(world, &path, &whose.volume)?;
-    // Nobody here hears of leases: it would carry out what is old by now over what another
-    // host wrote.
+    // There are no leases here: an old journal would overwrite what another host wrote since.
     let acknowledges = |one: &FilterPolicy| matches!(one.kind, FilterKind::Journal(_));
     if let Some(one) = policy.filters.iter().find(|one| acknowledges(one)) {
         return Err(Failure::new(format!(
@@ -114,8 +113,7 @@ fn make(
     Ok(build(&policy, &filters.surroundings(wake, watcher)))
 }
 
-/// Where the state of one disk's filters is: by the volume's id, or its name, which may have
-/// any characters.
+/// The folder with the state of a disk's filters, named by the volume's id or by its encoded name.
 fn state_folder(whose: &Attribution) -> PathBuf {
     match &whose.volume_id {
         Some(id)

@@ -1,4 +1,4 @@
-//! Whether a folder can be one to serve, before anything is made in it.
+//! Checks whether a folder can be a data directory, before anything is created in it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::commands::Failure;
 /// The longest path that a Unix socket can have, in bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// What a folder that a start made, and did not get through with, may hold.
+/// Files that an interrupted first start may have left in a folder.
 const OURS: [&str; 24] = [
     "lock",
     "database",
@@ -39,8 +39,8 @@ const OURS: [&str; 24] = [
     "lost+found",
 ];
 
-/// Looks, before anything is made, whether `folder` can be one to serve: new,
-/// empty, or served before. What cannot be read is left to its opening.
+/// Checks that `folder` is new, empty or a data directory. A folder that cannot be read is reported
+/// where it is opened.
 pub(super) fn check_folder(folder: &Path) -> Result<(), Failure> {
     let path = folder.display();
     let socket = api_socket(&whole_path(folder)?);
@@ -80,7 +80,7 @@ pub(super) fn check_folder(folder: &Path) -> Result<(), Failure> {
     }
 }
 
-/// `folder` as it will be called once it is there: absolute, without links.
+/// The absolute path of `folder` without symbolic links, even if it does not exist yet.
 fn whole_path(folder: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(folder)?;
     let mut missing = Vec::new();
@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// What is said of a folder with these files, if it is refused.
+    /// Why a folder with these files is refused, if it is.
     fn refused(names: &[&str]) -> Option<String> {
         let folder = tempfile::tempdir().expect("a folder");
         for name in names {
@@ -134,8 +134,7 @@ mod tests {
         }
     }
 
-    /// That it holds no scree.db was said of agents' folders as well, which never
-    /// have one.
+    /// A missing scree.db was once reported of agents' folders, too, which never have one.
     #[test]
     fn a_folder_with_what_is_not_screes_is_refused_by_that_files_name() {
         for names in [&["notes.txt"][..], &["identity.toml", "notes.txt"]] {

@@ -1,21 +1,18 @@
-//! `scree up`, `scree controller` and `scree agent`: a controller, an agent, or
-//! both in one process, until SIGTERM. A unit daemon is less (`unit`), and so is a
-//! relay (`relay`).
+//! `scree up`, `scree controller` and `scree agent`: a controller, an agent, or both in one process,
+//! until SIGTERM. Unit daemons (`unit`) and relays (`relay`) are simpler.
 //!
-//! 1. open D, 2. listen, 3. serve what was served, 4. say that it is ready,
-//! 5. wait for a signal, 6. refuse requests, 7. destage everything, 8. end.
+//! 1. open D, 2. listen, 3. open the volumes that were open, 4. report readiness, 5. wait for a
+//! signal, 6. refuse requests, 7. destage everything, 8. exit.
 //!
-//! A second signal ends it at once: nothing that was acknowledged is lost by
-//! that, the next start replays the journals. One that comes within a second
-//! of the first is taken for the same: `timeout` signals the process, and then
-//! its group. SIGHUP ends nothing; a terminal that closes sends it.
+//! A second signal exits immediately. No acknowledged write is lost, since the next start replays the
+//! journals. A signal within a second of the first one counts as the same: `timeout` signals the
+//! process and then its group. SIGHUP is ignored; a closing terminal sends it.
 //!
-//! SIGQUIT leaves out the destaging and ends it well: volumes are back as soon
-//! as the next start has replayed the journals, so VMs wait the least. It is
-//! for a restart, such as that of an upgrade.
+//! SIGQUIT exits immediately with code 0 without destaging; the next start replays the journals. VMs
+//! wait least that way, as in the restart of an upgrade.
 //!
-//! What standard output or standard error do not take is lost, and the service
-//! goes on.
+//! If standard output or standard error cannot be written, the text is lost and the process
+//! continues.
 
 mod filter_process;
 mod filter_server;
@@ -52,7 +49,7 @@ pub use relay::run_relay;
 pub use settings::{check_private, given_passphrase, identity_of};
 pub use unit::run_unit;
 
-/// Threads for work that waits: destages, reads that miss, syncs.
+/// Threads for blocking work: destages, cache misses, syncs.
 const POOL_THREADS_MAX: usize = 32;
 
 /// Runs `scree up`.
@@ -62,10 +59,10 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
         let mut agent = agent_settings(world, folder, client, &arguments.serve)?;
         agent.units = arguments.units.map(usize::from);
         agent.units_default = UNITS_DEFAULT;
-        // Whoever asks for a volume here has the key.
+        // The owner of D has the key, too.
         agent.allows_unencrypted = true;
         Ok(Settings {
-            // There is only one host.
+            // There is only one host, which cannot take over from another one.
             control: Some(control_settings(world, folder, &arguments.keep, None)),
             agent: Some(agent),
             listen: arguments
@@ -112,8 +109,8 @@ pub fn run_agent(folder: &Path, arguments: AgentArguments) -> Result<(), Failure
     })
 }
 
-/// What every process that serves begins with: its log, a world and a runtime.
-/// This program, as it is now: an upgrade in its place changes nothing of what it starts.
+/// Sets up the log, the world and the runtime of a process that serves.
+/// The executable of this process, even if an upgrade replaces the file.
 fn this_program() -> io::Result<std::path::PathBuf> {
     std::env::current_exe()
 }
@@ -123,13 +120,14 @@ fn prepare() -> Result<(World, Runtime), Failure> {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_env_filter(
-            EnvFilter::try_from_env("SCREE_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
+            EnvFilter::try_from_env(crate::environment::LOG.name)
+                .unwrap_or_else(|_| EnvFilter::new("info")),
         )
         .with_target(false)
-        // That the log cannot be written is nothing to panic about.
+        // A log that cannot be written must not end the process.
         .log_internal_errors(false)
         .init();
-    // Before anything asks how many there may be.
+    // Raised before anything reads the limit.
     if let Err(error) = world::real::raise_open_files() {
         tracing::warn!(%error, "the limit of open files could not be raised");
     }
@@ -145,14 +143,14 @@ fn begin(
     settings: impl FnOnce(&World) -> Result<Settings, Failure>,
 ) -> Result<(), Failure> {
     let (world, runtime) = prepare()?;
-    // Clients take hold of the runtime that they are made in.
+    // A client belongs to the runtime that it is created in.
     let entered = runtime.enter();
     let settings = settings(&world)?;
     drop(entered);
     check_folder(folder)?;
     let ended = runtime.block_on(serve(world, settings));
-    // What has to be finished has been waited for. Threads that are still at work for
-    // cleaning or repair would stumble over its end.
+    // All required work is finished. Threads of cleaning and repair would fail while the process
+    // ends.
     std::mem::forget(runtime);
     ended
 }

@@ -1,4 +1,4 @@
-//! What runs in this process, and where it is served.
+//! [`Parts`]: what runs in this process, and its listeners.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,14 +18,13 @@ use crate::commands::Failure;
 use crate::monitoring;
 use crate::tls_files::ApiTls;
 
-/// What runs in this process.
+/// The parts of this process.
 pub(super) struct Up {
     pub control: Option<Control>,
     pub agent: Option<Agent>,
-    /// Those who serve the API, and who renew certificates, until `stop` says
-    /// so.
+    /// Tasks that serve the API and renew certificates until `stop` is set.
     pub api: JoinSet<()>,
-    /// Where the API is served over TLS.
+    /// The address of the API over TLS.
     pub address: Option<SocketAddr>,
     pub stop: watch::Sender<bool>,
 }
@@ -88,7 +87,7 @@ impl Up {
         }
     }
 
-    /// On D's socket.
+    /// Serves the API on the socket in D.
     fn serve_here(&mut self, control: &Control) -> Result<(), Failure> {
         let socket = control.folder().api_socket();
         let listener = http::listen(&socket).map_err(|error| {
@@ -103,7 +102,7 @@ impl Up {
         Ok(())
     }
 
-    /// Over TLS, with a certificate that is renewed in time.
+    /// Serves the API over TLS, with a certificate that is renewed in time.
     fn serve_elsewhere(
         &mut self,
         world: World,

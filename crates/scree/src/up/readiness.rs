@@ -1,4 +1,4 @@
-//! Saying that it is ready: to people and scripts, and to the service manager.
+//! Reports readiness on standard output and to the service manager.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use control::Control;
 use crate::commands::Failure;
 use crate::output::{shell_word, write_out};
 
-/// One line on standard output, for people and for scripts that wait for it.
+/// The line on standard output that people and scripts wait for.
 pub(super) async fn say_ready(
     control: Option<&Control>,
     agent: Option<&Agent>,
@@ -53,7 +53,7 @@ pub(super) async fn say_ready(
     Ok(())
 }
 
-/// Says a line on standard output, and to the service manager that it is ready.
+/// Prints a line on standard output and reports readiness to the service manager.
 pub(super) fn announce(line: &str) {
     if let Err(error) = write_out(line.as_bytes()) {
         tracing::warn!("{error}");
@@ -61,7 +61,7 @@ pub(super) fn announce(line: &str) {
     tell_init("READY=1");
 }
 
-/// Tells the service manager, if there is one (sd_notify(3)).
+/// Notifies the service manager, if there is one (sd_notify(3)).
 pub(super) fn tell_init(state: &str) {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -76,6 +76,6 @@ pub(super) fn tell_init(state: &str) {
     let told = address
         .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = told {
-        tracing::warn!(%error, name, "the service manager was not told");
+        tracing::warn!(%error, name, "service manager was not notified");
     }
 }

@@ -1,11 +1,11 @@
-//! `scree relay`: between an NBD client and an NBD server, neither of which need be Scree,
-//! until SIGTERM, SIGINT or SIGQUIT.
+//! `scree relay`: filters or a journal between any NBD client and any NBD server, until SIGTERM,
+//! SIGINT or SIGQUIT.
 //!
 //! ```text
 //!  client ── NBD ──▶ frontend ─▶ [filters of the policy] ─▶ [journal] ─▶ NBD client ── NBD ──▶ server
 //! ```
 //!
-//! A connection to the server that is lost is made again, and requests wait for it.
+//! A lost connection to the server is reopened; requests wait for it.
 
 use std::fs::File;
 use std::io;
@@ -31,31 +31,31 @@ use crate::args::{Flush, RelayArguments, RelayTarget};
 use crate::commands::Failure;
 use crate::signals::Ends;
 
-/// Pauses before a connection is made again.
+/// Pauses before a connection is reopened.
 const AGAIN: Reconnect = Reconnect::Again {
     min: Duration::from_millis(100),
     max: Duration::from_secs(5),
 };
 
-/// A journal may have as much to carry out as it is long, over any network.
+/// A full journal may have to be written to the server over a slow network.
 const OPEN_WITHIN: Duration = Duration::from_secs(3600);
 
-/// How often a chain that is being opened is looked at, whatever wakes.
+/// How often a chain that is being opened is polled.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// So often it is looked whether the disk is stopped for good.
+/// How often a permanent failure of the disk is checked for.
 const LOOK_AT_DEVICE_EVERY: Duration = Duration::from_secs(1);
 
-/// What of a journal's changes is in memory.
+/// Memory for changes of a journal.
 const MEMORY_MAX: u64 = 256 << 20;
 
-/// The name of an export that has none on the server.
+/// The name of an export that the server serves without a name.
 const UNNAMED: &str = "disk";
 
 /// How much is served, between whom.
 type Relayed = Chain<NbdClient>;
 
-/// Why nothing can be relayed.
+/// Why a relay cannot start.
 #[derive(Debug, thiserror::Error)]
 enum Unopened {
     #[error("the server cannot be used")]
@@ -90,7 +90,7 @@ pub fn run_relay(arguments: &RelayArguments) -> Result<(), Failure> {
     runtime.block_on(serve(&world, arguments))
 }
 
-/// The filters that somebody wrote down, if they are for this.
+/// The filters of the policy, if it is for this volume and machine.
 fn policy(
     world: &World,
     arguments: &RelayArguments,
@@ -110,14 +110,14 @@ fn policy(
     }
     if policy.vm.is_some() && policy.vm != arguments.vm {
         return Err(Failure::new(format!(
-            "the policy {}: it is for another machine; say which with --vm",
+            "the policy {} is for another machine: name it with --vm",
             path.display()
         )));
     }
     Ok(Some(policy))
 }
 
-/// A folder that is of one disk, made, and that no other relay uses it.
+/// Creates the folder of one disk and locks it against other relays.
 fn lock(world: &World, folder: &Path) -> Result<File, Failure> {
     let failed = |words: &str| Failure::new(format!("the folder {}: {words}", folder.display()));
     let opened = host::make_folders(&*world.disk, folder)
@@ -129,7 +129,7 @@ fn lock(world: &World, folder: &Path) -> Result<File, Failure> {
     }
 }
 
-/// Connects, and opens the filters. In the thread that will serve them.
+/// Connects and opens the filters, in the thread that will serve them.
 fn open(
     client: NbdClient,
     mut filters: Vec<Box<dyn Filter>>,
@@ -198,7 +198,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
             Some(lock(world, folder)?),
         ),
     };
-    // What filters keep is of one disk, too.
+    // The state of filters belongs to one disk, too.
     let state = arguments
         .filter_dir
         .as_ref()
@@ -261,7 +261,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
                 tracing::info!("{name}");
                 break None;
             }
-            // Whoever starts it anew has a journal carried out.
+            // The next start writes the rest of the journal to the server.
             _ = looks.tick() => if let Some(why) = served.failure() {
                 break Some(why);
             },
@@ -273,7 +273,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
     let stopped = stopped.map_err(|error| Failure::of(&error))?;
     if let Some(why) = failure {
         return Err(Failure::new(format!(
-            "the disk is not served any more: {why}"
+            "the disk has failed permanently: {why}"
         )));
     }
     stopped.flushed.map_err(|error| {
@@ -281,7 +281,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
             true => "; the journal has it, and the next start goes on with it",
             false => "",
         };
-        let words = "what was written could not be flushed on the server";
+        let words = "writes could not be flushed on the server";
         Failure::new(format!("{words}: {error}{journal}"))
     })
 }
@@ -290,7 +290,10 @@ fn journal(arguments: &RelayArguments, folder: &Path) -> Result<JournalConfig, F
     let RelayTarget::Nbd(NbdUri { at, export, .. }) = &arguments.to;
     let ring_bytes = arguments.journal_size / 4096 * 4096;
     if ring_bytes < RING_BYTES_MIN {
-        let words = format!("a journal has {} MiB at least", RING_BYTES_MIN >> 20);
+        let words = format!(
+            "a journal needs at least {} MiB: raise --journal-size",
+            RING_BYTES_MIN >> 20
+        );
         return Err(Failure::new(words));
     }
     Ok(JournalConfig {
@@ -301,9 +304,9 @@ fn journal(arguments: &RelayArguments, folder: &Path) -> Result<JournalConfig, F
             Flush::Journal => FlushMode::Journal,
         },
         memory_max: MEMORY_MAX,
-        // As the server says, when it is known.
+        // The size is known once the server has answered.
         block_min: 1,
-        // It has a folder for itself, of one disk.
+        // The folder belongs to one disk.
         tenure: None,
         below: None,
         disk: Some(crc32c(format!("{at} {export}").as_bytes())),

@@ -1,10 +1,10 @@
-//! What the filters of a relay are given: keys and a place for what they have to know from
-//! `--filter-dir`, servers by any URI, and standard output for their events.
+//! The context of a relay's filters: keys and a state folder in `--filter-dir`, servers by any URI,
+//! and standard output for events.
 //!
 //! ```text
 //!   DIR/keys/NAME      private to this user; the passphrase is its first line
-//!   DIR/state/         what filters have to know after a crash
-//!   DIR/programs/      programs that filters may be
+//!   DIR/state/         state of filters for recovery
+//!   DIR/programs/      external filters
 //! ```
 
 use std::io;
@@ -26,7 +26,7 @@ use world::{Clock, Disk, Wake, World, host};
 
 use crate::commands::Failure;
 
-/// What does not depend on the thread that will serve.
+/// The part of the context that does not depend on the serving thread.
 pub(super) struct Filters {
     world: World,
     folder: Option<PathBuf>,
@@ -34,12 +34,12 @@ pub(super) struct Filters {
     whose: Arc<Attribution>,
     events: Arc<EventLines>,
     departed: Arc<Departed>,
-    /// This program.
+    /// The executable of this process.
     program: PathBuf,
 }
 
 impl Filters {
-    /// Of a disk of `whose`, whose filters' state is in `state` below the folder.
+    /// The context of a disk of `whose`; the state of its filters is in `state` below the folder.
     pub fn new(
         world: &World,
         folder: Option<&Path>,
@@ -62,7 +62,7 @@ impl Filters {
         })
     }
 
-    /// All that they are given.
+    /// The whole context.
     pub fn surroundings(&self, wake: Wake, watcher: &Watcher) -> Surroundings {
         let state = self.state.as_ref().map(|path| StateFolder {
             disk: Arc::clone(&self.world.disk),
@@ -76,7 +76,7 @@ impl Filters {
             clock: Arc::clone(&self.world.clock),
             pool: Arc::clone(&self.world.pool),
             derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
-            // Whoever runs a relay has written its policy.
+            // The user of a relay has written its policy.
             memory_max: u64::MAX,
             random: Arc::clone(&self.world.random),
             wake,
@@ -89,7 +89,7 @@ impl Filters {
                 clock: Arc::clone(&self.world.clock),
                 disk: Arc::clone(&self.world.disk),
             }),
-            // Nobody says who else has written the server's disk meanwhile.
+            // Other clients may have written to the server's disk meanwhile.
             tenure: Tenure::default(),
             lease: Arc::new(Unlimited),
             room: Room::UNLIMITED,
@@ -98,7 +98,7 @@ impl Filters {
         }
     }
 
-    /// What makes the programs of filters that do not run inline.
+    /// Starts filters that do not run in this process.
     fn programs(&self, watcher: &Watcher) -> Arc<dyn Programs> {
         let options = OutOfProcessOptions {
             program: self.program.clone(),
@@ -115,7 +115,7 @@ impl Filters {
     }
 }
 
-/// Reads a policy that is for a volume: `*` is for all.
+/// Reads a policy for a volume; the volume `*` stands for all.
 pub(super) fn policy_of(world: &World, path: &Path, volume: &str) -> Result<Policy, Failure> {
     let name = path.display();
     let failed = |reason: String| Failure::new(format!("the policy {name}: {reason}"));
@@ -136,7 +136,7 @@ pub(super) fn policy_of(world: &World, path: &Path, volume: &str) -> Result<Poli
     Ok(policy)
 }
 
-/// Whoever runs a relay may connect to what they can connect to.
+/// A relay may connect to everything that its user can reach.
 struct Anywhere {
     watcher: Watcher,
     departed: Arc<Departed>,

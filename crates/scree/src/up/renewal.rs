@@ -1,4 +1,4 @@
-//! Certificates that are renewed long before they end.
+//! Renews certificates long before they expire.
 
 use std::time::Duration;
 
@@ -8,21 +8,19 @@ use world::{World, host};
 use super::settings::Identity;
 use crate::tls_files::READ_EVERY;
 
-/// Certificates hold for a day, and are renewed so often.
+/// Interval of renewals; certificates are valid for a day.
 pub(super) const RENEW_EVERY: Duration = Duration::from_secs(8 * 60 * 60);
 
-/// A renewal that failed is tried again after so long, and then after twice as
-/// long each time, up to [`RENEW_EVERY`].
+/// Pause after a failed renewal; it doubles after each failure, up to [`RENEW_EVERY`].
 const RENEW_AGAIN: Duration = Duration::from_secs(60);
 
-/// How long to wait after a failure, and after the next one.
+/// The pause after a failure, and after the next one.
 fn after_failure(again: Duration, every: Duration) -> (Duration, Duration) {
     let pause = again.min(every);
     (pause, pause * 2)
 }
 
-/// Has a certificate renewed, long before it ends; `note` is told of each new
-/// one.
+/// Renews a certificate long before it expires; `note` is called with each new one.
 pub(super) async fn keep_renewed(
     world: World,
     mut identity: Identity,
@@ -43,7 +41,7 @@ pub(super) async fn keep_renewed(
             }
             profile.tls()
         };
-        // It is of use also where there is no room to keep it.
+        // It is useful even if it cannot be written.
         let kept = renewed.await.map(|tls| {
             identity.client.renew(tls);
             identity.profile = profile;
@@ -54,11 +52,11 @@ pub(super) async fn keep_renewed(
         match kept {
             Ok(Ok(())) => (pause, again) = (every, RENEW_AGAIN),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the new certificate is not kept for the next start");
+                tracing::warn!(%error, "new certificate could not be written for the next start");
                 (pause, again) = after_failure(again, every);
             }
             Err(error) => {
-                tracing::warn!(%error, "the certificate was not renewed; it is tried again");
+                tracing::warn!(%error, "certificate was not renewed; retrying");
                 (pause, again) = after_failure(again, every);
             }
         }
@@ -69,7 +67,7 @@ pub(super) async fn keep_renewed(
 mod tests {
     use super::*;
 
-    /// The pause was doubled without end, and the process with it at its end.
+    /// The pause was once doubled until it overflowed and ended the process.
     #[test]
     fn however_often_it_fails_it_is_tried_again() {
         for every in [READ_EVERY, RENEW_EVERY] {

@@ -1,4 +1,4 @@
-//! From the start of the parts to their end, and what signals mean in between.
+//! Runs the parts of a process from start to end, and handles signals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,22 +13,22 @@ use super::settings::Settings;
 use crate::commands::Failure;
 use crate::monitoring;
 
-/// How long requests under way may take to end once a signal came.
+/// How long open requests may take after a signal.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// A signal within this time of the first one repeats it.
+/// A signal within this time of the first one counts as the same.
 const REPEATS: Duration = Duration::from_secs(1);
 
-/// Serves until a signal comes, and then until everything is on the units.
+/// Serves until a signal comes, then destages everything to the units.
 ///
 /// # Errors
-/// What cannot be opened, and volumes that could not be closed.
+/// If a part cannot be opened, or volumes cannot be closed.
 pub(super) async fn serve(world: World, settings: Settings) -> Result<(), Failure> {
-    // Before anything is opened: a signal that comes early counts too.
+    // Received before anything is opened, so that an early signal counts.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut quit = signal(SignalKind::quit())?;
-    // Taken, so that it does nothing.
+    // Received and ignored.
     let _hangup = signal(SignalKind::hangup())?;
 
     let clock = Arc::clone(&world.clock);
@@ -68,7 +68,7 @@ pub(super) async fn serve(world: World, settings: Settings) -> Result<(), Failur
             tracing::error!(?ended, "the API ended by itself");
         }
         ended = &mut running => {
-            tracing::error!(?ended, "the agent ended by itself");
+            tracing::error!(?ended, "agent ended unexpectedly");
         }
     }
     running.abort();
@@ -105,11 +105,11 @@ pub(super) async fn serve(world: World, settings: Settings) -> Result<(), Failur
     let unclean = tokio::select! {
         unclean = end => unclean,
         () = insisted => {
-            return Err(Failure::new("ended at once by a second signal"));
+            return Err(Failure::new("exited immediately at a second signal"));
         }
     };
     if unclean > 0 {
-        // Not even closing a file on a unit that hangs would come to an end.
+        // Closing a file on a hanging unit may never return.
         std::mem::forget(agent);
         return Err(Failure::new(format!(
             "{unclean} volumes could not be destaged; their journals have what is missing, and \
@@ -117,15 +117,15 @@ pub(super) async fn serve(world: World, settings: Settings) -> Result<(), Failur
         )));
     }
     if agent.is_some() {
-        tracing::info!("everything is on the units; goodbye");
+        tracing::info!("all data is on the units; exiting");
     }
     Ok(())
 }
 
-/// Leaves everything as a crash would: the journals have what was acknowledged.
+/// Exits as after a crash: the journals have all acknowledged writes.
 fn end_at_once(agent: Option<Agent>) {
     tell_init("STOPPING=1");
-    tracing::info!("SIGQUIT: nothing is destaged; the next start goes on with the journals");
-    // Closing would take its time.
+    tracing::info!("exiting at SIGQUIT without destaging; the next start replays the journals");
+    // Closing would take time.
     std::mem::forget(agent);
 }

@@ -1,5 +1,4 @@
-//! What is to run in this process, and how: from the command line, the
-//! environment and the files that these name.
+//! [`Settings`] of a process, from the command line, the environment and the files that they name.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -24,55 +23,49 @@ use world::{World, host};
 
 use crate::args::{ControllerArguments, KeepArguments, ServeArguments};
 use crate::commands::Failure;
+use crate::environment::{DATABASE, PASSPHRASE};
 use crate::output::shell_word;
 use crate::tls_files::ApiTls;
 
-/// The environment variable with the URL of a controller's database.
-const DATABASE: &str = "SCREE_DATABASE";
-
-/// The environment variable with a passphrase.
-const PASSPHRASE: &str = "SCREE_PASSPHRASE";
-
-/// The passphrase in the environment, if there is one.
+/// The passphrase in the environment, if it is set.
 pub fn given_passphrase() -> Option<Passphrase> {
-    let given = std::env::var(PASSPHRASE).ok();
+    let given = std::env::var(PASSPHRASE.name).ok();
     let given = given.filter(|passphrase| !passphrase.is_empty());
     given.map(Passphrase::new)
 }
 
-/// Folder units of a new D, if nothing is said.
+/// Default number of folder units in a new D.
 pub(super) const UNITS_DEFAULT: usize = 8;
 
-/// Where an agent or a unit daemon keeps who it is.
+/// The file with the identity of an agent or a unit daemon.
 const IDENTITY: &str = "identity.toml";
 
-/// Who an agent or a unit daemon is, and where that is kept.
+/// The identity of an agent or a unit daemon.
 pub(super) struct Identity {
     pub profile: Profile,
     pub path: PathBuf,
     pub client: Client,
 }
 
-/// Which parts are to run, and how.
+/// The parts of a process, and their settings.
 pub(super) struct Settings {
     pub control: Option<control::Settings>,
     pub agent: Option<agent::Settings>,
-    /// Where the API is served over TLS, and how.
+    /// Address and TLS settings of the API.
     pub listen: Option<(SocketAddr, ApiTls)>,
-    /// Where those who watch are answered.
+    /// Address of health and metrics.
     pub listen_metrics: Option<SocketAddr>,
-    /// Who the agent is, if its controllers are elsewhere.
+    /// Identity of the agent, if its controllers are elsewhere.
     pub identity: Option<Identity>,
 }
 
-/// Where the agent or unit daemon in `folder` keeps who it is.
+/// The path of the identity of the agent or unit daemon in `folder`.
 pub fn identity_of(folder: &Path) -> PathBuf {
     folder.join(IDENTITY)
 }
 
 impl Identity {
-    /// That of the agent or unit daemon in `folder`. Its client is made in the
-    /// runtime that this is called in.
+    /// Reads the identity in `folder`. Its client belongs to the runtime of the caller.
     pub fn read(world: &World, folder: &Path, kind: Kind) -> Result<Self, Failure> {
         let path = identity_of(folder);
         let todo = format!("join this {kind} with `scree {kind} join`");
@@ -121,8 +114,7 @@ pub(super) fn control_settings(
     }
 }
 
-/// The database that a controller was told of. Nothing that is said of it quotes
-/// it.
+/// The database of a controller. Errors do not quote its URL, which may have a password.
 pub(super) fn database(
     world: &World,
     arguments: &ControllerArguments,
@@ -140,7 +132,7 @@ pub(super) fn database(
             Ok(Some(url))
         }
         (None, Some(path)) => PostgresUrl::read(world, path).map(Some).map_err(failed),
-        (None, None) => std::env::var(DATABASE)
+        (None, None) => std::env::var(DATABASE.name)
             .ok()
             .filter(|text| !text.is_empty())
             .map(|text| text.parse().map_err(failed))
@@ -244,8 +236,7 @@ fn tls(world: &World, arguments: &ServeArguments) -> Result<Option<ServerTls>, F
         .map_err(|error| Failure::of(&error))
 }
 
-/// Refuses a key that others than its owner can read. That there is none, its
-/// reader will say.
+/// Refuses a key that other users can read. A missing key is reported where it is read.
 pub fn check_private(key: &Path) -> Result<(), Failure> {
     match host::mode_for_others(key) {
         Ok(Some(mode)) => {

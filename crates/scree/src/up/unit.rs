@@ -1,7 +1,6 @@
 //! `scree unit --listen`: the daemon of a unit, until SIGTERM, SIGINT or SIGQUIT.
 //!
-//! There is nothing to be saved at its end: what hosts have synced is durable,
-//! and what they have not they put again.
+//! Nothing has to be saved at its end: synced slots are durable, and hosts put the others again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,26 +21,28 @@ use crate::commands::Failure;
 use crate::monitoring;
 use crate::signals::Ends;
 
-/// How long connections may take to be closed.
+/// How long closing connections may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// How long tasks that are left may take to end with their runtime.
+/// How long remaining tasks may take to end with their runtime.
 const LEFT_MAX: Duration = Duration::from_millis(100);
 
 /// Runs the daemon of the unit in `folder`.
 pub fn run_unit(folder: &Path, arguments: &DaemonArguments) -> Result<(), Failure> {
     let (world, runtime) = prepare()?;
     let ended = runtime.block_on(serve(world, folder, arguments));
-    // A folder that hangs is waited for by nobody.
+    // A hanging folder must not block the signals.
     runtime.shutdown_timeout(LEFT_MAX);
     ended
 }
 
 async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Result<(), Failure> {
-    // Before anything is opened: a signal that comes early counts too.
+    // Received before anything is opened, so that an early signal counts.
     let mut ends = Ends::of_daemon()?;
     let Some(listen) = arguments.listen else {
-        return Err(Failure::new("say with --listen where hosts come in"));
+        return Err(Failure::new(
+            "--listen is missing: name the address for hosts, such as --listen 0.0.0.0:7070",
+        ));
     };
     let identity = Identity::read(&world, folder, Kind::Unit)?;
     let monitor = monitoring::monitor(&world, &["unit"]);
@@ -94,8 +95,8 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
             tracing::info!("{name}");
             Ok(())
         }
-        ended = running => Err(format!("the daemon ended by itself: {ended:?}")),
-        ended = renewing => Err(format!("nobody renews the certificate any more: {ended:?}")),
+        ended = running => Err(format!("the daemon ended unexpectedly: {ended:?}")),
+        ended = renewing => Err(format!("the renewal of the certificate ended unexpectedly: {ended:?}")),
     };
     tell_init("STOPPING=1");
     if host::timeout(GOODBYE, service.shut_down()).await.is_none() {

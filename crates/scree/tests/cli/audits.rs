@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::host::{Host, Said};
+use crate::host::{CommandOutput, Host};
 
 const BLOCK: usize = 4096;
 
@@ -26,7 +26,7 @@ fn files() -> BTreeMap<String, Vec<u8>> {
 }
 
 fn run(command: &mut Command) {
-    let said = Said::of(command.output().expect("it can be run"));
+    let said = CommandOutput::of(command.output().expect("it can be run"));
     assert_eq!(said.code, 0, "{command:?}: {}{}", said.out, said.error);
 }
 
@@ -208,7 +208,7 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
     let said = host.run(&["privacy", "audit", "open", "--units", "u1"]);
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(
-        said.error.contains("its blocks alone are judged"),
+        said.error.contains("only its blocks are audited"),
         "{}",
         said.error
     );
@@ -271,7 +271,7 @@ fn what_an_audit_finds_of_files_of_a_sealed_volume_opens_with_its_key_only() {
     let said = host.run(&elsewhere);
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(
-        said.error.contains("sealed with the volume's key"),
+        said.error.contains("encrypted with the volume's key"),
         "{}",
         said.error
     );
@@ -328,7 +328,7 @@ fn an_audit_of_what_makes_no_sense_is_refused() {
         &["snapshot \"s\" does not exist"],
     );
     // What is only tried is not done.
-    let tried = host.run(&["--dry-run", "privacy", "audit", "empty", "--units", "u1"]);
+    let tried = host.run(&["privacy", "audit", "empty", "--units", "u1", "--dry-run"]);
     assert_eq!(tried.code, 0, "{}", tried.error);
     assert!(
         tried.error.contains("nothing was changed"),

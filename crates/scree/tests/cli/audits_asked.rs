@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::host::{SCREE, Said, wait_until};
+use crate::host::{CommandOutput, SCREE, wait_until};
 
 const ID: &str = "audit-00000000000000001";
 const SHOWN: &str = "GET /v1/volumes/disk/audits/audit-00000000000000001?wait=2";
@@ -117,8 +117,8 @@ impl Rig {
         assert!(kill.expect("kill runs").success());
     }
 
-    fn said(self) -> Said {
-        Said::of(self.command.wait_with_output().expect("it ends"))
+    fn said(self) -> CommandOutput {
+        CommandOutput::of(self.command.wait_with_output().expect("it ends"))
     }
 }
 
@@ -189,7 +189,11 @@ fn what_does_not_fit_together_is_not_told() {
     rig.answers(SHOWN, &odd);
     let said = rig.said();
     assert_eq!(said.code, 0, "{}", said.error);
-    assert!(said.error.contains("nothing is told"), "{}", said.error);
+    assert!(
+        said.error.contains("the result is not shown"),
+        "{}",
+        said.error
+    );
     for told in ["READABLE", "Files:"] {
         assert!(!said.out.contains(told), "{}", said.out);
     }
@@ -215,7 +219,7 @@ fn audits_are_listed_called_off_and_forgotten() {
         [ID, "running", "bob", "h1", "4K", "8K", since, "-"]
     );
     assert_eq!(lines.len(), 3);
-    for (state, word) in [("running", "was canceled"), ("done", "is forgotten")] {
+    for (state, word) in [("running", "was canceled"), ("done", "is deleted")] {
         let rig = Rig::asked(&["privacy", "audits", "disk", "--delete", ID]);
         rig.answers(DELETED, &audit(state));
         let said = rig.said();

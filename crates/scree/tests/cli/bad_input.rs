@@ -55,6 +55,8 @@ fn usage_errors_are_told_from_failures() {
         &["--dir", "/tmp/new", "up", "--dry-run"],
         &["login", "https://localhost:1", "--token", "x", "--dry-run"],
         &["--dir", "/tmp/new", "agent", "--idempotency-key", "k"],
+        &["--dry-run", "volume", "list"],
+        &["--dir", "/tmp/new", "volume", "list", "--dry-run"],
         &[
             "--dir",
             "/tmp/new",

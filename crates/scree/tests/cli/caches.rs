@@ -5,12 +5,12 @@ use std::os::unix::fs::FileExt as _;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::host::{Host, Said, scree, wait_until};
+use crate::host::{CommandOutput, Host, scree, wait_until};
 use crate::monitoring::Numbers;
 use crate::service::{Process, Site, qemu_io};
 use crate::stores::Stores;
 
-fn simulate(arguments: &[&str]) -> Said {
+fn simulate(arguments: &[&str]) -> CommandOutput {
     scree(&[&["cache", "simulate"], arguments].concat())
 }
 
@@ -79,10 +79,13 @@ fn a_log_of_fio_is_simulated_shown_and_drawn() {
     let text = format!("fio version 2 iolog\n{}", request.repeat(200));
     std::fs::write(&huge, text).expect("written");
     for (arguments, why) in [
-        (&["--trace", &picture][..], "it is no trace of a filter"),
-        (&["--trace", &log, "--plot", &log], "it is what is read"),
-        (&["--trace", &huge], "it asks for more than"),
-        (&["--trace", &log, &picture], "all have to be of one filter"),
+        (&["--trace", &picture][..], "the format is unknown"),
+        (&["--trace", &log, "--plot", &log], "it is an input file"),
+        (&["--trace", &huge], "requests more than"),
+        (
+            &["--trace", &log, &picture],
+            "have to be those of one filter",
+        ),
         (&["--trace", "/nowhere/log"], "/nowhere/log"),
     ] {
         let said = simulate(arguments);

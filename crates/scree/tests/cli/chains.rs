@@ -3,7 +3,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::host::{Host, Said};
+use crate::host::{CommandOutput, Host};
 
 fn uri(host: &Host, volume: &str) -> String {
     let export = host.json(&["volume", "export", volume]);
@@ -17,7 +17,7 @@ fn succeeds(uri: &str, commands: &[&str]) -> bool {
     for command in commands {
         qemu.args(["-c", command]);
     }
-    let said = Said::of(qemu.output().expect("qemu-io is installed"));
+    let said = CommandOutput::of(qemu.output().expect("qemu-io is installed"));
     said.code == 0 && !said.out.contains("failed") && !said.error.contains("error")
 }
 
@@ -49,7 +49,7 @@ fn filters_come_and_go_while_a_disk_is_written_and_no_request_is_lost() {
             host.json(&["chain", "delete", "disk"]);
         }
     }
-    let fio = Said::of(fio.wait_with_output().expect("it ends"));
+    let fio = CommandOutput::of(fio.wait_with_output().expect("it ends"));
     assert_eq!(
         fio.code, 0,
         "{exchanges} exchanges: {} {}",
@@ -124,6 +124,6 @@ fn a_policy_that_makes_no_sense_changes_nothing() {
     let tried = host.path().join("policy.toml");
     std::fs::write(&tried, format!("volume = \"disk\"\n{BOTH}")).expect("written");
     let tried = tried.to_str().expect("text");
-    assert_eq!(host.run(&["--dry-run", "chain", "apply", tried]).code, 0);
+    assert_eq!(host.run(&["chain", "apply", tried, "--dry-run"]).code, 0);
     assert_eq!(host.json(&["chain", "show", "disk"]), before);
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::host::{SCREE, Said, scree, wait_until};
+use crate::host::{CommandOutput, SCREE, scree, wait_until};
 
 /// A folder with a calibration.
 struct Rig(TempDir);
@@ -74,7 +74,7 @@ impl Rig {
         fs::write(&path, read.to_string()).expect("written");
     }
 
-    fn cost(&self, verb: &str, arguments: &[&str]) -> Said {
+    fn cost(&self, verb: &str, arguments: &[&str]) -> CommandOutput {
         let calibration = self.path("c.json");
         let calibration = ["--calibration", calibration.to_str().expect("text")];
         scree(&[&["cost", verb], &calibration[..], arguments].concat())
@@ -218,12 +218,12 @@ fn a_bound_and_prices_say_which_is_the_cheapest() {
     );
     fs::write(prices, "where,cpu_hour,run_hour\nhost,1,1\n").expect("written");
     let error = rig.refused("predict", &[&asked[..], &["--prices", prices]].concat());
-    assert!(error.contains("no row for guest"), "{error}");
+    assert!(error.contains("no row `guest`"), "{error}");
     let error = rig.refused(
         "predict",
         &[&asked[..], &["--prices", "/dev/null"]].concat(),
     );
-    assert!(error.contains("it is no file"), "{error}");
+    assert!(error.contains("not a regular file"), "{error}");
     let of_nothing = [
         "cost",
         "predict",
@@ -232,7 +232,7 @@ fn a_bound_and_prices_say_which_is_the_cheapest() {
         "--write",
         "1M",
     ];
-    assert!(scree(&of_nothing).error.contains("it is no file"));
+    assert!(scree(&of_nothing).error.contains("not a regular file"));
     let error = rig.refused("predict", &[&asked[..], &["--prices", "/none"]].concat());
     assert!(error.contains("/none"), "{error}");
 }
@@ -265,8 +265,8 @@ fn a_trace_is_a_workload_and_one_that_is_cut_or_of_something_else_is_none() {
         assert!(error.contains("line 4"), "{error}");
     }
     for (text, why) in [
-        ("nothing that anybody records\n", "no trace of a filter"),
-        ("", "no trace of a filter"),
+        ("nothing that anybody records\n", "the format is unknown"),
+        ("", "the format is unknown"),
         ("fio version 3 iolog\n0 disk add\n", "no request"),
         (
             "fio version 3 iolog\n0 disk trim 0 4096\n",
@@ -280,10 +280,10 @@ fn a_trace_is_a_workload_and_one_that_is_cut_or_of_something_else_is_none() {
     fs::write(&path, [0xff; 100]).expect("written");
     assert!(
         rig.refused("predict", &asked)
-            .contains("no trace of a filter")
+            .contains("the format is unknown")
     );
     let pipe = ["--trace", "/dev/null"];
-    assert!(rig.refused("predict", &pipe).contains("it is no file"));
+    assert!(rig.refused("predict", &pipe).contains("not a regular file"));
     // Of a log that tells how long nothing was asked for on purpose, times are not those of
     // requests; nor does any of fio's tell how many were under way.
     let text = "fio version 2 iolog\ndisk add\ndisk wait 20 0\ndisk write 0 4096\n";
@@ -310,7 +310,7 @@ fn what_fio_has_logged_took_as_long_as_fio_says() {
         .arg(format!("--filename={}", disk.display()))
         .arg(format!("--write_iolog={}", log.display()))
         .output();
-    let wrote = Said::of(wrote.expect("fio is installed"));
+    let wrote = CommandOutput::of(wrote.expect("fio is installed"));
     assert_eq!(wrote.code, 0, "{} {}", wrote.out, wrote.error);
     let took_s = number(&wrote.of_fio()["jobs"][0]["job_runtime"]) / 1e3;
     let told = rig.told("predict", &["--trace", log.to_str().expect("text")]);
@@ -372,7 +372,7 @@ fn a_calibration_of_another_machine_is_marked_and_not_validated() {
     assert!(error.contains("--other-machine"), "{error}");
     // Nor is it mixed with what is measured here.
     let error = rig.refused("calibrate", &["--cipher-time", "1ms"]);
-    assert!(error.contains("name another file"), "{error}");
+    assert!(error.contains("another --calibration"), "{error}");
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn a_device_is_not_overwritten_unless_that_is_said() {
         "validate",
         &[&work[..], &["--device", name, "--overwrite"]].concat(),
     );
-    assert!(error.contains("no block device"), "{error}");
+    assert!(error.contains("not a block device"), "{error}");
     assert_eq!(fs::read(&file).expect("there"), b"content");
 }
 
@@ -465,7 +465,11 @@ fn a_place_is_calibrated_and_validated_for_real() {
         );
     }
     let said = scree(&[&["cost", "draw", results, "--only", "words"], &plot[..]].concat());
-    assert!(said.error.contains("no such work"), "{}", said.error);
+    assert!(
+        said.error.contains("no work in these results"),
+        "{}",
+        said.error
+    );
     let error = rig.refused(
         "validate",
         &[
@@ -538,7 +542,7 @@ fn a_signal_ends_it_and_all_that_it_has_started() {
     let mut said = String::new();
     let mut error = started.stderr.take().expect("piped");
     std::io::Read::read_to_string(&mut error, &mut said).expect("read");
-    assert!(said.contains("ended before its end"), "{said}");
+    assert!(said.contains("stopped before its end"), "{said}");
     assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 0);
     assert!(!is_any_process_of(&scratch));
 }
@@ -647,12 +651,12 @@ fn what_cannot_be_is_refused_before_anything_is_measured() {
         "validate",
         &[&place[..], &["--plot", "/none/p.svg"]].concat(),
     );
-    assert!(error.contains("its folder is not there"), "{error}");
+    assert!(error.contains("its folder does not exist"), "{error}");
     let two = ["--cipher", "aes-256-xts", "--cipher", "aes-256-cbc"];
     let error = rig.refused("validate", &[&place[..], &two].concat());
     assert!(error.contains("aes-256-cbc was not calibrated"), "{error}");
     let error = rig.refused("predict", &["--write", "1M", "--plot", "/none/p.svg"]);
-    assert!(error.contains("its folder is not there"), "{error}");
+    assert!(error.contains("its folder does not exist"), "{error}");
     for asked in [
         &["--request", "4K"][..],
         &["--own-cpu", "1"],
@@ -680,15 +684,15 @@ fn what_is_read_is_not_drawn_over() {
         let over = path(over);
         let asked = ["--write", "1M", "--prices", &prices, "--plot", &over];
         let error = rig.refused("predict", &asked);
-        assert!(error.contains("it is what is read"), "{error}");
+        assert!(error.contains("it is an input file"), "{error}");
     }
     let validate = ["--place", "guest-block", "--plot", &results];
     assert!(
         rig.refused("validate", &validate)
-            .contains("it is what is read")
+            .contains("it is an input file")
     );
     let said = scree(&["cost", "draw", &results, "--plot", &results]);
-    assert!(said.error.contains("it is what is read"), "{}", said.error);
+    assert!(said.error.contains("it is an input file"), "{}", said.error);
     assert_eq!((read("c.json"), read("p.csv")), before);
 }
 

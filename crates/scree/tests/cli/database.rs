@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use crate::host::{Host, Said};
+use crate::host::{CommandOutput, Host};
 
 const SCREE: &str = env!("CARGO_BIN_EXE_scree");
 
@@ -14,7 +14,7 @@ const SCREE: &str = env!("CARGO_BIN_EXE_scree");
 const AWAY: &str = "postgres://scree:hunter2@127.0.0.1:1/disks";
 
 /// What a controller says that does not start.
-fn refused(folder: &Path, arguments: &[&str], environment: Option<&str>) -> Said {
+fn refused(folder: &Path, arguments: &[&str], environment: Option<&str>) -> CommandOutput {
     let mut command = Command::new(SCREE);
     command
         .args(["controller", "--listen", "127.0.0.1:0", "--dir"])
@@ -24,7 +24,7 @@ fn refused(folder: &Path, arguments: &[&str], environment: Option<&str>) -> Said
     if let Some(url) = environment {
         command.env("SCREE_DATABASE", url);
     }
-    let said = Said::of(command.output().expect("scree runs"));
+    let said = CommandOutput::of(command.output().expect("scree runs"));
     assert_eq!(said.code, 1, "{}", said.error);
     assert!(!said.error.contains("hunter2"), "{}", said.error);
     said
@@ -94,7 +94,7 @@ fn help_does_not_show_what_the_environment_holds() {
         .args(["controller", "--help"])
         .env("SCREE_DATABASE", AWAY)
         .output();
-    let said = Said::of(output.expect("scree runs"));
+    let said = CommandOutput::of(output.expect("scree runs"));
     assert!(said.out.contains("SCREE_DATABASE"), "{}", said.out);
     assert!(!said.out.contains("hunter2"), "{}", said.out);
 }
@@ -128,7 +128,7 @@ fn a_database_that_cannot_be_written_is_named_as_that() {
         command.arg(&program);
     }
     let output = command.args(["up", "--dir"]).arg(host.path()).output();
-    let said = Said::of(output.expect("it runs"));
+    let said = CommandOutput::of(output.expect("it runs"));
     assert_eq!(said.code, 1, "{}", said.error);
     assert!(said.error.contains("takes no changes"), "{}", said.error);
     fs::set_permissions(&database, fs::Permissions::from_mode(0o600)).expect("set");

@@ -29,13 +29,13 @@ pub struct Host {
 }
 
 /// What a command said.
-pub struct Said {
+pub struct CommandOutput {
     pub code: i32,
     pub out: String,
     pub error: String,
 }
 
-impl Said {
+impl CommandOutput {
     pub fn of(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
@@ -52,12 +52,12 @@ impl Said {
 }
 
 /// Runs `scree` without a folder.
-pub fn scree(arguments: &[&str]) -> Said {
+pub fn scree(arguments: &[&str]) -> CommandOutput {
     scree_into(Stdio::piped(), arguments)
 }
 
 /// As [`scree`], with its standard output somewhere else.
-pub fn scree_into(out: Stdio, arguments: &[&str]) -> Said {
+pub fn scree_into(out: Stdio, arguments: &[&str]) -> CommandOutput {
     let mut command = Command::new(SCREE);
     command
         .args(arguments)
@@ -66,7 +66,7 @@ pub fn scree_into(out: Stdio, arguments: &[&str]) -> Said {
         .env_remove("SCREE_PROFILE")
         .env("SCREE_CONFIG", "/nonexistent")
         .stdout(out);
-    Said::of(command.output().expect("scree runs"))
+    CommandOutput::of(command.output().expect("scree runs"))
 }
 
 /// Waits until `holds`.
@@ -156,8 +156,8 @@ impl Host {
     }
 
     /// Tries to start it; returns what it said as it gave up.
-    pub fn refused_start(&self) -> Said {
-        let said = Said::of(
+    pub fn refused_start(&self) -> CommandOutput {
+        let said = CommandOutput::of(
             self.up_command()
                 .stderr(Stdio::piped())
                 .output()
@@ -195,14 +195,14 @@ impl Host {
     }
 
     /// Runs a command against it.
-    pub fn run(&self, arguments: &[&str]) -> Said {
+    pub fn run(&self, arguments: &[&str]) -> CommandOutput {
         let mut command = Command::new(SCREE);
         command.args(arguments).env("SCREE_DIR", self.path());
-        Said::of(command.output().expect("scree runs"))
+        CommandOutput::of(command.output().expect("scree runs"))
     }
 
     /// Writes a policy for a volume, and applies it.
-    pub fn apply_chain(&self, volume: &str, filters: &str) -> Said {
+    pub fn apply_chain(&self, volume: &str, filters: &str) -> CommandOutput {
         let file = self.path().join("policy.toml");
         std::fs::write(&file, format!("volume = {volume:?}\n{filters}")).expect("written");
         self.run(&["chain", "apply", file.to_str().expect("text")])
@@ -290,7 +290,7 @@ impl Host {
         let output = qemu
             .output()
             .expect("qemu-io is installed (Debian: qemu-utils)");
-        let said = Said::of(output);
+        let said = CommandOutput::of(output);
         let good = said.code == 0
             && !said.out.contains("verification failed")
             && !said.out.contains("failed:");

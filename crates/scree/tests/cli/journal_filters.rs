@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use crate::host::{Host, Said, wait_until};
+use crate::host::{CommandOutput, Host, wait_until};
 
 /// Each write takes as long below as a slow machine elsewhere.
 const SLOW: &str = "[[filter]]\nkind = \"fault\"\nname = \"slow\"\ndelays_one_in = 1\ndelay_ms = 30\n\
@@ -94,7 +94,7 @@ fn what_a_journal_filter_acknowledged_survives_kill_9_and_a_detach() {
             has_records(host.path(), flush, 2000)
         });
         host.kill();
-        let json = Said::of(writing.join().expect("it ends")).of_fio();
+        let json = CommandOutput::of(writing.join().expect("it ends")).of_fio();
         let written = json["jobs"][0]["write"]["total_ios"]
             .as_u64()
             .expect("a number");
@@ -109,7 +109,7 @@ fn what_a_journal_filter_acknowledged_survives_kill_9_and_a_detach() {
         let verified = |host: &Host, uri: &str| {
             let mut read = fio(uri, (written - 1) * 4);
             let read = read.args(["--verify_only=1", "--iodepth=32"]).output();
-            let read = Said::of(read.expect("fio is installed"));
+            let read = CommandOutput::of(read.expect("fio is installed"));
             assert_eq!(read.code, 0, "{} {}", read.out, read.error);
             assert!(!is_aside(host.path()));
         };

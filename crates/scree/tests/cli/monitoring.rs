@@ -24,9 +24,9 @@ pub fn get(port: u16, path: &str) -> (u16, String) {
     (status.parse().expect("a number"), body.to_owned())
 }
 
-/// Whether docs/operations.md has this name in one of its tables.
+/// Whether docs/reference/metrics.md has this name in one of its tables.
 fn is_documented(name: &str) -> bool {
-    let text = include_str!("../../../../docs/operations.md");
+    let text = include_str!("../../../../docs/reference/metrics.md");
     [format!("`{name}`"), format!("`{name}{{")]
         .iter()
         .any(|spelt| text.contains(spelt))
@@ -65,7 +65,10 @@ impl Numbers {
             let mut suffixes = of_histogram.iter();
             let base = suffixes.find_map(|suffix| name.strip_suffix(suffix));
             let name = base.unwrap_or(name);
-            assert!(is_documented(name), "{name} is not in docs/operations.md");
+            assert!(
+                is_documented(name),
+                "{name} is not in docs/reference/metrics.md"
+            );
         }
     }
 

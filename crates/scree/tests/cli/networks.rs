@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::host::{Said, wait_until};
+use crate::host::{CommandOutput, wait_until};
 use crate::service::qemu_io;
 
 const SCREE: &str = env!("CARGO_BIN_EXE_scree");
@@ -165,7 +165,7 @@ impl Cluster {
             .args(["--dir", &self.text("c"), "-o", "json"])
             .args(arguments)
             .output();
-        let said = Said::of(output.expect("scree runs"));
+        let said = CommandOutput::of(output.expect("scree runs"));
         assert_eq!(said.code, 0, "{arguments:?}: {}", said.error);
         serde_json::from_str(&said.out).expect("JSON")
     }
@@ -180,7 +180,7 @@ impl Cluster {
             .args([kind, "join", &url, "--dir", &self.text(machine)])
             .args(["--token", text("token"), "--authority", text("authority")])
             .output();
-        let said = Said::of(output.expect("scree runs"));
+        let said = CommandOutput::of(output.expect("scree runs"));
         assert_eq!(said.code, 0, "{}", said.error);
     }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::host::{Host, Said, wait_until};
+use crate::host::{CommandOutput, Host, wait_until};
 
 fn applied(host: &Host, filters: &str) {
     let said = host.apply_chain("disk", filters);
@@ -36,7 +36,7 @@ fn verified(uri: &str) -> Child {
 }
 
 fn ended_well(fio: Child) {
-    let fio = Said::of(fio.wait_with_output().expect("it ends"));
+    let fio = CommandOutput::of(fio.wait_with_output().expect("it ends"));
     assert_eq!(fio.code, 0, "{} {}", fio.out, fio.error);
 }
 

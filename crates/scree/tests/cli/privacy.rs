@@ -6,9 +6,9 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::host::{Said, scree};
+use crate::host::{CommandOutput, scree};
 
-fn privacy(arguments: &[&str]) -> Said {
+fn privacy(arguments: &[&str]) -> CommandOutput {
     scree(&[&["privacy"], arguments].concat())
 }
 
@@ -143,13 +143,13 @@ fn files_are_those_of_a_folder_or_of_a_list() {
     let (odd, inside) = (text("odd"), text("odd/sparse"));
     for (place, code) in [(&*inside, 1), (&text("odd/new.svg"), 1), ("/dev/null", 0)] {
         let said = privacy(&[&case[..], &["--tree", &odd, "--plot", place]].concat());
-        let is_refused = said.error.contains("among the files");
+        let is_refused = said.error.contains("one of the files below --tree");
         assert_eq!((said.code, is_refused), (code, code == 1), "{}", said.error);
     }
     // What is read is not drawn over.
     for over in [&list, &text("tree/../list")] {
         let said = privacy(&[&case[..], &["--list", &list, "--plot", over]].concat());
-        assert!(said.error.contains("it is what is read"), "{}", said.error);
+        assert!(said.error.contains("it is an input file"), "{}", said.error);
         assert_eq!(
             std::fs::read_to_string(&list).expect("it is there"),
             "100\n5000\n0\n"
@@ -230,7 +230,7 @@ fn a_picture_that_cannot_be_is_refused_before_or_after_all_else_is_done() {
     let case = ["estimate", "--units", "4", "--compromised"];
     for (compromised, place, why) in [
         ("1", path(""), "it is a folder"),
-        ("1", path("none/leaks.svg"), "its folder is not there"),
+        ("1", path("none/leaks.svg"), "its folder does not exist"),
         ("0", path("leaks.svg"), "nothing to draw"),
     ] {
         let said = privacy(&[&case[..], &[compromised, "--plot", &place]].concat());
@@ -367,7 +367,7 @@ fn a_plan_has_what_survives_and_tells_little() {
         "1",
     ]);
     assert!(
-        said.error.contains("nothing survives the loss of 4"),
+        said.error.contains("no placement survives the loss of 4"),
         "{}",
         said.error
     );
@@ -392,7 +392,7 @@ fn what_makes_no_sense_is_refused() {
         (
             &["estimate", "--units", "3", "--compromised", "x"],
             2,
-            "no number of units",
+            "is not a number of units",
         ),
         (
             &["estimate", "--units", "5000", "--compromised", "1"],
@@ -417,7 +417,7 @@ fn what_makes_no_sense_is_refused() {
         (
             &[&units[..], &["--tree", &empty]].concat(),
             1,
-            "no file that has anything in it",
+            "all files are empty",
         ),
         (
             &[&units[..], &["--list", &words]].concat(),

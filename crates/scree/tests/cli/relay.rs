@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::host::{Said, scree, wait_until};
+use crate::host::{CommandOutput, scree, wait_until};
 
 const SCREE: &str = env!("CARGO_BIN_EXE_scree");
 
@@ -73,7 +73,7 @@ fn qemu_io(uri: &str, commands: &[&str]) {
     for one in commands {
         command.args(["-c", one]);
     }
-    let said = Said::of(command.output().expect("qemu-io is installed"));
+    let said = CommandOutput::of(command.output().expect("qemu-io is installed"));
     assert_eq!(said.code, 0, "{commands:?}: {}", said.error);
     assert!(!said.out.contains("failed"), "{commands:?}: {}", said.out);
 }
@@ -360,7 +360,7 @@ fn a_relay_tells_its_clients_which_blocks_its_server_takes() {
     let told = Command::new("nbdinfo")
         .args(["--json", &uri(folder, "relay")])
         .output();
-    let told = Said::of(told.expect("nbdinfo is installed"));
+    let told = CommandOutput::of(told.expect("nbdinfo is installed"));
     assert_eq!(told.code, 0, "{}", told.error);
     let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
     let export = &told["exports"][0];

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::guest::Guest;
-use crate::host::{Host, Said, wait_until};
+use crate::host::{CommandOutput, Host, wait_until};
 use crate::watched::{
     STEPS_IN_PART, Tested, apply, check_content, check_told, check_work, copy, crc32, file_system,
     guest_takes, tree,
@@ -56,9 +56,9 @@ fn count(host: &Host, note: &str) -> usize {
     notes.iter().filter(|one| one.contains(note)).count()
 }
 
-fn run(command: &mut Command) -> Said {
+fn run(command: &mut Command) -> CommandOutput {
     let path = "/usr/sbin:/sbin:/usr/bin:/bin";
-    Said::of(command.env("PATH", path).output().expect("it is installed"))
+    CommandOutput::of(command.env("PATH", path).output().expect("it is installed"))
 }
 
 /// What `crc32` says of each file that the model has.

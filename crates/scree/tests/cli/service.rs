@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::host::{Said, wait_until};
+use crate::host::{CommandOutput, wait_until};
 
 const SCREE: &str = env!("CARGO_BIN_EXE_scree");
 
@@ -142,7 +142,7 @@ impl Site {
     }
 
     /// Runs a command with this site's profiles.
-    pub fn try_scree(&self, arguments: &[&str]) -> Said {
+    pub fn try_scree(&self, arguments: &[&str]) -> CommandOutput {
         let output = Command::new(SCREE)
             .args(arguments)
             .env_remove("SCREE_DIR")
@@ -150,7 +150,7 @@ impl Site {
             .env("SCREE_CONFIG", self.path("profiles"))
             .output()
             .expect("scree runs");
-        Said {
+        CommandOutput {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8(output.stdout).expect("UTF-8"),
             error: String::from_utf8(output.stderr).expect("UTF-8"),
@@ -176,29 +176,29 @@ impl Site {
         [&words[..], &["--authority".to_owned(), authority]].concat()
     }
 
-    pub fn login(&self, profile: &str, invited: &Value) -> Said {
+    pub fn login(&self, profile: &str, invited: &Value) -> CommandOutput {
         self.login_with(&["--profile", profile], invited)
     }
 
-    pub fn login_with(&self, options: &[&str], invited: &Value) -> Said {
+    pub fn login_with(&self, options: &[&str], invited: &Value) -> CommandOutput {
         let words = self.invitation(invited);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         self.try_scree(&[&["login"], options, &words[..]].concat())
     }
 
-    pub fn join_host(&self, invited: &Value) -> Said {
+    pub fn join_host(&self, invited: &Value) -> CommandOutput {
         self.join_host_in("a", invited)
     }
 
-    pub fn join_host_in(&self, folder: &str, invited: &Value) -> Said {
+    pub fn join_host_in(&self, folder: &str, invited: &Value) -> CommandOutput {
         self.join_in("host", folder, invited)
     }
 
-    pub fn join_unit_in(&self, folder: &str, invited: &Value) -> Said {
+    pub fn join_unit_in(&self, folder: &str, invited: &Value) -> CommandOutput {
         self.join_in("unit", folder, invited)
     }
 
-    fn join_in(&self, kind: &str, folder: &str, invited: &Value) -> Said {
+    fn join_in(&self, kind: &str, folder: &str, invited: &Value) -> CommandOutput {
         let words = self.invitation(invited);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let folder = self.text(folder);

@@ -136,7 +136,7 @@ fn a_terminal_that_closes_ends_nothing() {
 #[test]
 fn failures_are_json_where_results_would_be() {
     let host = Host::new();
-    let error = |said: crate::host::Said| -> Value {
+    let error = |said: crate::host::CommandOutput| -> Value {
         assert_eq!((said.code, &*said.out), (1, ""));
         let document: Value = serde_json::from_str(&said.error).expect("JSON");
         document["error"].clone()

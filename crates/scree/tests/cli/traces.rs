@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::host::{Host, Said, wait_until};
+use crate::host::{CommandOutput, Host, wait_until};
 
 /// All that was, in order.
 fn recorded(host: &Host) -> Vec<Value> {
@@ -108,7 +108,7 @@ fn what_passes_is_recorded_and_replayed_by_fio() {
         .arg(format!("--replay_redirect={}", target.display()))
         .arg("--replay_no_stall=1")
         .output();
-    let replayed = Said::of(replayed.expect("fio is installed"));
+    let replayed = CommandOutput::of(replayed.expect("fio is installed"));
     assert_eq!(replayed.code, 0, "{} {}", replayed.out, replayed.error);
     let json = replayed.of_fio();
     let job = &json["jobs"][0];

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::host::{Host, Said, wait_until};
+use crate::host::{CommandOutput, Host, wait_until};
 
 const CHAIN: &str = "[[filter]]\nkind = 'replicate'\nname = 'copies'\n[[filter.replica]]\nname = 'r'\nvolume = 'b'\n";
 
@@ -31,7 +31,7 @@ fn wait_for(host: &Host, words: &str, times: usize) {
 fn content(folder: &TempDir, uri: &str) -> Vec<u8> {
     let file = folder.path().join("content");
     let copied = Command::new("nbdcopy").arg(uri).arg(&file).output();
-    let copied = Said::of(copied.expect("nbdcopy is installed"));
+    let copied = CommandOutput::of(copied.expect("nbdcopy is installed"));
     assert_eq!(copied.code, 0, "{}", copied.error);
     std::fs::read(file).expect("copied")
 }

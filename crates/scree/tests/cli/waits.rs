@@ -9,7 +9,7 @@ use std::thread;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::host::{Said, scree};
+use crate::host::{CommandOutput, scree};
 
 const VOLUME: &str = "vol-00000000000000001";
 
@@ -63,7 +63,7 @@ fn reply(stream: UnixStream, answer: &Value) {
     .expect("a client that listens");
 }
 
-fn ask(answer: Value, arguments: &[&str]) -> Said {
+fn ask(answer: Value, arguments: &[&str]) -> CommandOutput {
     let folder: TempDir = tempfile::tempdir().expect("a folder");
     serve(folder.path(), answer);
     let path = folder.path().to_str().expect("UTF-8");

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::guest::Guest;
-use crate::host::{Host, Said, wait_until};
+use crate::host::{CommandOutput, Host, wait_until};
 use crate::trace::{self, TRACED};
 use crate::workload::{Content, Happened, Step, Workload};
 
@@ -39,9 +39,9 @@ pub fn tree() -> Vec<(String, Vec<u8>)> {
     tree
 }
 
-pub fn run(command: &mut Command) -> Said {
+pub fn run(command: &mut Command) -> CommandOutput {
     let path = "/usr/sbin:/sbin:/usr/bin:/bin";
-    let said = Said::of(command.env("PATH", path).output().expect("it is installed"));
+    let said = CommandOutput::of(command.env("PATH", path).output().expect("it is installed"));
     assert!(
         said.code == 0,
         "{command:?} said {} {}",

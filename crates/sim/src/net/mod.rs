@@ -1,5 +1,5 @@
 //! Hosts and unit daemons with a network between them that the seed breaks
-//! (docs/units.md, "How the network is tried").
+//! (docs/internals/simulator.md).
 //!
 //! ```text
 //!   RemoteUnit ── link ── Conversation ~ bytes ~ Session ── daemon ── FolderUnit

@@ -1,5 +1,5 @@
 //! What the file system below a folder does, found out by trying when a unit is
-//! made there (`docs/units.md`, "What a file system must do").
+//! made there (`docs/howto/use-a-cluster-file-system.md`).
 //!
 //! What is made for that has names of drafts, which go with the next claim if a
 //! crash keeps them from going here.

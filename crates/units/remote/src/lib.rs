@@ -1,5 +1,5 @@
 //! A unit that is somewhere else: each call is a request to its daemon
-//! (docs/protocol.md).
+//! (docs/internals/unit-protocol.md).
 //!
 //! * [`RemoteUnit`]: calls as requests.
 //! * [`Link`]: what carries requests to a daemon, and answers back.

@@ -1,5 +1,5 @@
 //! What a host and a unit daemon say to each other, as bytes: version 1
-//! (docs/protocol.md). No sockets, and no opinion on who may say what.
+//! (docs/internals/unit-protocol.md). No sockets, and no opinion on who may say what.
 //!
 //! * [`Frames`]: bytes as they come, cut into frames.
 //! * [`Request`]: a frame of a host; [`Greeting`] and the like: what answers it.

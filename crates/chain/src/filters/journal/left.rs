@@ -1,5 +1,5 @@
 //! What a journal has that nobody may have carried out: asked, and put aside, where no filter has
-//! the file (docs/chains.md, "An active relay in a chain").
+//! the file (docs/internals/journal-filter.md).
 
 use std::io;
 use std::path::{Path, PathBuf};

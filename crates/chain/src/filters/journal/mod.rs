@@ -1,5 +1,5 @@
 //! The filter `journal`: an active relay. It acknowledges a change when its own journal has it,
-//! and carries it out below afterwards (docs/chains.md, "Relays").
+//! and carries it out below afterwards (docs/internals/journal-filter.md).
 //!
 //! ```text
 //!  write ─▶ batch ─▶ commit: in the file ─▶ acknowledged

@@ -1,5 +1,5 @@
 //! Of which disk a journal is, and whether what it has may be carried out on another one
-//! (docs/chains.md, "An active relay in a chain").
+//! (docs/internals/journal-filter.md).
 
 /// What the disk below is, as far as somebody says: whether what was acknowledged may be
 /// carried out there.

@@ -1,5 +1,5 @@
-//! The journal's bytes: two pages that say where it begins, and records (docs/chains.md,
-//! "The journal of an active relay").
+//! The journal's bytes: two pages that say where it begins, and records
+//! (docs/internals/filter-formats.md).
 
 use base::checksum::{crc32c, crc32c_append};
 use base::codec::{OutOfBytes, Reader, Writer};

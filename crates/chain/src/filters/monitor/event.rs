@@ -11,7 +11,7 @@ use crate::Attribution;
 use extfs::FileKind;
 
 /// Something that happened to a disk. As JSON it has the fields that there is something to
-/// say in (docs/chains.md, "Events").
+/// say in (docs/reference/policies.md).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// When it passed the monitor.

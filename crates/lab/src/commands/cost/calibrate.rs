@@ -18,7 +18,7 @@ use crate::measure::{
 /// Runs it.
 pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), Failure> {
     let path = &arguments.calibration.calibration;
-    // Before anything takes its time.
+    // Arguments are checked before the measurement, which takes long.
     let known = match world::host::inode(path) {
         Ok(_) => Some(known(arguments)?),
         Err(_) => None,
@@ -30,7 +30,14 @@ pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), 
                 .iter()
                 .any(|one| kind.ciphers().contains(one))
         {
-            return Err(Failure::new(format!("{kind} has none of these ciphers")));
+            return Err(Failure::new(format!(
+                "{kind} has none of these ciphers: use {}",
+                kind.ciphers()
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            )));
         }
     }
     let effort = Effort {
@@ -41,9 +48,9 @@ pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), 
     };
     let stop = console.stop_on_signal()?;
     let scratch = Scratch::make(&arguments.place.folder)?;
-    // Large requests have four times as much.
-    let sizes = (&arguments.places[..], 4 * effort.bytes);
-    let settings = scratch.settings(&arguments.place, sizes, &stop)?;
+    // Large requests use four times as much.
+    let bytes_max = 4 * effort.bytes;
+    let settings = scratch.settings(&arguments.place, &arguments.places, bytes_max, &stop)?;
     let progress = console.progress("ciphers");
     let mut ciphers = Vec::new();
     for cipher in Cipher::ALL {
@@ -55,7 +62,7 @@ pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), 
     }
     let mut calibration = Calibration {
         version: VERSION,
-        // A CPU that has just worked is as fast as it gets.
+        // The clock of the CPU is highest right after work.
         machine: Machine::busy(),
         at: now(),
         ciphers,
@@ -76,12 +83,12 @@ pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), 
         let measured =
             crate::measure::calibrate(*kind, &mut *opened, &wanted, &effort, &mut waiting);
         calibration.put(measured.map_err(refused)?);
-        // The next place may fail, and this one has taken its time.
+        // The next place may fail; this result is kept.
         save(&calibration, path)?;
     }
     drop(progress);
     scratch.remove()?;
-    // They were all measured so.
+    // All places were measured with the same --data-max.
     let places = arguments.places.iter();
     let mut beyond = places.filter_map(|kind| calibration.place(*kind)?.guessed_beyond());
     if let Some((tried, part)) = beyond.next() {
@@ -107,7 +114,7 @@ fn save(calibration: &Calibration, path: &Path) -> Result<(), Failure> {
     calibration.save(path).map_err(|error| failed(path, error))
 }
 
-/// What is in the file: places that are not measured again stay.
+/// The existing calibration: places that are not measured again stay.
 fn known(arguments: &CalibrateArguments) -> Result<Calibration, Failure> {
     let path = &arguments.calibration.calibration;
     let (known, differs) = load(path)?;
@@ -115,7 +122,7 @@ fn known(arguments: &CalibrateArguments) -> Result<Calibration, Failure> {
         None => Ok(known),
         Some(why) => Err(failed(
             path,
-            format!("{why}; remove it, or name another file"),
+            format!("{why}; remove the file, or use another --calibration"),
         )),
     }
 }
@@ -186,7 +193,7 @@ fn places(places: &[MeasuredPlace]) -> String {
             factor(one),
         );
     }
-    format!("CPU time in addition:\n{table}\n{targets}")
+    format!("Added CPU time:\n{table}\n{targets}")
 }
 
 fn factor(place: &MeasuredPlace) -> String {

@@ -14,7 +14,7 @@ use crate::measure::{Calibration, Cipher, MeasuredPlace, PlaceKind};
 const BLOCK_BYTES: f64 = 4096.0;
 
 /// One of them.
-pub struct Chosen<'a> {
+pub struct Candidate<'a> {
     pub calibration: &'a Calibration,
     pub place: &'a MeasuredPlace,
     pub cipher: Cipher,
@@ -28,11 +28,11 @@ pub struct Chosen<'a> {
 }
 
 /// All that are asked for, and were calibrated in one of these.
-pub fn chosen<'a>(
+pub fn candidates<'a>(
     console: &dyn Console,
     calibrations: &'a [Calibration],
     arguments: &PredictArguments,
-) -> Result<Vec<Chosen<'a>>, Failure> {
+) -> Result<Vec<Candidate<'a>>, Failure> {
     let mut found = Vec::new();
     for kind in kinds(console, calibrations, arguments)? {
         let having = |calibration: &'a Calibration| Some((calibration, calibration.place(kind)?));
@@ -48,7 +48,7 @@ pub fn chosen<'a>(
         }
         for one in &place.layers {
             if arguments.ciphers.is_empty() || arguments.ciphers.contains(&one.cipher) {
-                found.push(Chosen {
+                found.push(Candidate {
                     calibration,
                     place,
                     cipher: one.cipher,
@@ -128,7 +128,7 @@ fn by_cipher<'a>(
     calibration: &'a Calibration,
     place: &'a MeasuredPlace,
     cipher: Cipher,
-) -> Option<Chosen<'a>> {
+) -> Option<Candidate<'a>> {
     let speed = |cipher: Cipher| {
         let mut all = calibration.ciphers.iter();
         all.find(|one| one.cipher == cipher).map(|one| one.cpu)
@@ -136,7 +136,7 @@ fn by_cipher<'a>(
     let mut alike = place.layers.iter();
     let tried = alike.find(|one| one.cipher.is_of_one_mode(cipher))?;
     let (old, new) = (speed(tried.cipher)?, speed(cipher)?);
-    Some(Chosen {
+    Some(Candidate {
         calibration,
         place,
         cipher,

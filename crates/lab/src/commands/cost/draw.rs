@@ -1,23 +1,23 @@
-//! `scree cost draw`: what was predicted and measured, by the size of the data.
+//! `scree cost draw`: prediction and measurement by data size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::MIB;
-use super::validate::{Case, Validated};
+use super::validate::{Case, Validation};
 use crate::args::{DrawArguments, Figure};
 use crate::chart::{Chart, Series};
 use crate::commands::Failure;
 use crate::commands::files::{check_place, failed, read_file, write_picture};
 use crate::measure::PlaceKind;
 
-/// No result is longer, in bytes.
+/// The largest result file, in bytes.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// Runs it.
 pub fn run(arguments: &DrawArguments) -> Result<(), Failure> {
     check_place(&arguments.plot, &arguments.results)?;
-    let mut all: Vec<Validated> = Vec::new();
+    let mut all: Vec<Validation> = Vec::new();
     for path in &arguments.results {
         all.push(read(path)?);
     }
@@ -25,16 +25,16 @@ pub fn run(arguments: &DrawArguments) -> Result<(), Failure> {
     write_picture(&arguments.plot, &chart)
 }
 
-fn read(path: &Path) -> Result<Validated, Failure> {
+fn read(path: &Path) -> Result<Validation, Failure> {
     let bytes = read_file(path, BYTES_MAX)?;
     let parsed = serde_json::from_slice(&bytes);
     parsed.map_err(|error| {
-        let why = format!("it is nothing that `scree cost validate -o json` prints: {error}");
+        let why = format!("it is not the output of `scree cost validate -o json`: {error}");
         failed(path, why)
     })
 }
 
-/// What is drawn of a case: names and numbers of its lines, predicted ones first.
+/// The two values of a case that are drawn, each with the name of its curve.
 fn lines(figure: Figure, case: &Case) -> [(&'static str, f64); 2] {
     let ratio = |part: f64, all: f64| if all > 0.0 { 100.0 * part / all } else { 0.0 };
     match figure {
@@ -63,18 +63,15 @@ fn lines(figure: Figure, case: &Case) -> [(&'static str, f64); 2] {
 
 fn title(figure: Figure) -> (&'static str, &'static str) {
     match figure {
-        Figure::Share => ("CPU time in addition", "% of the time that all takes"),
-        Figure::Load => (
-            "CPU load with encryption",
-            "CPU time, % of the time that all takes",
-        ),
-        Figure::Overhead => ("CPU time in addition", "% of what it takes without"),
-        Figure::Time => ("How long it takes", "seconds"),
+        Figure::Share => ("Added CPU time", "% of the run time"),
+        Figure::Load => ("CPU load with encryption", "CPU time, % of the run time"),
+        Figure::Overhead => ("Added CPU time", "% of the CPU time without encryption"),
+        Figure::Time => ("Run time", "seconds"),
     }
 }
 
-/// A line for each place, memory, cipher and way to know.
-pub fn chart(all: &[Validated], figure: Figure, only: Option<&str>) -> Result<Chart, Failure> {
+/// Draws two curves for each place, memory size and cipher.
+pub fn chart(all: &[Validation], figure: Figure, only: Option<&str>) -> Result<Chart, Failure> {
     let is_drawn = |case: &&Case| only.is_none_or(|only| case.work.starts_with(only));
     let mut cases: BTreeMap<_, Vec<&Case>> = BTreeMap::new();
     for one in all {
@@ -118,7 +115,7 @@ pub fn chart(all: &[Validated], figure: Figure, only: Option<&str>) -> Result<Ch
         }
     }
     if series.is_empty() {
-        return Err(Failure::new("there is no such work in these results"));
+        return Err(Failure::new("no work in these results matches --only"));
     }
     let (title, y) = title(figure);
     Ok(Chart {

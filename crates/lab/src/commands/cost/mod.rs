@@ -33,14 +33,14 @@ fn refused(error: impl std::fmt::Display) -> Failure {
     Failure::new(error.to_string())
 }
 
-/// A calibration, and in what its machine is another one than this, if it is.
+/// Loads a calibration, with the difference between its machine and this one, if there is one.
 fn load(path: &Path) -> Result<(Calibration, Option<String>), Failure> {
     check_file(path)?;
     let loaded = Calibration::load(path).map_err(|error| match error {
         crate::measure::CalibrationError::Read(error)
             if error.kind() == std::io::ErrorKind::NotFound =>
         {
-            let hint = "there is none; `scree cost calibrate` makes it";
+            let hint = "it does not exist; create it with `scree cost calibrate`";
             failed(path, hint)
         }
         error => failed(path, error),
@@ -49,15 +49,15 @@ fn load(path: &Path) -> Result<(Calibration, Option<String>), Failure> {
     Ok((loaded, differs))
 }
 
-/// That a calibration tells little.
+/// A notice that a calibration is imprecise.
 fn suspect(place: PlaceKind, cipher: Cipher, suspicion: &str) -> String {
     format!(
-        "{place} with {cipher}: {suspicion}; calibrate when nothing else runs, with more --rounds or \
-         --bytes"
+        "{place} with {cipher}: {suspicion}; calibrate again while the machine is idle, with more \
+         --rounds or --bytes"
     )
 }
 
-/// Seconds, with as many digits as say something.
+/// A time with its unit, with as many digits as carry information.
 fn seconds(seconds: f64) -> String {
     if seconds < 0.0 {
         return format!("-{}", self::seconds(-seconds));
@@ -72,7 +72,7 @@ fn seconds(seconds: f64) -> String {
     }
 }
 
-/// A part of 1, in percent.
+/// A ratio in percent.
 fn percent(ratio: f64) -> String {
     format!("{:.1} %", 100.0 * ratio)
 }

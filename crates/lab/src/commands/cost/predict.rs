@@ -6,7 +6,7 @@ use std::path::Path;
 use base::report::Table;
 use serde::Serialize;
 
-use super::candidates::{Chosen, chosen};
+use super::candidates::{Candidate, candidates};
 use super::prices::PriceTable;
 use super::workload::{guessed_from, guessed_memory, of_arguments, of_traces};
 use super::{MIB, load, percent, seconds, suspect};
@@ -20,7 +20,7 @@ use crate::measure::Machine;
 
 /// One way to encrypt, and what it would cost.
 #[derive(Serialize)]
-struct Way {
+struct Alternative {
     place: &'static str,
     /// Where that was calibrated.
     machine: String,
@@ -50,13 +50,13 @@ struct Way {
 }
 
 #[derive(Serialize)]
-struct Predicted {
+struct CostPrediction {
     read_bytes: f64,
     written_bytes: f64,
     requests: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     currency: Option<String>,
-    ways: Vec<Way>,
+    ways: Vec<Alternative>,
     /// Of these, by its number.
     cheapest: Option<usize>,
 }
@@ -85,7 +85,7 @@ pub fn run(console: &dyn Console, arguments: &PredictArguments) -> Result<(), Fa
         true => None,
         false => Some(of_traces(console, asked)?),
     };
-    let places = chosen(console, &calibrations, arguments)?;
+    let places = candidates(console, &calibrations, arguments)?;
     let times = arguments.plot.as_ref().map_or(1.0, |_| DRAWN_MOST);
     tell_guesses(console, asked, &places, times);
     let mut ways = Vec::new();
@@ -108,7 +108,7 @@ pub fn run(console: &dyn Console, arguments: &PredictArguments) -> Result<(), Fa
             return Err(Failure::new("this is more than can be worked out"));
         }
         let machine = &one.calibration.machine;
-        ways.push(Way {
+        ways.push(Alternative {
             place: place.place.name(),
             machine: machine.name.clone(),
             other_machine: machine.differs(&here),
@@ -133,7 +133,7 @@ pub fn run(console: &dyn Console, arguments: &PredictArguments) -> Result<(), Fa
         })
         .collect();
     let latency_s_max = arguments.latency_max.map(|time| time.as_secs_f64());
-    let predicted = Predicted {
+    let predicted = CostPrediction {
         read_bytes: flow.read.bytes,
         written_bytes: flow.write.bytes,
         requests: flow.read.operations + flow.write.operations,
@@ -153,7 +153,7 @@ pub fn run(console: &dyn Console, arguments: &PredictArguments) -> Result<(), Fa
 fn tell_guesses(
     console: &dyn Console,
     asked: &WorkloadArguments,
-    places: &[Chosen<'_>],
+    places: &[Candidate<'_>],
     times: f64,
 ) {
     let mut beyond: Vec<_> = places
@@ -169,7 +169,7 @@ fn tell_guesses(
         );
         console.notice(&notice);
     }
-    let guess = |one: &Chosen<'_>| Some((one.place.place, guessed_memory(asked, one.place)?));
+    let guess = |one: &Candidate<'_>| Some((one.place.place, guessed_memory(asked, one.place)?));
     let mut guesses: Vec<_> = places.iter().filter_map(guess).collect();
     guesses.dedup();
     for (place, memory) in guesses {
@@ -182,7 +182,7 @@ fn tell_guesses(
     }
 }
 
-fn shown(predicted: &Predicted) -> String {
+fn shown(predicted: &CostPrediction) -> String {
     let mut heads = vec![
         "PLACE",
         "CIPHER",
@@ -243,7 +243,7 @@ fn shown(predicted: &Predicted) -> String {
 }
 
 /// Where that was.
-fn machines(ways: &[Way]) -> String {
+fn machines(ways: &[Alternative]) -> String {
     let names: BTreeSet<&str> = ways.iter().map(|way| &way.machine[..]).collect();
     names.into_iter().collect::<Vec<_>>().join(" and ")
 }
@@ -258,7 +258,7 @@ fn digits_after_point(money: f64) -> usize {
 }
 
 /// When that was: one time, or from which to which.
-fn calibrated(ways: &[Way]) -> String {
+fn calibrated(ways: &[Alternative]) -> String {
     let times = || ways.iter().map(|way| &way.calibrated_at[..]);
     let (first, last) = (times().min().unwrap_or(""), times().max().unwrap_or(""));
     match first == last {
@@ -269,12 +269,12 @@ fn calibrated(ways: &[Way]) -> String {
 
 /// The beginning of rows without encryption: one, if that takes as long everywhere, else one for
 /// each place.
-fn nothing(ways: &[Way]) -> Vec<Vec<String>> {
+fn nothing(ways: &[Alternative]) -> Vec<Vec<String>> {
     let row = |name: String, plain_run_s: f64| {
         let rest = ["-".to_owned(), "0".to_owned(), "0.0 %".to_owned()];
         [vec![name], rest.to_vec(), vec![seconds(plain_run_s)]].concat()
     };
-    let mut places: Vec<&Way> = ways.iter().collect();
+    let mut places: Vec<&Alternative> = ways.iter().collect();
     places.dedup_by_key(|way| way.place);
     match places[..] {
         [first, ..]
@@ -299,7 +299,7 @@ const SIZES: u32 = 8;
 const DRAWN_MOST: f64 = 2.0;
 
 /// The CPU's share by size, up to twice as much as was asked for.
-fn draw(path: &Path, asked: &WorkloadArguments, places: &[Chosen<'_>]) -> Result<(), Failure> {
+fn draw(path: &Path, asked: &WorkloadArguments, places: &[Candidate<'_>]) -> Result<(), Failure> {
     let series = places.iter().map(|one| {
         let at = |step: u32| {
             let ratio = DRAWN_MOST * 2_f64.powi(step as i32 + 1 - SIZES as i32);

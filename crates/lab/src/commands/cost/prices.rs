@@ -1,4 +1,4 @@
-//! Prices, from CSV.
+//! [`PriceTable`]: prices of CPU time and run time, from CSV.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::commands::files::{failed, read_file};
 use crate::cost::Prices;
 use crate::measure::PlaceKind;
 
-/// No table is longer, in bytes.
+/// The largest table, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Deserialize)]
@@ -21,19 +21,19 @@ struct Row {
     currency: String,
 }
 
-/// Nothing is paid more for, in an hour.
+/// The highest price of an hour.
 const PRICE_MAX: f64 = 1e9;
 
-/// What is paid in guests and on hosts.
+/// Prices in guests and on hosts.
 #[derive(Debug)]
 pub struct PriceTable {
     rows: Vec<Row>,
-    /// In what; empty, if nothing is said.
+    /// The currency; empty if the table names none.
     pub currency: String,
 }
 
 impl PriceTable {
-    /// Reads it.
+    /// Reads a table.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let bytes = read_file(path, BYTES_MAX)?;
         Self::parse(&bytes).map_err(|why| failed(path, why))
@@ -48,11 +48,17 @@ impl PriceTable {
         let rows = rows.map_err(|error| error.to_string())?;
         for row in &rows {
             if !["guest", "host"].contains(&row.r#where.as_str()) {
-                return Err(format!("{:?} is neither guest nor host", row.r#where));
+                return Err(format!(
+                    "{:?} is not a place: use guest or host",
+                    row.r#where
+                ));
             }
             let is_price = |price: f64| (0.0..=PRICE_MAX).contains(&price);
             if !is_price(row.cpu_hour) || !is_price(row.run_hour) {
-                return Err(format!("a price of {} is none from 0 to 1e9", row.r#where));
+                return Err(format!(
+                    "a price of {} is not between 0 and 1e9",
+                    row.r#where
+                ));
             }
         }
         let twice = rows.iter().enumerate().find(|(index, row)| {
@@ -65,22 +71,22 @@ impl PriceTable {
         let mut currencies: Vec<&str> = rows.iter().map(|row| row.currency.as_str()).collect();
         currencies.dedup();
         match currencies[..] {
-            [] => Err("there is no price in it".to_owned()),
+            [] => Err("the table has no prices".to_owned()),
             [currency] => Ok(Self {
                 currency: currency.to_owned(),
                 rows,
             }),
-            _ => Err("its rows are of several currencies".to_owned()),
+            _ => Err("the rows have several currencies: use one table for each".to_owned()),
         }
     }
 
-    /// Where a place runs.
+    /// The prices where a place runs.
     pub fn of(&self, place: PlaceKind) -> Result<Prices, Failure> {
         let wanted = if place.is_in_guest() { "guest" } else { "host" };
         let row = self.rows.iter().find(|row| row.r#where == wanted);
         let row = row.ok_or_else(|| {
             Failure::new(format!(
-                "the prices have no row for {wanted}, where {place} runs"
+                "the prices have no row `{wanted}`, where {place} runs: add one"
             ))
         })?;
         Ok(Prices {
@@ -95,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prices_are_read_and_what_is_none_is_refused() {
+    fn valid_prices_are_read_and_others_are_refused() {
         let parse = |text: &str| PriceTable::parse(text.as_bytes());
         let table = parse("# mine\nwhere,cpu_hour,run_hour,currency\nguest, 0.04, 0.1, EUR\n");
         let table = table.expect("prices");

@@ -1,4 +1,4 @@
-//! What places need while they are measured.
+//! [`Scratch`]: a temporary folder for measurements.
 
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use crate::commands::Failure;
 use crate::commands::files::failed;
 use crate::measure::{PlaceKind, Settings, Stop};
 
-/// A folder that is removed in the end.
+/// A temporary folder, which is removed when dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes one below that, which must be there.
+    /// Creates one below an existing folder.
     #[expect(
         clippy::disallowed_methods,
         reason = "it is kept nowhere: what is measured is this machine's disk itself"
@@ -24,11 +24,12 @@ impl Scratch {
         Ok(Self(path))
     }
 
-    /// What measuring is to have, of places of these kinds and works of so many bytes.
+    /// The settings for measuring places of these kinds with works of at most `bytes_max` bytes.
     pub fn settings(
         &self,
         arguments: &PlaceArguments,
-        (kinds, bytes_max): (&[PlaceKind], u64),
+        kinds: &[PlaceKind],
+        bytes_max: u64,
         stop: &Stop,
     ) -> Result<Settings, Failure> {
         if kinds.contains(&PlaceKind::GuestBlock) {
@@ -46,13 +47,13 @@ impl Scratch {
 }
 
 impl Scratch {
-    /// Removes it, when nothing is mounted there any more.
+    /// Removes the folder, in which nothing may be mounted any more.
     pub fn remove(self) -> Result<(), Failure> {
         remove(&self.0).map_err(|error| failed(&self.0, error))
     }
 }
 
-/// That it is not there is what is wanted.
+/// Removes a folder; a missing one is no error.
 #[expect(clippy::disallowed_methods, reason = "as it was made")]
 fn remove(path: &Path) -> std::io::Result<()> {
     match std::fs::remove_dir_all(path) {
@@ -63,7 +64,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Something has failed before, and that is what is told.
+        // An earlier failure is what the user is told.
         let _ = remove(&self.0);
     }
 }
@@ -75,18 +76,18 @@ impl Drop for Scratch {
 fn check_device(arguments: &PlaceArguments) -> Result<(), Failure> {
     let Some(device) = &arguments.device else {
         return Err(Failure::new(
-            "guest-block needs a block device whose content may be lost: --device /dev/vdb \
+            "guest-block needs a block device that may be overwritten: add --device /dev/vdb \
              --overwrite",
         ));
     };
     let data = std::fs::metadata(device).map_err(|error| failed(device, error))?;
     if !data.file_type().is_block_device() {
-        return Err(failed(device, "it is no block device"));
+        return Err(failed(device, "it is not a block device"));
     }
     if !arguments.overwrite {
         return Err(failed(
             device,
-            "all that it holds would be lost; if that is meant, say --overwrite",
+            "its content would be lost; to allow that, add --overwrite",
         ));
     }
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -95,7 +96,10 @@ fn check_device(arguments: &PlaceArguments) -> Result<(), Failure> {
         .lines()
         .any(|line| line.split(' ').next() == Some(&name));
     match is_mounted {
-        true => Err(failed(device, "it is mounted")),
+        true => Err(failed(
+            device,
+            "it is mounted; unmount it, or use another device",
+        )),
         false => Ok(()),
     }
 }

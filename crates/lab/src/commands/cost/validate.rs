@@ -13,56 +13,55 @@ use crate::commands::{Console, print};
 use crate::measure::place::place;
 use crate::measure::{Comparison, Machine, PlaceKind, Waiting, Work, compare, median};
 
-/// One work, as it was predicted and as it was.
+/// The prediction and the measurement of one work.
 #[derive(Serialize, Deserialize)]
 pub struct Case {
     pub work: String,
-    /// How much data it has.
+    /// Size of its data, in bytes.
     pub bytes: u64,
     pub cipher: String,
     pub predicted_cpu_s: f64,
     pub measured_cpu_s: f64,
-    /// By so much that may be off by chance, in 95 of 100 times; not known of less than three
-    /// rounds.
+    /// Half the width of the 95 % confidence interval; unknown with fewer than three rounds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub measured_within_s: Option<f64>,
-    /// Without encryption.
+    /// CPU time without encryption.
     pub plain_cpu_s: f64,
     pub predicted_plain_cpu_s: f64,
-    /// Of the first, as a prediction of the second, of 1.
+    /// Accuracy of the prediction, from 0 to 1.
     pub accuracy: f64,
-    /// What was measured is not known well enough to say so: it counts neither way.
+    /// The measurement is too imprecise to judge the prediction; the case does not count.
     #[serde(default)]
     pub is_unclear: bool,
-    /// The prediction is within what chance may have done; not known of less than three rounds.
+    /// The prediction is within the confidence interval; unknown with fewer than three rounds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub is_within: Option<bool>,
     pub predicted_run_s: f64,
     pub measured_run_s: f64,
     pub plain_run_s: f64,
     pub predicted_plain_run_s: f64,
-    /// Until the last write returned, with encryption and without.
+    /// Time until the last write returned, with and without encryption.
     pub returned_s: f64,
     pub plain_returned_s: f64,
-    /// CPU time in addition by the time that all takes.
+    /// Added CPU time per run time.
     pub predicted_share: f64,
     pub measured_share: f64,
 }
 
-/// All of them.
+/// The result of `scree cost validate`.
 #[derive(Serialize, Deserialize)]
-pub struct Validated {
+pub struct Validation {
     pub place: PlaceKind,
     pub machine: Machine,
     pub calibrated_at: String,
     pub rounds: u32,
-    /// In the middle of all that count, and the least.
+    /// Median and minimum of the cases that count.
     pub accuracy_median: Option<f64>,
     pub accuracy_min: Option<f64>,
     pub cases: Vec<Case>,
 }
 
-/// What is done if nothing is said: sizes and mixtures that are no calibration's.
+/// The default works: sizes and mixtures that a calibration does not use.
 fn works(kind: PlaceKind) -> Vec<Work> {
     let words: &[&str] = match kind {
         PlaceKind::GuestBlock => &[
@@ -93,16 +92,18 @@ pub fn run(console: &dyn Console, arguments: &ValidateArguments) -> Result<(), F
     let (calibration, differs) = load(path)?;
     if let Some(why) = differs {
         if !arguments.other_machine {
-            let why = format!(
-                "{why}: what it says of that is not tried here; with --other-machine it is"
-            );
+            let why =
+                format!("{why}; to compare it with this machine all the same, add --other-machine");
             return Err(failed(path, why));
         }
         console.notice(&format!("{}: {why}", path.display()));
     }
     let kind = arguments.place;
     let Some(measured) = calibration.place(kind) else {
-        return Err(failed(path, format!("{kind} was not calibrated")));
+        return Err(failed(
+            path,
+            format!("{kind} was not calibrated: run `scree cost calibrate --place {kind}`"),
+        ));
     };
     let ciphers = match arguments.ciphers.is_empty() {
         true => measured
@@ -117,7 +118,7 @@ pub fn run(console: &dyn Console, arguments: &ValidateArguments) -> Result<(), F
         true => works(kind),
         false => arguments.works.clone(),
     };
-    // What is wrong is said before anything takes its time.
+    // Arguments are checked before the measurement, which takes long.
     if let Some(why) = works.iter().find_map(|work| work.unfit(kind)) {
         return Err(Failure::new(why));
     }
@@ -131,7 +132,7 @@ pub fn run(console: &dyn Console, arguments: &ValidateArguments) -> Result<(), F
     let stop = console.stop_on_signal()?;
     let bytes_max = works.iter().map(Work::bytes).max().unwrap_or(0);
     let scratch = Scratch::make(&arguments.at.folder)?;
-    let settings = scratch.settings(&arguments.at, (&[kind], bytes_max), &stop)?;
+    let settings = scratch.settings(&arguments.at, &[kind], bytes_max, &stop)?;
     let progress = console.progress("validation");
     let mut opened = place(kind, &settings).map_err(refused)?;
     let mut cases = Vec::new();
@@ -155,7 +156,7 @@ pub fn run(console: &dyn Console, arguments: &ValidateArguments) -> Result<(), F
     let mut accuracies: Vec<f64> = counted.map(|case| case.accuracy).collect();
     let accuracy_median = (!accuracies.is_empty()).then(|| median(&mut accuracies));
     let accuracy_min = accuracies.iter().copied().reduce(f64::min);
-    let validated = Validated {
+    let validated = Validation {
         place: kind,
         machine: Machine::here(),
         calibrated_at: measured.at.to_string(),
@@ -164,7 +165,7 @@ pub fn run(console: &dyn Console, arguments: &ValidateArguments) -> Result<(), F
         accuracy_min,
         cases,
     };
-    // It has taken long: it is told, whatever becomes of the picture.
+    // The result is printed even if the picture fails.
     print(console, &validated, shown)?;
     if let Some(path) = &arguments.plot {
         let drawn = std::slice::from_ref(&validated);
@@ -198,7 +199,7 @@ fn case(one: &Comparison) -> Case {
     }
 }
 
-fn shown(validated: &Validated) -> String {
+fn shown(validated: &Validation) -> String {
     let mut table = Table::new(&[
         "WORK",
         "CIPHER",
@@ -234,12 +235,12 @@ fn shown(validated: &Validated) -> String {
         ]);
     }
     let mut text = format!(
-        "{}, {} rounds; CPU time in addition:\n\n{table}\n",
+        "{}, {} rounds; added CPU time:\n\n{table}\n",
         validated.place, validated.rounds,
     );
     if let (Some(median), Some(least)) = (validated.accuracy_median, validated.accuracy_min) {
         text += &format!(
-            "Accuracy: {} in the middle, {} at least\n",
+            "Accuracy: median {}, minimum {}\n",
             percent(median),
             percent(least)
         );
@@ -248,8 +249,8 @@ fn shown(validated: &Validated) -> String {
     if unclear().count() > 0 {
         let within = unclear().filter(|case| case.is_within == Some(true));
         text += &format!(
-            "{} of {} do not count: chance may be more of what was measured than 15 %; {} of \
-             these were predicted within that\n",
+            "{} of {} do not count: their measurement is uncertain by more than 15 %; for {} of \
+             these the prediction is within that uncertainty\n",
             unclear().count(),
             validated.cases.len(),
             within.count(),

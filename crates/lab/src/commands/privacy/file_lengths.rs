@@ -1,4 +1,4 @@
-//! Lengths of files: of a folder's, of a list, or made up.
+//! Lengths of files: from a folder, from a list, or synthetic.
 
 use std::collections::HashSet;
 use std::fs::{File, Metadata};
@@ -11,37 +11,37 @@ use world::host;
 
 use super::super::Failure;
 use super::super::files::failed;
-use crate::args::{FilesArguments, Made};
+use crate::args::{FileDistribution, FilesArguments};
 use crate::commands::Console;
 use crate::leakage::FileList;
 
-/// No list has more files: their lengths take some gigabytes then.
+/// The most files of a list; their lengths take some gigabytes.
 const FILES_MAX: usize = 1 << 28;
 
-/// No line of a list is longer, in bytes: what has longer ones is something else.
+/// The longest line of a list in bytes; a file with longer lines is not a list.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// Columns that lengths are looked for in.
+/// Names of the column with the lengths.
 const COLUMNS: [&str; 3] = ["bytes", "size", "length"];
 
-/// The files; what else is to be known of them is printed.
+/// Reads the lengths of the files, and shows notices about them.
 pub fn read(console: &dyn Console, arguments: &FilesArguments) -> Result<FileList, Failure> {
     let (files, notices) = match (&arguments.tree, &arguments.list, arguments.distribution) {
         (Some(folder), _, _) => walk(console, folder)?,
         (_, Some(path), _) => (list(console, path)?, Vec::new()),
-        (_, _, None | Some(Made::Documents)) => (FileList::documents(), Vec::new()),
+        (_, _, None | Some(FileDistribution::Documents)) => (FileList::documents(), Vec::new()),
     };
     for notice in notices {
         console.notice(&notice);
     }
     if files.lengths().is_empty() {
         return Err(Failure::new(
-            "there is no file that has anything in it: nothing can leak",
+            "all files are empty or there are none: nothing can leak",
         ));
     }
     if u64::try_from(files.bytes()).is_err() {
         return Err(Failure::new(
-            "the files are longer than 16 EiB together; are these lengths in bytes?",
+            "the files have more than 16 EiB together: give lengths in bytes",
         ));
     }
     Ok(files)
@@ -58,7 +58,7 @@ fn walk(console: &dyn Console, folder: &Path) -> Result<(FileList, Vec<String>),
         });
         match data {
             Ok(None) => {}
-            // One that was there under another name.
+            // A hard link to a file that was counted.
             Ok(Some((data, _))) if data.nlink() > 1 && !linked.insert(data.ino()) => {}
             Ok(Some((data, entry))) => lengths.push(content_of(entry.path(), &data)),
             Err(error) if error.depth() == 0 => return Err(failed(folder, error)),
@@ -67,15 +67,15 @@ fn walk(console: &dyn Console, folder: &Path) -> Result<(FileList, Vec<String>),
     }
     let mut notices = Vec::new();
     if unread > 0 {
-        notices.push(format!("{unread} files or folders could not be looked at"));
+        notices.push(format!("{unread} files or folders could not be read"));
     }
     Ok((lengths.into_iter().collect(), notices))
 }
 
-/// How much there is in a file, in bytes: holes lie nowhere, nor what is reserved for it and was
-/// never written.
+/// Length of a file's content in bytes, without holes and without preallocated space that was never
+/// written.
 fn content_of(path: &Path, data: &Metadata) -> u64 {
-    // What may not be read has as much as its file system says of all of it.
+    // For a file without read permission, the allocated size counts.
     let taken = || data.blocks().saturating_mul(512).min(data.len());
     host::content_bytes(path).unwrap_or_else(|_| taken())
 }
@@ -90,10 +90,10 @@ fn list(console: &dyn Console, path: &Path) -> Result<FileList, Failure> {
     lengths(file, FILES_MAX).map_err(|why| failed(path, why))
 }
 
-/// Lines that end: of an endless one not all is read.
+/// A reader that fails at a line that is too long, so that an endless one is not read.
 struct Lines<R> {
     inner: R,
-    /// How long the line is so far.
+    /// Length of the current line so far.
     line: usize,
 }
 
@@ -108,14 +108,14 @@ impl<R: Read> Read for Lines<R> {
         match self.line > LINE_BYTES_MAX {
             true => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "a line has more than 1 MiB; is it the right file?",
+                "a line has more than 1 MiB: this is not a list of lengths",
             )),
             false => Ok(count),
         }
     }
 }
 
-/// The lengths in a list of no more than `files_max`.
+/// Parses a list of at most `files_max` lengths.
 fn lengths(text: impl Read, files_max: usize) -> Result<FileList, String> {
     let text = Lines {
         inner: text,
@@ -155,7 +155,7 @@ fn lengths(text: impl Read, files_max: usize) -> Result<FileList, String> {
                 }
                 (None, false) => {
                     return Err(
-                        "it is no list of lengths: a number on each line, or a column \
+                        "it is no list of lengths: use a number on each line, or CSV with a column \
                                 `bytes`, `size` or `length` that the first line names"
                             .to_owned(),
                     );
@@ -180,11 +180,11 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_numbers_or_csv_with_a_column_of_them() {
+    fn a_list_has_numbers_or_a_csv_column_of_them() {
         assert_eq!(read("10\n7\n0\n"), Ok(vec![7, 10]));
         assert_eq!(read("name,Size\n\"a,b\",5\nc, 6\n"), Ok(vec![5, 6]));
         assert_eq!(read(""), Ok(Vec::new()));
-        // As spreadsheets of other systems write it.
+        // The byte order mark and line ends of spreadsheets.
         assert_eq!(read("\u{feff}Bytes\r\n5\r\n\"6\"\r\n"), Ok(vec![5, 6]));
         for (bad, why) in [
             ("name,age\na,1\n", "no list of lengths"),
@@ -203,9 +203,9 @@ mod tests {
         }
     }
 
-    /// What has no lines was read until memory was full.
+    /// A file without line ends was once read until memory was full.
     #[test]
-    fn of_an_endless_line_little_is_read() {
+    fn an_endless_line_is_not_read() {
         let error = lengths(io::repeat(b'1'), 4).expect_err("it is none");
         assert!(error.contains("more than 1 MiB"), "{error}");
         let lines = [b"1\n".repeat(LINE_BYTES_MAX), b"2\n".to_vec()].concat();

@@ -1,4 +1,5 @@
-//! `scree privacy`: what a break-in leaks, by equations, by trial and in truth (docs/models.md).
+//! `scree privacy estimate`, `simulate` and `plan`: what compromised units reveal
+//! (docs/models.md).
 
 mod file_lengths;
 mod plan;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::leakage::{
-    Estimate, FileList, Mean, Placement, PlacementError, Shares, Simulation, Spread, estimate,
+    Estimate, FileList, Mean, Placement, PlacementError, Redundancy, Shares, Simulation, estimate,
 };
 use base::size::exact_bytes;
 use rand::SeedableRng as _;
@@ -22,28 +23,28 @@ use crate::chart::{Chart, Series};
 use crate::commands::{Console, Progress, print};
 use base::report::{Table, percent};
 
-/// So many trials are made by one task at least.
+/// The fewest trials of one task.
 const TRIALS_AT_ONCE: u32 = 16;
 
-/// There are so many tasks at most, each of which has its own means.
+/// The most tasks; each has its own means.
 const TASKS_MAX: u32 = 1024;
 
-/// What leaks with some units compromised, of blocks of one size. Bytes and files are means.
+/// The leakage with one number of compromised units and one block size. Bytes and files are means.
 #[derive(Serialize)]
 struct Leak {
     block_bytes: u64,
     compromised: u32,
-    /// Which part of all bytes is in files that leak as a whole, of 1.
+    /// Part of all bytes that is in completely readable files, from 0 to 1.
     leak_ratio: f64,
-    /// By trial: the true mean is not further away in 95 of 100 cases.
+    /// For trials: half the width of the 95 % confidence interval of the mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     leak_ratio_within: Option<f64>,
     leaked_bytes: f64,
     leaked_files: f64,
-    /// Files of which at least one block is read.
+    /// Files of which at least one block is readable.
     files_in_part: f64,
     bytes_in_part: f64,
-    /// Which share of the map's leaves is read.
+    /// Part of the map's leaves that is readable, from 0 to 1.
     map_ratio: f64,
 }
 
@@ -58,7 +59,7 @@ struct Leaks {
     results: Vec<Leak>,
 }
 
-/// Runs what of `scree privacy` asks nobody.
+/// Runs `scree privacy estimate`, `simulate` or `plan`.
 pub fn run_privacy(console: &dyn Console, command: ModelCommand) -> Result<(), Failure> {
     let (case, trials) = match &command {
         ModelCommand::Estimate(arguments) => (&arguments.case, None),
@@ -66,7 +67,7 @@ pub fn run_privacy(console: &dyn Console, command: ModelCommand) -> Result<(), F
         ModelCommand::Plan(arguments) => return plan::run(console, arguments),
     };
     let placement = case.placement();
-    // Before files are looked for, which may take its time, as what is drawn at last may.
+    // Arguments are checked before files are read, which may take long.
     let shares = shares(console, &case.compromised.0, placement)?;
     if let Some(path) = &case.plot {
         check_picture(path, case)?;
@@ -102,7 +103,7 @@ pub fn run_privacy(console: &dyn Console, command: ModelCommand) -> Result<(), F
         trials: trials.map(|arguments| arguments.trials),
         results,
     };
-    // Whatever becomes of the picture, what was found is said.
+    // The result is printed even if the picture fails.
     print(console, &leaks, shown)?;
     match &case.plot {
         Some(path) => draw(path, case, &leaks),
@@ -110,7 +111,7 @@ pub fn run_privacy(console: &dyn Console, command: ModelCommand) -> Result<(), F
     }
 }
 
-/// For each count of compromised units.
+/// The readable shares for each number of compromised units.
 fn shares(
     console: &dyn Console,
     counts: &[u32],
@@ -125,7 +126,7 @@ fn shares(
     counts.iter().map(of_count).collect()
 }
 
-/// Each once, in their order.
+/// The distinct block sizes, in the order of the arguments.
 fn block_sizes(case: &CaseArguments) -> Vec<u64> {
     let mut sizes = Vec::new();
     for size in &case.block_sizes {
@@ -141,7 +142,7 @@ fn refused(error: impl std::fmt::Display) -> Failure {
 }
 
 impl Leak {
-    /// As the equations have it, but for what trials have found.
+    /// A result of the equations, with the mean of the trials if there are some.
     fn of(
         (block_bytes, compromised): (u64, u32),
         found: &Estimate,
@@ -164,7 +165,7 @@ impl Leak {
     }
 }
 
-/// How many bytes leak with 0, 1 … compromised units.
+/// The mean of the leaked bytes with 0, 1 … compromised units.
 fn simulate(
     console: &dyn Console,
     arguments: &PrivacySimulateArguments,
@@ -188,7 +189,7 @@ fn simulate(
     let tasks = firsts.map(|first| {
         let (simulation, progress) = (Arc::clone(&simulation), Arc::clone(&progress));
         let count = at_once.min(arguments.trials - first);
-        // Each task has its own numbers, whichever thread it runs on.
+        // Random numbers belong to the task, not to the thread it runs on.
         let mut random = SmallRng::seed_from_u64(arguments.seed ^ (u64::from(first) << 32));
         let task = move || {
             let mut means = vec![Mean::default(); most as usize + 1];
@@ -267,7 +268,7 @@ fn shown(leaks: &Leaks) -> String {
         None => "on the mean".to_owned(),
     };
     let sealed = match leaks.sealed {
-        true => "\nBlocks are sealed: whoever captures units without keys reads nothing.\n",
+        true => "\nBlocks are encrypted: units without keys reveal no content.\n",
         false => "",
     };
     format!(
@@ -279,7 +280,7 @@ fn shown(leaks: &Leaks) -> String {
     )
 }
 
-/// What can be known of a picture before it is drawn.
+/// Checks what can be checked of a picture before it is drawn.
 fn check_picture(path: &Path, case: &CaseArguments) -> Result<(), Failure> {
     if case
         .compromised
@@ -289,7 +290,7 @@ fn check_picture(path: &Path, case: &CaseArguments) -> Result<(), Failure> {
     {
         return Err(failed(
             path,
-            "with no compromised unit there is nothing to draw",
+            "without compromised units there is nothing to draw: use --compromised 1 or more",
         ));
     }
     let units = case.site.units;
@@ -310,23 +311,26 @@ fn check_picture(path: &Path, case: &CaseArguments) -> Result<(), Failure> {
         folder.is_ok_and(|folder| tree.is_ok_and(|tree| folder.starts_with(tree)))
     };
     match !host::is_special(path) && files.tree.as_ref().is_some_and(is_below) {
-        true => Err(failed(path, "it would be among the files that count")),
+        true => Err(failed(
+            path,
+            "it would be one of the files below --tree; draw into another folder",
+        )),
         false => Ok(()),
     }
 }
 
 fn draw(path: &Path, case: &CaseArguments, leaks: &Leaks) -> Result<(), Failure> {
-    let spread = match case.placement().spread {
-        Spread::Copies(1) => "one copy".to_owned(),
-        Spread::Copies(copies) => format!("{copies} copies"),
-        Spread::Erasure { data, parity } => format!("{data}+{parity}"),
+    let redundancy = match case.placement().redundancy {
+        Redundancy::Copies(1) => "one copy".to_owned(),
+        Redundancy::Copies(copies) => format!("{copies} copies"),
+        Redundancy::Erasure { data, parity } => format!("{data}+{parity}"),
     };
     let line = |block_bytes: u64| {
         let is_here = |leak: &&Leak| leak.block_bytes == block_bytes && leak.compromised > 0;
         let points = leaks.results.iter().filter(is_here);
         let points = points.map(|leak| (f64::from(leak.compromised), 100.0 * leak.leak_ratio));
         Series {
-            name: format!("{spread}, blocks of {}", exact_bytes(block_bytes)),
+            name: format!("{redundancy}, blocks of {}", exact_bytes(block_bytes)),
             points: points.collect(),
         }
     };

@@ -1,4 +1,4 @@
-//! `scree privacy plan`: which placements are as they should be.
+//! `scree privacy plan`: placements that meet requirements.
 
 use base::report::{Table, percent};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use super::{file_lengths, refused};
 use crate::args::{PrivacyPlanArguments, Width};
 use crate::commands::Failure;
 use crate::commands::{Console, print};
-use crate::leakage::{Choice, Deal, Site, Spread, plan};
+use crate::leakage::{Choice, Redundancy, Site, Striping, plan};
 
 #[derive(Serialize)]
 struct Plan {
@@ -16,23 +16,23 @@ struct Plan {
     survive: u32,
     max_leak: f64,
     block_bytes: u64,
-    /// With how many others each unit shares blocks; none: with any.
+    /// Number of other units that each unit shares blocks with; none: any.
     scatter_width: Option<u32>,
-    /// On how many sets lies what is written at once; none: on any number.
+    /// Number of copysets that one destage writes to; none: any.
     destage_width: Option<u32>,
-    placements: Vec<Placed>,
+    placements: Vec<PlacementChoice>,
 }
 
-/// One that is as it should be.
+/// A placement that meets the requirements.
 #[derive(Serialize)]
-struct Placed {
-    /// As `scree volume create` is told.
+struct PlacementChoice {
+    /// The option of `scree volume create`.
     option: String,
     leak_ratio: f64,
-    /// What a byte takes on all units, in bytes; as much is written.
+    /// Bytes that are stored and written for each byte of data.
     space: f64,
     survives: u32,
-    /// How many units are read for a block whose own is lost.
+    /// Units that are read for a block whose own unit is lost.
     reads_when_lost: Option<u32>,
 }
 
@@ -41,14 +41,14 @@ pub fn run(console: &dyn Console, arguments: &PrivacyPlanArguments) -> Result<()
     let site = Site {
         units: arguments.site.units,
         scatter_width: arguments.scatter_width.0,
-        deal: Deal {
+        striping: Striping {
             width: arguments.destage_width.0,
             granularity: 1,
         },
         compromised: arguments.compromised,
         lost: arguments.survive,
     };
-    // Before files are looked for, which may take its time.
+    // Arguments are checked before files are read, which may take long.
     site.check().map_err(refused)?;
     let files = file_lengths::read(console, &arguments.site.files)?;
     let progress = console.progress("placements");
@@ -59,16 +59,17 @@ pub fn run(console: &dyn Console, arguments: &PrivacyPlanArguments) -> Result<()
     drop(progress);
     let Some(least) = least else {
         return Err(Failure::new(format!(
-            "nothing survives the loss of {} of {} units, with up to 4 copies, or 8+3",
+            "no placement survives the loss of {} of {} units: the strongest are 4 copies and 8+3",
             site.lost, site.units
         )));
     };
     let is_enough = |choice: &&Choice| choice.leak_ratio <= arguments.max_leak;
-    let placements: Vec<Placed> = choices.iter().filter(is_enough).map(placed).collect();
+    let placements: Vec<PlacementChoice> = choices.iter().filter(is_enough).map(placed).collect();
     if placements.is_empty() {
         return Err(Failure::new(format!(
-            "none leaks so little; the least, {}, does {}. Sealed volumes leak nothing",
-            option(least.spread),
+            "no placement leaks so little: {} leaks least, {}. Raise --max-leak, or encrypt the volume: \
+             encrypted volumes leak no content",
+            option(least.redundancy),
             percent(least.leak_ratio),
         )));
     }
@@ -79,22 +80,22 @@ pub fn run(console: &dyn Console, arguments: &PrivacyPlanArguments) -> Result<()
         max_leak: arguments.max_leak,
         block_bytes: arguments.block_size,
         scatter_width: site.scatter_width,
-        destage_width: site.deal.width,
+        destage_width: site.striping.width,
         placements,
     };
     Ok(print(console, &plan, shown)?)
 }
 
-fn option(spread: Spread) -> String {
-    match spread {
-        Spread::Copies(copies) => format!("--replicas {copies}"),
-        Spread::Erasure { data, parity } => format!("--erasure {data}+{parity}"),
+fn option(redundancy: Redundancy) -> String {
+    match redundancy {
+        Redundancy::Copies(copies) => format!("--replicas {copies}"),
+        Redundancy::Erasure { data, parity } => format!("--erasure {data}+{parity}"),
     }
 }
 
-fn placed(choice: &Choice) -> Placed {
-    Placed {
-        option: option(choice.spread),
+fn placed(choice: &Choice) -> PlacementChoice {
+    PlacementChoice {
+        option: option(choice.redundancy),
         leak_ratio: choice.leak_ratio,
         space: choice.space,
         survives: choice.survives,
@@ -116,7 +117,7 @@ fn shown(plan: &Plan) -> String {
         ]);
     }
     format!(
-        "Of {} units {} are compromised; blocks of {}, not sealed; scatter width {}, destage width \
+        "Of {} units {} are compromised; blocks of {}, not encrypted; scatter width {}, destage width \
          {}\n\n{table}",
         plan.units,
         plan.compromised,

@@ -1,4 +1,4 @@
-//! [`Sums`]: what a file's ends find on the sets that are dealt to, by how many of these are
+//! [`Sums`]: what a file's ends find on the sets that are striped to, by how many of these are
 //! whole.
 //!
 //! Of D sets, R are whole: all of a row is readable there. Beside the probability of each R stand
@@ -15,7 +15,7 @@
 //! The two are of one permutation, or of two. For how many are whole of the sets that the rest
 //! of a permutation is cut into see [`Cuts`].
 
-use super::super::placement::{Placement, Spread, binomial, convolved, folded, hypergeometric};
+use super::super::placement::{Placement, Redundancy, binomial, convolved, folded, hypergeometric};
 
 /// See the module's head. A file's first or last piece has 1 to k − 1 blocks.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,13 +77,13 @@ impl Sums {
 
     /// Of so many sets of any units, each drawn by itself.
     pub fn of_any(placement: &Placement, compromised: u32, width: u32) -> Self {
-        let spread = placement.spread;
-        let of_set = hypergeometric(placement.units, compromised, spread.members());
-        let (mut part, mut whole) = (vec![0.0; spread.row_blocks() as usize], 0.0);
+        let redundancy = placement.redundancy;
+        let of_set = hypergeometric(placement.units, compromised, redundancy.members());
+        let (mut part, mut whole) = (vec![0.0; redundancy.row_blocks() as usize], 0.0);
         for (count, p) in (0..).zip(of_set) {
-            match count >= spread.row_blocks() {
+            match count >= redundancy.row_blocks() {
                 true => whole += p,
-                false => add_scaled(&mut part, &on_set(spread, count), p),
+                false => add_scaled(&mut part, &on_set(redundancy, count), p),
             }
         }
         let none = binomial(width, whole);
@@ -117,7 +117,7 @@ impl Sums {
         chosen: u32,
     ) -> Self {
         let cuts = Cuts::of(placement, compromised);
-        let in_cut = placement.units / placement.spread.members();
+        let in_cut = placement.units / placement.redundancy.members();
         let sets = in_cut * sets_per_unit;
         let of_one_less = convolved(&cuts.all, sets_per_unit - 1);
         let none = thinned(folded(&of_one_less, &cuts.all), sets, chosen);
@@ -206,8 +206,8 @@ struct Cuts {
 
 impl Cuts {
     fn of(placement: &Placement, compromised: u32) -> Self {
-        let (spread, members) = (placement.spread, placement.spread.members());
-        let (units, row_blocks) = (placement.units, spread.row_blocks());
+        let (redundancy, members) = (placement.redundancy, placement.redundancy.members());
+        let (units, row_blocks) = (placement.units, redundancy.row_blocks());
         let sets = units / members;
         let one_less = rest(placement, compromised, sets - 1);
         let mut one = Others {
@@ -225,7 +225,7 @@ impl Cuts {
                 continue;
             }
             add_scaled(&mut all, others, *p);
-            for (part, readable) in one.part.iter_mut().zip(on_set(spread, count)) {
+            for (part, readable) in one.part.iter_mut().zip(on_set(redundancy, count)) {
                 add_scaled(part, others, p * readable);
             }
         }
@@ -242,7 +242,7 @@ impl Cuts {
                 let second_set = hypergeometric(units - members, compromised - first, members);
                 for (second, q) in (0..).zip(second_set).filter(|(_, q)| *q > 0.0) {
                     let others = &two_less[(compromised - first - second) as usize];
-                    two.add(spread, (first, second), others, p * q);
+                    two.add(redundancy, (first, second), others, p * q);
                 }
             }
             two
@@ -254,8 +254,8 @@ impl Cuts {
 /// How many of so many sets are whole, that are the last ones of a permutation; units are left
 /// over after them. By how many of all these are compromised.
 fn rest(placement: &Placement, compromised: u32, sets: u32) -> Vec<Vec<f64>> {
-    let members = placement.spread.members();
-    let row_blocks = placement.spread.row_blocks();
+    let members = placement.redundancy.members();
+    let row_blocks = placement.redundancy.row_blocks();
     let mut now = vec![vec![1.0]; compromised as usize + 1];
     for set in 1..=sets {
         let units = placement.units % members + set * members;
@@ -286,9 +286,9 @@ impl Others {
 
 impl Pairs {
     /// A pair of sets with so many compromised members.
-    fn add(&mut self, spread: Spread, (first, second): (u32, u32), others: &[f64], p: f64) {
-        let row_blocks = spread.row_blocks();
-        let (on_first, on_second) = (on_set(spread, first), on_set(spread, second));
+    fn add(&mut self, redundancy: Redundancy, (first, second): (u32, u32), others: &[f64], p: f64) {
+        let row_blocks = redundancy.row_blocks();
+        let (on_first, on_second) = (on_set(redundancy, first), on_set(redundancy, second));
         match (first >= row_blocks, second >= row_blocks) {
             (true, true) => add_scaled(&mut self.whole, others, p),
             (false, true) => {
@@ -313,9 +313,9 @@ impl Pairs {
 }
 
 /// How likely 1, 2 … k blocks of a row are readable on a set.
-fn on_set(spread: Spread, compromised: u32) -> Vec<f64> {
-    (1..=spread.row_blocks())
-        .map(|blocks| spread.readable(compromised, blocks))
+fn on_set(redundancy: Redundancy, compromised: u32) -> Vec<f64> {
+    (1..=redundancy.row_blocks())
+        .map(|blocks| redundancy.readable(compromised, blocks))
         .collect()
 }
 

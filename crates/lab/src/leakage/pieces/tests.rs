@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Deal;
+use super::super::Striping;
 use super::*;
 use crate::leakage::cases::permutations;
 
@@ -14,8 +14,8 @@ fn close(one: f64, other: f64) -> bool {
 }
 
 /// What of a row is readable on these units, the first of which have its data.
-fn set(spread: Spread, units: &[u32], compromised: u32) -> Set {
-    let row = spread.row_blocks() as usize;
+fn set(redundancy: Redundancy, units: &[u32], compromised: u32) -> Set {
+    let row = redundancy.row_blocks() as usize;
     let is_compromised = |unit: &u32| *unit < compromised;
     let is_whole = units.iter().filter(|unit| is_compromised(unit)).count() >= row;
     units[..row]
@@ -59,27 +59,29 @@ fn choices(sets: &[Set], count: usize) -> Vec<Vec<Set>> {
     all
 }
 
-const SPREADS: [Spread; 4] = [
-    Spread::Copies(2),
-    Spread::Copies(3),
-    Spread::Erasure { data: 2, parity: 1 },
-    Spread::Erasure { data: 2, parity: 2 },
+const SPREADS: [Redundancy; 4] = [
+    Redundancy::Copies(2),
+    Redundancy::Copies(3),
+    Redundancy::Erasure { data: 2, parity: 1 },
+    Redundancy::Erasure { data: 2, parity: 2 },
 ];
 
 /// Every pair of permutations of the units, every choice of sets, every beginning.
-fn check_plan(units: u32, spread: Spread, compromised: u32) {
+fn check_plan(units: u32, redundancy: Redundancy, compromised: u32) {
     let mut often = BTreeMap::<Vec<Set>, u32>::new();
     for order in permutations((0..units).collect()) {
-        let sets = order.chunks_exact(spread.members() as usize);
-        let sets = sets.map(|units| set(spread, units, compromised)).collect();
+        let sets = order.chunks_exact(redundancy.members() as usize);
+        let sets = sets
+            .map(|units| set(redundancy, units, compromised))
+            .collect();
         *often.entry(sets).or_default() += 1;
     }
     for (width, granularity) in [(None, 1), (None, 2), (Some(1), 1), (Some(2), 1)] {
         let placement = Placement {
             units,
-            spread,
+            redundancy,
             sets: Sets::Planned { sets_per_unit: 2 },
-            deal: Deal { width, granularity },
+            striping: Striping { width, granularity },
         };
         let shares = placement.shares(compromised).expect("it is one");
         for blocks in [1, 2, 3, 5, 8] {
@@ -108,9 +110,9 @@ fn check_plan(units: u32, spread: Spread, compromised: u32) {
 
 #[test]
 fn files_on_a_plan_leak_as_often_as_in_all_cases_counted() {
-    for spread in SPREADS {
+    for redundancy in SPREADS {
         for compromised in 0..=6 {
-            check_plan(6, spread, compromised);
+            check_plan(6, redundancy, compromised);
         }
     }
 }
@@ -120,7 +122,7 @@ fn files_on_a_plan_leak_as_often_as_in_all_cases_counted() {
 fn long_rows_on_a_plan_leak_as_often_as_in_all_cases_counted() {
     for (units, data) in [(8, 3), (5, 4), (6, 4)] {
         for compromised in 0..=units {
-            check_plan(units, Spread::Erasure { data, parity: 1 }, compromised);
+            check_plan(units, Redundancy::Erasure { data, parity: 1 }, compromised);
         }
     }
 }
@@ -128,13 +130,13 @@ fn long_rows_on_a_plan_leak_as_often_as_in_all_cases_counted() {
 /// Every set of five units, in every order, for each piece; and every pair of sets.
 #[test]
 fn files_on_any_sets_leak_as_often_as_in_all_cases_counted() {
-    for spread in SPREADS {
+    for redundancy in SPREADS {
         for compromised in 0..=5 {
-            let members = spread.members() as usize;
+            let members = redundancy.members() as usize;
             let orders = permutations((0..5).collect());
             let sets: Vec<Set> = orders
                 .iter()
-                .map(|order| set(spread, &order[..members], compromised))
+                .map(|order| set(redundancy, &order[..members], compromised))
                 .collect();
             let mut often = BTreeMap::<&Set, f64>::new();
             sets.iter()
@@ -142,9 +144,9 @@ fn files_on_any_sets_leak_as_often_as_in_all_cases_counted() {
             for (width, granularity) in [(None, 1), (None, 3), (Some(2), 1), (Some(2), 2)] {
                 let placement = Placement {
                     units: 5,
-                    spread,
+                    redundancy,
                     sets: Sets::Any,
-                    deal: Deal { width, granularity },
+                    striping: Striping { width, granularity },
                 };
                 let shares = placement.shares(compromised).expect("it is one");
                 for blocks in [1, 2, 3, 5, 7] {
@@ -176,7 +178,7 @@ fn files_on_any_sets_leak_as_often_as_in_all_cases_counted() {
 /// Every choice of two of five units.
 #[test]
 fn one_copy_is_dealt_to_units() {
-    let placement = Placement::on(5, Spread::Copies(1), None).dealt(Deal {
+    let placement = Placement::on(5, Redundancy::Copies(1), None).striped(Striping {
         width: Some(2),
         granularity: 1,
     });
@@ -210,18 +212,18 @@ fn one_copy_is_dealt_to_units() {
 /// As many blocks leak, and more whole files; of rows less, as long as fewer than k are compromised.
 #[test]
 fn few_sets_and_long_pieces_leak_more_files_and_rows_fewer() {
-    let one = Placement::on(100, Spread::Copies(1), None);
+    let one = Placement::on(100, Redundancy::Copies(1), None);
     let leaks = |placement: Placement, blocks| {
         let shares = placement.shares(10).expect("it is one");
         shares.leaks(blocks)
     };
-    let dealt = |width, granularity| one.dealt(Deal { width, granularity });
-    assert!(close(leaks(dealt(Some(16), 1), 1), leaks(one, 1)));
-    assert!(leaks(dealt(Some(16), 1), 10) > 2.0 * leaks(one, 10));
-    assert!(close(leaks(dealt(Some(100), 1), 10), leaks(one, 10)));
-    assert!(close(leaks(dealt(None, 4), 1), leaks(one, 1)));
-    assert!(leaks(dealt(None, 4), 4) > 10.0 * leaks(one, 4));
-    let rows = Placement::on(20, Spread::Erasure { data: 4, parity: 2 }, Some(8));
+    let striped = |width, granularity| one.striped(Striping { width, granularity });
+    assert!(close(leaks(striped(Some(16), 1), 1), leaks(one, 1)));
+    assert!(leaks(striped(Some(16), 1), 10) > 2.0 * leaks(one, 10));
+    assert!(close(leaks(striped(Some(100), 1), 10), leaks(one, 10)));
+    assert!(close(leaks(striped(None, 4), 1), leaks(one, 1)));
+    assert!(leaks(striped(None, 4), 4) > 10.0 * leaks(one, 4));
+    let rows = Placement::on(20, Redundancy::Erasure { data: 4, parity: 2 }, Some(8));
     let shares = rows.shares(3).expect("it is one");
     assert!(close(shares.leaks(1), 3.0 / 20.0));
     assert!(shares.leaks(2) < (3.0_f64 / 20.0).powi(2) * 1.5);
@@ -237,18 +239,18 @@ fn a_thousand_units_are_summed_up_at_once() {
             .iter()
             .flat_map(|width| scatter.map(|scatter| (*width, scatter)));
         for (width, scatter) in cases {
-            let spread = Spread::Erasure { data, parity };
-            let deal = Deal {
+            let redundancy = Redundancy::Erasure { data, parity };
+            let striping = Striping {
                 width,
                 granularity: 4096,
             };
-            let placement = Placement::on(1000, spread, scatter).dealt(deal);
+            let placement = Placement::on(1000, redundancy, scatter).striped(striping);
             let shares = placement.shares(250).expect("it is one");
             // As many of all blocks are readable as of one set.
-            let of_set = hypergeometric(1000, 250, spread.members());
-            let readable = |count| f64::from(spread.readable_parts(count));
+            let of_set = hypergeometric(1000, 250, redundancy.members());
+            let readable = |count| f64::from(redundancy.readable_parts(count));
             let of_set = (0..).zip(of_set).map(|(count, p)| p * readable(count));
-            let of_block = of_set.sum::<f64>() / f64::from(spread.members());
+            let of_block = of_set.sum::<f64>() / f64::from(redundancy.members());
             assert!(close(shares.leaks(1), of_block), "{placement:?}");
             let (short, long) = (shares.leaks(10), shares.leaks(u64::MAX));
             assert!(

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::folder::sync;
 use super::programs::{command, run};
 use super::{Opened, Place, Settings};
-use crate::measure::error::At as _;
+use crate::measure::error::PathContext as _;
 use crate::measure::{Account, Cipher, MeasureError, Meter, Surface};
 
 /// dm-crypt en- and decrypts so much at once, in bytes: as LUKS2 has it on new disks.

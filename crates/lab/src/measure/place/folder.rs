@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Opened;
-use crate::measure::error::At as _;
+use crate::measure::error::PathContext as _;
 use crate::measure::{Account, MeasureError, Meter, Surface};
 
 /// Files that nothing encrypts.

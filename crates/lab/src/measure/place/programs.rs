@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::measure::MeasureError;
-use crate::measure::error::At as _;
+use crate::measure::error::PathContext as _;
 
 /// How often it is looked whether something has come true.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

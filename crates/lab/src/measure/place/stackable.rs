@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::folder::{FolderOpened, sync};
 use super::programs::{Running, command, run, start};
 use super::{Opened, Place, Settings};
-use crate::measure::error::At as _;
+use crate::measure::error::PathContext as _;
 use crate::measure::{Account, Cipher, MeasureError, Meter, Surface};
 
 /// Mounting takes no longer, nor does its end.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::programs::{Running, run, start};
 use super::{Opened, Place, PlaceKind, Settings};
-use crate::measure::error::At as _;
+use crate::measure::error::PathContext as _;
 use crate::measure::{Account, Cipher, MeasureError, Meter, Stop, Surface, exports};
 
 /// It answers by then, or never.

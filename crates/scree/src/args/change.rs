@@ -1,0 +1,26 @@
+//! The options of every command that changes something through a controller.
+
+use clap::Args;
+
+/// Options of a change.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct ChangeOptions {
+    /// Check everything and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Carry the change out once, however often it is sent: the same command with the same key
+    /// within a day returns the first result.
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
+}
+
+impl ChangeOptions {
+    /// Those of a command that can be tried, and needs no key.
+    pub const fn only_dry(dry_run: bool) -> Self {
+        Self {
+            dry_run,
+            idempotency_key: None,
+        }
+    }
+}
