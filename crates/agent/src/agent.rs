@@ -1,448 +1,200 @@
-//! [`Agent`]: what one host does, without the command line around it.
+//! [`Agent`]: what one host does, without the command line around it. It composes the parts, gives
+//! each what it needs, and passes on what the controllers desire.
 //!
-//! It has no will of its own: it follows what the controllers want of it, one
-//! [`Assignments`] after the other, and tells them how far that is. Each
-//! attachment has a `worker`, so that none waits for another. What survives a
-//! crash is the journal; what is to be done after one, the controllers know.
+//! The agent follows the controllers' [`Assignments`], and reports how far it is. Each attachment
+//! has a worker, so that none waits for another. What survives a crash is the journal; what is to
+//! be done after one, the controllers know.
 //!
-//! Lifecycle: 1. start (lock D, open the key, mount the units, open what is
-//! wanted), 2. follow, 3. shut down (destage everything), which a `kill -9` may
-//! leave out at the price of a replay.
+//! Lifecycle: 1. start (lock D, open the key, mount the units, open the desired volumes), 2. run,
+//! 3. shut down (destage everything), which a `kill -9` may leave out at the price of a replay.
 
-use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::{
-    Assignments, FIRST_KEY, FoundedKey, Refusal, Task, TaskAnswer, TaskDone, TaskKind, WrappingKey,
-};
-use api::{Client, ClientError};
-use base::{AttachmentId, ClusterId, VolumeId, with_causes};
-use catalog::{Catalog, CatalogError};
-use chain::{DERIVATIONS_MAX, Derivations};
-use nbd::ServerTls;
-use nbd::client::Departed;
+use api::host::{Assignments, Cluster, FIRST_KEY};
+use metrics::{Answer, Measures, Part};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
-use volume::clean::Cleaner;
+use volume::Store;
 use volume::map::PageBudget;
-use volume::seal::KeyEncryptionKey;
-use volume::{Store, VolumeConfig};
-use world::real::ThreadPool;
 use world::{World, host};
 
+use crate::attach::{Attachments, OpenerParts, VolumeOpener, WorkerParts};
 use crate::audits::Audits;
-use crate::caching::{CacheSettings, Caching};
-use crate::chains::FilterCredentials;
-use crate::claim::Claim;
-use crate::controller::{Controller, Pauses};
-use crate::filter_targets::Network;
-use crate::folder::{Folder, FolderError};
-use crate::health::Health;
-use crate::host_keys::{HostKeyError, HostKeys, KeyPlaces};
-use crate::journals::{Journals, JournalsError};
-use crate::journals_aside::JournalsAside;
-use crate::keys::KeyEntry;
-use crate::leases::Held;
-use crate::links::Links;
-use crate::plugging::Plugging;
-use crate::preloads::Preloads;
-use crate::rejoined::CameBack;
-use crate::repair::RepairedTotals;
-use crate::serving::{Serving, ServingError};
-use crate::units::{Mounted, UnitsError};
-use crate::vm::VmOptions;
-use crate::volume_statuses::VolumeStatuses;
-use crate::worker::Worker;
+use crate::background::VersionReader;
+use crate::cache::{Caching, Preloads};
+use crate::cleaning::{Cleaning, CleaningParts, JournalCleaning};
+use crate::context::{HostContext, Shutdown, blocking};
+use crate::controller::{Contact, Controller, Pauses};
+use crate::export::{NbdServer, OpenVolumes, VolumeStatuses};
+use crate::filters::{FilterFiles, FilterJournals, FilterSettings, Filters};
+use crate::folder::Folder;
+use crate::jobs::{HostJobs, create_key};
+use crate::journals::{LocalJournals, SharedJournals};
+use crate::keys::{HostKeys, KeyLocations, Rewrapping};
+use crate::lease::{DatabaseAge, Fencing, Leases};
+use crate::repair::Repair;
+use crate::report::{Monitor, MonitorParts, ReportParts, Reporter};
+use crate::settings::{Settings, StartError};
+use crate::unit_owner::UnitOwner;
+use crate::units::lease_count::LeaseCountKey;
+use crate::units::{RejoinReports, Units};
+use crate::vm::Plugging;
 
-/// How an agent was asked to run.
-pub struct Settings {
-    /// D.
-    pub folder: PathBuf,
-    /// Asks the controllers.
-    pub client: Client,
-    /// How many folder units to make if the cluster has none.
-    pub units: Option<usize>,
-    /// As many, if nothing was said.
-    pub units_default: usize,
-    /// Where the wrapping key `main` is, if `keys.toml` does not say so.
-    pub key: Option<KeyEntry>,
-    /// Where `keys.toml` is, if not in D's keys folder.
-    pub keys_file: Option<PathBuf>,
-    /// Volumes may be written in the clear, where that is what their owner
-    /// wants.
-    pub allows_unencrypted: bool,
-    /// Networks that tenants' filters may reach.
-    pub filter_networks: Vec<Network>,
-    /// The program that filters' processes are, Scree's own; none: they all run inline.
-    pub filter_program: Option<PathBuf>,
-    /// What the filters of a chain may take of memory together, in bytes.
-    pub filter_memory: u64,
-    /// What it may take of D's disk.
-    pub filter_room: chain::Room,
-    /// Serve NBD over TCP here as well.
-    pub listen_nbd: Option<SocketAddr>,
-    /// TLS for that.
-    pub nbd_tls: Option<ServerTls>,
-    /// How VMs are asked.
-    pub vm: VmOptions,
-    /// A folder of journals that several hosts have, if this one's are not to
-    /// lie in D.
-    pub journals: Option<PathBuf>,
-    /// The user who runs them, if their monitors' sockets do not say.
-    pub vm_user: Option<u32>,
-    /// Each attached volume's sizes and times.
-    pub volume: VolumeConfig,
-    /// What is kept here of what lies on units.
-    pub cache: CacheSettings,
-    /// What maps may take of memory together, in bytes; not less than 4 MiB each.
-    pub map_memory_bytes: u64,
-    /// Repair moves no more.
-    pub repair_bytes_per_second: u64,
-}
-
-/// Why it does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// D cannot be used.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// No controller answers, or it says no.
-    #[error("the controller: {0}")]
-    Controller(#[from] ClientError),
-    /// The database does not answer.
-    #[error(transparent)]
-    Catalog(#[from] CatalogError),
-    /// There is no key to work with.
-    #[error(transparent)]
-    Key(#[from] HostKeyError),
-    /// A task ended before its time.
-    #[error(transparent)]
-    Task(#[from] TaskEnded),
-    /// The shared folder of journals cannot be used.
-    #[error(transparent)]
-    Journals(#[from] JournalsError),
-    /// The units cannot be used.
-    #[error(transparent)]
-    Units(#[from] UnitsError),
-    /// NBD cannot be served.
-    #[error(transparent)]
-    Serving(#[from] ServingError),
-    /// What the cluster's hosts vouch with is not what it should be.
-    #[error("the database is damaged: what hosts vouch with has not 32 bytes")]
-    Vouch,
-}
-
-/// A task ended before its time.
-#[derive(Debug, thiserror::Error)]
-#[error("a task ended before its time: {0}; see the log")]
-pub struct TaskEnded(#[from] tokio::task::JoinError);
-
-/// A shutdown takes no longer: the 30 s in which an export may finish what
-/// clients have asked for, the 60 s in which a destage must get on, and some.
+/// The longest time of a shutdown: the 30 s in which an export may finish the requests of its
+/// clients, the 60 s in which a destage must make progress, and some.
 pub const SHUT_DOWN_WITHIN: Duration = Duration::from_secs(95);
 
-/// How long the controllers have to hear of that.
+/// How long the controllers have to hear of the shutdown.
 const GOODBYE: Duration = Duration::from_secs(3);
-/// What a controller keeps, it soon lists.
-const LISTED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Whoever asks for events is kept waiting for no longer.
-const EVENTS_WAIT_MAX: Duration = Duration::from_secs(20);
+/// How often units are looked at.
+const LOOK_AT_UNITS_EVERY: Duration = Duration::from_secs(1);
 
-/// See the module's head. Cheap to clone.
+/// Healthy units are probed every this many looks.
+const PROBE_LOOKS: u64 = 5;
+
+/// The agent of a host. Cheap to clone.
 #[derive(Clone)]
 pub struct Agent {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) parts: Arc<Parts>,
 }
 
-pub(crate) struct Inner {
-    pub world: World,
-    /// Where answers of units are waited for that have no thread for it.
-    pub runtime: Handle,
-    pub folder: Folder,
+/// The parts of an agent.
+pub(crate) struct Parts {
+    pub context: Arc<HostContext>,
+    pub shutdown: Shutdown,
     pub controller: Controller,
-    pub cluster: ClusterId,
-    /// As whom the units are used.
-    pub claim: Claim,
-    pub catalog: Arc<dyn Catalog>,
-    pub store: Arc<Store>,
-    /// Wrap the keys of volumes.
+    pub contact: Arc<Contact>,
     pub keys: Arc<HostKeys>,
-    /// Rung when the controllers list other keys than before.
-    pub keys_changed: Notify,
-    /// Vouches for what is left on units.
-    pub vouch: KeyEncryptionKey,
-    /// Where journals are, if not in D.
-    pub journals: Option<Journals>,
-    /// What is kept here of what lies on units.
+    pub rewrapping: Rewrapping,
+    pub units: Arc<Units>,
+    pub rejoin_reports: RejoinReports,
+    pub age: Arc<DatabaseAge>,
+    pub leases: Arc<Leases>,
     pub caching: Arc<Caching>,
-    /// The memory for map pages.
-    pub pages: Arc<PageBudget>,
-    /// Networks that tenants' filters may reach.
-    pub filter_networks: Arc<[Network]>,
-    /// The program that filters' processes are.
-    pub filter_program: Option<PathBuf>,
-    /// What this host shows to machines of filters.
-    pub filter_credentials: Mutex<Option<FilterCredentials>>,
-    /// What the filters of a chain may take of memory together, in bytes.
-    pub filter_memory: u64,
-    /// What it may take of D's disk.
-    pub filter_room: chain::Room,
-    /// Where the keys of tenants' filters are derived.
-    pub derivations: Arc<Derivations>,
-    /// Replicas' connections that were left, by tenants.
-    pub departed: Mutex<HashMap<String, Arc<Departed>>>,
-    pub allows_unencrypted: bool,
-    pub units: Mutex<Vec<Mounted>>,
-    /// The ways to those that daemons keep.
-    pub links: Links,
-    pub serving: Serving,
-    pub plugging: Plugging,
-    /// How long leases hold; for ever, where there is only one host.
-    pub lease_term: Option<Duration>,
-    /// The leases that this host has.
-    pub leases: Mutex<HashMap<AttachmentId, Held>>,
-    pub volume_config: VolumeConfig,
-    pub workers: Mutex<HashMap<AttachmentId, Worker>>,
-    /// Tasks under way.
-    tasks: Mutex<HashSet<i64>>,
-    /// Images that are being read into the cache.
-    pub preloads: Mutex<Preloads>,
-    pub audits: Mutex<Audits>,
-    /// Whoever has this audits.
-    pub audit_turn: tokio::sync::Mutex<()>,
-    /// A report that has seen this is waited for.
-    pub look: watch::Sender<u64>,
-    /// Rung when there may be something to clean.
-    pub cleaning_wanted: Notify,
-    /// The serial of what there is to clean.
-    clean: Mutex<u64>,
-    /// How many copysets somebody wants compared.
-    pub(crate) compare: AtomicU64,
-    /// Volumes that were written to just now.
-    pub busy: Mutex<HashSet<VolumeId>>,
-    /// Why cleaning does not get on, if it does not.
-    pub removal_problem: Mutex<Option<String>>,
-    /// Of journals in D, what nobody wants any more.
-    pub journals_aside: JournalsAside,
-    /// Units that have come back.
-    pub rejoined: Mutex<CameBack>,
-    /// Held while that is told.
-    pub telling: tokio::sync::Mutex<()>,
-    /// What this host has repaired.
-    pub repaired: RepairedTotals,
-    /// Repair moves no more.
-    pub repair_bytes_per_second: u64,
-    /// Why freeing does not get on, if it does not.
-    pub freeing_problem: Mutex<Option<String>>,
-    /// Why a wrapping key is not replaced, if it should be.
-    pub rewrap_problem: Mutex<Option<String>>,
-    /// For those who watch.
-    pub health: Health,
-    pub volume_statuses: VolumeStatuses,
-    /// No more volumes are opened.
-    is_ending: AtomicBool,
-}
-
-/// Locks a mutex whose content stays sound if a thread panics in between.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs what waits on a thread where it may.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, TaskEnded> {
-    Ok(tokio::task::spawn_blocking(work).await?)
+    pub preloads: Preloads,
+    pub audits: Audits,
+    pub open: Arc<OpenVolumes>,
+    pub attachments: Arc<Attachments>,
+    pub jobs: HostJobs,
+    pub repair: Arc<Repair>,
+    pub cleaning: Arc<Cleaning>,
+    pub journal_cleaning: Arc<JournalCleaning>,
+    pub reporter: Reporter,
+    pub monitor: Monitor,
 }
 
 impl Agent {
-    /// Opens D, and what is wanted of this host.
+    /// Opens D, and the volumes that are desired of this host.
     ///
     /// # Errors
     /// [`StartError`].
     pub async fn start(world: World, settings: Settings) -> Result<Self, StartError> {
         let folder = Folder::lock(&world, &settings.folder)?;
-        let controller =
-            Controller::new(settings.client, Handle::current(), Arc::clone(&world.clock));
-        let begun = world.clock.monotonic();
+        let shutdown = Shutdown::default();
+        let clock = Arc::clone(&world.clock);
+        let controller = Controller::new(
+            settings.client.clone(),
+            Handle::current(),
+            clock,
+            shutdown.clone(),
+        );
+        let contact = Arc::new(Contact::new(world.clock.monotonic()));
         let cluster = controller.begin().await?;
-        let places = KeyPlaces {
-            first: settings.key,
-            keys_file: settings.keys_file,
-            default_keys_file: folder.keys_file(),
-            default_key_file: folder.key_file(),
+        let keys = open_keys(&world, &settings, &folder, &cluster, &controller).await?;
+        let context = Arc::new(HostContext {
+            world,
+            runtime: Handle::current(),
+            folder,
+            cluster: cluster.id,
+            owner: UnitOwner::new(&cluster),
+        });
+        let count = (settings.units, settings.units_default);
+        let base = Base {
+            context,
+            shutdown,
+            controller,
+            contact,
+            keys,
+            cluster,
         };
-        let keys = Arc::new(HostKeys::new(&world, places));
-        keys.list(cluster.keys.clone());
-        if cluster.keys.is_empty() {
-            let first = Self::found_key(&keys, &controller, FIRST_KEY.to_owned()).await?;
-            keys.list(vec![first]);
-        }
-        let opening = Arc::clone(&keys);
-        blocking(move || opening.start()).await??;
-        let journals = match settings.journals {
-            None => None,
-            Some(path) => {
-                let (world, cluster) = (world.clone(), cluster.id);
-                let opened = blocking(move || Journals::open(&world, &path, cluster)).await??;
-                tracing::info!(id = %opened.id(), "journals are in a shared folder");
-                Some(opened)
-            }
-        };
-        let vouch: &[u8; 32] = cluster
-            .vouch
-            .0
-            .as_slice()
-            .try_into()
-            .map_err(|_| StartError::Vouch)?;
-        let serving = Serving::start(
-            &world,
-            &folder.nbd_socket(),
-            settings.listen_nbd,
-            settings.nbd_tls,
-        )?;
-        let id = cluster.id.as_u128().to_be_bytes();
-        let unpinned = folder.unpinned();
-        let caching = Caching::start(&world, settings.cache, id, unpinned).await?;
         let agent = Self {
-            inner: Arc::new(Inner {
-                caching,
-                pages: PageBudget::new(settings.map_memory_bytes),
-                claim: Claim::of(&cluster),
-                catalog: Arc::new(controller.clone()),
-                store: Store::new(Arc::clone(&world.pool)),
-                cluster: cluster.id,
-                keys,
-                keys_changed: Notify::new(),
-                vouch: KeyEncryptionKey::from_bytes(vouch),
-                journals,
-                allows_unencrypted: settings.allows_unencrypted,
-                filter_networks: settings.filter_networks.into(),
-                filter_program: settings.filter_program,
-                filter_credentials: Mutex::default(),
-                filter_memory: settings.filter_memory,
-                filter_room: settings.filter_room,
-                departed: Mutex::default(),
-                derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
-                units: Mutex::default(),
-                links: Links::new(
-                    cluster.id,
-                    Arc::clone(&world.clock),
-                    Arc::clone(controller.capability_cache()),
-                ),
-                serving,
-                lease_term: cluster.lease_ms.map(Duration::from_millis),
-                leases: Mutex::default(),
-                plugging: Plugging::new(settings.vm, settings.vm_user),
-                volume_config: settings.volume,
-                workers: Mutex::default(),
-                tasks: Mutex::default(),
-                preloads: Mutex::default(),
-                audits: Mutex::default(),
-                audit_turn: tokio::sync::Mutex::default(),
-                look: watch::Sender::new(0),
-                cleaning_wanted: Notify::new(),
-                clean: Mutex::default(),
-                compare: AtomicU64::default(),
-                busy: Mutex::default(),
-                removal_problem: Mutex::default(),
-                journals_aside: JournalsAside::default(),
-                rejoined: Mutex::default(),
-                telling: tokio::sync::Mutex::default(),
-                repaired: RepairedTotals::default(),
-                repair_bytes_per_second: settings.repair_bytes_per_second,
-                freeing_problem: Mutex::default(),
-                rewrap_problem: Mutex::default(),
-                health: Health::new(begun),
-                volume_statuses: VolumeStatuses::default(),
-                is_ending: AtomicBool::new(false),
-                runtime: Handle::current(),
-                world,
-                folder,
-                controller,
-            }),
+            parts: Arc::new(base.compose(settings).await?),
         };
-        agent.begin(settings.units, settings.units_default).await?;
+        agent.begin(count.0, count.1).await?;
         Ok(agent)
     }
 
-    /// Uses the units, and opens what is wanted; returns when all of it has
-    /// been tried once.
+    /// Uses the units, and opens the desired volumes; returns when each has been tried once.
     async fn begin(&self, units: Option<usize>, default: usize) -> Result<(), StartError> {
-        let controller = &self.inner.controller;
-        let mut wanted = controller.assignments(None).await?;
-        if wanted.units.is_empty() {
-            self.make_units(units.unwrap_or(default)).await?;
-            wanted = controller.assignments(None).await?;
-        } else if let Some(asked) = units.filter(|count| *count != wanted.units.len()) {
+        let parts = &self.parts;
+        let mut assignments = parts.controller.assignments(None).await?;
+        if assignments.units.is_empty() {
+            parts.units.make_first(units.unwrap_or(default)).await?;
+            assignments = parts.controller.assignments(None).await?;
+        } else if let Some(asked) = units.filter(|count| *count != assignments.units.len()) {
             tracing::info!(
-                units = wanted.units.len(),
+                units = assignments.units.len(),
                 asked,
                 "the cluster has its units already; add more with `scree unit add`"
             );
         }
-        self.use_units(&wanted.units, &wanted.copysets);
-        self.have_certificate().await;
-        self.wait_for_units().await;
-        self.refuse_if_held()?;
-        self.check_database_age().await?;
-        // After that check: it may want volumes opened.
-        let wanted = controller.assignments(None).await?;
-        let mut first = JoinSet::new();
-        self.follow_one(wanted);
-        for worker in lock(&self.inner.workers).values() {
-            first.spawn(worker.tried());
-        }
-        first.join_all().await;
-        self.send_report(true).await;
+        parts
+            .units
+            .follow(&assignments.units, &assignments.copysets);
+        parts.units.get_certificate().await;
+        parts.units.wait_until_found().await;
+        parts.units.refuse_if_held()?;
+        parts.age.check().await?;
+        // Again: after that check volumes may be opened.
+        let assignments = parts.controller.assignments(None).await?;
+        self.apply(assignments);
+        parts.attachments.tried().await;
+        parts.reporter.send(true).await;
         Ok(())
     }
 
     /// Does what a host does until it is dropped.
     pub async fn run(self) {
+        let parts = &self.parts;
         tokio::join!(
             self.follow(),
-            self.keep_reporting(),
-            self.keep_leases(),
-            self.keep_journals(),
-            self.keep_watch(),
-            self.keep_removing(),
-            self.keep_freeing(),
-            self.keep_telling_of_units(),
-            self.keep_repair(),
-            self.keep_rewrapping(),
-            self.keep_cache(),
-            self.inner.controller.keep_capabilities(),
-            self.inner.links.keep_certificate(&self.inner.controller)
+            parts.reporter.run(),
+            parts.leases.run(),
+            parts.journal_cleaning.run(),
+            self.watch_units(),
+            parts.cleaning.run_removing(),
+            parts.cleaning.run_freeing(),
+            parts.rejoin_reports.run(),
+            parts.repair.run(),
+            parts.rewrapping.run(),
+            parts.caching.run(),
+            parts.controller.keep_capabilities(),
+            parts.units.keep_certificate(),
         );
     }
 
-    /// Follows what is wanted.
+    /// Follows the desired state of this host.
     pub(crate) async fn follow(&self) {
         let mut after = None;
         let mut pauses = Pauses::default();
         let mut is_lost = false;
         loop {
-            match self.inner.controller.assignments(after).await {
-                Ok(wanted) => {
-                    self.note_heard();
+            match self.parts.controller.assignments(after).await {
+                Ok(assignments) => {
+                    let clock = &self.parts.context.world.clock;
+                    self.parts.contact.note_answer(clock.monotonic());
                     if is_lost {
-                        tracing::info!("a controller answers again");
+                        tracing::info!("controller answers again");
                     }
                     is_lost = false;
                     pauses = Pauses::default();
-                    after = Some(wanted.serial);
-                    self.follow_one(wanted);
+                    after = Some(assignments.serial);
+                    self.apply(assignments);
                 }
                 Err(error) => {
                     if !is_lost {
-                        tracing::warn!(%error, "no controller answers; it is asked again");
+                        tracing::warn!(%error, "no controller answers; the agent asks again");
                     }
                     is_lost = true;
                     pauses.next().await;
@@ -451,182 +203,339 @@ impl Agent {
         }
     }
 
-    fn follow_one(&self, wanted: Assignments) {
-        self.use_units(&wanted.units, &wanted.copysets);
-        self.use_keys(wanted.keys);
-        for task in wanted.tasks {
-            self.begin_task(task);
+    /// Looks at the units as long as the agent runs.
+    async fn watch_units(&self) {
+        let mut ticks = host::ticks(LOOK_AT_UNITS_EVERY);
+        for look in 0_u64.. {
+            ticks.tick().await;
+            // No one waits for the answers.
+            drop(self.parts.units.probe(look.is_multiple_of(PROBE_LOOKS)));
         }
-        // Before anything is unpinned: a worker that has something else to do would let what is
-        // read meanwhile stay once more.
-        for wish in &wanted.attachments {
-            let open = lock(&self.inner.workers)
-                .get(&wish.id)
-                .and_then(Worker::open);
-            if let Some((_, attached)) = open {
-                attached.follow_image(wish.image);
+    }
+
+    /// Passes the desired state on to the parts.
+    fn apply(&self, desired: Assignments) {
+        let parts = &self.parts;
+        parts.units.follow(&desired.units, &desired.copysets);
+        if parts.keys.list(desired.keys) {
+            let keys = Arc::clone(&parts.keys);
+            tokio::task::spawn_blocking(move || keys.follow_and_notify());
+        }
+        for job in desired.tasks {
+            parts.jobs.begin(job);
+        }
+        // Before anything is unpinned: a worker that is busy would let blocks that are read
+        // meanwhile stay pinned.
+        for assignment in &desired.attachments {
+            if let Some(attached) = parts.open.get(assignment.id) {
+                attached.follow_image(assignment.image);
             }
         }
-        self.set_wishes(wanted.attachments);
-        self.set_preloads(wanted.preloads);
-        self.set_audits(wanted.audits);
-        self.inner.caching.want_unpinned(wanted.unpins);
-        self.inner.compare.store(wanted.compare, Ordering::Relaxed);
-        if std::mem::replace(&mut *lock(&self.inner.clean), wanted.clean) != wanted.clean {
-            self.inner.cleaning_wanted.notify_one();
-        }
-        self.inner.look.send_if_modified(|look| {
-            let is_news = *look != wanted.look;
-            *look = wanted.look;
-            is_news
-        });
-    }
-
-    fn begin_task(&self, task: Task) {
-        if !lock(&self.inner.tasks).insert(task.id) {
-            return;
-        }
-        let agent = self.clone();
-        tokio::spawn(async move {
-            let answer = match task.what {
-                TaskKind::AddUnit { url, .. } => agent.mark_unit(&url).await.map(TaskDone::Unit),
-                TaskKind::AddKey { name } => agent.add_key(name).await,
-                TaskKind::ReadEvents {
-                    attachment,
-                    after,
-                    count_max,
-                    wait_ms,
-                } => {
-                    let wait = Duration::from_millis(wait_ms).min(EVENTS_WAIT_MAX);
-                    let read = agent.read_events(attachment, after, count_max, wait).await;
-                    read.map(TaskDone::Events)
-                }
-            };
-            let controller = &agent.inner.controller;
-            if let Err(error) = controller.task_done(task.id, &answer).await {
-                tracing::error!(task = task.id, %error, "what came of a task was not told");
-            }
-            lock(&agent.inner.tasks).remove(&task.id);
-        });
-    }
-
-    /// Opens and closes wrapping keys as the controllers list them.
-    fn use_keys(&self, listed: Vec<WrappingKey>) {
-        if self.inner.keys.list(listed) {
-            let agent = self.clone();
-            tokio::task::spawn_blocking(move || {
-                agent.inner.keys.follow();
-                agent.inner.keys_changed.notify_one();
-            });
-        }
-    }
-
-    /// Founds a wrapping key, and has the controllers keep it.
-    async fn found_key(
-        keys: &Arc<HostKeys>,
-        controller: &Controller,
-        name: String,
-    ) -> Result<WrappingKey, StartError> {
-        let (keys, founding) = (Arc::clone(keys), name.clone());
-        let parameters = blocking(move || keys.found(&founding)).await??;
-        let parameters =
-            serde_json::to_value(parameters).map_err(|source| HostKeyError::Parameters {
-                name: name.clone(),
-                source,
-            })?;
-        Ok(controller
-            .bring_key(&FoundedKey { name, parameters })
-            .await?)
-    }
-
-    /// Founds the wrapping key that this host calls `name`, for a task. It may
-    /// have been founded already, before a crash.
-    async fn add_key(&self, name: String) -> TaskAnswer {
-        let inner = &self.inner;
-        let known = inner.keys.listed().into_iter().find(|key| key.name == name);
-        let key = match known {
-            Some(key) => Ok(key),
-            None => Self::found_key(&inner.keys, &inner.controller, name).await,
-        };
-        if let Ok(key) = &key {
-            // Whoever asked for it expects that new volumes use it.
-            let listed = inner
-                .keys
-                .until(|listed| listed.iter().any(|one| one.id == key.id));
-            host::timeout(LISTED_WITHIN, listed).await;
-        }
-        key.map(TaskDone::Key).map_err(|error| Refusal {
-            field: matches!(error, StartError::Key(HostKeyError::Unnamed { .. }))
-                .then(|| "name".to_owned()),
-            reason: with_causes(&error),
-        })
+        parts.attachments.set_desired(desired.attachments);
+        parts.preloads.set_desired(desired.preloads);
+        parts.audits.set_desired(desired.audits);
+        parts.caching.set_unpins(desired.unpins);
+        parts.repair.set_compare_count(desired.compare);
+        parts.cleaning.set_serial(desired.clean);
+        parts.reporter.set_requested(desired.look);
     }
 
     /// Closes every volume, also one that is just being opened: all that was
     /// written is in versions on the units then. They are opened again on the
     /// next start. Returns how many could not be closed; their journals have
-    /// what is missing. Ends within [`SHUT_DOWN_WITHIN`], whatever units do.
+    /// the rest. Ends within [`SHUT_DOWN_WITHIN`], whatever units do.
     pub async fn shut_down(&self) -> usize {
-        self.inner.is_ending.store(true, Ordering::Relaxed);
-        self.inner.controller.end();
-        let workers: Vec<Worker> = lock(&self.inner.workers)
-            .drain()
-            .map(|(_, worker)| worker)
-            .collect();
-        let mut unclean = workers.len();
-        let mut ends = JoinSet::new();
-        for worker in workers {
-            ends.spawn(worker.end());
-        }
-        let closed = async {
-            while let Some(ended) = ends.join_next().await {
-                unclean -= usize::from(matches!(ended, Ok(true)));
-            }
-        };
+        let parts = &self.parts;
+        parts.shutdown.begin();
+        let mut shutting_down = parts.attachments.shut_down();
         let is_over = tokio::select! {
-            closed = host::timeout(SHUT_DOWN_WITHIN, closed) => closed.is_none(),
+            closed = host::timeout(SHUT_DOWN_WITHIN, shutting_down.wait()) => closed.is_none(),
             () = self.stay_entitled() => unreachable!("it never ends"),
         };
         if is_over {
             let seconds = SHUT_DOWN_WITHIN.as_secs();
-            tracing::error!(seconds, "volumes do not close");
+            tracing::error!(seconds, "volumes were not closed in time");
         }
-        self.leave_cache().await;
-        let told = self.inner.controller.begin();
-        if !matches!(host::timeout(GOODBYE, told).await, Some(Ok(_))) {
-            tracing::warn!("the controllers do not know that nothing is open here");
+        parts.caching.leave().await;
+        let reported = parts.controller.begin();
+        if !matches!(host::timeout(GOODBYE, reported).await, Some(Ok(_))) {
+            tracing::warn!("controllers did not hear that nothing is open here");
         }
-        unclean
+        shutting_down.unclean()
     }
 
-    /// Keeps what allows it to put and to commit what volumes have, which may take longer than
-    /// leases last; [`Agent::run`] does that no more.
+    /// Keeps the leases and capabilities with which volumes are destaged, which may take longer
+    /// than leases last; [`Agent::run`] has ended.
     async fn stay_entitled(&self) {
         tokio::join!(
-            self.keep_leases(),
-            self.inner.controller.keep_capabilities()
+            self.parts.leases.run(),
+            self.parts.controller.keep_capabilities()
         );
         std::future::pending().await
-    }
-
-    /// Whether no more volumes are to be opened.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.inner.is_ending.load(Ordering::Relaxed)
-    }
-
-    /// What removes versions and frees their slots.
-    pub(crate) fn cleaner(&self) -> Cleaner {
-        let wrapping = Arc::clone(&self.inner.keys);
-        Cleaner::new(
-            Arc::clone(&self.inner.store),
-            Arc::clone(&self.inner.catalog),
-            Arc::new(move |keys| wrapping.keyring(keys)),
-        )
     }
 
     /// D.
     #[must_use]
     pub fn folder(&self) -> &Folder {
-        &self.inner.folder
+        &self.parts.context.folder
+    }
+}
+
+/// Opens the wrapping keys; creates the first one of a new cluster.
+async fn open_keys(
+    world: &World,
+    settings: &Settings,
+    folder: &Folder,
+    cluster: &Cluster,
+    controller: &Controller,
+) -> Result<Arc<HostKeys>, StartError> {
+    let locations = KeyLocations {
+        first: settings.key.clone(),
+        keys_file: settings.keys_file.clone(),
+        default_keys_file: folder.keys_file(),
+        default_key_file: folder.key_file(),
+    };
+    let keys = Arc::new(HostKeys::new(world, locations));
+    keys.list(cluster.keys.clone());
+    if cluster.keys.is_empty() {
+        let first = create_key(&keys, controller, FIRST_KEY.to_owned()).await?;
+        keys.list(vec![first]);
+    }
+    let opening = Arc::clone(&keys);
+    blocking(move || opening.start()).await??;
+    Ok(keys)
+}
+
+/// What all other parts are made of.
+struct Base {
+    context: Arc<HostContext>,
+    shutdown: Shutdown,
+    controller: Controller,
+    contact: Arc<Contact>,
+    keys: Arc<HostKeys>,
+    cluster: Cluster,
+}
+
+impl Base {
+    /// Makes the parts of an agent.
+    async fn compose(self, settings: Settings) -> Result<Parts, StartError> {
+        let Self {
+            context,
+            shutdown,
+            controller,
+            contact,
+            keys,
+            cluster,
+        } = self;
+        let (world, folder) = (&context.world, &context.folder);
+        let clock = &world.clock;
+        let shared_journals = open_shared_journals(&context, settings.journals.clone()).await?;
+        let server = Arc::new(NbdServer::start(
+            world,
+            &folder.nbd_socket(),
+            settings.listen_nbd,
+            settings.nbd_tls.clone(),
+        )?);
+        let cluster_id = context.cluster.as_u128().to_be_bytes();
+        let unpinned = folder.unpinned();
+        let caching = Caching::start(world, settings.cache.clone(), cluster_id, unpinned).await?;
+
+        let store = Store::new(Arc::clone(&world.pool));
+        let units = Arc::new(Units::new(
+            Arc::clone(&context),
+            controller.clone(),
+            Arc::clone(&store),
+            lease_count_key(&cluster)?,
+        ));
+        let rejoin_reports = RejoinReports::new(controller.clone(), Arc::clone(&units));
+        let age = Arc::new(DatabaseAge::new(
+            controller.clone(),
+            Arc::clone(&units),
+            rejoin_reports.clone(),
+        ));
+        let fencing = Arc::new(Fencing::default());
+        let leases = Arc::new(Leases::new(
+            Arc::clone(clock),
+            controller.clone(),
+            Arc::clone(&contact),
+            Arc::clone(&fencing),
+            cluster.lease_ms.map(Duration::from_millis),
+        ));
+        let reader = VersionReader {
+            controller: controller.clone(),
+            keys: Arc::clone(&keys),
+            store: Arc::clone(&store),
+            pages: PageBudget::new(settings.map_memory_bytes),
+            clock: Arc::clone(clock),
+        };
+
+        let open = Arc::new(OpenVolumes::default());
+        let filter_settings = FilterSettings {
+            networks: settings.filter_networks.clone().into(),
+            program: settings.filter_program.clone(),
+            memory: settings.filter_memory,
+            room: settings.filter_room,
+        };
+        let filters = Arc::new(Filters::new(
+            Arc::clone(&context),
+            controller.clone(),
+            filter_settings,
+            Arc::clone(&leases),
+            Arc::clone(&open),
+        ));
+        let local_journals = Arc::new(LocalJournals::new(Arc::clone(&context)));
+        let plugging = Arc::new(Plugging::new(settings.vm.clone(), settings.vm_user));
+        let opener = VolumeOpener::new(OpenerParts {
+            context: Arc::clone(&context),
+            controller: controller.clone(),
+            shutdown: shutdown.clone(),
+            reader: reader.clone(),
+            caching: Arc::clone(&caching),
+            shared_journals: shared_journals.clone(),
+            leases: Arc::clone(&leases),
+            age: Arc::clone(&age),
+            filters: Arc::clone(&filters),
+            server: Arc::clone(&server),
+            plugging: Arc::clone(&plugging),
+            allows_unencrypted: settings.allows_unencrypted,
+            volume_config: settings.volume,
+        });
+        let worker_parts = WorkerParts {
+            context: Arc::clone(&context),
+            controller: controller.clone(),
+            opener,
+            filters,
+            plugging,
+            server,
+            caching: Arc::clone(&caching),
+            open: Arc::clone(&open),
+            local_journals: Arc::clone(&local_journals),
+            shared_journals: shared_journals.clone(),
+        };
+        let attachments = Arc::new(Attachments::new(worker_parts, shutdown.clone()));
+
+        let jobs = HostJobs::new(
+            controller.clone(),
+            Arc::clone(&keys),
+            Arc::clone(&units),
+            Arc::clone(&open),
+        );
+        let rewrapping = Rewrapping::new(controller.clone(), Arc::clone(&keys));
+        let preloads = Preloads::new(
+            controller.clone(),
+            Arc::clone(&caching),
+            reader.clone(),
+            shutdown.clone(),
+        );
+        let random = Arc::clone(&world.random);
+        let audits = Audits::new(controller.clone(), reader, random, shutdown.clone());
+        let repair = Arc::new(Repair::new(
+            controller.clone(),
+            Arc::clone(&store),
+            Arc::clone(&age),
+            Arc::clone(clock),
+            settings.repair_bytes_per_second,
+        ));
+        let cleaning = Arc::new(Cleaning::new(CleaningParts {
+            controller: controller.clone(),
+            keys: Arc::clone(&keys),
+            store,
+            clock: Arc::clone(clock),
+            age: Arc::clone(&age),
+            open: Arc::clone(&open),
+            local_journals: Arc::clone(&local_journals),
+            shared_journals,
+            filter_files: FilterFiles::new(&context),
+        }));
+        let journal_cleaning = Arc::new(JournalCleaning::new(
+            Arc::clone(&context),
+            Arc::clone(&local_journals),
+            fencing,
+            Arc::clone(&age),
+            Arc::clone(&attachments),
+        ));
+
+        let statuses = Arc::new(VolumeStatuses::new(Arc::clone(&open)));
+        let reporter = Reporter::new(ReportParts {
+            controller: controller.clone(),
+            contact: Arc::clone(&contact),
+            clock: Arc::clone(clock),
+            units: Arc::clone(&units),
+            statuses: Arc::clone(&statuses),
+            age: Arc::clone(&age),
+            cleaning: Arc::clone(&cleaning),
+            journal_cleaning: Arc::clone(&journal_cleaning),
+            local_journals,
+            filter_journals: FilterJournals::new(&context),
+            keys: Arc::clone(&keys),
+            rewrapping: rewrapping.clone(),
+            caching: Arc::clone(&caching),
+        });
+        let monitor = Monitor::new(MonitorParts {
+            shutdown: shutdown.clone(),
+            clock: Arc::clone(clock),
+            contact: Arc::clone(&contact),
+            leases: Arc::clone(&leases),
+            units: Arc::clone(&units),
+            repair: Arc::clone(&repair),
+            caching: Arc::clone(&caching),
+            statuses,
+        });
+        Ok(Parts {
+            context,
+            shutdown,
+            controller,
+            contact,
+            keys,
+            rewrapping,
+            units,
+            rejoin_reports,
+            age,
+            leases,
+            caching,
+            preloads,
+            audits,
+            open,
+            attachments,
+            jobs,
+            repair,
+            cleaning,
+            journal_cleaning,
+            reporter,
+            monitor,
+        })
+    }
+}
+
+/// Opens the folder of journals that this host shares with others, if it has one.
+async fn open_shared_journals(
+    context: &Arc<HostContext>,
+    path: Option<std::path::PathBuf>,
+) -> Result<Option<Arc<SharedJournals>>, StartError> {
+    let Some(path) = path else { return Ok(None) };
+    let context = Arc::clone(context);
+    let opened =
+        blocking(move || SharedJournals::open(&context.world, &path, context.cluster)).await??;
+    tracing::info!(id = %opened.id(), "journals are in a shared folder");
+    Ok(Some(Arc::new(opened)))
+}
+
+fn lease_count_key(cluster: &Cluster) -> Result<LeaseCountKey, StartError> {
+    let bytes = cluster.vouch.0.as_slice().try_into();
+    let bytes: &[u8; 32] = bytes.map_err(|_| StartError::LeaseCountKey)?;
+    Ok(LeaseCountKey::new(bytes))
+}
+
+impl Part for Agent {
+    fn name(&self) -> &'static str {
+        "agent"
+    }
+
+    fn reasons(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(async { self.parts.monitor.unready_for() })
+    }
+
+    fn measure(&self) -> Answer<'_, Measures> {
+        Box::pin(self.parts.monitor.measures())
     }
 }

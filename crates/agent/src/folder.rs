@@ -1,19 +1,18 @@
-//! The folder of an agent, which may be that of a controller as well.
+//! [`Folder`]: D, the data directory of an agent, which may be that of a controller as well.
 //!
 //! ```text
 //!   D/agent.lock       held by the agent
 //!   D/filter-keys/TENANT/NAME   keys of tenants, for the filters of their volumes
 //!   D/keys/            keys.toml and key files, unless they are kept elsewhere
-//!   D/filter-certificates/TENANT/NAME/   with which those filters speak TLS
+//!   D/filter-certificates/TENANT/NAME/   certificates for the TLS of those filters
 //!   D/filter-sockets/TENANT/NAME   NBD servers for the filters of a tenant's volumes
-//!   D/chains/vol-…/    what the filters of a volume have to know after a crash, what they
-//!                      have acknowledged, and what they have recorded
-//!   D/events/vol-….jsonl   what the filters of a volume have told
+//!   D/chains/vol-…/    files of the filters of a volume: journals, notes and traces
+//!   D/events/vol-….jsonl   events of the filters of a volume
 //!   D/units/u1 …       folder units made on the first start
 //!   D/journal/vol-…    one journal for each volume that is attached
 //!   D/nbd.sock         NBD
-//!   D/unpinned         how often images were pinned no more, when the cache heard of that last
-//!   D/vm/att-….sock    NBD, of one attachment to a VM
+//!   D/unpinned         how often images had been unpinned when the cache last applied that
+//!   D/vm/att-….sock    NBD, for one attachment to a VM
 //! ```
 
 use std::fs::{File, TryLockError};
@@ -24,9 +23,9 @@ use base::{AttachmentId, VolumeId};
 use unit_folder::FolderUnit;
 use world::{OpenMode, World, host};
 
-use crate::host_keys::KeyPlaces;
+use crate::keys::KeyLocations;
 
-/// A locked D. The lock ends with the process, however that ends.
+/// The locked D. The lock ends with the process.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -36,7 +35,7 @@ pub struct Folder {
 /// Why D cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// Another process has it.
+    /// Another process has locked it.
     #[error("{path} is in use by another agent; stop that one first", path = path.display())]
     Locked {
         /// D.
@@ -121,49 +120,49 @@ impl Folder {
         self.journals().join(volume.to_string())
     }
 
-    /// How often images were pinned no more, when the cache heard of that last.
+    /// The note of how often images had been unpinned when the cache last applied that.
     #[must_use]
     pub fn unpinned(&self) -> PathBuf {
         self.path.join("unpinned")
     }
 
-    /// Where servers are that tenants' filters may use.
+    /// The folder of the sockets that tenants' filters may use.
     #[must_use]
     pub fn filter_sockets(&self) -> PathBuf {
         self.path.join("filter-sockets")
     }
 
-    /// Where certificates are with which tenants' filters speak TLS.
+    /// The folder of the certificates for the TLS of tenants' filters.
     #[must_use]
     pub fn filter_certificates(&self) -> PathBuf {
         self.path.join("filter-certificates")
     }
 
-    /// Where that of all volumes is.
+    /// The folder of the files of filters, with a folder for each volume.
     #[must_use]
     pub fn chains(&self) -> PathBuf {
         self.path.join("chains")
     }
 
-    /// What the filters of a volume have to know after a crash.
+    /// The folder of the files of a volume's filters.
     #[must_use]
     pub fn chain(&self, volume: VolumeId) -> PathBuf {
         self.chains().join(volume.to_string())
     }
 
-    /// Where tenants' keys are that their filters have.
+    /// The folder of the keys of tenants' filters.
     #[must_use]
     pub fn filter_keys(&self) -> PathBuf {
         self.path.join("filter-keys")
     }
 
-    /// Where the operator says which programs tenants' filters may be.
+    /// The folder in which the operator allows programs as filters.
     #[must_use]
     pub fn filter_programs(&self) -> PathBuf {
         self.path.join("filter-programs")
     }
 
-    /// What the filters of volumes have told.
+    /// The folder of the events of filters.
     #[must_use]
     pub fn events(&self) -> PathBuf {
         self.path.join("events")
@@ -182,10 +181,10 @@ impl Folder {
     }
 }
 
-/// Where an agent that has this folder looks for wrapping keys, if nothing else is said.
+/// Where an agent looks for its wrapping keys, if its settings do not say.
 #[must_use]
-pub fn key_places(folder: &Path) -> KeyPlaces {
-    KeyPlaces {
+pub fn key_locations(folder: &Path) -> KeyLocations {
+    KeyLocations {
         first: None,
         keys_file: None,
         default_keys_file: keys_file(folder),
@@ -201,14 +200,14 @@ fn key_file(folder: &Path) -> PathBuf {
     folder.join("keys").join("master.key")
 }
 
-/// What an agent that was used has left in the folder at `path`: something
-/// that is there only then, and something that most likely is.
+/// Looks for traces of a former agent in the folder at `path`: something that only a former agent
+/// leaves, and something that it most likely left.
 ///
-/// It asks units, which may not answer.
+/// It reads units, which may not answer.
 ///
 /// # Errors
 /// As the operating system says.
-pub fn traces(world: &World, path: &Path) -> io::Result<(Option<PathBuf>, Option<PathBuf>)> {
+pub fn traces(world: &World, path: &Path) -> io::Result<FormerAgent> {
     let entries = |part: &str| -> io::Result<Vec<PathBuf>> {
         let folder = path.join(part);
         match world.disk.list(&folder) {
@@ -227,11 +226,21 @@ pub fn traces(world: &World, path: &Path) -> io::Result<(Option<PathBuf>, Option
     let certain = journal.clone().or(marked);
     let key = world.disk.open(&key_file(path), OpenMode::Read);
     if key.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-        return Ok((certain.clone(), certain));
+        let likely = certain.clone();
+        return Ok(FormerAgent { certain, likely });
     }
-    // A first start makes the key when the database is durably there. So the
-    // operator has put it here, and nothing else, or the database is lost, and
-    // even a bare folder may be where a unit is not mounted.
+    // A first start makes the key after the database is durable. So either the operator has put
+    // the key here, and nothing else; or the database is lost, and even a bare folder may be the
+    // mount point of a unit.
     let likely = journal.or_else(|| units.into_iter().next());
-    Ok((certain, likely))
+    Ok(FormerAgent { certain, likely })
+}
+
+/// The traces of a former agent in a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FormerAgent {
+    /// What only a former agent leaves.
+    pub certain: Option<PathBuf>,
+    /// What a former agent most likely left.
+    pub likely: Option<PathBuf>,
 }

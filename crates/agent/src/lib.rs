@@ -1,77 +1,51 @@
-//! Floor 5: what runs on each host. It holds keys, journals and open volumes,
-//! serves them, and does what the controllers want of it.
+//! Floor 5: what runs on each host. An agent holds keys, journals and open volumes, serves the
+//! volumes, and brings the host to the state that the controllers desire.
 //!
-//! * [`agent`]: the process; what is wanted of it, followed
-//! * [`attached`]: an open volume, served; `closer`: its end; `worker`: from a wish to that, and
-//!   back
-//! * [`controller`]: asking the controllers; the engine's catalog by that
-//! * [`units`], `watch`, `claim`: storage units, those that do not answer, and
-//!   whose a unit is; `links`, `capability_cache`: the ways to unit daemons, and what this host
-//!   may do there
-//! * `database_age`: databases that are older than the data; `lease_count`: what
-//!   units know of that
-//! * `leases`: leases in time; `journals_aside`: journals of volumes that were
-//!   taken from this host; [`journals`]: the folder of journals that hosts share
-//! * `preloads`: base images, read into the cache that [`caching`] keeps
-//! * `audits`: what some units alone have of a volume; `jobs`: what both have in common
-//! * `cleaning`, `repair`: what goes on by itself; `rejoined`: what is said of units that
-//!   were away
-//! * [`serving`]: the NBD server
-//! * [`vm`]: plugging disks into running virtual machines
-//! * [`keys`]: wrapping keys, wherever they are; [`host_keys`]: those that this
-//!   host has; `rewrapping`: one in the place of another
-//! * [`folder`]: what lies where
-//! * `plugging`: attachments in VMs
-//! * `report`: what controllers are told; `health`: what those are told who watch;
-//!   `volume_statuses`: how the open volumes are, for both
+//! [`Agent`] composes the parts. A part is a struct that is given what it needs; each folder below
+//! depends only on folders further down:
+//!
+//! * `report`: reports to controllers, readiness and metrics
+//! * `cleaning`: what nothing needs any more is removed and freed
+//! * `attach`: attachments, from what is desired to an open volume, and back
+//! * `jobs`: what controllers request once
+//! * [`audits`]: what some units alone reveal of a volume; [`cache`]: the host's cache, and preloads
+//!   of images into it
+//! * `filters`: the filters that volumes are served through; `repair`: copysets
+//! * `background`: what audits and preloads have in common
+//! * `export`: open volumes, and the NBD server
+//! * `lease`: leases in time, and whether the database is as new as the data
+//! * `journals`: the files of journals
+//! * [`vm`]: disks in virtual machines
+//! * `units`: storage units, and the links to unit daemons
+//! * [`keys`]: wrapping keys
+//! * `controller`: the host RPC; [`folder`]: D; `context`: what all parts are given
 //!
 //! It must not know: SQL, who owns what, the terminal.
 
-pub mod agent;
-pub mod attached;
+mod agent;
+mod attach;
 pub mod audits;
-mod cache_counts;
-mod cache_measures;
-pub mod caching;
-mod capability_cache;
-mod chains;
-mod claim;
+mod background;
+pub mod cache;
 mod cleaning;
-mod closer;
-pub mod controller;
-mod database_age;
-mod events;
-mod filter_files;
-mod filter_journals;
-mod filter_keys;
-mod filter_targets;
+mod context;
+mod controller;
+mod export;
+mod filters;
 pub mod folder;
-mod health;
-pub mod host_keys;
 mod jobs;
-pub mod journals;
-mod journals_aside;
+mod journals;
 pub mod keys;
-mod lease_count;
-mod leases;
-mod links;
-mod places;
-mod plugging;
-mod preloads;
-mod rejoined;
+mod lease;
 mod repair;
 mod report;
-mod rewrapping;
-mod served;
-pub mod serving;
+mod settings;
 #[cfg(test)]
 mod tests;
-pub mod units;
+mod unit_owner;
+mod units;
 pub mod vm;
-mod volume_statuses;
-mod watch;
-mod worker;
 
-pub use agent::{Agent, Settings, StartError};
-pub use filter_keys::FilterKeys;
-pub use filter_targets::{Connected, Network};
+pub use agent::{Agent, SHUT_DOWN_WITHIN};
+pub use filters::{Connected, FilterKeys, Network};
+pub use settings::{Settings, StartError};

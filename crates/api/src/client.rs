@@ -1,74 +1,73 @@
-//! A client of the API, of one controller or of several that have one database.
+//! [`Client`]: a client of the API, of one controller or of several that share one database.
 //! Connections are kept and used again.
 //!
-//! Of several controllers one is asked, as long as it answers:
+//! Of several controllers the client uses one, as long as it answers:
 //!
 //! ```text
-//!   no connection                    the next one is asked the same
-//!   no answer, or given up waiting   nobody knows what came of it: a GET is asked
-//!                                    again of the next one; what changes something
-//!                                    is not, its caller decides
+//!   no connection                    the request is sent to the next one
+//!   no answer, or given up waiting   the outcome is not known: a GET is repeated with
+//!                                    the next one; a change is not, its caller decides
 //!   503                              likewise: perhaps only this one is ending, or
 //!                                    cannot reach the database
 //! ```
 //!
-//! In each of these cases the next one is asked from then on.
+//! In each of these cases the client uses the next one from then on.
 
 use std::future::Future;
 use std::io;
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
-use hyper::{Method, Request, Uri, header};
+use hyper::{Method, Request, header};
 use rustls::ClientConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use world::host;
 
-use crate::connect::{Connector, Server, Way};
+pub use crate::connect::{Address, BadAddress};
+use crate::connect::{Connector, Server, Transport};
+use crate::host::{Call, RPC_PATH};
 use crate::types::{Page, Problem};
 
-/// A server that is there takes a connection in less.
+/// An available server accepts a connection sooner.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
-/// If there is another one to ask, it is not waited for as long: a host has to
-/// find one before its leases end.
+/// If there is another server, a connection is given up sooner: a host has to find one before its
+/// leases end.
 const CONNECT_TO_ONE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a server says that cannot carry out a request now.
+/// The status of a server that cannot carry out a request now.
 const UNAVAILABLE: u16 = 503;
 
-/// Answers are lists of volumes and the like: longer ones are a mistake.
+/// The longest answer, in bytes: answers are lists of volumes and the like.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// So much is asked for at a time where everything is wanted.
+/// The length of a page where a whole list is read.
 const PAGE: u32 = 1000;
 
-/// Why there is no answer, or a bad one.
+/// Why there is no answer, or an error.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No server listens.
     #[error("{0}")]
     Unreachable(io::Error),
-    /// The connection broke, or what came back is no answer.
+    /// The connection broke, or the answer cannot be parsed.
     #[error("the server did not answer properly: {0}; see its log")]
     Broken(String),
-    /// The server takes this client's certificate for none, or this client the
-    /// server's.
+    /// The server rejects this client's certificate, or this client the server's.
     #[error("{0}")]
     Certificate(&'static str),
-    /// The server says no.
+    /// The server refused.
     #[error("{}", .0.detail)]
     Refused(Box<Problem>),
 }
 
 impl ClientError {
-    /// Whether the server was asked and may answer better another time.
+    /// Whether the request may succeed later.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
@@ -79,90 +78,57 @@ impl ClientError {
     }
 }
 
-/// Asks one server, or one of several. Cheap to clone.
+/// A client of one server, or of several. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
-    /// Under which key things are made.
+    /// The idempotency key of what is created.
     idempotency_key: Option<Arc<str>>,
 }
 
 struct Inner {
     /// At least one.
     servers: Vec<Server>,
-    /// Which of them is asked.
+    /// The one in use.
     current: watch::Sender<usize>,
-    /// What is shown to them, where they ask for it.
+    /// The certificate that is shown to them, if they are remote.
     tls: Option<watch::Sender<Arc<ClientConfig>>>,
 }
 
-/// Where a server is, if not on this machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address {
-    /// A name, or an IP address without brackets.
-    pub host: String,
-    /// The TCP port.
-    pub port: u16,
-}
-
-/// A text that is no server's address.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a controller's URL; write it as https://HOST:PORT")]
-pub struct BadAddress(pub String);
-
-impl FromStr for Address {
-    type Err = BadAddress;
-
-    fn from_str(text: &str) -> Result<Self, BadAddress> {
-        let bad = || BadAddress(text.to_owned());
-        let uri: Uri = text.parse().map_err(|_| bad())?;
-        let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
-        if uri.scheme_str() != Some("https") || !is_bare {
-            return Err(bad());
-        }
-        let host = uri.host().ok_or_else(bad)?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        Ok(Self {
-            host: host.to_owned(),
-            port: uri.port_u16().unwrap_or(443),
-        })
-    }
-}
-
 impl Client {
-    /// Asks the server that listens at `socket`.
+    /// A client of the server that listens at `socket`.
     #[must_use]
     pub fn unix(socket: &Path) -> Self {
-        Self::with(vec![Way::Unix(socket.into())], None)
+        Self::with(vec![Transport::Unix(socket.into())], None)
     }
 
-    /// Asks the servers at `addresses`, as `tls` says; they have one database.
+    /// A client of the servers at `addresses`, which share one database, over `tls`.
     ///
     /// # Panics
     /// If there are none.
     #[must_use]
     pub fn https(addresses: Vec<Address>, tls: Arc<ClientConfig>) -> Self {
         let tls = watch::Sender::new(tls);
-        let ways = addresses.into_iter().map(|address| Way::Https {
+        let transports = addresses.into_iter().map(|address| Transport::Https {
             address,
             tls: tls.subscribe(),
         });
-        Self::with(ways.collect(), Some(tls))
+        Self::with(transports.collect(), Some(tls))
     }
 
-    fn with(ways: Vec<Way>, tls: Option<watch::Sender<Arc<ClientConfig>>>) -> Self {
-        assert!(!ways.is_empty(), "there is nobody to ask");
-        let within = match ways.len() {
+    fn with(transports: Vec<Transport>, tls: Option<watch::Sender<Arc<ClientConfig>>>) -> Self {
+        assert!(!transports.is_empty(), "there is no server");
+        let within = match transports.len() {
             1 => CONNECT_WITHIN,
             _ => CONNECT_TO_ONE_WITHIN,
         };
-        let connect = |way| {
-            let way = Arc::new(way);
-            Server::new(Connector { way, within })
+        let connect = |transport| {
+            let transport = Arc::new(transport);
+            Server::new(Connector { transport, within })
         };
         Self {
             inner: Arc::new(Inner {
-                servers: ways.into_iter().map(connect).collect(),
+                servers: transports.into_iter().map(connect).collect(),
                 current: watch::Sender::new(0),
                 tls,
             }),
@@ -170,7 +136,7 @@ impl Client {
         }
     }
 
-    /// Makes what it makes under `key`: the same again makes nothing twice.
+    /// Creates things under an idempotency key: a repeated request creates nothing twice.
     #[must_use]
     pub fn under(mut self, key: &str) -> Self {
         self.idempotency_key = Some(key.into());
@@ -178,7 +144,7 @@ impl Client {
     }
 
     /// Shows another certificate from the next request on: connections that have
-    /// shown the one before are used no more.
+    /// shown the former one are not used any more.
     pub fn renew(&self, config: Arc<ClientConfig>) {
         if let Some(tls) = &self.inner.tls {
             tls.send_replace(config);
@@ -197,7 +163,7 @@ impl Client {
         self.send(Method::GET, path, None::<&()>).await
     }
 
-    /// Everything that a list has, page by page. `path` may have a query.
+    /// Reads a whole list, page by page. `path` may have a query.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -249,6 +215,17 @@ impl Client {
         self.send(Method::PUT, path, Some(body)).await
     }
 
+    /// Makes a call of the host RPC.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn call<C: Call>(&self, call: &C) -> Result<C::Answer, ClientError> {
+        let path = format!("{RPC_PATH}{}", C::NAME);
+        let body = body_of(call)?;
+        let is_safe = C::IS_READ_ONLY;
+        self.send_bytes(Method::POST, &path, body, is_safe).await
+    }
+
     /// `what`, unless it takes longer than `wait`.
     ///
     /// # Errors
@@ -269,13 +246,21 @@ impl Client {
         path: &str,
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<T, ClientError> {
-        let body = match body {
-            Some(body) => serde_json::to_vec(body).map_err(|error| broken(&error))?,
-            None => Vec::new(),
-        };
-        let body = Bytes::from(body);
+        let body = body.map_or_else(|| Ok(Bytes::new()), body_of)?;
         let is_keyed = method == Method::POST && self.idempotency_key.is_some();
         let is_safe = method == Method::GET || is_keyed;
+        self.send_bytes(method, path, body, is_safe).await
+    }
+
+    /// Sends a request; one that `is_safe` is repeated with the next server, if one does not
+    /// answer.
+    async fn send_bytes<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        is_safe: bool,
+    ) -> Result<T, ClientError> {
         let mut others = self.inner.servers.len() - 1;
         loop {
             let at = *self.inner.current.borrow();
@@ -283,13 +268,13 @@ impl Client {
             let answer = match is_safe {
                 true => match self.unless_left(at, asked).await {
                     Some(answer) => answer,
-                    // Somebody else has waited in vain for the same server.
+                    // Another request has waited in vain for the same server.
                     None => continue,
                 },
                 false => asked.await,
             };
             let may_ask_another = match &answer {
-                // Neither has heard the request.
+                // The server has not received the request.
                 Err(ClientError::Unreachable(_) | ClientError::Certificate(_)) => true,
                 Err(ClientError::Broken(_)) => is_safe,
                 Err(ClientError::Refused(problem)) => is_safe && problem.status == UNAVAILABLE,
@@ -303,11 +288,11 @@ impl Client {
         }
     }
 
-    /// `asked`, unless the server at `at` is not the one to ask any more.
+    /// Waits for `asked`, unless the server at `at` is not in use any more.
     async fn unless_left<T>(&self, at: usize, asked: impl Future<Output = T>) -> Option<T> {
         let mut current = self.inner.current.subscribe();
         let left = async {
-            // What it returns is a lock on it, which whoever asks takes, too.
+            // It returns a lock, which other requests take, too.
             drop(current.wait_for(|now| *now != at).await);
         };
         tokio::select! {
@@ -316,8 +301,8 @@ impl Client {
         }
     }
 
-    /// Asks one server. If it does not answer, or cannot do it now, the next
-    /// one is asked from then on.
+    /// Sends a request to one server. If it does not answer, or is unavailable, the next
+    /// one is used from then on.
     async fn ask(
         &self,
         at: usize,
@@ -331,7 +316,7 @@ impl Client {
         }
         let request = request
             .method(method)
-            // The name is none that is looked up: see `Connector`.
+            // The name is not resolved: see `Connector`.
             .uri(format!("http://scree{path}"))
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body))
@@ -360,8 +345,8 @@ impl Client {
     }
 }
 
-/// A server that is waited for. If that ends without an answer, also because
-/// whoever waits gives up, it is not asked next.
+/// A request to a server. If it ends without an answer, also because the caller gives up, the next
+/// server is used.
 struct Waiting<'a> {
     inner: &'a Inner,
     at: usize,
@@ -384,12 +369,17 @@ impl Drop for Waiting<'_> {
     }
 }
 
+fn body_of(body: &impl Serialize) -> Result<Bytes, ClientError> {
+    let body = serde_json::to_vec(body).map_err(|error| broken(&error))?;
+    Ok(body.into())
+}
+
 fn broken(error: &dyn std::fmt::Display) -> ClientError {
     ClientError::Broken(error.to_string())
 }
 
-/// What TLS says of a certificate, in words that help. A server's word about the
-/// client's comes after the handshake, with the first answer.
+/// What TLS says about a certificate, with a remedy. A server rejects the client's certificate after
+/// the handshake, with the first answer.
 fn refused_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     use rustls::AlertDescription as Alert;
     use rustls::{CertificateError, Error};
@@ -407,7 +397,7 @@ fn refused_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'st
                      yet; look at this machine's clock, and join with a new token",
                 );
             }
-            // The latter, if an authority has the same name and another key.
+            // `DecryptError`, if an authority has the same name and another key.
             Some(Error::AlertReceived(Alert::UnknownCA | Alert::DecryptError)) => {
                 return Some(
                     "the controller refuses this certificate: it knows no authority that signed \
@@ -440,7 +430,7 @@ fn refused_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'st
     None
 }
 
-/// What the client's own error hides: who could not be reached, and why.
+/// The cause of hyper's error: why no server could be reached.
 fn unreachable(error: hyper_util::client::legacy::Error) -> ClientError {
     if let Some(why) = refused_certificate(&error) {
         return ClientError::Certificate(why);
@@ -452,7 +442,7 @@ fn unreachable(error: hyper_util::client::legacy::Error) -> ClientError {
     let mut cause = std::error::Error::source(&error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {
-            // It cannot be taken out of its filter.
+            // It cannot be taken out of its wrapper.
             let error = match error.raw_os_error() {
                 Some(code) => io::Error::from_raw_os_error(code),
                 None => io::Error::new(error.kind(), error.to_string()),

@@ -1,10 +1,11 @@
-//! Connections to one server, on this machine or over TLS.
+//! Connections to one server, on this machine or over TLS, and its address ([`Address`]).
 
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::str::FromStr;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use hyper::{Request, Uri};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::client::legacy::{self, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::RwLock;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -23,14 +25,45 @@ use tokio_rustls::TlsConnector;
 use tower_service::Service;
 use world::host;
 
-use crate::client::Address;
+/// The address of a remote server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    /// A name, or an IP address without brackets.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+}
+
+/// A text that is not the address of a server.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a controller's URL; write it as https://HOST:PORT")]
+pub struct BadAddress(pub String);
+
+impl FromStr for Address {
+    type Err = BadAddress;
+
+    fn from_str(text: &str) -> Result<Self, BadAddress> {
+        let bad = || BadAddress(text.to_owned());
+        let uri: Uri = text.parse().map_err(|_| bad())?;
+        let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
+        if uri.scheme_str() != Some("https") || !is_bare {
+            return Err(bad());
+        }
+        let host = uri.host().ok_or_else(bad)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        Ok(Self {
+            host: host.to_owned(),
+            port: uri.port_u16().unwrap_or(443),
+        })
+    }
+}
 
 /// How a server is reached.
-pub(crate) enum Way {
+pub(crate) enum Transport {
     Unix(PathBuf),
     Https {
         address: Address,
-        /// The newest is shown.
+        /// The certificate that is shown: the newest one.
         tls: watch::Receiver<Arc<ClientConfig>>,
     },
 }
@@ -38,8 +71,8 @@ pub(crate) enum Way {
 /// Makes connections to one server, whatever host a URI names.
 #[derive(Clone)]
 pub(crate) struct Connector {
-    pub way: Arc<Way>,
-    /// A server that is there takes a connection in less.
+    pub transport: Arc<Transport>,
+    /// An available server accepts a connection sooner.
     pub within: Duration,
 }
 
@@ -62,13 +95,13 @@ impl Server {
 
     /// Begins to send a request.
     pub fn begin(&self, request: Request<Full<Bytes>>) -> ResponseFuture {
-        let http = self.http.read().unwrap_or_else(PoisonError::into_inner);
+        let http = self.http.read();
         http.request(request)
     }
 
-    /// The connections that there are are used no more.
+    /// Closes the kept connections.
     pub fn forget_connections(&self) {
-        let mut kept = self.http.write().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.http.write();
         *kept = http(&self.connector);
     }
 }
@@ -88,9 +121,9 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let (way, within) = (Arc::clone(&self.way), self.within);
+        let (transport, within) = (Arc::clone(&self.transport), self.within);
         Box::pin(async move {
-            let connected = host::timeout(within, connect(&way)).await;
+            let connected = host::timeout(within, connect(&transport)).await;
             let stream = connected.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
             Ok(TokioIo::new(Stream(stream)))
         })
@@ -98,10 +131,10 @@ impl Service<Uri> for Connector {
 }
 
 #[expect(clippy::disallowed_methods, reason = "hyper wants tokio's sockets")]
-async fn connect(way: &Way) -> io::Result<Box<dyn Both>> {
-    match way {
-        Way::Unix(socket) => Ok(Box::new(UnixStream::connect(socket).await?)),
-        Way::Https { address, tls } => {
+async fn connect(transport: &Transport) -> io::Result<Box<dyn ByteStream>> {
+    match transport {
+        Transport::Unix(socket) => Ok(Box::new(UnixStream::connect(socket).await?)),
+        Transport::Https { address, tls } => {
             let name = ServerName::try_from(address.host.clone()).map_err(io::Error::other)?;
             let config = Arc::clone(&tls.borrow());
             let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
@@ -112,13 +145,13 @@ async fn connect(way: &Way) -> io::Result<Box<dyn Both>> {
     }
 }
 
-/// What a connection can do.
-pub(crate) trait Both: AsyncRead + AsyncWrite + Send + Unpin {}
+/// A connection, whatever its transport.
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Both for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// A connection, as hyper wants it.
-pub(crate) struct Stream(Box<dyn Both>);
+pub(crate) struct Stream(Box<dyn ByteStream>);
 
 impl Connection for Stream {
     fn connected(&self) -> Connected {

@@ -1,20 +1,24 @@
-//! [`BlockDevice`]: the seam between frontends, filters and volumes.
+//! [`BlockDevice`]: the seam between servers, filters and volumes.
 //!
-//! A device is owned by one thread. Requests are started by its verbs; most
-//! are answered inside the call, the rest through [`BlockDevice::poll`]:
+//! One thread owns a device and starts requests on it. Most are answered inside the call, the
+//! rest through [`BlockDevice::poll`]:
 //!
 //! ```text
-//!  1. start    read(token, …) -> Started
+//!  1. start    start(Request { token, op }) -> Started
 //!  2. commit   once for all that was started in this turn of the loop
 //!  3. answer   send the replies of what was Done
 //!  4. poll     collect what was Pending, when the owner was woken
 //! ```
+//!
+//! docs/internals/requests.md has the definitions, the invariants and a drawing.
 //!
 //! Invariant: nothing that answered [`Started::Done`] may be reported to a
 //! client before a [`BlockDevice::commit`] that followed it returned `Ok`.
 //! One commit for a whole batch is what makes small writes cheap.
 
 use std::time::Duration;
+
+use crate::request::Request;
 
 /// Names a request between its start and its [`Completion`]. The caller
 /// chooses it, below [`TOKEN_MAX`]; the device only hands it back.
@@ -178,41 +182,8 @@ pub trait BlockDevice {
     /// Which verbs work.
     fn capabilities(&self) -> Capabilities;
 
-    /// Reads `out.len()` bytes at `offset`. `out` is filled only if the answer
-    /// is `Done`; a pending read brings its bytes in [`Outcome::Data`].
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started;
-
-    /// Writes `data` at `offset`. The device has taken or copied the bytes
-    /// when the call returns anything but `Busy`.
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started;
-
-    /// Makes every write durable that was acknowledged before this call, on
-    /// whatever connection.
-    fn flush(&mut self, token: Token) -> Started;
-
-    /// Gives up `length` bytes at `offset`; whole blocks in it then read as
-    /// zeroes, parts of blocks at its ends may keep their content.
-    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started;
-
-    /// Makes exactly `length` bytes at `offset` read as zeroes.
-    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started;
-
-    /// Asks which parts of the range hold data. The answer is always
-    /// [`Outcome::Extents`]: `Done` here means it lies in `runs`. It begins at
-    /// `offset`, is not empty, and may cover less than `length`.
-    fn extents(
-        &mut self,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started;
-
-    /// A hint that the range will be read soon (NBD's CACHE).
-    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
-        let _ = (token, offset, length);
-        Started::Done
-    }
+    /// Starts one request. See [`Op`](crate::Op) for what each operation does and answers.
+    fn start(&mut self, request: Request<'_>) -> Started;
 
     /// Ends a batch: what answered `Done` since the last commit is now in the
     /// order in which the device will keep it.

@@ -1,12 +1,13 @@
 //! Floor 0: the types that all other crates share.
 //!
 //! * [`ids`], [`geometry`], [`size`]: identifiers, positions and quantities with dimensions.
-//! * [`BlockDevice`]: the interface between NBD, filters and volumes.
+//! * [`BlockDevice`] and its [`Request`]: the interface between NBD, filters and volumes.
 //! * [`codec`], [`checksum`]: bytes on disks and wires.
 //! * [`error`], [`url`], [`Endpoint`], [`NbdUri`]: how errors and addresses are spelled.
 //!
 //! This crate does no I/O, and knows no keys, no clock and no randomness.
 
+mod buffer;
 pub mod checksum;
 pub mod codec;
 pub mod device;
@@ -16,9 +17,11 @@ pub mod geometry;
 pub mod ids;
 mod nbd_uri;
 pub mod report;
+mod request;
 pub mod size;
 pub mod url;
 
+pub use buffer::{ReadBuffer, ScatterList, WriteBuffer};
 pub use device::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, ExtentKind, IoError,
     Outcome, Started, TOKEN_MAX, Token, ZeroMode,
@@ -31,3 +34,4 @@ pub use ids::{
     Lineage, LineageTag, ParseIdError, PartyId, ProjectId, SnapshotId, UnitId, VolumeId,
 };
 pub use nbd_uri::{NbdUri, UriTls};
+pub use request::{ByteRange, Op, OpKind, OwnedOp, Request};

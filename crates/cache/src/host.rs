@@ -1,12 +1,12 @@
-//! [`HostCache`]: what one host keeps of what lies on units, in memory and in a file.
+//! [`HostCache`]: one host's cache of blocks that lie on units, in memory and in a file.
 //!
 //! ```text
-//!  get_now    memory ─▶ the file, if it has it at hand
+//!  get_now    memory ─▶ the file, if that needs no waiting
 //!  get        memory ─▶ the file
 //!  offer      memory, the file
 //! ```
 //!
-//! Either may be missing; the file may come later.
+//! Either may be missing; the file may be added later.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,7 +16,7 @@ use crate::store::{Area, AreaKind, Cache, Id, Protector, Sharer};
 use crate::uses::Uses;
 use parking_lot::{Mutex, MutexGuard};
 
-/// How often blocks of an area were asked for.
+/// Reads of one area's blocks, by where they were found.
 #[derive(Debug, Default)]
 struct AreaCounters {
     memory: AtomicU64,
@@ -24,23 +24,23 @@ struct AreaCounters {
     missed: AtomicU64,
 }
 
-/// How often blocks of each area were asked for, by one volume or a whole host.
+/// Reads of each area's blocks, by one volume or a whole host.
 #[derive(Debug, Default)]
 pub struct Counters([AreaCounters; 3]);
 
-/// How often blocks of an area were asked for so far.
+/// Counts of reads of one area's blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AreaCounts {
-    /// And were in memory.
+    /// Blocks found in memory.
     pub memory: u64,
-    /// Or in the file.
+    /// Blocks found in the file.
     pub file: u64,
-    /// Or were read from units.
+    /// Blocks read from units: misses.
     pub missed: u64,
 }
 
 impl Counters {
-    /// So far, by [`AreaKind`].
+    /// The counts so far, by [`AreaKind`].
     #[must_use]
     pub fn counts(&self) -> [AreaCounts; 3] {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -56,25 +56,25 @@ impl Counters {
     }
 }
 
-/// Who asks: for what it is counted.
+/// A user of the cache, such as a volume, whose reads are counted.
 #[derive(Debug, Default)]
 pub struct Principal {
-    /// How often it asked.
+    /// Its reads.
     pub counters: Counters,
-    /// What it read ahead.
+    /// Its readahead.
     pub ahead: Arc<AheadCounters>,
 }
 
-/// A block that was there.
+/// A block that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hit {
-    /// Its tag.
+    /// The block's tag.
     pub tag: [u8; 16],
-    /// The file had it, and not memory.
+    /// Whether it was in the file rather than in memory.
     pub is_from_file: bool,
 }
 
-/// Blocks that were there, for a reading that counts once however often it begins.
+/// The hits of one read, which is counted once however often it is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     memory: [u64; 3],
@@ -82,7 +82,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// One more.
+    /// Adds a hit.
     pub fn add(&mut self, area: Area, hit: Hit) {
         let counts = match hit.is_from_file {
             true => &mut self.file,
@@ -92,19 +92,19 @@ impl Tally {
     }
 }
 
-/// How a block is got from the file: waiting for it, or not.
+/// Reads a block from the file: waiting for it or not.
 type GetFrom = fn(&Cache, Area, Id, &mut [u8]) -> Option<[u8; 16]>;
 
-/// See the module's head.
+/// A host's cache: in memory, in a file, or both.
 pub struct HostCache {
     memory: Option<Memory>,
     file: OnceLock<Arc<Cache>>,
     counters: Counters,
-    /// Who is used, and how often: the file may come later.
+    /// The sharers in use; a file that is added later is told of them.
     used: Mutex<Uses<Sharer>>,
 }
 
-/// Somebody who uses what is kept for a volume or an image.
+/// Keeps a sharer's blocks in use until it is dropped.
 pub struct UseGuard {
     cache: Arc<HostCache>,
     sharer: Sharer,
@@ -121,7 +121,7 @@ impl Drop for UseGuard {
 }
 
 impl HostCache {
-    /// With so many bytes of blocks in memory; 0 for none.
+    /// A cache with this many bytes of blocks in memory; 0 for none.
     #[must_use]
     pub fn new(memory_bytes: u64) -> Arc<Self> {
         Arc::new(Self {
@@ -132,7 +132,7 @@ impl HostCache {
         })
     }
 
-    /// From now on with this file, unless it has one.
+    /// Adds the file, unless there is one.
     pub fn use_file(&self, file: Arc<Cache>) {
         let used = self.used();
         if self.file.set(Arc::clone(&file)).is_ok() {
@@ -144,7 +144,7 @@ impl HostCache {
         self.used.lock()
     }
 
-    /// What is kept for `sharer` is used as long as this is not dropped.
+    /// Marks the blocks of `sharer` as used until the guard is dropped.
     #[must_use]
     pub fn begin_use(self: &Arc<Self>, sharer: Sharer) -> UseGuard {
         let mut used = self.used();
@@ -158,22 +158,21 @@ impl HostCache {
         }
     }
 
-    /// The part in a file, if there is one by now.
+    /// The cache's file, if there is one.
     #[must_use]
     pub fn file(&self) -> Option<&Arc<Cache>> {
         self.file.get()
     }
 
-    /// Whether what is read ahead has a place, and how much one reader may have there, in
-    /// bytes.
+    /// How much one reader may read ahead, in bytes; `None` without a cache in memory.
     #[must_use]
     pub fn ahead_max_bytes(&self) -> Option<u64> {
         self.memory.as_ref().map(Memory::ahead_max_bytes)
     }
 
     /// A block's sealed content, into `sealed` of [`SLOT_BYTES`](crate::store::SLOT_BYTES),
-    /// if that is to be had without waiting for a device. It may be what somebody has put
-    /// there: whoever asks opens it.
+    /// if that needs no waiting for a device. The content is not verified: the caller opens
+    /// it.
     pub fn get_now(self: &Arc<Self>, area: Area, id: Id, sealed: &mut [u8]) -> Option<Hit> {
         self.find(area, id, sealed, Cache::get_now)
     }
@@ -206,7 +205,7 @@ impl HostCache {
         let found = memory.get(id, sealed)?;
         match (found.was_ahead, self.file()) {
             (true, _) => self.keep(area, id, found.tag, sealed),
-            // What is in memory is not to seem idle in the file.
+            // A block that is read from memory must not seem idle in the file.
             (false, Some(file)) => {
                 file.touch(area, id);
             }
@@ -215,7 +214,7 @@ impl HostCache {
         Some(found.tag)
     }
 
-    /// A block does not open: it makes room for what units have.
+    /// Forgets a block that does not open.
     pub fn forget(&self, id: Id) {
         if let Some(memory) = &self.memory {
             memory.forget(id);
@@ -225,40 +224,40 @@ impl HostCache {
         }
     }
 
-    /// Whether a block is here, as far as is known: that is not asking for it. Does not wait.
+    /// Whether the cache has a block. Does not count as a use, and does not wait.
     #[must_use]
     pub fn has(&self, id: Id) -> bool {
         let is_in = |memory: &Memory| memory.has(id);
         self.memory.as_ref().is_some_and(is_in) || self.is_in_file(id)
     }
 
-    /// A block will be asked for, for `area`. Whether it is in the file.
+    /// Marks a block as used soon, for `area`. Returns whether it is in the file.
     pub fn touch(&self, area: Area, id: Id) -> bool {
         self.file().is_some_and(|file| file.touch(area, id))
     }
 
-    /// A map page is of the newest version no more, for `protector`.
+    /// Ends the protection of a map page for `protector`.
     pub fn release(&self, protector: Protector, id: Id) {
         if let Some(file) = self.file() {
             file.release(protector, id);
         }
     }
 
-    /// An attachment has ended: no map page is protected for it.
+    /// Ends the protection of all map pages for `protector`.
     pub fn release_all(&self, protector: Protector) {
         if let Some(file) = self.file() {
             file.release_all(protector);
         }
     }
 
-    /// Whether it is in the file.
+    /// Whether a block is in the file.
     #[must_use]
     pub fn is_in_file(&self, id: Id) -> bool {
         self.file().is_some_and(|file| file.has(id))
     }
 
-    /// Keeps a block that is likely to be asked for: if its area's policy says so and there is
-    /// time for it.
+    /// Offers a block that is likely to be read: it is kept if its area's policy says so and
+    /// the file is not too busy.
     pub fn keep(self: &Arc<Self>, area: Area, id: Id, tag: [u8; 16], sealed: &[u8]) {
         if let Some(memory) = &self.memory {
             memory.offer(id, tag, sealed);
@@ -275,7 +274,7 @@ impl HostCache {
         }
     }
 
-    /// Blocks were asked for, and had.
+    /// Counts the hits of a read.
     pub fn count_hits(&self, principal: &Principal, tally: &Tally) {
         for kind in AreaKind::ALL {
             let (memory, file) = (tally.memory[kind as usize], tally.file[kind as usize]);
@@ -284,7 +283,7 @@ impl HostCache {
         }
     }
 
-    /// So many blocks were asked for, and read from units.
+    /// Counts blocks that were read from units.
     pub fn count_misses(&self, principal: &Principal, kind: AreaKind, count: u64) {
         self.count(principal, kind, |area| &area.missed, count);
     }
@@ -303,13 +302,13 @@ impl HostCache {
         }
     }
 
-    /// How often it was asked so far, by [`AreaKind`].
+    /// The counts of all users so far, by [`AreaKind`].
     #[must_use]
     pub fn counts(&self) -> [AreaCounts; 3] {
         self.counters.counts()
     }
 
-    /// How many blocks are in memory, and may be.
+    /// The number of blocks in memory, and the capacity.
     #[must_use]
     pub fn memory_sizes(&self) -> (usize, usize) {
         self.memory.as_ref().map_or((0, 0), Memory::sizes)
@@ -317,7 +316,7 @@ impl HostCache {
 }
 
 impl Principal {
-    /// What it read ahead so far.
+    /// The counts of its readahead so far.
     #[must_use]
     pub fn ahead_counts(&self) -> AheadCounts {
         self.ahead.counts()

@@ -1,19 +1,19 @@
-//! [`Memory`]: sealed blocks in memory, for the whole host; and those that were read ahead
-//! (docs/cache.md).
+//! [`Memory`]: sealed blocks in memory, for the whole host, including blocks that were read
+//! ahead (docs/internals/cache.md).
 //!
 //! ```text
-//!                          ┌ read ahead: first come, first gone ┐   asked for
-//!  read ahead ──────────▶  │ half of it at most                 │ ──────────────┐
+//!                          ┌ readahead: FIFO, half of the       ┐   read
+//!  read ahead ──────────▶  │ capacity at most                   │ ──────────────┐
 //!                          └─────────────┬──────────────────────┘               ▼
-//!                                        └─▶ goes unread              as if it were read now
+//!                                        └─▶ evicted unread         offered as if just read
 //!
 //!  read, or a map page   ┌ the rest: S3-FIFO ┐
-//!  that was written ───▶ │                   │ ──▶ goes
+//!  that was written ───▶ │                   │ ──▶ evicted
 //!                        └───────────────────┘
 //! ```
 //!
-//! Invariants: there are never more blocks than its size allows; what was read ahead and not
-//! asked for pushes out at most half of what was.
+//! Invariants: there are never more blocks than the capacity; unread readahead occupies at most
+//! half of it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 type Map<V> = HashMap<Id, V, foldhash::fast::FixedState>;
 
-/// What came of reading ahead, for one reader.
+/// Counters of one reader's readahead.
 #[derive(Debug, Default)]
 pub struct AheadCounters {
     brought: AtomicU64,
@@ -33,19 +33,19 @@ pub struct AheadCounters {
     unread: AtomicU64,
 }
 
-/// What came of reading ahead so far, in blocks.
+/// Counts of one reader's readahead, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AheadCounts {
-    /// Brought.
+    /// Blocks that were read ahead.
     pub brought: u64,
-    /// And asked for after that.
+    /// Blocks among them that were read afterwards.
     pub used: u64,
-    /// Or let go of before anybody did.
+    /// Blocks among them that were evicted unread.
     pub unread: u64,
 }
 
 impl AheadCounters {
-    /// So far.
+    /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> AheadCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -66,7 +66,7 @@ struct Block {
 
 struct Ahead {
     block: Arc<Block>,
-    /// Which of those of its name in the order: one that came again is another.
+    /// Its number in the order: a block that is read ahead again gets another.
     number: u64,
     reader: Arc<AheadCounters>,
 }
@@ -75,7 +75,7 @@ struct State {
     policy: S3Fifo<Id>,
     blocks: Map<Arc<Block>>,
     ahead: Map<Ahead>,
-    /// The oldest first; some have been asked for since.
+    /// Blocks that were read ahead, oldest first; some have been read since.
     order: VecDeque<(Id, u64)>,
     next: u64,
     evicted: Vec<Id>,
@@ -83,24 +83,24 @@ struct State {
 
 /// A block that was found.
 pub struct Remembered {
-    /// Its tag.
+    /// The block's tag.
     pub tag: [u8; 16],
-    /// It was read ahead, and is here no more: whoever wants it kept offers it.
+    /// Whether it was read ahead. It is removed then; the caller offers it again to keep it.
     pub was_ahead: bool,
 }
 
-/// See the module's head.
+/// A cache of sealed blocks in memory.
 pub struct Memory {
-    /// In blocks.
+    /// The capacity in blocks.
     capacity: usize,
     state: Mutex<State>,
 }
 
 impl Memory {
-    /// None is smaller, in bytes.
+    /// The smallest size, in bytes.
     pub const BYTES_MIN: u64 = 64 << 10;
 
-    /// Of so many bytes of blocks, [`Memory::BYTES_MIN`] at least.
+    /// A cache of `bytes`, at least [`Memory::BYTES_MIN`].
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         let blocks = bytes.max(Self::BYTES_MIN) / SLOT_BYTES as u64;
@@ -122,20 +122,20 @@ impl Memory {
         self.state.lock()
     }
 
-    /// How much one reader may read ahead at once, in bytes, so that many can.
+    /// How much one reader may read ahead, in bytes, so that many readers can.
     #[must_use]
     pub fn ahead_max_bytes(&self) -> u64 {
         (self.capacity / 16 * SLOT_BYTES) as u64
     }
 
-    /// Whether it has a block; that is not asking for it.
+    /// Whether it has a block. Does not count as a use.
     #[must_use]
     pub fn has(&self, id: Id) -> bool {
         let state = self.state();
         state.blocks.contains_key(&id) || state.ahead.contains_key(&id)
     }
 
-    /// A block's content, into `sealed`, if it is here.
+    /// Copies a block's content into `sealed`, if it is here.
     pub fn get(&self, id: Id, sealed: &mut [u8]) -> Option<Remembered> {
         let (block, was_ahead) = {
             let mut state = self.state();
@@ -159,7 +159,7 @@ impl Memory {
         })
     }
 
-    /// A block is not what it should be.
+    /// Forgets a block that does not open.
     pub fn forget(&self, id: Id) {
         let mut state = self.state();
         state.ahead.remove(&id);
@@ -167,7 +167,7 @@ impl Memory {
         state.policy.remove(id);
     }
 
-    /// Keeps a block, if the policy says so.
+    /// Offers a block: it is kept if the policy says so.
     pub fn offer(&self, id: Id, tag: [u8; 16], sealed: &[u8]) {
         let mut state = self.state();
         if state.blocks.contains_key(&id) || state.ahead.contains_key(&id) {
@@ -181,7 +181,7 @@ impl Memory {
         state.let_go();
     }
 
-    /// Keeps a block that nobody has asked for yet, for `reader`.
+    /// Keeps a block that was read ahead for `reader`.
     pub fn offer_ahead(&self, id: Id, tag: [u8; 16], sealed: &[u8], reader: &Arc<AheadCounters>) {
         let mut state = self.state();
         if state.blocks.contains_key(&id) || state.ahead.contains_key(&id) {
@@ -200,7 +200,7 @@ impl Memory {
         };
         state.ahead.insert(id, ahead);
         state.order.push_back((id, number));
-        // What was asked for leaves its name behind.
+        // Blocks that were read leave stale names in the order.
         if state.order.len() > 2 * state.ahead.len() + 64 {
             let State { order, ahead, .. } = &mut *state;
             let is_there = |(id, number): &(Id, u64)| {
@@ -213,7 +213,7 @@ impl Memory {
         state.shrink(room);
     }
 
-    /// How many blocks there are, and may be.
+    /// The number of blocks, and the capacity.
     #[must_use]
     pub fn sizes(&self) -> (usize, usize) {
         let state = self.state();

@@ -1,8 +1,8 @@
-//! [`Uses`]: who is used, and how often.
+//! [`Uses`]: reference counts of what is in use.
 
 use std::collections::BTreeMap;
 
-/// See the module's head.
+/// A count of uses for each key.
 pub struct Uses<K>(BTreeMap<K, u32>);
 
 impl<K: Copy + Ord> Uses<K> {
@@ -10,12 +10,12 @@ impl<K: Copy + Ord> Uses<K> {
         Self(BTreeMap::new())
     }
 
-    /// Once more.
+    /// Adds a use.
     pub fn begin(&mut self, key: K) {
         *self.0.entry(key).or_default() += 1;
     }
 
-    /// Once less.
+    /// Removes a use.
     pub fn end(&mut self, key: K) {
         if let Some(count) = self.0.get_mut(&key) {
             *count -= 1;
@@ -25,12 +25,12 @@ impl<K: Copy + Ord> Uses<K> {
         }
     }
 
-    /// Whether it is used.
+    /// Whether a key is in use.
     pub fn has(&self, key: K) -> bool {
         self.0.contains_key(&key)
     }
 
-    /// All uses, each as often as there are.
+    /// All keys, each as often as it is used.
     pub fn iter(&self) -> impl Iterator<Item = K> + '_ {
         let times = |(key, count): (&K, &u32)| std::iter::repeat_n(*key, *count as usize);
         self.0.iter().flat_map(times)

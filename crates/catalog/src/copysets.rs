@@ -1,11 +1,11 @@
-//! Which sets of units hold segments together.
+//! Choosing copysets: which sets of units hold segments together.
 //!
-//! Two copies on two random units out of N would make every pair of units a
-//! pair that holds some block alone: any two failures then lose something.
-//! Limiting the pairs in use to a few (copyset replication) makes that
-//! unlikely, at the price that fewer units help to rebuild one. Each unit
-//! shares segments with about `scatter_width` others. Units in one zone are lost
-//! together: they share none, if that can be.
+//! With two copies on two random units out of N, every pair of units would hold
+//! some block alone: any two failures would lose data. Limiting the pairs in use
+//! to a few (copyset replication) makes that unlikely, at the price that fewer
+//! units help to rebuild one. Each unit shares segments with about
+//! `scatter_width` others. Units in one zone may be lost together: they share no
+//! segments, if that is possible.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,15 +14,15 @@ use world::Random;
 
 use crate::{Copyset, Erasure};
 
-/// With how many others a unit shares segments, unless there are fewer: at 8
-/// units every pair is used, as HVSTO's independent placement would.
+/// The number of other units that a unit shares segments with, if there are enough:
+/// with 8 units every pair is used, as in HVSTO's independent placement.
 pub const SCATTER_WIDTH: usize = 8;
 
-/// In which zones units are: what may be lost at once, as a rack is. One that is
-/// not among these is in a zone of its own.
+/// The zone of each unit. A zone, such as a rack, may be lost at once. A unit that is
+/// not listed is in a zone of its own.
 pub type Zones = BTreeMap<UnitId, String>;
 
-/// In how many zones `units` are.
+/// The number of zones that `units` are in.
 #[must_use]
 pub fn zone_count(units: &[UnitId], zones: &Zones) -> usize {
     let named: BTreeSet<&String> = units.iter().filter_map(|unit| zones.get(unit)).collect();
@@ -30,14 +30,12 @@ pub fn zone_count(units: &[UnitId], zones: &Zones) -> usize {
     named.len() + alone.count()
 }
 
-/// The copysets to add so that every unit of `units` shares segments with
-/// `scatter_width` others (or all there are) at `replicas` copies, or with `erasure`
-/// in their place, given those that exist. With one replica a copyset is a unit. No
-/// two members are in one zone, if there are as many zones as members; of those that
-/// exist and have such, nothing is expected then.
+/// Plans the copysets to add to the existing ones so that every unit shares segments
+/// with enough others. With one replica, a copyset is a unit. No two members are in
+/// one zone if there are as many zones as members; existing copysets that violate this
+/// do not count.
 ///
-/// Returns nothing if there are fewer units than replicas, or no copyset
-/// numbers left.
+/// Returns nothing if there are fewer units than members, or no copyset numbers left.
 #[must_use]
 pub fn plan(
     units: &[UnitId],
@@ -116,8 +114,8 @@ pub fn plan(
         .collect()
 }
 
-/// Cuts a permutation into sets of `size`, each of units that are apart as far as
-/// possible. What the last ones lack is taken from its start.
+/// Divides a permutation into sets of `size`, each of units that are apart as far as
+/// possible. The last sets are completed from the start of the permutation.
 fn cut(
     order: &[UnitId],
     size: usize,
@@ -143,10 +141,9 @@ fn cut(
     sets
 }
 
-/// The unit among `loads` that is to take the place of `old` in `copyset`: one that
-/// shares its zone with as few of the other members as can be, and of these the one
-/// that is a member of the fewest copysets, by the count that comes with it. `None` if
-/// each has a place there, or is leaving one.
+/// The unit among `loads` that should replace `old` in `copyset`: one that shares its
+/// zone with the fewest other members, and of these the one that is a member of the
+/// fewest copysets, by its count. `None` if all are members or draining.
 #[must_use]
 pub fn replacement(
     copyset: &Copyset,
@@ -154,9 +151,9 @@ pub fn replacement(
     loads: &HashMap<UnitId, usize>,
     zones: &Zones,
 ) -> Option<UnitId> {
-    let is_in = |unit: &UnitId| copyset.standing().any(|(member, _)| member == *unit);
+    let is_in = |unit: &UnitId| copyset.member_states().any(|(member, _)| member == *unit);
     let others = loads.iter().filter(|(unit, _)| !is_in(unit));
-    // Which of several is the same for whoever asks.
+    // A tie is broken by id, so that every controller chooses the same.
     let least = others.min_by_key(|(unit, load)| {
         let shared = neighbours(copyset, old, **unit, zones);
         (shared, **load, **unit)
@@ -164,7 +161,7 @@ pub fn replacement(
     least.map(|(unit, _)| *unit)
 }
 
-/// With how many members that stay `unit` would share its zone in the place of `old`.
+/// The number of remaining members in the zone of `unit`, if it replaced `old`.
 fn neighbours(copyset: &Copyset, old: UnitId, unit: UnitId, zones: &Zones) -> usize {
     let Some(zone) = zones.get(&unit) else {
         return 0;
@@ -174,9 +171,9 @@ fn neighbours(copyset: &Copyset, old: UnitId, unit: UnitId, zones: &Zones) -> us
         .count()
 }
 
-/// Which units are to take the place of others, and where, so that each is a member
-/// of about as many copysets: one change a copyset at most, and none in one that has
-/// a member which is not whole, or that would have more members in one zone.
+/// The replacements after which units are members of about equally many copysets: at
+/// most one for each copyset, and none in a copyset that has a rebuilding or draining
+/// member, or that would have more members in one zone.
 #[must_use]
 pub fn rebalancing(
     copysets: &[Copyset],
@@ -186,7 +183,7 @@ pub fn rebalancing(
     let mut loads = loads.clone();
     let mut moves = Vec::new();
     for copyset in copysets {
-        if !copyset.filling.is_empty() || !copyset.leaving.is_empty() {
+        if !copyset.rebuilding.is_empty() || !copyset.draining.is_empty() {
             continue;
         }
         let members = copyset.members.iter();
@@ -226,7 +223,7 @@ fn partners(unit: UnitId, sets: &[Vec<UnitId>], among: &[UnitId]) -> usize {
     others.len()
 }
 
-/// Puts `items` into a random order (Fisher and Yates).
+/// Shuffles `items` (Fisher and Yates).
 pub fn shuffle<T>(items: &mut [T], random: &dyn Random) {
     let mut bytes = vec![0; items.len() * 8];
     random.fill(&mut bytes);
@@ -322,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn copysets_of_parity_are_their_own_and_it_lies_on_many_units() {
+    fn parity_copysets_are_separate_and_parity_lies_on_many_units() {
         let random = Counting(AtomicU64::new(3));
         let units = units(8);
         let copies = plan(&units, &Zones::new(), 3, None, &[], 8, &random);
@@ -400,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_that_are_named_later_bring_copysets_that_heed_them() {
+    fn zones_that_are_named_later_add_copysets_that_respect_them() {
         let random = Counting(AtomicU64::new(5));
         let (units, zones) = in_zones("aabb");
         let before = plan(&units, &Zones::new(), 2, None, &[], 8, &random);
@@ -421,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_goes_to_another_zone_and_then_to_who_has_least() {
+    fn a_replacement_is_in_another_zone_first_and_least_loaded_second() {
         let units = units(6);
         let zone = |unit: usize, zone: &str| (units[unit], zone.to_owned());
         let zones: Zones = [zone(0, "a"), zone(1, "b"), zone(2, "b"), zone(3, "a")].into();
@@ -442,7 +439,7 @@ mod tests {
         assert_eq!(taken(&[(2, 3)]), Some(2), "there is no other");
         assert_eq!(taken(&[(0, 0), (1, 0)]), None, "they are members");
         let leaving = Copyset {
-            leaving: vec![crate::Leaving {
+            draining: vec![crate::DrainingMember {
                 place: 0,
                 unit: units[4],
             }],
@@ -453,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn rebalancing_ends_and_brings_no_two_members_into_one_zone() {
+    fn rebalancing_terminates_and_puts_no_two_members_into_one_zone() {
         let units = units(4);
         let mut copysets: Vec<Copyset> = (0..8).map(|at| copyset_of(at, &units[..2])).collect();
         let loads = |copysets: &[Copyset]| -> HashMap<UnitId, usize> {
@@ -483,7 +480,7 @@ mod tests {
             "{all:?}"
         );
         assert_eq!(rebalancing(&copysets, &all, &zones), []);
-        copysets[0].filling.push(units[0]);
+        copysets[0].rebuilding.push(units[0]);
         copysets.truncate(1);
         assert_eq!(
             rebalancing(&copysets, &all, &Zones::new()),

@@ -1,12 +1,12 @@
-//! How a segment is spread over its copyset without a copy of all of it.
+//! [`Erasure`]: the erasure code that spreads a segment over its copyset.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// k slots of data and m of parity in each row of a segment: any m units may be
-/// lost. Written `k+m`.
+/// An erasure code: k data slots and m parity slots in each row of a segment. Any m units
+/// may be lost. Written `k+m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Erasure {
@@ -15,14 +15,14 @@ pub struct Erasure {
 }
 
 impl Erasure {
-    /// The most slots of data in a row. More would repair slower, and save less and
+    /// The most data slots in a row. More would slow down repair, and save less and
     /// less.
     pub const DATA_MAX: u8 = 8;
 
-    /// The most slots of parity in a row.
+    /// The most parity slots in a row.
     pub const PARITY_MAX: u8 = 3;
 
-    /// `data` from 2 to 8, `parity` from 1 to 3; `None` if they are not.
+    /// A code with `data` from 2 to 8 and `parity` from 1 to 3; otherwise `None`.
     #[must_use]
     pub fn new(data: u8, parity: u8) -> Option<Self> {
         let is_allowed =
@@ -30,19 +30,19 @@ impl Erasure {
         is_allowed.then_some(Self { data, parity })
     }
 
-    /// Slots of data in a row.
+    /// Data slots in a row.
     #[must_use]
     pub fn data(self) -> u8 {
         self.data
     }
 
-    /// Slots of parity in a row.
+    /// Parity slots in a row.
     #[must_use]
     pub fn parity(self) -> u8 {
         self.parity
     }
 
-    /// How many units a copyset has.
+    /// The number of units in a copyset.
     #[must_use]
     pub fn members(self) -> u8 {
         self.data + self.parity
@@ -66,7 +66,7 @@ impl FromStr for Erasure {
         });
         parsed.ok_or_else(|| {
             format!(
-                "{text:?} is not k+m with 2 to {} units of data and 1 to {} of parity, as 4+2 is",
+                "{text:?} is not an erasure code: write k+m, such as 4+2, with 2 to {} data units and 1 to {} parity units",
                 Self::DATA_MAX,
                 Self::PARITY_MAX
             )
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_nothing_else() {
+    fn an_erasure_code_round_trips_and_nothing_else_parses() {
         for text in ["2+1", "4+2", "8+3"] {
             let erasure: Erasure = text.parse().expect("allowed");
             assert_eq!(erasure.to_string(), text);

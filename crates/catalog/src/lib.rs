@@ -1,12 +1,12 @@
-//! Floor 2: what the engine asks of a database, and the words in which both
-//! speak of leases, versions and what is to be freed.
+//! Floor 2: the database as the engine sees it ([`Catalog`]), and the types of
+//! leases, versions and pending frees that both share.
 //!
 //! It stands between `volume`, which has keys, and `control`, which must not
-//! be able to name one: keys are here only as wrapped bytes.
+//! be able to name one: keys appear here only as wrapped bytes.
 //!
 //! The catalog keeps names and order, never content: which version is a
-//! volume's head, who may write next, which segment serials were handed out,
-//! which slots wait to be freed. The sealed records it stores are opaque to
+//! volume's head, which lease may write, which segment serials are reserved,
+//! which slots wait to be freed. The sealed records that it stores are opaque to
 //! it (invariant 3). All calls may wait and belong on a pool thread.
 //!
 //! Versions form a tree. A version's parent is the version it was committed
@@ -41,10 +41,10 @@ use base::{BlockSize, CopysetId, JournalFolderId, KeyId, Lineage, SnapshotId, Un
 use serde::{Deserialize, Serialize};
 use world::Millis;
 
-/// Names a version: the volume that committed it, and a number that grows.
+/// The key of a version: the volume that committed it, and a number that grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct VersionKey {
-    /// Who committed it.
+    /// The volume that committed it.
     pub volume: VolumeId,
     /// Its number in that volume, from 1.
     pub number: u64,
@@ -53,19 +53,19 @@ pub struct VersionKey {
 /// A version as the catalog keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredVersion {
-    /// Its name.
+    /// The version's key.
     pub key: VersionKey,
     /// The nearest kept version below it.
     pub parent: Option<VersionKey>,
-    /// Whose keys open its record.
+    /// The lineage whose keys open its record.
     pub lineage: Lineage,
     /// The lease it was committed under.
     pub epoch: u32,
-    /// The journal record number from which on the journal is newer.
+    /// The log position from which on the journal is newer.
     pub journal_next: u64,
     /// When it was committed.
     pub created: Millis,
-    /// The sealed record (docs/format.md, "Version record").
+    /// The sealed record (docs/internals/format.md, "Version record").
     #[serde(with = "wire::bytes")]
     pub record: Vec<u8>,
 }
@@ -77,21 +77,18 @@ pub struct VersionCommit {
     pub version: StoredVersion,
     /// Snapshots that this version completes, in the same transaction.
     pub pins: Vec<SnapshotId>,
-    /// Segments that are still being filled, by the slots that this and older
-    /// versions use: what lies beyond is nobody's after a crash.
+    /// Segments that are still being filled, with the slots that this and older
+    /// versions use: slots beyond are orphans after a crash.
     pub open_segments: Vec<OpenSegment>,
-    /// The first serial of the lease's ranges that was not used yet.
+    /// The first reserved serial that is not used yet.
     pub serial_next: u64,
-    /// Slots that this version is the first to name, and that some member of their
-    /// copyset lacks: it is *filling* from this transaction on.
-    #[serde(default)]
+    /// New slots of this version that some member of their copyset is missing: the
+    /// member is *rebuilding* from this transaction on.
     pub degraded: Vec<DegradedShare>,
-    /// The [`Copyset::joined`] up to which members were put on: whoever became a
-    /// member later has missed this version.
-    #[serde(default)]
+    /// The [`Copyset::joined`] of the oldest table that its slots were placed by: a
+    /// unit that became a member later has missed this version.
     pub joined: u64,
-    /// The same of the newest table that any of it was put by.
-    #[serde(default)]
+    /// The [`Copyset::joined`] of the newest such table.
     pub joined_last: u64,
 }
 
@@ -100,45 +97,43 @@ pub struct VersionCommit {
 pub struct OpenSegment {
     /// The segment.
     pub segment: base::SegmentId,
-    /// How many of its slots belong to committed versions.
+    /// The number of its slots that belong to committed versions.
     pub slots: u32,
 }
 
-/// A key and from which epoch on it seals.
+/// A lineage's data key, wrapped, and the epochs that it seals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineageKey {
-    /// Who writes with it.
+    /// The lineage that seals with it.
     pub lineage: Lineage,
-    /// The first epoch sealed with it.
+    /// The first epoch that is sealed with it.
     pub epoch_first: u32,
-    /// The key, wrapped, or the word that there is none. A catalog that has
-    /// neither has lost it.
+    /// The wrapped key, or a wrapped statement that there is none. `None` if the
+    /// catalog has lost it.
     pub wrapped: Option<WrappedKey>,
-    /// Which wrapping key did that; `None` where there is one key only.
-    #[serde(default)]
+    /// The id of the wrapping key; `None` where there is only one.
     pub wrapped_by: Option<KeyId>,
     /// The salt of each lease, by its epoch, in ascending order.
     pub salts: Vec<(u32, LeaseSalt)>,
 }
 
-/// How far a restore moves a volume's log position on, in bytes: beyond
-/// anything that a journal of it can hold, on whatever host.
+/// How far a restore advances a volume's log position, in bytes: beyond anything that
+/// a journal of the volume can hold, on any host.
 ///
-/// Recovery tells what an earlier life of a journal left behind by its older
-/// sequence. After a restore that does not help: the version gone back to may
-/// be older still. So nothing that was written before may lie where the log
-/// goes on. Rings are shorter; 2^24 restores fit in 64 bits.
+/// Recovery recognizes records of an earlier lap by their older sequence. After a
+/// restore that does not help: the restored version may be older still. So no earlier
+/// record may lie where the log continues. Rings are shorter than this; 2^24 restores
+/// fit in 64 bits.
 pub const RESTORE_SKIPS_BYTES: u64 = 1 << 40;
 
-/// A smaller journal could not take one large write and its destage, in bytes.
+/// The smallest journal, in bytes: room for one large write and its destage.
 pub const JOURNAL_BYTES_MIN: u64 = 8 << 20;
 
-/// The largest journal, in bytes: a quarter of what the log's positions skip when a volume goes
-/// back to an earlier version. What lies in a journal from before must never look like the log
-/// from after.
+/// The largest journal, in bytes: a quarter of [`RESTORE_SKIPS_BYTES`], so that records from
+/// before a restore never look like the log after it.
 pub const JOURNAL_BYTES_MAX: u64 = RESTORE_SKIPS_BYTES / 4;
 
-/// The right to write a volume, and all that is needed to open it.
+/// The right to write a volume, with everything needed to open it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// The volume.
@@ -150,134 +145,120 @@ pub struct Lease {
     pub size_bytes: u64,
     /// Block size.
     pub block_size: BlockSize,
-    /// How many copies of each segment; 1 with `erasure`.
+    /// The number of copies of each segment; 1 with `erasure`.
     pub replicas: u8,
-    /// How its segments are spread instead, if they are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The erasure code of its segments, if they are not copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub erasure: Option<Erasure>,
     /// The volume's own key first, then those of the volumes it was cloned
     /// from, nearest first.
     pub keys: Vec<LineageKey>,
-    /// The version to start from; `None` for a new, empty volume.
+    /// The newest version; `None` for a new, empty volume.
     pub head: Option<StoredVersion>,
-    /// The log position from which on the journal is newer than anything this
-    /// volume committed: that of its last commit, and 0 before the first. A
-    /// restore adds [`RESTORE_SKIPS_BYTES`] to it.
+    /// The log position from which on the journal is newer than every committed
+    /// version: that of the last commit, 0 before the first. A restore adds
+    /// [`RESTORE_SKIPS_BYTES`] to it.
     pub journal_next: u64,
-    /// The last journal that was named ([`Catalog::name_journal`]); none, if all
-    /// is in versions, or in a journal that its host has for itself.
-    #[serde(default)]
+    /// The last journal that was named ([`Catalog::name_journal`]); `None` if all
+    /// writes are in versions or in a host's own journal.
     pub journal: Option<NamedJournal>,
     /// The largest version number this volume ever used.
     pub number_last: u64,
-    /// What earlier leases of this volume left unfinished.
+    /// What earlier leases of this volume may have left on units.
     pub leftovers: Leftovers,
-    /// How often the volume went back to a version. None, if the controller does not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// How often the volume was restored; `None` if the controller does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub restores: Option<u64>,
 }
 
-/// A complete journal in a folder that several hosts have.
+/// A complete journal in a folder that several hosts share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedJournal {
-    /// Of which lease it is.
+    /// The epoch of its lease.
     pub epoch: u32,
-    /// Where it lies.
+    /// The folder that it lies in.
     pub folder: JournalFolderId,
 }
 
-/// What a crash may have left on units: see `clean::sweep`.
+/// What a crash may have left on units; `volume::clean::sweep` frees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Leftovers {
     /// Segments that were open at the last commit.
     pub open_segments: Vec<OpenSegment>,
-    /// Serials handed out whose use was never committed.
+    /// Reserved serials whose use was never committed.
     pub serials: Vec<Range<u64>>,
 }
 
-/// Slots that were put together on fewer units than they should be.
+/// Slots that were written to fewer units than required.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DegradedShare {
-    /// Their segment.
+    /// The segment of the slots.
     pub segment: base::SegmentId,
-    /// How many.
+    /// The number of slots.
     pub slots: u32,
-    /// The members that lack them.
-    #[serde(default)]
+    /// The members that are missing them.
     pub lacking: Vec<UnitId>,
 }
 
-/// A set of units that holds segments together.
+/// A set of units that hold segments together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copyset {
-    /// Its number.
+    /// The copyset's number.
     pub id: CopysetId,
-    /// The units, one for each replica, or those of a row's data and then those of its
-    /// parity: what is put is put on these.
+    /// The units that segments are written to: one for each replica, or those of a row's
+    /// data followed by those of its parity.
     pub members: Vec<UnitId>,
-    /// How many of them, the first ones, have a part of the data each; 1: all have
-    /// all of it.
-    #[serde(default = "all_of_it", skip_serializing_if = "is_all_of_it")]
+    /// The number of data members, which come first; 1 if every member has a copy.
     pub data: u8,
-    /// Those of them that may lack something, and do not count as a copy.
-    #[serde(default)]
-    pub filling: Vec<UnitId>,
-    /// Units that were members and still hold what was put until then.
-    #[serde(default)]
-    pub leaving: Vec<Leaving>,
-    /// Grows in the whole table each time a unit becomes a member of a copyset that
-    /// is there already: what it was when the last of these became one.
-    #[serde(default)]
+    /// Members that may be missing something, and do not count as a copy.
+    pub rebuilding: Vec<UnitId>,
+    /// Former members that still hold what was written until they were replaced.
+    pub draining: Vec<DrainingMember>,
+    /// A counter of the whole table that grows whenever a unit becomes a member of an
+    /// existing copyset: its value when the last unit joined this one.
     pub joined: u64,
 }
 
-fn all_of_it() -> u8 {
-    1
-}
-
-fn is_all_of_it(data: &u8) -> bool {
-    *data == 1
-}
-
-/// A unit that is on its way out of a copyset.
+/// A former member of a copyset that is being drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Leaving {
-    /// In whose place the new member is: an index of [`Copyset::members`].
+pub struct DrainingMember {
+    /// The place of its replacement: an index of [`Copyset::members`].
     pub place: u8,
     /// The unit.
     pub unit: UnitId,
 }
 
-/// How a unit stands in a copyset (docs/units.md, "Repair").
+/// The state of a unit in a copyset.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
 )]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "snake_case")]
 pub enum MemberState {
-    /// It has everything that it should have: it counts as a copy.
+    /// The member has everything that it should have: it counts as a copy.
     #[default]
-    Whole,
-    /// Nothing more is put on it. It counts until what replaces it is whole.
-    Leaving,
-    /// It may lack something.
-    Filling,
+    InSync,
+    /// Nothing more is written to the member. It counts as a copy until its
+    /// replacement is in sync.
+    Draining,
+    /// The member may be missing something, and is being repaired.
+    Rebuilding,
 }
 
 impl Copyset {
-    /// A copyset whose members each have all of a segment, and all are whole.
+    /// A copyset of in-sync members that each have a copy.
     #[must_use]
     pub const fn of_copies(id: CopysetId, members: Vec<UnitId>) -> Self {
         Self {
             id,
             members,
             data: 1,
-            filling: Vec::new(),
-            leaving: Vec::new(),
+            rebuilding: Vec::new(),
+            draining: Vec::new(),
             joined: 0,
         }
     }
 
-    /// How its segments are spread; `None` if each member has a copy.
+    /// The erasure code; `None` if every member has a copy.
     #[must_use]
     pub fn erasure(&self) -> Option<Erasure> {
         let parity = u8::try_from(self.members.len())
@@ -286,42 +267,43 @@ impl Copyset {
         Erasure::new(self.data, parity)
     }
 
-    /// All units that may hold something of it, at which place, and how each stands:
-    /// those that are put on, in their order, and then those that leave.
-    pub fn placed(&self) -> impl Iterator<Item = (u8, UnitId, MemberState)> {
+    /// All units that may hold segments of it, with place and state: the members in their
+    /// order, then the draining ones.
+    pub fn members_by_place(&self) -> impl Iterator<Item = (u8, UnitId, MemberState)> {
         let members = (0..).zip(&self.members).map(|(place, unit)| {
-            let state = match self.filling.contains(unit) {
-                true => MemberState::Filling,
-                false => MemberState::Whole,
+            let state = match self.rebuilding.contains(unit) {
+                true => MemberState::Rebuilding,
+                false => MemberState::InSync,
             };
             (place, *unit, state)
         });
-        let leaving = self.leaving.iter();
-        members.chain(leaving.map(|leaving| (leaving.place, leaving.unit, MemberState::Leaving)))
+        let leaving = self.draining.iter();
+        members.chain(leaving.map(|leaving| (leaving.place, leaving.unit, MemberState::Draining)))
     }
 
-    /// As [`Copyset::placed`], without their places.
-    pub fn standing(&self) -> impl Iterator<Item = (UnitId, MemberState)> {
-        self.placed().map(|(_, unit, state)| (unit, state))
+    /// As [`Copyset::members_by_place`], without the places.
+    pub fn member_states(&self) -> impl Iterator<Item = (UnitId, MemberState)> {
+        self.members_by_place()
+            .map(|(_, unit, state)| (unit, state))
     }
 }
 
-/// Slots that wait to be freed.
+/// Dead slots that wait to be freed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingFree {
-    /// Names it in the catalog.
+    /// Its id in the catalog.
     pub id: i64,
-    /// Not to be carried out earlier than this: the grace period.
+    /// The end of the grace period: slots are not freed before.
     pub not_before: Millis,
-    /// The slots ([`FreePlan`], encoded).
+    /// The slots, as an encoded [`FreePlan`].
     #[serde(with = "wire::bytes")]
     pub plan: Vec<u8>,
 }
 
-/// Why the catalog refused.
+/// Why the catalog refused a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum CatalogError {
-    /// Another host holds the volume now, or its head has moved: this owner
+    /// Another host has the volume now, or its head has moved: this owner
     /// must stop (invariant 5).
     #[error("the lease on {volume} was lost: {reason}")]
     Fenced {
@@ -333,34 +315,34 @@ pub enum CatalogError {
     /// No such volume, version or snapshot.
     #[error("{what} does not exist")]
     NotFound {
-        /// What was asked for.
+        /// What was requested.
         what: String,
     },
-    /// What was flushed last is in a journal that this host does not reach.
+    /// The last flushed writes are in a journal that this host cannot reach.
     #[error("the journal of {volume} is out of reach: {reason}")]
     JournalAway {
         /// The volume.
         volume: VolumeId,
-        /// Where it is.
+        /// Where the journal is.
         reason: String,
     },
-    /// The change is refused for a reason that will not go away by itself.
+    /// The change is refused, and will be until something is changed.
     #[error("{reason}")]
     Refused {
         /// The reason.
         reason: String,
     },
-    /// It was done on units that were members of a copyset, and others are now: it is
-    /// to be done again, on those.
+    /// The members of a copyset have changed since: the work is to be repeated on the
+    /// present members.
     #[error("members have changed: {reason}")]
     MembersChanged {
-        /// Where, and what was found.
+        /// The copyset, and what has changed.
         reason: String,
     },
     /// The database did not answer; trying again may help.
     #[error("the catalog is not available: {reason}")]
     Unavailable {
-        /// What it said.
+        /// The database's error.
         reason: String,
     },
 }
@@ -375,16 +357,16 @@ impl CatalogError {
 
 /// The database, as the engine sees it.
 pub trait Catalog: Send + Sync {
-    /// Takes the lease on a volume: a new epoch, whose key `salt` makes,
-    /// durable on return. Whoever held it before is fenced.
+    /// Acquires the lease on a volume: a new epoch, whose key is derived with `salt`.
+    /// Durable on return. The previous holder is fenced.
     ///
-    /// The salt is the host's own, fresh from its randomness: whoever sets the
-    /// database back makes epochs repeat, but never a key. `journals` is the
-    /// folder of journals that it shares with other hosts, if it has one.
+    /// The salt is the host's own, fresh from its randomness: a database that is
+    /// rolled back may repeat epochs, but never a key. `journals` is the folder of
+    /// journals that the host shares with others, if it has one.
     ///
     /// # Errors
     /// [`CatalogError`]; [`CatalogError::JournalAway`] if a journal is named in
-    /// another folder, and nobody has given it up.
+    /// another folder and has not been given up.
     fn acquire(
         &self,
         volume: VolumeId,
@@ -392,9 +374,9 @@ pub trait Catalog: Send + Sync {
         journals: Option<JournalFolderId>,
     ) -> Result<Lease, CatalogError>;
 
-    /// Notes that this lease's journal in `folder` is complete and durable, and
-    /// takes the place of the one that was named before; `None`: that no named
-    /// one is needed any more. Durable on return.
+    /// Names this lease's journal in `folder`, which is complete and durable, instead
+    /// of the one named before; `None` if no named journal is needed any more. Durable
+    /// on return.
     ///
     /// # Errors
     /// [`CatalogError::Fenced`] if `epoch` is not the volume's epoch.
@@ -411,13 +393,13 @@ pub trait Catalog: Send + Sync {
     ///
     /// # Errors
     /// [`CatalogError::Fenced`] if either does not hold.
-    /// [`CatalogError::MembersChanged`] if it was put by so old a table that too few of
-    /// the members that have it are left: it was not committed and never will be, and
-    /// what it names is to be put anew.
+    /// [`CatalogError::MembersChanged`] if it was placed by so old a table that too few
+    /// of the members that have it are left: it will never be committed, and its slots
+    /// are to be placed again.
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError>;
 
-    /// Hands out `count` segment serials that nobody ever had, noted as this
-    /// lease's. The first serial of all is 1: location 0 is a hole in the map.
+    /// Reserves `count` segment serials for this lease, which were never used before.
+    /// The first serial of all is 1: location 0 is a hole in the map.
     ///
     /// # Errors
     /// [`CatalogError::Fenced`] if `epoch` is not the volume's epoch.
@@ -428,35 +410,35 @@ pub trait Catalog: Send + Sync {
         count: u32,
     ) -> Result<Range<u64>, CatalogError>;
 
-    /// Forgets the leftovers of earlier leases, after they have been swept.
+    /// Forgets the leftovers of earlier leases: they have been swept.
     ///
     /// # Errors
     /// [`CatalogError::Fenced`] if `epoch` is not the volume's epoch.
     fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError>;
 
-    /// A kept version.
+    /// Returns a kept version.
     ///
     /// # Errors
     /// [`CatalogError::NotFound`].
     fn version(&self, key: VersionKey) -> Result<StoredVersion, CatalogError>;
 
-    /// The kept versions whose parent is `key`, and whether a volume's head or
-    /// a snapshot needs `key` itself.
+    /// Returns the parent and children of `key`, and whether a volume's head or a
+    /// snapshot needs `key` itself.
     ///
     /// # Errors
     /// [`CatalogError::NotFound`].
     fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError>;
 
-    /// The keys that open what `lineage` wrote or inherited, its own first.
+    /// Returns the keys that open what `lineage` wrote or inherited, its own first.
     ///
     /// # Errors
     /// [`CatalogError::NotFound`].
     fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError>;
 
-    /// Removes a version that nothing needs, gives its children to its parent,
-    /// and notes which slots are to be freed after `not_before`. All or
-    /// nothing. Refused if the version is needed, or its children or parent
-    /// are no longer those the plan was made for.
+    /// Removes a version that nothing needs, passes its children to its parent, and
+    /// records a free of the slots in `plan` after `not_before`. All or nothing.
+    /// Refused if the version is needed, or its children or parent are no longer
+    /// `neighbours`.
     ///
     /// # Errors
     /// [`CatalogError::Refused`].
@@ -468,10 +450,9 @@ pub trait Catalog: Send + Sync {
         plan: &[u8],
     ) -> Result<(), CatalogError>;
 
-    /// The first frees that are due and whose ids are above `after` (0: from
-    /// the first one), by id: one if there is any, `count_max` at most, and
-    /// fewer where the catalog gives no more at a time. All of them together
-    /// may not fit in memory.
+    /// Returns the first frees that are due and whose ids are above `after` (0 for
+    /// all), by id: at least one if there is any, at most `count_max`, and fewer if
+    /// the catalog limits them. All of them together may not fit in memory.
     ///
     /// # Errors
     /// [`CatalogError`].
@@ -482,41 +463,40 @@ pub trait Catalog: Send + Sync {
         count_max: u32,
     ) -> Result<Vec<PendingFree>, CatalogError>;
 
-    /// Gathers what free `id` says of `segments` with what was gathered of them
-    /// before: slots that are dead and cannot be given back alone, because parity is
-    /// made of them. Returns all that is gathered of those of them that are not being
-    /// appended to ([`FreePlan`], encoded); durable on return. To gather twice is to
-    /// gather once. For the others there is a free of its own as soon as a commit, a
-    /// sweep or the end of their volume has closed them.
+    /// Collects the slots of `segments` that free `id` names: they are dead and cannot
+    /// be freed alone, because parity is made of them. Returns all slots collected so
+    /// far in those of the segments that are closed, as an encoded [`FreePlan`];
+    /// durable on return and idempotent. Open segments get a free of their own once a
+    /// commit, a sweep or the deletion of their volume has closed them.
     ///
     /// # Errors
-    /// [`CatalogError::NotFound`] if there is no such free, which was then carried
-    /// out by somebody else.
+    /// [`CatalogError::NotFound`] if there is no such free: another host has carried
+    /// it out.
     fn gather_dead(&self, id: i64, segments: &[base::SegmentId]) -> Result<Vec<u8>, CatalogError>;
 
-    /// Forgets what was gathered of those of `segments` that free `id` names: they
-    /// are gone.
+    /// Forgets the collected slots of those of `segments` that free `id` names: the
+    /// segments were deleted.
     ///
     /// # Errors
     /// As [`Catalog::gather_dead`].
     fn forget_dead(&self, id: i64, segments: &[base::SegmentId]) -> Result<(), CatalogError>;
 
-    /// The newest [`Copyset::joined`] of all: whoever knows the members up to that
-    /// knows all of them.
+    /// Returns the largest [`Copyset::joined`]: a table with that value contains all
+    /// members.
     ///
     /// # Errors
     /// [`CatalogError`].
     fn joined(&self) -> Result<u64, CatalogError>;
 
-    /// Forgets a free that has been carried out on the members up to `joined`.
+    /// Forgets a free that was carried out with a table whose value is `joined`.
     ///
     /// # Errors
-    /// [`CatalogError::MembersChanged`] if another unit has become one since: it may
-    /// have what was freed, and the free is to be carried out once more.
+    /// [`CatalogError::MembersChanged`] if another unit has joined since: it may have
+    /// what was freed, and the free is to be repeated.
     fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError>;
 }
 
-/// The versions around one.
+/// The neighbours of a version in the version tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbours {
     /// The nearest kept version below.

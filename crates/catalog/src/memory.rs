@@ -1,8 +1,8 @@
-//! A catalog in memory, for tests and the simulator.
+//! [`MemoryCatalog`]: a catalog in memory, for tests and the simulator.
 //!
-//! It keeps every promise of [`Catalog`] except one: it is durable exactly as
-//! long as the process. The simulator keeps it across crashes, as a database
-//! with synchronous commits would be.
+//! It keeps every promise of [`Catalog`] except one: it lasts only as long as the
+//! process. The simulator keeps it across crashes, like a database with
+//! synchronous commits.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, Range};
@@ -17,22 +17,22 @@ use crate::{
     VersionCommit, VersionKey,
 };
 
-/// What a volume is made with.
+/// The parameters of a new volume.
 #[derive(Debug, Clone)]
 pub struct NewVolume {
-    /// Its id.
+    /// The volume's id.
     pub volume: VolumeId,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Block size.
     pub block_size: BlockSize,
-    /// Copies of each segment.
+    /// The number of copies of each segment.
     pub replicas: u8,
-    /// How its segments are spread instead.
+    /// The erasure code of its segments, if they are not copied.
     pub erasure: Option<Erasure>,
-    /// Its key. The epoch in it is replaced by the first one that fits.
+    /// Its key. The first epoch is replaced by the first one that is free.
     pub key: LineageKey,
-    /// The version to begin with: a clone.
+    /// The version that it is a clone of.
     pub from: Option<VersionKey>,
 }
 
@@ -48,11 +48,11 @@ struct VolumeRow {
     journal_next: u64,
     restores: u64,
     journal: Option<NamedJournal>,
-    /// Whoever does not reach that goes on without it.
+    /// Whether a host that cannot reach the journal may continue without it.
     is_journal_given_up: bool,
     number_last: u64,
     leftovers: Leftovers,
-    /// What the current lease has open, and its unused serials.
+    /// The current lease's open segments and unused serials.
     current: Leftovers,
     deleted: bool,
 }
@@ -74,12 +74,12 @@ struct State {
     serial_next: u64,
     degraded: BTreeMap<SegmentId, u32>,
     dead: FreePlan,
-    /// Of what is dead, segments that were being appended to when it was gathered.
+    /// Segments with dead slots that were open when the slots were collected.
     waiting: BTreeSet<SegmentId>,
     joined: u64,
 }
 
-/// See the module's head.
+/// A catalog in memory.
 #[derive(Debug, Default)]
 pub struct MemoryCatalog {
     state: Mutex<State>,
@@ -92,7 +92,7 @@ fn not_found(what: impl std::fmt::Display) -> CatalogError {
 }
 
 impl MemoryCatalog {
-    /// Makes a volume.
+    /// Creates a volume.
     ///
     /// # Errors
     /// [`CatalogError::NotFound`] if the version to begin with is not kept.
@@ -143,8 +143,8 @@ impl MemoryCatalog {
         state.free_closed();
     }
 
-    /// Sets a volume back to a version it has kept. It is detached, and what
-    /// its journal held is lost unless it has become a version before.
+    /// Restores a volume to a kept version. It must be detached; writes in
+    /// its journal are lost.
     ///
     /// # Errors
     /// [`CatalogError::NotFound`].
@@ -163,8 +163,8 @@ impl MemoryCatalog {
         Ok(())
     }
 
-    /// The volume was taken from its host by force: whoever does not reach its
-    /// journal goes on without it.
+    /// Takes the volume from its host by force: a host that cannot reach its
+    /// journal may continue without it.
     ///
     /// # Errors
     /// [`CatalogError::NotFound`].
@@ -179,7 +179,7 @@ impl MemoryCatalog {
         Ok(())
     }
 
-    /// The volume's size has grown.
+    /// Grows the volume.
     ///
     /// # Errors
     /// [`CatalogError::NotFound`].
@@ -193,7 +193,7 @@ impl MemoryCatalog {
         Ok(())
     }
 
-    /// The version a snapshot pinned, once it is complete.
+    /// The version that a snapshot pins, once it is complete.
     #[must_use]
     pub fn snapshot(&self, snapshot: SnapshotId) -> Option<VersionKey> {
         self.lock().snapshots.get(&snapshot).copied()
@@ -216,24 +216,24 @@ impl MemoryCatalog {
         self.lock().volumes.get(&volume)?.head
     }
 
-    /// Dead slots that were gathered.
+    /// The collected dead slots.
     #[must_use]
     pub fn dead(&self) -> FreePlan {
         self.lock().dead.clone()
     }
 
-    /// Units have become members up to this number.
+    /// Sets the largest [`Copyset::joined`](crate::Copyset::joined).
     pub fn set_joined(&self, joined: u64) {
         self.lock().joined = joined;
     }
 
-    /// Slots that were committed degraded, by segment.
+    /// The number of degraded slots, by segment.
     #[must_use]
     pub fn degraded(&self) -> BTreeMap<SegmentId, u32> {
         self.lock().degraded.clone()
     }
 
-    /// All members of a copyset are whole: nothing of it is degraded any more.
+    /// Forgets the degraded slots of a copyset: all its members are in sync.
     pub fn forget_degraded(&self, copyset: CopysetId) {
         let mut state = self.lock();
         state
@@ -241,9 +241,8 @@ impl MemoryCatalog {
             .retain(|segment, _| segment.copyset() != copyset);
     }
 
-    /// What no version names yet: segments that are being filled, with how many of their
-    /// slots are committed; reserved serials that no commit knows of; and the serial
-    /// from which on none is reserved.
+    /// What no version names yet: open segments with their committed slots; reserved
+    /// serials that no commit used; and the first serial that is not reserved.
     #[must_use]
     pub fn uncommitted(&self) -> (Vec<OpenSegment>, Vec<Range<u64>>, u64) {
         let state = self.lock();
@@ -257,11 +256,11 @@ impl MemoryCatalog {
         (open, serials, state.serial_next)
     }
 
-    /// What lease `epoch` of a volume may write, and sweep: the lineage, and all that it
-    /// and earlier leases have reserved or left open.
+    /// What lease `epoch` of a volume may write and sweep: its lineage, and the segments
+    /// that it and earlier leases have reserved or left open.
     ///
     /// # Errors
-    /// [`CatalogError::Fenced`] if there is a newer one, and the others.
+    /// [`CatalogError::Fenced`] if there is a newer lease, and [`CatalogError::NotFound`].
     pub fn lease_rights(
         &self,
         volume: VolumeId,
@@ -304,7 +303,7 @@ impl State {
         lists.any(|list| list.open_segments.iter().any(|it| it.segment == segment))
     }
 
-    /// What was gathered of segments while they were appended to is due.
+    /// Makes frees of the dead slots of segments that have been closed.
     fn free_closed(&mut self) {
         let (waiting, closed): (BTreeSet<_>, BTreeSet<_>) = std::mem::take(&mut self.waiting)
             .into_iter()

@@ -1,22 +1,22 @@
-//! Which automatic versions to drop: decided purely, carried out elsewhere.
+//! Retention: which automatic versions to drop. Decided purely, carried out elsewhere.
 
 use world::Millis;
 
 use crate::VersionKey;
 
-/// How many automatic versions are kept, and how long. A version goes as soon
-/// as either says so.
+/// How many automatic versions are kept, and how long. A version expires as soon
+/// as it exceeds either limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// The newest this many stay, the head not counted.
+    /// The number of newest versions that are kept, not counting the head.
     pub count_max: usize,
-    /// Older ones than this go, in milliseconds.
+    /// The age, in milliseconds, above which a version expires.
     pub age_max_ms: i64,
 }
 
 impl Default for Retention {
-    /// Sixteen, for a day: what a busy VM overwrote in the last 800 MiB can be
-    /// undone, and no more room than that is held.
+    /// Sixteen versions, for a day: what a busy VM overwrote in the last 800 MiB can be
+    /// undone, and no more space than that is held.
     fn default() -> Self {
         Self {
             count_max: 16,
@@ -25,10 +25,10 @@ impl Default for Retention {
     }
 }
 
-/// A kept version, as far as retention cares.
+/// The attributes of a kept version that retention depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VersionInfo {
-    /// Its name.
+    /// The version's key.
     pub key: VersionKey,
     /// When it was committed.
     pub created: Millis,
@@ -36,7 +36,7 @@ pub struct VersionInfo {
     pub needed: bool,
 }
 
-/// The versions of one volume to drop now, oldest first.
+/// The versions of one volume that have expired, oldest first.
 #[must_use]
 pub fn expired(now: Millis, versions: &[VersionInfo], retention: &Retention) -> Vec<VersionKey> {
     let mut automatic: Vec<&VersionInfo> =
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_and_too_old_go_and_needed_ones_stay() {
+    fn excess_and_old_versions_expire_and_needed_ones_stay() {
         let versions: Vec<_> = (1..=6)
             .map(|number| {
                 version(

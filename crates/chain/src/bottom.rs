@@ -15,8 +15,8 @@
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
-    TOKEN_MAX, Token, ZeroMode,
+    BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started, TOKEN_MAX,
+    Token,
 };
 
 const TOKEN_BITS: u32 = 56;
@@ -43,41 +43,9 @@ impl<D: BlockDevice> BlockDevice for Bottom<'_, D> {
         self.device.capabilities()
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        self.device.read(self.mark(token), offset, out)
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        self.device
-            .write(self.mark(token), offset, data, durability)
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        self.device.flush(self.mark(token))
-    }
-
-    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
-        self.device
-            .trim(self.mark(token), offset, length, durability)
-    }
-
-    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
-        self.device
-            .write_zeroes(self.mark(token), offset, length, mode)
-    }
-
-    fn extents(
-        &mut self,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        self.device.extents(self.mark(token), offset, length, runs)
-    }
-
-    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
-        self.device.prefetch(self.mark(token), offset, length)
+    fn start(&mut self, request: Request<'_>) -> Started {
+        let token = self.mark(request.token);
+        self.device.start(request.with_token(token))
     }
 
     fn commit(&mut self) -> Result<(), IoError> {

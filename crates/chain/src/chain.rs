@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
-    TOKEN_MAX, Token, ZeroMode,
+    BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started, TOKEN_MAX,
+    Token,
 };
 use world::{Clock, Wake};
 
@@ -68,7 +68,8 @@ struct Below<'a, D> {
     bottom: Bottom<'a, D>,
 }
 
-/// Who is asked.
+/// The filter that a request reaches first, with what lies below it; or the device, if there is
+/// no filter.
 enum Uppermost<'a, D> {
     Filter(&'a mut dyn Filter, Below<'a, D>),
     Bottom(Bottom<'a, D>),
@@ -87,16 +88,6 @@ impl<D> Below<'_, D> {
     }
 }
 
-/// Asks the uppermost filter, or the device if there is none.
-macro_rules! ask {
-    ($below:expr, $verb:ident($($argument:expr),*)) => {
-        match $below.uppermost() {
-            Uppermost::Filter(first, mut below) => first.$verb(&mut below, $($argument),*),
-            Uppermost::Bottom(mut bottom) => bottom.$verb($($argument),*),
-        }
-    };
-}
-
 impl<D: BlockDevice> BlockDevice for Below<'_, D> {
     fn geometry(&self) -> DeviceGeometry {
         geometry_of(self.filters, &*self.bottom.device)
@@ -106,50 +97,32 @@ impl<D: BlockDevice> BlockDevice for Below<'_, D> {
         capabilities_of(self.filters, &*self.bottom.device)
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        ask!(self, read(token, offset, out))
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        ask!(self, write(token, offset, data, durability))
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        ask!(self, flush(token))
-    }
-
-    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
-        ask!(self, trim(token, offset, length, durability))
-    }
-
-    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
-        ask!(self, write_zeroes(token, offset, length, mode))
-    }
-
-    fn extents(
-        &mut self,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        ask!(self, extents(token, offset, length, runs))
-    }
-
-    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
-        ask!(self, prefetch(token, offset, length))
+    fn start(&mut self, request: Request<'_>) -> Started {
+        match self.uppermost() {
+            Uppermost::Filter(first, mut below) => first.start(&mut below, request),
+            Uppermost::Bottom(mut bottom) => bottom.start(request),
+        }
     }
 
     fn commit(&mut self) -> Result<(), IoError> {
-        ask!(self, commit())
+        match self.uppermost() {
+            Uppermost::Filter(first, mut below) => first.commit(&mut below),
+            Uppermost::Bottom(mut bottom) => bottom.commit(),
+        }
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        ask!(self, poll(completions));
+        match self.uppermost() {
+            Uppermost::Filter(first, mut below) => first.poll(&mut below, completions),
+            Uppermost::Bottom(mut bottom) => bottom.poll(completions),
+        }
     }
 
     fn stop_waiting(&mut self) {
-        ask!(self, stop_waiting());
+        match self.uppermost() {
+            Uppermost::Filter(first, mut below) => first.stop_waiting(&mut below),
+            Uppermost::Bottom(mut bottom) => bottom.stop_waiting(),
+        }
     }
 
     fn next_timer(&self) -> Option<Duration> {
@@ -270,17 +243,6 @@ impl<D: BlockDevice> Chain<D> {
                 generation: self.generation,
             },
         }
-    }
-
-    /// Asks the filters, unless they are being exchanged.
-    fn ask(&mut self, ask: impl FnOnce(&mut Below<'_, D>) -> Started) -> Started {
-        if self.exchanging.is_some() {
-            self.has_refused = true;
-            return Started::Busy;
-        }
-        let started = ask(&mut self.top());
-        self.under_way += u64::from(started == Started::Pending);
-        started
     }
 
     /// Polls the filters in use; or those that begin, which alone ask for anything then. Those
@@ -457,7 +419,7 @@ impl<D: BlockDevice> Chain<D> {
             return Started::Done;
         }
         let mut top = self.top();
-        let flushed = top.commit().map(|()| top.flush(FLUSH));
+        let flushed = top.commit().map(|()| top.start(Request::flush(FLUSH)));
         match flushed.and_then(|flushed| top.commit().map(|()| flushed)) {
             Ok(flushed) => flushed,
             Err(error) => Started::Failed(error),
@@ -484,38 +446,15 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
         capabilities_of(&self.filters, &self.bottom)
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        self.ask(|top| top.read(token, offset, out))
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        self.ask(|top| top.write(token, offset, data, durability))
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        self.ask(|top| top.flush(token))
-    }
-
-    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
-        self.ask(|top| top.trim(token, offset, length, durability))
-    }
-
-    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
-        self.ask(|top| top.write_zeroes(token, offset, length, mode))
-    }
-
-    fn extents(
-        &mut self,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        self.ask(|top| top.extents(token, offset, length, runs))
-    }
-
-    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
-        self.ask(|top| top.prefetch(token, offset, length))
+    /// Starts the request on the filters, unless they are being exchanged.
+    fn start(&mut self, request: Request<'_>) -> Started {
+        if self.exchanging.is_some() {
+            self.has_refused = true;
+            return Started::Busy;
+        }
+        let started = self.top().start(request);
+        self.under_way += u64::from(started == Started::Pending);
+        started
     }
 
     fn commit(&mut self) -> Result<(), IoError> {

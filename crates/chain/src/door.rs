@@ -12,44 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
-    Token, ZeroMode,
+    BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, OwnedOp, Request, Started,
+    Token,
 };
-
-/// A verb with what it needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
-    /// So many bytes from an offset on.
-    Read(u64, usize),
-    /// These bytes at an offset.
-    Write(u64, Vec<u8>, Durability),
-    /// All that was acknowledged.
-    Flush,
-    /// An offset and a length.
-    Trim(u64, u64, Durability),
-    /// An offset and a length.
-    WriteZeroes(u64, u64, ZeroMode),
-    /// An offset and a length.
-    Extents(u64, u64),
-    /// An offset and a length.
-    Prefetch(u64, u64),
-}
-
-impl Asked {
-    /// Whether the disk may be another one afterwards.
-    #[must_use]
-    pub const fn is_change(&self) -> bool {
-        matches!(
-            self,
-            Self::Write(..) | Self::Trim(..) | Self::WriteZeroes(..)
-        )
-    }
-}
 
 struct Inner {
     geometry: DeviceGeometry,
     capabilities: Capabilities,
-    asked: VecDeque<(Token, Asked)>,
+    asked: VecDeque<(Token, OwnedOp)>,
     answers: Vec<Completion>,
 }
 
@@ -77,11 +47,6 @@ impl Door {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, token: Token, asked: Asked) -> Started {
-        self.inner().asked.push_back((token, asked));
-        Started::Pending
-    }
-
     /// What the disk is like.
     pub fn describe(&self, geometry: DeviceGeometry, capabilities: Capabilities) {
         let mut inner = self.inner();
@@ -89,7 +54,7 @@ impl Door {
     }
 
     /// What was asked, in its order, and not taken yet.
-    pub fn take_asked(&self, into: &mut VecDeque<(Token, Asked)>) {
+    pub fn take_asked(&self, into: &mut VecDeque<(Token, OwnedOp)>) {
         into.append(&mut self.inner().asked);
     }
 
@@ -108,32 +73,10 @@ impl BlockDevice for Door {
         self.inner().capabilities
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        self.ask(token, Asked::Read(offset, out.len()))
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        self.ask(token, Asked::Write(offset, data.to_vec(), durability))
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        self.ask(token, Asked::Flush)
-    }
-
-    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
-        self.ask(token, Asked::Trim(offset, length, durability))
-    }
-
-    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
-        self.ask(token, Asked::WriteZeroes(offset, length, mode))
-    }
-
-    fn extents(&mut self, token: Token, offset: u64, length: u64, _: &mut Vec<Extent>) -> Started {
-        self.ask(token, Asked::Extents(offset, length))
-    }
-
-    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
-        self.ask(token, Asked::Prefetch(offset, length))
+    fn start(&mut self, request: Request<'_>) -> Started {
+        let op = request.op.to_owned();
+        self.inner().asked.push_back((request.token, op));
+        Started::Pending
     }
 
     fn commit(&mut self) -> Result<(), IoError> {

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
-    Token, ZeroMode,
-};
+use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started};
 
 /// How far a filter has come with beginning.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,79 +46,10 @@ pub trait Filter {
         Opening::Ready
     }
 
-    /// As [`BlockDevice::read`].
-    fn read(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Started {
-        below.read(token, offset, out)
-    }
-
-    /// As [`BlockDevice::write`].
-    fn write(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        data: &[u8],
-        durability: Durability,
-    ) -> Started {
-        below.write(token, offset, data, durability)
-    }
-
-    /// As [`BlockDevice::flush`].
-    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
-        below.flush(token)
-    }
-
-    /// As [`BlockDevice::trim`].
-    fn trim(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        durability: Durability,
-    ) -> Started {
-        below.trim(token, offset, length, durability)
-    }
-
-    /// As [`BlockDevice::write_zeroes`].
-    fn write_zeroes(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        mode: ZeroMode,
-    ) -> Started {
-        below.write_zeroes(token, offset, length, mode)
-    }
-
-    /// As [`BlockDevice::extents`].
-    fn extents(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        below.extents(token, offset, length, runs)
-    }
-
-    /// As [`BlockDevice::prefetch`].
-    fn prefetch(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-    ) -> Started {
-        below.prefetch(token, offset, length)
+    /// Starts a request, as [`BlockDevice::start`] does. A filter matches on the operations that
+    /// it takes in hand, and forwards the rest as they are.
+    fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
+        below.start(request)
     }
 
     /// As [`BlockDevice::commit`].

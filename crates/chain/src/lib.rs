@@ -22,7 +22,7 @@ mod tokens;
 
 pub use chain::Chain;
 pub use derivations::{DERIVATIONS_MAX, Derivations};
-pub use door::{Asked, Door};
+pub use door::Door;
 pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
 pub use filter::{Filter, Opening};
 pub use program::{NoPrograms, Program, Programs};

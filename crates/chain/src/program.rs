@@ -13,7 +13,7 @@ use crate::{Door, Remote, Surroundings};
 /// more by the next one that is `Ready`, in their order.
 pub trait Program: Remote {
     /// Ends what runs, if anything does, and starts the program. Does not wait.
-    fn start(&mut self);
+    fn launch(&mut self);
 
     /// Ends what runs; from now on what is asked goes to the door as it is.
     fn bypass(&mut self);

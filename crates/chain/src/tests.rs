@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, IoError, Outcome, Started,
-    Token, ZeroMode,
+    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, IoError, Op, Outcome,
+    Request, Started, Token, ZeroMode,
 };
 use nbd::memory::{Manners, MemoryDevice};
 use world::simulated::{SimulatedClock, SimulatedRandom};
@@ -37,31 +37,31 @@ impl Filter for Xor {
         }
     }
 
-    fn read(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Started {
-        let started = below.read(token, offset, out);
-        if started == Started::Done {
-            self.turn(out);
+    fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        match op {
+            Op::Read { offset, mut out } => {
+                let op = Op::Read {
+                    offset,
+                    out: out.reborrow(),
+                };
+                let started = below.start(Request { token, op });
+                if started == Started::Done {
+                    out.for_each_slice(|_, slice| self.turn(slice));
+                }
+                started
+            }
+            Op::Write {
+                offset,
+                data,
+                durability,
+            } => {
+                let mut data = data.to_vec();
+                self.turn(&mut data);
+                below.start(Request::write(token, offset, &data, durability))
+            }
+            op => below.start(Request { token, op }),
         }
-        started
-    }
-
-    fn write(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        data: &[u8],
-        durability: Durability,
-    ) -> Started {
-        let mut data = data.to_vec();
-        self.turn(&mut data);
-        below.write(token, offset, &data, durability)
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
@@ -113,7 +113,7 @@ impl Filter for Renames {
             None => {}
         }
         let own = self.next();
-        match below.read(own, 0, &mut [0; 512]) {
+        match below.start(Request::read(own, 0, &mut [0; 512])) {
             Started::Done => self.opening = Some(0),
             Started::Pending => self.opening = Some(own),
             Started::Busy => {}
@@ -125,35 +125,19 @@ impl Filter for Renames {
         }
     }
 
-    fn read(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Started {
-        let own = self.next();
-        let started = below.read(own, offset, out);
-        self.renamed(own, token, started, Outcome::Data(out.to_vec()))
-    }
-
-    fn write(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        data: &[u8],
-        durability: Durability,
-    ) -> Started {
-        let own = self.next();
-        let started = below.write(own, offset, data, durability);
-        self.renamed(own, token, started, Outcome::Done)
-    }
-
-    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
-        let own = self.next();
-        let started = below.flush(own);
-        self.renamed(own, token, started, Outcome::Done)
+    fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        match op {
+            mut op @ (Op::Read { .. } | Op::Write { .. } | Op::Flush) => {
+                let own = self.next();
+                let started = below.start(Request {
+                    token: own,
+                    op: op.reborrow(),
+                });
+                self.renamed(own, token, started, op.outcome())
+            }
+            op => below.start(Request { token, op }),
+        }
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
@@ -276,12 +260,13 @@ impl Rig {
 
     fn write(&mut self, token: Token, offset: u64, byte: u8) -> Started {
         let data = [byte; 512];
-        self.chain.write(token, offset, &data, Durability::Volatile)
+        self.chain
+            .start(Request::write(token, offset, &data, Durability::Volatile))
     }
 
     fn read(&mut self, token: Token, offset: u64) -> (Started, Vec<u8>) {
         let mut out = vec![0; 512];
-        let started = self.chain.read(token, offset, &mut out);
+        let started = self.chain.start(Request::read(token, offset, &mut out));
         (started, out)
     }
 }
@@ -452,7 +437,10 @@ fn what_is_asked_past_the_chain_is_nobodys() {
         pending_one_in: 1,
         ..Manners::default()
     });
-    assert_eq!(rig.chain.bottom().flush(5), Started::Pending);
+    assert_eq!(
+        rig.chain.bottom().start(Request::flush(5)),
+        Started::Pending
+    );
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.write(5, 0, 1), Started::Pending);
     assert_eq!(rig.poll().len(), 1);
@@ -473,7 +461,7 @@ fn a_chain_that_is_closed_ends_its_exchange() {
     rig.chain.stop_waiting();
     assert_eq!(rig.ended.take(), [Err(ExchangeError::Stopped)]);
     assert_eq!(
-        rig.chain.flush(1),
+        rig.chain.start(Request::flush(1)),
         Started::Pending,
         "the last flush is taken"
     );
@@ -603,15 +591,26 @@ fn what_is_zeroed_or_trimmed_passes_through() {
         may_punch: true,
         fast_only: false,
     };
-    assert_eq!(rig.chain.write_zeroes(2, 0, 100, mode), Started::Done);
+    assert_eq!(
+        rig.chain.start(Request::write_zeroes(2, 0, 100, mode)),
+        Started::Done
+    );
     assert_eq!(rig.chain.bottom().bytes()[99..101], [0, 9]);
-    let trimmed = rig.chain.trim(3, 0, 4096, Durability::Volatile);
+    let trimmed = rig
+        .chain
+        .start(Request::trim(3, 0, 4096, Durability::Volatile));
     assert_eq!(trimmed, Started::Done);
     assert_eq!(rig.chain.bottom().bytes()[101], 0);
     let mut runs = Vec::new();
-    assert_eq!(rig.chain.extents(4, 0, 4096, &mut runs), Started::Done);
+    assert_eq!(
+        rig.chain.start(Request::extents(4, 0, 4096, &mut runs)),
+        Started::Done
+    );
     assert_eq!(runs.len(), 1);
-    assert_eq!(rig.chain.prefetch(5, 0, 4096), Started::Done);
+    assert_eq!(
+        rig.chain.start(Request::prefetch(5, 0, 4096)),
+        Started::Done
+    );
     assert_eq!(rig.chain.bottom().calls.prefetches, 1);
     // What is wrong below is told above.
     rig.chain.bottom().manners.damaged = 0..1;

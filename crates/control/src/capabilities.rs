@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use api::host::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
+use api::host::calls::SignCapabilities;
+use api::host::{Capabilities, SignedBytes, WANTS_MAX, Want};
 use auth::{Capability, Fence, ITEMS_MAX, Scope, SigningKey, lineage_tag_of};
 use base::{ClusterId, Lineage, LineageTag, PartyId, VolumeId};
 use world::Millis;
@@ -39,7 +40,7 @@ impl Control {
     pub async fn capabilities(
         &self,
         host: PartyId,
-        ask: &AskCapabilities,
+        ask: &SignCapabilities,
     ) -> Result<Capabilities, ControlError> {
         if ask.wants.len() > WANTS_MAX {
             let reason = format!("a host asks for {WANTS_MAX} at a time at most");

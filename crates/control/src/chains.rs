@@ -6,7 +6,7 @@
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use api::host::{EventLines, TaskDone, TaskKind};
+use api::host::{EventLines, JobKind, JobOutput};
 use api::vm::VmAddress;
 use base::{AttachmentId, ChainId};
 use chain_policy::Policy;
@@ -248,7 +248,7 @@ impl Chains<'_> {
                     .to_owned(),
             });
         }
-        let question = TaskKind::ReadEvents {
+        let question = JobKind::ReadEvents {
             attachment: id,
             after,
             count_max,
@@ -264,7 +264,7 @@ impl Chains<'_> {
             .task_done_within(task, wait + ANSWERED_WITHIN)
             .await?
         {
-            Some(Ok(TaskDone::Events(events))) => Ok(events),
+            Some(Ok(JobOutput::Events(events))) => Ok(events),
             Some(Ok(_)) => Err(ControlError::Internal {
                 reason: "the host has answered another question".to_owned(),
             }),

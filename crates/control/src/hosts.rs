@@ -1,22 +1,22 @@
-//! What hosts ask of a controller, and tell it.
+//! The controller's part of the host RPC (`api::host`): the desired state of a host, its reports and
+//! its leases.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use api::host::{
-    Access, Assignment, Assignments, AttachmentReport, CatalogAnswer, CatalogCall, Cleaning,
-    Deleted, HostUnit, JOURNALS_MAX, LEASES_MAX, Refusal, Renewal, Renewed, Report, TaskAnswer,
-    TaskDone, TaskKind, WantedChain,
+    Access, Assignment, Assignments, AttachmentReport, CatalogCall, Cleaning, Deleted,
+    DesiredChain, HostUnit, JOURNALS_MAX, JobKind, JobOutput, JobResult, LEASES_MAX, Refusal,
+    Renewal, Renewed, Report,
 };
 use auth::Kind;
 use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
 use catalog::VersionKey;
 use catalog::retention::{VersionInfo, expired};
-use serde_json::Value;
 use world::Millis;
 
 use crate::control::Control;
-use crate::database::{AttachmentRow, DatabaseError, Reach, VersionRow, VolumeRow};
+use crate::database::{Answer, AttachmentRow, DatabaseError, Reach, VersionRow, VolumeRow};
 use crate::error::ControlError;
 use crate::parties::local;
 
@@ -25,8 +25,7 @@ use crate::parties::local;
 const OVERFULL: usize = 2;
 
 impl Control {
-    /// What is wanted of `host`, once that is not what it was at serial
-    /// `after`, or `wait` has passed.
+    /// The desired state of `host`, as soon as its serial is not `after`, or after `wait`.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -45,7 +44,7 @@ impl Control {
         })
         .await?;
         let _turn = turns.assignments(host).await;
-        // The serial first: what changes meanwhile makes another one.
+        // The serial first: a change meanwhile makes another one.
         let (serial, look, clean) = database.hosts().counters(host).await?;
         let mut attachments = Vec::new();
         let pending = database.snapshots().pending_cuts().await?;
@@ -56,7 +55,7 @@ impl Control {
             match database.volumes().get(row.volume).await {
                 Ok(volume) => {
                     let chain = chains.for_one(row.volume, row.vm.as_deref());
-                    let chain = chain.map(|chain| WantedChain {
+                    let chain = chain.map(|chain| DesiredChain {
                         key: chain.key(),
                         tenant: volume.owner_name.clone().unwrap_or_default(),
                         policy: chain.policy.clone(),
@@ -66,7 +65,7 @@ impl Control {
                     let image = images.get(&wanted.volume).copied();
                     attachments.push(Assignment { image, ..wanted });
                 }
-                // The report says what is damaged, and who is on the way out
+                // The status shows damaged volumes, and the host of a volume that is being deleted
                 // is fenced.
                 Err(DatabaseError::Damaged { .. } | DatabaseError::NotFound { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -95,7 +94,7 @@ impl Control {
         })
     }
 
-    /// Keeps how `host` is doing.
+    /// Stores the report of `host`.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -108,14 +107,14 @@ impl Control {
         self.tend_jobs().await
     }
 
-    /// `host` is there: it keeps the leases that it has.
+    /// Renews the leases of `host`, which is alive.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn renew(&self, host: PartyId, renewal: &Renewal) -> Result<Renewed, ControlError> {
         if renewal.leases.len() > LEASES_MAX || renewal.journals.len() > JOURNALS_MAX {
             let reason = format!(
-                "a host renews {LEASES_MAX} leases, and asks for {JOURNALS_MAX} journals, at most"
+                "a host renews {LEASES_MAX} leases, and asks about {JOURNALS_MAX} journals, at most"
             );
             return Err(ControlError::invalid("leases", reason));
         }
@@ -126,13 +125,12 @@ impl Control {
             .hosts()
             .renew(host, renewal, now)
             .await?;
-        // Whoever is there looks after those who are not.
+        // Hosts that are alive end the leases of those that are not.
         self.end_forced().await?;
         Ok(renewed)
     }
 
-    /// `host` is about to get a lease. If it is heard of no more, that ends so
-    /// long after this.
+    /// Notes that `host` is about to get a lease: without a renewal its term is counted from this.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -141,13 +139,13 @@ impl Control {
         Ok(self.inner.database.hosts().record_heard(host, now).await?)
     }
 
-    /// The moment, by the clock that leases are measured with.
+    /// The time, by the clock that leases are measured with.
     pub(crate) async fn now(&self) -> Result<Millis, ControlError> {
         let wall = self.inner.world.clock.wall();
         Ok(self.inner.database.now(wall).await?)
     }
 
-    /// Ends what is to end by force on hosts whose leases have ended.
+    /// Ends attachments that are to be detached by force, on hosts whose leases have ended.
     pub(crate) async fn end_forced(&self) -> Result<(), ControlError> {
         let Some(lease) = self.inner.lease else {
             return Ok(());
@@ -161,12 +159,12 @@ impl Control {
             .end_forced(lease_ms, now)
             .await?
         {
-            tracing::warn!(%attachment, "taken by force from a host that is not heard of");
+            tracing::warn!(%attachment, "attachment was taken by force from an unresponsive host");
         }
         Ok(())
     }
 
-    /// Keeps how far an attachment has come; `false` if that is no news.
+    /// Stores the state of an attachment; `false` if it is for an older generation.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -184,7 +182,7 @@ impl Control {
             .await?)
     }
 
-    /// Notes that `host` has taken a snapshot's moment.
+    /// Notes that `host` has taken the consistency point of a snapshot.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -192,7 +190,7 @@ impl Control {
         Ok(self.inner.database.snapshots().record_cut(id, host).await?)
     }
 
-    /// Keeps what came of a task.
+    /// Stores the result of a job.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -200,15 +198,15 @@ impl Control {
         &self,
         host: PartyId,
         task: i64,
-        answer: &TaskAnswer,
+        answer: &JobResult,
     ) -> Result<(), ControlError> {
-        if let Ok(TaskDone::Unit(unit)) = answer {
+        if let Ok(JobOutput::Unit(unit)) = answer {
             let zone = match self.inner.database.hosts().job(host, task).await? {
-                Some(TaskKind::AddUnit { zone, .. }) => zone,
+                Some(JobKind::AddUnit { zone, .. }) => zone,
                 _ => None,
             };
             match self.register_unit(unit, zone).await {
-                // Whoever asked for it is told; else the host would try for ever.
+                // The requester gets the error; otherwise the host would report for ever.
                 Err(error @ (ControlError::Conflict { .. } | ControlError::Exists { .. })) => {
                     let refusal = Refusal {
                         field: None,
@@ -231,8 +229,8 @@ impl Control {
             .await?)
     }
 
-    /// Some unit knows of `leases`, more than the database: that is moved ahead
-    /// of them, if the operator has said that it was restored.
+    /// Moves the database ahead of `leases`, which a unit knows of, if the operator has said that
+    /// the database was restored; whether it has.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -254,8 +252,7 @@ impl Control {
         Ok(true)
     }
 
-    /// What may go of the volumes that are `host`'s to clean, except of those
-    /// that are `busy`.
+    /// What may be removed of the volumes that `host` cleans, except of the `busy` ones.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -280,7 +277,7 @@ impl Control {
         {
             let row = rows.get(&owner).copied();
             if row.is_none() && !volumes.damaged.is_empty() {
-                // Perhaps not deleted: its row cannot be read.
+                // It may not be deleted: its row cannot be read.
                 continue;
             }
             let versions = database.catalog().versions_of(owner).await?;
@@ -294,7 +291,7 @@ impl Control {
         })
     }
 
-    /// The versions of one volume that go now.
+    /// The versions of one volume that may be removed now.
     fn expired_of(
         &self,
         row: Option<&VolumeRow>,
@@ -320,7 +317,7 @@ impl Control {
                 }
                 expired(now, &infos, retention)
             }
-            // Nobody can go back to them any more.
+            // A deleted volume cannot go back to a version.
             _ => unneeded.map(|version| version.key).collect(),
         }
     }
@@ -331,31 +328,28 @@ impl Control {
         for volume in database.volumes().deleting(reach).await? {
             deleted.push(Deleted {
                 volume,
-                // No lease is needed: its last owner was fenced as the deletion
-                // began.
+                // No lease is needed: its last holder was fenced when the deletion began.
                 leftovers: database.catalog().leftovers(volume).await?,
             });
         }
         Ok(deleted)
     }
 
-    /// Answers a call of the engine's catalog that `host` makes.
-    ///
-    /// # Errors
-    /// [`ControlError`], if it could not be asked at all.
-    pub async fn answer(
-        &self,
-        host: PartyId,
-        call: CatalogCall,
-    ) -> Result<CatalogAnswer<Value>, ControlError> {
-        if matches!(call, CatalogCall::Acquire { .. }) {
-            self.note_heard(host).await?;
+    /// Answers a call of the engine's catalog that `host` makes. That the database cannot be
+    /// asked is an answer as well.
+    pub async fn answer(&self, host: PartyId, call: CatalogCall) -> Answer {
+        if matches!(call, CatalogCall::Acquire(_))
+            && let Err(error) = self.note_heard(host).await
+        {
+            return Answer::unavailable(&error);
         }
-        let reach = self.reach(host).await?;
-        Ok(self.inner.database.catalog().answer(&reach, call).await)
+        match self.reach(host).await {
+            Ok(reach) => self.inner.database.catalog().answer(&reach, call).await,
+            Err(error) => Answer::unavailable(&error),
+        }
     }
 
-    /// What `host` reaches now.
+    /// What `host` may reach now.
     async fn reach(&self, host: PartyId) -> Result<Reach, ControlError> {
         Ok(Reach::new(host, self.now().await?))
     }
@@ -364,7 +358,7 @@ impl Control {
 fn assignment(
     row: AttachmentRow,
     volume: VolumeRow,
-    chain: Option<WantedChain>,
+    chain: Option<DesiredChain>,
     pending: &[(SnapshotId, VolumeId)],
 ) -> Assignment {
     let cuts = pending
@@ -396,8 +390,8 @@ fn assignment(
     }
 }
 
-/// What a volume is called on a host, where those of several owners meet: no
-/// two have the same. The machine's own have their plain names.
+/// The name of a volume's export on a host, which no two volumes share: the owner's name is in
+/// front, unless the volume is the machine's own.
 fn export_name(owner: Option<String>, name: String) -> String {
     match owner {
         Some(owner) if owner != local(Kind::User).name() => format!("{owner}/{name}"),
@@ -412,10 +406,10 @@ mod tests {
     use super::*;
     use crate::control::started_in;
 
-    /// One host that asked without waiting, again and again, had every connection
-    /// over which the others renew their leases.
+    /// A host that asked again and again without waiting had every database connection over which
+    /// others renew their leases.
     #[tokio::test]
-    async fn what_is_wanted_of_a_host_is_read_for_it_once_at_a_time() {
+    async fn the_desired_state_of_a_host_is_read_once_at_a_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let control = started_in(folder.path()).await;
         let asking = control.local_host();
@@ -426,7 +420,7 @@ mod tests {
         drop(turn);
         let asked = control.assignments(asking, None, Duration::ZERO).await;
         let serial = asked.expect("its turn").serial;
-        // Whoever waits for a change keeps nobody from reading.
+        // A call that waits for a change does not delay another.
         let minute = Duration::from_secs(60);
         let waiting = control.assignments(asking, Some(serial), minute);
         let reading = control.assignments(asking, None, Duration::ZERO);
@@ -442,7 +436,7 @@ mod tests {
         assert!(found > serial);
     }
 
-    /// Whoever made a volume of the same name got the other's clients.
+    /// The owner of a volume with the same name got the other's clients.
     #[test]
     fn volumes_of_two_owners_are_not_served_under_one_name() {
         let name = |owner: &str| export_name(Some(owner.to_owned()), "disk".to_owned());

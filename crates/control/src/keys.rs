@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use api::host::{FoundedKey, KeyState, TaskDone, TaskKind, WrappingKey};
+use api::host::calls::RegisterKey;
+use api::host::{JobKind, JobOutput, KeyState, WrappingKey};
 use base::{KeyId, PartyId};
 
 use crate::authorized_request::AuthorizedRequest;
@@ -39,7 +40,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::Exists`] if another one has its name.
-    pub async fn key_founded(&self, key: &FoundedKey) -> Result<WrappingKey, ControlError> {
+    pub async fn key_created(&self, key: &RegisterKey) -> Result<WrappingKey, ControlError> {
         let name = parse::name(&key.name)?;
         let id = KeyId::from_u128(self.inner.world.random.u128());
         let now = self.inner.world.clock.wall();
@@ -74,11 +75,11 @@ impl Keys<'_> {
                 });
             }
         }
-        let what = TaskKind::AddKey {
+        let what = JobKind::AddKey {
             name: name.to_owned(),
         };
         let hint = "it founds the key when it can, and `scree key list` shows it then";
-        let TaskDone::Key(key) = self.request.task(host, &what, "name", hint).await? else {
+        let JobOutput::Key(key) = self.request.task(host, &what, "name", hint).await? else {
             return Err(not_asked());
         };
         tracing::info!(key = %key.id, name = key.name, "wrapping key added");

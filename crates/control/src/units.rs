@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use api::host::{HostUnit, Refusal, TaskAnswer, TaskDone, TaskKind, UnitReport};
+use api::host::{HostUnit, JobKind, JobOutput, JobResult, Refusal, UnitReport};
 use api::unit::SECOND_PLACE_MS;
 use api::words::UnitState;
 use auth::{Kind, Subject};
@@ -359,12 +359,12 @@ impl Units<'_> {
     ) -> Result<UnitView, ControlError> {
         self.request.must_administer()?;
         let zone = zone.map(parse::zone).transpose()?;
-        let what = TaskKind::AddUnit {
+        let what = JobKind::AddUnit {
             url: url.to_owned(),
             zone: zone.map(str::to_owned),
         };
         let hint = "it adds the unit when it can, and `scree unit list` shows it then";
-        let TaskDone::Unit(unit) = self.request.task(host, &what, "url", hint).await? else {
+        let JobOutput::Unit(unit) = self.request.task(host, &what, "url", hint).await? else {
             return Err(not_asked());
         };
         self.get(&unit.id.to_string()).await
@@ -424,10 +424,10 @@ impl AuthorizedRequest {
     pub(crate) async fn task(
         &self,
         host: PartyId,
-        what: &TaskKind,
+        what: &JobKind,
         field: &'static str,
         hint: &str,
-    ) -> Result<TaskDone, ControlError> {
+    ) -> Result<JobOutput, ControlError> {
         // No host would hear of it.
         debug_assert!(!self.is_dry_run(), "a task is not tried");
         let task = self
@@ -449,7 +449,7 @@ impl AuthorizedRequest {
         &self,
         task: i64,
         within: Duration,
-    ) -> Result<Option<TaskAnswer>, ControlError> {
+    ) -> Result<Option<JobResult>, ControlError> {
         let database = &self.inner.database;
         let answer = self
             .until(within, || async {

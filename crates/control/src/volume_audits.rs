@@ -172,7 +172,7 @@ impl Audits<'_> {
             let unit = known.iter().find(is_it).or_else(|| ending_so(&known, name));
             let unit = unit.ok_or_else(|| no_unit(name))?;
             let has_it = |set: &Copyset| {
-                let leaving = set.leaving.iter().map(|leaving| leaving.unit);
+                let leaving = set.draining.iter().map(|leaving| leaving.unit);
                 set.members
                     .iter()
                     .copied()
@@ -311,7 +311,7 @@ fn counted(all: &[Copyset], (members, data): (usize, u8), compromised: &[UnitId]
     let is_such = |set: &&Copyset| set.members.len() == members && set.data == data;
     let (mut units, mut sets) = (BTreeSet::new(), 0);
     for set in all.iter().filter(is_such) {
-        units.extend(set.leaving.iter().map(|leaving| leaving.unit));
+        units.extend(set.draining.iter().map(|leaving| leaving.unit));
         units.extend(&set.members);
         sets += 1;
     }
@@ -347,7 +347,7 @@ impl Control {
 #[cfg(test)]
 mod tests {
     use base::CopysetId;
-    use catalog::Leaving;
+    use catalog::DrainingMember;
 
     use super::*;
 
@@ -359,10 +359,10 @@ mod tests {
             id: CopysetId::new(id).expect("a number"),
             members: members.iter().map(|number| unit(*number)).collect(),
             data: 1,
-            filling: Vec::new(),
-            leaving: leaving
+            rebuilding: Vec::new(),
+            draining: leaving
                 .iter()
-                .map(|number| Leaving {
+                .map(|number| DrainingMember {
                     place: 0,
                     unit: unit(*number),
                 })

@@ -126,7 +126,7 @@ fn a_header_with_an_unsupported_property_is_refused() {
         (segment, "offset", json!("0"), "it begins at byte 0"),
         (segment, "offset", json!("32768"), "it begins at byte 32768"),
         (segment, "size", json!("1048576"), "the end of the disk"),
-        (segment, "size", json!("all"), "is no size"),
+        (segment, "size", json!("all"), "is not a size"),
         (segment, "iv_tweak", json!("8"), "its first tweak is 8"),
         (
             segment,
@@ -176,14 +176,19 @@ fn a_header_with_an_unsupported_property_is_refused() {
             json!(1 << 21),
             "2097152 KiB of memory;",
         ),
-        ("/keyslots/0/kdf", "memory", json!(4), "are no Argon2"),
+        (
+            "/keyslots/0/kdf",
+            "memory",
+            json!(4),
+            "Argon2 does not allow",
+        ),
         (
             "/keyslots/0/kdf",
             "memory",
             json!(1_u64 << 32),
             "invalid value",
         ),
-        ("/keyslots/0/kdf", "time", json!(0), "are no Argon2"),
+        ("/keyslots/0/kdf", "time", json!(0), "Argon2 does not allow"),
         (
             "/keyslots/0/kdf",
             "time",
@@ -231,7 +236,7 @@ fn a_header_with_an_unsupported_property_is_refused() {
         (digest, "type", json!("none"), "its type is \"none\""),
         (digest, "hash", json!("crc32"), "its hash is \"crc32\""),
         // Digests.
-        (digest, "segments", json!([]), "no digest tells its key"),
+        (digest, "segments", json!([]), "it has no digest"),
         (
             digest,
             "segments",
@@ -317,7 +322,7 @@ fn an_inconsistent_reencryption_is_refused() {
         (
             "/config/requirements",
             json!({ "mandatory": [REQUIREMENT, "x"] }),
-            "has to know \"x\"",
+            "requires \"x\"",
         ),
         (
             "/tokens/0/type",

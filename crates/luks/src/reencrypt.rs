@@ -1,5 +1,5 @@
 //! Re-encryption of the data with a new key while the disk is used: its progress in the header, and
-//! its journal (docs/chains.md, "Encryption").
+//! its journal (docs/internals/encryption.md).
 //!
 //! The journal is the end of the key slots area:
 //!

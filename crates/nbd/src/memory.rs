@@ -6,7 +6,7 @@ use std::convert::Infallible;
 
 use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, ExtentKind, IoError,
-    Outcome, Started, Token, ZeroMode,
+    Op, Outcome, Request, Started, Token,
 };
 use world::Wake;
 use world::simulated::SimulatedRandom;
@@ -132,32 +132,88 @@ impl MemoryDevice {
         self.pending.len()
     }
 
-    /// The reason not to begin with a request, if there is one.
-    fn refuses(&mut self, offset: u64, length: u64) -> Option<Started> {
-        let size = self.bytes.len() as u64;
+    /// The answer to a request that is not carried out, if there is a reason for that.
+    fn refuses(&mut self, op: &Op<'_>) -> Option<Started> {
+        if op.is_change() && self.capabilities.read_only {
+            return Some(Started::Failed(IoError::ReadOnly));
+        }
         if self.stopped {
             return Some(Started::Failed(IoError::Stopped("it was told to".into())));
         }
-        if offset.checked_add(length).is_none_or(|end| end > size) {
-            return Some(Started::Failed(IoError::OutOfRange {
-                offset,
-                length,
-                size,
-            }));
+        let range = op.range();
+        if let Err(error) = range.check(self.bytes.len() as u64) {
+            return Some(Started::Failed(error));
         }
         let bad = &self.manners.damaged;
-        if length > 0 && offset < bad.end && bad.start < offset + length {
+        if range.length > 0 && range.offset < bad.end && bad.start < range.end() {
             return Some(Started::Failed(IoError::Damaged("on purpose".into())));
         }
         let is_busy = self.random.one_in(self.manners.busy_one_in);
         is_busy.then_some(Started::Busy)
     }
 
-    fn refuses_change(&mut self, offset: u64, length: u64) -> Option<Started> {
-        if self.capabilities.read_only {
-            return Some(Started::Failed(IoError::ReadOnly));
+    fn count(&mut self, op: &Op<'_>) {
+        let calls = &mut self.calls;
+        match op {
+            Op::Read { out, .. } => calls.read_bytes += out.len() as u64,
+            Op::Write { .. } => calls.writes += 1,
+            Op::Flush => calls.flushes += 1,
+            Op::Prefetch { .. } => calls.prefetches += 1,
+            Op::Trim { .. } | Op::WriteZeroes { .. } | Op::Extents { .. } => {}
         }
-        self.refuses(offset, length)
+        calls.durable += u64::from(op.durability() == Durability::Durable);
+    }
+
+    fn carry_out(&mut self, op: &mut Op<'_>) {
+        match op {
+            Op::Read { offset, out } => {
+                out.copy_from(&self.bytes[*offset as usize..][..out.len()]);
+            }
+            Op::Write { offset, data, .. } => {
+                self.uncommitted = true;
+                data.copy_to(&mut self.bytes[*offset as usize..][..data.len()]);
+                self.mark(*offset, data.len() as u64, true);
+            }
+            Op::Trim { offset, length, .. } => {
+                let block = u64::from(self.block_bytes);
+                let first = offset.div_ceil(block) * block;
+                let last = (*offset + *length) / block * block;
+                if first < last {
+                    self.bytes[first as usize..last as usize].fill(0);
+                    self.mark(first, last - first, false);
+                }
+            }
+            Op::WriteZeroes {
+                offset,
+                length,
+                mode,
+            } => {
+                self.bytes[*offset as usize..][..*length as usize].fill(0);
+                self.mark(*offset, *length, !mode.may_punch);
+            }
+            Op::Extents {
+                offset,
+                length,
+                runs,
+            } => self.find_extents(*offset, *length, runs),
+            Op::Flush | Op::Prefetch { .. } => {}
+        }
+    }
+
+    fn find_extents(&self, offset: u64, length: u64, runs: &mut Vec<Extent>) {
+        let block = u64::from(self.block_bytes);
+        let mut next = offset;
+        while next < offset + length {
+            let end = ((next / block + 1) * block).min(offset + length);
+            runs.push(Extent {
+                length: end - next,
+                kind: match self.written[(next / block) as usize] {
+                    true => ExtentKind::Data,
+                    false => ExtentKind::Hole,
+                },
+            });
+            next = end;
+        }
     }
 
     fn answers_late(&self) -> bool {
@@ -178,14 +234,6 @@ impl MemoryDevice {
         Started::Pending
     }
 
-    fn done(&mut self, token: Token) -> Started {
-        if self.answers_late() {
-            self.later(token, Outcome::Done)
-        } else {
-            Started::Done
-        }
-    }
-
     fn mark(&mut self, offset: u64, length: u64, written: bool) {
         let block = u64::from(self.block_bytes);
         let (first, last) = if written {
@@ -196,10 +244,6 @@ impl MemoryDevice {
         if first < last {
             self.written[first as usize..last as usize].fill(written);
         }
-    }
-
-    fn count_durable(&mut self, durability: Durability) {
-        self.calls.durable += u64::from(durability == Durability::Durable);
     }
 }
 
@@ -215,104 +259,17 @@ impl BlockDevice for MemoryDevice {
         self.capabilities
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        if let Some(refusal) = self.refuses(offset, out.len() as u64) {
+    fn start(&mut self, request: Request<'_>) -> Started {
+        let Request { token, mut op } = request;
+        if let Some(refusal) = self.refuses(&op) {
             return refusal;
         }
-        self.calls.read_bytes += out.len() as u64;
-        let from = offset as usize;
-        if self.answers_late() {
-            let data = self.bytes[from..from + out.len()].to_vec();
-            return self.later(token, Outcome::Data(data));
+        self.count(&op);
+        self.carry_out(&mut op);
+        match self.answers_late() {
+            true => self.later(token, op.outcome()),
+            false => Started::Done,
         }
-        out.copy_from_slice(&self.bytes[from..from + out.len()]);
-        Started::Done
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        if let Some(refusal) = self.refuses_change(offset, data.len() as u64) {
-            return refusal;
-        }
-        self.calls.writes += 1;
-        self.uncommitted = true;
-        self.count_durable(durability);
-        self.bytes[offset as usize..][..data.len()].copy_from_slice(data);
-        self.mark(offset, data.len() as u64, true);
-        self.done(token)
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        if let Some(refusal) = self.refuses(0, 0) {
-            return refusal;
-        }
-        self.calls.flushes += 1;
-        self.done(token)
-    }
-
-    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
-        if let Some(refusal) = self.refuses_change(offset, length) {
-            return refusal;
-        }
-        self.count_durable(durability);
-        let block = u64::from(self.block_bytes);
-        let first = offset.div_ceil(block) * block;
-        let last = (offset + length) / block * block;
-        if first < last {
-            self.bytes[first as usize..last as usize].fill(0);
-            self.mark(first, last - first, false);
-        }
-        self.done(token)
-    }
-
-    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
-        if let Some(refusal) = self.refuses_change(offset, length) {
-            return refusal;
-        }
-        self.count_durable(mode.durability);
-        self.bytes[offset as usize..][..length as usize].fill(0);
-        self.mark(offset, length, !mode.may_punch);
-        self.done(token)
-    }
-
-    fn extents(
-        &mut self,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        if let Some(refusal) = self.refuses(offset, length) {
-            return refusal;
-        }
-        let block = u64::from(self.block_bytes);
-        let mut found = Vec::new();
-        let mut next = offset;
-        while next < offset + length {
-            let end = ((next / block + 1) * block).min(offset + length);
-            let written = self.written[(next / block) as usize];
-            found.push(Extent {
-                length: end - next,
-                kind: if written {
-                    ExtentKind::Data
-                } else {
-                    ExtentKind::Hole
-                },
-            });
-            next = end;
-        }
-        if self.answers_late() {
-            return self.later(token, Outcome::Extents(found));
-        }
-        runs.append(&mut found);
-        Started::Done
-    }
-
-    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
-        if let Some(refusal) = self.refuses(offset, length) {
-            return refusal;
-        }
-        self.calls.prefetches += 1;
-        self.done(token)
     }
 
     fn commit(&mut self) -> Result<(), IoError> {

@@ -8,7 +8,7 @@
 //! ```
 
 use base::codec::Reader;
-use base::{Capabilities, Durability, ZeroMode};
+use base::{Capabilities, Durability, Op, ZeroMode};
 
 use super::wire::{
     Errno, Fault, PAYLOAD_BYTES_MAX, REQUEST_MAGIC, command, command_flags as flags,
@@ -126,48 +126,32 @@ impl Range {
     }
 }
 
-/// A request that is allowed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A request that is allowed: what NBD adds to an operation on the device, or the operation itself.
+#[derive(Debug)]
 pub enum Command {
     /// Read at most [`PAYLOAD_BYTES_MAX`].
     Read {
-        /// Where.
+        /// The bytes to read.
         range: Range,
         /// The answer may come in several chunks, in any order.
         fragments: bool,
     },
     /// Write at most [`PAYLOAD_BYTES_MAX`]; the payload follows.
     Write {
-        /// Where.
+        /// The bytes to write.
         range: Range,
         /// When to reply.
         durability: Durability,
     },
-    /// Make writes durable.
-    Flush,
-    /// Give up a range.
-    Trim {
-        /// Which.
-        range: Range,
-        /// When to reply.
-        durability: Durability,
-    },
-    /// Make a range read as zeroes.
-    WriteZeroes {
-        /// Which.
-        range: Range,
-        /// How.
-        mode: ZeroMode,
-    },
-    /// Prepare to read a range.
-    Cache(Range),
     /// Say what a range holds.
     BlockStatus {
-        /// Which; not empty.
+        /// The range, which is not empty.
         range: Range,
         /// The client wants only the first extent.
         one: bool,
     },
+    /// An operation that moves no bytes over the connection, as the device takes it.
+    Plain(Op<'static>),
     /// The client leaves.
     Disconnect,
 }
@@ -279,7 +263,7 @@ impl Command {
             return Err(Refusal::NotNegotiated(header.command));
         }
         if header.command == command::FLUSH {
-            return Ok(Self::Flush);
+            return Ok(Self::Plain(Op::Flush));
         }
         let has_payload = matches!(header.command, command::READ | command::WRITE);
         if has_payload && header.length > PAYLOAD_BYTES_MAX {
@@ -288,6 +272,7 @@ impl Command {
             });
         }
         let range = header.range(rules.size_bytes)?;
+        let (offset, length) = (range.offset, u64::from(range.length));
         let durability = if header.flags & flags::FUA != 0 {
             Durability::Durable
         } else {
@@ -299,16 +284,21 @@ impl Command {
                 fragments: rules.structured && header.flags & flags::DF == 0,
             },
             command::WRITE => Self::Write { range, durability },
-            command::TRIM => Self::Trim { range, durability },
-            command::CACHE => Self::Cache(range),
-            command::WRITE_ZEROES => Self::WriteZeroes {
-                range,
+            command::TRIM => Self::Plain(Op::Trim {
+                offset,
+                length,
+                durability,
+            }),
+            command::CACHE => Self::Plain(Op::Prefetch { offset, length }),
+            command::WRITE_ZEROES => Self::Plain(Op::WriteZeroes {
+                offset,
+                length,
                 mode: ZeroMode {
                     durability,
                     may_punch: header.flags & flags::NO_HOLE == 0,
                     fast_only: header.flags & flags::FAST_ZERO != 0,
                 },
-            },
+            }),
             _ if header.length == 0 => return Err(Refusal::Empty),
             _ => Self::BlockStatus {
                 range,

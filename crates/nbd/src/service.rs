@@ -17,7 +17,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use base::{BlockDevice, IoError, Started};
+use base::{BlockDevice, IoError, Request, Started};
 use world::{Interest, Ready};
 
 use super::Limits;
@@ -394,7 +394,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
 
     fn begin_flush(&mut self) {
         let token = self.desk.operations.next_key();
-        match self.desk.device.flush(token) {
+        match self.desk.device.start(Request::flush(token)) {
             Started::Done => self.flush = Flush::Over(self.desk.device.commit()),
             Started::Failed(error) => self.flush = Flush::Over(Err(error)),
             Started::Busy => {}
@@ -461,7 +461,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
 
 #[cfg(test)]
 mod tests {
-    use base::{Capabilities, Completion, DeviceGeometry, Durability, Extent, Token, ZeroMode};
+    use base::{Capabilities, Completion, DeviceGeometry, Op};
 
     use super::super::request::Header;
     use super::super::script::Scripted;
@@ -488,32 +488,22 @@ mod tests {
             Capabilities::ALL
         }
 
-        fn read(&mut self, _: Token, offset: u64, _: &mut [u8]) -> Started {
-            if !std::mem::take(&mut self.is_free) {
-                return Started::Busy;
+        fn start(&mut self, request: Request<'_>) -> Started {
+            let op = request.op;
+            match op {
+                Op::Read { offset, .. } => {
+                    if !std::mem::take(&mut self.is_free) {
+                        return Started::Busy;
+                    }
+                    self.reads[offset as usize / 512] += 1;
+                    Started::Done
+                }
+                Op::Flush | Op::Prefetch { .. } => Started::Done,
+                Op::Write { .. }
+                | Op::Trim { .. }
+                | Op::WriteZeroes { .. }
+                | Op::Extents { .. } => Started::Failed(IoError::NotSupported),
             }
-            self.reads[offset as usize / 512] += 1;
-            Started::Done
-        }
-
-        fn write(&mut self, _: Token, _: u64, _: &[u8], _: Durability) -> Started {
-            Started::Failed(IoError::NotSupported)
-        }
-
-        fn flush(&mut self, _: Token) -> Started {
-            Started::Done
-        }
-
-        fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
-            Started::Failed(IoError::NotSupported)
-        }
-
-        fn write_zeroes(&mut self, _: Token, _: u64, _: u64, _: ZeroMode) -> Started {
-            Started::Failed(IoError::NotSupported)
-        }
-
-        fn extents(&mut self, _: Token, _: u64, _: u64, _: &mut Vec<Extent>) -> Started {
-            Started::Failed(IoError::NotSupported)
         }
 
         fn commit(&mut self) -> Result<(), IoError> {

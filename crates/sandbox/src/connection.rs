@@ -7,10 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
-use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
-    Token, ZeroMode,
-};
+use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started};
 use chain::{Door, Link, Program, Remote};
 use nbd::client::{ClientOptions, NbdClient, Reconnect, State, Target};
 use nbd::{ExportOptions, Leg, Watched, Watcher};
@@ -209,7 +206,7 @@ impl FilterConnection {
 }
 
 impl Program for FilterConnection {
-    fn start(&mut self) {
+    fn launch(&mut self) {
         self.stop("the filter was stopped");
         self.life = Life::Starting(self.launcher.launch());
     }
@@ -261,38 +258,8 @@ impl BlockDevice for FilterConnection {
         self.client.capabilities()
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        self.client.read(token, offset, out)
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        self.client.write(token, offset, data, durability)
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        self.client.flush(token)
-    }
-
-    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
-        self.client.trim(token, offset, length, durability)
-    }
-
-    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
-        self.client.write_zeroes(token, offset, length, mode)
-    }
-
-    fn extents(
-        &mut self,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        self.client.extents(token, offset, length, runs)
-    }
-
-    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
-        self.client.prefetch(token, offset, length)
+    fn start(&mut self, request: Request<'_>) -> Started {
+        self.client.start(request)
     }
 
     fn commit(&mut self) -> Result<(), IoError> {

@@ -350,7 +350,7 @@ pub fn compare(
     let degraded = machine.catalog.memory.degraded();
     let sets = Sets::of(machine);
     for (number, (unit, _)) in machine.units.iter().enumerate() {
-        if machine.gone.contains(&number) {
+        if machine.removed.contains(&number) {
             continue;
         }
         let Kept { slots: kept, torn } = kept_slots(machine, number)?;

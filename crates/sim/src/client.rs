@@ -140,16 +140,21 @@ impl Client {
         let was_stopped = self.is_stopped();
         let written = self.blocks_written();
         let started = match edit {
-            Edit::Write(offset, data) => self.volume.write(token, *offset, data, durability),
+            Edit::Write(offset, data) => self
+                .volume
+                .start(base::Request::write(token, *offset, data, durability)),
             Edit::Zero(offset, length) => {
                 let mode = ZeroMode {
                     durability,
                     may_punch: true,
                     fast_only: false,
                 };
-                self.volume.write_zeroes(token, *offset, *length, mode)
+                self.volume
+                    .start(base::Request::write_zeroes(token, *offset, *length, mode))
             }
-            Edit::Trim(offset, length) => self.volume.trim(token, *offset, *length, durability),
+            Edit::Trim(offset, length) => self
+                .volume
+                .start(base::Request::trim(token, *offset, *length, durability)),
         };
         let is_admitted = match &started {
             Started::Done => true,
@@ -204,7 +209,10 @@ impl Client {
         let token = self.token();
         let mut out = vec![0xee; length as usize];
         let since = past.timeline.len();
-        match self.volume.read(token, offset, &mut out) {
+        match self
+            .volume
+            .start(base::Request::read(token, offset, &mut out))
+        {
             Started::Done => self.check_data(past, offset, &out, since),
             Started::Pending => {
                 self.requests.insert(
@@ -227,7 +235,10 @@ impl Client {
         let token = self.token();
         let mut runs = Vec::new();
         let since = past.timeline.len();
-        match self.volume.extents(token, offset, length, &mut runs) {
+        match self
+            .volume
+            .start(base::Request::extents(token, offset, length, &mut runs))
+        {
             Started::Done => self.check_extents(past, offset, &runs, since),
             Started::Pending => {
                 self.requests
@@ -242,7 +253,10 @@ impl Client {
     /// Hints at a read.
     pub fn prefetch(&mut self, offset: u64, length: u64, may_fail: bool) -> Check {
         let token = self.token();
-        match self.volume.prefetch(token, offset, length) {
+        match self
+            .volume
+            .start(base::Request::prefetch(token, offset, length))
+        {
             Started::Pending => {
                 self.requests.insert(token, Request::Prefetch);
                 Ok(())
@@ -256,7 +270,7 @@ impl Client {
     pub fn flush(&mut self, past: &mut Past) -> Check {
         let token = self.token();
         let covers = self.committed;
-        match self.volume.flush(token) {
+        match self.volume.start(base::Request::flush(token)) {
             Started::Done => {
                 past.durable = past.durable.max(covers);
                 Ok(())

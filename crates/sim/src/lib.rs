@@ -1,35 +1,34 @@
 //! The whole engine under one seed.
 //!
-//! A seed chooses a configuration, a few hundred operations and what goes
-//! wrong between them; the engine runs on one thread, in a simulated world,
-//! and every answer is compared with a plain model ([`model`]). At the end
-//! everything is read past the engine ([`audit`]), and what units keep must be
-//! exactly what kept versions name. A seed that fails, fails again.
+//! A seed chooses a configuration, a few hundred operations and the faults
+//! between them; the engine runs on one thread, in a simulated world, and every
+//! answer is compared with a plain model ([`model`]). At the end everything is
+//! read without the engine ([`audit`]), and units must hold exactly what kept
+//! versions name. A seed that fails once fails every time.
 //!
 //! ```text
 //!   driver ── steps, mishaps, expectations
-//!     ├─ client ─── a frontend's contract with a volume
+//!     ├─ client ─── the NBD server's contract with a volume
 //!     ├─ model ──── what a volume should hold
 //!     ├─ machine ── units, journals, the process; crashes
 //!     ├─ catalog ── the database, which survives everything
-//!     ├─ members ── what that says of who is whole
+//!     ├─ members ── the states of members, as the database knows them
 //!     ├─ net ────── unit daemons, and a network that breaks
-//!     ├─ privacy ── what some units alone have of it
+//!     ├─ privacy ── what some units alone reveal of a version
 //!     └─ audit ──── what lies on units, read without the engine
 //! ```
 //!
-//! Units die for good, come back older than they were, and are drained; others take
-//! their places. The repairer runs beside all else, a pass at a time, and between two of
-//! its calls of units jobs run, slots are freed, and it may be killed. In the end all
-//! members are whole, and each has every slot that it should (docs/units.md, "How
-//! repair is tried").
+//! Units die for good, are rolled back to an earlier state, and are drained; others
+//! replace them. The repairer runs concurrently, a pass at a time; between two of its
+//! calls to units, jobs run, slots are freed, and it may be killed. In the end all
+//! members are in sync, and each has every slot that it should have.
 //!
 //! In half of the runs each unit is on a machine of its own, behind the product's
-//! protocol, and the network breaks ([`net`]; docs/units.md, "How the network is tried").
+//! protocol, and the network breaks ([`net`]).
 //!
-//! `cargo run -p sim --release -- --seeds 0..10000` runs many;
-//! `-- --seed 7 --trace` tells one step by step. `-- --hosts` before these runs
-//! two hosts that share a volume ([`hosts`]).
+//! `cargo run -p sim --release -- --seeds 0..10000` runs many seeds;
+//! `-- --seed 7 --trace` prints the steps of one. `-- --hosts` before these runs two
+//! hosts that share a volume ([`hosts`]).
 
 pub mod audit;
 pub mod catalog;
@@ -43,15 +42,15 @@ pub mod net;
 pub mod privacy;
 pub mod setup;
 
-/// A claim that holds, or what was found instead.
+/// The result of a check; the error says what was found instead.
 pub type Check<T = ()> = Result<T, String>;
 
-/// What a run did, to see that it did anything.
+/// What a run did, to see that it did enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// Operations of the disk.
+    /// Operations of the simulated disk.
     pub operations: u64,
-    /// Volumes made.
+    /// Volumes created.
     pub volumes: u64,
     /// Versions committed.
     pub versions: u64,

@@ -34,51 +34,51 @@ const HOST: &str = "/host";
 
 /// A machine and its current process.
 pub struct Machine {
-    /// The world.
+    /// The simulated world.
     pub simulation: Simulation,
     /// The database.
     pub catalog: Arc<WatchedCatalog>,
     /// The units, as the current process sees them.
     pub units: Vec<(UnitId, Arc<dyn Unit>)>,
-    /// What each of them may be told to do wrong.
+    /// The fault injector of each unit.
     faulty: Vec<Arc<FaultyUnit>>,
-    /// The same, with their health.
+    /// The same units, with their health.
     pub tracked: Vec<Arc<TrackedUnit>>,
-    /// The process's access to them.
+    /// The process's store.
     pub store: Arc<Store>,
-    /// The same units for the auditor, who leaves no trace in the process.
+    /// A store of the same units for the auditor, which leaves the process unchanged.
     pub audited: Arc<Store>,
-    /// As [`Machine::units`], as the auditor sees them.
+    /// The same units, as the auditor sees them.
     audited_units: Vec<Arc<TrackedUnit>>,
-    /// Those that died, or are members of nothing any more.
-    pub gone: BTreeSet<usize>,
+    /// Units that died, or are no longer a member of any copyset.
+    pub removed: BTreeSet<usize>,
     cleaner: Cleaner,
     wrapping: Arc<KeyEncryptionKey>,
     config: VolumeConfig,
     segment_bytes: u64,
-    /// To so many of the units, the first, every put makes a whole segment.
+    /// The number of units, the first ones, that take whole segments only.
     whole_units: usize,
     folder: PathBuf,
     world: World,
     cache_bytes: Option<u64>,
     cache_memory_bytes: u64,
-    /// That of the current process.
+    /// The cache of the current process.
     cache: Arc<HostCache>,
-    /// What those before it have had.
+    /// The hits of earlier processes' caches.
     cached: u64,
-    /// Between it and the units, if they are on machines of their own.
+    /// The network, if units are on machines of their own.
     pub network: Option<Network>,
 }
 
-/// How the engine is given a unit.
+/// A unit as the engine gets it.
 fn tracked(unit: &Arc<dyn Unit>, world: &World) -> Arc<TrackedUnit> {
     Arc::new(TrackedUnit::new(Arc::clone(unit), Arc::clone(&world.clock)))
 }
 
-/// A pool whose only thread is the caller's.
-struct Alone;
+/// A pool without threads: parallel work is done by the caller.
+struct CallerPool;
 
-impl Pool for Alone {
+impl Pool for CallerPool {
     fn run(&self, _: Job) {}
 }
 
@@ -142,7 +142,7 @@ impl Machine {
             audited: Arc::clone(&store),
             store,
             audited_units: Vec::new(),
-            gone: BTreeSet::new(),
+            removed: BTreeSet::new(),
             wrapping,
             config,
             segment_bytes: u64::from(setup.segment_bytes),
@@ -162,9 +162,8 @@ impl Machine {
         machine
     }
 
-    /// Another host with the same units and the same database. Its journals
-    /// lie in a folder of its own; its clock starts with this one's and goes
-    /// its own way.
+    /// Another host with the same units and the same database. Its journals are in a
+    /// folder of its own; its clock starts with this one's and then runs on its own.
     #[must_use]
     pub fn beside(&self, folder: &str) -> Self {
         let simulation = self.simulation.beside();
@@ -186,7 +185,7 @@ impl Machine {
             audited: Arc::clone(&store),
             store,
             audited_units: Vec::new(),
-            gone: self.gone.clone(),
+            removed: self.removed.clone(),
             wrapping: Arc::clone(&self.wrapping),
             config: self.config,
             segment_bytes: self.segment_bytes,
@@ -203,29 +202,29 @@ impl Machine {
         machine
     }
 
-    /// A salt for a lease.
+    /// A new salt for a lease.
     #[must_use]
     pub fn salt(&self) -> LeaseSalt {
         LeaseSalt::generate(&*self.world.random)
     }
 
-    /// Takes the lease on a volume that is there, with a catalog that answers.
+    /// Acquires the lease on an existing volume, with a catalog that is available.
     ///
     /// # Panics
-    /// If either is not so.
+    /// If either does not hold.
     #[must_use]
     pub fn acquire(&self, volume: VolumeId) -> Lease {
         let lease = self.catalog.acquire(volume, self.salt(), None);
         lease.expect("it is there")
     }
 
-    /// The current process opens the units.
+    /// Opens the units in the current process.
     fn start(&mut self, units: usize) {
         self.world = self.simulation.world();
         self.cached = self.cached();
         self.cache = self.open_cache();
         self.store = Store::new(Arc::clone(&self.world.pool));
-        self.audited = Store::new(Arc::new(Alone));
+        self.audited = Store::new(Arc::new(CallerPool));
         self.units.clear();
         self.faulty.clear();
         self.tracked.clear();
@@ -248,7 +247,7 @@ impl Machine {
         &self.cache
     }
 
-    /// How many blocks its caches have had that were asked for.
+    /// The number of hits in its caches so far.
     #[must_use]
     pub fn cached(&self) -> u64 {
         let areas = self.cache.counts();
@@ -256,7 +255,7 @@ impl Machine {
         self.cached + hits.sum::<u64>()
     }
 
-    /// The cache, with what there is of it: whatever was done to it, nothing else changes.
+    /// Opens the cache, whose file may have been damaged: that must have no effect.
     fn open_cache(&self) -> Arc<HostCache> {
         let cache = HostCache::new(self.cache_memory_bytes);
         if let Some(file) = self.open_cache_file() {
@@ -270,7 +269,7 @@ impl Machine {
         let path = self.folder.join("cache");
         let (random, disk) = (&self.simulation.random, &self.simulation.disk);
         match random.below(4) {
-            // It may not be there.
+            // The file may be missing.
             0 => drop(world::Disk::remove(&**disk, &path)),
             1 => (0..16).for_each(|_| {
                 drop(disk.flip_bit(&path, random.below(bytes), random.below(8) as u8));
@@ -287,12 +286,12 @@ impl Machine {
         opened.ok().map(|(cache, _)| cache)
     }
 
-    /// Everybody hears who is a member of what.
+    /// Gives the stores the present members of copysets.
     pub fn set_tables(&self) {
         let copysets = self.catalog.members.copysets();
         let of = |units: &[Arc<TrackedUnit>]| -> Vec<(UnitId, Arc<TrackedUnit>)> {
             let units = units.iter().cloned().enumerate();
-            let there = units.filter(|(number, _)| !self.gone.contains(number));
+            let there = units.filter(|(number, _)| !self.removed.contains(number));
             there
                 .map(|(number, unit)| (unit_id(number), unit))
                 .collect()
@@ -301,7 +300,7 @@ impl Machine {
         self.audited.set_table(of(&self.audited_units), &copysets);
     }
 
-    /// Carries out a plan that is due.
+    /// Carries out a free that is due.
     ///
     /// # Errors
     /// [`CleanError`].
@@ -312,12 +311,12 @@ impl Machine {
         self.cleaner.carry_out(due)
     }
 
-    /// Tells a unit what to do wrong from here on.
+    /// Sets the faults of a unit.
     pub fn lie(&self, unit: usize, faults: InjectedFaults) {
         self.faulty[unit].set(faults);
     }
 
-    /// How many reads a unit was asked for and has kept to itself.
+    /// The number of reads that a unit has not answered.
     #[must_use]
     pub fn kept_reads(&self, unit: usize) -> usize {
         self.faulty[unit].held()

@@ -1,10 +1,10 @@
-//! Runs many seeds, or one seed loudly.
+//! Runs many seeds, or one seed with a trace.
 
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The seed that runs now, for a panic to name.
+/// The current seed, for the message of a panic.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
 fn usage() -> ExitCode {

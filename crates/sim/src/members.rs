@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CopysetId, SegmentId, UnitId};
 use parking_lot::{Mutex, MutexGuard};
-use volume::catalog::{Copyset, Leaving, MemberState, VersionCommit};
-use volume::repair::{Found, SuspectUnit};
+use volume::catalog::{Copyset, DrainingMember, MemberState, VersionCommit};
+use volume::repair::{PassReport, SuspectUnit};
 
 /// The members of all copysets.
 #[derive(Debug, Default)]
@@ -50,8 +50,8 @@ impl State {
         if !set.members.contains(&unit) {
             return;
         }
-        if !set.filling.contains(&unit) {
-            set.filling.push(unit);
+        if !set.rebuilding.contains(&unit) {
+            set.rebuilding.push(unit);
             self.suspect.insert((copyset, unit), suspect.clone());
         } else if *suspect == SuspectUnit::All {
             self.suspect.remove(&(copyset, unit));
@@ -114,7 +114,7 @@ impl Members {
         let mut state = self.state();
         let sets = state.copysets.iter();
         let its: Vec<CopysetId> = sets
-            .filter(|set| set.members.contains(&unit) && set.standing().count() > 1)
+            .filter(|set| set.members.contains(&unit) && set.member_states().count() > 1)
             .map(|set| set.id)
             .collect();
         its.into_iter()
@@ -135,11 +135,11 @@ impl Members {
         let place = set.members.iter().position(|member| *member == unit);
         let place = place.expect("it is a member");
         set.members[place] = by;
-        set.filling.retain(|member| *member != unit);
-        set.filling.push(by);
+        set.rebuilding.retain(|member| *member != unit);
+        set.rebuilding.push(by);
         if !is_gone {
             let place = u8::try_from(place).expect("few");
-            set.leaving.push(Leaving { place, unit });
+            set.draining.push(DrainingMember { place, unit });
         }
         set.joined = joined;
         state.joined.remove(&(copyset, unit));
@@ -178,7 +178,7 @@ impl Members {
         &self,
         copyset: CopysetId,
         missed: &Missed,
-        found: &Found,
+        found: &PassReport,
         brought: &BTreeSet<UnitId>,
     ) -> bool {
         let mut state = self.state();
@@ -187,17 +187,17 @@ impl Members {
             state.misses(copyset, *unit, &SuspectUnit::All);
         }
         state.know_nothing(copyset, |unit| {
-            brought.contains(unit) && !found.whole.contains(unit)
+            brought.contains(unit) && !found.in_sync.contains(unit)
         });
         let is_same = |unit: &UnitId| state.missed.get(&(copyset, *unit)) == missed.get(unit);
-        let whole: Vec<UnitId> = found.whole.iter().copied().filter(is_same).collect();
+        let whole: Vec<UnitId> = found.in_sync.iter().copied().filter(is_same).collect();
         let Some(set) = state.copysets.iter_mut().find(|set| set.id == copyset) else {
             return false;
         };
         for unit in whole {
             let place = set.members.iter().position(|member| *member == unit);
-            set.filling.retain(|member| *member != unit);
-            set.leaving
+            set.rebuilding.retain(|member| *member != unit);
+            set.draining
                 .retain(|leaving| Some(usize::from(leaving.place)) != place);
         }
         is_whole(set)
@@ -224,16 +224,16 @@ impl Members {
         let mut its = state
             .copysets
             .iter()
-            .filter(|set| set.standing().any(|(member, _)| member == unit));
+            .filter(|set| set.member_states().any(|(member, _)| member == unit));
         its.all(|set| {
             let whole = set
-                .standing()
-                .filter(|(member, state)| *member != unit && *state == MemberState::Whole);
+                .member_states()
+                .filter(|(member, state)| *member != unit && *state == MemberState::InSync);
             whole.count() >= usize::from(set.data)
         })
     }
 }
 
 fn is_whole(set: &Copyset) -> bool {
-    set.filling.is_empty() && set.leaving.is_empty()
+    set.rebuilding.is_empty() && set.draining.is_empty()
 }

@@ -4,7 +4,7 @@ use base::UnitId;
 
 use volume::audit::Audit;
 use volume::catalog::{Catalog as _, StoredVersion};
-use volume::scatter::Held;
+use volume::scatter::Exposure;
 
 use crate::Check;
 use crate::audit::Walked;
@@ -39,14 +39,14 @@ pub fn check(machine: &Machine, version: &StoredVersion, walked: &Walked) -> Che
                 let can_be = members
                     .iter()
                     .any(|member| compromised.contains(&member.id));
-                let is_there = one.held >= Held::Sealed;
+                let is_there = one.exposure >= Exposure::Sealed;
                 let is_sealed = !keyring.of_epoch(entry.sequence.epoch()).is_plaintext();
                 let is_wrong = match is_there {
-                    true => !can_be || is_sealed != (one.held == Held::Sealed),
+                    true => !can_be || is_sealed != (one.exposure == Exposure::Sealed),
                     false => compromised.len() == all.len(),
                 };
                 if is_wrong {
-                    return Err(format!("block {block} at {entry:?} is {:?}", one.held));
+                    return Err(format!("block {block} at {entry:?} is {:?}", one.exposure));
                 }
             }
         }

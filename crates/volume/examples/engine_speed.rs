@@ -12,7 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base::{BlockDevice, BlockSize, ClusterId, Durability, Lineage, Started, UnitId, VolumeId};
+use base::{
+    BlockDevice, BlockSize, ClusterId, Durability, Lineage, Request, Started, UnitId, VolumeId,
+};
 use unit::TrackedUnit;
 use unit_folder::FolderUnit;
 use volume::catalog::copysets;
@@ -41,13 +43,15 @@ fn main() {
             &mut volume,
             "random write 4K",
             round,
-            |volume, offset, buffer| volume.write(0, offset, buffer, Durability::Volatile),
+            |volume, offset, buffer| {
+                volume.start(Request::write(0, offset, buffer, Durability::Volatile))
+            },
         );
         random(
             &mut volume,
             "random read 4K",
             round,
-            |volume, offset, buffer| volume.read(0, offset, buffer),
+            |volume, offset, buffer| volume.start(Request::read(0, offset, buffer)),
         );
     }
     sequential_read(&mut volume);
@@ -149,7 +153,7 @@ fn measure(name: &str, operations: u64, bytes: u64, work: impl FnOnce()) {
     );
 }
 
-/// WaitingRead for the volume as a loop without sockets would.
+/// Waits for the volume as a loop without sockets would.
 fn settle(volume: &mut Volume) {
     let mut completions = Vec::new();
     volume.poll(&mut completions);
@@ -165,7 +169,9 @@ fn fill(volume: &mut Volume) {
     measure("sequential write 256K", count, VOLUME_BYTES, || {
         for index in 0..count {
             let offset = index * data.len() as u64;
-            while volume.write(0, offset, &data, Durability::Volatile) == Started::Busy {
+            while volume.start(Request::write(0, offset, &data, Durability::Volatile))
+                == Started::Busy
+            {
                 settle(volume);
             }
             volume.commit().expect("the journal takes it");
@@ -178,7 +184,7 @@ fn fill(volume: &mut Volume) {
 }
 
 fn flush(volume: &mut Volume) {
-    let started = volume.flush(7);
+    let started = volume.start(Request::flush(7));
     volume.commit().expect("the journal takes it");
     let mut completions = Vec::new();
     while started == Started::Pending && completions.is_empty() {
@@ -237,7 +243,7 @@ fn sequential_read(volume: &mut Volume) {
     measure("sequential read 256K", count, VOLUME_BYTES, || {
         for index in 0..count {
             let offset = index * buffer.len() as u64;
-            if volume.read(1, offset, &mut buffer) == Started::Pending {
+            if volume.start(Request::read(1, offset, &mut buffer)) == Started::Pending {
                 let mut completions = Vec::new();
                 while completions.is_empty() {
                     volume.poll(&mut completions);

@@ -1,4 +1,4 @@
-//! What tests, the simulator and fuzzers seal with.
+//! Keys for tests, the simulator and fuzzers.
 
 use base::Lineage;
 use world::simulated::SimulatedRandom;
@@ -6,7 +6,7 @@ use world::simulated::SimulatedRandom;
 use crate::catalog::LineageKey;
 use crate::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 
-/// The keyring of a sealed lineage that has had `leases` leases, at least one:
+/// The keyring of a sealed lineage with `leases` leases, at least one:
 /// epochs 1 to `leases`. The same every time.
 ///
 /// # Panics

@@ -1,16 +1,16 @@
-//! Until when a lease holds, as its holder knows.
+//! [`LeaseTerm`]: until when a lease lasts, as its holder knows.
 //!
 //! ```text
 //!  holder    renewal sent ────────────────── 8 s │ stalls: acknowledges nothing
-//!  catalog        └─► heard ───────────────────────────── 10 s │ others may acquire
+//!  catalog        └─► received ────────────────────────── 10 s │ others may acquire
 //! ```
 //!
 //! The holder counts from before it sent the renewal and stops at four fifths
-//! of the term, so with clocks that run at the same rate it has stopped before
-//! anybody else may begin. The last fifth is for what lies between a look at
+//! of the term. If clocks run at the same rate, it has stopped before another
+//! host may acquire the lease. The last fifth covers the time between a check of
 //! the clock and the reply's leaving the machine: one turn of the owner's loop.
 //!
-//! Safety of what is stored does not hang on this: commits compare the epoch.
+//! The safety of stored data does not depend on this: commits compare the epoch.
 //!
 //! It must not know what a volume does when the term is over.
 
@@ -25,8 +25,7 @@ const LOST: u64 = u64::MAX;
 /// The lease never ends by itself. No renewal changes that either.
 const UNLIMITED: u64 = u64::MAX - 1;
 
-/// The end of a lease, shared by whoever renews it and by the volume. Cheap to
-/// clone.
+/// The end of a lease, shared by its renewer and the volume. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct LeaseTerm(Arc<Shared>);
 
@@ -34,24 +33,24 @@ pub struct LeaseTerm(Arc<Shared>);
 struct Shared {
     /// On the monotonic clock, in nanoseconds.
     ends_ns: AtomicU64,
-    /// The owner has stalled and wants to hear of the next renewal. Others
-    /// need not be woken every two seconds for nothing.
+    /// Whether the owner has stalled and is to be woken by the next renewal. Other
+    /// owners need no wake-up every two seconds.
     is_awaited: AtomicBool,
     wake: OnceLock<Wake>,
 }
 
-/// How a lease stands.
+/// The state of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseStatus {
     Held,
-    /// Its end has passed. It may still be renewed.
+    /// Its end has passed; it may still be renewed.
     Expired,
-    /// Somebody else has the volume.
+    /// Another host has the volume.
     Lost,
 }
 
 impl LeaseTerm {
-    /// A lease that ends only by being lost: there is one host.
+    /// A lease that ends only by being lost: there is only one host.
     #[must_use]
     pub fn unlimited() -> Self {
         Self::at(UNLIMITED)
@@ -63,7 +62,7 @@ impl LeaseTerm {
         Self::at(nanos(ends))
     }
 
-    /// Whether only one host ever has the volume, as far as this lease knows.
+    /// Whether the lease ends only by being lost: only one host ever has the volume.
     #[must_use]
     pub(crate) fn is_unlimited(&self) -> bool {
         self.0.ends_ns.load(Ordering::SeqCst) == UNLIMITED
@@ -77,8 +76,8 @@ impl LeaseTerm {
         }))
     }
 
-    /// The lease was renewed, and ends at `ends` now. Never moves the end
-    /// back. A volume that has stalled is woken and goes on.
+    /// Renews the lease until `ends`. Never moves the end back. Wakes a volume that
+    /// has stalled.
     pub fn renew(&self, ends: Duration) {
         self.0.ends_ns.fetch_max(nanos(ends), Ordering::SeqCst);
         if self.0.is_awaited.swap(false, Ordering::SeqCst) {
@@ -86,7 +85,7 @@ impl LeaseTerm {
         }
     }
 
-    /// The lease turned out to be lost: the volume is woken and stops.
+    /// Marks the lease as lost and wakes the volume, which stops.
     pub fn lose(&self) {
         self.0.ends_ns.store(LOST, Ordering::SeqCst);
         self.wake();
@@ -98,25 +97,25 @@ impl LeaseTerm {
         }
     }
 
-    /// Whom to wake. The first one counts: a term belongs to one volume.
+    /// Sets the waker. The first one counts: a term belongs to one volume.
     pub(crate) fn set_wake(&self, wake: Wake) {
         let is_first = self.0.wake.set(wake).is_ok();
         debug_assert!(is_first, "a term belongs to one volume");
     }
 
-    /// The owner wants to be woken by the next renewal. It has to look at the
-    /// term once more before it sleeps: one may have come in between.
+    /// Asks for a wake-up by the next renewal. The owner checks the term once more
+    /// before it sleeps: a renewal may have come in between.
     pub(crate) fn await_renewal(&self) {
         self.0.is_awaited.store(true, Ordering::SeqCst);
     }
 
-    /// Whether something may be acknowledged now.
+    /// Whether requests may be acknowledged now.
     #[must_use]
     pub fn holds(&self, clock: &dyn Clock) -> bool {
         self.status(clock) == LeaseStatus::Held
     }
 
-    /// How the lease stands. Asks the clock only if it can end.
+    /// The state of the lease. Reads the clock only if the lease can expire.
     #[inline]
     pub(crate) fn status(&self, clock: &dyn Clock) -> LeaseStatus {
         match self.0.ends_ns.load(Ordering::SeqCst) {
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_does_not_shorten_a_term() {
+    fn a_delayed_renewal_does_not_shorten_a_term() {
         let clock = SimulatedClock::default();
         let term = LeaseTerm::until(clock.monotonic() + Duration::from_secs(8));
         term.renew(clock.monotonic());
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_not_renewed_and_what_is_unlimited_can_be_lost() {
+    fn a_lost_lease_is_not_renewed_and_an_unlimited_one_can_be_lost() {
         let clock = SimulatedClock::default();
         let term = LeaseTerm::unlimited();
         term.renew(Duration::ZERO);

@@ -1,22 +1,23 @@
 //! Floor 4: the engine. A [`Volume`] is a disk whose sealed blocks lie
-//! scattered over units that nobody has to trust.
+//! scattered over untrusted units.
 //!
-//! Its face is small: [`Volume::open`], the verbs of [`base::BlockDevice`],
+//! Its interface is small: [`Volume::open`], [`base::BlockDevice`],
 //! [`Volume::snapshot`], [`Volume::grow`], [`Volume::begin_close`],
-//! [`Volume::status`]; and for what no version needs any more,
-//! [`clean::Cleaner`]. [`ReadOnlyVolume`] is a version that any number of hosts
-//! read, and [`LeaseTerm`] until when one host may write. What it asks of others are two traits and a world:
-//! [`catalog::Catalog`] (a database that orders versions), [`unit::Unit`]
-//! (places for ciphertext), [`world::World`] (files, time, chance, threads).
+//! [`Volume::status`]; [`clean::Cleaner`] frees what no version needs.
+//! [`ReadOnlyVolume`] is a version that any number of hosts may read;
+//! [`LeaseTerm`] says until when one host may write. It depends on two traits
+//! and a world: [`catalog::Catalog`] (a database that orders versions),
+//! [`unit::Unit`] (storage for ciphertext), [`world::World`] (files, time,
+//! randomness, threads).
 //!
 //! * [`journal`]: the write-back log on the host's SSD
 //! * [`seal`]: keys, nonces, tags
-//! * [`scatter`]: dealing over units, reading from whichever copy opens
+//! * [`scatter`]: placing blocks on units, reading whichever copy opens
 //! * [`map`]: block → where its sealed block lies
 //! * [`version`]: committed states
-//! * [`engine`]: the owner that ties them together
-//! * [`clean`]: freeing, exactly
-//! * [`audit`]: what some units alone have of a version
+//! * [`engine`]: the owner of an attached volume
+//! * [`clean`]: freeing exactly what no version needs
+//! * [`repair`]: restoring what members of a copyset are missing
 //!
 //! It knows no network protocol, no user and no volume's name.
 

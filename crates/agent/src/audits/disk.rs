@@ -1,25 +1,25 @@
-//! [`Disk`]: a version as whoever reads file systems asks for it, one reading at a time.
+//! [`Disk`]: a version as a source for readers of file systems, one read at a time.
 
 use std::cell::RefCell;
 
-use base::{BlockDevice as _, Completion, IoError, Outcome, Started};
+use base::{BlockDevice as _, Completion, IoError, Outcome, Request, Started};
 use extfs::Source;
 use volume::ReadOnlyVolume;
 
-use crate::jobs::{TICK, rest};
+use crate::background::{TICK, rest};
 
-/// Where nothing was written lie zeroes. It is read by one thread, which waits.
-pub struct Disk<W> {
+/// A version, read by one thread, which waits. Unwritten blocks are zeroes.
+pub(super) struct Disk<W> {
     volume: RefCell<ReadOnlyVolume>,
-    is_wanted: W,
+    is_desired: W,
 }
 
 impl<W: Fn() -> bool> Disk<W> {
-    /// A version that is read as long as it is wanted. The volume wakes this thread.
-    pub fn new(volume: ReadOnlyVolume, is_wanted: W) -> Self {
+    /// A version that is read while `is_desired` holds. The volume wakes this thread.
+    pub fn new(volume: ReadOnlyVolume, is_desired: W) -> Self {
         Self {
             volume: RefCell::new(volume),
-            is_wanted,
+            is_desired,
         }
     }
 }
@@ -29,7 +29,7 @@ impl<W: Fn() -> bool> Source for Disk<W> {
         let volume = &mut *self.volume.borrow_mut();
         let mut completions = Vec::new();
         loop {
-            match volume.read(0, offset, out) {
+            match volume.start(Request::read(0, offset, out)) {
                 Started::Done => return Ok(()),
                 Started::Failed(error) => return Err(error),
                 Started::Pending => break,
@@ -47,8 +47,8 @@ impl<W: Fn() -> bool> Source for Disk<W> {
                 }
                 return Ok(());
             }
-            if !(self.is_wanted)() {
-                return Err(IoError::Unavailable("it is not wanted any more".to_owned()));
+            if !(self.is_desired)() {
+                return Err(IoError::Unavailable("the audit was canceled".to_owned()));
             }
             rest(volume, TICK);
         }

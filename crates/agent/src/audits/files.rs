@@ -1,5 +1,5 @@
-//! Whose blocks are what the compromised units have: files of the volume's ext file systems, byte
-//! by byte.
+//! [`FileSystems`]: attributes what the compromised units have to the files of the volume's ext file
+//! systems, byte by byte.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -12,40 +12,39 @@ use api::types::{
 use base::{BlockSize, IoError};
 use extfs::partition::{Partition, partitions};
 use extfs::{ScanError, Source, View};
-use volume::scatter::Held;
+use volume::scatter::Exposure;
 
-/// What all file systems of an audit may take of memory together, in bytes: some millions of
-/// files. A host does one audit at a time.
+/// The memory for all file systems of an audit together, in bytes: enough for some millions of files.
+/// A host runs one audit at a time.
 const VIEWS_BYTES_MAX: u64 = 1 << 30;
 
-/// What is noted of a file takes so much of that, in bytes: also where a table has just been
-/// doubled.
+/// The memory for the findings about one file, in bytes, also where a table has just been doubled.
 const NOTED_BYTES: u64 = 3 * size_of::<(u32, AuditHeld)>() as u64;
 
-/// What is listed of files is no longer than this as JSON, in bytes: names may be long. What is
-/// told as a whole may have twice as much, lengths included, and with what sealing adds.
+/// The largest list of files as JSON, in bytes: names may be long. The whole report may have twice as
+/// much, with lengths and with what sealing adds.
 const LISTED_BYTES_MAX: usize = 8 << 20;
 
-/// So many different lengths are told as they are; of more, those that have as many blocks
-/// are told as their mean.
+/// The largest number of lengths that are reported as they are; of more, the mean of those with the
+/// same number of blocks is.
 const LENGTHS_MAX: usize = 1 << 16;
 
-/// A part of the disk.
+/// A partition of the disk.
 struct Part<'a> {
     disk: &'a dyn Source,
-    place: Partition,
+    partition: Partition,
 }
 
 impl Source for Part<'_> {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
-        let offset = self.place.on_disk(offset, out.len() as u64)?;
+        let offset = self.partition.on_disk(offset, out.len() as u64)?;
         self.disk.read(offset, out)
     }
 }
 
-/// Why nothing is known of files in a place.
+/// Why nothing is known about the files of a partition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-enum Unread {
+enum UnreadError {
     #[error(transparent)]
     Scan(ScanError),
     /// Some of its bytes would count twice.
@@ -58,33 +57,32 @@ enum Unread {
     Room(u64),
 }
 
-/// A file system, and what was found of its files so far, by inode.
+/// A file system, and the findings about its files so far, by inode.
 struct FileSystem {
-    place: Partition,
-    found: Result<View, Unread>,
+    partition: Partition,
+    found: Result<View, UnreadError>,
     /// How many blocks outside of it, that say where it is, were damaged.
     damaged_around: u64,
     files: HashMap<u32, AuditHeld>,
 }
 
-/// All of a disk.
+/// The file systems of a disk.
 pub struct FileSystems(Vec<FileSystem>);
 
 impl FileSystems {
-    /// Reads what is on a disk of `disk_bytes`: what it has no partitions for may be one file
-    /// system, and so may one whose table of partitions is damaged. Of partitions that overlap,
-    /// the first one of the table counts.
+    /// Reads the file systems on a disk of `disk_bytes`. A disk without partitions, or with a damaged
+    /// table of partitions, may be one file system. Of overlapping partitions, the first in the table
+    /// counts.
     ///
     /// # Errors
-    /// If the disk cannot be read for now. A file system that is none, or damaged, is found to
-    /// be so.
+    /// If the disk cannot be read for now. A missing or damaged file system is a finding.
     pub fn read(disk: &dyn Source, disk_bytes: u64) -> Result<Self, IoError> {
         Self::read_within(disk, disk_bytes, VIEWS_BYTES_MAX)
     }
 
     fn read_within(disk: &dyn Source, disk_bytes: u64, bytes_max: u64) -> Result<Self, IoError> {
         let mut damaged_around = 0;
-        let mut places = match partitions(disk, disk_bytes) {
+        let mut all_partitions = match partitions(disk, disk_bytes) {
             Ok(found) => found,
             Err(error @ (IoError::Unavailable(_) | IoError::Stopped(_))) => return Err(error),
             Err(_) => {
@@ -92,20 +90,20 @@ impl FileSystems {
                 Vec::new()
             }
         };
-        if places.is_empty() {
-            places.push(Partition {
+        if all_partitions.is_empty() {
+            all_partitions.push(Partition {
                 offset: 0,
                 length: disk_bytes,
             });
         }
         let mut left = bytes_max;
         let mut all = Vec::<FileSystem>::new();
-        for place in places {
+        for partition in all_partitions {
             let mut others = all.iter().filter(|other| !other.is_left_out());
-            let found = match others.find(|other| overlap(&other.place, &place)) {
-                Some(other) => Err(Unread::Overlaps(other.place.offset)),
+            let found = match others.find(|other| overlap(&other.partition, &partition)) {
+                Some(other) => Err(UnreadError::Overlaps(other.partition.offset)),
                 None => {
-                    let read = View::read(&Part { disk, place }, place.length, left);
+                    let read = View::read(&Part { disk, partition }, partition.length, left);
                     if let Err(ScanError::Io(
                         error @ (IoError::Unavailable(_) | IoError::Stopped(_)),
                     )) = read
@@ -119,13 +117,13 @@ impl FileSystems {
                         Ok(view)
                     })
                     .map_err(|error| match error {
-                        ScanError::Large(_) => Unread::Room(bytes_max),
-                        error => Unread::Scan(error),
+                        ScanError::Large(_) => UnreadError::Room(bytes_max),
+                        error => UnreadError::Scan(error),
                     })
                 }
             };
             all.push(FileSystem {
-                place,
+                partition,
                 found,
                 damaged_around,
                 files: HashMap::new(),
@@ -134,31 +132,34 @@ impl FileSystems {
         Ok(Self(all))
     }
 
-    /// Takes note of what the compromised units have of these bytes of the disk.
-    pub fn add(&mut self, disk: Range<u64>, held: Held) {
+    /// Adds what the compromised units have of these bytes of the disk.
+    pub fn add(&mut self, disk: Range<u64>, held: Exposure) {
         for FileSystem {
-            place,
+            partition,
             found,
             files,
             ..
         } in &mut self.0
         {
             let Ok(view) = found else { continue };
-            let begin = disk.start.max(place.offset);
-            let end = disk.end.min(place.offset + place.length);
+            let begin = disk.start.max(partition.offset);
+            let end = disk.end.min(partition.offset + partition.length);
             if begin < end {
-                view.content_in(begin - place.offset..end - place.offset, |inode, bytes| {
-                    add(files.entry(inode).or_default(), bytes, held);
-                });
+                view.content_in(
+                    begin - partition.offset..end - partition.offset,
+                    |inode, bytes| {
+                        add(files.entry(inode).or_default(), bytes, held);
+                    },
+                );
             }
         }
     }
 
-    /// What was found of files, added to `found`. Before each that is listed, `check` says whether
-    /// to go on: to find a path may take long, where many names lead nowhere.
+    /// The findings about files, added to `found`. Before each listed file, `check` says whether to
+    /// continue: to find a path may take long, where many names lead nowhere.
     ///
     /// # Errors
-    /// As `check` says.
+    /// The error of `check`.
     pub fn into_found<E>(
         self,
         found: AuditFound,
@@ -224,7 +225,7 @@ impl FileSystems {
     }
 }
 
-/// Whether there is room for it as JSON; then there is as much less.
+/// Whether a file fits into the room as JSON; then the room shrinks.
 fn fits(file: &AuditFile, room: &mut usize) -> bool {
     let json = serde_json::to_string(file).map_or(usize::MAX, |json| json.len() + 1);
     let fits = json <= *room;
@@ -234,7 +235,7 @@ fn fits(file: &AuditFile, room: &mut usize) -> bool {
 
 impl FileSystem {
     fn is_left_out(&self) -> bool {
-        matches!(self.found, Err(Unread::Overlaps(_)))
+        matches!(self.found, Err(UnreadError::Overlaps(_)))
     }
 
     fn shown(&self) -> AuditFileSystem {
@@ -244,8 +245,8 @@ impl FileSystem {
         };
         let damaged = damaged + self.damaged_around;
         AuditFileSystem {
-            offset: self.place.offset,
-            length: self.place.length,
+            offset: self.partition.offset,
+            length: self.partition.length,
             problem,
             damaged,
             files: self.files.len() as u64,
@@ -257,13 +258,13 @@ fn overlap(one: &Partition, other: &Partition) -> bool {
     one.offset < other.offset + other.length && other.offset < one.offset + one.length
 }
 
-fn add(content: &mut AuditHeld, bytes: u64, held: Held) {
+fn add(content: &mut AuditHeld, bytes: u64, held: Exposure) {
     content.all += bytes;
     match held {
-        Held::Nothing => {}
-        Held::Other => content.other += bytes,
-        Held::Sealed => content.sealed += bytes,
-        Held::Content => content.readable += bytes,
+        Exposure::Nothing => {}
+        Exposure::Other => content.other += bytes,
+        Exposure::Sealed => content.sealed += bytes,
+        Exposure::Content => content.readable += bytes,
     }
 }
 
@@ -282,7 +283,7 @@ fn count(files: &mut AuditFiles, content: &AuditHeld) {
     files.content.other += content.other;
 }
 
-/// Lengths, and how many files have each; if there are too many, one for all that have as many
+/// Lengths, and how many files have each; if there are too many, one mean for each number of
 /// blocks.
 fn shortened(lengths: BTreeMap<u64, u64>, block: BlockSize) -> BTreeMap<u64, u64> {
     if lengths.len() <= LENGTHS_MAX {
@@ -316,7 +317,7 @@ mod tests {
         }
     }
 
-    /// What was found, if files may be listed so many times.
+    /// The findings, if `left` files may be listed.
     fn listed(files: FileSystems, left: &mut u32) -> Option<AuditFound> {
         let left = Cell::from_mut(left);
         let check = || {
@@ -339,9 +340,9 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_without_a_file_system_is_told_so() {
+    fn a_disk_without_a_file_system_is_reported_as_such() {
         let mut files = FileSystems::read(&Zeroes, 1 << 20).expect("read");
-        files.add(0..4096, Held::Content);
+        files.add(0..4096, Exposure::Content);
         let found = listed(files, &mut 9).expect("found");
         let [system] = &*found.listing.file_systems else {
             panic!("{found:?}");
@@ -355,8 +356,8 @@ mod tests {
         assert_eq!(found.files, AuditFiles::default());
     }
 
-    /// A disk whose first sector is damaged, or has a table of these partitions, in sectors; in
-    /// each of them begins the same file system.
+    /// A disk whose first sector is damaged, or has a table of these partitions, in sectors; each
+    /// begins with the same file system.
     struct Table {
         partitions: Option<Vec<(u32, u32)>>,
         image: Vec<u8>,
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_table_of_partitions_is_none_and_counted() {
+    fn a_damaged_table_of_partitions_is_ignored_and_counted() {
         let table = Table {
             partitions: None,
             image: Vec::new(),
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn of_partitions_that_overlap_the_first_one_counts() {
+    fn of_overlapping_partitions_the_first_counts() {
         let table = Table {
             partitions: Some(vec![
                 (2048, SECTORS),
@@ -441,12 +442,12 @@ mod tests {
         let found = found(&table, 1 << 30);
         let problem = |system: &AuditFileSystem| system.problem.clone();
         let problems: Vec<_> = found.iter().map(problem).collect();
-        let overlaps = Some(Unread::Overlaps(2048 * 512).to_string());
+        let overlaps = Some(UnreadError::Overlaps(2048 * 512).to_string());
         assert_eq!(problems, [None, overlaps.clone(), overlaps, None]);
     }
 
     #[test]
-    fn all_partitions_together_take_no_more_memory_than_one_may() {
+    fn all_partitions_together_use_no_more_memory_than_one_may() {
         let partitions = [1, 2, 3].map(|at| (at * SECTORS, SECTORS)).to_vec();
         let table = Table {
             partitions: Some(partitions),
@@ -466,13 +467,13 @@ mod tests {
             }
         }
         assert_eq!((read(one), read(3 * one)), (1, 3), "{one}");
-        let room = Some(Unread::Room(one).to_string());
+        let room = Some(UnreadError::Room(one).to_string());
         assert_eq!(found(&table, one)[1].problem, room);
     }
 
-    /// One that was canceled went on with its list to the end.
+    /// A canceled audit continued its list to the end.
     #[test]
-    fn whether_to_go_on_is_asked_before_each_file_that_is_listed() {
+    fn a_canceled_audit_lists_no_more_files() {
         let partitions = [1, 2, 3].map(|at| (at * SECTORS, SECTORS)).to_vec();
         let table = Table {
             partitions: Some(partitions),
@@ -481,7 +482,7 @@ mod tests {
         let read = || {
             let files = FileSystems::read(&table, 64 << 20);
             let mut files = files.expect("it answers");
-            files.add(0..64 << 20, Held::Content);
+            files.add(0..64 << 20, Exposure::Content);
             files
         };
         let mut left = 3;
@@ -493,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_much_and_no_more() {
+    fn files_are_listed_while_there_is_room() {
         let file = |bytes: usize| AuditFile {
             // Each is six bytes of JSON.
             path: Some("\u{1}".repeat(bytes)),
@@ -525,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_lengths_are_told_as_means_of_as_many_blocks() {
+    fn too_many_lengths_are_reported_as_means_for_each_number_of_blocks() {
         let few = BTreeMap::from([(1, 2), (5000, 1)]);
         assert_eq!(shortened(few.clone(), BlockSize::DEFAULT), few);
         let many: BTreeMap<u64, u64> = (1..=100_000).map(|length| (length, 1)).collect();

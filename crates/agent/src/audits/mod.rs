@@ -1,16 +1,16 @@
-//! Finding out what some units alone have of a volume (docs/models.md, "Audit").
+//! [`Audits`]: finds out what some units alone reveal of a volume (docs/models.md, "Audit").
 //!
 //! ```text
 //!  1. open    the version, read-only, as for an attachment, but past the cache
-//!  2. files   what its partitions have for files, if their file systems are understood
-//!  3. judge   block after block, what the compromised units have of it, and whose that is
-//!  4. tell    now and then how far it is; and what was found
+//!  2. files   the files of its partitions, if their file systems are known
+//!  3. judge   block after block, what the compromised units have of it, and of which file
+//!  4. report  now and then the progress; and the findings
 //! ```
 //!
-//! A host does one at a time, and the others wait for their turn: first come, first served. One
-//! that is not wanted any more ends with its next blocks, and tells nothing. What is told are
-//! counts: no content. Names and lengths of files are told as they are of volumes that are not
-//! sealed, and `sealed` of others.
+//! A host runs one audit at a time, and the others wait: first come, first served. One that is not
+//! desired any more ends with its next blocks, and reports nothing. Reports are counts, never
+//! content. Names and lengths of files are reported as they are for volumes that are not encrypted,
+//! and `sealed` for others.
 
 mod disk;
 mod files;
@@ -22,20 +22,24 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use api::client::ClientError;
-use api::host::{AuditEnd, AuditReport, WantedAudit};
+use api::host::calls::ReportAudit;
+use api::host::{AuditOutcome, AuditReport, DesiredAudit};
 use api::types::{AuditFound, AuditHeld};
 use base::{AuditId, IoError, with_causes};
+use parking_lot::Mutex;
 use volume::audit::{Audit, AuditError, Tally};
 use volume::map::PAGE_BYTES;
+use world::Random;
 
-use crate::agent::{Agent, blocking, lock};
-use crate::jobs::{self, CalledOff, VersionError, Wanted};
+use crate::background::{self, Canceled, JobProgress, VersionError, VersionReader};
+use crate::context::{Shutdown, blocking};
+use crate::controller::Controller;
 use disk::Disk;
 use files::FileSystems;
 
-/// Why nothing was found out.
+/// Why an audit failed.
 #[derive(Debug, thiserror::Error)]
-enum FailedAudit {
+enum AuditFailure {
     #[error(transparent)]
     Version(#[from] VersionError),
     #[error("it cannot be read: {0}")]
@@ -43,121 +47,163 @@ enum FailedAudit {
     #[error("{}", with_causes(.0))]
     Audit(#[from] AuditError),
     #[error(transparent)]
-    CalledOff(#[from] CalledOff),
+    Canceled(#[from] Canceled),
 }
 
-/// Those that are under way.
-pub(crate) type Audits = HashMap<AuditId, Arc<Wanted>>;
-
-fn report(audit: &Wanted, end: Option<AuditEnd>) -> AuditReport {
-    AuditReport {
-        done_bytes: audit.done_bytes(),
-        end,
-    }
+/// The audits of this host.
+#[derive(Clone)]
+pub(crate) struct Audits {
+    controller: Controller,
+    reader: VersionReader,
+    random: Arc<dyn Random>,
+    shutdown: Shutdown,
+    running: Arc<Mutex<HashMap<AuditId, Arc<JobProgress>>>>,
+    /// Held by the audit that runs; the others wait for it.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Agent {
-    /// What is to be audited is what is in `wanted`, and nothing else.
-    pub(crate) fn set_audits(&self, wanted: Vec<WantedAudit>) {
-        let mut audits = lock(&self.inner.audits);
-        audits.retain(|id, audit| {
-            let is_wanted = wanted.iter().any(|wish| wish.id == *id);
-            if !is_wanted {
-                audit.cancel();
-            }
-            is_wanted
-        });
-        for wish in wanted {
-            if self.is_ending() || audits.contains_key(&wish.id) {
-                continue;
-            }
-            let audit = Arc::new(Wanted::new());
-            audits.insert(wish.id, Arc::clone(&audit));
-            tokio::spawn(self.clone().audit(wish, audit));
+fn report(audit: AuditId, progress: &JobProgress, end: Option<AuditOutcome>) -> ReportAudit {
+    let done_bytes = progress.done_bytes();
+    let report = AuditReport { done_bytes, end };
+    ReportAudit { audit, report }
+}
+
+impl Audits {
+    pub fn new(
+        controller: Controller,
+        reader: VersionReader,
+        random: Arc<dyn Random>,
+        shutdown: Shutdown,
+    ) -> Self {
+        Self {
+            controller,
+            reader,
+            random,
+            shutdown,
+            running: Arc::default(),
+            turn: Arc::default(),
         }
     }
 
-    /// Does one, and tells of that.
-    async fn audit(self, wish: WantedAudit, audit: Arc<Wanted>) {
-        let (id, controller) = (wish.id, &self.inner.controller);
-        let (agent, progress) = (self.clone(), Arc::clone(&audit));
+    #[cfg(test)]
+    pub fn turn(&self) -> &tokio::sync::Mutex<()> {
+        &self.turn
+    }
+
+    /// Runs the desired audits: cancels others, and begins new ones.
+    pub fn set_desired(&self, desired: Vec<DesiredAudit>) {
+        let mut running = self.running.lock();
+        running.retain(|id, audit| {
+            let is_desired = desired.iter().any(|one| one.id == *id);
+            if !is_desired {
+                audit.cancel();
+            }
+            is_desired
+        });
+        for request in desired {
+            if self.shutdown.has_begun() || running.contains_key(&request.id) {
+                continue;
+            }
+            let progress = Arc::new(JobProgress::new(self.shutdown.clone()));
+            running.insert(request.id, Arc::clone(&progress));
+            tokio::spawn(self.clone().run(request, progress));
+        }
+    }
+
+    /// Runs one audit, and reports its outcome.
+    async fn run(self, request: DesiredAudit, progress: Arc<JobProgress>) {
+        let (id, controller) = (request.id, &self.controller);
+        let (audits, of_audit) = (self.clone(), Arc::clone(&progress));
         let found = async {
-            // Each takes memory, and reads all of a volume. It is told of while it waits, too.
-            let turn = self.inner.audit_turn.lock().await;
-            let found = blocking(move || agent.find_out(&wish, &progress)).await;
+            // Each takes memory, and reads all of a volume. Its progress is reported while it
+            // waits, too.
+            let turn = self.turn.lock().await;
+            let found = blocking(move || audits.find(&request, &of_audit)).await;
             drop(turn);
             found
         };
-        let tell = || async { controller.report_audit(id, &report(&audit, None)).await };
-        let end = match audit.follow(found, tell).await {
+        let tell = || async { controller.call_once(&report(id, &progress, None)).await };
+        let end = match progress.follow(found, tell).await {
             Ok(Ok(found)) => Some(Ok(found)),
-            Ok(Err(FailedAudit::CalledOff(_))) => None,
+            Ok(Err(AuditFailure::Canceled(_))) => None,
             Ok(Err(error)) => Some(Err(error.to_string())),
             Err(error) => Some(Err(error.to_string())),
         };
         if let Some(end) = end {
             if let Err(why) = &end {
-                tracing::warn!(%id, why, "a volume was not audited");
+                tracing::warn!(%id, why, "audit of a volume failed");
             }
-            let ended = report(&audit, Some(end));
-            let mut heard = controller.audit_ended(id, &ended).await;
-            if let Err(ClientError::Refused(problem)) = &heard {
-                // It would be wanted on, and begun anew.
-                let why = format!("what was found was refused: {}", problem.detail);
-                heard = controller
-                    .audit_ended(id, &report(&audit, Some(Err(why))))
-                    .await;
-            }
-            if let Err(error) = heard {
-                tracing::error!(%id, %error, "what an audit has found was not heard");
-            }
+            self.report_end(id, &progress, end).await;
         }
-        jobs::forget(&self.inner.audits, &id, &audit);
+        background::forget(&self.running, &id, &progress);
+    }
+
+    async fn report_end(&self, id: AuditId, progress: &JobProgress, end: AuditOutcome) {
+        let controller = &self.controller;
+        let ended = report(id, progress, Some(end));
+        let mut heard = controller.call_until_answered(&ended).await;
+        if let Err(ClientError::Refused(problem)) = &heard {
+            // Without an outcome the audit would be desired still, and begun again.
+            let why = format!("what was found was refused: {}", problem.detail);
+            let failed = report(id, progress, Some(Err(why)));
+            heard = controller.call_until_answered(&failed).await;
+        }
+        if let Err(error) = heard {
+            tracing::error!(%id, %error, "controller did not hear the outcome of an audit");
+        }
     }
 
     /// Steps 1 to 3. Waits.
-    fn find_out(&self, wish: &WantedAudit, audit: &Wanted) -> Result<AuditFound, FailedAudit> {
+    fn find(
+        &self,
+        request: &DesiredAudit,
+        progress: &JobProgress,
+    ) -> Result<AuditFound, AuditFailure> {
         // It may have waited for its turn.
-        audit.check(self)?;
-        let version = self.version(wish.version)?;
+        progress.check()?;
+        let version = self.reader.find(request.version)?;
         let keyring = &version.keyring;
-        let sealing = self.inner.keys.sealing_key(&version.keys);
+        let sealing = self.reader.keys.sealing_key(&version.keys);
         let sealing = sealing.map_err(VersionError::Key)?;
-        let store = &self.inner.store;
-        let opened = Audit::open(store, &version.version, keyring, &wish.units);
+        let store = &self.reader.store;
+        let opened = Audit::open(store, &version.version, keyring, &request.units);
         let disk = Disk::new(
-            self.read_only(&version, wish.size_bytes, wish.block_size, None)?,
-            || audit.check(self).is_ok(),
+            self.reader
+                .open(&version, request.size_bytes, request.block_size, None)?,
+            || progress.check().is_ok(),
         );
-        let files = FileSystems::read(&disk, wish.size_bytes);
-        audit.check(self)?;
+        let files = FileSystems::read(&disk, request.size_bytes);
+        progress.check()?;
         let mut files = files?;
         let mut opened = opened?;
         let (mut blocks, block_bytes) = (Tally::default(), opened.block_bytes());
         while let Some(batch) = opened.next_batch()? {
-            audit.check(self)?;
+            progress.check()?;
             for one in &batch.blocks {
-                blocks.add(one.held);
+                blocks.add(one.exposure);
                 let begin = one.block * block_bytes;
-                files.add(begin..begin + block_bytes, one.held);
+                files.add(begin..begin + block_bytes, one.exposure);
             }
-            let done = batch.end.saturating_mul(block_bytes).min(wish.size_bytes);
-            audit.is_at(done);
+            let done = batch
+                .end
+                .saturating_mul(block_bytes)
+                .min(request.size_bytes);
+            progress.set_done(done);
         }
-        audit.is_at(wish.size_bytes);
+        progress.set_done(request.size_bytes);
         let found = AuditFound {
             blocks: in_bytes(blocks, block_bytes),
             map: in_bytes(opened.map(), PAGE_BYTES as u64),
             ..AuditFound::default()
         };
-        let check = || audit.check(self);
-        let found = files.into_found(found, wish.block_size, wish.files, check)?;
-        audit.check(self)?;
+        let check = || progress.check();
+        let found = files.into_found(found, request.block_size, request.files, check)?;
+        progress.check()?;
         Ok(match sealing {
             None => found,
             Some((lineage, key)) => {
-                let random = &*self.inner.world.random;
-                sealed::sealed(found, wish.id, (lineage, &key), random)
+                let random = &*self.random;
+                sealed::sealed(found, request.id, (lineage, &key), random)
             }
         })
     }

@@ -1,4 +1,4 @@
-//! `keys.toml`: where this host finds its wrapping keys.
+//! [`KeysFile`]: `keys.toml`, where this host finds its wrapping keys.
 //!
 //! ```toml
 //! [keys.main]                     # the wrapping key's name at the controller, or its id
@@ -32,9 +32,9 @@
 //! timeout_seconds = 10            # the default, for a whole call; 1 to 120
 //! ```
 //!
-//! Relative paths begin at the file's own folder. A field that is not known is
-//! an error. The file holds no secret, but it says where keys are looked for:
-//! nobody but its owner may be able to write it.
+//! Relative paths begin at the file's own folder. An unknown field is an error.
+//! The file holds no secret, but it says where keys are looked for: only its
+//! owner may be able to write it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -45,7 +45,7 @@ use serde::Deserialize;
 use world::{OpenMode, World, host};
 use zeroize::Zeroizing;
 
-/// A longer file is no configuration.
+/// The largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The wrapping keys of this host.
@@ -109,7 +109,7 @@ impl std::fmt::Debug for Passphrase {
     }
 }
 
-/// Which key on which token.
+/// A key on a token.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pkcs11Entry {
@@ -123,7 +123,7 @@ pub struct Pkcs11Entry {
     pub pin_path: PathBuf,
 }
 
-/// Which key of which service.
+/// A key of a transit service.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransitEntry {
@@ -138,7 +138,7 @@ pub struct TransitEntry {
     pub token_path: PathBuf,
     /// The certificate of the authority that signed the service's.
     pub ca_path: Option<PathBuf>,
-    /// Which namespace the mount is in.
+    /// The namespace of the mount.
     pub namespace: Option<String>,
     /// How long one call may take.
     #[serde(default = "timeout_seconds")]
@@ -164,7 +164,7 @@ pub enum KeysFileError {
         /// What the operating system said.
         source: io::Error,
     },
-    /// Others can write it, and so say where keys are looked for.
+    /// Others can write it, and so change where keys are looked for.
     #[error("{path} can be written by others (mode {mode:03o}); check what it says and run \
              `chmod go-w {path}`", path = path.display())]
     Open {
@@ -173,8 +173,8 @@ pub enum KeysFileError {
         /// Its mode.
         mode: u32,
     },
-    /// It is not what it should be.
-    #[error("{path} is not as docs/keys.md describes it", path = path.display())]
+    /// It cannot be parsed.
+    #[error("{path} is not as docs/reference/key-providers.md describes it", path = path.display())]
     Toml {
         /// The file.
         path: PathBuf,
@@ -223,8 +223,8 @@ impl KeysFile {
         Ok(read)
     }
 
-    /// Where the wrapping key with this id, if it has one yet, or else with this
-    /// name, is.
+    /// The entry of the wrapping key with this id, if it has one yet, or else with
+    /// this name.
     #[must_use]
     pub fn entry(&self, id: Option<KeyId>, name: &str) -> Option<&KeyEntry> {
         id.and_then(|id| self.keys.get(&id.to_string()))

@@ -1,7 +1,7 @@
 //! Key files and passphrases.
 //!
-//! A key file that lies on one host only, and of which the tenant's agent is
-//! the only user, is an *agent key*: the same file, made in the same way.
+//! A key file on one host only, used by the tenant's agent alone, is an *agent
+//! key*: the same file, made in the same way.
 
 use std::fmt::Write as _;
 use std::io;
@@ -21,12 +21,12 @@ const MEMORY_KIB: u32 = 64 << 10;
 const PASSES: u32 = 3;
 const LANES: u32 = 4;
 
-/// Parameters come from a database that is not trusted. Ones that cost more
-/// than this are not found by anybody, and would stop the host.
+/// Parameters come from a database that is not trusted. No Scree makes any that
+/// cost more than this, which would stop the host.
 const MEMORY_KIB_MAX: u32 = 1 << 20;
 const PASSES_MAX: u32 = 64;
 
-/// Why a key file is of no use.
+/// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileKeyError {
     /// It cannot be read.
@@ -40,7 +40,7 @@ pub enum FileKeyError {
         /// What the operating system said.
         source: io::Error,
     },
-    /// There is one already: to replace it would be to lose what it wrapped.
+    /// It exists: to replace it would lose what it wrapped.
     #[error("there is a key file at {path} already; use it, or give another path", path = path.display())]
     Exists {
         /// The file.
@@ -54,13 +54,13 @@ pub enum FileKeyError {
     },
 }
 
-/// Why a passphrase is of no use.
+/// Why a passphrase cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PassphraseError {
     /// Its file cannot be read.
     #[error(transparent)]
     File(#[from] PrivateFileError),
-    /// The parameters are none that Argon2 takes, or that Scree ever made.
+    /// Argon2 does not accept the parameters, or Scree never makes such ones.
     #[error(
         "the wrapping key's stored parameters are damaged: no passphrase can be tried with them"
     )]

@@ -1,12 +1,11 @@
-//! What must be the same wherever a wrapping key is used, and is not secret.
+//! [`KeyParameters`]: what is the same wherever a wrapping key is used, and is not secret.
 
 use catalog::{WrappedKey, wire};
 use serde::{Deserialize, Serialize};
 
-/// What the controller keeps of a wrapping key. It holds no secret, and it is
-/// not trusted: parameters that were altered make another key, which the
-/// verifier then does not open with, and whoever has not the key can make no
-/// verifier that does.
+/// What the controller stores about a wrapping key. It holds no secret, and is
+/// not trusted: altered parameters make another key, with which the verifier
+/// does not open, and without the key no verifier can be made that does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyParameters {
@@ -16,8 +15,8 @@ pub struct KeyParameters {
     pub verifier: WrappedKey,
 }
 
-/// What a wrapping key is made of, and how. Where it lies on a host is in that
-/// host's `keys.toml`.
+/// What a wrapping key is made of, and how. Where it is on a host, that host's
+/// `keys.toml` says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum KeySource {

@@ -8,8 +8,8 @@
 //! * The module is initialised once in a process and never finalised.
 //! * A session that died is opened again, once for a call.
 //! * A PIN that the token refused is not tried again until its file holds
-//!   another: tokens lock themselves after a few wrong ones, and whoever
-//!   attaches a volume asks again and again.
+//!   another: tokens lock themselves after a few wrong ones, and attaching a
+//!   volume is tried again and again.
 //! * A token says in its own way that a tag is wrong (SoftHSM: a general
 //!   error). What fails twice, in a new session, counts as that; the caller
 //!   then asks the verifier whether it is the token that fails.
@@ -19,7 +19,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
 use cryptoki::error::{Error, RvError};
@@ -29,6 +29,7 @@ use cryptoki::object::{Attribute, AttributeType, KeyType, ObjectClass, ObjectHan
 use cryptoki::session::{Session, UserType};
 use cryptoki::slot::Slot;
 use cryptoki::types::AuthPin;
+use parking_lot::Mutex;
 use world::World;
 use zeroize::Zeroizing;
 
@@ -49,7 +50,7 @@ pub enum Pkcs11Error {
     Module {
         /// The library.
         module: PathBuf,
-        /// What it, or the loader, said.
+        /// The error of the library or the loader.
         source: Error,
     },
     /// No token has this label.
@@ -60,7 +61,7 @@ pub enum Pkcs11Error {
     NoToken {
         /// The label.
         token: String,
-        /// The labels that there are.
+        /// The labels of all tokens.
         found: Vec<String>,
     },
     /// Several tokens have this label.
@@ -112,7 +113,7 @@ pub enum Pkcs11Error {
         /// How many there are.
         count: usize,
     },
-    /// There is such a key already.
+    /// The token already has such a key.
     #[error(
         "the token {token:?} already has a key with the label {key:?}; use it, or give another \
              label"
@@ -133,21 +134,16 @@ pub enum Pkcs11Error {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// The token does not do what it was asked for.
+    /// The token failed.
     #[error("the token {token:?} failed to {what}; is it still plugged in?")]
     Failed {
         /// The token's label.
         token: String,
-        /// What it was asked for.
+        /// The request.
         what: &'static str,
-        /// What it said.
+        /// The token's error.
         source: Error,
     },
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing here is left half done when a thread panics.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The modules that were loaded, by their paths.
@@ -162,7 +158,7 @@ struct Module {
 
 impl Modules {
     fn load(&self, path: &Path) -> Result<Arc<Module>, Pkcs11Error> {
-        let mut modules = lock(&self.0);
+        let mut modules = self.0.lock();
         if let Some(module) = modules.get(path) {
             return Ok(Arc::clone(module));
         }
@@ -298,7 +294,7 @@ impl TokenKey {
         let pin = private::read_line(&self.world, &self.entry.pin_path, "PIN")?;
         let slot = self.slot()?;
         // Held until the token has answered: no two calls try the same PIN.
-        let mut refused = lock(&self.module.refused);
+        let mut refused = self.module.refused.lock();
         if refused.get(&self.entry.token) == Some(&pin) {
             return Err(wrong_pin());
         }
@@ -310,7 +306,7 @@ impl TokenKey {
         let session = session.map_err(|source| self.failed("open a session", source))?;
         let pin_for_token = AuthPin::from(pin.as_str());
         match session.login(UserType::User, Some(&pin_for_token)) {
-            // Whoever else uses this token in this process has logged in.
+            // Another user of this token in this process has logged in.
             Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => {}
             Err(Error::Pkcs11(
                 RvError::PinIncorrect | RvError::PinInvalid | RvError::PinLenRange,
@@ -339,7 +335,7 @@ impl TokenKey {
             .map_err(|source| self.failed("look for the key", source))
     }
 
-    /// A new session, and the key, which is as it has to be.
+    /// Opens a session, and finds the key, whose attributes are checked.
     fn start(&self) -> Result<(Session, ObjectHandle), Pkcs11Error> {
         let session = self.log_in(false)?;
         let (token, key) = (self.entry.token.clone(), self.entry.key.clone());
@@ -383,7 +379,7 @@ impl TokenKey {
         what: &'static str,
         mut action: impl FnMut(&Session, ObjectHandle) -> Result<T, Error>,
     ) -> Result<T, Pkcs11Error> {
-        let mut place = lock(&self.session);
+        let mut place = self.session.lock();
         if let Some((session, key)) = &*place {
             if let Ok(done) = action(session, *key) {
                 return Ok(done);

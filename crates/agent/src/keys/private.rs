@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use world::{World, host};
 use zeroize::Zeroizing;
 
-/// Longer files hold no key, and no passphrase.
+/// The largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 4096;
 
 /// Why a private file cannot be used.

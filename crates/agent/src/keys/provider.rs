@@ -1,4 +1,4 @@
-//! What a wrapping key can do, wherever it is.
+//! [`KeyProvider`]: what a wrapping key can do, wherever it is.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base::Lineage;
@@ -13,7 +13,7 @@ pub trait KeyProvider: UnwrapKeys {
     /// [`KeyError::Unavailable`].
     fn wrap(&self, lineage: Lineage, key: &DataKey) -> Result<WrappedKey, KeyError>;
 
-    /// Says, in place of a wrapped key, that `lineage` is not sealed.
+    /// Wraps the mark that `lineage` is not encrypted, in place of a data key.
     ///
     /// # Errors
     /// [`KeyError::Unavailable`].
@@ -24,9 +24,9 @@ pub trait KeyProvider: UnwrapKeys {
     fn description(&self) -> String;
 }
 
-/// What `from` wrapped for `lineage`, wrapped by `to`: the key or the word
-/// that there is none, as it was. It has been opened once before this returns,
-/// since the old bytes are about to be replaced by it.
+/// Wraps with `to` what `from` has wrapped for `lineage`: the data key, or the
+/// mark of an unencrypted volume. The result is opened once before this returns,
+/// since it is about to replace the old bytes.
 ///
 /// # Errors
 /// [`KeyError::Unwrap`] if `from` did not wrap it; [`KeyError::Unavailable`].

@@ -1,11 +1,12 @@
-//! The wrapping keys that are open on this host.
+//! [`WrappingKeys`]: the wrapping keys that are open on this host.
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use base::{KeyId, Lineage};
 use catalog::WrappedKey;
+use parking_lot::RwLock;
 use volume::seal::{DataKey, KeyEncryptionKey, KeyError, UnwrapKeys, Unwrapped};
 use world::World;
 
@@ -31,14 +32,14 @@ pub struct WrappingKey {
     verifier: WrappedKey,
 }
 
-/// A key, but not this one.
+/// The key that was tried is not the right one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{description} is not the wrapping key that it should be: it does not open that key's \
          verifier; correct keys.toml, or put the right key back"
 )]
 pub struct WrongKey {
-    /// Which key was tried.
+    /// The key that was tried.
     pub description: String,
 }
 
@@ -47,46 +48,46 @@ pub struct WrongKey {
 #[error("this host has not the wrapping key {}; name it in keys.toml",
         id.map_or_else(|| "of that volume".to_owned(), |id| id.to_string()))]
 pub struct UnknownKey {
-    /// Which one; `None` if not even that is known.
+    /// Its id; `None` if not even that is known.
     pub id: Option<KeyId>,
 }
 
 /// Why a wrapping key cannot be made or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenKeyError {
-    /// It is a key file.
+    /// A key file cannot be used.
     #[error(transparent)]
     File(#[from] FileKeyError),
-    /// It is a passphrase.
+    /// A passphrase cannot be used.
     #[error(transparent)]
     Passphrase(#[from] PassphraseError),
-    /// It is an age identity.
+    /// An age identity cannot be used.
     #[error(transparent)]
     Age(#[from] AgeError),
-    /// It is on a token.
+    /// A key on a token cannot be used.
     #[error(transparent)]
     Pkcs11(#[from] Pkcs11Error),
-    /// It is with a transit service.
+    /// A key of a transit service cannot be used.
     #[error(transparent)]
     Transit(#[from] TransitError),
-    /// It cannot be asked.
+    /// The key cannot be reached.
     #[error("{description} cannot be used")]
     Unavailable {
-        /// Which key.
+        /// The key.
         description: String,
-        /// What stands in the way.
+        /// Why not.
         source: Arc<dyn Error + Send + Sync>,
     },
     /// It is another key.
     #[error(transparent)]
     Wrong(#[from] WrongKey),
-    /// It would open for one volume what was wrapped for another.
+    /// The provider ignores the lineage: it would open for one volume what was wrapped for another.
     #[error(
         "{description} does not bind what it wraps to a volume: it ignores associated data; \
              use an authenticated cipher (for transit, a key of type aes256-gcm96)"
     )]
     Unbound {
-        /// Which key.
+        /// The key.
         description: String,
     },
     /// The parameters are of another kind than the entry in `keys.toml`.
@@ -111,7 +112,7 @@ pub enum OpenKeyError {
 }
 
 impl WrappingKey {
-    /// Whether it is the key that `parameters` were founded with.
+    /// Whether it is the key that `parameters` were made with.
     #[must_use]
     pub fn is_what_made(&self, parameters: &KeyParameters) -> bool {
         let opened = self.provider.unwrap_key(VERIFIER, &parameters.verifier);
@@ -132,7 +133,7 @@ impl WrappingKey {
         }
     }
 
-    /// The same, told as of the wrapped key that is in suspicion.
+    /// As [`Self::check`], with the error of the suspect data key.
     fn check_for(&self, lineage: Lineage) -> Result<(), KeyError> {
         self.check().map_err(|error| match error {
             KeyError::Unavailable { source, .. } => KeyError::Unavailable { lineage, source },
@@ -175,7 +176,7 @@ impl UnwrapKeys for WrappingKey {
     fn unwrap_key(&self, lineage: Lineage, wrapped: &WrappedKey) -> Result<Unwrapped, KeyError> {
         let unwrapped = self.provider.unwrap_key(lineage, wrapped);
         if let Err(KeyError::Unwrap { .. }) = unwrapped {
-            // Damaged, or is it the provider that has another key by now?
+            // Either the data key is damaged, or the provider has another key by now.
             self.check_for(lineage)?;
         }
         unwrapped
@@ -184,7 +185,7 @@ impl UnwrapKeys for WrappingKey {
 
 impl KeyProvider for WrappingKey {
     fn wrap(&self, lineage: Lineage, key: &DataKey) -> Result<WrappedKey, KeyError> {
-        // What a wrong key wraps nobody else can open.
+        // No other host could open what a wrong key wraps.
         self.check_for(lineage)?;
         self.provider.wrap(lineage, key)
     }
@@ -214,7 +215,7 @@ pub struct WrappingKeys {
 }
 
 impl WrappingKeys {
-    /// None yet.
+    /// No keys yet.
     #[must_use]
     pub fn new(world: World) -> Self {
         Self {
@@ -224,7 +225,7 @@ impl WrappingKeys {
         }
     }
 
-    /// Makes the key that `entry` names, where that is Scree's to do: a key
+    /// Makes the key that `entry` names, if Scree makes keys of its kind: a key
     /// file, or a key on a token. Never replaces one.
     ///
     /// # Errors
@@ -273,8 +274,8 @@ impl WrappingKeys {
         Ok(KeyParameters { source, verifier })
     }
 
-    /// Opens a wrapping key that was founded, here or on another host, and
-    /// checks that it is that one. One that was open under this id is replaced.
+    /// Opens a wrapping key that was created, here or on another host, and
+    /// checks that it is the right one. One that was open under this id is replaced.
     ///
     /// # Errors
     /// [`OpenKeyError`].
@@ -289,7 +290,7 @@ impl WrappingKeys {
             verifier: parameters.verifier.clone(),
         });
         key.check_fully()?;
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.write();
         open.insert(id, Arc::clone(&key));
         Ok(key)
     }
@@ -297,24 +298,24 @@ impl WrappingKeys {
     /// The wrapping key with this id, if it is open.
     #[must_use]
     pub fn get(&self, id: KeyId) -> Option<Arc<WrappingKey>> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.read();
         open.get(&id).cloned()
     }
 
-    /// Those that are open.
+    /// The ids of the open keys.
     #[must_use]
     pub fn ids(&self) -> Vec<KeyId> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.read();
         open.keys().copied().collect()
     }
 
-    /// Forgets a wrapping key. Volumes that are open stay so.
+    /// Closes a wrapping key. Open volumes stay open.
     pub fn close(&self, id: KeyId) {
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.write();
         open.remove(&id);
     }
 
-    /// What opens data keys of several wrapping keys: those of one volume may
+    /// Unwraps data keys with several wrapping keys: those of one volume may
     /// be wrapped by different ones. `wrapped_by` says which, from the rows
     /// that came with the volume.
     pub fn unwrapping<F>(&self, wrapped_by: F) -> Unwrapping<'_, F>
@@ -381,12 +382,12 @@ impl WrappingKeys {
 
 impl std::fmt::Debug for WrappingKeys {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.read();
         formatter.debug_map().entries(open.iter()).finish()
     }
 }
 
-/// See [`WrappingKeys::unwrapping`].
+/// Unwraps data keys with the wrapping keys of their rows ([`WrappingKeys::unwrapping`]).
 pub struct Unwrapping<'a, F> {
     keys: &'a WrappingKeys,
     wrapped_by: F,

@@ -1,7 +1,7 @@
-//! Wrapping keys that are never in the agent's memory: it sends what is to be
-//! wrapped to a token or a service.
+//! [`RemoteKey`]: wrapping keys that are never in the agent's memory: it sends data keys to a token
+//! or a service.
 //!
-//! A data key is sealed as its 32 bytes, the word that there is none as the
+//! A data key is sealed as its 32 bytes, the mark of an unencrypted volume as the
 //! text `unsealed`; associated data is the lineage for both. The cipher
 //! authenticates what it holds, so one call says which of the two it is.
 
@@ -17,10 +17,10 @@ use super::KeyProvider;
 
 const NONE: &[u8] = b"unsealed";
 
-/// What a database gives us is sent on only if it can be a wrapped key.
+/// The longest wrapped key that is sent on: the database is not trusted.
 const WRAPPED_BYTES_MAX: usize = 1024;
 
-/// What came of asking a remote key to open something.
+/// The answer of a remote key that was asked to open something.
 pub(super) enum Opened {
     /// It opened.
     Plain(Zeroizing<Vec<u8>>),
@@ -30,7 +30,7 @@ pub(super) enum Opened {
 
 /// An authenticated cipher with associated data, somewhere else.
 pub(super) trait RemoteCipher: Send + Sync {
-    /// What goes wrong there.
+    /// Its error.
     type Error: Error + Send + Sync + 'static;
 
     fn seal(&self, associated: &[u8], plain: &[u8]) -> Result<Vec<u8>, Self::Error>;

@@ -41,7 +41,7 @@ async fn shown_reason(control: &Scree) -> String {
 
 /// It said that the keys do not open, or that it was never attached.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_from_before_leases_had_keys_says_so() {
+async fn a_volume_whose_lease_salt_is_lost_says_so() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -56,7 +56,7 @@ async fn a_volume_from_before_leases_had_keys_says_so() {
     forgotten.expect("as it was before they were kept");
     let why = control.export("disk").await;
     let why = why.expect_err("no key").to_string();
-    assert!(why.contains("written by an earlier Scree"), "{why}");
+    assert!(why.contains("lost the salt of the lease"), "{why}");
     pool.close().await;
     end(control).await;
 }
@@ -117,7 +117,7 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
 
 /// One size was altered, and `scree up` did not start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_that_was_altered_keeps_no_other_from_being_served() {
+async fn an_altered_volume_delays_no_other() {
     let rig = Rig::new();
     let control = rig.start().await;
     let disk = control
@@ -175,7 +175,7 @@ async fn a_volume_that_was_altered_keeps_no_other_from_being_served() {
             .await;
         let kept = kept.expect("read").len();
         assert!(kept > 1, "{kept}");
-        let removed = control.agent.remove_what_nothing_needs().await;
+        let removed = control.agent.parts.cleaning.remove_unneeded().await;
         removed.expect("those of others");
         let left = control
             .control

@@ -69,7 +69,7 @@ async fn ids(scree: &Scree, rig: &Rig) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_unit_has_of_a_volume_is_what_its_files_say() {
+async fn an_audit_finds_what_a_compromised_unit_reveals() {
     for seal in [Encryption::None, Encryption::Aes256Gcm] {
         let rig = Rig::new();
         let scree = rig.start().await;
@@ -128,7 +128,7 @@ async fn what_a_unit_has_of_a_volume_is_what_its_files_say() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_makes_no_sense_is_refused_and_a_unit_that_is_away_is_named() {
+async fn a_wrong_audit_is_refused_and_an_unavailable_unit_is_named() {
     let rig = Rig::new();
     let scree = rig.start().await;
     let new = CreateVolume {
@@ -165,7 +165,7 @@ async fn what_makes_no_sense_is_refused_and_a_unit_that_is_away_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_audit_waits_for_its_turn_and_is_told_of_meanwhile() {
+async fn an_audit_that_waits_for_its_turn_is_reported() {
     let rig = Rig::new();
     let scree = rig.start().await;
     let new = CreateVolume {
@@ -175,7 +175,7 @@ async fn an_audit_waits_for_its_turn_and_is_told_of_meanwhile() {
     scree.control.volumes().create(new).await.expect("made");
     writes(&scree, 0, 7).await;
     let units = ids(&scree, &rig).await;
-    let turn = scree.agent.inner.audit_turn.lock().await;
+    let turn = scree.agent.parts.audits.turn().lock().await;
     let begun = begin(&scree, &[&units[0], &units[1]]).await.expect("begun");
     let look = async |wait| {
         let look = scree.control.audits().get("disk", begun.row.id, wait);

@@ -98,7 +98,7 @@ async fn a_copy_of_a_served_folder_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_restored_elsewhere_goes_on_when_the_operator_says_so_and_the_other_does_not() {
+async fn a_restored_folder_takes_the_units_over_only_when_the_operator_says_so() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -115,8 +115,8 @@ async fn a_folder_restored_elsewhere_goes_on_when_the_operator_says_so_and_the_o
     export(&second).await;
 
     // The first one still runs, for all that the operator said.
-    finish(control.agent.probe_units(true)).await;
-    let shown = &control.agent.units_as_known()[0];
+    finish(control.agent.parts.units.probe(true)).await;
+    let shown = &control.agent.parts.units.reports()[0];
     assert_eq!(shown.state, "missing");
     let reason = shown.reason.as_deref().expect("a reason");
     let there = folder.display().to_string();
@@ -135,10 +135,12 @@ async fn a_folder_restored_elsewhere_goes_on_when_the_operator_says_so_and_the_o
     };
     let second = rig.try_start(settings).await.expect("starts");
     fs::rename(&away, rig.unit(2)).expect("renamed");
-    finish(second.agent.probe_units(true)).await;
+    finish(second.agent.parts.units.probe(true)).await;
     let states: Vec<_> = second
         .agent
-        .units_as_known()
+        .parts
+        .units
+        .reports()
         .iter()
         .map(|unit| unit.state.clone())
         .collect();
@@ -164,13 +166,13 @@ async fn units_that_take_no_writes_do_not_keep_a_restored_folder_from_starting()
     settings.restored_database = true;
     rig.disk.make_read_only(&rig.path().join("units"));
     let second = rig.try_start(settings).await.expect("starts");
-    for unit in second.agent.units_as_known() {
+    for unit in second.agent.parts.units.reports() {
         assert_eq!(unit.state, "read-only", "{:?}", unit.reason);
         assert!(unit.bytes.is_some(), "it can be read");
     }
     rig.disk.make_writable();
-    finish(second.agent.probe_units(true)).await;
-    for unit in second.agent.units_as_known() {
+    finish(second.agent.parts.units.probe(true)).await;
+    for unit in second.agent.parts.units.reports() {
         assert_eq!(unit.state, "healthy", "{:?}", unit.reason);
     }
     export(&second).await;
@@ -181,7 +183,7 @@ async fn units_that_take_no_writes_do_not_keep_a_restored_folder_from_starting()
 /// had been started so twice took the units back from a copy of its backup that
 /// had been started so once, later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_folder_that_the_operator_gave_the_units_to_keeps_them() {
+async fn the_folder_that_took_the_units_over_last_keeps_them() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -204,8 +206,8 @@ async fn the_last_folder_that_the_operator_gave_the_units_to_keeps_them() {
 
     let why = refused(&rig, rig.settings()).await;
     assert!(why.contains(&folder.display().to_string()), "{why}");
-    finish(second.agent.probe_units(true)).await;
-    for unit in second.agent.units_as_known() {
+    finish(second.agent.parts.units.probe(true)).await;
+    for unit in second.agent.parts.units.reports() {
         assert_eq!(unit.state, "healthy", "{:?}", unit.reason);
     }
     end(second).await;
@@ -214,7 +216,7 @@ async fn the_last_folder_that_the_operator_gave_the_units_to_keeps_them() {
 /// A backup from before a start with `--restored-database` was told to stop the
 /// Scree that it was itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_from_before_the_operators_word_is_called_older() {
+async fn a_database_from_before_a_takeover_is_reported_as_older() {
     let rig = Rig::new();
     end(rig.start().await).await;
     let database = rig.path().join("scree.db");
@@ -232,7 +234,7 @@ async fn a_database_from_before_the_operators_word_is_called_older() {
 
 /// It was called a copy of itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_that_was_replaced_by_its_copy_was_made_anew() {
+async fn a_folder_that_was_replaced_by_its_copy_starts_again() {
     let rig = Rig::new();
     end(rig.start().await).await;
     let (folder, _) = copied(&rig);

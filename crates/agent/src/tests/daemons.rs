@@ -17,7 +17,6 @@ use world::{Clock as _, Endpoint, World};
 
 use super::rig::{Rig, Scree, aside, eventually, small};
 use super::{end, finish, reads, writes};
-use crate::agent::lock;
 
 /// A daemon, and what it has on its disk.
 struct Store {
@@ -105,14 +104,14 @@ impl Store {
     /// Waits until the agent uses it, and finds it well.
     async fn is_used(&self, scree: &Scree) {
         let is_mounted = async || {
-            let units = lock(&scree.agent.inner.units);
+            let units = scree.agent.parts.units.mounted();
             units.iter().any(|unit| unit.id == self.id()).then_some(())
         };
         eventually("the agent hears of the daemon", is_mounted).await;
-        scree.agent.have_certificate().await;
+        scree.agent.parts.units.get_certificate().await;
         let is_well = async || {
-            finish(scree.agent.probe_units(true)).await;
-            let units = scree.agent.units_as_known();
+            finish(scree.agent.parts.units.probe(true)).await;
+            let units = scree.agent.parts.units.reports();
             let unit = units.iter().find(|unit| unit.id == self.id());
             let unit = unit.filter(|unit| unit.state == "healthy");
             unit?.segments.map(drop)
@@ -163,16 +162,16 @@ async fn a_volume_lives_on_a_daemon_and_leaves_nothing_there_when_it_is_deleted(
         .delete("disk")
         .await
         .expect("deleted");
-    let removed = scree.agent.remove_what_nothing_needs().await;
+    let removed = scree.agent.parts.cleaning.remove_unneeded().await;
     removed.expect("removed");
-    scree.agent.free_what_is_due().await.expect("freed");
+    scree.agent.parts.cleaning.free_due().await.expect("freed");
     assert_eq!(store.segments(), [], "swept and freed");
     end(scree).await;
 }
 
 /// What is read comes from the daemon when nothing else has it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_only_a_daemon_has_is_read_from_it_also_under_the_next_lease() {
+async fn blocks_that_only_a_daemon_has_are_read_under_the_next_lease_too() {
     let rig = rig();
     let scree = rig.start().await;
     let store = Store::start(&rig, &scree, "store-1").await;
@@ -192,7 +191,7 @@ async fn what_only_a_daemon_has_is_read_from_it_also_under_the_next_lease() {
 /// A host with a certificate and no capability reads and changes nothing; one that
 /// was fenced no more than that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_controller_has_not_signed_a_daemon_does_not_do() {
+async fn a_daemon_refuses_what_no_controller_has_signed() {
     let rig = rig();
     let scree = rig.start().await;
     let store = Store::start(&rig, &scree, "store-1").await;
@@ -213,9 +212,9 @@ async fn what_the_controller_has_not_signed_a_daemon_does_not_do() {
     let scree = rig.start().await;
     store.is_used(&scree).await;
     let place = {
-        let units = lock(&scree.agent.inner.units);
+        let units = scree.agent.parts.units.mounted();
         let unit = units.iter().find(|unit| unit.id == store.id());
-        Arc::clone(&unit.expect("mounted").place)
+        Arc::clone(&unit.expect("mounted").unit)
     };
     let refused = aside({
         let place = Arc::clone(&place);
@@ -234,7 +233,7 @@ async fn what_the_controller_has_not_signed_a_daemon_does_not_do() {
     }
     // Nor does the controller sign what is not this host's any more.
     let (volume, epoch) = (row.id, row.epoch);
-    let controller = &scree.agent.inner.controller;
+    let controller = &scree.agent.parts.controller;
     let wants = [Want::Lease { volume, epoch }, Want::Sweep { volume }];
     controller.obtain(&wants).await.expect("answered");
     let deleted = aside(move || place.delete(found)).await;

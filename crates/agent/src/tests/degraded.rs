@@ -14,7 +14,7 @@ async fn degraded(control: &Scree) -> (u64, Vec<String>) {
 /// When the unit was back, all was said to be well, and what had been written
 /// without it had one copy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_written_without_a_unit_is_shown_until_it_is_repaired() {
+async fn degraded_segments_are_shown_until_they_are_repaired() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -25,20 +25,26 @@ async fn what_was_written_without_a_unit_is_shown_until_it_is_repaired() {
         .expect("made");
     writes(&control, 0, 7).await;
     // All copysets are read once.
-    while control.agent.repair_one().await.expect("read") {}
+    while control.agent.parts.repair.repair_one().await.expect("read") {}
     assert_eq!(degraded(&control).await, (0, vec![]));
 
     let away = rig.folder.path().join("away");
     fs::rename(rig.unit(2), &away).expect("renamed");
-    finish(control.agent.probe_units(true)).await;
+    finish(control.agent.parts.units.probe(true)).await;
     writes(&control, 1, 7).await;
-    let is_well = control.agent.repair_one().await.expect("answers");
+    let is_well = control
+        .agent
+        .parts
+        .repair
+        .repair_one()
+        .await
+        .expect("answers");
     assert!(!is_well, "it is away");
     fs::rename(&away, rig.unit(2)).expect("renamed");
     end(control).await;
 
     let control = rig.start().await;
-    let states = control.agent.units_as_known();
+    let states = control.agent.parts.units.reports();
     assert!(states.iter().all(|unit| unit.state == "healthy"));
     let (blocks, problems) = degraded(&control).await;
     assert!(blocks >= 1, "{problems:?}");
@@ -48,13 +54,19 @@ async fn what_was_written_without_a_unit_is_shown_until_it_is_repaired() {
     // What was in the way is tried again after some seconds.
     let database = control.control.database();
     for _ in 0..20 {
-        control.agent.repair_one().await.expect("repaired");
+        control
+            .agent
+            .parts
+            .repair
+            .repair_one()
+            .await
+            .expect("repaired");
         let copysets = database.units().copysets().await.expect("read");
-        if copysets.iter().all(|copyset| copyset.filling.is_empty()) {
+        if copysets.iter().all(|copyset| copyset.rebuilding.is_empty()) {
             break;
         }
         rig.clock.advance(std::time::Duration::from_secs(5));
-        finish(control.agent.probe_units(true)).await;
+        finish(control.agent.parts.units.probe(true)).await;
     }
     assert_eq!(degraded(&control).await, (0, vec![]));
     end(control).await;

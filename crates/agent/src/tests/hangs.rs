@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::words::VolumeState;
-use base::{BlockDevice as _, Durability};
+use base::{BlockDevice as _, Durability, Request};
 
 use super::rig::{Rig, Scree, aside, small};
 use super::{end, finish};
@@ -27,9 +27,8 @@ async fn written_and_held(rig: &Rig, control: &Scree) {
         .row
         .id;
     let attached = control.open(id).expect("attached");
-    let started = control.agent.on_volume(&attached, |volume| {
-        volume.write(1, 0, &[7; 4096], Durability::Volatile)
-    });
+    let started = attached
+        .on_volume(|volume| volume.start(Request::write(1, 0, &[7; 4096], Durability::Volatile)));
     started.await.expect("answers");
     rig.disk.hold(&rig.path().join("units"));
 }
@@ -55,7 +54,7 @@ async fn as_time_passes<T>(rig: &Rig, mut task: tokio::task::JoinHandle<T>) -> T
 /// A destage that a unit never answered was waited for until the process was
 /// killed: by a detach, and by the end of `scree up`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_hangs_holds_up_neither_a_detach_nor_an_end() {
+async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -82,7 +81,7 @@ async fn a_unit_that_hangs_holds_up_neither_a_detach_nor_an_end() {
         (VolumeState::Error, 1)
     );
     rig.disk.let_go();
-    finish(control.agent.probe_units(true)).await;
+    finish(control.agent.parts.units.probe(true)).await;
     served(&control).await;
     control
         .control

@@ -28,13 +28,13 @@ fn number(text: &str, row: &str) -> Option<f64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_nobody_hears_is_not_ready_and_shows_that_its_volumes_stall() {
+async fn a_host_without_a_controller_is_not_ready_and_shows_stalled_volumes() {
     let rig = Rig::new();
     let mut scree = start(&rig).await;
     let made = scree.control.volumes().create(small("disk")).await;
     let volume = made.expect("made").row.id;
     scree.export("disk").await.expect("served");
-    scree.agent.renew().await.expect("heard");
+    scree.agent.parts.leases.renew().await.expect("heard");
     assert_eq!(scree.agent.reasons().await, [""; 0]);
     let stalled = format!("scree_volume_stalled{{volume=\"{volume}\"}}");
     let text = scree.agent.measure().await.whole();
@@ -54,7 +54,7 @@ async fn a_host_that_nobody_hears_is_not_ready_and_shows_that_its_volumes_stall(
     assert_eq!(number(&text, "scree_lease_age_seconds"), Some(8.0));
     assert_eq!(number(&text, "scree_lease_stall_seconds"), Some(8.0));
 
-    scree.agent.renew().await.expect("heard");
+    scree.agent.parts.leases.renew().await.expect("heard");
     assert_eq!(scree.agent.reasons().await, [""; 0]);
     let text = scree.agent.measure().await.whole();
     assert_eq!(number(&text, &stalled), Some(0.0), "{text}");
@@ -80,13 +80,12 @@ async fn a_volume_that_does_not_answer_is_shown_as_it_was_and_asked_once() {
     let attached = scree.open(volume).expect("open");
     let (let_go, held) = mpsc::channel::<()>();
     let (tell, holds) = tokio::sync::oneshot::channel();
-    let agent = scree.agent.clone();
     let busy = tokio::spawn(async move {
         let wait = move |_: &mut volume::Volume| {
             let _ = tell.send(());
             let _ = held.recv();
         };
-        agent.on_volume(&attached, wait).await
+        attached.on_volume(wait).await
     });
     holds.await.expect("it has begun");
     for _ in 0..2 {
@@ -110,7 +109,7 @@ async fn a_host_without_a_unit_that_takes_writes_is_not_ready() {
     let rig = Rig::new();
     let scree = rig.start().await;
     assert_eq!(scree.agent.reasons().await, [""; 0]);
-    let units = scree.agent.units_as_known();
+    let units = scree.agent.parts.units.reports();
     let state = |unit: usize, state: &str| {
         let id = units[unit].id;
         format!("scree_unit_state{{unit=\"{id}\",state=\"{state}\"}}")
@@ -119,10 +118,10 @@ async fn a_host_without_a_unit_that_takes_writes_is_not_ready() {
     for (from, to) in [(&first, "away1"), (&second, "away2")] {
         std::fs::rename(from, rig.folder.path().join(to)).expect("moved");
     }
-    scree.agent.units().await;
+    scree.agent.parts.units.fresh_reports().await;
     // A look notes what it finds; the next one at the latest sees it.
     let reasons = eventually("it is not ready", async || {
-        finish(scree.agent.probe_units(true)).await;
+        finish(scree.agent.parts.units.probe(true)).await;
         let reasons = scree.agent.reasons().await;
         (!reasons.is_empty()).then_some(reasons)
     });
@@ -137,7 +136,7 @@ async fn a_host_without_a_unit_that_takes_writes_is_not_ready() {
         std::fs::rename(rig.folder.path().join(from), to).expect("moved");
     }
     let is_ready = async || {
-        finish(scree.agent.probe_units(true)).await;
+        finish(scree.agent.parts.units.probe(true)).await;
         scree.agent.reasons().await.is_empty().then_some(())
     };
     eventually("it is ready again", is_ready).await;

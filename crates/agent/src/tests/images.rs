@@ -10,7 +10,7 @@ use control::database::PreloadRow;
 use control::images::ImageView;
 
 use api::words::PreloadState;
-use base::{BlockDevice as _, Durability, Outcome, SnapshotId, Started};
+use base::{BlockDevice as _, Durability, Outcome, Request, SnapshotId, Started};
 
 use super::rig::{Rig, Scree, eventually, small};
 use super::{end, finish, reads, writes};
@@ -21,15 +21,15 @@ const CACHE_BYTES: u64 = 1 << 20;
 /// A Scree whose host has a cache in a file.
 async fn cached(rig: &Rig) -> (Scree, Arc<Cache>) {
     let scree = rig.start().await;
-    let inner = &scree.agent.inner;
+    let parts = &scree.agent.parts;
     let config = CacheConfig {
         path: rig.folder.path().join("cache"),
         bytes: Some(CACHE_BYTES),
         division: Division::default(),
-        cluster: inner.cluster.as_u128().to_be_bytes(),
+        cluster: parts.context.cluster.as_u128().to_be_bytes(),
     };
     let (file, _) = Cache::open(&rig.world(), &config).expect("made");
-    inner.caching.cache.use_file(Arc::clone(&file));
+    parts.caching.cache().use_file(Arc::clone(&file));
     (scree, file)
 }
 
@@ -69,16 +69,16 @@ fn kept(file: &Cache) -> [usize; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blocks_of_an_image_are_kept_as_that_from_the_moment_it_is_one() {
+async fn blocks_of_an_image_are_cached_as_image_blocks_once_it_is_marked() {
     let rig = Rig::new();
     let (scree, file) = cached(&rig).await;
     base_and_clone(&scree).await;
     let exported = scree.export("clone").await.expect("served");
     let attached = scree.open(exported.volume).expect("attached");
     let read = async |block: u64, content: u8| {
-        let read = scree.agent.on_volume(&attached, move |volume| {
+        let read = attached.on_volume(move |volume| {
             // What a unit has at hand is read without the cache.
-            let started = volume.prefetch(1, block * 4096, 4096);
+            let started = volume.start(Request::prefetch(1, block * 4096, 4096));
             assert_eq!(started, Started::Pending);
             assert_eq!(super::completed(volume), Outcome::Done);
             super::read_block(volume, block) == vec![content; 4096]
@@ -111,10 +111,10 @@ async fn blocks_of_an_image_are_kept_as_that_from_the_moment_it_is_one() {
     .await;
     assert_eq!(kept(&file), [2, 0], "what was read before has moved");
     mark(Some(false)).await;
-    let caching = &scree.agent.inner.caching;
+    let caching = &scree.agent.parts.caching;
     eventually("it may go", async || {
-        let (caching, world) = (Arc::clone(caching), rig.world());
-        super::aside(move || caching.look_after(&world)).await;
+        let caching = Arc::clone(caching);
+        super::aside(move || caching.maintain()).await;
         (file.statistics().pinned == 0).then_some(())
     })
     .await;
@@ -162,10 +162,10 @@ async fn a_preloaded_image_is_read_from_the_cache() {
     })
     .await;
     assert_eq!(file.statistics().pinned, 2);
-    let before = scree.agent.inner.caching.cache.counts();
+    let before = scree.agent.parts.caching.cache().counts();
     reads(&scree, "clone", 0, 7).await;
     reads(&scree, "clone", 100, 8).await;
-    let after = scree.agent.inner.caching.cache.counts();
+    let after = scree.agent.parts.caching.cache().counts();
     let missed = |counts: [cache::host::AreaCounts; 3]| counts[AreaKind::Image as usize].missed;
     assert_eq!(missed(after), missed(before));
     end(scree).await;
@@ -178,8 +178,13 @@ async fn preloads(scree: &Scree, name: &str, blocks: usize, pinned: bool) -> Pre
         control.volumes().create(small(name)).await.expect("made");
         let exported = scree.export(name).await.expect("served");
         let attached = scree.open(exported.volume).expect("attached");
-        let written = scree.agent.on_volume(&attached, move |volume| {
-            volume.write(1, 0, &vec![5; blocks * 4096], Durability::Volatile)
+        let written = attached.on_volume(move |volume| {
+            volume.start(Request::write(
+                1,
+                0,
+                &vec![5; blocks * 4096],
+                Durability::Volatile,
+            ))
         });
         written.await.expect("answers");
         control.volumes().unexport(name).await.expect("closed");
@@ -194,7 +199,7 @@ async fn preloads(scree: &Scree, name: &str, blocks: usize, pinned: bool) -> Pre
 /// In an area that was full each block pushed out the one before it, and all was said to be
 /// read into the cache.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_preloaded_image_is_kept_where_another_one_was() {
+async fn a_preloaded_image_replaces_an_unpinned_one() {
     let rig = Rig::new();
     let (scree, file) = cached(&rig).await;
     for name in ["one", "two"] {
@@ -210,7 +215,7 @@ async fn a_preloaded_image_is_kept_where_another_one_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_image_that_is_not_kept_is_not_said_to_be() {
+async fn an_image_that_was_evicted_is_not_reported_as_preloaded() {
     let rig = Rig::new();
     let (scree, file) = cached(&rig).await;
     let came = preloads(&scree, "stays", 100, true).await;
@@ -224,7 +229,7 @@ async fn an_image_that_is_not_kept_is_not_said_to_be() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn why_an_image_is_not_preloaded_is_told() {
+async fn the_reason_for_a_failed_preload_is_reported() {
     let rig = Rig::new();
     let scree = rig.start().await;
     base_and_clone(&scree).await;
@@ -246,7 +251,7 @@ async fn why_an_image_is_not_preloaded_is_told() {
     for number in [1, 2] {
         std::fs::rename(rig.unit(number as usize), away(number)).expect("renamed");
     }
-    finish(scree.agent.probe_units(true)).await;
+    finish(scree.agent.parts.units.probe(true)).await;
     control.images().preload("disk", &[]).await.expect("begun");
     let why = preloaded(&scree).await.preloads[0].reason.clone();
     assert!(
@@ -257,13 +262,13 @@ async fn why_an_image_is_not_preloaded_is_told() {
         std::fs::rename(away(number), rig.unit(number as usize)).expect("renamed");
     }
     rig.clock.advance(Duration::from_secs(60));
-    finish(scree.agent.probe_units(true)).await;
+    finish(scree.agent.parts.units.probe(true)).await;
 
     // It has more than there is room for.
     let exported = scree.export("disk").await.expect("served");
     let attached = scree.open(exported.volume).expect("attached");
-    let written = scree.agent.on_volume(&attached, |volume| {
-        volume.write(1, 0, &[3; 1 << 20], Durability::Volatile)
+    let written = attached.on_volume(|volume| {
+        volume.start(Request::write(1, 0, &[3; 1 << 20], Durability::Volatile))
     });
     written.await.expect("answers");
     control.volumes().unexport("disk").await.expect("closed");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::host::AttachmentState;
-use base::{AttachmentId, BlockDevice as _, Durability, VolumeId};
+use base::{AttachmentId, BlockDevice as _, Durability, Request, VolumeId};
 
 use super::end;
 use super::rig::{Rig, RigSettings, Scree, small};
@@ -40,11 +40,11 @@ async fn written(scree: &Scree) -> (VolumeId, AttachmentId) {
     let id = scree.export("disk").await.expect("served").id;
     let attached = scree.open(volume).expect("open");
     let write = |volume: &mut volume::Volume| {
-        let started = volume.write(1, 0, &[7; 4096], Durability::Volatile);
+        let started = volume.start(Request::write(1, 0, &[7; 4096], Durability::Volatile));
         volume.commit().expect("the journal is well");
         started
     };
-    let started = scree.agent.on_volume(&attached, write).await;
+    let started = attached.on_volume(write).await;
     assert_eq!(started.expect("answers"), base::Started::Done);
     (volume, id)
 }
@@ -60,7 +60,7 @@ async fn state(scree: &Scree, id: AttachmentId) -> (AttachmentState, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_journal_is_an_error_until_it_is_back_or_given_up_by_force() {
+async fn a_lost_journal_is_an_error_until_it_is_restored_or_given_up_by_force() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     let (volume, id) = written(&scree).await;
@@ -109,7 +109,7 @@ async fn a_lost_journal_is_an_error_until_it_is_back_or_given_up_by_force() {
 /// Its end by force was asked for before anybody knew: that is no word on what
 /// was flushed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_journal_is_not_given_up_by_a_force_that_knew_nothing_of_its_loss() {
+async fn a_force_from_before_the_loss_gives_no_journal_up() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     let (_, id) = written(&scree).await;
@@ -144,7 +144,7 @@ async fn a_journal_is_not_given_up_by_a_force_that_knew_nothing_of_its_loss() {
 
 /// The agent is started without its folder, or with another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_has_not_its_folder_any_more_opens_nothing_older() {
+async fn a_host_without_its_shared_folder_opens_no_older_state() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     let (volume, id) = written(&scree).await;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use api::host::{KeyState, WrappingKey};
 use argon2::{Algorithm, Argon2, Params, Version};
-use base::{BlockDevice as _, ClusterId, Durability, Lineage};
+use base::{BlockDevice as _, ClusterId, Durability, Lineage, Request};
 use control::ControlError;
 use control::database::{Database, Filter, Page};
 use sqlx::Row as _;
@@ -16,8 +16,7 @@ use world::real::RealRandom;
 
 use super::rig::{Rig, Scree, small};
 use super::{altered, end, reads};
-use crate::host_keys::{HostKeys, KeyPlaces};
-use crate::keys::{KeyEntry, Passphrase};
+use crate::keys::{HostKeys, KeyEntry, KeyLocations, Passphrase};
 
 /// The steps of the schema. Those up to 10 are an earlier Scree's.
 static STEPS: Migrator = sqlx::migrate!("../control/migrations/sqlite");
@@ -34,8 +33,13 @@ async fn make(scree: &Scree, name: &str, byte: u8) {
         .expect("made");
     let id = scree.export(name).await.expect("served").volume;
     let attached = scree.open(id).expect("attached");
-    let started = scree.agent.on_volume(&attached, move |volume| {
-        volume.write(TOKEN, 4096, &[byte; 4096], Durability::Volatile)
+    let started = attached.on_volume(move |volume| {
+        volume.start(Request::write(
+            TOKEN,
+            4096,
+            &[byte; 4096],
+            Durability::Volatile,
+        ))
     });
     started.await.expect("answers");
     scree
@@ -74,7 +78,7 @@ async fn shown(scree: &Scree, key: &str) -> (String, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rotation_that_is_killed_goes_on_and_leaves_nothing_to_the_old_key() {
+async fn a_killed_key_rotation_continues_until_the_old_key_wraps_nothing() {
     let rig = Rig::new();
     let scree = rig.start().await;
     let database = scree.control.folder().database();
@@ -110,13 +114,22 @@ async fn a_rotation_that_is_killed_goes_on_and_leaves_nothing_to_the_old_key() {
         .rotate("main", "new", std::time::Duration::ZERO);
     begun.await.expect("begun");
     let is_retiring = |key: &WrappingKey| key.state == KeyState::Retiring;
-    let keys_here = &scree.agent.inner.keys;
+    let keys_here = &scree.agent.parts.keys;
     keys_here
-        .until(|listed| listed.iter().any(is_retiring))
+        .until_listed(|listed| listed.iter().any(is_retiring))
         .await;
     make(&scree, "e", 5).await;
     assert_eq!(shown(&scree, "new").await.1, 1, "new volumes use it");
-    assert_eq!(scree.agent.rewrap_some(2).await.expect("done"), 2);
+    assert_eq!(
+        scree
+            .agent
+            .parts
+            .rewrapping
+            .rewrap_some(2)
+            .await
+            .expect("done"),
+        2
+    );
     assert_eq!(shown(&scree, "main").await, ("retiring".to_owned(), 2));
     scree.kill().await;
 
@@ -125,7 +138,16 @@ async fn a_rotation_that_is_killed_goes_on_and_leaves_nothing_to_the_old_key() {
     for (name, byte) in names.iter().zip(1..) {
         reads(&scree, name, 1, byte).await;
     }
-    assert_eq!(scree.agent.rewrap_some(usize::MAX).await.expect("done"), 2);
+    assert_eq!(
+        scree
+            .agent
+            .parts
+            .rewrapping
+            .rewrap_some(usize::MAX)
+            .await
+            .expect("done"),
+        2
+    );
     assert_eq!(shown(&scree, "main").await, ("retired".to_owned(), 0));
     assert_eq!(shown(&scree, "new").await, ("active".to_owned(), 5));
     let after = wrapped(&database).await;
@@ -147,7 +169,7 @@ async fn a_rotation_that_is_killed_goes_on_and_leaves_nothing_to_the_old_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_without_a_volumes_key_says_which_and_opens_the_others() {
+async fn a_host_without_a_volumes_key_names_it_and_opens_the_others() {
     let rig = Rig::new();
     let scree = rig.start().await;
     make(&scree, "a", 1).await;
@@ -179,7 +201,7 @@ async fn a_host_without_a_volumes_key_says_which_and_opens_the_others() {
         .await
         .expect("given up");
     scree.control.volumes().delete("b").await.expect("deleted");
-    let _ = scree.agent.remove_what_nothing_needs().await;
+    let _ = scree.agent.parts.cleaning.remove_unneeded().await;
     let left = scree
         .control
         .volumes()
@@ -211,7 +233,7 @@ async fn the_key_of_a_deleted_volume_is_in_no_file_of_the_database() {
         .delete("disk")
         .await
         .expect("deleted");
-    let removed = scree.agent.remove_what_nothing_needs().await;
+    let removed = scree.agent.parts.cleaning.remove_unneeded().await;
     removed.expect("removed");
     let after = wrapped(&database).await;
     assert_eq!(after.len(), 1);
@@ -325,7 +347,7 @@ async fn what_an_earlier_scree_wrapped_opens_with_the_key_main() {
             assert_eq!((row.key.name.as_str(), row.lineages), ("main", 1));
             let keys = HostKeys::new(
                 &rig.world(),
-                KeyPlaces {
+                KeyLocations {
                     first: Some(entry.clone()),
                     keys_file: None,
                     default_keys_file: folder.join("keys.toml"),
@@ -346,7 +368,7 @@ async fn what_an_earlier_scree_wrapped_opens_with_the_key_main() {
             assert_eq!(by, row.key.id.to_string());
             let wrapped = catalog::WrappedKey(named.get("wrapped"));
             let opened = volume::seal::UnwrapKeys::unwrap_key(
-                &*keys.at_hand(row.key.id).expect("open"),
+                &*keys.opened(row.key.id).expect("open"),
                 lineage,
                 &wrapped,
             );

@@ -5,15 +5,16 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::{Access, AttachmentState, CatalogCall};
-use base::{AttachmentId, BlockDevice as _, PartyId, VolumeId};
+use api::host::catalog_calls::Acquire;
+use api::host::{Access, AttachmentState};
+use base::{AttachmentId, BlockDevice as _, PartyId, Request, VolumeId};
 use catalog::LeaseSalt;
 use control::database::{Membership, NewAttachment, PartyRow, Reach};
 use world::{Clock as _, Millis};
 
 use super::end;
 use super::rig::{Rig, RigSettings, Scree, aside, eventually, small};
-use crate::attached::Attached;
+use crate::export::Attached;
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -31,10 +32,11 @@ async fn written(scree: &Scree) -> (VolumeId, AttachmentId, Arc<Attached>) {
     let volume = made.expect("made").row.id;
     let id = scree.export("disk").await.expect("served").id;
     let attached = scree.open(volume).expect("open");
-    scree.agent.renew().await.expect("heard");
-    let write =
-        |volume: &mut volume::Volume| volume.write(1, 0, &[7; 8192], base::Durability::Volatile);
-    let started = scree.agent.on_volume(&attached, write).await;
+    scree.agent.parts.leases.renew().await.expect("heard");
+    let write = |volume: &mut volume::Volume| {
+        volume.start(Request::write(1, 0, &[7; 8192], base::Durability::Volatile))
+    };
+    let started = attached.on_volume(write).await;
     started.expect("answers");
     (volume, id, attached)
 }
@@ -61,7 +63,7 @@ async fn is_let_go(scree: &Scree, volume: VolumeId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_is_over() {
+async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     let rig = Rig::new();
     let mut scree = start(&rig).await;
     let (volume, id, attached) = written(&scree).await;
@@ -87,7 +89,7 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_is_over() {
     );
 
     // The host has one more word to say, which renews what it has.
-    scree.agent.renew().await.expect("heard");
+    scree.agent.parts.leases.renew().await.expect("heard");
     let view = scree
         .control
         .attachments()
@@ -111,10 +113,10 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_is_over() {
     );
 
     // It comes back: it serves nothing, and keeps what it has.
-    scree.agent.renew().await.expect("heard");
+    scree.agent.parts.leases.renew().await.expect("heard");
     // Its thread hears of it when it turns next.
     let stopped = eventually("the volume stops", async || {
-        let status = scree.agent.engine_status(&attached).await;
+        let status = attached.engine_status().await;
         status.expect("answers").stopped
     });
     let stopped = stopped.await;
@@ -123,12 +125,12 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_is_over() {
     scree.connect();
     is_let_go(&scree, volume).await;
     assert_eq!(journals(&scree), [volume.to_string()]);
-    scree.agent.tend_journals().await;
-    scree.agent.renew().await.expect("heard");
-    scree.agent.tend_journals().await;
+    scree.agent.parts.journal_cleaning.clean().await;
+    scree.agent.parts.leases.renew().await.expect("heard");
+    scree.agent.parts.journal_cleaning.clean().await;
     let fenced = format!("{volume}.fenced-2");
     assert_eq!(journals(&scree), std::slice::from_ref(&fenced));
-    let problems = scree.agent.journals_aside().await;
+    let problems = scree.agent.parts.reporter.problems().await;
     assert!(problems[0].contains(&fenced), "{problems:?}");
 
     let row = scree.export("disk").await.expect("served again");
@@ -171,7 +173,7 @@ async fn leases_are_renewed_while_the_agent_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_is_heard_of_is_believed_and_loses_nothing_by_force() {
+async fn a_living_host_loses_no_volume_by_force() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     let (volume, id, _) = written(&scree).await;
@@ -201,16 +203,16 @@ async fn a_host_that_is_heard_of_is_believed_and_loses_nothing_by_force() {
 /// A lease that nobody renews holds acknowledgements back, and goes on when it
 /// is renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_is_renewed_late_goes_on() {
+async fn a_lease_that_is_renewed_late_continues() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     let (_, _, attached) = written(&scree).await;
     rig.clock.advance(LEASE);
-    let flush = |volume: &mut volume::Volume| volume.flush(2);
-    let started = scree.agent.on_volume(&attached, flush).await;
+    let flush = |volume: &mut volume::Volume| volume.start(Request::flush(2));
+    let started = attached.on_volume(flush).await;
     assert!(matches!(started, Ok(base::Started::Pending)), "it waits");
-    scree.agent.renew().await.expect("heard");
-    let status = scree.agent.engine_status(&attached).await.expect("answers");
+    scree.agent.parts.leases.renew().await.expect("heard");
+    let status = attached.engine_status().await.expect("answers");
     assert_eq!(status.stopped, None);
     drop(attached);
     let view = scree.control.volumes().unexport("disk").await;
@@ -229,7 +231,7 @@ async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
     rig.disk.hold(&folder);
     let tending = tokio::spawn({
         let agent = scree.agent.clone();
-        async move { agent.tend_journals().await }
+        async move { agent.parts.journal_cleaning.clean().await }
     });
     aside({
         let disk = Arc::clone(&rig.disk);
@@ -237,18 +239,19 @@ async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
     })
     .await;
     rig.clock.advance(LEASE / 2);
-    let renewed = world::host::timeout(Duration::from_secs(60), scree.agent.renew()).await;
+    let renewed =
+        world::host::timeout(Duration::from_secs(60), scree.agent.parts.leases.renew()).await;
     renewed
         .expect("it does not wait for the disk")
         .expect("heard");
     rig.clock.advance(LEASE / 2);
-    let flush = |volume: &mut volume::Volume| volume.flush(2);
-    let started = scree.agent.on_volume(&attached, flush).await;
+    let flush = |volume: &mut volume::Volume| volume.start(Request::flush(2));
+    let started = attached.on_volume(flush).await;
     assert!(!tending.is_finished(), "it waits for the disk");
     rig.disk.let_go();
     tending.await.expect("it goes on");
     assert!(started.is_ok(), "the lease holds: {started:?}");
-    let status = scree.agent.engine_status(&attached).await.expect("answers");
+    let status = attached.engine_status().await.expect("answers");
     assert_eq!(status.stopped, None);
     drop(attached);
     end(scree).await;
@@ -264,7 +267,7 @@ async fn journals_that_cannot_be_listed_are_a_problem_of_the_host() {
     let away = rig.folder.path().join("away");
     fs::rename(&journals, &away).expect("moved");
     fs::write(&journals, "no folder").expect("written");
-    let renewed = scree.agent.renew().await;
+    let renewed = scree.agent.parts.leases.renew().await;
     renewed.expect("leases are renewed all the same");
     let problems = scree.control.report().await.expect("answers").problems;
     let at = journals.display().to_string();
@@ -283,7 +286,7 @@ async fn journals_that_cannot_be_listed_are_a_problem_of_the_host() {
 /// deleted elsewhere nothing would ever be removed; so it was of what they have told, wherever
 /// it was deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_filters_have_kept_stays_as_long_as_its_volume_is_there() {
+async fn files_of_filters_stay_as_long_as_their_volume() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     let (volume, id, attached) = written(&scree).await;
@@ -317,10 +320,10 @@ async fn what_filters_have_kept_stays_as_long_as_its_volume_is_there() {
         fs::write(file, "{}\n").expect("written");
     }
     for _ in 0..3 {
-        scree.agent.tend_journals().await;
-        scree.agent.renew().await.expect("heard");
+        scree.agent.parts.journal_cleaning.clean().await;
+        scree.agent.parts.leases.renew().await.expect("heard");
     }
-    scree.agent.tend_journals().await;
+    scree.agent.parts.journal_cleaning.clean().await;
     assert_eq!((there.exists(), gone.exists()), (true, false));
     assert!(remembered.exists());
     for file in forgotten {
@@ -380,14 +383,16 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
         .catalog()
         .answer(
             &Reach::new(other, Millis(0)),
-            CatalogCall::Acquire {
+            Acquire {
                 volume,
                 salt,
                 journals: None,
-            },
+            }
+            .into(),
         )
         .await;
-    lease.expect("a lease");
+    let lease = String::from_utf8(lease.into_bytes()).expect("JSON");
+    assert!(lease.starts_with("{\"Ok\":"), "{lease}");
     scree
         .control
         .attachments()

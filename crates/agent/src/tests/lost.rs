@@ -58,7 +58,7 @@ async fn a_folder_without_its_database_is_not_a_new_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_first_start_that_ended_early_goes_on() {
+async fn an_interrupted_first_start_continues() {
     let rig = Rig::new();
     for part in ["keys", "units", "journal"] {
         fs::create_dir_all(rig.path().join(part)).expect("made");

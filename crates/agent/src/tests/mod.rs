@@ -28,7 +28,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{BlockDevice as _, CopysetId, Durability, Location, Outcome, SegmentId, Slot, Started};
+use base::{
+    BlockDevice as _, CopysetId, Durability, Location, Outcome, Request, SegmentId, Slot, Started,
+};
 use catalog::FreePlan;
 use tokio::task::JoinHandle;
 
@@ -38,13 +40,12 @@ use control::database::Database;
 use rig::{Rig, Scree, aside, eventually, small};
 use world::host;
 
-use crate::agent::lock;
 use crate::keys::{KeyEntry, WrappingKeys};
 
 /// A client that hung up cancelled what it had asked for half way, and the
 /// volume could be deleted while its journal was still being replayed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operation_goes_on_to_its_end_without_its_client() {
+async fn an_operation_runs_to_its_end_without_its_client() {
     let rig = Rig::new();
     let control = rig.start().await;
     let disk = control
@@ -75,7 +76,7 @@ async fn an_operation_goes_on_to_its_end_without_its_client() {
 /// A volume that was just being opened was neither closed nor counted: its
 /// process ended with a lease and a journal in use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_being_opened_at_the_end_is_closed() {
+async fn a_volume_that_is_being_opened_at_shutdown_is_closed() {
     let rig = Rig::new();
     let control = rig.start().await;
     let disk = control
@@ -105,7 +106,7 @@ async fn what_is_being_opened_at_the_end_is_closed() {
     assert!(ended.is_none(), "it waits for what is being opened");
     rig.disk.let_go();
     assert_eq!(ending.await.expect("no panic"), 0);
-    assert!(lock(&control.agent.inner.workers).is_empty());
+    assert!(control.agent.parts.attachments.is_empty());
     opening.abort();
     drop(opening.await);
     end(control).await;
@@ -178,8 +179,13 @@ pub async fn end(control: Scree) {
 pub async fn writes(scree: &Scree, block: u64, content: u8) {
     let exported = scree.export("disk").await.expect("served");
     let attached = scree.open(exported.volume).expect("attached");
-    let started = scree.agent.on_volume(&attached, move |volume| {
-        volume.write(1, block * 4096, &[content; 4096], Durability::Volatile)
+    let started = attached.on_volume(move |volume| {
+        volume.start(Request::write(
+            1,
+            block * 4096,
+            &[content; 4096],
+            Durability::Volatile,
+        ))
     });
     started.await.expect("answers");
     let closed = scree.control.volumes().unexport("disk").await;
@@ -190,9 +196,7 @@ pub async fn writes(scree: &Scree, block: u64, content: u8) {
 pub async fn reads(scree: &Scree, name: &str, block: u64, content: u8) {
     let id = scree.export(name).await.expect("served").volume;
     let attached = scree.open(id).expect("attached");
-    let read = scree
-        .agent
-        .on_volume(&attached, move |volume| read_block(volume, block));
+    let read = attached.on_volume(move |volume| read_block(volume, block));
     assert_eq!(read.await.expect("answers"), vec![content; 4096], "{name}");
     scree
         .control
@@ -205,7 +209,7 @@ pub async fn reads(scree: &Scree, name: &str, block: u64, content: u8) {
 /// What block `block` has. Waits, in the thread that serves it.
 fn read_block(volume: &mut volume::Volume, block: u64) -> Vec<u8> {
     let mut read = vec![0; 4096];
-    match volume.read(1, block * 4096, &mut read) {
+    match volume.start(Request::read(1, block * 4096, &mut read)) {
         Started::Done => return read,
         started => assert_eq!(started, Started::Pending),
     }
@@ -236,7 +240,7 @@ async fn finish(looks: impl IntoIterator<Item = JoinHandle<()>>) {
 /// All was asked of every unit, and waited for: one hard NFS mount without its
 /// server was enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_hangs_holds_up_neither_a_running_scree_nor_a_start() {
+async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -245,21 +249,21 @@ async fn a_unit_that_hangs_holds_up_neither_a_running_scree_nor_a_start() {
         .create(small("disk"))
         .await
         .expect("made");
-    let state = |control: &Scree| control.agent.units_as_known()[0].state.clone();
+    let state = |control: &Scree| control.agent.parts.units.reports()[0].state.clone();
     assert_eq!(state(&control), "healthy");
 
     rig.disk.hold(&rig.unit(1));
-    let mut looks = control.agent.probe_units(true);
+    let mut looks = control.agent.parts.units.probe(true);
     let held = Arc::clone(&rig.disk);
     aside(move || held.wait_for_one()).await;
     assert_eq!(state(&control), "healthy", "as it was last seen");
     finish(looks.pop()).await;
-    let again = control.agent.probe_units(true);
+    let again = control.agent.parts.units.probe(true);
     assert_eq!(again.len(), 1, "only at the unit that answers");
     finish(again).await;
     rig.clock.advance(Duration::from_secs(6));
-    finish(control.agent.probe_units(false)).await;
-    let shown = &control.agent.units_as_known()[0];
+    finish(control.agent.parts.units.probe(false)).await;
+    let shown = &control.agent.parts.units.reports()[0];
     assert_eq!(shown.state, "missing");
     let reason = shown.reason.as_deref().expect("a reason");
     assert!(reason.contains("has not answered for 6 s"), "{reason}");
@@ -269,7 +273,7 @@ async fn a_unit_that_hangs_holds_up_neither_a_running_scree_nor_a_start() {
 
     rig.disk.let_go();
     finish(looks).await;
-    finish(control.agent.probe_units(true)).await;
+    finish(control.agent.parts.units.probe(true)).await;
     assert_eq!(state(&control), "healthy", "it answers again");
     end(control).await;
 
@@ -284,8 +288,8 @@ async fn a_unit_that_hangs_holds_up_neither_a_running_scree_nor_a_start() {
     assert_eq!(state(&control), "missing");
     // The clock may have overtaken the other as well.
     let is_healthy = async || {
-        finish(control.agent.probe_units(true)).await;
-        (control.agent.units_as_known()[1].state == "healthy").then_some(())
+        finish(control.agent.parts.units.probe(true)).await;
+        (control.agent.parts.units.reports()[1].state == "healthy").then_some(())
     };
     eventually("the other unit is healthy", is_healthy).await;
     let served = control.export("disk").await;
@@ -302,8 +306,8 @@ async fn a_unit_that_fails_is_shown_with_the_cause() {
     let path = rig.unit(1);
     fs::rename(&path, rig.folder.path().join("away")).expect("renamed");
     std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
-    finish(control.agent.probe_units(true)).await;
-    let shown = &control.agent.units_as_known()[0];
+    finish(control.agent.parts.units.probe(true)).await;
+    let shown = &control.agent.parts.units.reports()[0];
     assert_eq!(shown.state, "failing");
     let reason = shown.reason.as_deref().expect("a reason");
     assert!(reason.contains("Too many levels"), "{reason}");
@@ -396,7 +400,7 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_needs_one_unit_that_takes_note_of_it_and_no_more() {
+async fn a_lease_needs_one_unit_that_notes_it() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -423,7 +427,7 @@ async fn a_lease_needs_one_unit_that_takes_note_of_it_and_no_more() {
 /// What lay on a lost unit could not be freed, and with so many plans at the
 /// front nothing behind them was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plans_that_fail_do_not_hold_up_those_behind_them() {
+async fn a_failing_plan_does_not_delay_those_behind_it() {
     let rig = Rig::new();
     let control = rig.start().await;
     // Copysets of one unit each.
@@ -437,7 +441,7 @@ async fn plans_that_fail_do_not_hold_up_those_behind_them() {
         .expect("made");
     let database = control.control.database();
     let copysets = database.units().copysets().await.expect("read");
-    let units = control.agent.units_as_known();
+    let units = control.agent.parts.units.reports();
     let on = |unit: usize| {
         let is_it = |set: &&catalog::Copyset| set.members == [units[unit].id];
         copysets.iter().find(is_it).expect("planned").id
@@ -453,7 +457,9 @@ async fn plans_that_fail_do_not_hold_up_those_behind_them() {
     fs::rename(rig.unit(1), rig.folder.path().join("away")).expect("renamed");
     control
         .agent
-        .free_what_is_due()
+        .parts
+        .cleaning
+        .free_due()
         .await
         .expect_err("a unit is lost");
     assert_eq!(
@@ -473,7 +479,7 @@ async fn note(database: &Database, plan: &FreePlan) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_written_is_closed_without_anybody_polling() {
+async fn a_volume_is_closed_without_a_polling_client() {
     let rig = Rig::new();
     let control = rig.start().await;
     let view = control
@@ -484,11 +490,8 @@ async fn what_was_written_is_closed_without_anybody_polling() {
         .expect("made");
     control.export("disk").await.expect("served");
     let attached = control.open(view.row.id).expect("attached");
-    let started = control
-        .agent
-        .on_volume(&attached, |volume| {
-            volume.write(1, 0, &[7; 8192], Durability::Volatile)
-        })
+    let started = attached
+        .on_volume(|volume| volume.start(Request::write(1, 0, &[7; 8192], Durability::Volatile)))
         .await
         .expect("answers");
     assert!(matches!(started, Started::Done | Started::Pending));

@@ -8,7 +8,6 @@ use unit::Unit as _;
 
 use super::rig::{Rig, Scree, eventually, small};
 use super::{end, finish, reads, writes};
-use crate::agent::lock;
 
 /// Copies a folder with all that is in it.
 fn copy(from: &Path, to: &Path) {
@@ -26,12 +25,12 @@ fn copy(from: &Path, to: &Path) {
 /// Looks until the second unit is `state`, and once more.
 async fn look_until(scree: &Scree, state: &str) {
     let is_so = async || {
-        finish(scree.agent.probe_units(true)).await;
-        let units = scree.agent.units_as_known();
+        finish(scree.agent.parts.units.probe(true)).await;
+        let units = scree.agent.parts.units.reports();
         (units[1].state == state).then_some(())
     };
     eventually(&format!("the unit is {state}"), is_so).await;
-    finish(scree.agent.probe_units(true)).await;
+    finish(scree.agent.parts.units.probe(true)).await;
 }
 
 /// What hosts have said of units, the last first.
@@ -52,20 +51,20 @@ async fn two_copies(scree: &Scree) {
         ..small("disk")
     };
     scree.control.volumes().create(request).await.expect("made");
-    scree.agent.tell_of_units().await;
+    scree.agent.parts.rejoin_reports.report().await;
     // Nothing was ever read: that comes first.
-    while let Ok(true) = scree.agent.repair_one().await {}
+    while let Ok(true) = scree.agent.parts.repair.repair_one().await {}
 }
 
 /// A unit that nobody had found for a second or more was never compared when it was there
 /// again, nor taken for older.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_was_missing_for_a_while_is_compared_when_it_is_back() {
+async fn a_unit_that_was_missing_is_compared_when_it_rejoins() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
     writes(&scree, 0, 7).await;
-    scree.agent.tell_of_units().await;
+    scree.agent.parts.rejoin_reports.report().await;
     assert_eq!(said(&scree).await, [""; 0]);
 
     let away = rig.folder.path().join("away");
@@ -76,10 +75,10 @@ async fn a_unit_that_was_missing_for_a_while_is_compared_when_it_is_back() {
     fs::create_dir(away.join("segments")).expect("made");
     fs::rename(&away, rig.unit(2)).expect("renamed");
     look_until(&scree, "healthy").await;
-    scree.agent.tell_of_units().await;
-    let unit = scree.agent.units_as_known()[1].id;
+    scree.agent.parts.rejoin_reports.report().await;
+    let unit = scree.agent.parts.units.reports()[1].id;
     assert_eq!(said(&scree).await, [format!("{unit} restarted")]);
-    while let Ok(true) = scree.agent.repair_one().await {}
+    while let Ok(true) = scree.agent.parts.repair.repair_one().await {}
     end(scree).await;
 
     let first = rig.folder.path().join("first");
@@ -91,26 +90,26 @@ async fn a_unit_that_was_missing_for_a_while_is_compared_when_it_is_back() {
 
 /// Whoever repaired had found it well before it was looked at.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_somebody_else_has_found_to_be_back_is_compared_as_well() {
+async fn a_unit_whose_return_another_call_has_noticed_is_compared_too() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
     writes(&scree, 0, 7).await;
     let away = rig.folder.path().join("away");
     fs::rename(rig.unit(2), &away).expect("renamed");
-    let unit = Arc::clone(&lock(&scree.agent.inner.units)[1].unit);
+    let unit = Arc::clone(&scree.agent.parts.units.mounted()[1].tracked);
     assert!(unit.probe().is_err());
     fs::rename(&away, rig.unit(2)).expect("renamed");
     unit.probe().expect("it is there");
-    finish(scree.agent.probe_units(true)).await;
-    scree.agent.tell_of_units().await;
-    let id = scree.agent.units_as_known()[1].id;
+    finish(scree.agent.parts.units.probe(true)).await;
+    scree.agent.parts.rejoin_reports.report().await;
+    let id = scree.agent.parts.units.reports()[1].id;
     assert_eq!(said(&scree).await, [format!("{id} restarted")]);
     end(scree).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_was_put_back_is_known_to_be_older() {
+async fn a_restored_unit_is_reported_as_older() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
@@ -118,20 +117,20 @@ async fn a_unit_that_was_put_back_is_known_to_be_older() {
     let kept = rig.folder.path().join("kept");
     copy(&rig.unit(2), &kept);
     writes(&scree, 1, 8).await;
-    scree.agent.tell_of_units().await;
+    scree.agent.parts.rejoin_reports.report().await;
 
     fs::rename(rig.unit(2), rig.folder.path().join("newer")).expect("renamed");
     look_until(&scree, "missing").await;
     fs::rename(&kept, rig.unit(2)).expect("renamed");
     look_until(&scree, "healthy").await;
-    scree.agent.tell_of_units().await;
-    let unit = scree.agent.units_as_known()[1].id;
+    scree.agent.parts.rejoin_reports.report().await;
+    let unit = scree.agent.parts.units.reports()[1].id;
     assert_eq!(said(&scree).await, [format!("{unit} older")]);
     // It is looked at again when something new is noted there, and is as new then.
     writes(&scree, 2, 9).await;
-    scree.agent.tell_of_units().await;
+    scree.agent.parts.rejoin_reports.report().await;
     assert_eq!(said(&scree).await.len(), 1);
-    while let Ok(true) = scree.agent.repair_one().await {}
+    while let Ok(true) = scree.agent.parts.repair.repair_one().await {}
     end(scree).await;
 
     fs::rename(rig.unit(1), rig.folder.path().join("first")).expect("renamed");
@@ -144,7 +143,7 @@ async fn a_unit_that_was_put_back_is_known_to_be_older() {
 
 /// The next lease was noted there, and then the unit seemed to be as new as the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_was_put_back_while_no_host_ran_is_not_told_of_a_lease_before() {
+async fn no_lease_is_noted_on_a_restored_unit_before_it_is_reported() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
@@ -152,7 +151,7 @@ async fn a_unit_that_was_put_back_while_no_host_ran_is_not_told_of_a_lease_befor
     let kept = rig.folder.path().join("kept");
     copy(&rig.unit(2), &kept);
     writes(&scree, 1, 8).await;
-    scree.agent.tell_of_units().await;
+    scree.agent.parts.rejoin_reports.report().await;
     end(scree).await;
 
     fs::rename(rig.unit(2), rig.folder.path().join("newer")).expect("renamed");
@@ -161,8 +160,8 @@ async fn a_unit_that_was_put_back_while_no_host_ran_is_not_told_of_a_lease_befor
     let note = fs::read(rig.unit(2).join("leases")).expect("read");
     writes(&scree, 2, 9).await;
     assert_eq!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
-    scree.agent.tell_of_units().await;
-    let unit = scree.agent.units_as_known()[1].id;
+    scree.agent.parts.rejoin_reports.report().await;
+    let unit = scree.agent.parts.units.reports()[1].id;
     assert_eq!(said(&scree).await, [format!("{unit} older")]);
     // From now on it is.
     writes(&scree, 3, 10).await;
@@ -172,21 +171,21 @@ async fn a_unit_that_was_put_back_while_no_host_ran_is_not_told_of_a_lease_befor
 
 /// One that takes no notes is not older for that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_that_was_not_told_of_a_lease_is_not_older() {
+async fn a_unit_without_the_note_of_a_lease_is_not_older() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
     writes(&scree, 0, 7).await;
-    scree.agent.tell_of_units().await;
+    scree.agent.parts.rejoin_reports.report().await;
     let note = fs::read(rig.unit(2).join("leases")).expect("read");
     rig.disk.make_read_only(&rig.unit(2));
     writes(&scree, 1, 8).await;
-    scree.agent.tell_of_units().await;
+    scree.agent.parts.rejoin_reports.report().await;
     rig.disk.make_writable();
     assert_eq!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
     end(scree).await;
     let scree = rig.start().await;
-    scree.agent.tell_of_units().await;
+    scree.agent.parts.rejoin_reports.report().await;
     assert_eq!(said(&scree).await, [""; 0]);
     writes(&scree, 2, 9).await;
     assert_ne!(fs::read(rig.unit(2).join("leases")).expect("read"), note);

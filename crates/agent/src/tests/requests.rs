@@ -1,4 +1,4 @@
-//! Requests that make no sense, over a socket as clients send them.
+//! Invalid requests, over a socket as clients send them.
 
 #![expect(
     clippy::disallowed_methods,
@@ -38,7 +38,7 @@ fn get(path: &str) -> String {
 /// Names that are no UTF-8 were answered in plain text, long URLs with nothing,
 /// and an array was taken for an object.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_makes_no_sense_is_answered_with_a_problem_document() {
+async fn an_invalid_request_is_answered_with_a_problem_document() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -91,9 +91,9 @@ async fn a_request_that_makes_no_sense_is_answered_with_a_problem_document() {
     super::end(control).await;
 }
 
-/// Whoever has something open goes on being heard, or could not close it.
+/// A host with open volumes must be answered, or it could not close them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn once_it_ends_hosts_are_heard_and_nobody_else() {
+async fn an_ending_controller_answers_hosts_only() {
     let rig = Rig::new();
     let control = rig.start().await;
     control.control.set_open(false);
@@ -106,7 +106,7 @@ async fn once_it_ends_hosts_are_heard_and_nobody_else() {
         refused.starts_with("HTTP/1.1 503 ") && refused.contains("starting or ending"),
         "{refused}"
     );
-    let heard = ask(&rig, post("/v1/host/catalog", "{\"call\": \"leases\"}")).await;
+    let heard = ask(&rig, post("/v1/host/rpc/leases", "{}")).await;
     assert!(heard.starts_with("HTTP/1.1 200 "), "{heard}");
     super::end(control).await;
 }

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::host::Access;
@@ -14,6 +14,7 @@ use control::database::AttachmentRow;
 use control::folder::Remains;
 use control::units::UnitView;
 use control::{AuthorizedRequest, Control, ControlError, http};
+use parking_lot::{Condvar, Mutex};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -23,13 +24,12 @@ use world::simulated::SimulatedClock;
 use world::{DirectoryEntry, Disk, File, OpenMode, Space, World, host};
 
 use crate::Agent;
-use crate::agent::lock;
-use crate::attached::Attached;
-use crate::caching::CacheSettings;
+use crate::cache::CacheSettings;
+use crate::export::Attached;
+use crate::folder::FormerAgent;
 use crate::vm::VmOptions;
-use crate::worker::Worker;
 
-/// What a test waits for comes in far less; then it has failed.
+/// How long a test waits; afterwards it has failed.
 const COMES_WITHIN: Duration = Duration::from_secs(60);
 
 /// The machine's disk; calls below one path wait until they are let go.
@@ -67,52 +67,49 @@ impl Default for HeldDisk {
 impl HeldDisk {
     /// Calls below `path` wait from now on.
     pub fn hold(&self, path: &Path) {
-        lock(&self.hold.state).held = Some(path.to_owned());
+        self.hold.state.lock().held = Some(path.to_owned());
     }
 
-    /// They go on.
+    /// Held calls continue.
     pub fn let_go(&self) {
-        lock(&self.hold.state).held = None;
+        self.hold.state.lock().held = None;
         self.hold.changed.notify_all();
     }
 
     /// Nothing below `path` can be changed from now on.
     pub fn make_read_only(&self, path: &Path) {
-        lock(&self.hold.state).read_only = Some(path.to_owned());
+        self.hold.state.lock().read_only = Some(path.to_owned());
     }
 
     /// All can be changed again.
     pub fn make_writable(&self) {
-        lock(&self.hold.state).read_only = None;
+        self.hold.state.lock().read_only = None;
     }
 
     /// Waits until one of them waits.
     pub fn wait_for_one(&self) {
-        let state = lock(&self.hold.state);
+        let mut state = self.hold.state.lock();
         let none = |state: &mut State| state.waiting == 0;
-        let waited = self
-            .hold
-            .changed
-            .wait_timeout_while(state, COMES_WITHIN, none);
-        let (state, waited) = waited.expect("no panic");
+        let changed = &self.hold.changed;
+        let waited = changed.wait_while_for(&mut state, none, COMES_WITHIN);
         let held = &state.held;
         assert!(!waited.timed_out(), "no call came below {held:?}");
     }
 
     /// The folders that were synced.
     pub fn synced(&self) -> Vec<PathBuf> {
-        lock(&self.hold.state).synced.clone()
+        self.hold.state.lock().synced.clone()
     }
 
     fn pass(&self, path: &Path) {
         let path = self.folder.join(path);
         let is_held = |state: &State| state.held.as_ref().is_some_and(|at| path.starts_with(at));
-        let mut state = lock(&self.hold.state);
+        let mut state = self.hold.state.lock();
         if is_held(&state) {
             state.waiting += 1;
             self.hold.changed.notify_all();
-            let waited = self.hold.changed.wait_while(state, |state| is_held(state));
-            state = waited.expect("no panic");
+            let changed = &self.hold.changed;
+            changed.wait_while(&mut state, |state| is_held(state));
             state.waiting -= 1;
         }
     }
@@ -120,7 +117,7 @@ impl HeldDisk {
     fn change(&self, path: &Path) -> io::Result<()> {
         self.pass(path);
         let path = self.folder.join(path);
-        let read_only = lock(&self.hold.state).read_only.clone();
+        let read_only = self.hold.state.lock().read_only.clone();
         if read_only.is_some_and(|at| path.starts_with(at)) {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());
         }
@@ -160,7 +157,7 @@ impl Disk for HeldDisk {
     fn sync_directory(&self, folder: &Path) -> io::Result<()> {
         self.pass(folder);
         let synced = self.folder.join(folder);
-        lock(&self.hold.state).synced.push(synced);
+        self.hold.state.lock().synced.push(synced);
         self.disk.sync_directory(folder)
     }
 
@@ -239,19 +236,19 @@ impl Rig {
     }
 }
 
-/// How tests ask for it to be started.
+/// How a test starts it.
 pub struct RigSettings {
     pub folder: PathBuf,
     pub restored_database: bool,
     pub lease: Option<Duration>,
-    /// A folder of journals that several hosts have.
+    /// A shared folder of journals.
     pub journals: Option<PathBuf>,
 }
 
-/// A controller and an agent in one process, as `scree up` has them, but that
-/// nothing goes on by itself except what somebody waits for.
+/// A controller and an agent in one process, as `scree up` has them, but
+/// without the agent's loops, except those that a test waits for.
 pub struct Scree {
-    /// On behalf of whoever runs it.
+    /// Authorized as the local user.
     pub control: AuthorizedRequest,
     pub agent: Agent,
     folder: PathBuf,
@@ -268,7 +265,7 @@ impl Scree {
         let control = control::Settings {
             folder: folder.clone(),
             remains: Box::new(move || {
-                let (certain, likely) = crate::folder::traces(&looked_at, &at)?;
+                let FormerAgent { certain, likely } = crate::folder::traces(&looked_at, &at)?;
                 Ok(Remains { certain, likely })
             }),
             retention: Retention::default(),
@@ -336,7 +333,7 @@ impl Scree {
         let follow = tokio::spawn({
             let agent = agent.clone();
             async move {
-                tokio::join!(agent.follow(), agent.keep_reporting());
+                tokio::join!(agent.follow(), agent.parts.reporter.run());
             }
         });
         Ok(Self {
@@ -358,17 +355,17 @@ impl Scree {
         self.control.volumes().export(name, host, access).await
     }
 
-    /// From now on nobody hears of this host, and it hears nothing.
+    /// From now on the host neither reports nor follows.
     pub fn cut_off(&self) {
         self.follow.abort();
     }
 
-    /// It hears, and is heard, once more.
+    /// The host reports and follows again.
     pub fn connect(&mut self) {
         self.follow = tokio::spawn({
             let agent = self.agent.clone();
             async move {
-                tokio::join!(agent.follow(), agent.keep_reporting());
+                tokio::join!(agent.follow(), agent.parts.reporter.run());
             }
         });
     }
@@ -382,12 +379,11 @@ impl Scree {
 
     /// The volume, while it is open.
     pub fn open(&self, volume: VolumeId) -> Option<Arc<Attached>> {
-        let workers = lock(&self.agent.inner.workers);
-        let mut open = workers.values().filter_map(Worker::open);
-        open.find(|(id, _)| *id == volume).map(|(_, open)| open)
+        let open = self.agent.parts.open.all();
+        open.into_iter().find(|open| open.volume() == volume)
     }
 
-    /// Ends at once, with nothing closed.
+    /// Ends at once, without closing volumes.
     pub async fn kill(self) {
         self.follow.abort();
         let _ = self.stop.send(());
@@ -397,8 +393,8 @@ impl Scree {
         is_free(&self.folder).await;
     }
 
-    /// Shuts down, and waits until the last that looks at a unit has let go of
-    /// the folder. Returns how many volumes were not closed.
+    /// Shuts down, and waits until the last look at a unit has released the folder. Returns how
+    /// many volumes were not closed.
     pub async fn end(self) -> usize {
         self.follow.abort();
         self.control.set_open(false);
@@ -414,7 +410,7 @@ impl Scree {
     }
 }
 
-/// Waits until nobody serves `folder` any more.
+/// Waits until no process serves `folder` any more.
 pub async fn is_free(folder: &Path) {
     for name in ["lock", "agent.lock"] {
         let Ok(file) = std::fs::File::open(folder.join(name)) else {
@@ -430,8 +426,7 @@ pub async fn is_free(folder: &Path) {
     }
 }
 
-/// What `look` finds, which is asked again and again; `what` it is, for whoever
-/// reads that it never came.
+/// Calls `look` until it finds something; `what` names it in the failure.
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let found = host::timeout(COMES_WITHIN, async {
         loop {
@@ -454,7 +449,7 @@ pub fn small(name: &str) -> CreateVolume {
     }
 }
 
-/// Waits for what blocks, beside the runtime.
+/// Runs what blocks on a thread of its own.
 pub async fn aside<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(wait).await.expect("no panic")
 }

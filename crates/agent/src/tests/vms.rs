@@ -82,7 +82,7 @@ fn is_busy(view: &AttachmentView) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_that_does_not_let_go_keeps_its_disk_until_it_is_taken_by_force() {
+async fn a_guest_that_does_not_release_its_disk_keeps_it_until_it_is_forced() {
     let rig = Rig::new();
     let scree = rig.start().await;
     let monitor = rig.folder.path().join("qmp");
@@ -147,7 +147,7 @@ async fn a_guest_that_does_not_let_go_keeps_its_disk_until_it_is_taken_by_force(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vm_that_ends_is_noticed_and_has_no_disk_to_give_back() {
+async fn a_vm_that_has_ended_has_no_disk_to_unplug() {
     let rig = Rig::new();
     let scree = rig.start().await;
     let monitor = rig.folder.path().join("qmp");
@@ -180,7 +180,7 @@ async fn a_vm_that_ends_is_noticed_and_has_no_disk_to_give_back() {
         .await
         .expect("deleted");
     let again = eventually("its name is free", async || {
-        let cleaned = scree.agent.remove_what_nothing_needs().await;
+        let cleaned = scree.agent.parts.cleaning.remove_unneeded().await;
         cleaned.expect("cleaned");
         scree.control.volumes().create(small("disk")).await.ok()
     });

@@ -1,4 +1,4 @@
-//! The three verbs by libvirt, through its program `virsh`: the monitor of a
+//! The three verbs over libvirt, by its program `virsh`: the monitor of a
 //! QEMU that libvirt started is libvirt's own.
 //!
 //! ```text
@@ -9,11 +9,11 @@
 //!
 //!  unplug  1. look     no disk with our alias: done
 //!          2. ask      detach-device-alias --live
-//!          3. await    look again and again until it is gone
+//!          3. await    look again and again until it is removed
 //! ```
 //!
-//! `--live` and no more: what is plugged goes with the VM's end, and is not
-//! there when it is started again.
+//! `--live` only: a plugged disk disappears when the VM ends, and is not there
+//! when it is started again.
 //!
 //! Must not know: QMP.
 
@@ -31,17 +31,17 @@ use super::{Disk, DiskName, Found, Plugged, Unplugged, Vm, VmError};
 /// How often to look whether the disk is still there: a process each time.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// libvirt's words for a domain that does not run.
+/// libvirt's error for a domain that does not run.
 const ENDED: &str = "domain is not running";
 
-/// `virsh`'s words for a domain that is not there, and for a connection that
+/// `virsh`'s errors for a domain that does not exist, and for a connection that
 /// breaks while it looks.
 const UNKNOWN: &str = "failed to get domain";
 
-/// libvirt's words for a domain with no port left.
+/// libvirt's error for a domain with no port left.
 const FULL: [&str; 2] = ["No more available PCI", "no more available PCI"];
 
-/// libvirt's or QEMU's words for a disk that is about to go, or gone.
+/// libvirt's or QEMU's errors for a disk that is being removed, or was.
 const GOING: [&str; 3] = [
     "already in the process of unplug",
     "no device found with alias",
@@ -68,7 +68,7 @@ impl Vm {
             .args(["--quiet", "--connect", &self.options.libvirt_uri])
             .arg(command)
             .args(arguments)
-            // Its words are looked at.
+            // Its output is parsed.
             .env("LC_ALL", "C")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -79,7 +79,7 @@ impl Vm {
         let mut stdin = child.stdin.take();
         let done = host::timeout(self.options.answer_within, async {
             if let Some(mut stdin) = stdin.take() {
-                // If it ends without reading this, its words say why.
+                // If it ends without reading this, its output says why.
                 let _ = stdin.write_all(input.as_bytes()).await;
             }
             child.wait_with_output().await

@@ -7,7 +7,7 @@
 //! | `qmp:/run/vm/one.qmp` | the QEMU whose monitor is that socket | QMP |
 //! | `libvirt:one` | libvirt's domain of that name or UUID | `virsh` |
 //!
-//! What is plugged has a name, made from the attachment's id, in the VM itself:
+//! A plugged disk has a name, made from the attachment's id, in the VM itself:
 //!
 //! ```text
 //!  attachment            att-0123456789abcdef0
@@ -15,23 +15,24 @@
 //!  libvirt: alias        ua-scree-att-0123456789abcdef0
 //! ```
 //!
-//! So nothing has to be remembered here. Each verb looks first at what is
-//! there and goes on from it: any of them may be repeated, after a crash of
-//! either side and at any step. Verbs on one VM are best asked one after the
-//! other, for a monitor serves one client at a time.
+//! So nothing has to be remembered here. Each verb looks first at the state of
+//! the VM and continues from it: any of them may be repeated, after a crash of
+//! either side and at any step. Verbs on one VM are best called one after the
+//! other, since a monitor serves one client at a time.
 //!
 //! **By force** there is no unplugging: QEMU frees no node that a device uses,
-//! and only the guest can let go of a device. What can be forced is the server:
+//! and only the guest can release a device. What can be forced is the server:
 //! it stops, requests of the guest wait for the reconnect delay, and then they
-//! and all later ones are I/O errors. The device stays until the guest lets go.
+//! and all later ones are I/O errors. The device stays until the guest releases it.
 //!
 //! Must not know: volumes, keys, the controller, what serves the socket.
 //!
 //! Invariants: a disk is never reported as unplugged while a VM that can be
-//! asked has its device. A plug that was refused leaves nothing behind.
+//! reached has its device. A refused plug leaves nothing behind.
 
 mod domain;
 mod libvirt;
+mod plugging;
 mod qemu;
 pub mod qmp;
 
@@ -43,8 +44,10 @@ use std::time::Duration;
 pub use api::vm::{BadVmAddress, VmAddress};
 use qmp::QmpError;
 
-/// How long requests wait for a server that went away, if nobody says: longer
-/// than an agent takes to start and open a volume.
+pub(crate) use plugging::{DOES_NOT_WAIT, Plugging, serial};
+
+/// How long requests wait for an unavailable server, by default: longer than an
+/// agent takes to start and open a volume.
 pub const RECONNECT_DELAY_SECONDS: u32 = 30;
 
 /// A plugged disk's name: an attachment's id. 1 to 25 letters, digits, `.`, `_`
@@ -63,7 +66,7 @@ impl DiskName {
         format!("scree-{}", self.0)
     }
 
-    /// Back from the name QEMU knows it by; `None` for what is not ours.
+    /// The inverse; `None` for a name that is not ours.
     fn from_qemu(name: &str) -> Option<Self> {
         name.strip_prefix("scree-")?.parse().ok()
     }
@@ -135,7 +138,7 @@ pub struct Disk {
     pub is_read_only: bool,
     /// The serial that the guest sees.
     pub serial: Serial,
-    /// How long requests wait for a server that went away, in seconds; then
+    /// How long requests wait for an unavailable server, in seconds; then
     /// they are I/O errors. Usually [`RECONNECT_DELAY_SECONDS`].
     pub reconnect_delay_seconds: u32,
 }
@@ -154,25 +157,25 @@ impl Disk {
     }
 }
 
-/// The disk is plugged.
+/// A disk was plugged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plugged {
-    /// Whether it was before.
+    /// Whether it was plugged before.
     pub was_there: bool,
-    /// Whether requests wait for a server that went away. A libvirt that does
+    /// Whether requests wait for an unavailable server. A libvirt that does
     /// not know `<reconnect delay='...'/>` leaves it out (9.0 does): then the
     /// guest gets I/O errors as soon as the server stops.
     pub waits_for_server: bool,
 }
 
-/// What came of unplugging.
+/// The outcome of unplugging.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unplugged {
     /// The VM has no such disk, or none any more.
     Gone,
     /// The VM does not run, and so has no disk.
     VmEnded,
-    /// The guest has not let go of it, but may yet; it is still plugged. Ask
+    /// The guest has not released it, but may yet; it is still plugged. Unplug it
     /// again.
     Busy {
         /// Why, and what to do about it.
@@ -195,19 +198,19 @@ pub struct Found {
     pub is_plugged: bool,
 }
 
-/// Why a VM could not be asked, or would not do it.
+/// Why a request to a VM failed.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
     /// No such VM runs on this host.
     #[error("{vm} does not run on this host; start it, or correct its name")]
     Ended {
-        /// Which.
+        /// The VM.
         vm: VmAddress,
     },
     /// No port or slot is left that a disk can be plugged into.
     #[error("{vm} has no free port to plug a disk into; {remedy}, or unplug another disk")]
     NoFreePort {
-        /// Which.
+        /// The VM.
         vm: VmAddress,
         /// What to add to its definition.
         remedy: &'static str,
@@ -215,7 +218,7 @@ pub enum VmError {
     /// A disk of that name is plugged, but another one.
     #[error("{vm} has another disk as {name} ({found}); unplug that one first")]
     Conflict {
-        /// Which.
+        /// The VM.
         vm: VmAddress,
         /// The name of both.
         name: DiskName,
@@ -236,7 +239,7 @@ pub enum VmError {
     /// The monitor could not be talked to, or QEMU refused.
     #[error("{vm} cannot be asked, or refuses")]
     Qmp {
-        /// Which.
+        /// The VM.
         vm: VmAddress,
         /// Why.
         source: QmpError,
@@ -252,21 +255,21 @@ pub enum VmError {
     /// `virsh` did not end in time. What it was to do may still happen.
     #[error("`virsh {command}` for {vm} did not end within {} s; see whether libvirt hangs", waited.as_secs_f32())]
     VirshHangs {
-        /// Which.
+        /// The VM.
         vm: VmAddress,
         /// What it was to do.
         command: &'static str,
         /// How long it had.
         waited: Duration,
     },
-    /// `virsh` says no.
+    /// `virsh` refused.
     #[error("`virsh {command}` for {vm} failed: {said}")]
     VirshFailed {
-        /// Which.
+        /// The VM.
         vm: VmAddress,
         /// What it was to do.
         command: &'static str,
-        /// Its words.
+        /// Its output.
         said: String,
     },
     /// libvirt found another domain than the one meant.
@@ -282,7 +285,7 @@ pub enum VmError {
     /// libvirt's description of the domain is not what it should be.
     #[error("cannot read libvirt's description of {vm}")]
     BadDescription {
-        /// Which.
+        /// The VM.
         vm: VmAddress,
         /// What is wrong with it; `None` if it is XML, but of no domain.
         source: Option<roxmltree::Error>,
@@ -294,12 +297,12 @@ pub enum VmError {
 pub struct VmOptions {
     /// How long a monitor or `virsh` may take for one answer. 10 s.
     pub answer_within: Duration,
-    /// How long a guest may take to let go of a disk, before it is said to be
-    /// busy. 30 s.
+    /// How long a guest may take to release a disk, before it is reported as busy.
+    /// 30 s.
     pub unplug_within: Duration,
-    /// Which libvirt: its connection URI. `qemu:///system`.
+    /// The connection URI of libvirt. `qemu:///system`.
     pub libvirt_uri: String,
-    /// The program to ask it with. `virsh`, from the path.
+    /// The program that talks to it. `virsh`, from the path.
     pub virsh: PathBuf,
 }
 
@@ -322,16 +325,16 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Asks nothing yet.
+    /// Makes no request yet.
     #[must_use]
     pub fn new(address: VmAddress, options: VmOptions) -> Self {
         Self { address, options }
     }
 
-    /// Which disks of ours it has, in the order of their names.
+    /// Lists our disks in it, in the order of their names.
     ///
     /// # Errors
-    /// [`VmError::Ended`] if it does not run; else that it cannot be asked.
+    /// [`VmError::Ended`] if it does not run; others if it cannot be reached.
     pub async fn look(&self) -> Result<Vec<Found>, VmError> {
         let mut found = match &self.address {
             VmAddress::Qmp(socket) => self.look_by_qmp(socket).await,
@@ -344,8 +347,8 @@ impl Vm {
     /// Plugs a disk, unless it is plugged already. Its server must be serving:
     /// QEMU connects before it answers.
     ///
-    /// A disk that its guest was asked to let go of counts as plugged as long
-    /// as it is there.
+    /// A disk that its guest was asked to release counts as plugged until it is
+    /// released.
     ///
     /// # Errors
     /// As the variants of [`VmError`] say. When one says that no answer came,
@@ -357,11 +360,11 @@ impl Vm {
         }
     }
 
-    /// Asks the guest to let go of a disk and waits until it has, or until the
-    /// time for that is over.
+    /// Asks the guest to release a disk and waits until it has, or until the
+    /// timeout.
     ///
     /// # Errors
-    /// That the VM cannot be asked, and whether it runs is not known.
+    /// If the VM cannot be reached, and it is not known whether it runs.
     pub async fn unplug(&self, name: &DiskName) -> Result<Unplugged, VmError> {
         match &self.address {
             VmAddress::Qmp(socket) => self.unplug_by_qmp(socket, name).await,
@@ -369,7 +372,7 @@ impl Vm {
         }
     }
 
-    /// An error if what is there is not the disk that is wanted.
+    /// An error if the plugged disk is another one.
     fn must_be(&self, disk: &Disk, found: &Found) -> Result<(), VmError> {
         if found.serial.as_ref() == Some(&disk.serial) && found.is_read_only == disk.is_read_only {
             return Ok(());

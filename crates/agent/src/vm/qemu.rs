@@ -1,10 +1,10 @@
-//! The three verbs by QMP.
+//! The three verbs over QMP.
 //!
 //! ```text
-//!  plug    1. look       a device of that name: done. A node without one: away
+//!  plug    1. look       a device of that name: done. A node without one: removed
 //!          2. choose     a spare port
 //!          3. node       blockdev-add: QEMU connects to the server
-//!          4. device     device_add; if refused, the node is taken away again
+//!          4. device     device_add; if refused, the node is removed again
 //!
 //!  unplug  1. look       no device: on to 4
 //!          2. ask        device_del
@@ -36,7 +36,7 @@ const PORTS: [&str; 3] = [
     "child<ioh3420>",
 ];
 
-/// QEMU's words for a machine that is full, or was given no port to plug into.
+/// QEMU's errors for a machine without a free port.
 /// All of its errors have one class.
 const FULL: [&str; 3] = [
     "does not support hotplugging",
@@ -44,10 +44,10 @@ const FULL: [&str; 3] = [
     "No 'PCI' bus found",
 ];
 
-/// QEMU's words for a guest that was asked before.
+/// QEMU's error for a guest that was asked before.
 const ASKED_BEFORE: &str = "already in the process of unplug";
 
-/// QEMU's word for a guest that cannot be asked at this moment.
+/// QEMU's error for a guest that cannot be asked at this moment.
 const GUEST_BUSY: &str = "guest is busy";
 
 const REMEDY: &str = "add one to its command line for each disk that it is to have \
@@ -57,12 +57,12 @@ const REMEDY: &str = "add one to its command line for each disk that it is to ha
 /// How often to look whether the device is still there.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A device lets go of its node a moment after it is gone from sight: so often,
-/// and with this pause, is tried to take the node away.
+/// A device releases its node a moment after it has disappeared: removing the
+/// node is tried this often, with this pause.
 const NODE_TRIES: u32 = 100;
 const NODE_PAUSE: Duration = Duration::from_millis(50);
 
-/// A process that has closed a connection because it ends is gone within this.
+/// A process that has closed a connection because it ends has ended within this.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
 /// What is below a QOM path.
@@ -106,7 +106,7 @@ async fn nodes(monitor: &mut Monitor) -> Result<Vec<Node>, QmpError> {
     monitor.execute("query-named-block-nodes", flat).await
 }
 
-/// What there is of ours.
+/// Our disks.
 async fn found(monitor: &mut Monitor) -> Result<Vec<Found>, QmpError> {
     let devices = below(monitor, PERIPHERAL).await?;
     let mut found = Vec::new();
@@ -126,7 +126,7 @@ async fn found(monitor: &mut Monitor) -> Result<Vec<Found>, QmpError> {
         };
         let path = format!("{PERIPHERAL}/{}", device.name);
         let serial = match text_of(monitor, &path, "serial").await {
-            // It has gone in this moment, or is none of our disks.
+            // It was just removed, or is none of our disks.
             Err(QmpError::Refused { .. }) => continue,
             serial => serial?.parse::<Serial>().ok(),
         };
@@ -144,7 +144,7 @@ async fn found(monitor: &mut Monitor) -> Result<Vec<Found>, QmpError> {
     Ok(found)
 }
 
-/// The bus of a port that something can be plugged into, and nothing is. `None`
+/// The bus of a free port. `None`
 /// also for machines without ports, whose root bus takes devices itself.
 ///
 /// A port without a name is not looked at: its bus may share the name of
@@ -171,7 +171,7 @@ async fn spare_port(monitor: &mut Monitor) -> Result<Option<String>, QmpError> {
     Ok(None)
 }
 
-/// Takes a node away, if there is one. Returns why if QEMU keeps it.
+/// Removes a node, if there is one. Returns why if QEMU keeps it.
 async fn delete_node(monitor: &mut Monitor, name: &str) -> Result<Option<String>, QmpError> {
     for tried in 1.. {
         let asked = json!({ "node-name": name });
@@ -190,7 +190,7 @@ async fn delete_node(monitor: &mut Monitor, name: &str) -> Result<Option<String>
     Ok(None)
 }
 
-/// What an event says about the unplugging of a device.
+/// The meaning of an event for the unplugging of a device.
 enum Word {
     Deleted,
     Refused,
@@ -208,7 +208,7 @@ fn word_on(event: &Event, id: &str) -> Word {
     }
 }
 
-/// Asks the guest to let go and waits. Returns why if it does not.
+/// Asks the guest to release the device and waits. Returns why if it does not.
 async fn delete_device(
     monitor: &mut Monitor,
     id: &str,
@@ -288,7 +288,7 @@ impl Vm {
                     waits_for_server: true,
                 });
             }
-            // Begun and not ended. Made anew, it is certainly what is wanted.
+            // Begun and not ended. Made again, it is certainly the right one.
             Some(_) => self.take_node(&mut monitor, &id).await?,
             None => {}
         }
@@ -301,7 +301,7 @@ impl Vm {
             "export": disk.export,
             "read-only": disk.is_read_only,
             "reconnect-delay": disk.reconnect_delay_seconds,
-            // Else the guest's trims would end here.
+            // Otherwise the guest's trims would end here.
             "discard": "unmap",
         });
         let _: Value = monitor
@@ -335,7 +335,7 @@ impl Vm {
         }
     }
 
-    /// Takes away a node that no device of ours uses.
+    /// Removes a node that no device of ours uses.
     async fn take_node(&self, monitor: &mut Monitor, id: &str) -> Result<(), VmError> {
         let kept = delete_node(monitor, id).await;
         match kept.map_err(|error| self.of_qmp(error))? {
@@ -376,9 +376,9 @@ impl Vm {
         })
     }
 
-    /// Whether nobody listens any more. A process that ends may close its
-    /// connections before the socket that takes new ones, so a connection that
-    /// is closed again, or that others wait before, is tried anew.
+    /// Whether no process listens any more. An ending process may close its
+    /// connections before its listening socket, so a connection that is closed
+    /// again, or has to wait for others, is tried again.
     async fn has_ended(&self, socket: &Path) -> bool {
         let has_ended = async {
             loop {

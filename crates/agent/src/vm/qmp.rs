@@ -29,8 +29,8 @@ use world::host;
 /// nodes, about 1 KiB each.
 pub const LINE_BYTES_MAX: usize = 8 << 20;
 
-/// How many events are kept that nobody has asked for; the oldest go first.
-/// Who waits for one looks at the VM as well, so one that is lost costs time.
+/// How many unread events are kept; the oldest are dropped first. A reader that
+/// waits for one looks at the VM as well, so a lost one only costs time.
 pub const EVENTS_MAX: usize = 64;
 
 /// A connection to a monitor.
@@ -45,19 +45,19 @@ pub struct Monitor {
     answer_within: Duration,
 }
 
-/// What QEMU says without being asked.
+/// An event that QEMU sends by itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// Its name, such as `DEVICE_DELETED`.
     pub name: String,
-    /// What comes with it; null if nothing does.
+    /// Its data; null if it has none.
     pub data: Value,
 }
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum QmpError {
-    /// There is no such socket, or nobody listens on it any more.
+    /// There is no such socket, or no process listens on it any more.
     #[error("no VM listens on {}", socket.display())]
     NobodyThere {
         /// Where a monitor should be.
@@ -106,19 +106,19 @@ pub enum QmpError {
     /// No reply came in time. The command may still be carried out.
     #[error("QEMU did not answer `{command}` within {} s", waited.as_secs_f32())]
     NoAnswer {
-        /// What it was asked.
+        /// The command.
         command: &'static str,
         /// How long it had.
         waited: Duration,
     },
-    /// QEMU understood, and says no.
+    /// QEMU refused the command.
     #[error("QEMU refuses `{command}`: {desc}")]
     Refused {
-        /// What it was asked.
+        /// The command.
         command: &'static str,
         /// The kind of error: mostly `GenericError`.
         class: String,
-        /// QEMU's words.
+        /// QEMU's text.
         desc: String,
     },
     /// A line is longer than [`LINE_BYTES_MAX`].
@@ -214,7 +214,7 @@ impl Monitor {
             if let Some(event) = self.events.pop_front() {
                 return Ok(event);
             }
-            // A reply that is still under way was given up: nobody wants it.
+            // The reply of a command that was given up.
             let message = self.message().await?;
             self.keep_event(message);
         }
@@ -305,7 +305,7 @@ async fn connect(socket: &Path) -> Result<UnixStream, QmpError> {
     let connected = UnixStream::connect(found.path()).await;
     connected.map_err(|source| match source.kind() {
         io::ErrorKind::ConnectionRefused => QmpError::NobodyThere { socket: of() },
-        // Others wait already to be taken.
+        // Other clients are waiting as well.
         io::ErrorKind::WouldBlock => QmpError::InUse { socket: of() },
         _ => QmpError::Connect {
             socket: of(),

@@ -1,4 +1,4 @@
-//! What a client does with several servers.
+//! A client of several servers.
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixListener;
@@ -23,14 +23,14 @@ struct Scene {
 }
 
 impl Scene {
-    /// `None`: nobody listens there.
+    /// `None`: no server listens there.
     fn new(servers: &[Option<Does>]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (tell, asked) = mpsc::unbounded_channel();
-        let mut ways = Vec::new();
+        let mut transports = Vec::new();
         for (at, does) in servers.iter().enumerate() {
             let path = folder.path().join(format!("{at}.sock"));
-            ways.push(Way::Unix(path.clone()));
+            transports.push(Transport::Unix(path.clone()));
             if let Some(does) = *does {
                 #[expect(clippy::disallowed_methods, reason = "a server of the test's own")]
                 let listener = UnixListener::bind(&path).expect("bound");
@@ -39,7 +39,7 @@ impl Scene {
         }
         Self {
             _folder: folder,
-            client: Client::with(ways, None),
+            client: Client::with(transports, None),
             asked,
         }
     }
@@ -105,7 +105,7 @@ fn is(at: usize, method: &str) -> (usize, String) {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_passed_over() {
+async fn an_unavailable_server_is_skipped() {
     let mut scene = Scene::new(&[None, None, Some(Does::Answers)]);
     for _ in 0..2 {
         let at: usize = scene.client.post("/", &()).await.expect("answered");
@@ -119,7 +119,7 @@ async fn a_server_that_is_not_there_is_passed_over() {
 
 /// It may have been carried out.
 #[tokio::test]
-async fn a_change_that_was_sent_is_not_repeated_and_the_next_server_is_asked_next() {
+async fn a_sent_change_is_not_repeated_and_the_next_server_is_used_from_then_on() {
     let mut scene = Scene::new(&[Some(Does::HangsUp), Some(Does::Answers)]);
     let lost = scene.client.post::<usize>("/", &()).await;
     assert!(matches!(lost, Err(ClientError::Broken(_))), "{lost:?}");
@@ -136,7 +136,7 @@ async fn a_change_that_was_sent_is_not_repeated_and_the_next_server_is_asked_nex
 }
 
 #[tokio::test]
-async fn a_question_that_was_sent_is_asked_again_of_the_next_server() {
+async fn a_sent_read_is_repeated_with_the_next_server() {
     for does in [Does::HangsUp, Does::Refuses] {
         let mut scene = Scene::new(&[Some(does), Some(Does::Answers)]);
         assert_eq!(scene.client.get::<usize>("/").await.expect("answered"), 1);
@@ -152,7 +152,7 @@ async fn a_question_that_was_sent_is_asked_again_of_the_next_server() {
 }
 
 #[tokio::test]
-async fn a_change_that_a_server_cannot_make_is_told_and_the_next_one_is_asked_next() {
+async fn a_refused_change_is_returned_and_the_next_server_is_used_from_then_on() {
     let mut scene = Scene::new(&[Some(Does::Refuses), Some(Does::Answers)]);
     let refused = scene.client.put::<usize>("/", &()).await;
     assert!(
@@ -168,7 +168,7 @@ async fn a_change_that_a_server_cannot_make_is_told_and_the_next_one_is_asked_ne
 
 /// A machine that has lost its power: its connections stay.
 #[tokio::test]
-async fn a_server_that_somebody_has_waited_for_in_vain_is_left_by_everybody() {
+async fn a_server_that_one_request_has_waited_for_in_vain_is_left_by_all() {
     let mut scene = Scene::new(&[Some(Does::SaysNothing), Some(Does::Answers)]);
     let client = scene.client.clone();
     let follows = tokio::spawn(async move { client.get::<usize>("/").await });

@@ -1,4 +1,4 @@
-//! Attachments, as they are wanted of a host and as it says they are.
+//! Attachments: as they are desired of a host, and as it reports them.
 
 use std::collections::BTreeMap;
 
@@ -6,77 +6,69 @@ use base::{AttachmentId, BlockSize, ChainId, Lineage, SnapshotId, VolumeId};
 use catalog::VersionKey;
 use serde::{Deserialize, Serialize};
 
-use super::ImageOf;
+use super::BaseImage;
 use crate::words::{Access, AttachmentState, Encryption};
 
-/// An attachment, as it is wanted.
+/// An attachment, as it is desired.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     /// Its id.
     pub id: AttachmentId,
-    /// Which wish this is: a report on an older one changes nothing.
+    /// The generation of the desired state: a report for an older one is ignored.
     pub generation: u64,
-    /// It is wanted; otherwise it is to be ended.
+    /// Whether it is to be attached; otherwise it is to be detached.
     pub attached: bool,
-    /// No lease was taken for it yet, and another host had the volume last, up
-    /// to this epoch: what this one has in a journal of its own is older.
-    #[serde(default)]
+    /// Another host had the volume last, up to this epoch, and no lease was acquired for this
+    /// attachment yet: a journal that this host has is older.
     pub fenced: Option<u32>,
-    /// A lease was taken for it: its journal may be newer than the head.
+    /// Whether a lease was acquired for it: its journal may be newer than the head.
     pub leased: bool,
-    /// Of what.
+    /// The volume.
     pub volume: VolumeId,
     /// The volume's name.
     pub name: String,
-    /// The VM that it is plugged into; a plain export without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The VM that it is plugged into; `None` for a plain export.
     pub vm: Option<String>,
-    /// It ends whether or not the VM's guest lets go of it.
-    #[serde(default)]
+    /// Whether it is detached even if the VM's guest does not release it.
     pub forced: bool,
-    /// How.
+    /// Whether it may be written.
     pub access: Access,
     /// The size that the volume should have, in bytes.
     pub size_bytes: u64,
-    /// Its block size.
+    /// The volume's block size.
     pub block_size: BlockSize,
-    /// How it is to be sealed, if it has no key yet.
+    /// How it is encrypted, if it has no key yet.
     pub encryption: Encryption,
-    /// Who it writes as.
+    /// The lineage that it writes.
     pub lineage: Lineage,
-    /// Read-only: the version that is shown; none of an empty volume.
+    /// Read-only: the version that is shown; `None` for an empty volume.
     pub version: Option<VersionKey>,
-    /// Snapshots whose moment is to be taken.
+    /// Snapshots whose consistency points are to be taken.
     pub cuts: Vec<SnapshotId>,
-    /// The filters that it is to be served through; none without a chain.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chain: Option<WantedChain>,
+    /// The filters that it is to be served through, if there are any.
+    pub chain: Option<DesiredChain>,
     /// The nearest base image at or above it, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<ImageOf>,
-    /// How long its journal is, in bytes; none: as this host has it for all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<BaseImage>,
+    /// The length of its journal, in bytes; `None` for this host's default.
     pub journal_bytes: Option<u64>,
-    /// What it may have of the cache's active area, in bytes; none: its fair share.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Its largest share of the cache's active area, in bytes; `None` for a fair share.
     pub cache_max_bytes: Option<u64>,
 }
 
-/// A chain, as it is wanted.
+/// A chain of filters, as it is desired.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WantedChain {
-    /// Which.
+pub struct DesiredChain {
+    /// The chain and its revision.
     pub key: ChainKey,
-    /// Whose the volume is, for what filters say of it.
+    /// The owner of the volume, for the events of filters.
     pub tenant: String,
-    /// The filters, as their owner wrote them down.
+    /// The policy, as its author wrote it.
     pub policy: String,
-    /// The volumes that they write beside this one, by the names that they have there.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// The volumes that the filters write beside this one, by their names in the policy.
     pub volumes: BTreeMap<String, VolumeId>,
 }
 
-/// A chain, as it was at a time.
+/// A revision of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainKey {
     /// Its id.
@@ -85,35 +77,27 @@ pub struct ChainKey {
     pub revision: u64,
 }
 
-/// What a host says of an attachment.
+/// The state of an attachment, as its host reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachmentReport {
-    /// Which wish this is about.
+    /// The generation that this is about.
     pub generation: u64,
-    /// How far it has come.
+    /// The state.
     pub state: AttachmentState,
-    /// Why, where that is to be said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Why it is in this state, if that needs a reason.
     pub reason: Option<String>,
-    /// What is worth knowing and no error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// A text for operators that is no error.
     pub note: Option<String>,
-    /// The serial by which the VM knows it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The serial by which the VM knows the disk.
     pub device: Option<String>,
     /// The size that it is served with, in bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
     /// The chain that it is served through, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<ChainKey>,
-    /// Why it is not served through the one that is wanted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Why it is not served through the desired one.
     pub chain_problem: Option<String>,
-    /// What to give to a client on that host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The URI for a client on that host.
     pub uri: Option<String>,
-    /// What to give to one elsewhere.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The URI for a client elsewhere.
     pub tcp_uri: Option<String>,
 }

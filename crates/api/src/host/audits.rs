@@ -1,4 +1,4 @@
-//! What some units alone have of a volume, as hosts are asked for it and find it.
+//! Audits: what some units alone reveal of a volume.
 
 use base::{AuditId, BlockSize, UnitId, VolumeId};
 use catalog::VersionKey;
@@ -6,34 +6,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::AuditFound;
 
-/// An audit that a host is to do.
+/// An audit that a host is to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WantedAudit {
-    /// Which.
+pub struct DesiredAudit {
+    /// Its id.
     pub id: AuditId,
-    /// Of which volume.
+    /// The volume.
     pub volume: VolumeId,
-    /// What of it.
+    /// The version that is audited.
     pub version: VersionKey,
-    /// How large it is, in bytes.
+    /// The size of the version, in bytes.
     pub size_bytes: u64,
     /// Its block size.
     pub block_size: BlockSize,
-    /// The units that are taken for compromised.
+    /// The units that are assumed to be compromised.
     pub units: Vec<UnitId>,
-    /// Files are to be listed.
+    /// Whether files are to be listed.
     pub files: bool,
 }
 
-/// How far an audit has come.
+/// The progress of an audit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditReport {
-    /// Up to where it has gone through the volume, in bytes.
+    /// How much of the volume was audited, in bytes.
     pub done_bytes: u64,
-    /// It has ended so; otherwise it goes on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub end: Option<AuditEnd>,
+    /// The outcome; `None` while it runs.
+    pub end: Option<AuditOutcome>,
 }
 
-/// How an audit has ended: what was found, or why nothing was.
-pub type AuditEnd = Result<AuditFound, String>;
+/// The outcome of an audit: the findings, or why there are none.
+pub type AuditOutcome = Result<AuditFound, String>;

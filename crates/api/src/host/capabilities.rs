@@ -1,23 +1,13 @@
-//! What a host may do on unit daemons: a controller signs it, hosts show it
-//! (docs/units.md, "Who may do what").
+//! Capabilities: what a host may do on unit daemons. A controller signs them, hosts show them
+//! (docs/internals/capabilities.md).
 
 use base::{CopysetId, Lineage, VolumeId};
 use serde::{Deserialize, Serialize};
 
-/// So much may be asked for at a time.
+/// The largest number of wants in one call.
 pub const WANTS_MAX: usize = 256;
 
-/// Asks for capabilities.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AskCapabilities {
-    /// The SHA-256 of the public key that the host shows to daemons.
-    #[serde(with = "catalog::bytes")]
-    pub holder: [u8; 32],
-    /// What for: [`WANTS_MAX`] at most.
-    pub wants: Vec<Want>,
-}
-
-/// What a host wants to do.
+/// Something that a host wants to do on unit daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "for", rename_all = "kebab-case")]
 pub enum Want {
@@ -34,7 +24,7 @@ pub enum Want {
         /// The lineage.
         lineage: Lineage,
     },
-    /// To carry out a plan of what is to be freed.
+    /// To carry out a plan of what is freed.
     Free {
         /// Its number.
         plan: i64,
@@ -44,7 +34,7 @@ pub enum Want {
         /// The volume.
         volume: VolumeId,
     },
-    /// To note on units how many leases were given.
+    /// To note the lease count on units.
     Count,
     /// To repair a copyset that it has taken.
     Repair {
@@ -53,14 +43,14 @@ pub enum Want {
     },
 }
 
-/// For each [`Want`], in their order: capabilities that allow it together; or why
-/// it is not for this host, or not any more.
+/// For each [`Want`], in their order: the capabilities that allow it together; or why this host may
+/// not do it (any more).
 pub type Capabilities = Vec<Result<Vec<SignedBytes>, String>>;
 
-/// A capability and its signature, as docs/protocol.md draws them.
+/// A capability and its signature, as docs/internals/unit-protocol.md draws them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedBytes {
-    /// How long it holds from when it was signed, in milliseconds.
+    /// How long it is valid from when it was signed, in milliseconds.
     pub lasts_ms: u64,
     /// The bytes.
     #[serde(with = "catalog::bytes")]

@@ -1,33 +1,26 @@
-//! What may go, and what deleted volumes have left.
+//! Cleaning: versions that may be removed, and what deleted volumes have left.
 
 use base::VolumeId;
 use catalog::{Leftovers, VersionKey};
 use serde::{Deserialize, Serialize};
 use world::Millis;
 
-/// Asks what may go.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AskCleaning {
-    /// Volumes that were written to just now, and can wait.
-    pub busy: Vec<VolumeId>,
-}
-
-/// Which versions may go, and what volumes left.
+/// What a host may remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cleaning {
-    /// Versions that nothing needs, in the order in which they should go.
+    /// Versions that nothing needs, in the order in which they are to be removed.
     pub remove: Vec<VersionKey>,
-    /// Their slots are not to be freed before.
+    /// Their slots are not freed before this moment.
     pub not_before: Option<Millis>,
     /// Deleted volumes whose last leases have left something.
     pub deleted: Vec<Deleted>,
 }
 
-/// A volume on its way out.
+/// A volume that is being deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deleted {
-    /// Which.
+    /// The volume.
     pub volume: VolumeId,
-    /// What is to be swept before it is forgotten.
+    /// What is to be swept before the volume is forgotten.
     pub leftovers: Leftovers,
 }

@@ -1,4 +1,4 @@
-//! Base images, as hosts are told of them, and what they say of preloads.
+//! Base images, and their preloads into the caches of hosts.
 
 use base::{BlockSize, Lineage, VolumeId};
 use catalog::VersionKey;
@@ -6,48 +6,44 @@ use serde::{Deserialize, Serialize};
 
 /// The base image that a volume is, or was cloned from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ImageOf {
-    /// Who writes it: what was written under this lineage, and under those above it, is the
-    /// image's.
+pub struct BaseImage {
+    /// The lineage that writes it: blocks of this lineage, and of those above it, are the image's.
     pub lineage: Lineage,
-    /// It stays.
-    #[serde(default)]
+    /// Whether its blocks stay in the cache.
     pub is_pinned: bool,
 }
 
 /// An image that a host is to read into its cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WantedPreload {
-    /// Which.
+pub struct DesiredPreload {
+    /// The image.
     pub volume: VolumeId,
-    /// Which wish this is: a report on an older one changes nothing.
+    /// The generation of the desired state: a report for an older one is ignored.
     pub generation: u64,
-    /// What of it.
+    /// The version that is read.
     pub version: VersionKey,
-    /// How large it is, in bytes.
+    /// The size of the version, in bytes.
     pub size_bytes: u64,
     /// Its block size.
     pub block_size: BlockSize,
-    /// It stays.
+    /// Whether its blocks stay in the cache.
     pub is_pinned: bool,
 }
 
-/// How far a preload has come.
+/// The progress of a preload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreloadReport {
-    /// Which wish this is about.
+    /// The generation that this is about.
     pub generation: u64,
     /// How much was read, in bytes.
     pub done_bytes: u64,
     /// How much there is to be read, in bytes.
     pub all_bytes: u64,
-    /// It has ended so; otherwise it goes on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub end: Option<PreloadEnd>,
-    /// It has ended since the host has no cache in a file.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    /// The outcome; `None` while it runs.
+    pub end: Option<PreloadOutcome>,
+    /// Whether it has failed because the host's cache has no file.
     pub has_no_cache: bool,
 }
 
-/// How a preload has ended: all of it was read, or why not.
-pub type PreloadEnd = Result<(), String>;
+/// The outcome of a preload: all of it was read, or why not.
+pub type PreloadOutcome = Result<(), String>;

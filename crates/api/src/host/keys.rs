@@ -10,34 +10,25 @@ use crate::words::KeyState;
 /// The name of the wrapping key that a new cluster begins with.
 pub const FIRST_KEY: &str = "main";
 
-/// A wrapping key, as all hosts know it. Where it is, each knows for itself.
+/// A wrapping key, as all hosts know it. Each host knows by itself where the key is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrappingKey {
     /// Its id.
     pub id: KeyId,
     /// Its name.
     pub name: String,
-    /// How it is had, and known again: the agents' own, and not secret.
+    /// How it is reached, and recognized: written by agents, and not secret.
     pub parameters: Value,
-    /// What is done with it.
+    /// Its state.
     pub state: KeyState,
-    /// What takes over what it still wraps, if it is retiring.
+    /// The key that replaces it, if it is retiring.
     pub replaced_by: Option<KeyId>,
 }
 
-/// A wrapping key that a host has founded.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FoundedKey {
-    /// Its name.
-    pub name: String,
-    /// As [`WrappingKey::parameters`].
-    pub parameters: Value,
-}
-
-/// A data key, and whose it is.
+/// A wrapped data key, and its lineage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrappedRow {
-    /// Whose.
+    /// The lineage.
     pub lineage: Lineage,
     /// The key.
     pub wrapped: WrappedKey,

@@ -1,38 +1,22 @@
-//! What an agent asks of a controller, and tells it (docs/service.md): JSON
-//! under `/v1/host`, in the name of the host that is asking.
+//! What an agent asks of a controller, and reports to it (docs/internals/desired-state.md), in the
+//! name of the host
+//! that asks.
 //!
-//! ```text
-//! POST /v1/host/begin                         nothing is open here (any more);
-//!                                             what it has to do with
-//! GET  /v1/host/assignments?after=N&wait=S    what is wanted of it
-//! PUT  /v1/host/report                        how it is doing
-//! POST /v1/host/leases                        it is there, and renews what it has
-//! PUT  /v1/host/attachments/{attachment}      how far one has come
-//! POST /v1/host/snapshots/{snapshot}/cut      its moment has been taken
-//! PUT  /v1/host/tasks/{task}                  what came of one
-//! PUT  /v1/host/preloads/{volume}             how far one has come
-//! PUT  /v1/host/audits/{audit}                how far one has come, or what was found
-//! POST /v1/host/keys                          a wrapping key that it founded
-//! POST /v1/host/units                         folders that it made units
-//! POST /v1/host/cleaning                      what may go
-//! POST /v1/host/ahead                         how many leases a unit knows of
-//! POST /v1/host/catalog                       a call of the engine's catalog
-//! POST /v1/host/certificate                   who it is to unit daemons, for a day
-//! POST /v1/host/capabilities                  what it may do there
-//! ```
-//!
-//! Each may be repeated: what was done already is done.
+//! There is one way: the RPC. Each [`Call`] is a type with a typed answer; [`ControllerCall`] and
+//! [`CatalogCall`] are all of them. The rest of this module is what they carry.
 
 mod attachments;
 mod audits;
-mod calls;
+pub mod calls;
 mod capabilities;
+pub mod catalog_calls;
 mod cleaning;
 mod images;
 mod keys;
 mod leases;
 mod repair;
 mod report;
+mod rpc;
 mod tasks;
 
 use base::{ClusterId, DatabaseId, UnitId};
@@ -40,103 +24,85 @@ use catalog::{Copyset, WrappedKey};
 use serde::{Deserialize, Serialize};
 
 pub use crate::words::{Access, AttachmentState, Encryption, KeyState};
-pub use attachments::{Assignment, AttachmentReport, ChainKey, WantedChain};
-pub use audits::{AuditEnd, AuditReport, WantedAudit};
-pub use calls::{CatalogAnswer, CatalogCall, EncodedPlan, FREES_MAX, NOTED_MAX, ROWS_MAX};
-pub use capabilities::{AskCapabilities, Capabilities, SignedBytes, WANTS_MAX, Want};
-pub use cleaning::{AskCleaning, Cleaning, Deleted};
-pub use images::{ImageOf, PreloadEnd, PreloadReport, WantedPreload};
-pub use keys::{FIRST_KEY, FoundedKey, WrappedRow, WrappingKey};
+pub use attachments::{Assignment, AttachmentReport, ChainKey, DesiredChain};
+pub use audits::{AuditOutcome, AuditReport, DesiredAudit};
+pub use calls::{CatalogAnswer, ControllerCall, FOLLOW_SECONDS_MAX, HostCall};
+pub use capabilities::{Capabilities, SignedBytes, WANTS_MAX, Want};
+pub use catalog_calls::{CatalogCall, EncodedPlan, FREES_MAX, NOTED_MAX, ROWS_MAX};
+pub use cleaning::{Cleaning, Deleted};
+pub use images::{BaseImage, DesiredPreload, PreloadOutcome, PreloadReport};
+pub use keys::{FIRST_KEY, WrappedRow, WrappingKey};
 pub use leases::{Fenced, HeldLease, JOURNALS_MAX, LEASES_MAX, Renewal, Renewed};
-pub use repair::{REPAIR_TERM_MS, RepairEnd, RepairProgress, RepairTask, Suspicion};
+pub use repair::{REPAIR_TERM_MS, RepairJob, RepairOutcome, RepairProgress, Suspicion};
 pub use report::{Report, UnitReport, VolumeReport};
-pub use tasks::{EventLines, Refusal, Task, TaskAnswer, TaskDone, TaskKind};
+pub use rpc::{Call, RPC_PATH};
+pub use tasks::{EventLines, JobKind, JobOutput, JobResult, Refusal, Task};
 
-/// What is true of the whole cluster.
+/// The cluster, as all hosts know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
     /// Its id.
     pub id: ClusterId,
-    /// As whom hosts use its units.
+    /// The owner in whose name hosts use its units.
     pub owner: Owner,
-    /// The operator has said that whoever else has the units is gone.
+    /// Whether the operator has said that any other owner of the units is gone.
     pub takes_over: bool,
-    /// With this, hosts vouch for what they leave on units. It opens nothing.
+    /// The key with which hosts authenticate lease counts on units, 32 bytes. It opens nothing.
     pub vouch: WrappedKey,
-    /// How long leases hold after a host was last heard of, in milliseconds;
-    /// for ever, where there is only one host.
-    #[serde(default)]
+    /// The term of a lease after its host was last heard of, in milliseconds; `None` if leases do
+    /// not end, as there is only one host.
     pub lease_ms: Option<u64>,
-    /// As [`Assignments::keys`]; none in a new cluster.
+    /// The wrapping keys, as [`Assignments::keys`]; none in a new cluster.
     pub keys: Vec<WrappingKey>,
 }
 
-/// Whose a unit is.
+/// The owner of units.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Which copy of the database.
+    /// The copy of the database.
     pub database: DatabaseId,
-    /// The second of the operator's last word that the others are gone.
+    /// The time in seconds at which the operator last said that the others are gone.
     pub generation: u32,
-    /// Where that is, for people.
+    /// Where that copy is, as text for operators.
     pub place: String,
 }
 
-/// All that is wanted of a host.
+/// The desired state of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignments {
-    /// Ask for what comes after this.
+    /// The serial of this state: the next call waits until it changes.
     pub serial: u64,
     /// The attachments that are not detached.
     pub attachments: Vec<Assignment>,
-    /// The units there are.
+    /// The units of the cluster.
     pub units: Vec<HostUnit>,
-    /// The sets of units that hold segments together.
+    /// The copysets of the cluster.
     pub copysets: Vec<Copyset>,
-    /// The wrapping keys there are, those first that were founded first.
+    /// The wrapping keys, in the order in which they were created.
     pub keys: Vec<WrappingKey>,
-    /// What else is to be done.
+    /// Jobs that are to be run once.
     pub tasks: Vec<Task>,
-    /// A report that says at least this is waited for.
+    /// A report with this number, or a later one, is waited for.
     pub look: u64,
-    /// When this is not what it was, there may be something to clean.
+    /// When this changes, there may be something to clean.
     pub clean: u64,
-    /// So many copysets are to be compared, also if all of their members are whole.
-    #[serde(default)]
+    /// The number of copysets that are to be compared, also if their members are in sync.
     pub compare: u64,
     /// The images that are to be read into its cache.
-    #[serde(default)]
-    pub preloads: Vec<WantedPreload>,
-    /// The audits that it is to do.
-    #[serde(default)]
-    pub audits: Vec<WantedAudit>,
-    /// When this is not what it was, an image does not stay any more.
-    #[serde(default)]
+    pub preloads: Vec<DesiredPreload>,
+    /// The audits that it is to run.
+    pub audits: Vec<DesiredAudit>,
+    /// When this changes, an image was unpinned.
     pub unpins: u64,
 }
 
-/// A unit, as hosts find it.
+/// A unit, as hosts reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostUnit {
     /// Its id.
     pub id: UnitId,
-    /// Where it is.
+    /// Its URL.
     pub url: String,
-    /// Its daemon is disabled: it is read, and nothing more is put there.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    /// Whether its daemon is disabled: it is read, and nothing more is put there.
     pub is_disabled: bool,
-}
-
-/// Folders that a host has made units.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MarkedUnits {
-    /// Which.
-    pub units: Vec<HostUnit>,
-}
-
-/// Some unit knows of more leases than the database.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ahead {
-    /// How many.
-    pub leases: u64,
 }

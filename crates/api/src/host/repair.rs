@@ -1,4 +1,4 @@
-//! A copyset that a host repairs (docs/units.md, "Repair").
+//! Repair of a copyset by a host (docs/internals/repair.md).
 
 use std::ops::Range;
 
@@ -6,77 +6,71 @@ use base::UnitId;
 use catalog::{Copyset, OpenSegment};
 use serde::{Deserialize, Serialize};
 
-/// For so long a copyset is one host's, from when that was last heard of it, in
-/// milliseconds.
+/// How long a copyset stays one host's after its last report, in milliseconds.
 pub const REPAIR_TERM_MS: u64 = 60_000;
 
-/// What is to be repaired, as it is at one moment.
+/// A copyset that needs repair, as it is at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RepairTask {
+pub struct RepairJob {
     /// The copyset.
     pub copyset: Copyset,
-    /// How many times each member has missed something: it becomes whole only if it
-    /// has missed nothing since.
+    /// How many writes each member has missed: it is in sync only if it has missed none since.
     pub missed: Vec<(UnitId, u64)>,
-    /// Segments of it that leases have open: only so many of their slots belong to
-    /// versions.
+    /// Its segments that leases have open, with the number of slots that belong to versions.
     pub open: Vec<OpenSegment>,
-    /// Serials that no version names yet. Those from [`RepairTask::serial_next`] on are
+    /// Serials that no version names yet. Those from [`RepairJob::serial_next`] on are
     /// not handed out yet.
     pub uncommitted: Vec<Range<u64>>,
     /// No segment has this serial, or a later one.
     pub serial_next: u64,
-    /// Members that are filled of which it is known what may be otherwise than it was put:
-    /// segments with these serials. Of others anything may.
-    #[serde(default)]
+    /// Members that are rebuilt, with the serials of the segments that may not be as they were put.
+    /// Of members that are not listed, any segment may not be.
     pub suspect: Vec<(UnitId, Vec<Range<u64>>)>,
-    /// Whether also members that are whole are compared.
+    /// Whether members that are in sync are compared, too.
     pub compare: bool,
-    /// Whether, as well, every slot is to be read.
+    /// Whether every slot is read, too.
     pub scrub: bool,
 }
 
-/// How far it is.
+/// The progress of a repair.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RepairProgress {
-    /// So many segments have been compared.
+    /// The number of segments that were compared.
     pub done: u64,
-    /// Of so many; 0 as long as that is not known.
+    /// The number of all segments; 0 if it is not known.
     pub all: u64,
 }
 
-/// What came of it.
+/// The outcome of a repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RepairEnd {
-    /// The last pass found nothing to copy to these, of which so much had been missed
-    /// when it began.
+pub struct RepairOutcome {
+    /// Members to which the last pass had nothing to copy, with the number of writes that each had
+    /// missed when the pass began.
     pub whole: Vec<(UnitId, u64)>,
-    /// Members that were said to be whole, and are not.
+    /// Members that were taken for in sync, and are not.
     pub lacking: Vec<UnitId>,
-    /// Members that something was brought to, or was to be, by any pass; hosts of an
-    /// earlier build do not say that.
-    #[serde(default)]
+    /// Members to which any pass has copied something, or was to; `None` if no pass was made.
     pub brought: Option<Vec<UnitId>>,
-    /// All members were compared.
+    /// Whether all members were compared.
     pub compared: bool,
-    /// Every slot was read.
+    /// Whether every slot was read.
     pub scrubbed: bool,
-    /// Members that have no room for what they lack.
+    /// Members without room for what they are missing.
     pub full: Vec<UnitId>,
-    /// Slots of which no member has a copy that is as it was put.
+    /// The number of slots without an intact copy.
     pub rotten: u64,
-    /// What is in the way.
+    /// Why it did not succeed, if it did not.
     pub problem: Option<String>,
 }
 
-/// What is to be said of a unit that was away, and is there again.
+/// What a rejoined unit may have lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Suspicion {
-    /// It can have lost nothing that it had.
-    Back,
-    /// It may have.
+    /// Nothing: it was only unavailable.
+    Rejoined,
+    /// What was not synced: it has restarted.
     Restarted,
-    /// It was put back to an earlier state.
+    /// What was put since an earlier state, to which it was restored.
     Older,
 }

@@ -1,4 +1,4 @@
-//! How a host is doing, as it says.
+//! The report of a host.
 
 use base::{AttachmentId, UnitId, VolumeId};
 use serde::{Deserialize, Serialize};
@@ -6,52 +6,50 @@ use serde::{Deserialize, Serialize};
 /// How a host is doing.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`Assignments::look`](super::Assignments::look), as it was when this was found out.
+    /// [`Assignments::look`](super::Assignments::look), as it was when the report was made.
     pub look: u64,
-    /// The units, as this host finds them.
+    /// The units, as this host sees them.
     pub units: Vec<UnitReport>,
-    /// What is open.
+    /// The open volumes.
     pub volumes: Vec<VolumeReport>,
     /// Free room on the units' file systems, each counted once, in bytes.
     pub free_bytes: Option<u64>,
-    /// What is wrong, one sentence each.
+    /// Problems, one sentence each.
     pub problems: Vec<String>,
     /// Its cache.
-    #[serde(default)]
     pub cache: Option<crate::types::HostCache>,
 }
 
-/// A unit, as one host finds it.
+/// A unit, as one host sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitReport {
-    /// Which.
+    /// Its id.
     pub id: UnitId,
-    /// A word of [`UnitState`](crate::words::UnitState), as text: of a host of a
-    /// later version it may be one that the controller does not know.
+    /// The name of a [`UnitState`](crate::words::UnitState), as text: a host of a later version may
+    /// report one that the controller does not know.
     pub state: String,
-    /// What was found, if it is not healthy.
+    /// Why it is not healthy, if it is not.
     pub reason: Option<String>,
-    /// How many segments it holds, if that can be asked.
+    /// The number of segments, if it answers.
     pub segments: Option<u64>,
-    /// The room they take, in bytes.
+    /// The size of the segments, in bytes.
     pub bytes: Option<u64>,
     /// Free room in bytes, where that is known.
     pub free_bytes: Option<u64>,
     /// How many bytes of blocks this host has read from it.
     pub read_bytes: u64,
-    /// How many it has written.
+    /// How many bytes of blocks this host has written to it.
     pub written_bytes: u64,
-    /// What was found out of the place that it is.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// What was found out about its backend.
     pub facts: Vec<crate::types::UnitFact>,
 }
 
 /// An open volume's engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeReport {
-    /// Of which attachment.
+    /// The attachment.
     pub attachment: AttachmentId,
-    /// Of which volume.
+    /// The volume.
     pub volume: VolumeId,
     /// How it is doing.
     pub engine: crate::types::Engine,

@@ -1,80 +1,78 @@
-//! What is to be done once on a host, and what came of it.
+//! Jobs that a host is to run once, and their results.
 
 use base::AttachmentId;
 use serde::{Deserialize, Serialize};
 
 use super::{HostUnit, WrappingKey};
 
-/// Something to be done once.
+/// A job that is to be run once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
     /// Its number.
     pub id: i64,
-    /// What.
-    pub what: TaskKind,
+    /// The kind, with its parameters.
+    pub what: JobKind,
 }
 
-/// What is to be done.
+/// The kinds of jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "task", rename_all = "kebab-case")]
-pub enum TaskKind {
-    /// To make a place a unit.
+pub enum JobKind {
+    /// To make a unit of a backend.
     AddUnit {
-        /// Where it is, as somebody wrote it.
+        /// Its URL, as the requester wrote it.
         url: String,
-        /// In which zone; for the controller, when it is done.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// The unit's zone, which the controller stores when the job is done.
         zone: Option<String>,
     },
-    /// To say what the filters of an attachment have told.
+    /// To read the events of an attachment's filters.
     ReadEvents {
-        /// Of which.
+        /// The attachment.
         attachment: AttachmentId,
-        /// What came after this; what comes from now on, if nothing is said.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// The sequence after which to read; `None`: from now on.
         after: Option<u64>,
-        /// At most so many.
+        /// The largest number of lines.
         count_max: u32,
-        /// As soon as there is something, or after so many milliseconds.
+        /// How long to wait for a line, in milliseconds.
         wait_ms: u64,
     },
-    /// To found the wrapping key that the host's `keys.toml` has under a name.
+    /// To create the wrapping key that the host's `keys.toml` has under a name.
     AddKey {
         /// The name.
         name: String,
     },
 }
 
-/// What came of a task, or why it is not done.
-pub type TaskAnswer = Result<TaskDone, Refusal>;
+/// The result of a job, or why it was not run.
+pub type JobResult = Result<JobOutput, Refusal>;
 
-/// What came of a task.
+/// The result of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "done", rename_all = "kebab-case")]
-pub enum TaskDone {
-    /// A unit.
+pub enum JobOutput {
+    /// The new unit.
     Unit(HostUnit),
-    /// A wrapping key, which the controllers know by now.
+    /// The new wrapping key, which is registered with the controllers.
     Key(WrappingKey),
-    /// What filters have told.
+    /// Events of filters.
     Events(EventLines),
 }
 
-/// What filters have told, as lines of JSON.
+/// Events of filters, as lines of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventLines {
-    /// In order.
+    /// The lines, in order.
     pub lines: Vec<String>,
-    /// After what to ask for more.
+    /// The sequence after which to read next.
     pub next: u64,
-    /// Some that came before are not kept for this any more.
+    /// Whether lines before these are not in memory any more.
     pub missed: bool,
 }
 
-/// Why something is not done.
+/// Why a job was not run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// What was asked makes no sense, and this field of it is meant.
+    /// The field of the request that is wrong, if one is.
     pub field: Option<String>,
     /// Why, and what to do.
     pub reason: String,

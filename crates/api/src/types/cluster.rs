@@ -150,7 +150,7 @@ pub struct UnitsWanted {
 
 /// A copyset that is being repaired or waits for repair.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct RepairTask {
+pub struct RepairJob {
     /// The copyset's number.
     pub copyset: u16,
     /// The units that may be missing something.

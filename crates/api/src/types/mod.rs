@@ -29,7 +29,7 @@ pub use audits::{
 pub use certificates::{AuthorityView, Certificate, Join, Renew, Token};
 pub use chains::{ApplyChain, Chain, ChainFilter, ChainUse, Events};
 pub use cluster::{
-    AddKey, AddUnit, DrainUnits, Key, RemoveUnit, RepairTask, RotateKey, Scrub, SetZone, Status,
+    AddKey, AddUnit, DrainUnits, Key, RemoveUnit, RepairJob, RotateKey, Scrub, SetZone, Status,
     Unit, UnitFact, UnitMoved, UnitZone, UnitsWanted,
 };
 pub use images::{Image, MarkImage, Preload, PreloadImage};

@@ -1,4 +1,4 @@
-//! A capability as bytes (docs/protocol.md, "Capability").
+//! A capability as bytes (docs/internals/unit-protocol.md).
 
 use base::codec::{OutOfBytes, Reader, Writer};
 use base::{ClusterId, CopysetId, LineageTag, SegmentId, UnitId};

@@ -2,8 +2,8 @@
 //!
 //! A controller makes a [`Capability`] for one host and signs it
 //! ([`SigningKey`]); a daemon verifies it ([`VerifyingKey`]) and heeds it.
-//! docs/units.md says which there are and why,
-//! docs/protocol.md how they are written.
+//! docs/internals/capabilities.md says which there are and why,
+//! docs/internals/unit-protocol.md how they are written.
 //!
 //! Nothing here names a volume or a lineage: [`LineageTag`](base::LineageTag) and [`Fence`] are hashes
 //! of them, which say to a unit what belongs together and nothing else. It must

@@ -1,10 +1,10 @@
-//! Doubly linked lists through the nodes of an arena, each of which may be in one list of
-//! every set: by numbers of 4 bytes, so that a key costs little.
+//! Doubly linked lists through the nodes of an arena. A node may be in one list of every set.
+//! Links are numbers of 4 bytes, so that a key costs little.
 
 /// The number of no node.
 const NONE: u32 = u32::MAX;
 
-/// A node's place in a list of one set.
+/// A node's neighbours in a list of one set.
 #[derive(Debug, Clone, Copy)]
 struct Link {
     newer: u32,
@@ -17,7 +17,7 @@ struct Node<T, const SETS: usize> {
     links: [Link; SETS],
 }
 
-/// Nodes, which lists go through.
+/// The nodes of several lists.
 #[derive(Debug)]
 pub struct Arena<T, const SETS: usize> {
     nodes: Vec<Node<T, SETS>>,
@@ -34,7 +34,7 @@ impl<T: Copy, const SETS: usize> Arena<T, SETS> {
         }
     }
 
-    /// A node in no list.
+    /// Adds a node, which is in no list.
     pub fn add(&mut self, value: T) -> u32 {
         let links = [Link {
             newer: NONE,
@@ -52,7 +52,7 @@ impl<T: Copy, const SETS: usize> Arena<T, SETS> {
         id.expect("a cache has less than 2^32 keys")
     }
 
-    /// A node that is in no list any more is nobody's.
+    /// Frees a node that is in no list.
     pub fn release(&mut self, id: u32) -> T {
         self.free.push(id);
         self.nodes[id as usize].value
@@ -101,7 +101,7 @@ impl<const SET: usize> List<SET> {
         (self.oldest != NONE).then_some(self.oldest)
     }
 
-    /// Puts a node that is in no list of this set before all others.
+    /// Adds a node, which is in no list of this set, as the newest.
     pub fn push<T: Copy, const SETS: usize>(&mut self, arena: &mut Arena<T, SETS>, id: u32) {
         arena.nodes[id as usize].links[SET] = Link {
             newer: NONE,
@@ -115,7 +115,7 @@ impl<const SET: usize> List<SET> {
         self.len += 1;
     }
 
-    /// Takes out a node that is in this list.
+    /// Removes a node of this list.
     pub fn remove<T: Copy, const SETS: usize>(&mut self, arena: &mut Arena<T, SETS>, id: u32) {
         let Link { newer, older } = arena.nodes[id as usize].links[SET];
         match newer {
@@ -129,7 +129,7 @@ impl<const SET: usize> List<SET> {
         self.len -= 1;
     }
 
-    /// Puts a node of this list before all others.
+    /// Makes a node of this list the newest.
     pub fn renew<T: Copy, const SETS: usize>(&mut self, arena: &mut Arena<T, SETS>, id: u32) {
         if self.newest != id {
             self.remove(arena, id);
@@ -137,7 +137,7 @@ impl<const SET: usize> List<SET> {
         }
     }
 
-    /// Takes out the oldest node.
+    /// Removes the oldest node.
     pub fn pop<T: Copy, const SETS: usize>(&mut self, arena: &mut Arena<T, SETS>) -> Option<u32> {
         let oldest = self.oldest()?;
         self.remove(arena, oldest);

@@ -4,27 +4,27 @@
 //! ```text
 //!  stack   by recency; the bottom is a LIR key, or there is none
 //!  queue   resident HIR keys, of which the oldest goes next
-//!  gone    keys in the stack that are not resident, by when they went
+//!  ghosts  keys in the stack that are not resident, by when they were evicted
 //! ```
 //!
-//! A LIR key is in the stack, a resident HIR key is in the queue and may be in the stack, one
-//! that is gone is in the stack.
+//! A LIR key is in the stack; a resident HIR key is in the queue and may be in the stack; a
+//! ghost is in the stack.
 
 use super::links::{Arena, List};
 use super::{Key, Map, Policy};
 
-/// Keys that are gone are remembered, as many as this for each that may be resident: with two
-/// the traces' hit ratios are 0.2 points lower on the mean.
-const GONE_PER_RESIDENT: usize = 1;
+/// Ghosts kept for each key that may be resident: with two, the hit ratios on traces are 0.2
+/// points lower on average.
+const GHOSTS_PER_RESIDENT: usize = 1;
 
-/// One key of so many is HIR, and one at least.
+/// One key in this many is HIR, and at least one.
 const HIR_ONE_IN: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Lir,
     Hir,
-    Gone,
+    Ghost,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +34,7 @@ struct Node<K> {
     in_stack: bool,
 }
 
-/// See the module's head.
+/// The LIRS policy.
 #[derive(Debug)]
 pub struct Lirs<K> {
     capacity: usize,
@@ -42,12 +42,12 @@ pub struct Lirs<K> {
     nodes: Arena<Node<K>, 2>,
     stack: List<0>,
     queue: List<1>,
-    gone: List<1>,
+    ghosts: List<1>,
     lir_len: usize,
 }
 
 impl<K: Key> Lirs<K> {
-    /// Of so many keys; 1 at least.
+    /// A policy for `capacity` keys, at least 1.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -56,12 +56,12 @@ impl<K: Key> Lirs<K> {
             nodes: Arena::new(),
             stack: List::new(),
             queue: List::new(),
-            gone: List::new(),
+            ghosts: List::new(),
             lir_len: 0,
         }
     }
 
-    /// One key goes, as if room for another one was needed.
+    /// Evicts one key, as if another one needed room.
     pub fn let_go(&mut self) -> Option<K> {
         if self.queue.len() == 0 {
             self.demote();
@@ -80,7 +80,7 @@ impl<K: Key> Lirs<K> {
         self.keys.remove(&node.key);
     }
 
-    /// HIR keys below the lowest LIR key say nothing: they leave the stack.
+    /// HIR keys below the lowest LIR key carry no information: they leave the stack.
     fn prune(&mut self) {
         while let Some(id) = self.stack.oldest() {
             let state = self.nodes.get(id).state;
@@ -89,14 +89,14 @@ impl<K: Key> Lirs<K> {
             }
             self.stack.remove(&mut self.nodes, id);
             self.nodes.get_mut(id).in_stack = false;
-            if state == State::Gone {
-                self.gone.remove(&mut self.nodes, id);
+            if state == State::Ghost {
+                self.ghosts.remove(&mut self.nodes, id);
                 self.forget(id);
             }
         }
     }
 
-    /// The LIR key that was not asked for longest becomes HIR.
+    /// The least recently used LIR key becomes HIR.
     fn demote(&mut self) {
         self.prune();
         let Some(id) = self.stack.pop(&mut self.nodes) else {
@@ -109,7 +109,7 @@ impl<K: Key> Lirs<K> {
         self.prune();
     }
 
-    /// A key that is on top of the stack becomes LIR, in the place of another one.
+    /// A key on top of the stack becomes LIR, in place of another one.
     fn promote(&mut self, id: u32) {
         self.nodes.get_mut(id).state = State::Lir;
         self.lir_len += 1;
@@ -118,7 +118,7 @@ impl<K: Key> Lirs<K> {
         }
     }
 
-    /// The resident HIR key goes that became one first.
+    /// Evicts the resident HIR key that became one first.
     fn evict(&mut self, evicted: &mut Vec<K>) {
         let Some(id) = self.queue.pop(&mut self.nodes) else {
             return;
@@ -128,14 +128,14 @@ impl<K: Key> Lirs<K> {
         if !node.in_stack {
             return self.forget(id);
         }
-        self.nodes.get_mut(id).state = State::Gone;
-        self.gone.push(&mut self.nodes, id);
-        self.bound_gone();
+        self.nodes.get_mut(id).state = State::Ghost;
+        self.ghosts.push(&mut self.nodes, id);
+        self.bound_ghosts();
     }
 
-    fn bound_gone(&mut self) {
-        while self.gone.len() > GONE_PER_RESIDENT * self.capacity {
-            let Some(id) = self.gone.pop(&mut self.nodes) else {
+    fn bound_ghosts(&mut self) {
+        while self.ghosts.len() > GHOSTS_PER_RESIDENT * self.capacity {
+            let Some(id) = self.ghosts.pop(&mut self.nodes) else {
                 return;
             };
             self.stack.remove(&mut self.nodes, id);
@@ -151,7 +151,7 @@ impl<K: Key> Policy<K> for Lirs<K> {
         };
         let node = self.nodes.get(id);
         match (node.state, node.in_stack) {
-            (State::Gone, _) => return false,
+            (State::Ghost, _) => return false,
             (State::Lir, _) => {
                 self.stack.renew(&mut self.nodes, id);
                 self.prune();
@@ -165,7 +165,7 @@ impl<K: Key> Policy<K> for Lirs<K> {
                 self.nodes.get_mut(id).in_stack = true;
                 self.stack.push(&mut self.nodes, id);
                 self.queue.renew(&mut self.nodes, id);
-                // Without any LIR key nothing is told by the stack.
+                // Without any LIR key the stack carries no information.
                 self.prune();
             }
         }
@@ -181,7 +181,7 @@ impl<K: Key> Policy<K> for Lirs<K> {
         }
         let is_warming = self.lir_len < self.lir_max();
         if let Some(&id) = self.keys.get(&key) {
-            self.gone.remove(&mut self.nodes, id);
+            self.ghosts.remove(&mut self.nodes, id);
             self.stack.renew(&mut self.nodes, id);
             return self.promote(id);
         }
@@ -212,16 +212,16 @@ impl<K: Key> Policy<K> for Lirs<K> {
         match node.state {
             State::Lir => self.lir_len -= 1,
             State::Hir => self.queue.remove(&mut self.nodes, id),
-            State::Gone => self.gone.remove(&mut self.nodes, id),
+            State::Ghost => self.ghosts.remove(&mut self.nodes, id),
         }
         self.forget(id);
         self.prune();
-        node.state != State::Gone
+        node.state != State::Ghost
     }
 
     fn contains(&self, key: K) -> bool {
         let id = self.keys.get(&key);
-        id.is_some_and(|id| self.nodes.get(*id).state != State::Gone)
+        id.is_some_and(|id| self.nodes.get(*id).state != State::Ghost)
     }
 
     fn len(&self) -> usize {
@@ -240,6 +240,6 @@ impl<K: Key> Policy<K> for Lirs<K> {
         while self.len() > self.capacity {
             self.evict(evicted);
         }
-        self.bound_gone();
+        self.bound_ghosts();
     }
 }

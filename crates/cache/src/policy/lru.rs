@@ -1,9 +1,9 @@
-//! [`Lru`]: the least recently used key goes.
+//! [`Lru`]: evicts the least recently used key.
 
 use super::links::{Arena, List};
 use super::{Key, Map, Policy};
 
-/// See the module's head.
+/// The LRU policy.
 #[derive(Debug)]
 pub struct Lru<K> {
     capacity: usize,
@@ -13,7 +13,7 @@ pub struct Lru<K> {
 }
 
 impl<K: Key> Lru<K> {
-    /// Of so many keys; 1 at least.
+    /// A policy for `capacity` keys, at least 1.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -24,7 +24,7 @@ impl<K: Key> Lru<K> {
         }
     }
 
-    /// The one that goes next.
+    /// The key that is evicted next.
     #[must_use]
     pub fn oldest(&self) -> Option<K> {
         self.used.oldest().map(|id| self.nodes.get(id))

@@ -1,7 +1,7 @@
-//! [`Policy`]: which keys are resident.
+//! [`Policy`]: decides which keys are resident in a cache.
 //!
-//! Invariants, of each: as many keys are resident as its capacity at most; a key that was
-//! brought and not let go of since is resident; what is let go of is told, once.
+//! Invariants of every policy: at most as many keys are resident as its capacity; a key that was
+//! inserted and not evicted since is resident; every eviction is reported once.
 
 #[cfg(test)]
 mod conformance;
@@ -24,42 +24,42 @@ pub use lru::Lru;
 pub use s3_fifo::S3Fifo;
 pub use two_stage::TwoStage;
 
-/// What names a content.
+/// The name of a content.
 pub trait Key: Copy + Eq + Hash + fmt::Debug + Send + 'static {}
 
 impl<T: Copy + Eq + Hash + fmt::Debug + Send + 'static> Key for T {}
 
-/// By what keys are found. Who chooses keys that meet there makes a cache slow, and nothing
-/// else: segments' numbers are not for tenants to choose.
+/// A map of keys. Colliding keys would slow a cache down; tenants cannot choose keys, since the
+/// numbers of segments are not theirs to choose.
 pub type Map<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
 
-/// See the module's head.
+/// A replacement policy.
 pub trait Policy<K: Key>: Send {
-    /// A key is asked for: whether it is resident.
+    /// Records a use of a key. Returns whether it is resident.
     fn get(&mut self, key: K) -> bool;
 
-    /// A key that is not resident was brought: it is resident now, and those are not that are
-    /// appended to `evicted`. One that is resident stays so, and was not asked for.
+    /// Makes a key resident; evicted keys are appended to `evicted`. For a resident key this
+    /// does nothing, and is not a use.
     fn insert(&mut self, key: K, evicted: &mut Vec<K>);
 
-    /// A key is gone; nothing is remembered of it. Whether it was resident.
+    /// Removes a key and all memory of it. Returns whether it was resident.
     fn remove(&mut self, key: K) -> bool;
 
-    /// Whether a key is resident; that is not asking for it.
+    /// Whether a key is resident. Not a use.
     fn contains(&self, key: K) -> bool;
 
-    /// How many keys are resident.
+    /// The number of resident keys.
     fn len(&self) -> usize;
 
-    /// Whether none is.
+    /// Whether no key is resident.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many keys are resident at most, 1 or more.
+    /// The most resident keys, at least 1.
     fn capacity(&self) -> usize;
 
-    /// Another capacity, 1 at least: those go that are appended to `evicted`, as they would
-    /// one by one.
+    /// Changes the capacity, at least 1; evicted keys are appended to `evicted`, in the usual
+    /// order.
     fn resize(&mut self, capacity: usize, evicted: &mut Vec<K>);
 }

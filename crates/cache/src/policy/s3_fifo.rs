@@ -1,25 +1,25 @@
-//! [`S3Fifo`]: three queues, none of which is ever reordered (Yang et al., SOSP 2023).
+//! [`S3Fifo`]: three queues that are never reordered (Yang et al., SOSP 2023).
 //!
 //! ```text
-//!            ┌ small, a tenth ┐ asked for again   ┌──── main ────┐ not asked for since
-//!  comes ──▶ │                │ ────────────────▶ │              │ ────────▶ goes
+//!            ┌ small, a tenth ┐ used again        ┌──── main ────┐ not used since
+//!  new ────▶ │                │ ────────────────▶ │              │ ────────▶ evicted
 //!            └────────┬───────┘                   └──▲───────┬───┘
-//!                     │ otherwise: goes              │       │ asked for since
+//!                     │ otherwise: evicted           │       │ used since
 //!                     ▼                              └───────┘
-//!                   ghost ── comes again ──▶ main
+//!                   ghost ── inserted again ──▶ main
 //! ```
 
 use super::links::{Arena, List};
 use super::{Key, Map, Policy};
 
-/// A key counts as asked for so often at most.
-const ASKED_MAX: u8 = 3;
+/// The most uses of a key that are counted.
+const USES_MAX: u8 = 3;
 
-/// The small queue has one key in so many.
+/// The small queue has one key in this many.
 const SMALL_ONE_IN: usize = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Queue {
     Small,
     Main,
     Ghost,
@@ -28,12 +28,12 @@ enum Place {
 #[derive(Debug, Clone, Copy)]
 struct Node<K> {
     key: K,
-    place: Place,
-    /// Since it came, or went round.
-    asked: u8,
+    queue: Queue,
+    /// Uses since it was inserted, or reinserted into the main queue.
+    uses: u8,
 }
 
-/// See the module's head.
+/// The S3-FIFO policy.
 #[derive(Debug)]
 pub struct S3Fifo<K> {
     capacity: usize,
@@ -45,7 +45,7 @@ pub struct S3Fifo<K> {
 }
 
 impl<K: Key> S3Fifo<K> {
-    /// Of so many keys; 1 at least.
+    /// A policy for `capacity` keys, at least 1.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -62,21 +62,21 @@ impl<K: Key> S3Fifo<K> {
         (self.capacity / SMALL_ONE_IN).max(1)
     }
 
-    fn put(&mut self, id: u32, place: Place) {
+    fn put(&mut self, id: u32, queue: Queue) {
         let node = self.nodes.get_mut(id);
-        (node.place, node.asked) = (place, 0);
-        match place {
-            Place::Small => self.small.push(&mut self.nodes, id),
-            Place::Main => self.main.push(&mut self.nodes, id),
-            Place::Ghost => self.ghost.push(&mut self.nodes, id),
+        (node.queue, node.uses) = (queue, 0);
+        match queue {
+            Queue::Small => self.small.push(&mut self.nodes, id),
+            Queue::Main => self.main.push(&mut self.nodes, id),
+            Queue::Ghost => self.ghost.push(&mut self.nodes, id),
         }
     }
 
     fn take_out(&mut self, id: u32) {
-        match self.nodes.get(id).place {
-            Place::Small => self.small.remove(&mut self.nodes, id),
-            Place::Main => self.main.remove(&mut self.nodes, id),
-            Place::Ghost => self.ghost.remove(&mut self.nodes, id),
+        match self.nodes.get(id).queue {
+            Queue::Small => self.small.remove(&mut self.nodes, id),
+            Queue::Main => self.main.remove(&mut self.nodes, id),
+            Queue::Ghost => self.ghost.remove(&mut self.nodes, id),
         }
     }
 
@@ -85,7 +85,7 @@ impl<K: Key> S3Fifo<K> {
         self.keys.remove(&node.key);
     }
 
-    /// One goes.
+    /// Evicts one key.
     fn evict(&mut self, evicted: &mut Vec<K>) {
         loop {
             let is_small = self.small.len() >= self.small_max() || self.main.len() == 0;
@@ -94,21 +94,21 @@ impl<K: Key> S3Fifo<K> {
                 false => self.main.pop(&mut self.nodes),
             };
             let Some(id) = popped else { return };
-            let Node { key, asked, .. } = self.nodes.get(id);
-            match (is_small, asked) {
+            let Node { key, uses, .. } = self.nodes.get(id);
+            match (is_small, uses) {
                 (true, 0) => {
                     evicted.push(key);
-                    self.put(id, Place::Ghost);
+                    self.put(id, Queue::Ghost);
                     return self.bound_ghost();
                 }
-                (true, _) => self.put(id, Place::Main),
+                (true, _) => self.put(id, Queue::Main),
                 (false, 0) => {
                     evicted.push(key);
                     return self.forget(id);
                 }
                 (false, _) => {
-                    self.put(id, Place::Main);
-                    self.nodes.get_mut(id).asked = asked - 1;
+                    self.put(id, Queue::Main);
+                    self.nodes.get_mut(id).uses = uses - 1;
                 }
             }
         }
@@ -130,15 +130,15 @@ impl<K: Key> Policy<K> for S3Fifo<K> {
             return false;
         };
         let node = self.nodes.get_mut(id);
-        node.asked = (node.asked + 1).min(ASKED_MAX);
-        node.place != Place::Ghost
+        node.uses = (node.uses + 1).min(USES_MAX);
+        node.queue != Queue::Ghost
     }
 
     fn insert(&mut self, key: K, evicted: &mut Vec<K>) {
         if self.contains(key) {
             return;
         }
-        // What comes again is not forgotten to make room for it.
+        // A ghost that is inserted again must not be evicted to make room for it.
         let ghost = self.keys.get(&key).copied();
         if let Some(id) = ghost {
             self.take_out(id);
@@ -147,15 +147,15 @@ impl<K: Key> Policy<K> for S3Fifo<K> {
             self.evict(evicted);
         }
         match ghost {
-            Some(id) => self.put(id, Place::Main),
+            Some(id) => self.put(id, Queue::Main),
             None => {
                 let id = self.nodes.add(Node {
                     key,
-                    place: Place::Small,
-                    asked: 0,
+                    queue: Queue::Small,
+                    uses: 0,
                 });
                 self.keys.insert(key, id);
-                self.put(id, Place::Small);
+                self.put(id, Queue::Small);
             }
         }
     }
@@ -164,7 +164,7 @@ impl<K: Key> Policy<K> for S3Fifo<K> {
         let Some(&id) = self.keys.get(&key) else {
             return false;
         };
-        let was_resident = self.nodes.get(id).place != Place::Ghost;
+        let was_resident = self.nodes.get(id).queue != Queue::Ghost;
         self.take_out(id);
         self.forget(id);
         was_resident
@@ -172,7 +172,7 @@ impl<K: Key> Policy<K> for S3Fifo<K> {
 
     fn contains(&self, key: K) -> bool {
         let id = self.keys.get(&key);
-        id.is_some_and(|id| self.nodes.get(*id).place != Place::Ghost)
+        id.is_some_and(|id| self.nodes.get(*id).queue != Queue::Ghost)
     }
 
     fn len(&self) -> usize {

@@ -1,4 +1,4 @@
-//! Three areas, each with a policy of its own (HVSTO §III-C).
+//! [`Areas`]: the cache's three areas, each with a policy of its own (HVSTO §III-C).
 
 use base::{Lineage, VolumeId};
 
@@ -8,27 +8,27 @@ use super::maps::{Maps, Protector};
 use super::shares::Shares;
 use crate::policy::Policy as _;
 
-/// What a block is read for.
+/// The area that a block belongs to, for the reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Area {
     /// A map page.
     Metadata {
-        /// It is of the newest version of what is attached here: it is protected for that.
+        /// Protects the page: it belongs to the newest version of an attached volume.
         newest_of: Option<Protector>,
     },
     /// Content of a base image.
     Image {
-        /// Which one: whoever has written it; if that is known.
+        /// The image's lineage, if it is known.
         of: Option<Lineage>,
-        /// It stays, as far as there is room for what stays.
+        /// Whether the block is pinned, if there is room.
         pinned: bool,
     },
-    /// Any other content, for this volume.
+    /// Any other content of this volume.
     Active(VolumeId),
 }
 
 impl Area {
-    /// Which one it is.
+    /// The kind of area.
     #[must_use]
     pub const fn kind(self) -> AreaKind {
         match self {
@@ -39,23 +39,23 @@ impl Area {
     }
 }
 
-/// Who has a share of an area.
+/// An owner of a share of an area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharer {
     /// A volume, of the active area.
     Volume(VolumeId),
-    /// An image, of theirs.
+    /// An image, of the image area.
     Image(Lineage),
 }
 
-/// How a cache is divided, in percent.
+/// The division of a cache into areas, in percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Division {
     /// For map pages.
     pub metadata: u8,
     /// For base images.
     pub image: u8,
-    /// For what volumes read.
+    /// For other blocks that volumes read.
     pub active: u8,
 }
 
@@ -71,7 +71,7 @@ impl Default for Division {
 }
 
 impl Division {
-    /// Whether each area has something, and all is divided.
+    /// Whether each area has something, and they add up to 100 %.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let parts = [self.metadata, self.image, self.active];
@@ -79,7 +79,7 @@ impl Division {
         sum == 100 && !parts.contains(&0)
     }
 
-    /// How many of `slots` each area has, 1 at least.
+    /// The number of `slots` for each area, at least 1.
     fn of(&self, slots: usize) -> [usize; 3] {
         let share = |percent: u8| (slots * usize::from(percent) / 100).max(1);
         let (metadata, active) = (share(self.metadata), share(self.active));
@@ -88,7 +88,7 @@ impl Division {
     }
 }
 
-/// Which blocks are kept.
+/// The policies of the three areas.
 pub struct Areas {
     metadata: Maps,
     image: Images,
@@ -96,7 +96,7 @@ pub struct Areas {
 }
 
 impl Areas {
-    /// Of so many slots, 3 at least.
+    /// The areas of a cache with this many slots, at least 3.
     pub fn new(division: &Division, slots: usize) -> Self {
         let [metadata, image, active] = division.of(slots);
         Self {
@@ -106,7 +106,7 @@ impl Areas {
         }
     }
 
-    /// A block that is kept as `kind` is asked for, for `area`.
+    /// Records a read, for `area`, of a block that is kept as `kind`.
     pub fn get(&mut self, kind: AreaKind, area: Area, id: Id) {
         match (kind, area) {
             (AreaKind::Metadata, Area::Metadata { newest_of }) => self.metadata.get(id, newest_of),
@@ -118,8 +118,8 @@ impl Areas {
         }
     }
 
-    /// Whether a block that is kept so is to be moved when it is asked for, for `area`: what
-    /// is an image's by now, and what is to stay.
+    /// Whether a block must be moved when it is read for `area`: it belongs to an image by now,
+    /// or is to be pinned.
     pub fn is_to_move(&self, kind: AreaKind, is_pinned: bool, area: Area) -> bool {
         match (kind, area) {
             (AreaKind::Active, Area::Image { .. }) => true,
@@ -130,7 +130,7 @@ impl Areas {
         }
     }
 
-    /// A block is kept from now on, which was not; others go. Whether it stays.
+    /// Adds a block, evicting others. Returns whether it is pinned.
     pub fn insert(&mut self, area: Area, id: Id, evicted: &mut Vec<Id>) -> bool {
         match area {
             Area::Metadata { newest_of } => self.metadata.insert(id, newest_of, evicted),
@@ -140,7 +140,7 @@ impl Areas {
         false
     }
 
-    /// The same of one that was kept before this process began: for which volume is not known.
+    /// Adds a block that was in the file when it was opened: its volume is not known.
     pub fn find(&mut self, kind: AreaKind, is_pinned: bool, id: Id, evicted: &mut Vec<Id>) -> bool {
         match kind {
             AreaKind::Metadata => self.metadata.insert(id, None, evicted),
@@ -150,7 +150,7 @@ impl Areas {
         false
     }
 
-    /// A block is kept no more.
+    /// Removes a block.
     pub fn remove(&mut self, kind: AreaKind, id: Id) {
         match kind {
             AreaKind::Metadata => self.metadata.remove(id),
@@ -159,17 +159,17 @@ impl Areas {
         }
     }
 
-    /// What a volume may have of the active area at most; none: its fair share.
+    /// Limits a volume's part of the active area; `None` for its fair share.
     pub fn bound_share(&mut self, volume: VolumeId, blocks_max: Option<usize>) {
         self.active.bound(volume, blocks_max);
     }
 
-    /// Of what a volume has beyond that, at most `count` go.
+    /// Evicts at most `count` of the blocks that a volume has beyond its limit.
     pub fn shrink_share(&mut self, volume: VolumeId, count: usize, evicted: &mut Vec<Id>) {
         self.active.shrink(volume, count, evicted);
     }
 
-    /// `sharer` is used from now on, once more: what nobody uses makes room for it.
+    /// Adds a use of `sharer`: blocks that are not in use make room for its blocks.
     pub fn begin_use(&mut self, sharer: Sharer) {
         match sharer {
             Sharer::Volume(volume) => self.active.begin_use(volume),
@@ -177,7 +177,7 @@ impl Areas {
         }
     }
 
-    /// And once less.
+    /// Removes a use of `sharer`.
     pub fn end_use(&mut self, sharer: Sharer) {
         match sharer {
             Sharer::Volume(volume) => self.active.end_use(volume),
@@ -185,27 +185,27 @@ impl Areas {
         }
     }
 
-    /// A map page is not protected for `protector` any more.
+    /// Ends the protection of a map page for `protector`.
     pub fn release(&mut self, protector: Protector, id: Id) {
         self.metadata.release(protector, id);
     }
 
-    /// Whether all map pages that there is room for are protected.
+    /// Whether the area for map pages is full of protected ones.
     pub fn is_all_protected(&self) -> bool {
         self.metadata.is_all_protected()
     }
 
-    /// How many map pages are protected and there.
+    /// The number of protected map pages.
     pub fn protected(&self) -> usize {
         self.metadata.pages.protected_len()
     }
 
-    /// How many blocks of images stay.
+    /// The number of pinned blocks.
     pub fn pinned(&self) -> usize {
         self.image.pinned_len()
     }
 
-    /// How many blocks each area has, and may have.
+    /// The number of blocks in each area, and its capacity.
     pub fn sizes(&self) -> [(usize, usize); 3] {
         [
             (self.metadata.pages.len(), self.metadata.pages.capacity()),
@@ -247,7 +247,7 @@ mod tests {
 
     /// If they took blocks from each other, each would keep what came last, and have nothing.
     #[test]
-    fn volumes_that_want_more_than_there_is_keep_most_of_their_loops() {
+    fn volumes_that_loop_over_more_than_the_area_keep_most_of_their_loops() {
         let mut areas = Areas::new(&Division::default(), 404);
         let volumes = [1, 2].map(VolumeId::from_u128);
         let mut hits = [0; 2];
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_at_its_bound_gives_its_own() {
+    fn a_volume_at_its_limit_evicts_its_own_blocks() {
         let [bound, other] = [1, 2].map(VolumeId::from_u128);
         let mut areas = Areas::new(&Division::default(), 400);
         let mut evicted = Vec::new();
@@ -333,9 +333,9 @@ mod tests {
         assert_eq!((areas.pinned(), areas.sizes()[1]), (100, (200, 200)));
     }
 
-    /// Volumes that were here once had as much as those that are, for ever.
+    /// Volumes that were detached kept their share for ever.
     #[test]
-    fn what_nobody_uses_makes_room_for_who_is_used() {
+    fn unused_blocks_make_room_for_used_ones() {
         let volumes = [1, 2, 3].map(VolumeId::from_u128);
         let mut areas = Areas::new(&Division::default(), 400);
         let fill = |areas: &mut Areas, of: usize, count: u64| {
@@ -355,7 +355,7 @@ mod tests {
         areas.end_use(Sharer::Volume(volumes[0]));
         // The first one is gone: all that it has is the third one's, and nothing of the second's.
         assert_eq!(fill(&mut areas, 2, 50), ([50, 0, 0], (100, 100)));
-        // What is there of one that is gone is whose who asks for it.
+        // A block of a detached volume belongs to the next volume that reads it.
         areas.end_use(Sharer::Volume(volumes[1]));
         for number in 0..50 {
             let area = Area::Active(volumes[2]);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pinned_stays_and_leaves_a_tenth_to_the_others() {
+    fn pinned_blocks_stay_and_leave_a_tenth_to_the_others() {
         let mut areas = Areas::new(&Division::default(), 400);
         let mut evicted = Vec::new();
         let [pinned, other] = [true, false].map(|pinned| Area::Image { of: None, pinned });
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_division_is_of_all_there_is() {
+    fn a_division_must_add_up_to_the_whole() {
         assert!(Division::default().is_whole());
         for (metadata, image, active) in [(0, 50, 50), (50, 50, 1), (30, 30, 30)] {
             let division = Division {

@@ -1,4 +1,4 @@
-//! What the directory says of a slot.
+//! [`Entry`]: the directory's entry for a slot.
 //!
 //! ```text
 //!   0 ┌───────────────┬───────────────┐
@@ -8,8 +8,8 @@
 //!  32 └───────┴───┴───┘
 //! ```
 //!
-//! An entry that is zero is of a slot that has nothing. The area's number is that of its
-//! [`AreaKind`] and one more; 4 is the image area's, of an entry that is pinned there.
+//! An entry of zeroes belongs to an empty slot. The area's number is that of its
+//! [`AreaKind`] plus one; 4 is the image area, for a pinned entry.
 
 use base::Location;
 use base::checksum::{crc32c, crc32c_append};
@@ -17,19 +17,19 @@ use base::codec::{OutOfBytes, Reader};
 
 use super::head::SLOT_BYTES;
 
-/// An entry's length, in bytes.
+/// Length of an entry in bytes.
 pub const ENTRY_BYTES: usize = 32;
 
-/// Which content: a block, or a part of 4 KiB of a larger one.
+/// The id of a content: a block, or a 4 KiB part of a larger one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Id {
-    /// Where the block lies on the units; that names one content for ever.
+    /// The block's location on units, which names one content for ever.
     pub location: Location,
-    /// Which part.
+    /// The number of the part.
     pub part: u8,
 }
 
-/// One of many, for tests.
+/// An id for tests.
 #[cfg(test)]
 pub fn id(number: u64) -> Id {
     Id {
@@ -38,14 +38,14 @@ pub fn id(number: u64) -> Id {
     }
 }
 
-/// What a block is kept as.
+/// The kind of area that a block is kept in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AreaKind {
     /// A map page.
     Metadata,
-    /// Of a base image.
+    /// A block of a base image.
     Image,
-    /// Anything else.
+    /// Any other block.
     Active,
 }
 
@@ -53,7 +53,7 @@ impl AreaKind {
     /// All of them, by their numbers.
     pub const ALL: [Self; 3] = [Self::Metadata, Self::Image, Self::Active];
 
-    /// As it is called.
+    /// The area's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,22 +64,22 @@ impl AreaKind {
     }
 }
 
-/// The area's number of an entry that is pinned.
+/// The area number of a pinned entry.
 const PINNED: u8 = 4;
 
-/// What lies in a slot.
+/// A block in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     pub id: Id,
     pub tag: [u8; 16],
     pub area: AreaKind,
-    /// Its area's policy does not push it out. Only of images.
+    /// Whether it is never evicted; only blocks of images.
     pub is_pinned: bool,
     pub checksum: u32,
 }
 
 impl Entry {
-    /// Of this content.
+    /// The entry of this content.
     pub fn of(id: Id, tag: [u8; 16], area: AreaKind, content: &[u8]) -> Self {
         let mut entry = Self {
             id,
@@ -92,8 +92,8 @@ impl Entry {
         entry
     }
 
-    /// The same content, kept otherwise. What was not its content is not that now either: of
-    /// two entries of the same length the sums differ by what is the same for every content.
+    /// The entry of the same content in another area, or pinned. The checksum stays valid for
+    /// the same content only: the checksums of two entries differ by a constant for all contents.
     pub fn kept_as(&self, area: AreaKind, is_pinned: bool) -> Self {
         let mut entry = Self {
             area,
@@ -105,7 +105,7 @@ impl Entry {
         entry
     }
 
-    /// Whether both are of one content, however it is kept.
+    /// Whether both are entries of the same content.
     pub fn is_same(&self, other: &Self) -> bool {
         self.kept_as(other.area, other.is_pinned) == *other
     }
@@ -115,7 +115,7 @@ impl Entry {
         crc32c_append(crc32c(&bytes), content)
     }
 
-    /// Whether a slot's content is what it says.
+    /// Whether a slot's content matches the checksum.
     pub fn is_of(&self, content: &[u8]) -> bool {
         self.checksum == self.sum(content)
     }
@@ -126,7 +126,7 @@ impl Entry {
         bytes[8..24].copy_from_slice(&self.tag);
         bytes[24..28].copy_from_slice(&checksum.to_le_bytes());
         bytes[28] = self.id.part;
-        // Nothing else is all zero.
+        // Not zero, so that no entry is all zeroes.
         bytes[29] = match self.is_pinned {
             true => PINNED,
             false => self.area as u8 + 1,
@@ -134,12 +134,12 @@ impl Entry {
         bytes
     }
 
-    /// As it is in the directory.
+    /// Encodes the entry for the directory.
     pub fn encode(&self) -> [u8; ENTRY_BYTES] {
         self.with_checksum(self.checksum)
     }
 
-    /// None of a slot that has nothing, or of what makes no sense.
+    /// Decodes an entry; `None` for an empty slot or an invalid entry.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let mut read = || -> Result<_, OutOfBytes> {
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_comes_back_and_is_of_its_content_only() {
+    fn an_entry_round_trips_and_matches_its_content_only() {
         let id = Id {
             location: Location::from_bits(0x1234_5678_9abc_def0),
             part: 3,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_otherwise_is_of_the_same_content_and_of_no_other() {
+    fn a_moved_entry_matches_the_same_content_and_no_other() {
         let id = id(7);
         let content = [5; 4096];
         let entry = Entry::of(id, [9; 16], AreaKind::Active, &content);

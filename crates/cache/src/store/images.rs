@@ -1,4 +1,4 @@
-//! The image area: blocks of base images, of which some stay.
+//! [`Images`]: the image area: blocks of base images, some of which are pinned.
 
 use std::collections::HashSet;
 
@@ -7,12 +7,12 @@ use base::Lineage;
 use super::entry::Id;
 use super::shares::Shares;
 
-/// Of the image area so much is kept for what does not stay, one block in so many, and one at
-/// least.
+/// The part of the image area for blocks that are not pinned: one block in this many, at least
+/// one.
 const UNPINNED_ONE_IN: usize = 10;
 
-/// Base images: blocks that stay, and in the room that they leave the others, each image's in a
-/// fair share: whoever may mark an image is not to push out those of others.
+/// Blocks of base images: pinned ones, and the others in the remaining space, where each image
+/// has a fair share: a tenant that may mark an image must not evict those of others.
 pub struct Images {
     capacity: usize,
     pinned: HashSet<Id, foldhash::fast::FixedState>,
@@ -28,43 +28,43 @@ impl Images {
         }
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     pub fn len(&self) -> usize {
         self.pinned.len() + self.others.len()
     }
 
-    /// Of these, how many stay.
+    /// The number of pinned blocks.
     pub fn pinned_len(&self) -> usize {
         self.pinned.len()
     }
 
-    /// And may be.
+    /// The capacity in blocks.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Whether there is room for one more that stays.
+    /// Whether one more block can be pinned.
     pub fn can_pin(&self) -> bool {
         let kept = (self.capacity / UNPINNED_ONE_IN).max(1);
         self.pinned.len() + kept < self.capacity
     }
 
-    /// An image is used from now on, once more.
+    /// Adds a use of an image.
     pub fn begin_use(&mut self, image: Lineage) {
         self.others.begin_use(image);
     }
 
-    /// And once less.
+    /// Removes a use of an image.
     pub fn end_use(&mut self, image: Lineage) {
         self.others.end_use(image);
     }
 
-    /// A block is asked for, of an image.
+    /// Records a read of an image's block.
     pub fn get(&mut self, of: Option<Lineage>, id: Id) {
         self.others.get(of, id);
     }
 
-    /// Keeps a block that was not there; others may go. Whether it stays.
+    /// Adds a block, evicting others. Returns whether it is pinned.
     pub fn insert(
         &mut self,
         of: Option<Lineage>,
@@ -83,7 +83,7 @@ impl Images {
         stays
     }
 
-    /// A block is kept no more.
+    /// Removes a block.
     pub fn remove(&mut self, id: Id) {
         match self.pinned.remove(&id) {
             true => self.fit(&mut Vec::new()),
@@ -91,7 +91,7 @@ impl Images {
         }
     }
 
-    /// Those that do not stay have what the others leave.
+    /// Resizes the space for blocks that are not pinned to what is left.
     fn fit(&mut self, evicted: &mut Vec<Id>) {
         let left = self.capacity - self.pinned.len();
         self.others.resize(left, evicted);

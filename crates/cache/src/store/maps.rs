@@ -1,4 +1,4 @@
-//! The metadata area: map pages, of which those of newest versions are protected (HVSTO §III-C).
+//! [`Maps`]: the metadata area: map pages; those of newest versions are protected (HVSTO §III-C).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::entry::Id;
 use crate::policy::{Policy, TwoStage};
 
-/// An attachment, for whose time map pages are protected. No two of a process are the same: one
-/// that ends takes nothing from the next one of the same volume.
+/// An attachment that protects map pages. Each attachment in a process has another one: the end
+/// of an attachment does not affect the next one of the same volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Protector(u64);
 
 impl Protector {
-    /// Another one.
+    /// A new protector.
     #[must_use]
     pub fn another() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -20,17 +20,17 @@ impl Protector {
     }
 }
 
-/// Who protects a page: clones share pages.
+/// The protectors of a page: clones share pages.
 enum Protectors {
     One(Protector),
     /// At least two, in no order.
     Several(Vec<Protector>),
 }
 
-/// Map pages, of which those of newest versions are protected.
+/// Map pages, with the protection of those of newest versions.
 pub struct Maps {
     pub pages: TwoStage<Id>,
-    /// Of those that are protected, for whom.
+    /// The protectors of protected pages.
     newest: HashMap<Id, Protectors, foldhash::fast::FixedState>,
 }
 
@@ -71,7 +71,7 @@ impl Maps {
         self.newest.remove(&id);
     }
 
-    /// A page is not protected for `protector` any more.
+    /// Ends the protection of a page for `protector`.
     pub fn release(&mut self, protector: Protector, id: Id) {
         let protectors = self.newest.get_mut(&id);
         if protectors.is_some_and(|protectors| protectors.take_out(protector)) {
@@ -80,7 +80,7 @@ impl Maps {
         }
     }
 
-    /// Whether all that there is room for are protected.
+    /// Whether the area is full of protected pages.
     pub fn is_all_protected(&self) -> bool {
         self.pages.protected_len() >= self.pages.capacity()
     }
@@ -96,7 +96,7 @@ impl Protectors {
         }
     }
 
-    /// Whether nobody is left.
+    /// Removes a protector. Returns whether none is left.
     fn take_out(&mut self, gone: Protector) -> bool {
         match self {
             Self::One(one) => *one == gone,
@@ -118,7 +118,7 @@ mod tests {
 
     /// A clone's checkpoint, or its end, took the protection of its origin's pages.
     #[test]
-    fn a_page_that_several_share_is_protected_until_the_last_lets_go() {
+    fn a_shared_page_is_protected_until_its_last_protector_releases_it() {
         let [one, two, three] = [(); 3].map(|()| Protector::another());
         let mut maps = Maps::new(2);
         let mut evicted = Vec::new();

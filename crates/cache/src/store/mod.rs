@@ -1,20 +1,20 @@
-//! [`Cache`]: sealed blocks in one file on the host's SSD (docs/cache.md).
+//! [`Cache`]: sealed blocks in one file on the host's SSD (docs/internals/cache.md).
 //!
 //! ```text
-//!  get    index ─▶ slot ─▶ content ─▶ is it what its entry says? ─▶ the caller opens it
-//!  offer  area's policy ─▶ those that go free their slots ─▶ entry ─▶ queue ─▶ one job writes
-//!         what is in it, slots that lie side by side in one go
+//!  get    index ─▶ slot ─▶ content ─▶ does its checksum match? ─▶ the caller opens it
+//!  offer  area's policy ─▶ evicted blocks free their slots ─▶ entry ─▶ queue ─▶ one job writes
+//!         the queue, adjacent slots at once
 //! ```
 //!
 //! Invariants:
 //!
-//! * What is given is what was offered under that name, bit for bit, or nothing.
-//! * Nobody waits for a write, and no more than a bounded number are under way; what comes
-//!   beyond that is not kept.
-//! * A slot that is being written is given to nobody else before that has ended.
-//! * A file that fails is left alone for a while, and one that does not answer until it does:
-//!   there is no cache then.
-//! * Nothing is done to more than a few blocks while others wait for the lock.
+//! * A returned block is bit for bit what was offered under that id.
+//! * No caller waits for a write, and a bounded number of writes is queued; blocks offered
+//!   beyond that are not kept.
+//! * A slot that is being written is not reused before the write has ended.
+//! * After an error the file is not used for a while, and while it does not respond it is not
+//!   used: there is no cache then.
+//! * The lock is never held for more than a few blocks at a time.
 
 mod areas;
 mod entry;
@@ -52,111 +52,110 @@ pub use under_way::HANGS_AFTER;
 use under_way::UnderWay;
 use writes::Queue;
 
-/// So many slots are looked through at once: others wait for that.
+/// Slots that are visited while the lock is held.
 const SLOTS_AT_ONCE: usize = 1 << 10;
 
-/// And so many blocks are changed at once.
+/// Blocks that are changed while the lock is held.
 const BLOCKS_AT_ONCE: usize = 256;
 
-/// So many pages of the directory are read at once.
+/// Pages of the directory read at once.
 const PAGES_READ_AT_ONCE: usize = 256;
 
-/// A file that has failed is tried again after so long.
+/// How long a file is not used after an error.
 const FAILS_FOR: Duration = Duration::from_secs(10);
 
-/// What a cache is to be.
+/// The configuration of a cache's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Its file, in a folder that is there; or a block device.
+    /// The file, in an existing folder; or a block device.
     pub path: PathBuf,
-    /// How long that is at most, in bytes; [`CacheConfig::BYTES_MIN`] at least. None: a device
-    /// as a whole.
+    /// Size in bytes, at least [`CacheConfig::BYTES_MIN`]. `None` for all of a device.
     pub bytes: Option<u64>,
-    /// How it is divided.
+    /// How it is divided into areas.
     pub division: Division,
-    /// Whose blocks it has.
+    /// The cluster whose blocks it holds.
     pub cluster: [u8; 16],
 }
 
 impl CacheConfig {
-    /// No cache is smaller, in bytes.
+    /// The smallest cache, in bytes.
     pub const BYTES_MIN: u64 = 1 << 20;
 }
 
-/// Why there is no cache.
+/// Why a cache cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// It would be too small to be of use.
-    #[error("a cache has 1 MiB at least")]
+    /// The size is too small.
+    #[error("the cache is too small: its size must be at least 1 MiB")]
     TooSmall,
-    /// Its areas are not all of it.
-    #[error("the areas of a cache have 1 % at least each, and 100 % together")]
+    /// The areas do not add up to 100 %.
+    #[error("the areas of the cache must have at least 1 % each, and 100 % together")]
     Division,
-    /// A file is as long as somebody says.
-    #[error("{0} is no block device: say how long the cache is to be")]
+    /// The size of a file must be given.
+    #[error("{0} is not a block device: give the size of the cache")]
     NoSize(String),
-    /// There is something else.
+    /// The file holds something else.
     #[error(
-        "{0} is something else than a cache, and is not overwritten; move it away, or clear it (`blkdiscard -z` clears a device)"
+        "{0} is not a cache of this build, and is not overwritten: move it away, or clear it (`blkdiscard -z` clears a device)"
     )]
     NotACache(String),
-    /// Another process has it.
+    /// Another process has locked the file.
     #[error("another process uses the cache {0}")]
     InUse(String),
-    /// A device is as long as it is.
-    #[error("the device {path} has {bytes} bytes only")]
+    /// The device is smaller than the configured size.
+    #[error("the device {path} is too small: it has only {bytes} bytes")]
     ShortDevice {
         /// Which.
         path: String,
-        /// How many.
+        /// Its size in bytes.
         bytes: u64,
     },
-    /// The file cannot be made or used.
+    /// The file cannot be created or used.
     #[error("the cache {path} cannot be {what}: {error}")]
     File {
         /// Which.
         path: String,
-        /// What was tried.
+        /// The participle of the failed operation.
         what: &'static str,
-        /// As the operating system says.
+        /// The operating system's error.
         #[source]
         error: io::Error,
     },
 }
 
-/// What came of one area so far.
+/// Counts of one area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AreaStatistics {
-    /// Blocks that came.
+    /// Blocks that were added.
     pub brought: u64,
-    /// Those that went to make room.
+    /// Blocks that were evicted to make room.
     pub evicted: u64,
-    /// How many there are.
+    /// Blocks at present.
     pub blocks: usize,
-    /// And may be.
+    /// The capacity in blocks.
     pub capacity: usize,
 }
 
-/// What came of a cache so far.
+/// Counts of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
     /// By [`AreaKind`].
     pub areas: [AreaStatistics; 3],
-    /// Map pages that are protected.
+    /// Protected map pages.
     pub protected: usize,
-    /// Blocks of images that stay.
+    /// Pinned blocks of images.
     pub pinned: usize,
-    /// What was not what it should be: it counts as missed.
+    /// Blocks that were found damaged: they count as misses.
     pub damaged: u64,
-    /// What was offered while too much was being written.
+    /// Blocks that were refused because too many were being written.
     pub refused: u64,
     /// How often the file has failed.
     pub failures: u64,
-    /// How often it did not answer for a while.
+    /// How often the file did not respond for a while.
     pub hangs: u64,
 }
 
-/// See the module's head.
+/// A cache of sealed blocks in a file.
 pub struct Cache {
     path: PathBuf,
     file: Arc<dyn File>,
@@ -164,7 +163,7 @@ pub struct Cache {
     clock: Arc<dyn Clock>,
     pool: Arc<dyn Pool>,
     state: Mutex<State>,
-    /// Whoever writes the directory: of two at once the later one could be overtaken.
+    /// Held while the directory is written: two writers could overtake each other.
     flushing: Mutex<()>,
 }
 
@@ -172,19 +171,20 @@ struct State {
     slots: Slots,
     statistics: Statistics,
     queue: Queue,
-    /// The file is left alone until then.
+    /// The file is not used until then.
     fails_until: Option<Duration>,
-    /// What it has failed with last.
+    /// The last error.
     failure: Option<String>,
     under_way: UnderWay,
-    /// Since when the directory in the file is not what it is here.
+    /// Since when the directory in the file is out of date.
     dirty_since: Option<Duration>,
 }
 
 impl Cache {
-    /// Opens the cache, with what it had if it is the same cluster's and as large; or makes
-    /// it anew. Whether it is new. Waits. Its jobs run in the world's pool: in one of its own,
-    /// if others are not to wait for a file that hangs.
+    /// Opens the cache with its content, if it belongs to the same cluster and has the same
+    /// size; otherwise creates it. Returns whether it is new. Waits. Its jobs run in the
+    /// world's pool, which should be its own, so that others do not wait for a file that does
+    /// not respond.
     ///
     /// # Errors
     /// [`CacheError`].
@@ -226,8 +226,8 @@ impl Cache {
         self.state.lock()
     }
 
-    /// A block's sealed content, into `sealed` of [`SLOT_BYTES`], and its tag; or nothing. It
-    /// may be what somebody has put there: whoever asks opens it. Waits for the file.
+    /// Reads a block's sealed content into `sealed` of [`SLOT_BYTES`] and returns its tag, if it
+    /// is here. The content is not verified: the caller opens it. Waits for the file.
     pub fn get(&self, area: Area, id: Id, sealed: &mut [u8]) -> Option<[u8; 16]> {
         let (slot, entry, number) = {
             let mut state = self.state();
@@ -239,37 +239,37 @@ impl Cache {
         self.given(slot, &entry, sealed, read.map(|()| true))
     }
 
-    /// As [`Cache::get`], if that is to be had without waiting for a device.
+    /// As [`Cache::get`], if that needs no waiting for a device.
     pub fn get_now(&self, area: Area, id: Id, sealed: &mut [u8]) -> Option<[u8; 16]> {
         let (slot, entry) = self.find(&mut self.state(), area, id)?;
         let read = self.file.read_now(sealed, self.head.slot_at(slot));
         self.given(slot, &entry, sealed, read)
     }
 
-    /// A block was asked for, and need not be read. Whether it is here.
+    /// Marks a block as used without reading it. Returns whether it is here.
     pub fn touch(&self, area: Area, id: Id) -> bool {
         self.find_in(&mut self.state(), area, id).is_some()
     }
 
-    /// Where whoever waits for the file does that: it may hang.
+    /// The pool for work that waits for the file, which may not respond.
     #[must_use]
     pub fn pool(&self) -> &Arc<dyn Pool> {
         &self.pool
     }
 
-    /// Whether the file has failed a moment ago, or does not answer: nothing is in it, and
-    /// nothing is kept, until it is well again.
+    /// Whether the file is not used because it failed recently or does not respond: until it
+    /// recovers, the cache is empty and keeps nothing.
     #[must_use]
     pub fn is_ill(&self) -> bool {
         self.is_left_alone(&mut self.state())
     }
 
-    /// What is wrong with it, if it is ill.
+    /// Why the file is not used, if it is not.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let mut state = self.state();
         if self.look_at_file(&mut state) {
-            return Some("its file does not answer".to_owned());
+            return Some("its file does not respond".to_owned());
         }
         let is_ill = self.is_left_alone(&mut state);
         let error = state.failure.as_ref().filter(|_| is_ill)?;
@@ -291,7 +291,7 @@ impl Cache {
         Some((slot, entry))
     }
 
-    /// What was read of a slot, if it was, and is what its entry says.
+    /// The tag of a slot that was read, if its content matches its entry.
     fn given(
         &self,
         slot: u32,
@@ -304,7 +304,7 @@ impl Cache {
             Ok(true) if entry.is_of(sealed) => return Some(entry.tag),
             Ok(true) => {
                 let mut state = self.state();
-                // Unless it has gone meanwhile, and another one has its slot.
+                // Unless it was evicted meanwhile, and another block has its slot.
                 if state.slots.drop_if(slot, entry) {
                     state.statistics.damaged += 1;
                     self.note_change(&mut state);
@@ -316,7 +316,7 @@ impl Cache {
         None
     }
 
-    /// A block that was given is not what it should be, whatever its entry says.
+    /// Forgets a block that does not open although its checksum matches.
     pub fn forget(&self, id: Id) {
         let mut state = self.state();
         if state.slots.forget(id) {
@@ -325,30 +325,30 @@ impl Cache {
         }
     }
 
-    /// Whether a block is there, as far as is known: that is not asking for it. Does not wait.
+    /// Whether the cache has a block. Does not count as a use, and does not wait.
     #[must_use]
     pub fn has(&self, id: Id) -> bool {
         let mut state = self.state();
         !self.is_left_alone(&mut state) && state.slots.has(id)
     }
 
-    /// `sharer` is used from now on, once more: what nobody uses makes room for it.
+    /// Adds a use of `sharer`: blocks that are not in use make room for its blocks.
     pub fn begin_use(&self, sharer: Sharer) {
         self.state().slots.areas.begin_use(sharer);
     }
 
-    /// And once less.
+    /// Removes a use of `sharer`.
     pub fn end_use(&self, sharer: Sharer) {
         self.state().slots.areas.end_use(sharer);
     }
 
-    /// A map page is of the newest version no more, for `protector`.
+    /// Ends the protection of a map page for `protector`.
     pub fn release(&self, protector: Protector, id: Id) {
         self.state().slots.areas.release(protector, id);
     }
 
-    /// No map page is protected for `protector` any more, nor will be. Does not wait: a job
-    /// looks for them.
+    /// Ends the protection of all map pages for `protector`, for good. Does not wait: a job
+    /// finds them.
     pub fn release_all(self: &Arc<Self>, protector: Protector) {
         let cache = Arc::clone(self);
         self.pool.run(Box::new(move || {
@@ -358,8 +358,8 @@ impl Cache {
         }));
     }
 
-    /// Does something to all slots, `count` at a time: `step` is told from which one on, and
-    /// says how many there are from that one on.
+    /// Applies `step` to all slots, `count` at a time. `step` gets the first slot's number, and
+    /// returns the number of slots from there on.
     fn by_steps(&self, count: usize, step: impl Fn(&mut Slots, usize) -> usize) {
         let mut first = 0;
         while step(&mut self.state().slots, first) > count {
@@ -367,14 +367,13 @@ impl Cache {
         }
     }
 
-    /// Whether all map pages that there is room for are protected.
+    /// Whether the area for map pages is full of protected ones.
     #[must_use]
     pub fn is_all_protected(&self) -> bool {
         self.state().slots.areas.is_all_protected()
     }
 
-    /// What stayed may go from now on. What is to stay still does so again when it is asked
-    /// for.
+    /// Unpins all blocks. A block that is still to be pinned is pinned again by its next read.
     pub fn unpin_all(&self) {
         self.note_change(&mut self.state());
         self.by_steps(BLOCKS_AT_ONCE, |slots, first| {
@@ -383,8 +382,8 @@ impl Cache {
         self.note_change(&mut self.state());
     }
 
-    /// What a volume may have of the active area, in blocks; none: its fair share. What it has
-    /// beyond that goes.
+    /// Limits a volume's part of the active area, in blocks; `None` for its fair share. Blocks
+    /// beyond that are evicted.
     pub fn bound_share(&self, volume: VolumeId, blocks_max: Option<usize>) {
         self.state().slots.areas.bound_share(volume, blocks_max);
         loop {
@@ -396,7 +395,7 @@ impl Cache {
         }
     }
 
-    /// What came of it so far.
+    /// The counts so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let state = self.state();
@@ -415,14 +414,14 @@ impl Cache {
         statistics
     }
 
-    /// The directory in the file is not what it is here.
+    /// Records that the directory in the file is out of date.
     fn note_change(&self, state: &mut State) {
         state
             .dirty_since
             .get_or_insert_with(|| self.clock.monotonic());
     }
 
-    /// Whether the file has failed a moment ago, or does not answer.
+    /// Whether the file is not used because it failed recently or does not respond.
     fn is_left_alone(&self, state: &mut State) -> bool {
         if self.look_at_file(state) {
             return true;
@@ -437,7 +436,7 @@ impl Cache {
         !is_over
     }
 
-    /// Whether the file hangs.
+    /// Checks whether the file responds; returns `true` if it does not.
     fn look_at_file(&self, state: &mut State) -> bool {
         if state.under_way.is_idle() {
             return false;
@@ -445,7 +444,7 @@ impl Cache {
         let (hangs, is_news) = state.under_way.look(self.clock.monotonic());
         if is_news {
             let path = self.path.display();
-            tracing::warn!(%path, "the cache does not answer, and is not used until it does");
+            tracing::warn!(%path, "cache file does not respond; it is not used until it does");
             state.statistics.hangs += 1;
         }
         hangs
@@ -454,7 +453,7 @@ impl Cache {
     fn fails(&self, state: &mut State, error: &io::Error) {
         if state.fails_until.is_none() {
             let path = self.path.display();
-            tracing::warn!(%path, %error, "the cache is not used for a while");
+            tracing::warn!(%path, %error, "cache file failed; it is not used for a while");
             state.statistics.failures += 1;
         }
         state.fails_until = Some(self.clock.monotonic() + FAILS_FOR);

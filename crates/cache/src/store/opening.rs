@@ -1,5 +1,5 @@
-//! The file of a cache: found as it was left, or made anew. What is something else is not
-//! overwritten.
+//! [`Opening`]: opens a cache's file with its content, or creates it. A file with any other
+//! content is not overwritten.
 
 use std::io;
 use std::path::Path;
@@ -10,12 +10,13 @@ use world::{Disk, File, OpenMode};
 use super::head::{DIRECTORY_AT, Head, SLOT_BYTES};
 use super::{CacheConfig, CacheError};
 
-/// So much of a device is cleared at once.
+/// Bytes of a device cleared at once.
 const CLEARED_AT_ONCE: usize = 256 * SLOT_BYTES;
 
-/// File systems begin with room that they leave alone, some of them 64 KiB.
+/// Bytes of a device checked for other content: file systems may begin after 64 KiB.
 const LOOKED_AT_BYTES: u64 = 1 << 20;
 
+/// The opening of a cache's file.
 pub struct Opening<'a> {
     pub disk: &'a dyn Disk,
     pub config: &'a CacheConfig,
@@ -37,7 +38,7 @@ impl Opening<'_> {
             .ok_or(CacheError::TooSmall)
     }
 
-    /// The file, what its head says, and whether it is new.
+    /// Opens or creates the file. Returns its head, and whether it is new.
     pub fn open(&self) -> Result<(Arc<dyn File>, Head, bool), CacheError> {
         let (path, bytes) = (&self.config.path, self.config.bytes);
         let file = match self.disk.open(path, OpenMode::Write) {
@@ -63,7 +64,7 @@ impl Opening<'_> {
             return Ok((file, head, false));
         }
         let is_free = Head::is_of_cache(&pages) || {
-            // A device's is what file systems begin with; a file is its owner's to its end.
+            // Of a device, the start is checked; of a file, all of it.
             let used = match file.is_device() {
                 true => head.slot_at(0).max(LOOKED_AT_BYTES).min(length),
                 false => length,
@@ -74,7 +75,7 @@ impl Opening<'_> {
             return Err(CacheError::NotACache(self.path()));
         }
         if !file.is_device() {
-            // The same file, with its owner and mode, whichever way leads to it.
+            // The same file is kept, with its owner and mode.
             file.set_length(0).map_err(self.failed("made"))?;
             return self.fill(file, head);
         }
@@ -86,7 +87,7 @@ impl Opening<'_> {
         Ok((file, head, true))
     }
 
-    /// A file that is nobody else's: two would write over what the other one has.
+    /// Locks the file: two processes would overwrite each other's blocks.
     fn locked(&self, file: Arc<dyn File>) -> Result<Arc<dyn File>, CacheError> {
         match file.try_lock().map_err(self.failed("locked"))? {
             true => Ok(file),
@@ -100,13 +101,13 @@ impl Opening<'_> {
         let file = self.locked(file.map_err(self.failed("made"))?)?;
         let filled = self.fill(file, head);
         if filled.is_err() {
-            // What it has taken of a full disk is of use to others.
+            // Give back the space of a full disk.
             let _ = self.disk.remove(path);
         }
         filled
     }
 
-    /// An empty file becomes a cache.
+    /// Makes a cache of an empty file.
     fn fill(
         &self,
         file: Arc<dyn File>,
@@ -116,14 +117,14 @@ impl Opening<'_> {
             .reserve(&*file, head.file_bytes())
             .and_then(|()| begin(&*file, &head));
         if let Err(error) = filled {
-            // As it was found.
+            // Leave it as it was found.
             let _ = file.set_length(0);
             return Err(self.failed("made")(error));
         }
         Ok((file, head, true))
     }
 
-    /// Where room cannot be reserved there has to be enough at least.
+    /// Reserves space; where that is not supported, checks that there is enough.
     fn reserve(&self, file: &dyn File, bytes: u64) -> io::Result<()> {
         file.allocate(bytes)?;
         let has_room = file.allocated()? >= bytes || {
@@ -142,7 +143,7 @@ impl Opening<'_> {
     }
 }
 
-/// Whether there is nothing in the first `length` bytes.
+/// Whether the first `length` bytes are zero.
 fn is_zero(file: &dyn File, length: u64) -> io::Result<bool> {
     let mut bytes = vec![0; CLEARED_AT_ONCE];
     for at in (0..length).step_by(CLEARED_AT_ONCE) {
@@ -155,7 +156,7 @@ fn is_zero(file: &dyn File, length: u64) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Makes an empty cache of a device: the head comes last.
+/// Makes an empty cache of a device; the head is written last.
 fn clear(file: &dyn File, head: &Head) -> io::Result<()> {
     let zeroes = vec![0; CLEARED_AT_ONCE];
     let (mut at, end) = (0, head.slot_at(0));
@@ -167,7 +168,7 @@ fn clear(file: &dyn File, head: &Head) -> io::Result<()> {
     begin(file, head)
 }
 
-/// From here on it is known for a cache, whatever becomes of it.
+/// Writes the head, which marks the file as a cache.
 fn begin(file: &dyn File, head: &Head) -> io::Result<()> {
     file.write_at(&head.encode(), 0)?;
     file.sync_data()

@@ -1,11 +1,11 @@
-//! [`Shares`]: an area of which each has a fair share: volumes of the active one, base images of
-//! theirs.
+//! [`Shares`]: an area in which each owner has a fair share: volumes in the active area, base
+//! images in the image area.
 //!
 //! ```text
-//!  there is room                       ──▶ one more
-//!  others have what nobody uses now    ──▶ in the place of one of the most of these
-//!  somebody has at least two more      ──▶ in the place of one of the most
-//!  else                                ──▶ in the place of one of its own
+//!  there is room                        ──▶ the share grows
+//!  another share is not in use          ──▶ it replaces a block of the largest of those
+//!  another share has at least two more  ──▶ it replaces a block of the largest share
+//!  otherwise                            ──▶ it replaces one of its owner's blocks
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -14,25 +14,25 @@ use super::entry::Id;
 use crate::policy::{Lirs, Policy};
 use crate::uses::Uses;
 
-/// What one has. It is full: it may have as many as it has.
+/// The blocks of one owner. Its policy is always full: its capacity is its size.
 struct Share<O> {
-    /// None: nobody has asked for these since the process began.
+    /// `None` for blocks that have not been read since the process began.
     owner: Option<O>,
     blocks: Lirs<Id>,
 }
 
-/// What one does not use others may; who has most gives something back when there is no room:
-/// so of two that want all there is each has half, and a scan pushes out what it has brought
-/// itself.
+/// An area that owners share. Space that one does not need is used by others, and the largest
+/// share shrinks when there is no room: so two owners that need everything have half each, and
+/// a scan evicts its own blocks.
 pub struct Shares<O> {
     capacity: usize,
     len: usize,
-    /// By number; one that has nothing is none.
+    /// Shares by number; `None` for unused numbers.
     shares: Vec<Option<Share<O>>>,
     numbers: BTreeMap<Option<O>, u32>,
-    /// In whose share a block is.
+    /// The number of the share that each block is in.
     owners: HashMap<Id, u32, foldhash::fast::FixedState>,
-    /// What some may have at most, 1 at least.
+    /// Limits of some owners, at least 1.
     bounds: BTreeMap<O, usize>,
     used: Uses<O>,
 }
@@ -50,17 +50,17 @@ impl<O: Copy + Ord> Shares<O> {
         }
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// And may be.
+    /// The capacity in blocks.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// There may be so many from now on; those go that are too many.
+    /// Changes the capacity; blocks beyond it are evicted.
     pub fn resize(&mut self, capacity: usize, evicted: &mut Vec<Id>) {
         self.capacity = capacity;
         while self.len > capacity
@@ -70,12 +70,12 @@ impl<O: Copy + Ord> Shares<O> {
         }
     }
 
-    /// `owner` is used from now on, once more.
+    /// Adds a use of `owner`.
     pub fn begin_use(&mut self, owner: O) {
         self.used.begin(owner);
     }
 
-    /// And once less: what nobody uses makes room for those who do.
+    /// Removes a use of `owner`: unused shares make room for used ones.
     pub fn end_use(&mut self, owner: O) {
         self.used.end(owner);
     }
@@ -84,8 +84,8 @@ impl<O: Copy + Ord> Shares<O> {
         owner.is_some_and(|owner| self.used.has(owner))
     }
 
-    /// What `owner` may have from now on, in blocks; none: its fair share. What it has beyond
-    /// that stays until [`Shares::shrink`].
+    /// Limits `owner`, in blocks; `None` for its fair share. Blocks beyond that stay until
+    /// [`Shares::shrink`].
     pub fn bound(&mut self, owner: O, max: Option<usize>) {
         match max {
             Some(max) => self.bounds.insert(owner, max.max(1)),
@@ -93,7 +93,7 @@ impl<O: Copy + Ord> Shares<O> {
         };
     }
 
-    /// Of what `owner` has beyond its bound, at most `count` go.
+    /// Evicts at most `count` of the blocks that `owner` has beyond its limit.
     pub fn shrink(&mut self, owner: O, count: usize, evicted: &mut Vec<Id>) {
         let max = self.bounds.get(&owner).copied();
         let number = self.numbers.get(&Some(owner)).copied();
@@ -112,13 +112,13 @@ impl<O: Copy + Ord> Shares<O> {
         share.map_or(0, |share| share.blocks.len())
     }
 
-    /// How many blocks of `owner` there are.
+    /// The number of blocks of `owner`.
     fn len_owned(&self, owner: Option<O>) -> usize {
         let number = self.numbers.get(&owner);
         number.map_or(0, |number| self.len_of(*number))
     }
 
-    /// Whether `owner` has as much as it may.
+    /// Whether `owner` has reached its limit.
     fn is_at_bound(&self, owner: Option<O>) -> bool {
         let bound = owner.and_then(|owner| self.bounds.get(&owner));
         bound.is_some_and(|max| self.len_owned(owner) >= *max)
@@ -129,7 +129,7 @@ impl<O: Copy + Ord> Shares<O> {
         numbers.max_by_key(|number| self.len_of(*number))
     }
 
-    /// Of those that nobody uses, but for that of `owner`.
+    /// The largest unused share, other than that of `owner`.
     fn largest_unused(&self, owner: Option<O>) -> Option<u32> {
         let others = self.numbers.iter().filter(|(other, _)| **other != owner);
         let unused = others.filter(|(other, _)| !self.is_used(**other));
@@ -137,7 +137,7 @@ impl<O: Copy + Ord> Shares<O> {
         numbers.max_by_key(|number| self.len_of(*number))
     }
 
-    /// The number of a share, which is begun if there is none.
+    /// The number of an owner's share, which is created if there is none.
     fn number(&mut self, owner: Option<O>) -> u32 {
         if let Some(number) = self.numbers.get(&owner) {
             return *number;
@@ -160,7 +160,7 @@ impl<O: Copy + Ord> Shares<O> {
         number as u32
     }
 
-    /// A block is asked for, for `owner`.
+    /// Records a read of a block for `owner`.
     pub fn get(&mut self, owner: Option<O>, id: Id) {
         let Some(number) = self.owners.get(&id).copied() else {
             return;
@@ -168,7 +168,7 @@ impl<O: Copy + Ord> Shares<O> {
         let Some(share) = &self.shares[number as usize] else {
             return;
         };
-        // Whoever asks for what nobody uses is its owner from now on.
+        // The reader of a block that is not in use becomes its owner.
         let of = share.owner;
         let is_free = of.is_none() || (!self.is_used(of) && self.is_used(owner));
         let is_new = owner.is_some() && of != owner && is_free;
@@ -180,20 +180,20 @@ impl<O: Copy + Ord> Shares<O> {
         }
     }
 
-    /// Gives `owner` one more.
+    /// Grows the share of `owner` by a block.
     fn put(&mut self, owner: Option<O>, id: Id) {
         let number = self.number(owner);
         let Some(share) = &mut self.shares[number as usize] else {
             return;
         };
-        // It has room for it: nothing goes.
+        // There is room for it: nothing is evicted.
         share.blocks.resize(share.blocks.len() + 1, &mut Vec::new());
         share.blocks.insert(id, &mut Vec::new());
         self.owners.insert(id, number);
         self.len += 1;
     }
 
-    /// One of a share's blocks goes.
+    /// Evicts one of a share's blocks.
     fn let_go(&mut self, number: u32, evicted: &mut Vec<Id>) {
         let share = self.shares[number as usize].as_mut();
         if let Some(gone) = share.and_then(|share| share.blocks.let_go()) {
@@ -202,7 +202,7 @@ impl<O: Copy + Ord> Shares<O> {
         }
     }
 
-    /// A block has left its share.
+    /// Records that a block has left its share.
     fn has_gone(&mut self, number: u32, id: Id) {
         self.owners.remove(&id);
         self.len -= 1;
@@ -217,7 +217,7 @@ impl<O: Copy + Ord> Shares<O> {
         }
     }
 
-    /// A block is kept from now on, which was not, for `owner`; another one may go.
+    /// Adds a block for `owner`; another one may be evicted.
     pub fn insert(&mut self, owner: Option<O>, id: Id, evicted: &mut Vec<Id>) {
         let is_bound = self.is_at_bound(owner);
         if self.len < self.capacity && !is_bound {
@@ -234,7 +234,7 @@ impl<O: Copy + Ord> Shares<O> {
         let has = self.len_owned(owner);
         let largest = self.largest().map(|number| (number, self.len_of(number)));
         match largest {
-            // Who has one more keeps it, or the two would take it from each other for ever.
+            // A share with one block more keeps it, or the two would take it from each other
             Some((number, most)) if !is_bound && (has == 0 || most > has + 1) => {
                 self.let_go(number, evicted);
                 self.put(owner, id);
@@ -253,7 +253,7 @@ impl<O: Copy + Ord> Shares<O> {
         }
     }
 
-    /// A block is kept no more.
+    /// Removes a block.
     pub fn remove(&mut self, id: Id) {
         let Some(number) = self.owners.get(&id).copied() else {
             return;

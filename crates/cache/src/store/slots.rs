@@ -1,9 +1,9 @@
-//! [`Slots`]: what lies in which slot, and which are free.
+//! [`Slots`]: the block in each slot, and the free slots.
 //!
 //! ```text
 //!  free ──▶ written ──▶ ready ──▶ free
-//!              │  it goes meanwhile
-//!              └──▶ doomed ── the write has ended ──▶ free
+//!              │  evicted meanwhile
+//!              └──▶ doomed ── the write ends ──▶ free
 //! ```
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use super::head::{PAGE_ENTRIES, SLOT_BYTES};
 use super::maps::Protector;
 use super::writes::WRITES_MAX;
 
-/// Of so many slots one is spare.
+/// One slot in this many is spare.
 const SPARE_ONE_IN: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,28 +30,28 @@ enum State {
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     state: State,
-    /// None of one that is free, or doomed.
+    /// `None` for a free or doomed slot.
     entry: Option<Entry>,
 }
 
-/// See the module's head.
+/// The slots of a cache's file.
 pub struct Slots {
     slots: Vec<Slot>,
     index: HashMap<Id, u32, foldhash::fast::FixedState>,
     free: Vec<u32>,
     pub areas: Areas,
-    /// By page of the directory.
+    /// Whether each page of the directory is out of date in the file.
     dirty: Vec<bool>,
-    /// Where the first one may be.
+    /// No page before this one is out of date.
     dirty_from: usize,
     evicted: Vec<Id>,
-    /// How many blocks came to each area so far, and went to make room.
+    /// Blocks added to each area so far, and evicted to make room.
     pub brought: [u64; 3],
     pub pushed_out: [u64; 3],
 }
 
-/// So many slots are no area's: what comes has one also while those of what went are being
-/// written.
+/// The number of spare slots, which belong to no area: a new block gets one while the slots of
+/// evicted blocks are still being written.
 fn spare(count: u32) -> usize {
     (count as usize / SPARE_ONE_IN).min(WRITES_MAX)
 }
@@ -77,7 +77,7 @@ impl Slots {
         }
     }
 
-    /// Takes in pages of a directory that was there, from the slot `first` on.
+    /// Loads pages of an existing directory, from the slot `first` on.
     pub fn find(&mut self, first: usize, pages: &[u8]) {
         let entries = pages.chunks_exact(ENTRY_BYTES).map(Entry::decode);
         for (slot, entry) in (first..self.slots.len()).zip(entries) {
@@ -102,7 +102,7 @@ impl Slots {
         }
     }
 
-    /// All of it was taken in.
+    /// Ends the loading of a directory.
     pub fn found(&mut self) {
         let slots = (0..).zip(&self.slots);
         let free = slots.filter(|(_, slot)| slot.state == State::Free);
@@ -114,8 +114,8 @@ impl Slots {
         self.index.contains_key(&id)
     }
 
-    /// Where a block lies that is asked for, and what of it is said; and whether it was moved
-    /// by that, of which the directory is to tell.
+    /// The slot and entry of a block that is read; and whether the read moved it to another
+    /// area, which changes the directory.
     pub fn get(&mut self, area: Area, id: Id) -> Option<(u32, Entry, bool)> {
         let slot = *self.index.get(&id)?;
         let Slot { state, entry } = self.slots[slot as usize];
@@ -127,7 +127,7 @@ impl Slots {
         Some((slot, entry, false))
     }
 
-    /// Keeps what lies in a slot as what it was asked for.
+    /// Moves a slot's block to the area that it was read for.
     fn move_to(&mut self, area: Area, slot: u32, entry: Entry) -> Entry {
         self.areas.remove(entry.area, entry.id);
         let stays = self.make_room(area, entry.id);
@@ -141,8 +141,8 @@ impl Slots {
         moved
     }
 
-    /// Of what a volume has of the active area beyond its bound, at most `count` go. How many
-    /// did.
+    /// Evicts at most `count` of the blocks that a volume has in the active area beyond its
+    /// limit. Returns their number.
     pub fn shrink_share(&mut self, volume: VolumeId, count: usize) -> usize {
         let mut evicted = Vec::new();
         self.areas.shrink_share(volume, count, &mut evicted);
@@ -154,7 +154,7 @@ impl Slots {
         evicted.len()
     }
 
-    /// A block is an area's from now on. Whether it stays there.
+    /// Adds a block to an area. Returns whether it is pinned.
     fn make_room(&mut self, area: Area, id: Id) -> bool {
         let mut evicted = std::mem::take(&mut self.evicted);
         let stays = self.areas.insert(area, id, &mut evicted);
@@ -167,15 +167,15 @@ impl Slots {
         stays
     }
 
-    /// Keeps a block that is not there: in which slot it is to be written, unless there is
-    /// none.
+    /// Adds a block that is not there. Returns the slot to write it to; `None` if no slot is
+    /// free.
     pub fn insert(&mut self, area: Area, entry: Entry) -> Option<u32> {
         let entry = match self.make_room(area, entry.id) {
             true => entry.kept_as(entry.area, true),
             false => entry,
         };
         let Some(slot) = self.free.pop() else {
-            // All that went are being written still.
+            // The slots of all evicted blocks are still being written.
             self.areas.remove(entry.area, entry.id);
             return None;
         };
@@ -189,8 +189,8 @@ impl Slots {
         Some(slot)
     }
 
-    /// Of so many slots from `first` on, what stays is kept as others are from now on. How
-    /// many slots there are from there on.
+    /// Unpins the blocks of `count` slots from `first` on. Returns the number of slots from
+    /// there on.
     pub fn unpin(&mut self, first: usize, count: usize) -> usize {
         let left = self.slots.len().saturating_sub(first);
         for slot in (first..).take(count.min(left)) {
@@ -208,8 +208,8 @@ impl Slots {
         left
     }
 
-    /// Map pages in these slots are not protected for `protector` any more. How many slots
-    /// there are from the first one on.
+    /// Ends the protection for `protector` of map pages in `count` slots from `first` on.
+    /// Returns the number of slots from there on.
     pub fn release_protected(&mut self, protector: Protector, first: usize, count: usize) -> usize {
         let slots = self.slots.iter().skip(first);
         let entries = slots.take(count).filter_map(|slot| slot.entry);
@@ -219,7 +219,7 @@ impl Slots {
         self.slots.len().saturating_sub(first)
     }
 
-    /// A block's slot is nobody's. Of which area it was.
+    /// Frees a block's slot. Returns the block's area.
     fn free_slot_of(&mut self, id: Id) -> Option<AreaKind> {
         let slot = self.index.remove(&id)?;
         let place = &mut self.slots[slot as usize];
@@ -235,7 +235,7 @@ impl Slots {
         kind
     }
 
-    /// The write of a slot has ended.
+    /// Records the end of a slot's write.
     pub fn end_write(&mut self, slot: u32, is_done: bool) {
         let place = &mut self.slots[slot as usize];
         match (place.state, place.entry) {
@@ -253,10 +253,10 @@ impl Slots {
         }
     }
 
-    /// Forgets what lies in a slot, if that is this. Whether it was.
+    /// Forgets a slot's block if it has this entry. Returns whether it had.
     pub fn drop_if(&mut self, slot: u32, entry: &Entry) -> bool {
         let there = self.slots[slot as usize].entry;
-        // It may be kept otherwise by now.
+        // It may have been moved to another area.
         let there = there.filter(|there| there.is_same(entry));
         if let Some(there) = there {
             self.areas.remove(there.area, there.id);
@@ -265,28 +265,28 @@ impl Slots {
         there.is_some()
     }
 
-    /// Forgets a block. Whether it was there.
+    /// Forgets a block. Returns whether it was there.
     pub fn forget(&mut self, id: Id) -> bool {
         let slot = self.index.get(&id).copied();
         let entry = slot.and_then(|slot| Some((slot, self.slots[slot as usize].entry?)));
         entry.is_some_and(|(slot, entry)| self.drop_if(slot, &entry))
     }
 
-    /// The directory's page of a slot is to be written.
+    /// Marks the directory page of a slot as out of date.
     fn mark_dirty(&mut self, slot: u32) {
         let page = slot as usize / PAGE_ENTRIES;
         self.dirty[page] = true;
         self.dirty_from = self.dirty_from.min(page);
     }
 
-    /// Pages of the directory are not in the file as they are here.
+    /// Marks directory pages as out of date.
     pub fn mark_unwritten(&mut self, first: usize, count: usize) {
         self.dirty[first..first + count].fill(true);
         self.dirty_from = self.dirty_from.min(first);
     }
 
-    /// Pages of the directory that have changed and lie one after another, at most so many:
-    /// the number of the first one, and what is to be written there.
+    /// Takes consecutive directory pages that are out of date, at most `pages_max`: the first
+    /// one's number, and their content.
     pub fn take_dirty(&mut self, pages_max: usize) -> Option<(usize, Vec<u8>)> {
         let from = self.dirty_from;
         let first = from + self.dirty[from..].iter().position(|is| *is)?;

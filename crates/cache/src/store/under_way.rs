@@ -1,23 +1,23 @@
-//! [`UnderWay`]: what the file was asked and has not answered, to know one that hangs.
+//! [`UnderWay`]: the file's outstanding operations, to detect one that does not respond.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A file is left alone while it has not answered for longer: units may do so before.
+/// A file that has not responded for this long is not used: units may be faster.
 pub const HANGS_AFTER: Duration = Duration::from_millis(100);
 
-/// See the module's head.
+/// The outstanding operations of a file.
 #[derive(Debug, Default)]
 pub struct UnderWay {
-    /// By when it began: numbers rise.
+    /// The start of each operation, by number.
     asked: BTreeMap<u64, Duration>,
     next: u64,
-    /// It was found to hang.
+    /// Whether the file was found not to respond.
     hangs: bool,
 }
 
 impl UnderWay {
-    /// The file is asked something. Its number.
+    /// Records the start of an operation. Returns its number.
     pub fn begin(&mut self, now: Duration) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -25,12 +25,12 @@ impl UnderWay {
         number
     }
 
-    /// It has answered, whatever that was.
+    /// Records the end of an operation.
     pub fn end(&mut self, number: u64) {
         self.asked.remove(&number);
     }
 
-    /// Whether nothing is under way, nor was.
+    /// Whether no operation is outstanding, and the file was responding.
     pub fn is_idle(&self) -> bool {
         self.asked.is_empty() && !self.hangs
     }
@@ -40,7 +40,7 @@ impl UnderWay {
         oldest.is_some_and(|(_, begun)| now.saturating_sub(*begun) >= HANGS_AFTER)
     }
 
-    /// Whether the file hangs, and whether that is news.
+    /// Whether the file does not respond, and whether that is new.
     pub fn look(&mut self, now: Duration) -> (bool, bool) {
         let hangs = self.is_one_late(now);
         let did = std::mem::replace(&mut self.hangs, hangs);
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_answered_is_a_hang_until_it_is() {
+    fn an_unanswered_operation_is_a_hang_until_it_ends() {
         let mut under_way = UnderWay::default();
         let first = under_way.begin(Duration::ZERO);
         let second = under_way.begin(HANGS_AFTER / 2);

@@ -1,4 +1,4 @@
-//! What goes into the file: blocks, by one job at a time, and behind them the directory.
+//! Writing to the file: blocks, by one job at a time, and later the directory.
 
 use std::io;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use super::entry::{Entry, Id};
 use super::head::{DIRECTORY_AT, SLOT_BYTES};
 use super::{Cache, State};
 
-/// So many blocks wait to be written at most, or are: 4 MiB.
+/// Blocks that wait to be written, or are being written, at most: 4 MiB.
 pub const WRITES_MAX: usize = 1024;
 
-/// A page of the directory is written so long after something in it has changed.
+/// The delay before a changed page of the directory is written.
 pub const WRITE_BEHIND: Duration = Duration::from_secs(1);
 
-/// So many pages of the directory are written at once, for whose making others wait.
+/// Pages of the directory written at once; the lock is held while they are encoded.
 const PAGES_AT_ONCE: usize = 64;
 
 /// Blocks on their way into the file.
 #[derive(Default)]
 pub struct Queue {
-    /// What is to be written, and to which slot.
+    /// The slot and content of each block.
     blocks: Vec<(u32, Vec<u8>)>,
-    /// So many are being written, or wait for it.
+    /// Blocks that wait or are being written.
     count: usize,
-    /// A job writes them.
+    /// Whether a job is writing them.
     has_writer: bool,
 }
 
 impl Cache {
-    /// Keeps a block, if its area's policy says so and there is time for it.
+    /// Offers a block: it is kept unless too many blocks are being written.
     pub fn offer(self: &Arc<Self>, area: Area, id: Id, tag: [u8; 16], sealed: &[u8]) {
         if sealed.len() != SLOT_BYTES {
             return;
@@ -38,7 +38,7 @@ impl Cache {
         let entry = Entry::of(id, tag, area.kind(), sealed);
         let mut state = self.state();
         let is_ill = self.is_left_alone(&mut state);
-        // Who offers it may have what it is kept as changed.
+        // The offer may move a block that is there to another area.
         if !is_ill && (self.find_in(&mut state, area, id).is_some() || state.slots.has(id)) {
             return;
         }
@@ -61,7 +61,7 @@ impl Cache {
         }
     }
 
-    /// Writes what is in the queue, until there is nothing.
+    /// Writes the queue until it is empty.
     fn write(&self) {
         loop {
             let mut batch = {
@@ -90,7 +90,7 @@ impl Cache {
         self.write_behind();
     }
 
-    /// Writes something, and is noticed if that hangs.
+    /// Writes to the file, as an outstanding operation.
     fn put(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         let number = self.state().under_way.begin(self.clock.monotonic());
         let written = self.file.write_at(bytes, at);
@@ -98,14 +98,14 @@ impl Cache {
         written
     }
 
-    /// How many more blocks it would take now.
+    /// The number of blocks that would be accepted now.
     #[must_use]
     pub fn takes(&self) -> usize {
         WRITES_MAX - self.state().queue.count
     }
 
-    /// Writes what of the directory has been changed for a while; nothing, if there is none.
-    /// To be called now and then. Waits.
+    /// Writes the directory if it has been out of date for [`WRITE_BEHIND`]. To be called
+    /// regularly. Waits.
     pub fn write_behind(&self) {
         let now = self.clock.monotonic();
         let is_due = |since: Duration| now >= since + WRITE_BEHIND;
@@ -114,8 +114,7 @@ impl Cache {
         }
     }
 
-    /// Writes all of the directory that has changed, for whoever opens the cache next. Whether
-    /// that was possible. Waits.
+    /// Writes all changed pages of the directory. Returns whether that succeeded. Waits.
     pub fn flush(&self) -> bool {
         let flushing = self.flushing.lock();
         let _flushing = flushing;
@@ -143,13 +142,13 @@ impl Cache {
         }
     }
 
-    /// Pages of the directory were not written.
+    /// Marks pages of the directory as not written.
     fn take_back(&self, state: &mut State, first: usize, count: usize) {
         state.slots.mark_unwritten(first, count);
         self.note_change(state);
     }
 
-    /// As [`Cache::flush`], and what was written survives a power failure.
+    /// As [`Cache::flush`], and syncs the file.
     pub fn settle(&self) -> bool {
         self.flush()
             && match self.file.sync_data() {

@@ -1,21 +1,20 @@
-//! A list of slots to free, as it lies in the catalog.
+//! [`FreePlan`]: a set of slots to free, as the catalog stores it.
 //!
 //! ```text
-//!  0│ format u32 = 2 │ segments u32                      │
+//!  0│ format u32 = 1 │ segments u32                      │
 //!  8│ for each segment: number u64, form u16, count u16, │
 //!   │ then, whichever is shorter,                        │
-//!   │ form 0: that many runs: first and last slot, u16,  │
+//!   │ form 0: count runs: first and last slot, u16 each, │
 //!   │         in order and not touching each other       │
-//!   │ form 1: that many words u64: bit n of word w is    │
+//!   │ form 1: count words u64: bit n of word w is        │
 //!   │         slot 64 w + n                              │
 //! ```
 //!
-//! So a version takes at most a bit for each slot of its segments, and hardly
-//! anything where all of a segment goes. Format 1 had a list of slots instead of
-//! form, count and runs: slots u32, u16 each. Segments come in the order of their
-//! numbers, none without a slot, and nothing is behind the last one.
+//! So a version takes at most one bit for each slot of its segments, and hardly
+//! anything where a whole segment is freed. Segments are in the order of their
+//! numbers, none is without a slot, and nothing follows the last one.
 //!
-//! It names places, not content; the catalog may know it.
+//! A plan names locations, not content; the catalog may read it.
 
 use std::collections::BTreeMap;
 
@@ -26,53 +25,49 @@ use slots::Slots;
 
 mod slots;
 
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 1;
 
-/// What earlier programs wrote.
-const FORMAT_OF_LISTS: u32 = 1;
-
-/// Longer plans are split before they are kept, in bytes: one is carried out in
-/// one go and lies in memory meanwhile.
+/// The longest plan that is stored, in bytes; longer ones are split. A plan is
+/// carried out at once, and is in memory meanwhile.
 pub const PLAN_BYTES_MAX: usize = 1 << 20;
 
-/// Likewise those of more segments, each of which is one call to a unit.
+/// The most segments of a stored plan: each is one call to a unit.
 const PLAN_SEGMENTS_MAX: usize = 1024;
 
-/// What the head of a plan takes, and a segment's number in it, in bytes.
+/// Size of a plan's head and of a segment's number in it, in bytes.
 const HEAD_BYTES: usize = 8;
 const NUMBER_BYTES: usize = 8;
 
-/// Slots to free, by segment.
+/// A set of slots to free, by segment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FreePlan {
     segments: BTreeMap<SegmentId, Slots>,
 }
 
-/// Why bytes are not a plan.
+/// Why bytes are not a valid plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadPlan {
-    /// They end early.
+    /// The plan ends early.
     #[error(transparent)]
     Short(#[from] OutOfBytes),
-    /// A newer program wrote them.
-    #[error("the free plan has format {0}; this program knows formats 1 and 2")]
+    /// A newer build wrote it.
+    #[error("the free plan has format {0}; this build reads format {FORMAT}")]
     Format(u32),
     /// A segment's number has over 48 bits, or is not above the one before.
-    #[error("the free plan names a segment that cannot be, or not in order")]
+    #[error("the free plan has an invalid segment number, or one out of order")]
     Segment,
-    /// A segment's slots are written in no form that there is, or it has none.
-    #[error("the free plan names slots that cannot be, or none of a segment")]
+    /// A segment has no slots, or an unknown encoding of them.
+    #[error("the free plan has a segment with invalid slots, or without slots")]
     Slots,
-    /// They go on behind the last segment.
-    #[error("the free plan goes on for {0} bytes behind its end")]
+    /// Bytes follow the last segment.
+    #[error("the free plan has {0} bytes after its end")]
     Long(usize),
 }
 
-/// The segments of an encoded plan, read one by one.
+/// An iterator over the segments of an encoded plan.
 struct Segments<'a> {
     reader: Reader<'a>,
-    decode: fn(&mut Reader<'a>) -> Result<Slots, BadPlan>,
-    /// How many there are still to be.
+    /// Segments that have not been read yet.
     left: u32,
     last: Option<SegmentId>,
 }
@@ -80,21 +75,19 @@ struct Segments<'a> {
 impl<'a> Segments<'a> {
     fn of(bytes: &'a [u8]) -> Result<Self, BadPlan> {
         let mut reader = Reader::new(bytes);
-        let decode = match reader.u32()? {
-            FORMAT => Slots::decode,
-            FORMAT_OF_LISTS => Slots::decode_list,
+        match reader.u32()? {
+            FORMAT => {}
             other => return Err(BadPlan::Format(other)),
-        };
+        }
         let left = reader.u32()?;
         Ok(Self {
             reader,
-            decode,
             left,
             last: None,
         })
     }
 
-    /// The next one, `None` behind the last.
+    /// The next segment; `None` after the last.
     fn next(&mut self) -> Result<Option<(SegmentId, Slots)>, BadPlan> {
         if self.left == 0 {
             return match self.reader.remaining() {
@@ -108,7 +101,7 @@ impl<'a> Segments<'a> {
             return Err(BadPlan::Segment);
         }
         self.last = Some(segment);
-        let slots = (self.decode)(&mut self.reader)?;
+        let slots = Slots::decode(&mut self.reader)?;
         match slots.is_empty() {
             true => Err(BadPlan::Slots),
             false => Ok(Some((segment, slots))),
@@ -133,7 +126,7 @@ impl FreePlan {
         }
     }
 
-    /// What it says of these segments.
+    /// The part of the plan for these segments.
     #[must_use]
     pub fn only(&self, segments: &[SegmentId]) -> Self {
         let named = |segment: &SegmentId| {
@@ -145,18 +138,18 @@ impl FreePlan {
         }
     }
 
-    /// Forgets a segment.
+    /// Removes a segment from the plan.
     pub fn remove(&mut self, segment: SegmentId) {
         self.segments.remove(&segment);
     }
 
-    /// Whether there is nothing to free.
+    /// Whether the plan is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// How many slots there are to free.
+    /// The number of slots to free.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.segments.values().map(Slots::len).sum()
@@ -169,7 +162,7 @@ impl FreePlan {
             .map(|(id, slots)| (*id, slots.iter().map(Slot).collect()))
     }
 
-    /// Its bytes.
+    /// Encodes the plan.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -182,9 +175,9 @@ impl FreePlan {
         bytes
     }
 
-    /// The slots of an encoded plan in encoded plans of at most `bytes_max` bytes
-    /// each, or of a single segment where that alone takes more (at most 8 KiB).
-    /// Only one of them at a time is in memory as more than its bytes.
+    /// Splits an encoded plan into encoded plans of at most `bytes_max` bytes each, or
+    /// of a single segment where that alone takes more (at most 8 KiB). Only one of
+    /// them is decoded at a time.
     ///
     /// # Errors
     /// [`BadPlan`].
@@ -209,7 +202,7 @@ impl FreePlan {
         Ok(parts)
     }
 
-    /// Reads a plan.
+    /// Decodes a plan.
     ///
     /// # Errors
     /// [`BadPlan`].
@@ -228,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_split_plan_holds_the_same_slots_in_pieces_that_are_small() {
+    fn a_split_plan_has_the_same_slots_in_small_parts() {
         let mut plan = FreePlan::default();
         for segment in 0..100_u64 {
             for slot in 0..=segment {
@@ -239,11 +232,11 @@ mod tests {
         assert_eq!(split(&FreePlan::default(), PLAN_BYTES_MAX), []);
         let parts = split(&plan, 1000);
         assert!(parts.iter().all(|part| part.encode().len() <= 1000));
-        assert!(parts.len() < 20, "and not more of them than need be");
+        assert!(parts.len() < 20, "no more parts than needed");
         let segments = |plan: &FreePlan| plan.segments().collect::<Vec<_>>();
         let all: Vec<_> = parts.iter().flat_map(segments).collect();
         assert_eq!(all, segments(&plan));
-        assert_eq!(split(&plan, 1).len(), 100, "no segment is cut");
+        assert_eq!(split(&plan, 1).len(), 100, "no segment is split");
     }
 
     fn split(plan: &FreePlan, bytes_max: usize) -> Vec<FreePlan> {
@@ -271,25 +264,37 @@ mod tests {
         assert_eq!(counts, [1024, 1024, 952]);
     }
 
+    /// A plan of format 1: segment 7 with the run 2 to 5 and slot 9, and segment 8 with
+    /// the even slots 0 to 14.
+    const FIXTURE: [u8; 56] = [
+        1, 0, 0, 0, 2, 0, 0, 0, // format, segments
+        7, 0, 0, 0, 0, 0, 0, 0, // segment 7
+        0, 0, 2, 0, 2, 0, 5, 0, 9, 0, 9, 0, // form 0, two runs
+        8, 0, 0, 0, 0, 0, 0, 0, // segment 8
+        1, 0, 2, 0, // form 1, two words
+        0x55, 0x55, 0, 0, 0, 0, 0, 0, // word 0
+        1, 0, 0, 0, 0, 0, 0, 0, // word 1
+    ];
+
     #[test]
-    fn a_list_of_an_earlier_program_is_read() {
-        let mut bytes = Vec::new();
-        bytes.put_u32(1);
-        bytes.put_u32(1);
-        bytes.put_u64(7);
-        bytes.put_u32(3);
-        for slot in [9, 2, 60_000] {
-            bytes.put_u16(slot);
+    fn a_plan_has_format_1_and_a_newer_one_is_refused_by_its_number() {
+        let mut plan = of([2, 3, 4, 5, 9]);
+        for slot in (0..16).step_by(2).chain([64]) {
+            plan.add(Location::from_bits(8 << 16 | slot));
         }
-        assert_eq!(FreePlan::decode(&bytes), Ok(of([2, 9, 60_000])));
+        assert_eq!(plan.encode(), FIXTURE);
+        assert_eq!(FreePlan::decode(&FIXTURE), Ok(plan));
+        let mut newer = FIXTURE;
+        newer[0] = 2;
+        assert_eq!(FreePlan::decode(&newer), Err(BadPlan::Format(2)));
     }
 
     #[test]
-    fn what_no_program_writes_is_no_plan() {
+    fn invalid_plans_are_refused() {
         // Each with slot 5 alone, or none.
         let plan = |segments: &[(u64, u16)]| {
             let mut bytes = Vec::new();
-            bytes.put_u32(2);
+            bytes.put_u32(FORMAT);
             bytes.put_u32(segments.len() as u32);
             for (segment, runs) in segments {
                 bytes.put_u64(*segment);
@@ -301,7 +306,7 @@ mod tests {
         };
         let bits = |word| {
             let mut bytes = Vec::new();
-            bytes.put_u32(2);
+            bytes.put_u32(FORMAT);
             bytes.put_u32(1);
             bytes.put_u64(7);
             bytes.put_u16(1);
@@ -309,18 +314,9 @@ mod tests {
             bytes.put_u64(word);
             bytes
         };
-        let list = |slots: &[u16]| {
-            let mut bytes = Vec::new();
-            bytes.put_u32(1);
-            bytes.put_u32(1);
-            bytes.put_u64(7);
-            bytes.put_u32(slots.len() as u32);
-            slots.iter().for_each(|slot| bytes.put_u16(*slot));
-            bytes
-        };
-        for well in [plan(&[(7, 1), (8, 1)]), bits(32), list(&[5])] {
-            assert!(FreePlan::decode(&well).is_ok());
-            let longer = [well.as_slice(), &[0]].concat();
+        for valid in [plan(&[(7, 1), (8, 1)]), bits(32)] {
+            assert!(FreePlan::decode(&valid).is_ok());
+            let longer = [valid.as_slice(), &[0]].concat();
             assert_eq!(FreePlan::decode(&longer), Err(BadPlan::Long(1)));
         }
         for (bytes, why) in [
@@ -329,7 +325,6 @@ mod tests {
             (plan(&[(1 << 48, 1)]), BadPlan::Segment),
             (plan(&[(7, 1), (8, 0)]), BadPlan::Slots),
             (bits(0), BadPlan::Slots),
-            (list(&[]), BadPlan::Slots),
         ] {
             assert_eq!(FreePlan::decode(&bytes), Err(why));
             assert_eq!(FreePlan::split(&bytes, PLAN_BYTES_MAX), Err(why));

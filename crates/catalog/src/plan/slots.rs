@@ -1,34 +1,30 @@
-//! Some slots of a segment, in memory and as a free plan has them.
+//! [`Slots`]: a set of slots of a segment, in memory and in a free plan.
 //!
-//! A plan comes from a host, which may be in another's hands: whatever its bytes
-//! say, a segment's slots take no more than a few times the room that those do,
-//! and time in proportion.
+//! A plan comes from a host, which may be compromised: decoding any bytes takes no
+//! more than a few times their size in memory, and time in proportion.
 
 use base::codec::{Reader, Writer};
 
 use super::BadPlan;
 
-/// The forms of a segment's slots.
+/// The encodings of a segment's slots.
 const RUNS: u16 = 0;
 const BITS: u16 = 1;
 
-/// What a run takes, and a word, in bytes.
+/// Size of a run and of a word, in bytes.
 const RUN_BYTES: usize = 4;
 const WORD_BYTES: usize = 8;
 
-/// So many slots a u16 can name.
-const SLOTS_MAX: u32 = 1 << 16;
-
-/// Words with a bit for each of them.
+/// Words with one bit for each slot that a u16 can name.
 const WORDS_MAX: usize = 1 << 10;
 
-/// Further apart than in so many runs, slots are kept as bits.
+/// Sets of more runs than this are kept as bits.
 const RUNS_MAX: usize = WORDS_MAX * WORD_BYTES / RUN_BYTES / 2;
 
-/// Some slots of a segment.
+/// A set of slots of a segment.
 #[derive(Debug, Clone)]
 pub(super) enum Slots {
-    /// First and last slot of each run, in order; no two touch each other.
+    /// First and last slot of each run, in order; runs do not touch.
     Runs(Vec<(u16, u16)>),
     /// Bit n of word w is slot 64 w + n. The last word is not 0.
     Bits(Vec<u64>),
@@ -40,7 +36,7 @@ impl Default for Slots {
     }
 }
 
-/// They are the same slots, however they are kept.
+/// Sets are equal if they have the same slots, in either representation.
 impl PartialEq for Slots {
     fn eq(&self, other: &Self) -> bool {
         self.runs() == other.runs()
@@ -72,7 +68,7 @@ impl Slots {
         }
     }
 
-    /// In order.
+    /// The slots, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = u16> + use<> {
         self.runs()
             .into_iter()
@@ -87,7 +83,7 @@ impl Slots {
         }
     }
 
-    /// In the shorter form.
+    /// Encodes the slots in the shorter form.
     pub(super) fn encode(&self) -> Vec<u8> {
         let runs = self.runs();
         let words = runs
@@ -112,7 +108,7 @@ impl Slots {
         bytes
     }
 
-    /// Whether there are none: then they are in no plan.
+    /// Whether the set is empty. An empty set is in no plan.
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Runs(runs) => runs.is_empty(),
@@ -150,28 +146,9 @@ impl Slots {
             _ => Err(BadPlan::Slots),
         }
     }
-
-    /// As earlier programs wrote them.
-    pub(super) fn decode_list(reader: &mut Reader<'_>) -> Result<Self, BadPlan> {
-        let count = reader.u32()?;
-        if count > SLOTS_MAX {
-            return Err(BadPlan::Slots);
-        }
-        let mut slots = Vec::new();
-        for _ in 0..count {
-            slots.push(reader.u16()?);
-        }
-        slots.sort_unstable();
-        let mut runs = Vec::new();
-        slots.into_iter().for_each(|slot| append(&mut runs, slot));
-        Ok(match runs.len() > RUNS_MAX {
-            true => Self::Bits(to_bits(&runs)),
-            false => Self::Runs(runs),
-        })
-    }
 }
 
-/// Adds a slot that none is behind.
+/// Adds a slot that is at least as large as all others.
 fn append(runs: &mut Vec<(u16, u16)>, slot: u16) {
     match runs.last_mut() {
         Some((_, last)) if usize::from(*last) + 1 >= usize::from(slot) => *last = slot,
@@ -220,7 +197,7 @@ fn to_runs(words: &[u64]) -> Vec<(u16, u16)> {
     for (at, word) in words.iter().enumerate() {
         let mut rest = *word;
         while rest != 0 {
-            // A word's place has 10 bits, a bit's has 6.
+            // A word's index has 10 bits, a bit's has 6.
             let slot = (at * 64) as u16 + rest.trailing_zeros() as u16;
             rest &= rest - 1;
             append(&mut runs, slot);
@@ -244,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_takes_no_more_than_a_bit_for_each_slot() {
+    fn an_encoding_takes_at_most_one_bit_for_each_slot() {
         for (slots, bytes) in [
             (of(0..=u16::MAX), 4),
             (of((0..=u16::MAX).rev()), 4),
@@ -267,25 +244,8 @@ mod tests {
         Slots::decode(&mut Reader::new(&bytes))
     }
 
-    /// As earlier programs have them.
-    fn list(slots: &[u16]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        bytes.put_u32(slots.len() as u32);
-        slots.iter().for_each(|slot| bytes.put_u16(*slot));
-        bytes
-    }
-
     #[test]
-    fn a_list_has_no_more_slots_than_there_are() {
-        let all: Vec<u16> = (0..=u16::MAX).rev().collect();
-        let decoded = |slots: &[u16]| Slots::decode_list(&mut Reader::new(&list(slots)));
-        assert_eq!(decoded(&all), Ok(of(0..=u16::MAX)));
-        let twice = [all.as_slice(), &[7]].concat();
-        assert_eq!(decoded(&twice), Err(BadPlan::Slots));
-    }
-
-    #[test]
-    fn slots_in_no_form_are_refused() {
+    fn invalid_encodings_are_refused() {
         assert_eq!(decoded(0, 2, &[1, 3, 5, 5]), Ok(of([1, 2, 3, 5])));
         for (form, count, values) in [
             (2, 0, [0; 4].as_slice()),
@@ -303,7 +263,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_a_set(
+        fn slots_behave_like_a_set(
             step in 1_u16..100,
             inserted in prop::collection::vec(0_u16..2000, 0..4000),
         ) {
@@ -317,8 +277,6 @@ mod tests {
             prop_assert_eq!(Slots::decode(&mut Reader::new(&encoded)), Ok(slots.clone()));
             prop_assert_eq!(slots.is_empty(), set.is_empty());
             prop_assert!(slots.iter().eq(set));
-            let list = list(&inserted);
-            prop_assert_eq!(Slots::decode_list(&mut Reader::new(&list)), Ok(slots));
         }
     }
 }

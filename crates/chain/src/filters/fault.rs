@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Completion, Durability, Extent, IoError, Outcome, Started, Token, ZeroMode,
+    BlockDevice, ByteRange, Completion, IoError, Op, OpKind, Outcome, Request, Started, Token,
 };
 use chain_policy::FaultConfig;
 use world::Clock;
@@ -21,12 +21,20 @@ const SECTOR_BYTES: usize = 512;
 /// asked them has gone.
 const OFFERED_MAX: usize = 1024;
 
-/// What a request is known by when it is offered again: its token may be another one then.
+/// What a request is recognized by when it is offered again: its token may be another one then.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Request {
-    is_write: bool,
-    offset: u64,
-    length: usize,
+struct Offer {
+    kind: OpKind,
+    range: ByteRange,
+}
+
+impl Offer {
+    fn of(op: &Op<'_>) -> Self {
+        Self {
+            kind: op.kind(),
+            range: op.range(),
+        }
+    }
 }
 
 /// What chance has in store for a request.
@@ -51,7 +59,7 @@ pub struct Fault {
     clock: Arc<dyn Clock>,
     kept: VecDeque<Kept>,
     /// Requests that found the device busy, with what they meet when they do not.
-    offered: VecDeque<(Request, Fate)>,
+    offered: VecDeque<(Offer, Fate)>,
     /// Tokens of requests below whose answers are to be kept back.
     slow: Vec<Token>,
     /// The request that was torn, whose answer is nobody's.
@@ -80,33 +88,35 @@ impl Fault {
     }
 
     /// What a request meets: drawn once, however often it is offered.
-    fn fate(&mut self, request: Request) -> Fate {
+    fn fate(&mut self, offer: Offer) -> Fate {
         let mut offered = self.offered.iter();
-        if let Some(at) = offered.position(|(one, _)| *one == request)
+        if let Some(at) = offered.position(|(one, _)| *one == offer)
             && let Some((_, fate)) = self.offered.remove(at)
         {
             return fate;
         }
         let (config, random) = (&self.config, &self.random);
-        let errors = match request.is_write {
+        let is_write = offer.kind == OpKind::Write;
+        let errors = match is_write {
             true => config.write_errors_one_in,
             false => config.read_errors_one_in,
         };
         let fails = random.one_in(errors);
-        let is_torn = request.is_write && random.one_in(config.torn_writes_one_in);
+        let is_torn = is_write && random.one_in(config.torn_writes_one_in);
+        let sectors = offer.range.length as usize / SECTOR_BYTES;
         Fate {
             fails,
-            torn: is_torn.then(|| random.index(request.length / SECTOR_BYTES + 1)),
+            torn: is_torn.then(|| random.index(sectors + 1)),
             is_slow: random.one_in(config.delays_one_in),
         }
     }
 
     /// It could not begin, and will be offered again.
-    fn is_busy(&mut self, request: Request, fate: Fate) -> Started {
+    fn is_busy(&mut self, offer: Offer, fate: Fate) -> Started {
         if self.offered.len() == OFFERED_MAX {
             self.offered.pop_front();
         }
-        self.offered.push_back((request, fate));
+        self.offered.push_back((offer, fate));
         Started::Busy
     }
 
@@ -114,12 +124,12 @@ impl Fault {
     fn answer(
         &mut self,
         token: Token,
-        (request, fate): (Request, Fate),
+        (offer, fate): (Offer, Fate),
         started: Started,
         done: impl FnOnce() -> Outcome,
     ) -> Started {
         match started {
-            Started::Busy => self.is_busy(request, fate),
+            Started::Busy => self.is_busy(offer, fate),
             Started::Done if fate.is_slow => {
                 let completion = Completion {
                     token,
@@ -136,14 +146,34 @@ impl Fault {
         }
     }
 
+    /// Writes what is left of a torn write, and ends: nothing is carried out after it.
+    fn tear(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        part: Request<'_>,
+        (offer, fate): (Offer, Fate),
+    ) -> Started {
+        let token = part.token;
+        if part.op.range().length > 0 {
+            match below.start(part) {
+                Started::Busy => return self.is_busy(offer, fate),
+                Started::Pending => self.torn = Some(token),
+                Started::Done | Started::Failed(_) => {}
+            }
+        }
+        self.has_ended = true;
+        Started::Failed(ended())
+    }
+
     fn keep(&mut self, completion: Completion) {
         let due = self.clock.monotonic() + self.delay();
         self.kept.push_back(Kept { due, completion });
     }
 }
 
-fn failed(what: &str) -> Started {
-    Started::Failed(IoError::Unavailable(format!("a fault filter fails {what}")))
+fn failed(kind: OpKind) -> Started {
+    let words = format!("the fault filter fails this {kind}");
+    Started::Failed(IoError::Unavailable(words))
 }
 
 fn ended() -> IoError {
@@ -151,114 +181,28 @@ fn ended() -> IoError {
 }
 
 impl Filter for Fault {
-    fn read(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Started {
-        if self.has_ended {
+    fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
+        let Request { token, mut op } = request;
+        if self.has_ended && op.kind() != OpKind::Prefetch {
             return Started::Failed(ended());
         }
-        let request = Request {
-            is_write: false,
-            offset,
-            length: out.len(),
-        };
-        let fate = self.fate(request);
+        if !matches!(op, Op::Read { .. } | Op::Write { .. }) {
+            return below.start(Request { token, op });
+        }
+        let offer = Offer::of(&op);
+        let fate = self.fate(offer);
         if fate.fails {
-            return failed("a read");
+            return failed(offer.kind);
         }
-        let started = below.read(token, offset, out);
-        self.answer(token, (request, fate), started, || {
-            Outcome::Data(out.to_vec())
-        })
-    }
-
-    fn write(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        data: &[u8],
-        durability: Durability,
-    ) -> Started {
-        if self.has_ended {
-            return Started::Failed(ended());
+        if let (Some(sectors), Op::Write { data, .. }) = (fate.torn, &mut op) {
+            *data = data.part(0..sectors * SECTOR_BYTES);
+            return self.tear(below, Request { token, op }, (offer, fate));
         }
-        let request = Request {
-            is_write: true,
-            offset,
-            length: data.len(),
-        };
-        let fate = self.fate(request);
-        if fate.fails {
-            return failed("a write");
-        }
-        if let Some(sectors) = fate.torn {
-            let part = &data[..sectors * SECTOR_BYTES];
-            if !part.is_empty() {
-                match below.write(token, offset, part, durability) {
-                    Started::Busy => return self.is_busy(request, fate),
-                    Started::Pending => self.torn = Some(token),
-                    Started::Done | Started::Failed(_) => {}
-                }
-            }
-            self.has_ended = true;
-            return Started::Failed(ended());
-        }
-        let started = below.write(token, offset, data, durability);
-        self.answer(token, (request, fate), started, || Outcome::Done)
-    }
-
-    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
-        match self.has_ended {
-            true => Started::Failed(ended()),
-            false => below.flush(token),
-        }
-    }
-
-    fn trim(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        durability: Durability,
-    ) -> Started {
-        match self.has_ended {
-            true => Started::Failed(ended()),
-            false => below.trim(token, offset, length, durability),
-        }
-    }
-
-    fn write_zeroes(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        mode: ZeroMode,
-    ) -> Started {
-        match self.has_ended {
-            true => Started::Failed(ended()),
-            false => below.write_zeroes(token, offset, length, mode),
-        }
-    }
-
-    fn extents(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        match self.has_ended {
-            true => Started::Failed(ended()),
-            false => below.extents(token, offset, length, runs),
-        }
+        let started = below.start(Request {
+            token,
+            op: op.reborrow(),
+        });
+        self.answer(token, (offer, fate), started, || op.outcome())
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
@@ -297,6 +241,7 @@ impl Filter for Fault {
 
 #[cfg(test)]
 mod tests {
+    use base::Durability;
     use nbd::memory::{Manners, MemoryDevice};
     use world::simulated::SimulatedClock;
     use world::{Millis, Wake};
@@ -313,7 +258,10 @@ mod tests {
 
     fn write(fault: &mut Fault, below: &mut MemoryDevice, token: Token, byte: u8) -> Started {
         let offset = token * 4096;
-        fault.write(below, token, offset, &[byte; 4096], Durability::Volatile)
+        fault.start(
+            below,
+            Request::write(token, offset, &[byte; 4096], Durability::Volatile),
+        )
     }
 
     #[test]
@@ -336,7 +284,7 @@ mod tests {
                     assert_eq!(below.bytes()[there], 0);
                 }
             }
-            let read = fault.read(&mut below, token, 0, &mut [0; 512]);
+            let read = fault.start(&mut below, Request::read(token, 0, &mut [0; 512]));
             reads += u64::from(read != Started::Done);
         }
         assert!((150..250).contains(&writes), "{writes}");
@@ -370,9 +318,15 @@ mod tests {
                         0 => {
                             let data = [1; 4096];
                             let at = number * 4096;
-                            fault.write(&mut below, offers, at, &data, Durability::Volatile)
+                            fault.start(
+                                &mut below,
+                                Request::write(offers, at, &data, Durability::Volatile),
+                            )
                         }
-                        _ => fault.read(&mut below, offers, number * 4096, &mut [0; 512]),
+                        _ => fault.start(
+                            &mut below,
+                            Request::read(offers, number * 4096, &mut [0; 512]),
+                        ),
                     };
                     match started {
                         Started::Busy => {}
@@ -403,7 +357,7 @@ mod tests {
             };
             let mut below = MemoryDevice::new(1 << 20).with(manners, Wake::noop());
             assert_eq!(write(&mut fault, &mut below, 3, 9), Started::Pending);
-            let read = fault.read(&mut below, 4, 4096 * 3, &mut [0; 512]);
+            let read = fault.start(&mut below, Request::read(4, 4096 * 3, &mut [0; 512]));
             assert_eq!(read, Started::Pending);
             let mut answers = Vec::new();
             fault.poll(&mut below, &mut answers);
@@ -439,7 +393,7 @@ mod tests {
             let written = below.bytes().iter().filter(|byte| **byte == 5).count();
             assert_eq!(written % SECTOR_BYTES, 0);
             assert!(below.bytes()[..written].iter().all(|byte| *byte == 5));
-            let flushed = fault.flush(&mut below, 1);
+            let flushed = fault.start(&mut below, Request::flush(1));
             assert!(matches!(flushed, Started::Failed(_)), "{flushed:?}");
             let mut answers = Vec::new();
             fault.poll(&mut below, &mut answers);

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, Durability, Extent, Started, Token, ZeroMode};
+use base::{BlockDevice, Completion, OpKind, Request, Started};
 use chain_policy::RateConfig;
 use world::Clock;
 
@@ -90,78 +90,14 @@ impl Rate {
 }
 
 impl Filter for Rate {
-    fn read(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Started {
-        self.pace(Some(out.len() as u64), || below.read(token, offset, out))
-    }
-
-    fn write(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        data: &[u8],
-        durability: Durability,
-    ) -> Started {
-        self.pace(Some(data.len() as u64), || {
-            below.write(token, offset, data, durability)
-        })
-    }
-
-    // Of what moves no data the request alone counts.
-
-    fn trim(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        durability: Durability,
-    ) -> Started {
-        self.pace(None, || below.trim(token, offset, length, durability))
-    }
-
-    fn write_zeroes(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        mode: ZeroMode,
-    ) -> Started {
-        self.pace(None, || below.write_zeroes(token, offset, length, mode))
-    }
-
-    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
-        self.pace(None, || below.flush(token))
-    }
-
-    fn extents(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        self.pace(None, || below.extents(token, offset, length, runs))
-    }
-
-    // What is fetched ahead is moved to this host, as what is read.
-
-    fn prefetch(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-    ) -> Started {
-        self.pace(Some(length), || below.prefetch(token, offset, length))
+    fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
+        let moved = match request.op.kind() {
+            // What is prefetched is moved to this host, as what is read.
+            OpKind::Read | OpKind::Write | OpKind::Prefetch => Some(request.op.range().length),
+            // Of what moves no data the request alone counts.
+            OpKind::Flush | OpKind::Trim | OpKind::WriteZeroes | OpKind::Extents => None,
+        };
+        self.pace(moved, || below.start(request))
     }
 
     fn next_timer(&self) -> Option<Duration> {
@@ -179,7 +115,7 @@ impl Filter for Rate {
 
 #[cfg(test)]
 mod tests {
-    use base::BlockDevice as _;
+    use base::{Durability, Request};
     use nbd::memory::MemoryDevice;
     use world::Millis;
     use world::simulated::SimulatedClock;
@@ -199,7 +135,7 @@ mod tests {
         let end = clock.monotonic() + time;
         let (mut done, mut out) = (0, vec![0; length]);
         while clock.monotonic() < end {
-            match rate.read(&mut below, 1, 0, &mut out) {
+            match rate.start(&mut below, Request::read(1, 0, &mut out)) {
                 Started::Done => done += 1,
                 Started::Busy => {
                     let wait = rate.next_timer().expect("something waits");
@@ -248,12 +184,15 @@ mod tests {
         };
         type Ask = fn(&mut Rate, &mut MemoryDevice) -> Started;
         let asks: [(Ask, u64); 3] = [
-            (|rate, below| rate.flush(below, 1), 100),
+            (|rate, below| rate.start(below, Request::flush(1)), 100),
             (
-                |rate, below| rate.extents(below, 1, 0, 4096, &mut Vec::new()),
+                |rate, below| rate.start(below, Request::extents(1, 0, 4096, &mut Vec::new())),
                 100,
             ),
-            (|rate, below| rate.prefetch(below, 1, 0, 65_536), 16),
+            (
+                |rate, below| rate.start(below, Request::prefetch(1, 0, 65_536)),
+                16,
+            ),
         ];
         for (ask, per_second) in asks {
             let (mut rate, mut below, clock) = limited(&config);
@@ -284,17 +223,23 @@ mod tests {
             iops: None,
             bytes_per_second: Some(1),
         });
-        let read = rate.read(&mut below, 1, 0, &mut [0; 4096]);
+        let read = rate.start(&mut below, Request::read(1, 0, &mut [0; 4096]));
         assert_eq!(read, Started::Done);
-        assert_eq!(rate.read(&mut below, 1, 0, &mut [0; 1]), Started::Busy);
-        assert_eq!(rate.flush(&mut below, 1), Started::Done);
+        assert_eq!(
+            rate.start(&mut below, Request::read(1, 0, &mut [0; 1])),
+            Started::Busy
+        );
+        assert_eq!(rate.start(&mut below, Request::flush(1)), Started::Done);
     }
 
     #[test]
     fn what_is_not_limited_does_not_wait() {
         let (mut rate, mut below, _) = limited(&RateConfig::default());
         for _ in 0..1000 {
-            let written = rate.write(&mut below, 1, 0, &[1; 512], Durability::Volatile);
+            let written = rate.start(
+                &mut below,
+                Request::write(1, 0, &[1; 512], Durability::Volatile),
+            );
             assert_eq!(written, Started::Done);
         }
         assert_eq!(rate.next_timer(), None);
@@ -304,7 +249,7 @@ mod tests {
             bytes_per_second: None,
         });
         for _ in 0..3 {
-            let failed = rate.read(&mut below, 1, 1 << 20, &mut [0; 512]);
+            let failed = rate.start(&mut below, Request::read(1, 1 << 20, &mut [0; 512]));
             assert!(matches!(failed, Started::Failed(_)), "{failed:?}");
         }
         assert_eq!(below.geometry().size_bytes, 1 << 20);

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ::trace::{Batch, BatchHead, Outcome, Record, Verb};
-use base::{BlockDevice, Completion, Durability, IoError, Started, Token, ZeroMode};
+use base::{BlockDevice, Completion, Durability, IoError, Op, OpKind, Request, Started, Token};
 use chain_policy::TraceConfig;
 use world::RollingFile;
 
@@ -147,9 +147,9 @@ impl Trace {
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Something was asked below, and so begun.
-    fn note(&mut self, token: Token, started: Started, mut record: Record) -> Started {
-        match &started {
+    /// A request was started below, with this answer.
+    fn note(&mut self, token: Token, started: &Started, mut record: Record) {
+        match started {
             Started::Pending => {
                 self.under_way.insert(token, record);
             }
@@ -161,11 +161,24 @@ impl Trace {
             // It is asked again, and begun then.
             Started::Busy => {}
         }
-        started
     }
 
-    fn begun(&self, verb: Verb, offset: u64, length: u64) -> Record {
-        Record::plain(verb, self.now(), (offset, length))
+    /// The record of a request that begins now; none of one that is not recorded.
+    fn begun(&self, op: &Op<'_>) -> Option<Record> {
+        let verb = match op.kind() {
+            OpKind::Read => Verb::Read,
+            OpKind::Write => Verb::Write,
+            OpKind::Flush => Verb::Flush,
+            OpKind::Trim => Verb::Trim,
+            OpKind::WriteZeroes => Verb::WriteZeroes,
+            OpKind::Prefetch => Verb::Prefetch,
+            OpKind::Extents => return None,
+        };
+        let range = op.range();
+        let mut record = Record::plain(verb, self.now(), (range.offset, range.length));
+        record.is_fua = op.durability() == Durability::Durable;
+        record.may_punch = matches!(op, Op::WriteZeroes { mode, .. } if mode.may_punch);
+        Some(record)
     }
 
     /// What was answered at once has ended.
@@ -246,77 +259,14 @@ impl Filter for Trace {
         Opening::Ready
     }
 
-    fn read(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Started {
-        let record = self.begun(Verb::Read, offset, out.len() as u64);
-        let started = below.read(token, offset, out);
-        self.note(token, started, record)
-    }
-
-    fn write(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        data: &[u8],
-        durability: Durability,
-    ) -> Started {
-        let mut record = self.begun(Verb::Write, offset, data.len() as u64);
-        record.is_fua = durability == Durability::Durable;
-        let started = below.write(token, offset, data, durability);
-        self.note(token, started, record)
-    }
-
-    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
-        let record = self.begun(Verb::Flush, 0, 0);
-        let started = below.flush(token);
-        self.note(token, started, record)
-    }
-
-    fn trim(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        durability: Durability,
-    ) -> Started {
-        let mut record = self.begun(Verb::Trim, offset, length);
-        record.is_fua = durability == Durability::Durable;
-        let started = below.trim(token, offset, length, durability);
-        self.note(token, started, record)
-    }
-
-    fn write_zeroes(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        mode: ZeroMode,
-    ) -> Started {
-        let mut record = self.begun(Verb::WriteZeroes, offset, length);
-        record.is_fua = mode.durability == Durability::Durable;
-        record.may_punch = mode.may_punch;
-        let started = below.write_zeroes(token, offset, length, mode);
-        self.note(token, started, record)
-    }
-
-    fn prefetch(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-    ) -> Started {
-        let record = self.begun(Verb::Prefetch, offset, length);
-        let started = below.prefetch(token, offset, length);
-        self.note(token, started, record)
+    fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
+        let token = request.token;
+        let record = self.begun(&request.op);
+        let started = below.start(request);
+        if let Some(record) = record {
+            self.note(token, &started, record);
+        }
+        started
     }
 
     fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {

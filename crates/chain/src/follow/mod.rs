@@ -1,5 +1,5 @@
 //! [`Follower`]: the file systems of a disk, read once and then followed by the writes to it
-//! (docs/chains.md, "Reconstruction"). The filters `monitor` and `replicate` use it. It is here and
+//! (docs/internals/monitor.md). The filters `monitor` and `replicate` use it. It is here and
 //! not in `extfs`, since it needs requests of a filter, tokens and a clock.
 //!
 //! ```text

@@ -8,7 +8,7 @@
 //! requested an audit and those who administer the volume may delete it even if they may not read
 //! the volume; the result is not shown to them then.
 
-use api::host::{AuditReport, WantedAudit};
+use api::host::{AuditReport, DesiredAudit};
 use api::types::{AuditFound, AuditPlacement};
 use api::words::AuditState;
 use base::{AuditId, PartyId, SnapshotId, UnitId, VolumeId};
@@ -359,7 +359,7 @@ impl Audits<'_> {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn on_host(self, host: PartyId) -> Result<Vec<WantedAudit>, DatabaseError> {
+    pub async fn on_host(self, host: PartyId) -> Result<Vec<DesiredAudit>, DatabaseError> {
         sqlx::query(
             "SELECT a.*, v.block_bytes FROM volume_audits a JOIN volumes v ON v.id = a.volume \
              WHERE a.host = $1 AND a.ended_ms IS NULL ORDER BY a.created_ms, a.id",
@@ -512,11 +512,11 @@ fn version(row: &AnyRow) -> Result<VersionKey, DatabaseError> {
 }
 
 /// Converts a row; `None` if the volume's row is damaged, which the list of volumes shows.
-fn wanted(row: &AnyRow) -> Result<Option<WantedAudit>, DatabaseError> {
+fn wanted(row: &AnyRow) -> Result<Option<DesiredAudit>, DatabaseError> {
     let Ok(block_size) = rows::block_size(row) else {
         return Ok(None);
     };
-    Ok(Some(WantedAudit {
+    Ok(Some(DesiredAudit {
         id: rows::spelt(row, "id")?,
         volume: rows::spelt(row, "volume")?,
         version: version(row)?,

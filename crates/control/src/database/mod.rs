@@ -52,7 +52,7 @@ pub use attach::attachments::{AttachmentRow, Attachments};
 pub use attach::moves::Follower;
 pub use attach::requests::NewAttachment;
 pub use audits::{AuditOfVolume, Audits, NewAudit};
-pub use catalog::calls::Catalog;
+pub use catalog::calls::{Answer, Catalog};
 pub use catalog::capabilities::{FreeRights, LeaseRights};
 pub use catalog::reach::{Reach, UNRESPONSIVE_FOR_MS};
 pub use catalog::versions::VersionRow;

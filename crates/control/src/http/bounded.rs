@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use api::host::calls::FollowAssignments;
+use api::host::{Call as _, FOLLOW_SECONDS_MAX, RPC_PATH};
 use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
@@ -27,7 +29,10 @@ fn bound_of(method: &Method, path: &str, query: &str) -> Duration {
     let waits = query
         .split('&')
         .find_map(|one| one.strip_prefix("wait=")?.parse().ok());
-    let waits = Duration::from_secs(waits.unwrap_or(0)).min(WAIT_MAX);
+    let waits = match path.strip_prefix(RPC_PATH) {
+        Some(FollowAssignments::NAME) => Duration::from_secs(FOLLOW_SECONDS_MAX),
+        _ => Duration::from_secs(waits.unwrap_or(0)).min(WAIT_MAX),
+    };
     let is_machines = path.starts_with("/v1/host/") || path.starts_with("/v1/unit/");
     let is_brief = method == Method::GET || is_machines;
     waits + if is_brief { BRIEF } else { WITH_HOST }
@@ -77,9 +82,9 @@ mod tests {
         let bound = |method, path, query| bound_of(&method, path, query).as_secs();
         assert_eq!(bound(Method::GET, "/v1/volumes", ""), 25);
         assert_eq!(bound(Method::PUT, "/v1/volumes/a/export", ""), 130);
-        assert_eq!(bound(Method::POST, "/v1/host/leases", ""), 25);
-        let long = "after=7&wait=30";
-        assert_eq!(bound(Method::GET, "/v1/host/assignments", long), 55);
+        assert_eq!(bound(Method::POST, "/v1/host/rpc/renew-leases", ""), 25);
+        let follow = "/v1/host/rpc/follow-assignments";
+        assert_eq!(bound(Method::POST, follow, ""), 55);
         assert_eq!(bound(Method::GET, "/v1/volumes/a", "wait=900"), 325);
         assert_eq!(bound(Method::GET, "/v1/volumes/a", "wait=x"), 25);
     }

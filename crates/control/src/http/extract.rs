@@ -1,12 +1,12 @@
 //! What handlers extract from a request. Mistakes in it are answered with problem documents.
 
 use axum::body::{Body as RawBody, Bytes};
-use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
+use serde_json::error::Category;
 
 use super::ApiError;
 
@@ -21,63 +21,70 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        Ok(Self(Whole::from_request(request, state).await?.read))
+        let (parts, body) = request.into_parts();
+        let bytes = bytes_of(Request::from_parts(parts.clone(), body)).await?;
+        let again = Request::from_parts(parts, RawBody::from(bytes.clone()));
+        // It says what is wrong with the request's head as well.
+        match axum::Json::<IgnoredAny>::from_request(again, state).await {
+            Ok(_) => read_json(&bytes, |json| serde_json::from_slice(json)).map(Self),
+            Err(error) => Err(ApiError::mistake(error.status(), error.body_text())),
+        }
     }
 }
 
-/// As [`Body`], and its bytes, when there is more in them.
-pub struct Whole<T> {
-    /// What was read.
-    pub read: T,
-    /// The whole body.
-    pub bytes: Bytes,
+/// Reads the body of a request, as far as the limit of its route allows.
+pub async fn bytes_of(request: Request) -> Result<Bytes, ApiError> {
+    let bytes = Bytes::from_request(request, &())
+        .await
+        .map_err(|error| ApiError::mistake(error.status(), error.body_text()))?;
+    // No stored text contains it, and PostgreSQL accepts none.
+    if bytes.windows(6).any(|six| six == b"\\u0000") {
+        return Err(ApiError::mistake(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "the body has a NUL character (\\u0000) in it".to_owned(),
+        ));
+    }
+    Ok(bytes)
 }
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Whole<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let (parts, body) = request.into_parts();
-        let whole = Request::from_parts(parts.clone(), body);
-        let bytes = Bytes::from_request(whole, state)
-            .await
-            .map_err(|error| ApiError::mistake(error.status(), error.body_text()))?;
-        // A struct is read from an array as well, its fields in order.
-        let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
-        let is_array = first == Some(&b'[');
-        // No stored text contains it, and PostgreSQL accepts none.
-        if bytes.windows(6).any(|six| six == b"\\u0000") {
+/// Reads one JSON object. In a short one, whole numbers may be written as `4096.0`.
+pub fn read_json<T>(
+    bytes: &[u8],
+    read: impl Fn(&[u8]) -> serde_json::Result<T>,
+) -> Result<T, ApiError> {
+    // A struct is read from an array as well, its fields in order.
+    let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+    let is_array = first == Some(&b'[');
+    let error = match read(bytes) {
+        Ok(_) if is_array => {
             return Err(ApiError::mistake(
                 StatusCode::UNPROCESSABLE_ENTITY,
-                "the body has a NUL character (\\u0000) in it".to_owned(),
+                "the body is an array; write it as an object, with its fields' names".to_owned(),
             ));
         }
-        let again = Request::from_parts(parts, RawBody::from(bytes.clone()));
-        match axum::Json::<T>::from_request(again, state).await {
-            Ok(_) if is_array => Err(ApiError::mistake(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "the body is an array; write it as an object, with its fields' names".to_owned(),
-            )),
-            Ok(axum::Json(read)) => Ok(Self { read, bytes }),
-            Err(error) => {
-                let may_be_read = matches!(error, JsonRejection::JsonDataError(_))
-                    && !is_array
-                    && bytes.len() <= TREE_BYTES_MAX;
-                match may_be_read.then(|| from_whole_numbers(&bytes)).flatten() {
-                    Some(read) => Ok(Self { read, bytes }),
-                    None => Err(ApiError::mistake(error.status(), error.body_text())),
-                }
-            }
-        }
+        Ok(read) => return Ok(read),
+        Err(error) => error,
+    };
+    let is_data = error.classify() == Category::Data;
+    let may_be_read = is_data && !is_array && bytes.len() <= TREE_BYTES_MAX;
+    let again = may_be_read.then(|| with_whole_numbers(bytes)).flatten();
+    if let Some(read) = again.and_then(|json| read(&json).ok()) {
+        return Ok(read);
     }
+    let status = match is_data {
+        true => StatusCode::UNPROCESSABLE_ENTITY,
+        false => StatusCode::BAD_REQUEST,
+    };
+    let detail = format!("the body cannot be read: {error}");
+    Err(ApiError::mistake(status, detail))
 }
 
-/// Parses a body whose integers are written as `4096.0`: JSON Schema calls that an integer, and
-/// some clients write so.
-fn from_whole_numbers<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+/// The text of a body whose whole numbers are written as `4096.0`, with integers in their place:
+/// to JSON Schema, and so to our description, that is an integer, and some clients write so.
+fn with_whole_numbers(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut value: Value = serde_json::from_slice(bytes).ok()?;
     make_whole(&mut value).then_some(())?;
-    serde_json::from_value(value).ok()
+    serde_json::to_vec(&value).ok()
 }
 
 /// Writes numbers without a fraction as integers; whether there was one.
@@ -147,11 +154,12 @@ mod tests {
         for (text, whole) in [
             ("4096.0", 4096),
             ("1e3", 1000),
-            ("2250931621588379.0", 2_250_931_621_588_379),
+            ("2250931621588379.0", 2_250_931_621_588_379_u64),
         ] {
-            let read: Option<Vec<u64>> = from_whole_numbers(format!("[{text}]").as_bytes());
-            assert_eq!(read, Some(vec![whole]), "{text}");
+            let read = with_whole_numbers(format!("[{text}]").as_bytes());
+            let expected = format!("[{whole}]").into_bytes();
+            assert_eq!(read, Some(expected), "{text}");
         }
-        assert_eq!(from_whole_numbers::<Vec<u64>>(b"[1.5]"), None);
+        assert_eq!(with_whole_numbers(b"[1.5]"), None);
     }
 }

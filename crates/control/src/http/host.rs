@@ -1,44 +1,41 @@
-//! `/v1/host`: what agents ask, and tell (`api::host`).
+//! The host RPC (`api::host`): `POST /v1/host/rpc/NAME`, in the name of the host that asks.
+//!
+//! ```text
+//!  1. who     the certificate, or D's socket, says which host asks
+//!  2. turn    one host's calls wait for each other ([`crate::turns`]), and only then is
+//!  3. body    read, as long as the call of this name may be
+//!  4. answer  carried out to its end, whether or not the host still waits for it
+//! ```
+//!
+//! Must not know: what a call does to the database.
 
 use std::time::Duration;
 
-use api::host::{
-    Ahead, AskCapabilities, AskCleaning, Assignments, AttachmentReport, AuditReport, Capabilities,
-    CatalogAnswer, CatalogCall, Cleaning, Cluster, FoundedKey, MarkedUnits, PreloadReport, Renewal,
-    Renewed, Report, TaskAnswer, WrappingKey,
-};
-use api::types::{Certificate, Renew};
+use api::host::calls::{FollowAssignments, RenewLeases};
+use api::host::{Call, ControllerCall, FOLLOW_SECONDS_MAX, HostCall};
 use auth::Kind;
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
-use axum::http::header::CONTENT_LENGTH;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Request, State};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
-use axum::routing::{get, post, put};
-use axum::{Json, Router};
-use base::{AttachmentId, AuditId, PartyId, SnapshotId, VolumeId};
-use serde::Deserialize;
-use serde_json::Value;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use base::PartyId;
 
 use super::asking::nowhere;
-use super::extract::Whole;
-use super::{ApiError, Body, Caller, Name, Query, WAIT_MAX};
+use super::extract::{bytes_of, read_json};
+use super::{ApiError, Caller, Name};
 use crate::control::Control;
+use crate::database::Answer;
 use crate::error::ControlError;
 use crate::turns::Turn;
 
-type Answer<T> = Result<Json<T>, ApiError>;
+/// The path of the RPC, as routes are written.
+pub(super) const ROUTE: &str = "/v1/host/rpc/{call}";
 
-/// The longest call of the catalog that a host may make: as much as it takes for an
-/// answer. What makes them long is the plan of what a removed version frees, up to
-/// a bit for each slot of its segments, and a third more in base64: this is enough
-/// for 6 TiB scattered worst, and far more as it mostly lies.
-const CALL_BYTES_MAX: usize = 256 << 20;
-
-/// The longest report: of as many open volumes as a host has leases it takes half
-/// of this.
-const REPORT_BYTES_MAX: usize = 16 << 20;
-
-/// Longer than that are few calls, in bytes.
+/// A longer body, in bytes, makes a call a long one: those are few.
 const LONG_BYTES: u64 = 1 << 20;
 
 /// The host that is asking.
@@ -61,30 +58,29 @@ impl FromRequestParts<Control> for Asking {
     }
 }
 
-/// The host that is asking, when it is its turn.
-struct InTurn(PartyId, Turns);
-
-/// Those that a call has, which go on until this is dropped.
+/// The turns of a call; they end when this is dropped.
 #[expect(dead_code, reason = "they are only kept")]
 struct Turns {
     call: Turn,
-    /// If it is long.
+    /// The turn of a long call.
     long: Option<Turn>,
 }
 
-impl FromRequestParts<Control> for InTurn {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
-        let Asking(host) = Asking::from_request_parts(parts, control).await?;
+impl Turns {
+    /// Waits for the turns of a call. Leases and assignments have turns of their own, which other
+    /// calls do not hold up.
+    async fn of(control: &Control, host: PartyId, name: &str, headers: &HeaderMap) -> Option<Self> {
+        if matches!(name, FollowAssignments::NAME | RenewLeases::NAME) {
+            return None;
+        }
         let turns = &control.inner.turns;
         // First: those that wait for it must not keep the others waiting.
-        let long = match is_long(&parts.headers) {
+        let long = match is_long(headers) {
             true => Some(turns.long(host).await),
             false => None,
         };
         let call = turns.call(host).await;
-        Ok(Self(host, Turns { call, long }))
+        Some(Self { call, long })
     }
 }
 
@@ -96,207 +92,114 @@ fn is_long(headers: &HeaderMap) -> bool {
 }
 
 pub(super) fn router() -> Router<Control> {
-    let [report_max, call_max] = [REPORT_BYTES_MAX, CALL_BYTES_MAX].map(DefaultBodyLimit::max);
-    Router::new()
-        .route("/v1/host/begin", post(begin))
-        .route("/v1/host/assignments", get(assignments))
-        .route("/v1/host/report", put(report).layer(report_max))
-        .route("/v1/host/leases", post(leases))
-        .route("/v1/host/attachments/{attachment}", put(attachment))
-        .route("/v1/host/snapshots/{snapshot}/cut", post(cut))
-        .route("/v1/host/tasks/{task}", put(task))
-        .route("/v1/host/preloads/{volume}", put(preload))
-        .route("/v1/host/audits/{audit}", put(audit).layer(report_max))
-        .route("/v1/host/keys", post(key))
-        .route("/v1/host/units", post(units))
-        .route("/v1/host/cleaning", post(cleaning))
-        .route("/v1/host/ahead", post(ahead))
-        .route("/v1/host/catalog", post(catalog).layer(call_max))
-        .route("/v1/host/certificate", post(certificate))
-        .route("/v1/host/capabilities", post(capabilities))
+    Router::new().route(ROUTE, post(answer))
 }
 
-async fn begin(State(control): State<Control>, InTurn(host, _turn): InTurn) -> Answer<Cluster> {
-    Ok(Json(control.begin(host).await?))
-}
-
-/// `?after=SERIAL&wait=SECONDS`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct After {
-    after: Option<u64>,
-    wait: u64,
-}
-
-async fn assignments(
+async fn answer(
     State(control): State<Control>,
     Asking(host): Asking,
-    Query(after): Query<After>,
-) -> Answer<Assignments> {
-    let wait = Duration::from_secs(after.wait).min(WAIT_MAX);
-    Ok(Json(control.assignments(host, after.after, wait).await?))
+    Name(name): Name,
+    mut request: Request,
+) -> Result<Response, ApiError> {
+    let bytes_max = HostCall::body_bytes_max(&name).ok_or_else(|| no_such_call(&name))?;
+    let turns = Turns::of(&control, host, &name, request.headers()).await;
+    DefaultBodyLimit::max(bytes_max).apply(&mut request);
+    let call = read(&name, &bytes_of(request).await?)?;
+    let answer = match call {
+        // A host that hangs up waits for nothing.
+        HostCall::Controller(call @ ControllerCall::FollowAssignments(_)) => {
+            answer_host(&control, host, call).await
+        }
+        call => {
+            let answer = control.to_its_end(|control| async move {
+                let _turns = turns;
+                Ok(match call {
+                    HostCall::Controller(call) => answer_host(&control, host, call).await,
+                    HostCall::Catalog(call) => Ok(control.answer(host, call).await),
+                })
+            });
+            answer.await?
+        }
+    }?;
+    let json = [(CONTENT_TYPE, "application/json")];
+    Ok((json, answer.into_bytes()).into_response())
 }
 
-async fn report(
-    State(control): State<Control>,
-    InTurn(host, _turn): InTurn,
-    Body(report): Body<Report>,
-) -> Answer<()> {
-    Ok(Json(control.keep_report(host, &report).await?))
+fn no_such_call(name: &str) -> ApiError {
+    // A name may be of any length.
+    let name: String = name.chars().take(32).collect();
+    let detail = format!("no call of hosts is named {name:?}; the agent may be newer than this");
+    ApiError::mistake(StatusCode::NOT_FOUND, detail)
 }
 
-async fn leases(
-    State(control): State<Control>,
-    Asking(host): Asking,
-    Body(renewal): Body<Renewal>,
-) -> Answer<Renewed> {
-    let _turn = control.inner.turns.renewal(host).await;
-    Ok(Json(control.renew(host, &renewal).await?))
+/// Reads the call `name` from its body.
+fn read(name: &str, body: &Bytes) -> Result<HostCall, ApiError> {
+    let read = read_json(body, |json| match HostCall::read(name, json) {
+        Some(read) => read.map(Some),
+        None => Ok(None),
+    });
+    read?.ok_or_else(|| no_such_call(name))
 }
 
-async fn attachment(
-    State(control): State<Control>,
-    InTurn(host, _turn): InTurn,
-    Name(id): Name,
-    Body(report): Body<AttachmentReport>,
-) -> Answer<bool> {
-    let id: AttachmentId = parse("attachment", &id)?;
-    Ok(Json(control.attachment_reported(host, id, &report).await?))
+/// The answer to a call, as JSON. That it is the one of this call is what `C` is for.
+fn json<C: Call>(_: &C, answer: Result<C::Answer, ControlError>) -> Result<Answer, ApiError> {
+    Ok(Answer::new::<C>(&answer?))
 }
 
-async fn cut(
-    State(control): State<Control>,
-    InTurn(host, _turn): InTurn,
-    Name(id): Name,
-) -> Answer<()> {
-    let id: SnapshotId = parse("snapshot", &id)?;
-    Ok(Json(control.cut_taken(host, id).await?))
-}
-
-async fn task(
-    State(control): State<Control>,
-    InTurn(host, _turn): InTurn,
-    Name(id): Name,
-    Body(answer): Body<TaskAnswer>,
-) -> Answer<()> {
-    let id = parse("task", &id)?;
-    Ok(Json(control.task_done(host, id, &answer).await?))
-}
-
-async fn preload(
-    State(control): State<Control>,
-    InTurn(host, _turn): InTurn,
-    Name(volume): Name,
-    Body(report): Body<PreloadReport>,
-) -> Answer<bool> {
-    let volume: VolumeId = parse("volume", &volume)?;
-    Ok(Json(control.preload_reported(host, volume, &report).await?))
-}
-
-async fn audit(
-    State(control): State<Control>,
-    InTurn(host, _turn): InTurn,
-    Name(id): Name,
-    Body(report): Body<AuditReport>,
-) -> Answer<bool> {
-    let id: AuditId = parse("audit", &id)?;
-    Ok(Json(control.audit_reported(host, id, &report).await?))
-}
-
-async fn key(
-    State(control): State<Control>,
-    _: InTurn,
-    Body(key): Body<FoundedKey>,
-) -> Answer<WrappingKey> {
-    Ok(Json(control.key_founded(&key).await?))
-}
-
-async fn units(
-    State(control): State<Control>,
-    _: InTurn,
-    Body(marked): Body<MarkedUnits>,
-) -> Answer<()> {
-    Ok(Json(control.register_units(&marked.units).await?))
-}
-
-async fn cleaning(
-    State(control): State<Control>,
-    InTurn(host, _turn): InTurn,
-    Body(ask): Body<AskCleaning>,
-) -> Answer<Cleaning> {
-    Ok(Json(control.cleaning(host, &ask.busy).await?))
-}
-
-async fn ahead(
-    State(control): State<Control>,
-    InTurn(host, _turn): InTurn,
-    Body(ahead): Body<Ahead>,
-) -> Answer<bool> {
-    Ok(Json(control.move_ahead(host, ahead.leases).await?))
-}
-
-/// Which call of the catalog it is.
-#[derive(Debug, Deserialize)]
-struct Word {
-    call: String,
-}
-
-/// A call of the catalog. Nothing of it is kept but what the call has.
-struct Call(CatalogCall);
-
-impl FromRequest<Control> for Call {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, control: &Control) -> Result<Self, ApiError> {
-        let Whole { read, bytes } = Whole::<Word>::from_request(request, control).await?;
-        let call = CatalogCall::read(&read.call, &bytes);
-        call.map(Self)
-            .map_err(|error| ApiError::mistake(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))
+/// Answers a call of `host` that the controller itself carries out.
+async fn answer_host(
+    control: &Control,
+    host: PartyId,
+    call: ControllerCall,
+) -> Result<Answer, ApiError> {
+    match call {
+        ControllerCall::Begin(call) => json(&call, control.begin(host).await),
+        ControllerCall::FollowAssignments(call) => {
+            let wait = Duration::from_secs(call.wait_seconds.min(FOLLOW_SECONDS_MAX));
+            json(&call, control.assignments(host, call.after, wait).await)
+        }
+        ControllerCall::ReportHost(call) => {
+            json(&call, control.keep_report(host, &call.report).await)
+        }
+        ControllerCall::RenewLeases(call) => {
+            let _turn = control.inner.turns.renewal(host).await;
+            json(&call, control.renew(host, &call.renewal).await)
+        }
+        ControllerCall::ReportAttachment(call) => {
+            let (id, report) = (call.attachment, &call.report);
+            json(&call, control.attachment_reported(host, id, report).await)
+        }
+        ControllerCall::ReportSnapshot(call) => {
+            json(&call, control.cut_taken(host, call.snapshot).await)
+        }
+        ControllerCall::ReportJob(call) => json(
+            &call,
+            control.task_done(host, call.task, &call.answer).await,
+        ),
+        ControllerCall::ReportPreload(call) => {
+            let (volume, report) = (call.volume, &call.report);
+            json(&call, control.preload_reported(host, volume, report).await)
+        }
+        ControllerCall::ReportAudit(call) => {
+            let (id, report) = (call.audit, &call.report);
+            json(&call, control.audit_reported(host, id, report).await)
+        }
+        ControllerCall::RegisterKey(call) => json(&call, control.key_created(&call).await),
+        ControllerCall::RegisterUnits(call) => {
+            json(&call, control.register_units(&call.units).await)
+        }
+        ControllerCall::PlanCleaning(call) => json(&call, control.cleaning(host, &call.busy).await),
+        ControllerCall::MoveAhead(call) => json(&call, control.move_ahead(host, call.leases).await),
+        ControllerCall::SignCertificate(call) => {
+            let parties = control.parties();
+            let issued = parties.sign_for_daemons(host, &call.request_pem).await;
+            let issued = issued.map(|issued| super::parties::certificate(parties, issued));
+            json(&call, issued)
+        }
+        ControllerCall::SignCapabilities(call) => {
+            json(&call, control.capabilities(host, &call).await)
+        }
     }
-}
-
-async fn catalog(
-    State(control): State<Control>,
-    InTurn(host, turn): InTurn,
-    Call(call): Call,
-) -> Json<CatalogAnswer<Value>> {
-    let answer = control
-        .to_its_end(|control| async move {
-            let _turn = turn;
-            control.answer(host, call).await
-        })
-        .await;
-    Json(answer.unwrap_or_else(|error| {
-        Err(catalog::CatalogError::Unavailable {
-            reason: error.to_string(),
-        })
-    }))
-}
-
-async fn certificate(
-    State(control): State<Control>,
-    InTurn(host, _turn): InTurn,
-    Body(renew): Body<Renew>,
-) -> Answer<Certificate> {
-    let parties = control.parties();
-    let issued = parties.sign_for_daemons(host, &renew.request).await?;
-    Ok(Json(super::parties::certificate(parties, issued)))
-}
-
-async fn capabilities(
-    State(control): State<Control>,
-    InTurn(host, _turn): InTurn,
-    Body(ask): Body<AskCapabilities>,
-) -> Answer<Capabilities> {
-    Ok(Json(control.capabilities(host, &ask).await?))
-}
-
-fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(
-    field: &'static str,
-    text: &str,
-) -> Result<T, ControlError> {
-    text.parse()
-        .map_err(|error: T::Err| ControlError::invalid(field, error.to_string()))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! time series is that of routes and methods. Requests that wait by design (`?wait=`, a host's
 //! assignments) count with the time they wait.
 
+use api::host::{HostCall, RPC_PATH};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
@@ -14,6 +15,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::host;
 use crate::control::Control;
 
 /// Up to what a request took, in seconds. The last are for those that wait.
@@ -73,10 +75,7 @@ pub(super) async fn count(
     next: Next,
 ) -> Response {
     let method = known(request.method());
-    let route = match request.extensions().get::<MatchedPath>() {
-        Some(path) => path.as_str().to_owned(),
-        None => OTHER.to_owned(),
-    };
+    let route = route_of(&request);
     let clock = &control.inner.world.clock;
     let begun = clock.monotonic();
     let response = next.run(request).await;
@@ -104,6 +103,19 @@ pub(super) async fn count(
     };
     requests.ended.get_or_create(&labels).inc();
     response
+}
+
+/// The route of a request; of the host RPC, with the name of the call.
+fn route_of(request: &Request) -> String {
+    let Some(path) = request.extensions().get::<MatchedPath>() else {
+        return OTHER.to_owned();
+    };
+    if path.as_str() != host::ROUTE {
+        return path.as_str().to_owned();
+    }
+    let name = request.uri().path().strip_prefix(RPC_PATH);
+    let name = name.and_then(HostCall::known_name).unwrap_or(OTHER);
+    format!("{RPC_PATH}{name}")
 }
 
 /// Clients can invent methods.

@@ -1,6 +1,6 @@
 //! `/v1/units/…`: units that go, and what is repaired.
 
-use api::types::{DrainUnits, RemoveUnit, RepairTask, Scrub, UnitMoved, UnitsWanted};
+use api::types::{DrainUnits, RemoveUnit, RepairJob, Scrub, UnitMoved, UnitsWanted};
 use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
@@ -101,10 +101,8 @@ async fn repair(
 
 /// List what is repaired, or waits for it
 #[utoipa::path(get, path = "/v1/units/tasks", operation_id = "list_unit_tasks", tag = "units",
-    responses((status = 200, body = Vec<RepairTask>)))]
-async fn tasks(
-    Administrator(authorized): Administrator,
-) -> Result<Json<Vec<RepairTask>>, ApiError> {
+    responses((status = 200, body = Vec<RepairJob>)))]
+async fn tasks(Administrator(authorized): Administrator) -> Result<Json<Vec<RepairJob>>, ApiError> {
     let tasks = authorized.units().repairs().await?;
     Ok(Json(tasks.into_iter().map(task).collect()))
 }
@@ -118,12 +116,12 @@ fn shown((unit, moved): (UnitId, Moved)) -> UnitMoved {
     }
 }
 
-fn task(row: RepairRow) -> RepairTask {
+fn task(row: RepairRow) -> RepairJob {
     let members = |state: &str| {
         let its = row.members.iter().filter(|(_, is)| is == state);
         its.map(|(unit, _)| unit.to_string()).collect()
     };
-    RepairTask {
+    RepairJob {
         copyset: row.copyset.number(),
         filling: members("rebuilding"),
         leaving: members("draining"),

@@ -10,6 +10,7 @@ use control::database::{AttachmentRow, Database, DatabaseError, NewAttachment, P
 use serde_json::Value;
 use world::Millis;
 
+use crate::calls;
 use crate::fresh::{self, number, on_postgres, on_sqlite};
 use crate::postgres::Postgres;
 use crate::principals::local;
@@ -65,9 +66,9 @@ impl Rows {
             .await
     }
 
-    async fn call(&self, call: CatalogCall) -> Result<Value, CatalogError> {
+    async fn call(&self, call: impl Into<CatalogCall>) -> Result<Value, CatalogError> {
         let reach = Reach::new(self.host, Millis(0));
-        self.database.catalog().answer(&reach, call).await
+        calls::answer(&self.database, &reach, call).await
     }
 
     async fn acquire(&self) {
@@ -76,7 +77,7 @@ impl Rows {
 
     /// As a host that has these journals.
     async fn acquire_with(&self, journals: Option<JournalFolderId>) -> Result<Lease, CatalogError> {
-        let call = CatalogCall::Acquire {
+        let call = calls::Acquire {
             volume: self.volume,
             salt: LeaseSalt([3; 16]),
             journals,
@@ -86,7 +87,7 @@ impl Rows {
     }
 
     async fn name_journal(&self, epoch: u32, folder: Option<JournalFolderId>) {
-        let call = CatalogCall::NameJournal {
+        let call = calls::NameJournal {
             volume: self.volume,
             epoch,
             folder,
@@ -350,13 +351,13 @@ mod claims {
             epoch: 2,
         };
         assert_eq!(renewed.fenced, [fenced]);
-        let call = CatalogCall::ReserveSerials {
+        let call = calls::ReserveSerials {
             volume: rows.volume,
             epoch: 1,
             count: 1,
         };
         let reach = Reach::new(rows.host, late);
-        let refused = database.catalog().answer(&reach, call).await;
+        let refused = calls::answer(database, &reach, call).await;
         assert!(refused.expect_err("its epoch is over").is_fenced());
 
         // Whoever has it next is told what it opens with.
@@ -526,7 +527,7 @@ mod claims {
         let kept = rows.report_with(&wish, AttachmentState::Detached, Some("it is gone"));
         assert!(kept.await);
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
-        let note = "it is gone: the volume is empty, as it was made";
+        let note = "it is gone: the volume is empty, as it was created";
         assert_eq!(next.note.as_deref(), Some(note));
         let lease = rows
             .acquire_with(None)

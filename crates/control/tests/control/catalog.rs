@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use std::ops::Range;
 
-use api::host::{Access, AttachmentReport, AttachmentState, CatalogCall, EncodedPlan, Encryption};
+use api::host::{
+    Access, AttachmentReport, AttachmentState, Call, CatalogAnswer, CatalogCall, EncodedPlan,
+    Encryption,
+};
 use auth::Kind;
 use base::{
     AttachmentId, BlockSize, ClusterId, JournalFolderId, Lineage, Location, PartyId, SegmentId,
@@ -20,11 +23,11 @@ use control::database::{
     Database, DatabaseError, Need, NewAttachment, NewVolume, Principal, Reach, SnapshotState, Tags,
 };
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::runtime::Runtime;
 use world::Millis;
 
+use crate::calls;
 use crate::postgres::Postgres;
 use crate::principals::{local, snapshot};
 
@@ -54,17 +57,19 @@ impl Called {
         }
     }
 
-    fn call<T: DeserializeOwned>(&self, call: CatalogCall) -> Result<T, CatalogError> {
-        let call = serde_json::to_vec(&call).expect("JSON");
-        let object: Value = serde_json::from_slice(&call).expect("an object");
-        let word = object["call"].as_str().expect("a word");
-        let call = CatalogCall::read(word, &call).expect("the call");
-        let answer = self.runtime.block_on(
-            self.database
-                .catalog()
-                .answer(&Reach::new(self.host, Millis(0)), call),
-        )?;
-        Ok(serde_json::from_value(answer).expect("the answer"))
+    fn call<T: DeserializeOwned, C: Call<Answer = CatalogAnswer<T>>>(
+        &self,
+        call: C,
+    ) -> Result<T, CatalogError> {
+        let json = serde_json::to_vec(&call).expect("JSON");
+        let call = CatalogCall::read(C::NAME, &json).expect("a call");
+        let reach = Reach::new(self.host, Millis(0));
+        let answer = self
+            .database
+            .catalog()
+            .answer(&reach, call.expect("its fields"));
+        let answer = self.runtime.block_on(answer).into_bytes();
+        serde_json::from_slice::<C::Answer>(&answer).expect("the answer")
     }
 
     fn attach(&self, volume: VolumeId) {
@@ -131,7 +136,7 @@ impl Catalog for Called {
         if of.is_ok_and(|of| of.is_empty()) {
             self.attach(volume);
         }
-        self.call(CatalogCall::Acquire {
+        self.call(calls::Acquire {
             volume,
             salt,
             journals,
@@ -144,7 +149,7 @@ impl Catalog for Called {
         epoch: u32,
         folder: Option<JournalFolderId>,
     ) -> Result<(), CatalogError> {
-        self.call(CatalogCall::NameJournal {
+        self.call(calls::NameJournal {
             volume,
             epoch,
             folder,
@@ -153,7 +158,7 @@ impl Catalog for Called {
 
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {
         let commit = commit.clone();
-        self.call(CatalogCall::Commit { commit })
+        self.call(calls::Commit { commit })
     }
 
     fn reserve_serials(
@@ -162,7 +167,7 @@ impl Catalog for Called {
         epoch: u32,
         count: u32,
     ) -> Result<Range<u64>, CatalogError> {
-        self.call(CatalogCall::ReserveSerials {
+        self.call(calls::ReserveSerials {
             volume,
             epoch,
             count,
@@ -170,19 +175,19 @@ impl Catalog for Called {
     }
 
     fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
-        self.call(CatalogCall::Swept { volume, epoch })
+        self.call(calls::Swept { volume, epoch })
     }
 
     fn version(&self, key: VersionKey) -> Result<StoredVersion, CatalogError> {
-        self.call(CatalogCall::Version { key })
+        self.call(calls::Version { key })
     }
 
     fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
-        self.call(CatalogCall::Neighbours { key })
+        self.call(calls::NeighboursOf { key })
     }
 
     fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
-        self.call(CatalogCall::Keys { lineage })
+        self.call(calls::Keys { lineage })
     }
 
     fn remove_version(
@@ -192,9 +197,9 @@ impl Catalog for Called {
         not_before: Millis,
         plan: &[u8],
     ) -> Result<(), CatalogError> {
-        self.call(CatalogCall::RemoveVersion {
+        self.call(calls::RemoveVersion {
             key,
-            neighbours: Box::new(neighbours.clone()),
+            neighbours: neighbours.clone(),
             not_before,
             plan: EncodedPlan(plan.to_vec()),
         })
@@ -206,7 +211,7 @@ impl Catalog for Called {
         after: i64,
         count_max: u32,
     ) -> Result<Vec<PendingFree>, CatalogError> {
-        self.call(CatalogCall::DueFrees {
+        self.call(calls::DueFrees {
             now,
             after,
             count_max,
@@ -215,21 +220,21 @@ impl Catalog for Called {
 
     fn gather_dead(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
         let segments = segments.to_vec();
-        let gathered: EncodedPlan = self.call(CatalogCall::GatherDead { id, segments })?;
+        let gathered: EncodedPlan = self.call(calls::GatherDead { id, segments })?;
         Ok(gathered.0)
     }
 
     fn forget_dead(&self, id: i64, segments: &[SegmentId]) -> Result<(), CatalogError> {
         let segments = segments.to_vec();
-        self.call(CatalogCall::ForgetDead { id, segments })
+        self.call(calls::ForgetDead { id, segments })
     }
 
     fn joined(&self) -> Result<u64, CatalogError> {
-        self.call(CatalogCall::Joined {})
+        self.call(calls::Joined {})
     }
 
     fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
-        self.call(CatalogCall::Freed { id, joined })
+        self.call(calls::Freed { id, joined })
     }
 }
 
@@ -365,8 +370,8 @@ impl Sqlite {
     }
 
     fn finish_delete(&self, volume: VolumeId) {
-        let call = CatalogCall::FinishDelete { volume };
-        self.catalog.call::<()>(call).expect("gone");
+        let call = calls::FinishDelete { volume };
+        self.catalog.call(call).expect("gone");
     }
 
     fn remove(&self, key: VersionKey) -> Result<(), CatalogError> {

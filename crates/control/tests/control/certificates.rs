@@ -187,7 +187,7 @@ async fn the_api_refuses_whom_it_does_not_know_any_more_or_in_that_role() {
         scene.member("users", "alice").await,
         scene.member("hosts", "h1").await,
     );
-    let said = refusal(&scene, &alice, "POST /v1/host/begin", 403).await;
+    let said = refusal(&scene, &alice, "POST /v1/host/rpc/begin", 403).await;
     assert!(said.contains("for hosts only"), "{said}");
     let said = refusal(&scene, &h1, "GET /v1/users", 403).await;
     assert!(said.contains("for users only"), "{said}");
@@ -321,7 +321,7 @@ async fn whom_a_named_authority_has_signed_is_known_by_the_one_uri_that_it_names
     let new = json!({ "name": "h1" });
     scene.ask(root, "POST /v1/hosts", new, 201).await;
     scene
-        .ask(Some(&host), "POST /v1/host/begin", Value::Null, 200)
+        .ask(Some(&host), "POST /v1/host/rpc/begin", json!({}), 200)
         .await;
 }
 
@@ -354,9 +354,9 @@ async fn a_named_authoritys_certificate_that_names_nobody_or_several_is_nobodys(
         (&[alice, bob], "alice", "names both"),
         (&[alice, host], "alice", "names both"),
         (&[alice, alice], "alice", "names both"),
-        (&["scree://user/local"], "local", "nobody over TLS"),
-        (&["scree://host/local"], "local", "nobody over TLS"),
-        (&["scree://controller/c1"], "c1", "nobody over TLS"),
+        (&["scree://user/local"], "local", "cannot be used over TLS"),
+        (&["scree://host/local"], "local", "cannot be used over TLS"),
+        (&["scree://controller/c1"], "c1", "cannot be used over TLS"),
     ] {
         let party = named.client(uris, common_name);
         let said = refusal(&scene, &party, "GET /v1/me", 401).await;

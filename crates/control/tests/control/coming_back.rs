@@ -3,11 +3,12 @@
 
 use std::ops::Range;
 
-use api::host::{CatalogCall, RepairEnd, RepairTask, Suspicion};
+use api::host::{RepairJob, RepairOutcome, Suspicion};
 use base::{SegmentId, UnitId};
 use serde_json::Value;
 use world::Millis;
 
+use crate::calls;
 use crate::fresh::{on_postgres, on_sqlite};
 use crate::postgres::Postgres;
 use crate::repair_scene::{LATER, NOW, Scene, copyset, unit};
@@ -17,19 +18,19 @@ const MUCH_LATER: Millis = Millis(NOW.0 + 11 * 60 * 1000);
 
 impl Scene {
     async fn noted(&self) -> Vec<(UnitId, u64)> {
-        let noted = self.call(0, NOW, CatalogCall::NotedLeases {}).await;
+        let noted = self.call(0, NOW, calls::NotedLeases {}).await;
         serde_json::from_value(noted.expect("answered")).expect("counts")
     }
 
     async fn note(&self, number: u128, leases: u64) {
         let units = vec![(unit(number), leases)];
-        let noted = self.call(0, NOW, CatalogCall::NoteLeases { units }).await;
+        let noted = self.call(0, NOW, calls::NoteLeases { units }).await;
         noted.expect("noted");
     }
 }
 
 /// What is read of a unit that is filled; `None` if that is all.
-fn read_of(task: &RepairTask, number: u128) -> Option<&[Range<u64>]> {
+fn read_of(task: &RepairJob, number: u128) -> Option<&[Range<u64>]> {
     let known = task.suspect.iter().find(|(of, _)| *of == unit(number));
     known.map(|(_, serials)| serials.as_slice())
 }
@@ -94,15 +95,15 @@ mod claims {
     pub async fn is_back_as_it_was(scene: Scene) {
         scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("filling");
-        let end = RepairEnd {
+        let end = RepairOutcome {
             problem: Some("it is away".to_owned()),
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end).await);
         assert_eq!(scene.take(0, NOW).await, None, "not at once");
-        let call = CatalogCall::SuspicionUnit {
+        let call = calls::SuspectUnit {
             unit: unit(1),
-            suspicion: Suspicion::Back,
+            suspicion: Suspicion::Rejoined,
         };
         let taken = scene.call(2, NOW, call).await.expect("answered");
         assert_eq!(taken, Value::Bool(true));
@@ -124,19 +125,19 @@ mod claims {
             assert!(is_read, "{serial} in {read:?}");
         }
         // It goes on to be known as long as nothing was brought.
-        let end = RepairEnd {
+        let end = RepairOutcome {
             brought: Some(Vec::new()),
             problem: Some("it is away".to_owned()),
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end).await);
         let task = scene.take(0, LATER).await.expect("still filling");
         assert_eq!(read_of(&task, 1), Some(read));
         // Something was, and it is not whole.
-        let end = RepairEnd {
+        let end = RepairOutcome {
             brought: Some(vec![unit(1)]),
             problem: Some("it went away".to_owned()),
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(scene.end(0, LATER, end).await);
         let task = scene.take(0, MUCH_LATER).await.expect("still filling");
@@ -188,10 +189,10 @@ mod claims {
             .take(1, MUCH_LATER)
             .await
             .expect("still to be compared");
-        let end = RepairEnd {
+        let end = RepairOutcome {
             compared: true,
             brought: Some(Vec::new()),
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(task.compare && scene.end(1, MUCH_LATER, end).await);
         scene.suspicion(1, false).await;
@@ -199,9 +200,9 @@ mod claims {
         let task = scene.take(0, later).await.expect("filling");
         assert_eq!(read_of(&task, 1), None);
         // When it has been read that is over.
-        let end = RepairEnd {
+        let end = RepairOutcome {
             whole: task.missed,
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(scene.end(0, later, end).await);
         scene.suspicion(1, false).await;

@@ -1,7 +1,8 @@
 //! Unit daemons: how one comes to be a unit of the cluster, and what hosts are
 //! given to show to them.
 
-use api::host::{AskCapabilities, Capabilities, CatalogCall, Want};
+use api::host::calls::SignCapabilities;
+use api::host::{Capabilities, CatalogCall, Want};
 use api::unit::UnitCluster;
 use auth::{Capability, Scope, VerifyingKey};
 use auth::{KeyRequest, Peer, SignedBy};
@@ -11,6 +12,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
+use crate::calls;
 use crate::parties::Scene;
 use crate::tls::Party;
 
@@ -94,15 +96,15 @@ async fn a_unit_that_a_host_finds_is_not_given_up_unless_its_daemon_is_disabled(
     let host = scene.member("hosts", "h1").await;
     let found = json!({
         "id": unit.unit.to_string(), "state": "healthy", "reason": null, "segments": null,
-        "bytes": null, "free_bytes": null, "read_bytes": 0, "written_bytes": 0,
+        "bytes": null, "free_bytes": null, "read_bytes": 0, "written_bytes": 0, "facts": [],
     });
-    let report = json!({
+    let report = json!({"report": {
         "look": 0, "units": [found], "volumes": [], "free_bytes": null, "problems": [],
-    })
+    }})
     .to_string();
     let told = scene
         .server
-        .send(Some(&host), "PUT", "/v1/host/report", &report);
+        .send(Some(&host), "POST", "/v1/host/rpc/report-host", &report);
     assert!((200..300).contains(&told.await.expect("answered").status));
     let (root, remove) = (Some(&scene.root), "POST /v1/units/store-1/remove");
     for accept in [false, true] {
@@ -124,8 +126,12 @@ async fn a_daemon_asks_for_nothing_but_what_is_its_affair(scene: Scene) {
     for (who, request, body) in [
         (&host, BEGIN, json!({})),
         (&scene.root, BEGIN, json!({})),
-        (&daemon, "POST /v1/host/begin", Value::Null),
-        (&daemon, "POST /v1/host/units", json!({"units": []})),
+        (&daemon, "POST /v1/host/rpc/begin", json!({})),
+        (
+            &daemon,
+            "POST /v1/host/rpc/register-units",
+            json!({"units": []}),
+        ),
         (&daemon, "GET /v1/volumes", Value::Null),
         (&daemon, "GET /v1/daemons", Value::Null),
     ] {
@@ -252,15 +258,17 @@ async fn a_host_is_given_what_its_lease_allows(scene: Scene) {
     scene.ask(root, "POST /v1/attachments", attach, 202).await;
 
     let call = async |call: CatalogCall| {
+        let request = format!("POST /v1/host/rpc/{}", call.name());
         let call = serde_json::to_value(&call).expect("JSON");
-        let answer = scene.ask(Some(&host), "POST /v1/host/catalog", call, 200);
+        let answer = scene.ask(Some(&host), &request, call, 200);
         answer.await["Ok"].clone()
     };
-    let lease = call(CatalogCall::Acquire {
+    let lease = calls::Acquire {
         volume,
         salt: LeaseSalt([3; 16]),
         journals: None,
-    });
+    };
+    let lease = call(lease.into());
     let epoch = lease.await["epoch"].as_u64().expect("a number") as u32;
     let lineage = Lineage::from_u128(volume.as_u128());
     let wants = [
@@ -275,10 +283,15 @@ async fn a_host_is_given_what_its_lease_allows(scene: Scene) {
     ];
     let asked = |wants: &[Want]| {
         let (holder, wants) = ([9; 32], wants.to_vec());
-        serde_json::to_value(AskCapabilities { holder, wants }).expect("JSON")
+        serde_json::to_value(SignCapabilities { holder, wants }).expect("JSON")
     };
     let ask = async |who| {
-        let answer = scene.ask(Some(who), "POST /v1/host/capabilities", asked(&wants), 200);
+        let answer = scene.ask(
+            Some(who),
+            "POST /v1/host/rpc/sign-capabilities",
+            asked(&wants),
+            200,
+        );
         let answer: Capabilities = serde_json::from_value(answer.await).expect("answers");
         answer
     };
@@ -298,11 +311,12 @@ async fn a_host_is_given_what_its_lease_allows(scene: Scene) {
     assert_eq!(lineage_tags.len(), 1);
     assert!(answers[2..].iter().all(Result::is_err), "{answers:?}");
 
-    let serials = call(CatalogCall::ReserveSerials {
+    let reserve = calls::ReserveSerials {
         volume,
         epoch,
         count: 7,
-    });
+    };
+    let serials = call(reserve.into());
     let reserved: std::ops::Range<u64> = serde_json::from_value(serials.await).expect("serials");
     let answers = ask(&host).await;
     assert_eq!(serials_of(&read(key, &answers[0])), [reserved]);
@@ -310,12 +324,17 @@ async fn a_host_is_given_what_its_lease_allows(scene: Scene) {
     assert!(others.iter().all(Result::is_err), "{others:?}");
 
     let many = asked(&[wants[1]; 257]);
-    let many = scene.ask(Some(&host), "POST /v1/host/capabilities", many, 400);
+    let many = scene.ask(
+        Some(&host),
+        "POST /v1/host/rpc/sign-capabilities",
+        many,
+        400,
+    );
     assert_eq!(many.await["field"], "wants");
 
     let twice = scene.ask(
         Some(&host),
-        "POST /v1/host/capabilities",
+        "POST /v1/host/rpc/sign-capabilities",
         asked(&[wants[0], wants[1], wants[0]]),
         400,
     );
@@ -323,8 +342,13 @@ async fn a_host_is_given_what_its_lease_allows(scene: Scene) {
 
     // The certificate for daemons is good for them only.
     let request = KeyRequest::generate().expect("a key");
-    let asked = json!({"request": request.request_pem});
-    let issued = scene.ask(Some(&host), "POST /v1/host/certificate", asked, 200);
+    let asked = json!({"request_pem": request.request_pem});
+    let issued = scene.ask(
+        Some(&host),
+        "POST /v1/host/rpc/sign-certificate",
+        asked,
+        200,
+    );
     let issued = issued.await;
     assert_eq!(issued["subject"], "scree://host/h1");
     let for_daemons = Party {
@@ -332,6 +356,11 @@ async fn a_host_is_given_what_its_lease_allows(scene: Scene) {
         key_pem: request.key_pem.to_string(),
     };
     scene
-        .ask(Some(&for_daemons), "POST /v1/host/begin", Value::Null, 401)
+        .ask(
+            Some(&for_daemons),
+            "POST /v1/host/rpc/begin",
+            json!({}),
+            401,
+        )
         .await;
 }

@@ -1,6 +1,6 @@
 //! What is claimed of base images and preloads, on both databases.
 
-use api::host::{Access, AttachmentState, CatalogCall, ImageOf, PreloadReport};
+use api::host::{Access, AttachmentState, BaseImage, CatalogCall, PreloadReport};
 use api::words::{ImageMark, PreloadState};
 use auth::{Kind, Subject};
 use base::{KeyId, Lineage, PartyId, SnapshotId, VolumeId};
@@ -9,6 +9,7 @@ use control::database::{Database, DatabaseError, Job, NewVolume, Principal, Reac
 use serde_json::json;
 use world::Millis;
 
+use crate::calls;
 use crate::fresh::{self, add_host, number, on_postgres, on_sqlite, report};
 use crate::postgres::Postgres;
 use crate::principals::{local, snapshot};
@@ -85,11 +86,9 @@ impl Rows {
         made.expect("asked")
     }
 
-    async fn call(&self, host: PartyId, call: CatalogCall) -> serde_json::Value {
+    async fn call(&self, host: PartyId, call: impl Into<CatalogCall>) -> serde_json::Value {
         let reach = Reach::new(host, NOW);
-        self.database
-            .catalog()
-            .answer(&reach, call)
+        calls::answer(&self.database, &reach, call)
             .await
             .expect("answered")
     }
@@ -98,13 +97,13 @@ impl Rows {
     async fn write(&mut self, name: &str, origin: Option<SnapshotId>, host: PartyId) -> SnapshotId {
         let (volume, lineage) = self.insert(name, origin).await;
         let asked = self.attach(volume, host).await;
-        let acquire = CatalogCall::Acquire {
+        let acquire = calls::Acquire {
             volume,
             salt: LeaseSalt([3; 16]),
             journals: None,
         };
         let lease: Lease = serde_json::from_value(self.call(host, acquire).await).expect("a lease");
-        let set = CatalogCall::SetKey {
+        let set = calls::SetKey {
             volume,
             lineage,
             key: self.key,
@@ -133,7 +132,7 @@ impl Rows {
             joined: 0,
             joined_last: 0,
         };
-        self.call(host, CatalogCall::Commit { commit }).await;
+        self.call(host, calls::Commit { commit }).await;
         let database = &self.database;
         let ended = database
             .attachments()
@@ -168,7 +167,7 @@ impl Rows {
             let host = self.hosts[number];
             let images = self.database.images().on_host(host).await.expect("read");
             let image = images.get(&self.volumes[number + 1].0);
-            *one = image.map(|ImageOf { lineage, is_pinned }| {
+            *one = image.map(|BaseImage { lineage, is_pinned }| {
                 let mut volumes = self.volumes.iter();
                 let place = volumes.position(|(_, own)| own == lineage);
                 (place.expect("one of them"), *is_pinned)
@@ -305,14 +304,8 @@ mod claims {
         // A host that has a clone has the keys; what the image is like now it does not read.
         let reads = async || {
             let reach = Reach::new(host, NOW);
-            let version = database
-                .catalog()
-                .answer(&reach, CatalogCall::Version { key })
-                .await;
-            let keys = database
-                .catalog()
-                .answer(&reach, CatalogCall::Keys { lineage })
-                .await;
+            let version = calls::answer(database, &reach, calls::Version { key }).await;
+            let keys = calls::answer(database, &reach, calls::Keys { lineage }).await;
             (version.is_ok(), keys.is_ok())
         };
         // The one that had it last is heard of still.

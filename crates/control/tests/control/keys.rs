@@ -9,6 +9,7 @@ use serde_json::json;
 use sqlx::{AnyPool, any::install_default_drivers};
 use world::Millis;
 
+use crate::calls;
 use crate::postgres::Postgres;
 use crate::principals::local;
 
@@ -60,7 +61,6 @@ fn a_key_is_deleted_only_after_another_one_has_taken_over_what_it_wraps() {
 /// Rewraps as an agent does.
 async fn rotates(database: &Database) {
     let principal = local(database).await;
-    use api::host::CatalogCall;
     let host = database
         .parties()
         .local(Kind::Host, PartyId::from_u128(1), Millis(5));
@@ -75,7 +75,7 @@ async fn rotates(database: &Database) {
     let other = added(&others).await;
     assert!(matches!(other, Err(DatabaseError::Taken { .. })));
 
-    let rewrap = |before: u8, after: u8| CatalogCall::Rewrap {
+    let rewrap = |before: u8, after: u8| calls::Rewrap {
         lineage: LINEAGE,
         from: main,
         to: new,
@@ -83,8 +83,8 @@ async fn rotates(database: &Database) {
         after: WrappedKey(vec![after]),
     };
     let reach = Reach::new(host, Millis(0));
-    let call = |call| database.catalog().answer(&reach, call);
-    let early = call(rewrap(4, 5)).await.expect("answers");
+    let call = |call: api::host::CatalogCall| calls::answer(database, &reach, call);
+    let early = call(rewrap(4, 5).into()).await.expect("answers");
     assert_eq!(early, json!(false), "nobody asked for it");
     for refused in [("new", "new"), ("main", "none"), ("none", "new")] {
         let (old, by) = refused;
@@ -107,23 +107,23 @@ async fn rotates(database: &Database) {
         let kept = database.keys().delete(&principal, name).await;
         assert!(matches!(kept, Err(DatabaseError::Refused { .. })), "{name}");
     }
-    let fresh = CatalogCall::SetKey {
+    let fresh = calls::SetKey {
         volume: base::VolumeId::from_u128(8),
         lineage: Lineage::from_u128(8),
         key: main,
         wrapped: WrappedKey(vec![9]),
     };
-    let refused = call(fresh).await.expect_err("it wraps nothing new");
+    let refused = call(fresh.into()).await.expect_err("it wraps nothing new");
     assert!(matches!(refused, CatalogError::Refused { .. }));
-    let left = |after| CatalogCall::WrappedBy {
+    let left = |after| calls::WrappedBy {
         key: main,
         after,
         count_max: 9,
     };
-    let rows = call(left(None)).await.expect("answers");
+    let rows = call(left(None).into()).await.expect("answers");
     let rows: Vec<WrappedRow> = serde_json::from_value(rows).expect("rows");
     assert_eq!((rows.len(), rows[0].lineage), (1, LINEAGE));
-    let rows = call(left(Some(LINEAGE))).await.expect("answers");
+    let rows = call(left(Some(LINEAGE)).into()).await.expect("answers");
     assert_eq!(rows, json!([]));
 
     // A third key takes over what was on its way to the second one.
@@ -138,17 +138,29 @@ async fn rotates(database: &Database) {
         .await
         .expect("begun");
     assert_eq!(passed_on.key.state, KeyState::Retired, "it wraps nothing");
-    assert_eq!(call(rewrap(4, 5)).await.expect("answers"), json!(false));
-    let to_third = |before: u8| CatalogCall::Rewrap {
+    assert_eq!(
+        call(rewrap(4, 5).into()).await.expect("answers"),
+        json!(false)
+    );
+    let to_third = |before: u8| calls::Rewrap {
         lineage: LINEAGE,
         from: main,
         to: third,
         before: WrappedKey(vec![before]),
         after: WrappedKey(vec![5]),
     };
-    assert_eq!(call(to_third(6)).await.expect("answers"), json!(false));
-    assert_eq!(call(to_third(4)).await.expect("answers"), json!(true));
-    assert_eq!(call(to_third(4)).await.expect("answers"), json!(false));
+    assert_eq!(
+        call(to_third(6).into()).await.expect("answers"),
+        json!(false)
+    );
+    assert_eq!(
+        call(to_third(4).into()).await.expect("answers"),
+        json!(true)
+    );
+    assert_eq!(
+        call(to_third(4).into()).await.expect("answers"),
+        json!(false)
+    );
     let main = database.keys().get("main").await.expect("there");
     assert_eq!((main.key.state, main.lineages), (KeyState::Retired, 0));
     for name in ["main", "new"] {

@@ -6,6 +6,7 @@
 )]
 
 mod attachments;
+mod calls;
 mod catalog;
 mod certificates;
 mod chains;

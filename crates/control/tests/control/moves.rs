@@ -1,11 +1,12 @@
 //! What is claimed of moving attachments, on both databases.
 
-use api::host::{Access, AttachmentState, CatalogCall};
+use api::host::{Access, AttachmentState};
 use base::{AttachmentId, PartyId, VolumeId};
 use catalog::{Lease, LeaseSalt};
 use control::database::{AttachmentRow, Database, DatabaseError, Follower, Principal, Reach};
 use world::Millis;
 
+use crate::calls;
 use crate::fresh::{self, add_host, attachment, number, on_postgres, on_sqlite};
 use crate::postgres::Postgres;
 use crate::principals::local;
@@ -63,13 +64,13 @@ impl fresh::Rows for Rows {
 
 impl Rows {
     async fn acquire(&self, host: usize) -> Lease {
-        let call = CatalogCall::Acquire {
+        let call = calls::Acquire {
             volume: self.volume,
             salt: LeaseSalt([3; 16]),
             journals: None,
         };
         let reach = Reach::new(self.hosts[host], NOW);
-        let lease = self.database.catalog().answer(&reach, call).await;
+        let lease = calls::answer(&self.database, &reach, call).await;
         serde_json::from_value(lease.expect("a lease")).expect("JSON")
     }
 
@@ -197,13 +198,13 @@ mod claims {
         assert!(!rows.report(0, &moving, AttachmentState::Detached).await);
         assert_eq!(rows.there().await.len(), 1);
         assert_eq!(rows.acquire(1).await.epoch, 2);
-        let late = CatalogCall::ReserveSerials {
+        let late = calls::ReserveSerials {
             volume: rows.volume,
             epoch: 2,
             count: 1,
         };
         let reach = Reach::new(rows.hosts[0], NOW);
-        let late = rows.database.catalog().answer(&reach, late).await;
+        let late = calls::answer(&rows.database, &reach, late).await;
         assert!(late.expect_err("it has let go").is_fenced());
         let done = rows.start(&rows.to(1)).await.expect("it is done");
         assert_eq!(done.follower, Some(next));
@@ -241,7 +242,7 @@ mod claims {
             .cancel_move(&rows.principal, id)
             .await;
         let late = late.expect_err("it has let go").to_string();
-        assert!(late.contains("follows it"), "{late}");
+        assert!(late.contains("has replaced it"), "{late}");
         assert_eq!(rows.there().await[0].host, rows.hosts[1]);
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::{CatalogCall, EncodedPlan, HostUnit};
+use api::host::{EncodedPlan, HostUnit};
 use auth::KeyRequest;
 use base::{UnitId, VolumeId};
 use catalog::retention::Retention;
@@ -13,6 +13,7 @@ use control::{Control, Settings, authority, http};
 use serde_json::{Value, json};
 use world::{Millis, World};
 
+use crate::calls;
 use crate::tls::{Party, Server};
 
 /// A controller with one administrator, `root`.
@@ -395,8 +396,8 @@ async fn what_a_host_says_may_be_long() {
     let scene = Scene::new().await;
     let host = scene.member("hosts", "h1").await;
     let long = "x".repeat(4 << 20);
-    let report = |look: Value, problems: &[&str]| json!({"look": look, "units": [], "volumes": [], "free_bytes": 0, "problems": problems});
-    let tell = "PUT /v1/host/report";
+    let report = |look: Value, problems: &[&str]| json!({"report": {"look": look, "units": [], "volumes": [], "free_bytes": 0, "problems": problems}});
+    let tell = "POST /v1/host/rpc/report-host";
     let told = scene.ask(Some(&host), tell, report(json!(0), &[&long]), 200);
     told.await;
     let longer = report(json!(0), &[long.as_str(); 4]);
@@ -412,18 +413,18 @@ async fn what_a_host_says_may_be_long() {
         volume: VolumeId::from_u128(7),
         number: 1,
     };
-    let call = CatalogCall::RemoveVersion {
+    let call = calls::RemoveVersion {
         key,
-        neighbours: Box::new(Neighbours {
+        neighbours: Neighbours {
             parent: None,
             children: Vec::new(),
             needed: false,
-        }),
+        },
         not_before: Millis(0),
         plan: EncodedPlan(vec![0; 4 << 20]),
     };
     let call = serde_json::to_value(&call).expect("JSON");
-    let answer = scene.ask(Some(&host), "POST /v1/host/catalog", call, 200);
+    let answer = scene.ask(Some(&host), "POST /v1/host/rpc/remove-version", call, 200);
     // Of a version that there is not; but it was read.
     assert!(answer.await["Err"]["Refused"].is_object());
 }

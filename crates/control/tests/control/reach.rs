@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use world::Millis;
 
+use crate::calls;
 use crate::fresh::{self, add_host, number};
 use crate::postgres::Postgres;
 use crate::principals::{local, snapshot};
@@ -153,13 +154,13 @@ impl Scene {
         &self,
         host: &str,
         now: Millis,
-        call: CatalogCall,
+        call: impl Into<CatalogCall>,
     ) -> Result<Value, CatalogError> {
         let reach = Reach::new(self.host(host), now);
-        self.database.catalog().answer(&reach, call).await
+        calls::answer(&self.database, &reach, call).await
     }
 
-    async fn call(&self, host: &str, call: CatalogCall) -> Value {
+    async fn call(&self, host: &str, call: impl Into<CatalogCall>) -> Value {
         let answer = self.call_at(host, NOW, call).await;
         answer.expect("it is this host's")
     }
@@ -169,7 +170,7 @@ impl Scene {
         let lease = self
             .call(
                 host,
-                CatalogCall::Acquire {
+                calls::Acquire {
                     volume,
                     salt,
                     journals: None,
@@ -201,7 +202,7 @@ impl Scene {
         self.insert(volume, lineage, None).await;
         let id = self.attach("last", volume, Access::ReadWrite).await;
         self.acquire("last", volume).await;
-        let set = CatalogCall::SetKey {
+        let set = calls::SetKey {
             volume,
             lineage,
             key: self.keys[0],
@@ -210,7 +211,7 @@ impl Scene {
         self.call("last", set).await;
         for number in 1..=3 {
             let commit = self.commit(number);
-            self.call("last", CatalogCall::Commit { commit }).await;
+            self.call("last", calls::Commit { commit }).await;
         }
         self.call("last", self.remove(1)).await;
         self.detach("last", id).await;
@@ -246,16 +247,17 @@ impl Scene {
     fn remove(&self, number: u64) -> CatalogCall {
         let mut plan = FreePlan::default();
         plan.add(Location::from_bits(number));
-        CatalogCall::RemoveVersion {
+        let remove = calls::RemoveVersion {
             key: self.version(number).key,
-            neighbours: Box::new(Neighbours {
+            neighbours: Neighbours {
                 parent: None,
                 children: vec![self.version(number + 1)],
                 needed: false,
-            }),
+            },
             not_before: Millis(0),
             plan: EncodedPlan(plan.encode()),
-        }
+        };
+        remove.into()
     }
 
     /// The call of this name, of the volume.
@@ -264,71 +266,75 @@ impl Scene {
         let [from, to] = self.keys;
         let key = self.version(3).key;
         match name {
-            "version" => CatalogCall::Version { key },
-            "neighbours" => CatalogCall::Neighbours { key },
-            "keys" => CatalogCall::Keys { lineage },
-            "wrapped-by" => CatalogCall::WrappedBy {
+            "version" => calls::Version { key }.into(),
+            "neighbours" => calls::NeighboursOf { key }.into(),
+            "keys" => calls::Keys { lineage }.into(),
+            "wrapped-by" => calls::WrappedBy {
                 key: from,
                 after: None,
                 count_max: 9,
-            },
-            "rewrap" => CatalogCall::Rewrap {
+            }
+            .into(),
+            "rewrap" => calls::Rewrap {
                 lineage,
                 from,
                 to,
                 before: WrappedKey(vec![4]),
                 after: WrappedKey(vec![5]),
-            },
+            }
+            .into(),
             "remove-version" => self.remove(2),
-            "due-frees" => CatalogCall::DueFrees {
+            "due-frees" => calls::DueFrees {
                 now: NOW,
                 after: 0,
                 count_max: 9,
-            },
+            }
+            .into(),
             "freed" => {
-                let free = CatalogCall::DueFrees {
+                let free = calls::DueFrees {
                     now: NOW,
                     after: 0,
                     count_max: 9,
                 };
-                CatalogCall::Freed {
-                    id: self.due(free).await,
-                    joined: 0,
-                }
+                let id = self.due(free).await;
+                calls::Freed { id, joined: 0 }.into()
             }
             "gather-dead" | "forget-dead" => {
-                let free = CatalogCall::DueFrees {
+                let free = calls::DueFrees {
                     now: NOW,
                     after: 0,
                     count_max: 9,
                 };
                 let (id, segments) = (self.due(free).await, vec![segment()]);
                 match name {
-                    "gather-dead" => CatalogCall::GatherDead { id, segments },
-                    _ => CatalogCall::ForgetDead { id, segments },
+                    "gather-dead" => calls::GatherDead { id, segments }.into(),
+                    _ => calls::ForgetDead { id, segments }.into(),
                 }
             }
-            "commit" => CatalogCall::Commit {
+            "commit" => calls::Commit {
                 commit: self.commit(4),
-            },
-            "reserve-serials" => CatalogCall::ReserveSerials {
+            }
+            .into(),
+            "reserve-serials" => calls::ReserveSerials {
                 volume,
                 epoch,
                 count: 1,
-            },
-            "swept" => CatalogCall::Swept { volume, epoch },
-            "name-journal" => CatalogCall::NameJournal {
+            }
+            .into(),
+            "swept" => calls::Swept { volume, epoch }.into(),
+            "name-journal" => calls::NameJournal {
                 volume,
                 epoch,
                 folder: Some(JournalFolderId::from_u128(1)),
-            },
-            "finish-delete" => CatalogCall::FinishDelete { volume },
+            }
+            .into(),
+            "finish-delete" => calls::FinishDelete { volume }.into(),
             other => panic!("no call is named {other}"),
         }
     }
 
     /// The plan that is due.
-    async fn due(&self, free: CatalogCall) -> i64 {
+    async fn due(&self, free: calls::DueFrees) -> i64 {
         // Whoever may see it: the writer, or the last one.
         let mut due = self.call("last", free.clone()).await;
         if due == json!([]) {
@@ -360,7 +366,7 @@ impl Scene {
             }
             "free" => {
                 let plan = self.asked("freed").await;
-                let CatalogCall::Freed { id, .. } = plan else {
+                let CatalogCall::Freed(calls::Freed { id, .. }) = plan else {
                     panic!("it is one");
                 };
                 let early = database.catalog().free_rights(&reach, Millis(-1), id).await;
@@ -541,6 +547,7 @@ async fn what_is_out_of_reach_is_answered_like_what_does_not_exist() {
             .replace(&scene.volume.to_string(), &absent.to_string())
             .replace(&scene.lineage.to_string(), &no_lineage.to_string());
         let call = CatalogCall::read(name, text.as_bytes()).expect("a call");
+        let call = call.expect("its fields");
         let gone = scene.call_at("other", NOW, call).await;
         let gone = gone.expect_err("it is not there").to_string();
         let gone = gone
@@ -561,7 +568,7 @@ async fn what_a_lease_leaves_open_was_reserved_for_its_volume() {
         segment: segment(),
         slots: 1,
     }];
-    let call = CatalogCall::Commit { commit };
+    let call = calls::Commit { commit };
     let refused = scene.call_at("has", NOW, call).await;
     assert!(
         matches!(refused, Err(CatalogError::Refused { .. })),
@@ -583,7 +590,7 @@ async fn what_a_lease_leaves_open_was_reserved_for_its_volume() {
         segment: SegmentId::new(copyset, serials.start).expect("36 bits"),
         slots: 1,
     }];
-    scene.call("has", CatalogCall::Commit { commit }).await;
+    scene.call("has", calls::Commit { commit }).await;
     // Also when it is no more among what is reserved.
     let mut commit = scene.commit(5);
     commit.open_segments = vec![OpenSegment {
@@ -591,7 +598,7 @@ async fn what_a_lease_leaves_open_was_reserved_for_its_volume() {
         slots: 2,
     }];
     commit.serial_next = serials.end;
-    scene.call("has", CatalogCall::Commit { commit }).await;
+    scene.call("has", calls::Commit { commit }).await;
     let rights = scene
         .database
         .catalog()
@@ -604,9 +611,7 @@ async fn a_version_is_committed_under_its_volumes_own_lineage_only() {
     let (scene, _folder) = on_sqlite(Stage::Attached).await;
     let mut commit = scene.commit(4);
     commit.version.lineage = Lineage::from_u128(number());
-    let refused = scene
-        .call_at("has", NOW, CatalogCall::Commit { commit })
-        .await;
+    let refused = scene.call_at("has", NOW, calls::Commit { commit }).await;
     assert!(
         matches!(refused, Err(CatalogError::Refused { .. })),
         "{refused:?}"

@@ -3,13 +3,14 @@
 
 use std::collections::HashSet;
 
-use api::host::{CatalogCall, RepairEnd};
+use api::host::RepairOutcome;
 use base::{CopysetId, Location, UnitId};
 use catalog::{CatalogError, Copyset, FreePlan, MemberState, PendingFree};
 use control::database::{DatabaseError, Removal, UnitRow};
 use serde_json::Value;
 use world::Millis;
 
+use crate::calls;
 use crate::fresh::{on_postgres, on_sqlite, volume};
 use crate::postgres::Postgres;
 use crate::repair_scene::{LATER, NOW, Scene, copyset, unit};
@@ -49,17 +50,17 @@ mod claims {
         let task = scene.take(1, unresponsive).await.expect("nobody has it");
         assert_eq!(may(0, unresponsive).await.expect("read"), None);
         assert_eq!(scene.look(0, unresponsive).await, None);
-        let end = RepairEnd {
+        let end = RepairOutcome {
             whole: task.missed,
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(
             !scene.end(0, unresponsive, end.clone()).await,
             "it was too late"
         );
         assert!(scene.end(1, unresponsive, end).await);
-        let whole = |(_, state): &(UnitId, MemberState)| *state == MemberState::Whole;
-        assert!(scene.standing().await.iter().all(whole));
+        let whole = |(_, state): &(UnitId, MemberState)| *state == MemberState::InSync;
+        assert!(scene.member_states().await.iter().all(whole));
     }
 
     /// A host that is not to be trusted filled the database, or showed what it liked at any
@@ -67,14 +68,14 @@ mod claims {
     pub async fn says_no_more_than_there_can_be(scene: Scene) {
         scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("a task");
-        let call = |end| CatalogCall::RepairEnd {
+        let call = |end| calls::EndRepair {
             copyset: copyset(),
             end,
         };
         let many: Vec<UnitId> = (0..2000).map(unit).collect();
-        let long = RepairEnd {
+        let long = RepairOutcome {
             brought: Some(many),
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         let refused = scene.call(0, NOW, call(long)).await;
         assert!(
@@ -82,10 +83,10 @@ mod claims {
             "{refused:?}"
         );
         assert!(scene.look(0, NOW).await.is_some(), "it still has it");
-        let wordy = RepairEnd {
+        let wordy = RepairOutcome {
             brought: Some(Vec::new()),
             problem: Some("ä".repeat(100_000)),
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, wordy).await);
         let shown = scene.database.repair().list(NOW).await.expect("read");
@@ -111,12 +112,12 @@ mod claims {
             .await;
         assert_eq!(rights.expect("read"), Some(vec![unit(1), unit(2)]));
         assert!(scene.take(0, NOW).await.is_some_and(|same| same == task));
-        let call = CatalogCall::RepairEnd {
+        let call = calls::EndRepair {
             copyset: id,
-            end: RepairEnd {
+            end: RepairOutcome {
                 compared: true,
                 scrubbed: true,
-                ..RepairEnd::default()
+                ..RepairOutcome::default()
             },
         };
         scene.call(0, NOW, call).await.expect("ended");
@@ -125,11 +126,11 @@ mod claims {
         let soon = Millis(NOW.0 + 30_001);
         assert_eq!(scene.take(0, soon).await, None, "it is who suspected");
         let first = scene.take(1, soon).await.expect("the other one repairs");
-        let failed = |copyset| CatalogCall::RepairEnd {
+        let failed = |copyset| calls::EndRepair {
             copyset,
-            end: RepairEnd {
+            end: RepairOutcome {
                 problem: Some("a unit is away".to_owned()),
-                ..RepairEnd::default()
+                ..RepairOutcome::default()
             },
         };
         let ended = scene.call(1, soon, failed(first.copyset.id)).await;
@@ -162,7 +163,7 @@ mod claims {
             matches!(nobody, Err(CatalogError::MembersChanged { .. })),
             "somebody has to have it: {nobody:?}"
         );
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
         let (first, second) = (Some((segment, &[0][..])), Some((segment, &[1][..])));
         scene.commit(1, all, first).await.expect("the other has it");
         let later = Millis(NOW.0 + 30_001);
@@ -196,7 +197,7 @@ mod claims {
         scene.attach().await;
         scene.drain(0, &Scene::others(&[2])).await;
         scene.is_repaired().await;
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
         scene.commit(1, (0, 0), None).await.expect("one has it");
         let later = Millis(NOW.0 + 30_001);
         assert_eq!(scene.take(1, later).await, None, "it is who committed");
@@ -207,12 +208,12 @@ mod claims {
     pub async fn says_nothing_of_whom_it_does_not_fill(scene: Scene) {
         scene.suspicion(0, false).await;
         scene.take(0, NOW).await.expect("filling");
-        let end = RepairEnd {
+        let end = RepairOutcome {
             lacking: vec![unit(0), unit(1)],
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end.clone()).await);
-        let (filling, whole) = (MemberState::Filling, MemberState::Whole);
+        let (filling, whole) = (MemberState::Rebuilding, MemberState::InSync);
         assert_eq!(scene.states().await, [filling, whole]);
         scene.is_repaired().await;
         // In a comparison it looks at all of them.
@@ -233,10 +234,16 @@ mod claims {
         // It has missed something while the last pass went on.
         scene.suspect_as(1, 1, false).await;
         scene.ends_well(0, &task).await;
-        assert_eq!(scene.standing().await[1], (unit(1), MemberState::Filling));
+        assert_eq!(
+            scene.member_states().await[1],
+            (unit(1), MemberState::Rebuilding)
+        );
         let task = scene.take(0, NOW).await.expect("still filling");
         scene.ends_well(0, &task).await;
-        assert_eq!(scene.standing().await[1], (unit(1), MemberState::Whole));
+        assert_eq!(
+            scene.member_states().await[1],
+            (unit(1), MemberState::InSync)
+        );
     }
 
     /// Of two that were away, one goes on to count; of one that is older than it was
@@ -244,7 +251,7 @@ mod claims {
     pub async fn one_goes_on_to_count(scene: Scene) {
         scene.suspicion(0, false).await;
         scene.suspicion(1, false).await;
-        let (filling, whole) = (MemberState::Filling, MemberState::Whole);
+        let (filling, whole) = (MemberState::Rebuilding, MemberState::InSync);
         assert_eq!(scene.states().await, [filling, whole]);
         scene.suspicion(1, true).await;
         assert_eq!(scene.states().await, [filling, filling]);
@@ -259,21 +266,21 @@ mod claims {
             .await;
         let (_, moved) = moved.expect("there are others").remove(0);
         assert_eq!((moved.copysets, moved.is_removed), (1, false));
-        let standing = scene.standing().await;
+        let standing = scene.member_states().await;
         assert_eq!(
             standing,
             [
-                (unit(2), MemberState::Filling),
-                (unit(1), MemberState::Whole),
-                (unit(0), MemberState::Leaving)
+                (unit(2), MemberState::Rebuilding),
+                (unit(1), MemberState::InSync),
+                (unit(0), MemberState::Draining)
             ]
         );
         let table = scene.database.units().copysets().await.expect("read");
-        assert_eq!((table[0].joined, table[0].leaving[0].place), (1, 0));
+        assert_eq!((table[0].joined, table[0].draining[0].place), (1, 0));
         assert_eq!(scene.database.units().all().await.expect("read").len(), 4);
         let task = scene.take(0, NOW).await.expect("filling");
         scene.ends_well(0, &task).await;
-        assert_eq!(scene.standing().await.len(), 2);
+        assert_eq!(scene.member_states().await.len(), 2);
         let left = scene.database.units().all().await.expect("read");
         assert!(left.iter().all(|row| row.id != unit(0)), "it is removed");
         // With what it held then it does not come back.
@@ -301,11 +308,11 @@ mod claims {
         let lacking = Some((segment, &[1][..]));
         scene.commit(2, (0, 0), lacking).await.expect("it is there");
         scene.ends_well(0, &task).await;
-        assert_eq!(scene.standing().await.len(), 3, "it has missed that");
+        assert_eq!(scene.member_states().await.len(), 3, "it has missed that");
         // But nothing of what was put since.
         refused(scene.commit(3, (0, 1), lacking).await);
         scene.is_repaired().await;
-        assert_eq!(scene.standing().await.len(), 2);
+        assert_eq!(scene.member_states().await.len(), 2);
         refused(scene.commit(3, (0, 0), lacking).await);
         scene.commit(3, (0, 0), None).await.expect("the other one");
         scene.is_repaired().await;
@@ -339,7 +346,7 @@ mod claims {
             .expect("noted");
         let usable = Scene::others(&[2]);
         scene.drain(0, &usable).await;
-        let due = CatalogCall::DueFrees {
+        let due = calls::DueFrees {
             now: NOW,
             after: 0,
             count_max: 1,
@@ -348,10 +355,10 @@ mod claims {
         let due: Vec<PendingFree> = serde_json::from_value(due).expect("one");
         let freed = |joined| {
             let id = due[0].id;
-            scene.call(0, NOW, CatalogCall::Freed { id, joined })
+            scene.call(0, NOW, calls::Freed { id, joined })
         };
         for _ in 0..2 {
-            let known = scene.call(0, NOW, CatalogCall::Joined {}).await;
+            let known = scene.call(0, NOW, calls::Joined {}).await;
             assert_eq!(known.expect("known"), Value::from(1));
             assert!(matches!(
                 freed(0).await,
@@ -378,12 +385,12 @@ mod claims {
             let task = scene.take(0, NOW).await.expect("filling");
             scene.suspect_as(host, 1, is_older).await;
             scene.ends_well(0, &task).await;
-            let standing = scene.standing().await;
-            assert_eq!(standing[0], (unit(2), MemberState::Filling));
-            assert_eq!(standing.last(), Some(&(unit(0), MemberState::Leaving)));
+            let standing = scene.member_states().await;
+            assert_eq!(standing[0], (unit(2), MemberState::Rebuilding));
+            assert_eq!(standing.last(), Some(&(unit(0), MemberState::Draining)));
         }
         scene.is_repaired().await;
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
     }
 
     /// Two units were drained one after the other, and the second one got a place of the
@@ -437,15 +444,15 @@ mod claims {
         let kept = cancel(0).await.expect("it leaves a place");
         assert_eq!((kept[0].1.copysets, kept[0].1.is_removed), (1, false));
         assert_eq!(
-            scene.standing().await,
+            scene.member_states().await,
             [
-                (unit(0), MemberState::Filling),
-                (unit(1), MemberState::Whole),
-                (unit(2), MemberState::Leaving)
+                (unit(0), MemberState::Rebuilding),
+                (unit(1), MemberState::InSync),
+                (unit(2), MemberState::Draining)
             ]
         );
         let copysets = database.units().copysets().await.expect("read");
-        assert_eq!((copysets[0].joined, copysets[0].leaving[0].place), (2, 0));
+        assert_eq!((copysets[0].joined, copysets[0].draining[0].place), (2, 0));
         // What was put while it left is on the others, and so it may be in a version.
         let lacking = Some((segment, &[1][..]));
         scene
@@ -457,7 +464,7 @@ mod claims {
         let mut again = scene.take(0, NOW).await.expect("it has missed that");
         again.missed.retain(|(member, _)| *member != unit(2));
         scene.ends_well(0, &again).await;
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
         let rows = database.units().all().await.expect("read");
         assert_eq!(rows.len(), 4);
         assert!(rows.iter().all(|row| !row.is_draining));
@@ -472,7 +479,7 @@ mod claims {
         moved.await.expect("moved");
         let after = scene.database.units().copysets().await.expect("read");
         assert!(after[0].joined > before[0].joined + (1 << 31));
-        let known = scene.call(0, NOW, CatalogCall::Joined {}).await;
+        let known = scene.call(0, NOW, calls::Joined {}).await;
         assert_eq!(known.expect("known"), Value::from(after[0].joined));
         let same = |copyset: &Copyset| Copyset {
             joined: 0,
@@ -480,7 +487,7 @@ mod claims {
         };
         assert_eq!(same(&after[0]), same(&before[0]));
         scene.is_repaired().await;
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
     }
 
     pub async fn the_last_whole_copy_stays(scene: Scene) {
@@ -509,12 +516,12 @@ mod claims {
                 .await
                 .contains("last whole copy")
         );
-        assert_eq!(scene.standing().await.len(), 2, "nothing has changed");
+        assert_eq!(scene.member_states().await.len(), 2, "nothing has changed");
         let task = scene.take(0, NOW).await.expect("filling");
         scene.ends_well(0, &task).await;
         assert!(remove(0, Removal::Lost, &[2, 3]).await.starts_with("Ok"));
-        let standing = scene.standing().await;
-        assert_eq!(standing[0], (unit(2), MemberState::Filling));
+        let standing = scene.member_states().await;
+        assert_eq!(standing[0], (unit(2), MemberState::Rebuilding));
         // Until that one is whole, the other one has the last copy.
         assert!(
             remove(1, Removal::Lost, &[3])
@@ -562,7 +569,7 @@ mod claims {
         );
         assert!(said.contains("file:///1 (unit-"), "{said}");
         assert!(said.contains("is found by no host"), "{said}");
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
 
         // What replaces one that is drained dies in the middle of it.
         scene.drain(0, &Scene::others(&[2])).await;
@@ -570,14 +577,14 @@ mod claims {
         let said = remove(2, Removal::Lost, &[0, 1, 3]).await;
         assert!(said.contains("file:///1 (unit-"), "{said}");
         assert!(said.contains("may be missing something"), "{said}");
-        assert!(said.contains("since it leaves"), "{said}");
+        assert!(said.contains("since it began to drain"), "{said}");
         let said = remove(2, Removal::GivenUp, &[0, 1, 3]).await;
         assert!(said.starts_with("Ok"), "{said}");
         assert!(said.contains("given_up: 1"), "{said}");
-        let standing = scene.standing().await;
-        assert_eq!(standing[0], (unit(3), MemberState::Filling));
+        let standing = scene.member_states().await;
+        assert_eq!(standing[0], (unit(3), MemberState::Rebuilding));
         scene.is_repaired().await;
-        assert_eq!(scene.states().await, [MemberState::Whole; 2]);
+        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
     }
 
     /// A cluster that began with one unit has copysets of one: a unit that was lost
@@ -590,7 +597,10 @@ mod claims {
         let of_one = async || {
             let copysets = scene.database.units().copysets().await.expect("read");
             let found = copysets.into_iter().find(|copyset| copyset.id == id);
-            found.expect("it is there").standing().collect::<Vec<_>>()
+            found
+                .expect("it is there")
+                .member_states()
+                .collect::<Vec<_>>()
         };
         let (principal, usable) = (&scene.principal, Scene::others(&[2]));
         let all = Scene::others(&[0, 1, 2, 3]);
@@ -600,8 +610,11 @@ mod claims {
                 .units()
                 .remove(principal, unit(0), Removal::Lost, &usable, &all);
         assert_eq!(removed.await.expect("removed").copysets, 2);
-        assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
-        assert_eq!(scene.standing().await[0], (unit(2), MemberState::Filling));
+        assert_eq!(of_one().await, [(unit(2), MemberState::InSync)]);
+        assert_eq!(
+            scene.member_states().await[0],
+            (unit(2), MemberState::Rebuilding)
+        );
 
         // From now on there may be something.
         let new = volume("single", NOW);
@@ -614,7 +627,7 @@ mod claims {
                 .units()
                 .remove(principal, unit(2), Removal::Lost, &usable, &all);
         assert!(matches!(refused.await, Err(DatabaseError::Refused { .. })));
-        assert_eq!(of_one().await, [(unit(2), MemberState::Whole)]);
+        assert_eq!(of_one().await, [(unit(2), MemberState::InSync)]);
     }
 
     pub async fn is_missing_for_too_long(scene: Scene) {
@@ -649,7 +662,10 @@ mod claims {
             .replace_missing(unit(0), &usable, &there, NOW)
             .await;
         assert_eq!(replaced.expect("replaced"), 1);
-        assert_eq!(scene.standing().await[0], (unit(3), MemberState::Filling));
+        assert_eq!(
+            scene.member_states().await[0],
+            (unit(3), MemberState::Rebuilding)
+        );
         let replaced = scene
             .database
             .units()

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use api::host::{Access, CatalogCall, RepairEnd, RepairProgress, RepairTask, Suspicion};
+use api::host::{Access, CatalogCall, RepairJob, RepairOutcome, RepairProgress, Suspicion};
 use base::{ClusterId, CopysetId, PartyId, SegmentId, UnitId};
 use catalog::{
     CatalogError, Copyset, DegradedShare, LeaseSalt, MemberState, StoredVersion, VersionCommit,
@@ -12,6 +12,7 @@ use control::database::{Database, NewVolume, Principal, Reach, UnitRow};
 use serde_json::Value;
 use world::Millis;
 
+use crate::calls;
 use crate::fresh::{Rows, add_host, attachment, volume};
 use crate::principals::local;
 
@@ -75,11 +76,11 @@ impl Rows for Scene {
         // Nothing was ever read: that comes first.
         let task = scene.take(0, NOW).await.expect("to be read");
         assert!(task.scrub && task.compare);
-        let end = RepairEnd {
+        let end = RepairOutcome {
             compared: true,
             scrubbed: true,
             brought: Some(Vec::new()),
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end).await);
         assert_eq!(scene.take(0, NOW).await, None);
@@ -92,19 +93,19 @@ impl Scene {
         &self,
         host: usize,
         now: Millis,
-        call: CatalogCall,
+        call: impl Into<CatalogCall>,
     ) -> Result<Value, CatalogError> {
         let reach = Reach::new(self.hosts[host], now);
-        self.database.catalog().answer(&reach, call).await
+        calls::answer(&self.database, &reach, call).await
     }
 
-    pub async fn take(&self, host: usize, now: Millis) -> Option<RepairTask> {
-        let taken = self.call(host, now, CatalogCall::RepairTake {}).await;
+    pub async fn take(&self, host: usize, now: Millis) -> Option<RepairJob> {
+        let taken = self.call(host, now, calls::TakeRepair {}).await;
         serde_json::from_value(taken.expect("answered")).expect("a task")
     }
 
-    pub async fn look(&self, host: usize, now: Millis) -> Option<RepairTask> {
-        let call = CatalogCall::RepairLook {
+    pub async fn look(&self, host: usize, now: Millis) -> Option<RepairJob> {
+        let call = calls::LookAtRepair {
             copyset: copyset(),
             progress: RepairProgress { done: 1, all: 2 },
         };
@@ -112,8 +113,8 @@ impl Scene {
         serde_json::from_value(looked.expect("answered")).expect("a task")
     }
 
-    pub async fn end(&self, host: usize, now: Millis, end: RepairEnd) -> bool {
-        let call = CatalogCall::RepairEnd {
+    pub async fn end(&self, host: usize, now: Millis, end: RepairOutcome) -> bool {
+        let call = calls::EndRepair {
             copyset: copyset(),
             end,
         };
@@ -126,7 +127,7 @@ impl Scene {
     }
 
     pub async fn suspect_as(&self, host: usize, number: u128, is_older: bool) -> bool {
-        let call = CatalogCall::SuspicionUnit {
+        let call = calls::SuspectUnit {
             unit: unit(number),
             suspicion: match is_older {
                 true => Suspicion::Older,
@@ -137,23 +138,23 @@ impl Scene {
         taken == Value::Bool(true)
     }
 
-    pub async fn standing(&self) -> Vec<(UnitId, MemberState)> {
+    pub async fn member_states(&self) -> Vec<(UnitId, MemberState)> {
         let copysets = self.database.units().copysets().await.expect("read");
-        copysets[0].standing().collect()
+        copysets[0].member_states().collect()
     }
 
     pub async fn states(&self) -> Vec<MemberState> {
-        let standing = self.standing().await.into_iter();
+        let standing = self.member_states().await.into_iter();
         standing.map(|(_, state)| state).collect()
     }
 
     /// All that the task names is found to be there.
-    pub async fn ends_well(&self, host: usize, task: &RepairTask) {
-        let end = RepairEnd {
+    pub async fn ends_well(&self, host: usize, task: &RepairJob) {
+        let end = RepairOutcome {
             whole: task.missed.clone(),
             compared: task.compare,
             scrubbed: task.scrub,
-            ..RepairEnd::default()
+            ..RepairOutcome::default()
         };
         assert!(self.end(host, NOW, end).await);
     }
@@ -169,13 +170,13 @@ impl Scene {
             .await;
         attached.expect("asked");
         let salt = LeaseSalt([3; 16]);
-        let acquire = CatalogCall::Acquire {
+        let acquire = calls::Acquire {
             volume,
             salt,
             journals: None,
         };
         self.call(1, NOW, acquire).await.expect("a lease");
-        let reserve = CatalogCall::ReserveSerials {
+        let reserve = calls::ReserveSerials {
             volume,
             epoch: 1,
             count: 64,
@@ -236,7 +237,7 @@ impl Scene {
             joined,
             joined_last,
         };
-        let call = CatalogCall::Commit { commit };
+        let call = calls::Commit { commit };
         self.call(1, NOW, call).await.map(drop)
     }
 

@@ -1,6 +1,6 @@
 //! What is claimed of audits of volumes, on both databases.
 
-use api::host::{AuditReport, CatalogCall};
+use api::host::AuditReport;
 use api::types::{AuditFound, AuditPlacement};
 use api::words::{AuditState, Right};
 use base::{AuditId, GrantId, UnitId};
@@ -8,6 +8,7 @@ use catalog::VersionKey;
 use control::database::{DatabaseError, Job, NewAudit, NewGrant, Object, Principal, Reach};
 use world::Millis;
 
+use crate::calls;
 use crate::fresh::{add_user, number, on_postgres, on_sqlite};
 use crate::images::{NOW, Rows};
 use crate::postgres::Postgres;
@@ -163,14 +164,8 @@ mod claims {
         kept.await.expect("kept");
         let reads = async || {
             let reach = Reach::new(host, NOW);
-            let version = database
-                .catalog()
-                .answer(&reach, CatalogCall::Version { key })
-                .await;
-            let keys = database
-                .catalog()
-                .answer(&reach, CatalogCall::Keys { lineage })
-                .await;
+            let version = calls::answer(database, &reach, calls::Version { key }).await;
+            let keys = calls::answer(database, &reach, calls::Keys { lineage }).await;
             (version.is_ok(), keys.is_ok())
         };
         let before = reads().await;

@@ -1,5 +1,5 @@
-//! What the owner of some compromised storage units can read (HVSTO §II-C; docs/models.md,
-//! "Leakage").
+//! What the owner of some compromised storage units can read (HVSTO §II-C;
+//! docs/explanation/leakage.md).
 //!
 //! ```text
 //!  placement, compromised ─▶ Shares: the readable share of all blocks, with probabilities

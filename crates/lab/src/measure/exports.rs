@@ -83,10 +83,15 @@ impl<'a> Export<'a> {
                 } = requests[next];
                 let (token, buffer) = (next as Token, &mut buffer[..bytes as usize]);
                 let started = match is_read {
-                    true => self.client.read(token, offset, buffer),
-                    false => self
+                    true => self
                         .client
-                        .write(token, offset, buffer, Durability::Volatile),
+                        .start(base::Request::read(token, offset, buffer)),
+                    false => self.client.start(base::Request::write(
+                        token,
+                        offset,
+                        buffer,
+                        Durability::Volatile,
+                    )),
                 };
                 match started {
                     Started::Busy => break,
@@ -111,7 +116,7 @@ impl<'a> Export<'a> {
     }
 
     fn flush(&mut self) -> Result<(), MeasureError> {
-        match self.client.flush(FLUSH) {
+        match self.client.start(base::Request::flush(FLUSH)) {
             Started::Done => Ok(()),
             Started::Pending => self.wait().map(|_| ()),
             Started::Failed(error) => Err(error.into()),

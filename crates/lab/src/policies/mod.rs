@@ -1,4 +1,4 @@
-//! Cache policies and their replay on traces (docs/cache.md, "The laboratory").
+//! Cache policies and their replay on traces (docs/explanation/caching.md).
 //!
 //! The policies that the host's cache uses come from `cache::policy`, so that what is compared is
 //! what runs; ARC, FIFO and the offline optimum exist here only. Must not know: files, clocks.

@@ -1,11 +1,11 @@
-//! The verbs of a device, as requests: what a server cannot do is refused, and what is more
-//! than one request can have is cut.
+//! Requests to the device as NBD requests: what the server cannot do is refused, and what one NBD
+//! request cannot carry is cut into several.
 
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
-    Token, ZeroMode,
+    BlockDevice, ByteRange, Capabilities, Completion, DeviceGeometry, Durability, IoError, Op,
+    OpKind, Request, Started, Token, WriteBuffer,
 };
 
 use super::super::request::Header;
@@ -14,39 +14,110 @@ use super::device::{NbdClient, Phase, Whole};
 use super::log::{ENTRIES_MAX, Entry, Owner};
 use super::{Agreed, Reconnect};
 
-/// What has no payload is asked for in pieces of that many bytes: some servers count in
-/// signed numbers.
+/// The longest request without a payload, in bytes: some servers count in signed numbers.
 const PIECE_BYTES: u64 = 1 << 30;
 
-/// More pieces are not made of one request.
+/// The most pieces that one request is cut into.
 const PIECES_MAX: u64 = 4096;
 
-/// A request before it is cut.
-struct Asked<'a> {
-    command: u16,
+/// A request as it goes to the server, before it is cut into pieces.
+struct WireRequest<'a> {
+    kind: OpKind,
     flags: u16,
     offset: u64,
     length: u64,
-    payload: &'a [u8],
+    payload: Option<WriteBuffer<'a>>,
+    /// The server has no FUA: a flush follows before the caller is answered.
     flush_after: bool,
 }
 
-impl Asked<'_> {
-    fn plain(command: u16, offset: u64, length: u64) -> Self {
-        Self {
-            command,
+impl<'a> WireRequest<'a> {
+    /// The request that carries out `op` on a server that can do what `agreed` says.
+    ///
+    /// # Errors
+    /// The answer to a request that is not sent.
+    fn of(op: &'a Op<'_>, agreed: &Agreed) -> Result<Self, Started> {
+        let range = op.range();
+        let mut new = Self {
+            kind: op.kind(),
             flags: 0,
-            offset,
-            length,
-            payload: &[],
+            offset: range.offset,
+            length: range.length,
+            payload: op.data(),
             flush_after: false,
+        };
+        match op {
+            Op::Trim { .. } => {
+                // Parts of blocks at its ends may keep their content.
+                let block = u64::from(agreed.block_min);
+                let from = range.offset.next_multiple_of(block);
+                let to = range.end() / block * block;
+                (new.offset, new.length) = match from < to {
+                    true => (from, to - from),
+                    false => (range.offset / block * block, 0),
+                };
+            }
+            Op::WriteZeroes { mode, .. } => {
+                if mode.fast_only {
+                    if !agreed.can(flags::SEND_FAST_ZERO) {
+                        return Err(Started::Failed(IoError::NotSupported));
+                    }
+                    new.flags |= command_flags::FAST_ZERO;
+                }
+                if !mode.may_punch {
+                    new.flags |= command_flags::NO_HOLE;
+                }
+            }
+            // The answer may cover less.
+            Op::Extents { .. } => new.length = range.length.min(PIECE_BYTES),
+            // It is a hint.
+            Op::Prefetch { .. }
+                if !agreed.can(flags::SEND_CACHE) || !new.is_aligned(agreed.block_min) =>
+            {
+                return Err(Started::Done);
+            }
+            Op::Read { .. } | Op::Write { .. } | Op::Flush | Op::Prefetch { .. } => {}
         }
+        if op.durability() == Durability::Durable {
+            new.make_durable(agreed)?;
+        }
+        Ok(new)
     }
 
-    /// Whether the same may be asked of the smallest block's multiples only.
+    /// Makes the server answer when the change is durable: with a flag, or a flush behind it.
+    fn make_durable(&mut self, agreed: &Agreed) -> Result<(), Started> {
+        if agreed.can(flags::SEND_FUA) {
+            self.flags |= command_flags::FUA;
+        } else if agreed.can(flags::SEND_FLUSH) {
+            self.flush_after = true;
+        } else {
+            return Err(Started::Failed(IoError::NotSupported));
+        }
+        Ok(())
+    }
+
+    /// Whether the server takes it if it takes multiples of `block_min` bytes only.
     fn is_aligned(&self, block_min: u32) -> bool {
         let block_min = u64::from(block_min);
         self.offset.is_multiple_of(block_min) && self.length.is_multiple_of(block_min)
+    }
+
+    /// Whether it moves bytes of the disk over the connection.
+    fn has_data(&self) -> bool {
+        matches!(self.kind, OpKind::Read | OpKind::Write)
+    }
+}
+
+/// The number of an operation's NBD command.
+const fn command_of(kind: OpKind) -> u16 {
+    match kind {
+        OpKind::Read => command::READ,
+        OpKind::Write => command::WRITE,
+        OpKind::Flush => command::FLUSH,
+        OpKind::Trim => command::TRIM,
+        OpKind::WriteZeroes => command::WRITE_ZEROES,
+        OpKind::Extents => command::BLOCK_STATUS,
+        OpKind::Prefetch => command::CACHE,
     }
 }
 
@@ -70,34 +141,42 @@ impl NbdClient {
         self.agreed.ok_or(Started::Busy)
     }
 
-    /// What the server can do, of a change.
-    fn server_to_change(&self, flag: u16) -> Result<Agreed, Started> {
+    /// What the server can do, if it has what `op` needs; otherwise the answer to `op`.
+    fn server_for(&self, op: &Op<'_>) -> Result<Agreed, Started> {
         let agreed = self.server()?;
-        if agreed.can(flags::READ_ONLY) {
+        if op.is_change() && agreed.can(flags::READ_ONLY) {
             return Err(Started::Failed(IoError::ReadOnly));
         }
-        if flag != 0 && !agreed.can(flag) {
-            return Err(Started::Failed(IoError::NotSupported));
+        let can = match op.kind() {
+            OpKind::Flush => agreed.can(flags::SEND_FLUSH),
+            OpKind::Trim => agreed.can(flags::SEND_TRIM),
+            OpKind::WriteZeroes => agreed.can(flags::SEND_WRITE_ZEROES),
+            OpKind::Extents => agreed.allocation.is_some(),
+            OpKind::Read | OpKind::Write | OpKind::Prefetch => true,
+        };
+        match can {
+            true => Ok(agreed),
+            false => Err(Started::Failed(IoError::NotSupported)),
         }
-        Ok(agreed)
     }
 
-    /// Whether there is room for a request.
-    fn check_room(&mut self, asked: &Asked<'_>) -> Result<(), Started> {
+    /// Checks that there is room for a request.
+    fn check_room(&mut self, request: &WireRequest<'_>) -> Result<(), Started> {
         let (log, options) = (&self.log, &self.options);
-        let moves = matches!(asked.command, command::READ | command::WRITE);
-        let bytes = if moves { asked.length as usize } else { 0 };
+        let bytes = match request.has_data() {
+            true => request.length as usize,
+            false => 0,
+        };
         let is_full = log.unanswered() >= options.requests_max
             // A flush makes room.
-            || log.len() >= ENTRIES_MAX && asked.command != command::FLUSH
+            || log.len() >= ENTRIES_MAX && request.kind != OpKind::Flush
             || bytes > 0
                 && log.unanswered_bytes() > 0
                 && log.unanswered_bytes() + bytes > options.bytes_max;
         if is_full {
             return Err(Started::Busy);
         }
-        let changes = [command::WRITE, command::TRIM, command::WRITE_ZEROES];
-        let is_kept = log.keeps && changes.contains(&asked.command);
+        let is_kept = log.keeps && request.kind.is_change();
         if is_kept && log.kept_bytes() >= options.kept_bytes_max {
             // Without a flush no more may be acknowledged.
             return Err(match self.flush_error.take() {
@@ -111,51 +190,53 @@ impl NbdClient {
         Ok(())
     }
 
-    fn begin(&mut self, token: Token, agreed: Agreed, asked: &Asked<'_>) -> Result<(), Started> {
-        let end = asked.offset.checked_add(asked.length);
-        if end.is_none_or(|end| end > agreed.size_bytes) {
-            return Err(Started::Failed(IoError::OutOfRange {
-                offset: asked.offset,
-                length: asked.length,
-                size: agreed.size_bytes,
-            }));
-        }
-        if !asked.is_aligned(agreed.block_min) {
+    /// Puts a request into the log, in pieces that the server takes.
+    fn send_pieces(
+        &mut self,
+        token: Token,
+        agreed: Agreed,
+        request: &WireRequest<'_>,
+    ) -> Result<(), Started> {
+        let range = ByteRange::new(request.offset, request.length);
+        range.check(agreed.size_bytes).map_err(Started::Failed)?;
+        if !request.is_aligned(agreed.block_min) {
             return Err(Started::Failed(IoError::NotSupported));
         }
-        if asked.length == 0 && asked.command != command::FLUSH {
+        if request.length == 0 && request.kind != OpKind::Flush {
             return Err(Started::Done);
         }
-        self.check_room(asked)?;
-        let piece = match asked.command {
-            command::READ | command::WRITE => u64::from(agreed.payload_max),
-            _ => PIECE_BYTES,
+        self.check_room(request)?;
+        let piece = match request.has_data() {
+            true => u64::from(agreed.payload_max),
+            false => PIECE_BYTES,
         };
-        let count = asked.length.div_ceil(piece).max(1);
+        let count = request.length.div_ceil(piece).max(1);
         if count > PIECES_MAX {
             return Err(Started::Failed(IoError::NotSupported));
         }
         let whole = (count > 1).then(|| {
-            let is_read = asked.command == command::READ;
+            let is_read = request.kind == OpKind::Read;
             self.wholes.insert(Whole {
                 token,
                 left: count as usize,
-                data: vec![0; if is_read { asked.length as usize } else { 0 }],
+                data: vec![0; if is_read { request.length as usize } else { 0 }],
                 error: None,
             })
         });
         for number in 0..count {
             let from = number * piece;
-            let length = piece.min(asked.length - from);
-            let data = match asked.payload {
-                [] => Vec::new(),
-                payload => payload[from as usize..][..length as usize].to_vec(),
+            let length = piece.min(request.length - from);
+            let data = match request.payload {
+                None => Vec::new(),
+                Some(payload) => payload
+                    .part(from as usize..(from + length) as usize)
+                    .to_vec(),
             };
             let header = Header {
-                flags: asked.flags,
-                command: asked.command,
+                flags: request.flags,
+                command: command_of(request.kind),
                 cookie: 0,
-                offset: asked.offset + from,
+                offset: request.offset + from,
                 length: length as u32,
             };
             let owner = match whole {
@@ -163,32 +244,11 @@ impl NbdClient {
                 None => Owner::Caller(token),
             };
             let mut entry = Entry::new(header, data, owner, self.now);
-            entry.flush_after = asked.flush_after;
+            entry.flush_after = request.flush_after;
             self.log.push(entry);
         }
         Ok(())
     }
-
-    /// What makes a change durable: a flag, or a flush behind it.
-    fn durably(
-        agreed: &Agreed,
-        asked: &mut Asked<'_>,
-        durability: Durability,
-    ) -> Result<(), Started> {
-        match durability {
-            Durability::Volatile => {}
-            Durability::Durable if agreed.can(flags::SEND_FUA) => {
-                asked.flags |= command_flags::FUA;
-            }
-            Durability::Durable if agreed.can(flags::SEND_FLUSH) => asked.flush_after = true,
-            Durability::Durable => return Err(Started::Failed(IoError::NotSupported)),
-        }
-        Ok(())
-    }
-}
-
-fn started(begun: Result<(), Started>) -> Started {
-    begun.err().unwrap_or(Started::Pending)
 }
 
 impl BlockDevice for NbdClient {
@@ -216,95 +276,16 @@ impl BlockDevice for NbdClient {
         }
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        let asked = Asked::plain(command::READ, offset, out.len() as u64);
-        started(
-            self.server()
-                .and_then(|agreed| self.begin(token, agreed, &asked)),
-        )
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        let mut asked = Asked {
-            payload: data,
-            ..Asked::plain(command::WRITE, offset, data.len() as u64)
-        };
-        started(self.server_to_change(0).and_then(|agreed| {
-            Self::durably(&agreed, &mut asked, durability)?;
-            self.begin(token, agreed, &asked)
-        }))
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        let asked = Asked::plain(command::FLUSH, 0, 0);
-        started(self.server().and_then(|agreed| {
-            if !agreed.can(flags::SEND_FLUSH) {
-                return Err(Started::Failed(IoError::NotSupported));
-            }
-            self.begin(token, agreed, &asked)
-        }))
-    }
-
-    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
-        let server = self.server_to_change(flags::SEND_TRIM);
-        started(server.and_then(|agreed| {
-            // Parts of blocks at its ends may keep their content.
-            let block = u64::from(agreed.block_min);
-            let from = offset.next_multiple_of(block);
-            let to = offset.saturating_add(length) / block * block;
-            let mut asked = match from < to {
-                true => Asked::plain(command::TRIM, from, to - from),
-                false => Asked::plain(command::TRIM, offset / block * block, 0),
-            };
-            Self::durably(&agreed, &mut asked, durability)?;
-            self.begin(token, agreed, &asked)
-        }))
-    }
-
-    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
-        let server = self.server_to_change(flags::SEND_WRITE_ZEROES);
-        started(server.and_then(|agreed| {
-            let mut asked = Asked::plain(command::WRITE_ZEROES, offset, length);
-            if mode.fast_only {
-                if !agreed.can(flags::SEND_FAST_ZERO) {
-                    return Err(Started::Failed(IoError::NotSupported));
-                }
-                asked.flags |= command_flags::FAST_ZERO;
-            }
-            if !mode.may_punch {
-                asked.flags |= command_flags::NO_HOLE;
-            }
-            Self::durably(&agreed, &mut asked, mode.durability)?;
-            self.begin(token, agreed, &asked)
-        }))
-    }
-
-    fn extents(
-        &mut self,
-        token: Token,
-        offset: u64,
-        length: u64,
-        _runs: &mut Vec<Extent>,
-    ) -> Started {
-        // The answer may cover less.
-        let asked = Asked::plain(command::BLOCK_STATUS, offset, length.min(PIECE_BYTES));
-        started(self.server().and_then(|agreed| {
-            if agreed.allocation.is_none() {
-                return Err(Started::Failed(IoError::NotSupported));
-            }
-            self.begin(token, agreed, &asked)
-        }))
-    }
-
-    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
-        let asked = Asked::plain(command::CACHE, offset, length);
-        started(self.server().and_then(|agreed| {
-            // It is a hint.
-            if !agreed.can(flags::SEND_CACHE) || !asked.is_aligned(agreed.block_min) {
-                return Err(Started::Done);
-            }
-            self.begin(token, agreed, &asked)
-        }))
+    fn start(&mut self, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        let sent = self.server_for(&op).and_then(|agreed| {
+            let wire = WireRequest::of(&op, &agreed)?;
+            self.send_pieces(token, agreed, &wire)
+        });
+        match sent {
+            Ok(()) => Started::Pending,
+            Err(started) => started,
+        }
     }
 
     fn commit(&mut self) -> Result<(), IoError> {

@@ -66,7 +66,9 @@ impl Connection {
             return Break(Pause::Input);
         };
         let token = desk.operations.next_key();
-        let started = desk.device.write(token, piece.offset, data, durability);
+        let started =
+            desk.device
+                .start(base::Request::write(token, piece.offset, data, durability));
         self.issued(desk, long.request, piece, started)?;
         self.input.consume(length);
         let next = piece.end();
@@ -98,7 +100,9 @@ impl Connection {
         let length = piece.length as usize;
         let (head_space, space) = self.output.space(head.len(), length, &mut desk.pool);
         let token = desk.operations.next_key();
-        let started = desk.device.read(token, piece.offset, space);
+        let started = desk
+            .device
+            .start(base::Request::read(token, piece.offset, space));
         if started == Started::Done {
             head_space.copy_from_slice(&head);
             request.begun = true;

@@ -254,30 +254,16 @@ impl Connection {
             Command::Write { range, durability } => {
                 return self.write(desk, cookie, range, durability);
             }
-            Command::Flush => (Kind::Plain, desk.device.flush(token)),
-            Command::Trim { range, durability } => {
-                let length = u64::from(range.length);
-                let started = desk.device.trim(token, range.offset, length, durability);
-                (Kind::Plain, started)
-            }
-            Command::WriteZeroes { range, mode } => {
-                let length = u64::from(range.length);
-                let started = desk.device.write_zeroes(token, range.offset, length, mode);
-                (Kind::Plain, started)
-            }
-            Command::Cache(range) => {
-                let started = desk
-                    .device
-                    .prefetch(token, range.offset, range.length.into());
+            Command::Plain(op) => {
+                let started = desk.device.start(base::Request { token, op });
                 (Kind::Plain, started)
             }
             Command::BlockStatus { range, one } => {
                 let length = range.length;
                 desk.runs.clear();
                 let runs = &mut desk.runs;
-                let started = desk
-                    .device
-                    .extents(token, range.offset, length.into(), runs);
+                let request = base::Request::extents(token, range.offset, length.into(), runs);
+                let started = desk.device.start(request);
                 (Kind::Extents { length, one }, started)
             }
         };
@@ -369,7 +355,9 @@ impl Connection {
         let head = request.head(self.settings.structured, range);
         let (head_space, space) = self.output.space(head.len(), length, &mut desk.pool);
         let token = desk.operations.next_key();
-        let started = desk.device.read(token, range.offset, space);
+        let started = desk
+            .device
+            .start(base::Request::read(token, range.offset, space));
         if started == Started::Done {
             head_space.copy_from_slice(&head);
             self.output.staged(head.len() + length);
@@ -397,7 +385,9 @@ impl Connection {
             return Break(Pause::Input);
         };
         let token = desk.operations.next_key();
-        let started = desk.device.write(token, range.offset, data, durability);
+        let started =
+            desk.device
+                .start(base::Request::write(token, range.offset, data, durability));
         self.begin(desk, Request::new(cookie, Kind::Plain), started, consumed)
     }
 

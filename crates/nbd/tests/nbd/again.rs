@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use base::{BlockDevice, Durability, IoError};
+use base::{BlockDevice, Durability, IoError, Request};
 use nbd::client::{Broken, ClientOptions, Reconnect, State, Target};
 use world::Endpoint;
 use world::simulated::SimulatedRandom;
@@ -258,8 +258,9 @@ fn a_server_that_dies_and_forgets_loses_nothing_that_was_acknowledged() {
                 model[from..from + length].copy_from_slice(&data);
                 let offset = from as u64;
                 let token = loop {
-                    let begun = requester
-                        .begin(|device, token| device.write(token, offset, &data, durability));
+                    let begun = requester.begin(|device, token| {
+                        device.start(Request::write(token, offset, &data, durability))
+                    });
                     match begun {
                         Some(token) => break token,
                         None => requester.turn(Duration::from_millis(5)),
@@ -342,7 +343,9 @@ fn a_slow_server_is_not_a_late_one() {
         disk.goes_after = Some(disk.served + 1);
     }
     let reads: Vec<_> = (0..20)
-        .map(|_| requester.begin(|device, token| device.read(token, 0, &mut [0; 512])))
+        .map(|_| {
+            requester.begin(|device, token| device.start(Request::read(token, 0, &mut [0; 512])))
+        })
         .collect();
     for read in reads {
         let read = requester.wait(read.expect("begun"));
@@ -363,7 +366,8 @@ fn a_disk_of_another_size_is_not_the_same_one() {
         disk.goes_after = Some(disk.served + 1);
         disk.size -= 512;
     }
-    let token = requester.begin(|device, token| device.read(token, 0, &mut [0; 10]));
+    let token =
+        requester.begin(|device, token| device.start(Request::read(token, 0, &mut [0; 10])));
     let token = token.expect("begun");
     let changed = |requester: &Requester| {
         matches!(
@@ -449,7 +453,8 @@ fn who_waits_for_a_server_that_is_gone_can_be_told_to_stop() {
         let mut disk = disk.lock().expect("a lock");
         disk.goes_after = Some(disk.served + 1);
     }
-    let token = requester.begin(|device, token| device.read(token, 0, &mut [0; 10]));
+    let token =
+        requester.begin(|device, token| device.start(Request::read(token, 0, &mut [0; 10])));
     let token = token.expect("begun");
     for _ in 0..20 {
         requester.turn(Duration::from_millis(5));
@@ -479,7 +484,8 @@ fn the_owner_can_say_where_to_go_on() {
         let mut disk = disk.lock().expect("a lock");
         disk.goes_after = Some(disk.served + 1);
     }
-    let token = requester.begin(|device, token| device.read(token, 100, &mut [0; 100]));
+    let token =
+        requester.begin(|device, token| device.start(Request::read(token, 100, &mut [0; 100])));
     while requester.device.state() == State::Ready {
         requester.turn(Duration::from_secs(1));
     }
@@ -511,8 +517,9 @@ fn a_request_that_was_held_back_does_not_overwrite_what_is_newer() {
     let mut requester = Requester::at(&socket, impatient).expect("it is served");
     let held = gate.lock().expect("a lock");
     disk.lock().expect("a lock").held = 1;
-    let first =
-        requester.begin(|device, token| device.write(token, 0, &[1; 512], Durability::Volatile));
+    let first = requester.begin(|device, token| {
+        device.start(Request::write(token, 0, &[1; 512], Durability::Volatile))
+    });
     let first = first.expect("begun");
     while requester.device.state() == State::Ready {
         requester.turn(Duration::from_secs(1));
@@ -557,8 +564,9 @@ fn whoever_comes_next_waits_for_what_the_last_one_has_asked() {
         let count = if is_cut { 64 } else { 1 };
         for _ in 0..count {
             let data = vec![1; SIZE];
-            let begun = requester
-                .begin(|device, token| device.write(token, 0, &data, Durability::Volatile));
+            let begun = requester.begin(|device, token| {
+                device.start(Request::write(token, 0, &data, Durability::Volatile))
+            });
             assert!(begun.is_some());
         }
         requester.device.commit().expect("it goes on");

@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use base::{BlockDevice, Durability, ExtentKind, IoError, Outcome, Started};
+use base::{BlockDevice, Durability, ExtentKind, IoError, Outcome, Request, Started};
 use nbd::client::{Broken, NbdClient, State, Target};
 use nbd::memory::{Manners, MemoryDevice};
 use nbd::{ExportThread, Limits};
@@ -38,13 +38,13 @@ pub fn same_as_an_array(requester: &mut Requester, size: usize, seed: u64, round
             };
             let token = loop {
                 let begun = requester.begin(|device, token| match kind {
-                    0 | 1 => device.read(token, offset, &mut vec![0; length]),
+                    0 | 1 => device.start(Request::read(token, offset, &mut vec![0; length])),
                     2 | 3 => {
                         let data: Vec<u8> =
                             (0..length).map(|at| (at as u64 ^ seed) as u8).collect();
-                        device.write(token, offset, &data, durability)
+                        device.start(Request::write(token, offset, &data, durability))
                     }
-                    4 => device.write_zeroes(
+                    4 => device.start(Request::write_zeroes(
                         token,
                         offset,
                         length as u64,
@@ -53,9 +53,9 @@ pub fn same_as_an_array(requester: &mut Requester, size: usize, seed: u64, round
                             may_punch: random.one_in(2),
                             fast_only: false,
                         },
-                    ),
-                    5 => device.flush(token),
-                    _ => device.prefetch(token, offset, length as u64),
+                    )),
+                    5 => device.start(Request::flush(token)),
+                    _ => device.start(Request::prefetch(token, offset, length as u64)),
                 });
                 match begun {
                     Some(token) => break token,
@@ -158,7 +158,10 @@ fn a_client_over_a_connected_socket_says_what_the_server_can_do() {
     let stream = UnixStream::connect(fixture.socket()).expect("it listens");
     let mut requester = Requester::over(connected(stream), options("disk"));
     assert_eq!(requester.device.state(), State::Connecting);
-    assert_eq!(requester.device.read(1, 0, &mut [0; 1]), Started::Busy);
+    assert_eq!(
+        requester.device.start(Request::read(1, 0, &mut [0; 1])),
+        Started::Busy
+    );
     requester.device = requester.device.opened().expect("it is served");
     assert_eq!(requester.device.capabilities(), can);
     assert_eq!(requester.trim(0, 4096), Err(IoError::NotSupported));
@@ -212,7 +215,7 @@ fn requests_and_bytes_under_way_are_bounded() {
     few.bytes_max = 100_000;
     let mut requester = Requester::at(&fixture.socket(), few).expect("it is served");
     let mut begin = |length: usize| {
-        requester.begin(|device, token| device.read(token, 0, &mut vec![0; length]))
+        requester.begin(|device, token| device.start(Request::read(token, 0, &mut vec![0; length])))
     };
     let one = begin(300_000).expect("one may be larger");
     assert_eq!(begin(1), None, "and none beside it");
@@ -222,7 +225,9 @@ fn requests_and_bytes_under_way_are_bounded() {
     let hold = |device: &mut MemoryDevice| device.manners.holds_answers = true;
     export.call(hold).expect("it serves");
     let begun: Vec<_> = (0..20)
-        .filter_map(|_| requester.begin(|device, token| device.read(token, 0, &mut [0; 100])))
+        .filter_map(|_| {
+            requester.begin(|device, token| device.start(Request::read(token, 0, &mut [0; 100])))
+        })
         .collect();
     assert_eq!(begun.len(), 10);
     export.call(release).expect("it serves");
@@ -238,7 +243,8 @@ fn when_the_server_goes_all_fails_and_goes_on_failing() {
     short.stop_timeout = Duration::from_millis(50);
     let export = fixture.export_with(short, MIB, crate::support::holding());
     let mut requester = Requester::at(&fixture.socket(), options("disk")).expect("it is served");
-    let token = requester.begin(|device, token| device.read(token, 0, &mut [0; 100]));
+    let token =
+        requester.begin(|device, token| device.start(Request::read(token, 0, &mut [0; 100])));
     requester.device.commit().expect("sent");
     let entrance = export.export();
     let unanswered = || {

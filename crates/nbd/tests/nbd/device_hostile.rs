@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{BlockDevice, IoError, Started};
+use base::{BlockDevice, IoError, Request, Started};
 use nbd::client::{Broken, ClientOptions, Nonsense, State};
 use world::simulated::SimulatedClock;
 
@@ -92,11 +92,18 @@ fn answered_by(said: &[u8], piece: usize) -> (Requester, [u64; 3]) {
     let (mut requester, mut server) = client_of(&welcome(SIZE), options("disk"));
     assert_eq!(requester.device.state(), State::Ready);
     let tokens = [
-        requester.begin(|device, token| device.read(token, 1000, &mut [0; 100])),
+        requester.begin(|device, token| device.start(Request::read(token, 1000, &mut [0; 100]))),
         requester.begin(|device, token| {
-            device.write(token, 5000, &[1; 500], base::Durability::Volatile)
+            device.start(Request::write(
+                token,
+                5000,
+                &[1; 500],
+                base::Durability::Volatile,
+            ))
         }),
-        requester.begin(|device, token| device.extents(token, 0, 65536, &mut Vec::new())),
+        requester.begin(|device, token| {
+            device.start(Request::extents(token, 0, 65536, &mut Vec::new()))
+        }),
     ];
     requester.turn(Duration::ZERO);
     for piece in said.chunks(piece) {
@@ -330,7 +337,8 @@ fn a_server_that_does_not_answer_is_left_in_time_and_not_before() {
     assert_eq!(requester.device.next_timer(), None, "nothing is waited for");
     clock.advance(Duration::from_secs(100));
     requester.poll();
-    let read = requester.begin(|device, token| device.read(token, 0, &mut [0; 100]));
+    let read =
+        requester.begin(|device, token| device.start(Request::read(token, 0, &mut [0; 100])));
     requester.turn(Duration::ZERO);
     let reply = data(1, 0, 0, 100);
     for piece in reply[..120].chunks(40) {
@@ -347,7 +355,7 @@ fn a_server_that_does_not_answer_is_left_in_time_and_not_before() {
             .take(read.expect("begun"))
             .is_some_and(|read| read.is_err())
     );
-    let late = requester.device.flush(1);
+    let late = requester.device.start(Request::flush(1));
     assert!(matches!(late, Started::Failed(IoError::Unavailable(_))));
     // It was told nothing twice.
     let mut sent = Vec::new();

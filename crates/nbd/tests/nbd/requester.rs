@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Completion, Durability, Extent, IoError, Outcome, Started, Token, ZeroMode,
+    BlockDevice, Completion, Durability, Extent, IoError, Outcome, Request, Started, Token,
+    ZeroMode,
 };
 use nbd::Watcher;
 use nbd::client::{Broken, ClientOptions, NbdClient, Target};
@@ -112,7 +113,7 @@ impl Requester {
 
     pub fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, IoError> {
         let mut data = vec![0; length];
-        match self.ask(|device, token| device.read(token, offset, &mut data))? {
+        match self.ask(|device, token| device.start(Request::read(token, offset, &mut data)))? {
             Outcome::Data(data) => Ok(data),
             Outcome::Done => Ok(Vec::new()),
             Outcome::Extents(_) => panic!("a read has no extents"),
@@ -120,15 +121,17 @@ impl Requester {
     }
 
     pub fn write(&mut self, offset: u64, data: &[u8], durability: Durability) -> Answer {
-        self.ask(|device, token| device.write(token, offset, data, durability))
+        self.ask(|device, token| device.start(Request::write(token, offset, data, durability)))
     }
 
     pub fn flush(&mut self) -> Answer {
-        self.ask(|device, token| device.flush(token))
+        self.ask(|device, token| device.start(Request::flush(token)))
     }
 
     pub fn trim(&mut self, offset: u64, length: u64) -> Answer {
-        self.ask(|device, token| device.trim(token, offset, length, Durability::Volatile))
+        self.ask(|device, token| {
+            device.start(Request::trim(token, offset, length, Durability::Volatile))
+        })
     }
 
     pub fn zero(&mut self, offset: u64, length: u64) -> Answer {
@@ -137,12 +140,14 @@ impl Requester {
             may_punch: false,
             fast_only: false,
         };
-        self.ask(|device, token| device.write_zeroes(token, offset, length, mode))
+        self.ask(|device, token| device.start(Request::write_zeroes(token, offset, length, mode)))
     }
 
     pub fn extents(&mut self, offset: u64, length: u64) -> Result<Vec<Extent>, IoError> {
         let mut runs = Vec::new();
-        match self.ask(|device, token| device.extents(token, offset, length, &mut runs))? {
+        match self
+            .ask(|device, token| device.start(Request::extents(token, offset, length, &mut runs)))?
+        {
             Outcome::Extents(runs) => Ok(runs),
             other => panic!("{other:?} are no extents"),
         }

@@ -6,9 +6,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use agent::audits::open_listing;
-use agent::folder::key_places;
-use agent::host_keys::KeyPlaces;
-use agent::keys::KeyEntry;
+use agent::folder::key_locations;
+use agent::keys::{KeyEntry, KeyLocations};
 use api::types::{Audit, AuditFound, AuditHeld, AuditVolume, Volume};
 use api::words::AuditState;
 use base::report::percent;
@@ -243,11 +242,11 @@ fn open(
     arguments: &PrivacyAuditArguments,
 ) -> Result<(), String> {
     let places = match (&arguments.keys_file, folder) {
-        (Some(path), _) => Some(KeyPlaces {
+        (Some(path), _) => Some(KeyLocations {
             keys_file: Some(path.clone()),
-            ..key_places(path.parent().unwrap_or(Path::new("")))
+            ..key_locations(path.parent().unwrap_or(Path::new("")))
         }),
-        (None, Some(folder)) => Some(key_places(folder)),
+        (None, Some(folder)) => Some(key_locations(folder)),
         (None, None) => None,
     };
     let opened = match places {
@@ -261,7 +260,7 @@ fn open(
         None => Err("run the command where that key is, with --keys-file FILE".to_owned()),
         Some(places) => {
             let first = given_passphrase().map(KeyEntry::Given);
-            let places = KeyPlaces { first, ..places };
+            let places = KeyLocations { first, ..places };
             let opened = open_listing(&World::real(1), places, audit);
             opened.map_err(|error| error.to_string())
         }

@@ -1,7 +1,7 @@
 //! `scree unit`, except for the daemon itself.
 
 use api::types::{
-    AddUnit, DrainUnits, RemoveUnit, RepairTask, Scrub, SetZone, Unit, UnitMoved, UnitZone,
+    AddUnit, DrainUnits, RemoveUnit, RepairJob, Scrub, SetZone, Unit, UnitMoved, UnitZone,
     UnitsWanted,
 };
 use base::size::about_bytes as bytes;
@@ -87,7 +87,7 @@ impl Session {
             }
             Some(UnitCommand::Rebalance { .. }) => self.begin("/v1/units/rebalance", &()).await,
             Some(UnitCommand::Tasks) => {
-                let tasks: Vec<RepairTask> = self.client.get("/v1/units/tasks").await?;
+                let tasks: Vec<RepairJob> = self.client.get("/v1/units/tasks").await?;
                 Ok(print(self.format, &tasks, |tasks| list_tasks(tasks))?)
             }
             Some(UnitCommand::List) => {
@@ -159,7 +159,7 @@ fn kept_text(kept: &UnitMoved) -> String {
     )
 }
 
-fn list_tasks(tasks: &[RepairTask]) -> String {
+fn list_tasks(tasks: &[RepairJob]) -> String {
     let mut table = Table::new(&["COPYSET", "FILLING", "LEAVING", "HOST", "SEGMENTS"]);
     let mut problems = String::new();
     for task in tasks {

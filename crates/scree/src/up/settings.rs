@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent::caching::CacheSettings;
-use agent::folder::traces;
+use agent::cache::{CacheFileSettings, CacheSettings};
+use agent::folder::{FormerAgent, traces};
 use agent::keys::{KeyEntry, Passphrase};
 use agent::vm::VmOptions;
 use api::{Client, Profile};
@@ -206,7 +206,11 @@ fn cache_settings(arguments: &ServeArguments) -> Result<CacheSettings, Failure> 
                 exact_bytes(CacheConfig::BYTES_MIN)
             )));
         }
-        (Some(path), bytes) => Some((path.clone(), bytes, arguments.cache_division)),
+        (Some(path), bytes) => Some(CacheFileSettings {
+            path: path.clone(),
+            bytes,
+            division: arguments.cache_division,
+        }),
     };
     Ok(CacheSettings {
         file,
@@ -217,7 +221,7 @@ fn cache_settings(arguments: &ServeArguments) -> Result<CacheSettings, Failure> 
 fn remains(world: &World, folder: &Path) -> LookForRemains {
     let (world, folder) = (world.clone(), folder.to_owned());
     Box::new(move || {
-        let (certain, likely) = traces(&world, &folder)?;
+        let FormerAgent { certain, likely } = traces(&world, &folder)?;
         Ok(Remains { certain, likely })
     })
 }

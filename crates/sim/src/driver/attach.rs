@@ -1,6 +1,7 @@
 //! Attaching a volume and finding out what it holds; closing, healing, and
 //! starting again after a crash.
 
+use base::Request;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,7 +145,10 @@ impl Run {
             let Some(client) = &mut self.subjects[index].client else {
                 return Ok(None);
             };
-            match client.volume.read(0, offset, &mut whole[..length]) {
+            match client
+                .volume
+                .start(Request::read(0, offset, &mut whole[..length]))
+            {
                 Started::Done => {}
                 Started::Failed(_) if self.may_fail() => return Ok(None),
                 Started::Pending => {
@@ -314,7 +318,7 @@ impl Run {
         let disk = &self.machine.simulation.disk;
         disk.heal(&self.machine.host());
         for unit in 0..self.machine.units.len() {
-            if !self.machine.gone.contains(&unit) {
+            if !self.machine.removed.contains(&unit) {
                 let disk = self.machine.unit_disk(unit);
                 disk.heal(&self.machine.unit_path(unit));
             }

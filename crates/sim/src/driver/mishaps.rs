@@ -1,4 +1,4 @@
-//! What goes wrong, when the seed says so.
+//! Faults, as the seed chooses them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use world::simulated::Fault;
 use super::{Run, trace};
 use crate::Check;
 
-/// What can go wrong.
+/// A fault that can happen between two steps.
 #[derive(Debug, Clone, Copy)]
 enum Mishap {
     ArmCrash,
@@ -19,7 +19,7 @@ enum Mishap {
     Lie,
     Flip,
     HarmJournal,
-    CatalogAway,
+    CatalogUnavailable,
     Settle,
     Network,
 }
@@ -36,7 +36,7 @@ impl Run {
             (hazards.lies, Mishap::Lie),
             (hazards.rot, Mishap::Flip),
             (hazards.journal, Mishap::HarmJournal),
-            (hazards.catalog, Mishap::CatalogAway),
+            (hazards.catalog, Mishap::CatalogUnavailable),
             (self.trouble, Mishap::Settle),
             (self.is_disturbed(), Mishap::Network),
             (self.is_disturbed(), Mishap::Network),
@@ -62,7 +62,7 @@ impl Run {
             Mishap::Lie => self.lie(),
             Mishap::Flip => self.flip()?,
             Mishap::HarmJournal => self.harm_journal(),
-            Mishap::CatalogAway => {
+            Mishap::CatalogUnavailable => {
                 self.machine.catalog.set_unavailable(4);
                 self.trouble = true;
             }

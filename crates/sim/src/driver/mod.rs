@@ -1,4 +1,4 @@
-//! One run: steps that the seed chooses, and what must hold after each.
+//! One run: the steps that the seed chooses, and the checks after each.
 
 mod attach;
 mod mishaps;
@@ -23,17 +23,17 @@ use crate::model::Pinned;
 use crate::setup::{NetSetup, Setup};
 use crate::{Check, Summary};
 
-/// What a volume that is not attached must hold when it is.
+/// What a detached volume must contain when it is attached.
 #[derive(Debug, Clone, Copy)]
 enum Expect {
-    /// A boundary from this one on; if torn, cut through an operation. What is
-    /// found after the power failed is durable.
+    /// The state at a boundary from this one on; if `torn`, in the middle of an
+    /// operation. After a power failure the state that is found is durable.
     Since {
         boundary: usize,
         torn: bool,
         is_durable: bool,
     },
-    /// What this version holds; an empty volume if there is none.
+    /// The state of this version; an empty volume if there is none.
     Version(Option<VersionKey>),
 }
 
@@ -43,15 +43,15 @@ struct Subject {
     past: Past,
     client: Option<Client>,
     expect: Expect,
-    /// The next version is cut at this boundary or a later one.
+    /// The next version's consistency point is at this boundary or a later one.
     version_floor: usize,
-    /// Snapshots that were asked for, and where they cut.
+    /// Requested snapshots, and the boundaries of their consistency points.
     pending: BTreeMap<SnapshotId, usize>,
-    /// Its past is what `past` says, also of versions it commits now.
+    /// Whether `past` is its history, also for the versions that it commits now.
     is_known: bool,
-    /// Somebody else has taken the lease: the owner will stop, sooner or later.
+    /// Whether another host has taken the lease: the owner will stop sooner or later.
     is_fenced: bool,
-    /// The lease that it was attached under last.
+    /// The term of its last lease.
     term: LeaseTerm,
 }
 
@@ -68,18 +68,18 @@ pub struct Run {
     unplaced: Vec<VersionCommit>,
     nonces: Nonces,
     next: u128,
-    /// Faults are, or were a moment ago, in force: requests may fail.
+    /// Whether faults are, or were recently, active: requests may fail.
     trouble: bool,
     rotten: bool,
-    /// Some unit brings what was not put there.
+    /// Whether some unit returns falsified content.
     is_lying: bool,
-    /// The disks of units as they were when there were so many.
+    /// Copies of the units' disks, and the number of units then.
     earlier: Option<(usize, Vec<SimulatedDisk>)>,
-    /// With the next kill of the process this unit is put back to that.
+    /// The unit that is rolled back to its copy by the next kill of the process.
     put_back: Option<usize>,
-    /// Segments that units had which were put back.
+    /// Segments that reappeared on units that were rolled back.
     ghosts: BTreeSet<SegmentId>,
-    /// Units that were members of something.
+    /// Units that have been a member of some copyset.
     ever_used: BTreeSet<usize>,
     crash_armed: bool,
     is_traced: bool,
@@ -97,7 +97,7 @@ macro_rules! trace {
 use trace;
 
 impl Run {
-    /// The run that `seed` is.
+    /// The run of `seed`.
     #[must_use]
     pub fn new(seed: u64, is_traced: bool) -> Self {
         let random = SimulatedRandom::new(seed ^ 0x5ca1_ab1e);

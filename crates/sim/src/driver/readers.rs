@@ -1,7 +1,7 @@
 //! Versions that are open for reading while volumes go on, and while versions
 //! are removed.
 
-use base::{BlockDevice, Completion, Outcome, Started};
+use base::{BlockDevice, Completion, Outcome, Request, Started};
 use volume::ReadOnlyVolume;
 use volume::catalog::{Catalog, VersionKey};
 
@@ -119,7 +119,7 @@ impl Run {
     }
 
     fn read_block(&self, reader: &mut Reader, offset: u64, out: &mut [u8]) -> Check {
-        match reader.volume.read(0, offset, out) {
+        match reader.volume.start(Request::read(0, offset, out)) {
             Started::Done => return Ok(()),
             Started::Pending => {}
             other => return Err(format!("{other:?}")),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::{CopysetId, UnitId};
 use unit::Unit;
 use volume::catalog::Catalog;
-use volume::repair::{Depth, Found, Pace, Repairable, Stopped, Task, Uncommitted};
+use volume::repair::{Depth, Pace, PassReport, RepairMember, Stopped, Task, Uncommitted};
 use world::simulated::{Fault, SimulatedPool, SimulatedRandom};
 use world::{Clock, Millis};
 
@@ -77,7 +77,7 @@ impl Run {
         let mut copysets = members.to_repair();
         let depth = match copysets.is_empty() {
             true => [Depth::Compare, Depth::Scrub][self.random.index(2)],
-            false => Depth::Fill,
+            false => Depth::Rebuild,
         };
         if copysets.is_empty() {
             if !self.chance(4) {
@@ -93,15 +93,15 @@ impl Run {
         self.repair_one(copyset, depth, left, true).map(|_| ())
     }
 
-    /// Passes over a copyset until one finds nothing to bring; `None` if it was killed
-    /// or the power failed.
+    /// Repairs a copyset until a pass finds nothing to restore; `None` if the repairer was
+    /// killed or the power failed.
     fn repair_one(
         &mut self,
         copyset: CopysetId,
         depth: Depth,
         left: u64,
         is_busy: bool,
-    ) -> Check<Option<Found>> {
+    ) -> Check<Option<PassReport>> {
         let mut task = Task::new(copyset);
         let mut brought = BTreeSet::new();
         self.machine.catalog.members.begin(copyset);
@@ -116,9 +116,9 @@ impl Run {
             let uncommitted = Uncommitted::new(open, serials, serial_next);
             let units = self.machine.units.iter().zip(&self.machine.tracked);
             let units: Vec<_> = units.map(|((id, _), unit)| (*id, unit.clone())).collect();
-            let placed = set.placed().filter_map(|(place, id, state)| {
+            let placed = set.members_by_place().filter_map(|(place, id, state)| {
                 let (_, unit) = units.iter().find(|(unit, _)| *unit == id)?;
-                Some(Repairable {
+                Some(RepairMember {
                     id,
                     place,
                     state,
@@ -126,7 +126,7 @@ impl Run {
                     suspect: self.machine.catalog.members.suspect(copyset, id),
                 })
             });
-            let members: Vec<Repairable> = placed.collect();
+            let members: Vec<RepairMember> = placed.collect();
             let pace = Beside {
                 pool: &self.machine.simulation.pool,
                 random: &self.random,
@@ -142,7 +142,7 @@ impl Run {
                 .as_ref()
                 .map(|network| network.capability_cache());
             if let Some(capability_cache) = capability_cache {
-                capability_cache.repairs(copyset, depth != Depth::Fill);
+                capability_cache.repairs(copyset, depth != Depth::Rebuild);
             }
             let passed = task.pass(set.erasure(), &members, &uncommitted, depth, &pace);
             if let Some(capability_cache) = capability_cache {
@@ -162,7 +162,7 @@ impl Run {
             if !found.lacking.is_empty() && !is_stuck {
                 continue;
             }
-            if !set.leaving.is_empty() && !self.quiesce()? {
+            if !set.draining.is_empty() && !self.quiesce()? {
                 return Ok(None);
             }
             if self
@@ -214,7 +214,7 @@ impl Run {
             return Ok(());
         }
         let there: Vec<usize> = (0..self.machine.units.len())
-            .filter(|unit| !self.machine.gone.contains(unit))
+            .filter(|unit| !self.machine.removed.contains(unit))
             .collect();
         let unit = there[self.random.index(there.len())];
         let what = self.random.below(4);
@@ -253,7 +253,7 @@ impl Run {
         let mut by: Vec<(CopysetId, UnitId)> = Vec::new();
         for set in &its {
             let is_free = |other: &usize| {
-                !self.machine.gone.contains(other) && !set.members.contains(&unit_id(*other))
+                !self.machine.removed.contains(other) && !set.members.contains(&unit_id(*other))
             };
             let free: Vec<usize> = (0..self.machine.units.len()).filter(is_free).collect();
             let other = match free.is_empty() {
@@ -274,7 +274,7 @@ impl Run {
         if is_gone {
             let disk = self.machine.unit_disk(unit);
             disk.inject(&self.machine.unit_path(unit), Fault::Missing);
-            self.machine.gone.insert(unit);
+            self.machine.removed.insert(unit);
         }
         self.forget_drained();
         self.machine.set_tables();
@@ -286,7 +286,7 @@ impl Run {
     fn forget_drained(&mut self) {
         let sets = self.machine.catalog.members.copysets();
         let is_used = |unit: &usize| {
-            let mut standing = sets.iter().flat_map(|set| set.standing());
+            let mut standing = sets.iter().flat_map(|set| set.member_states());
             standing.any(|(member, _)| member == unit_id(*unit))
         };
         let ever = std::mem::take(&mut self.ever_used);
@@ -295,7 +295,7 @@ impl Run {
             .collect();
         let drained = self.ever_used.iter().filter(|unit| !is_used(unit));
         let drained: BTreeSet<usize> = drained.copied().collect();
-        self.machine.gone.extend(drained);
+        self.machine.removed.extend(drained);
     }
 
     /// The process is killed, and one unit is put back to what it held earlier.
@@ -319,7 +319,7 @@ impl Run {
                 return Ok(());
             }
             for copyset in copysets {
-                last = self.repair_one(copyset, Depth::Fill, u64::MAX, false)?;
+                last = self.repair_one(copyset, Depth::Rebuild, u64::MAX, false)?;
             }
             if self.is_repairing() {
                 // What is dead as a whole, and gone from all but one, nobody can bring to

@@ -166,7 +166,7 @@ impl Run {
         self.carry_out_due(Millis(i64::MAX))?;
         self.audit()?;
         for (number, (_, unit)) in self.machine.units.iter().enumerate() {
-            if self.machine.gone.contains(&number) {
+            if self.machine.removed.contains(&number) {
                 continue;
             }
             let mut left = unit.list().map_err(|error| error.to_string())?;

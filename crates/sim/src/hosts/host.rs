@@ -150,7 +150,9 @@ impl Attached {
         };
         self.token += 1;
         let before = self.blocks_written();
-        let started = self.volume.write(self.token, *offset, data, durability);
+        let started = self
+            .volume
+            .start(base::Request::write(self.token, *offset, data, durability));
         let is_admitted = self.blocks_written() != before;
         if is_admitted {
             self.admit(past, is_holder, &edit)?;
@@ -211,7 +213,7 @@ impl Attached {
     pub fn flush(&mut self, past: &mut Past, is_holder: bool) -> Check {
         self.token += 1;
         let covers = past.acknowledged;
-        match self.volume.flush(self.token) {
+        match self.volume.start(base::Request::flush(self.token)) {
             Started::Done => self.acknowledged(past, is_holder, covers, true),
             Started::Pending => {
                 self.ask(Request::Flush { covers });
@@ -227,7 +229,10 @@ impl Attached {
         self.token += 1;
         let mut out = vec![0xee; 4096];
         let since = past.timeline.len();
-        match self.volume.read(self.token, block * 4096, &mut out) {
+        match self
+            .volume
+            .start(base::Request::read(self.token, block * 4096, &mut out))
+        {
             Started::Done => check_read(past, block, since, &out),
             Started::Pending => {
                 self.ask(Request::Read { block, since });

@@ -1,29 +1,28 @@
-//! Two hosts and one volume: leases that end, a controller that is not
-//! reached, and hosts that come back.
+//! Two hosts and one volume: leases that expire, a controller that cannot be
+//! reached, and hosts that return.
 //!
 //! ```text
-//!   desk ────── who has the lease, by the controller's clock
+//!   registry ── which host has the lease, by the controller's clock
 //!   host 0 ──┐  each with clock, jobs, process and journals of its own;
 //!   host 1 ──┘  units, database and, in some runs, the journals are shared
 //! ```
 //!
-//! The three clocks run at the same rate; a host's may jump forward, as one
-//! does that counts the time asleep. What must hold:
+//! The three clocks run at the same rate; a host's may jump forward, like a clock
+//! that includes time asleep. What must hold:
 //!
 //! * Nothing is acknowledged by a host after another has taken the volume.
-//! * Where journals are shared, the next holder finds everything that was
-//!   acknowledged, or all that was durable if the power failed meanwhile.
-//! * Where they are not, it finds the newest version as it was committed, and
-//!   nothing else ever.
-//! * In half of the runs units are behind daemons, which hear of the next lease, and the
-//!   network between a host and them breaks.
-//! * A host that comes back damages nothing: in the end units hold what the
-//!   kept versions name, exactly.
+//! * If journals are shared, the next holder finds everything that was acknowledged,
+//!   or all that was durable if the power failed meanwhile.
+//! * If they are not, it finds the newest committed version and nothing else.
+//! * In half of the runs units are behind daemons, which are told of the next lease,
+//!   and the network between a host and them breaks.
+//! * A returning host damages nothing: in the end units hold exactly what the kept
+//!   versions name.
 
-mod desk;
 mod host;
 mod network;
 mod opening;
+mod registry;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,8 +33,8 @@ use volume::clean::Removal;
 use world::Millis;
 use world::simulated::SimulatedRandom;
 
-use self::desk::Desk;
 use self::host::{Attached, HOLD, Host, Past, Renewal, edit};
+use self::registry::LeaseRegistry;
 use crate::audit::{self, Nonces, Walked};
 use crate::machine::Machine;
 use crate::model::Pinned;
@@ -45,18 +44,18 @@ use crate::{Check, Summary};
 /// Blocks that are written. Few, so that they are overwritten often.
 const BLOCKS: u64 = 40;
 const VOLUME: VolumeId = VolumeId::from_u128(1);
-/// Where both have their journals, in some runs.
+/// The journal folder that both hosts share, in some runs.
 const FOLDER: JournalFolderId = JournalFolderId::from_u128(1);
 
 struct Run {
     random: SimulatedRandom,
     hosts: [Host; 2],
-    desk: Desk,
+    registry: LeaseRegistry,
     past: Past,
     versions: BTreeMap<VersionKey, Pinned>,
-    /// Whether both hosts have one folder of journals.
+    /// Whether the hosts share a folder of journals.
     is_shared: bool,
-    /// The power failed since somebody had the volume.
+    /// Whether the power failed since a host had the volume.
     power_failed: bool,
     number: u64,
     is_traced: bool,
@@ -66,7 +65,7 @@ struct Run {
 macro_rules! trace {
     ($run:expr, $($part:tt)*) => {
         if $run.is_traced {
-            eprintln!("  {:?} {}", $run.desk.now, format!($($part)*));
+            eprintln!("  {:?} {}", $run.registry.now, format!($($part)*));
         }
     };
 }
@@ -113,7 +112,7 @@ impl Run {
             is_shared: random.below(2) == 0,
             random,
             hosts: [Host::new(machine), Host::new(other)],
-            desk: Desk::default(),
+            registry: LeaseRegistry::default(),
             past: Past::default(),
             versions: BTreeMap::new(),
             power_failed: false,
@@ -173,7 +172,7 @@ impl Run {
     }
 
     fn pass(&mut self, time: Duration) {
-        self.desk.now += time;
+        self.registry.now += time;
         for host in &self.hosts {
             host.machine.simulation.clock.advance(time);
         }
@@ -182,7 +181,7 @@ impl Run {
     /// Whether nobody has taken the volume since `host` did.
     fn is_holder(&self, index: usize) -> bool {
         let attached = self.hosts[index].attached.as_ref();
-        attached.is_some_and(|attached| attached.epoch == self.desk.epoch())
+        attached.is_some_and(|attached| attached.epoch == self.registry.epoch())
     }
 
     /// Lets the client of a host do something, with what it knows of the
@@ -276,7 +275,7 @@ impl Run {
             return Ok(());
         }
         match renewal.answer {
-            None => renewal.answer = Some(self.desk.renew(attached.epoch)),
+            None => renewal.answer = Some(self.registry.renew(attached.epoch)),
             Some(true) => {
                 attached.term.renew(renewal.sent + HOLD);
                 host.renewal = None;

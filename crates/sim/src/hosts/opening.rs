@@ -1,7 +1,7 @@
 //! Taking the lease, opening the volume, and comparing what is found with what
 //! the one before left.
 
-use base::{BlockDevice, Completion, Outcome, Started};
+use base::{BlockDevice, Completion, Outcome, Request, Started};
 use volume::journal::{JournalLocation, SharedFolder};
 use volume::{LeaseTerm, OpenError};
 use world::Disk;
@@ -23,7 +23,10 @@ impl Run {
         let sent = host.clock();
         let (catalog, salt) = (&host.machine.catalog.memory, host.machine.salt());
         let journals = self.is_shared.then_some(FOLDER);
-        let Some(lease) = self.desk.acquire(index, catalog, VOLUME, salt, journals) else {
+        let Some(lease) = self
+            .registry
+            .acquire(index, catalog, VOLUME, salt, journals)
+        else {
             return Ok(());
         };
         trace!(self, "host {index} takes lease {}", lease.epoch);
@@ -41,7 +44,7 @@ impl Run {
                 let keys = lease.keys.iter();
                 keys.for_each(|key| network.capability_cache().reads(key.lineage));
             }
-            let taken_over = self.desk.others_since(self.hosts[index].opened, index);
+            let taken_over = self.registry.others_since(self.hosts[index].opened, index);
             self.hosts[index].taken = Some(Taken {
                 lease,
                 sent,
@@ -96,7 +99,7 @@ impl Run {
             }
             Err(error) => return Err(format!("host {index} cannot open: {error}")),
         };
-        if epoch != self.desk.epoch() {
+        if epoch != self.registry.epoch() {
             return Err(format!("host {index} opened under a lease that is over"));
         }
         if let Some(shared) = &shared
@@ -156,7 +159,10 @@ impl Run {
         let mut seen = Blocks::new();
         for block in 0..BLOCKS {
             let mut bytes = vec![0; 4096];
-            match attached.volume.read(0, block * 4096, &mut bytes) {
+            match attached
+                .volume
+                .start(Request::read(0, block * 4096, &mut bytes))
+            {
                 Started::Done => {}
                 Started::Pending => {
                     let mut completions: Vec<Completion> = Vec::new();

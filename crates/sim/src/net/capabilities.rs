@@ -135,7 +135,7 @@ impl Controllers {
         let set = copysets.into_iter().find(|set| set.id == copyset)?;
         let units = match are_compared {
             true => set.members,
-            false => set.filling,
+            false => set.rebuilding,
         };
         let copysets = vec![copyset];
         Some(Scope::Repair { copysets, units })

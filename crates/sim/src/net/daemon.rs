@@ -43,7 +43,7 @@ pub struct Params {
     pub records: Records,
 }
 
-/// See the module's head.
+/// A unit's simulated machine, with its daemon.
 pub struct Daemon {
     params: Params,
     disk: SimulatedDisk,

@@ -93,7 +93,7 @@ pub struct Params {
     pub records: Records,
 }
 
-/// See the module's head.
+/// A host's simulated link to a unit daemon.
 pub struct Link {
     params: Params,
     itself: OnceLock<Weak<Self>>,

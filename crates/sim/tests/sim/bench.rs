@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use base::{BlockDevice, Completion, Durability, IoError, Lineage, Outcome, Started, VolumeId};
+use base::{
+    BlockDevice, Completion, Durability, IoError, Lineage, Outcome, Request, Started, VolumeId,
+};
 use sim::audit::{self, Nonces, Walked};
 use sim::machine::Machine;
 use sim::setup::Setup;
@@ -90,7 +92,12 @@ impl Bench {
     /// Fills `blocks` with `byte`, and destages nothing by itself.
     pub fn write(&self, volume: &mut Volume, blocks: std::ops::Range<u64>, byte: u8) {
         for block in blocks {
-            let done = volume.write(1, block * 4096, &[byte; 4096], Durability::Volatile);
+            let done = volume.start(Request::write(
+                1,
+                block * 4096,
+                &[byte; 4096],
+                Durability::Volatile,
+            ));
             assert_eq!(done, Started::Done, "block {block}");
         }
         volume.commit().expect("the journal is well");
@@ -98,7 +105,7 @@ impl Bench {
 
     /// Waits for a flush.
     pub fn flush(&self, volume: &mut Volume) -> Result<(), IoError> {
-        match volume.flush(2) {
+        match volume.start(Request::flush(2)) {
             Started::Done => return Ok(()),
             Started::Failed(error) => return Err(error),
             _ => volume.commit()?,
@@ -114,7 +121,7 @@ impl Bench {
     /// The first byte of a block, all of whose bytes are the same.
     pub fn read(&self, volume: &mut Volume, block: u64) -> Result<u8, IoError> {
         let mut bytes = vec![0xee; 4096];
-        match volume.read(3, block * 4096, &mut bytes) {
+        match volume.start(Request::read(3, block * 4096, &mut bytes)) {
             Started::Done => {}
             Started::Failed(error) => return Err(error),
             _ => {

@@ -1,6 +1,6 @@
 //! Stories of a host's cache.
 
-use base::{BlockDevice as _, Durability, Started, VolumeId};
+use base::{BlockDevice as _, Durability, Request, Started, VolumeId};
 use sim::setup::Setup;
 use volume::Volume;
 
@@ -89,7 +89,7 @@ fn what_was_discarded_is_not_protected_any_more() {
     bench.turn(&mut volume, 100);
     assert!(protected(&bench) > 200);
     let size = bench.setup.size_bytes;
-    let trimmed = volume.trim(1, 0, size, Durability::Volatile);
+    let trimmed = volume.start(Request::trim(1, 0, size, Durability::Volatile));
     assert_eq!(trimmed, Started::Done);
     for turn in 0..300 {
         bench.write(&mut volume, turn..turn + 1, 3);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use base::{BlockDevice, BlockSize, Durability, IoError, Started};
+use base::{BlockDevice, BlockSize, Durability, IoError, Request, Started};
 use volume::Volume;
 use volume::catalog::{Catalog, VersionKey};
 use volume::clean::Removal;
@@ -159,7 +159,7 @@ fn an_owner_that_was_fenced_stops_and_changes_nothing() {
         .expect("another host takes over");
     bench.turn(&mut old, 60);
     assert!(old.status().stopped.is_some());
-    let refused = old.write(1, 0, &[9; 4096], Durability::Volatile);
+    let refused = old.start(Request::write(1, 0, &[9; 4096], Durability::Volatile));
     assert!(
         matches!(refused, Started::Failed(IoError::Stopped(_))),
         "{refused:?}"
@@ -254,7 +254,12 @@ fn a_flush_after_a_failed_one_saves_what_the_failed_one_lost() {
 fn write_until_full(bench: &Bench, volume: &mut Volume) -> Option<IoError> {
     let mut waits = 0;
     for turn in 0..2000 {
-        match volume.write(1, turn % 60 * 4096, &[2; 4096], Durability::Volatile) {
+        match volume.start(Request::write(
+            1,
+            turn % 60 * 4096,
+            &[2; 4096],
+            Durability::Volatile,
+        )) {
             Started::Failed(error) => return Some(error),
             Started::Busy => waits += 1,
             _ => volume.commit().expect("the journal is well"),
@@ -353,7 +358,7 @@ fn a_write_that_waited_is_not_acknowledged_if_the_journal_does_not_take_it() {
     let id = bench.create(None);
     let mut volume = bench.attach(id);
     bench.write(&mut volume, 0..1, 1);
-    let started = volume.write(7, 100, &[2; 100], Durability::Volatile);
+    let started = volume.start(Request::write(7, 100, &[2; 100], Durability::Volatile));
     assert_eq!(
         started,
         Started::Pending,
@@ -392,10 +397,10 @@ fn what_is_read_in_a_job_is_in_the_journals_file_by_then() {
     let (mut out, half) = (vec![0; 2 * block], block as u64 / 2);
     let content = vec![2; block];
     let requests = [
-        volume.write(1, 0, &content, Durability::Volatile),
-        volume.read(2, 0, &mut out),
-        volume.write(3, half, &content, Durability::Volatile),
-        volume.prefetch(4, 0, 2 * block as u64),
+        volume.start(Request::write(1, 0, &content, Durability::Volatile)),
+        volume.start(Request::read(2, 0, &mut out)),
+        volume.start(Request::write(3, half, &content, Durability::Volatile)),
+        volume.start(Request::prefetch(4, 0, 2 * block as u64)),
     ];
     let waits = [false, true, true, true];
     for (started, waits) in requests.iter().zip(waits) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, Outcome, Started};
+use base::{BlockDevice, Completion, Outcome, Request, Started};
 use sim::setup::Setup;
 use testkit::units::InjectedFaults;
 use volume::Volume;
@@ -16,7 +16,7 @@ fn read(bench: &Bench, volume: &mut Volume, block: u64) -> (u8, Duration) {
     let clock = &bench.machine.simulation.clock;
     let mut bytes = vec![0; 4096];
     let mut took = Duration::ZERO;
-    match volume.read(3, block * 4096, &mut bytes) {
+    match volume.start(Request::read(3, block * 4096, &mut bytes)) {
         Started::Done => return (bytes[0], took),
         Started::Pending => {}
         other => panic!("{other:?}"),

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, Durability, JournalFolderId, Outcome, Started, VolumeId};
+use base::{
+    BlockDevice, Completion, Durability, JournalFolderId, Outcome, Request, Started, VolumeId,
+};
 use sim::machine::Machine;
 use volume::catalog::{Catalog, CatalogError, Lease, NamedJournal};
 use volume::journal::{JournalError, JournalLocation, SharedFolder};
@@ -54,7 +56,7 @@ fn content(
 ) -> Vec<u8> {
     let mut read = |block: u64| {
         let mut bytes = vec![0; 4096];
-        if volume.read(7, block * 4096, &mut bytes) == Started::Done {
+        if volume.start(Request::read(7, block * 4096, &mut bytes)) == Started::Done {
             return bytes[0];
         }
         let mut completions: Vec<Completion> = Vec::new();
@@ -83,7 +85,7 @@ fn close(bench: &Bench, machine: &Machine, mut volume: Volume) {
 
 /// Flushes a volume, without time passing.
 fn flush(bench: &Bench, other: &Machine, volume: &mut Volume) {
-    assert_eq!(volume.flush(8), Started::Pending);
+    assert_eq!(volume.start(Request::flush(8)), Started::Pending);
     volume.commit().expect("the journal is well");
     other.simulation.pool.run_all(bench.random());
     let mut completions = Vec::new();
@@ -127,7 +129,12 @@ fn a_crash_at_any_step_leaves_the_name_of_a_complete_journal() {
             let world = bench.machine.simulation.world();
             // It fails where the power has failed.
             let _ = shared.remove_before(&world, id, epoch);
-            let started = volume.write(9, 4 * 4096, &[2; 4096], Durability::Volatile);
+            let started = volume.start(Request::write(
+                9,
+                4 * 4096,
+                &[2; 4096],
+                Durability::Volatile,
+            ));
             assert_eq!(started, Started::Done);
             let _ = volume.commit();
         }

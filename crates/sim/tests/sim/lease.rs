@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, Durability, IoError, Outcome, Started, VolumeId, ZeroMode};
+use base::{
+    BlockDevice, Completion, Durability, IoError, Outcome, Request, Started, VolumeId, ZeroMode,
+};
 use sim::machine::Machine;
 use volume::{LeaseTerm, Volume};
 use world::Clock;
@@ -70,14 +72,19 @@ fn past_its_end_only_reads_are_answered_and_a_renewal_lets_all_go_on_in_order() 
     };
     let block = [2; 4096];
     let asked = [
-        volume.write(10, 0, &block, Durability::Volatile),
-        volume.write(11, 4096, &block, Durability::Durable),
-        volume.trim(12, 8192, 4096, Durability::Volatile),
-        volume.write_zeroes(13, 12288, 4096, zeroes),
-        volume.flush(14),
+        volume.start(Request::write(10, 0, &block, Durability::Volatile)),
+        volume.start(Request::write(11, 4096, &block, Durability::Durable)),
+        volume.start(Request::trim(12, 8192, 4096, Durability::Volatile)),
+        volume.start(Request::write_zeroes(13, 12288, 4096, zeroes)),
+        volume.start(Request::flush(14)),
         // The same block once more, and a part of one.
-        volume.write(15, 0, &[3; 4096], Durability::Volatile),
-        volume.write(16, 4096 + 100, &[3; 10], Durability::Volatile),
+        volume.start(Request::write(15, 0, &[3; 4096], Durability::Volatile)),
+        volume.start(Request::write(
+            16,
+            4096 + 100,
+            &[3; 10],
+            Durability::Volatile,
+        )),
     ];
     assert!(asked.iter().all(|started| *started == Started::Pending));
     volume.commit().expect("it has not stopped");
@@ -99,7 +106,10 @@ fn past_its_end_only_reads_are_answered_and_a_renewal_lets_all_go_on_in_order() 
     assert_eq!(bench.read(&mut volume, 2), Ok(0));
     assert_eq!(bench.read(&mut volume, 3), Ok(0));
     let mut edge = [0; 4096];
-    assert_eq!(volume.read(1, 4096, &mut edge), Started::Done);
+    assert_eq!(
+        volume.start(Request::read(1, 4096, &mut edge)),
+        Started::Done
+    );
     assert_eq!((edge[99], edge[100], edge[110]), (2, 3, 2));
 }
 
@@ -111,14 +121,14 @@ fn a_flush_that_returns_past_the_end_is_not_acknowledged_before_a_renewal() {
     let id = bench.create(None);
     let (mut volume, term) = attach(&bench, id);
     bench.write(&mut volume, 0..2, 1);
-    assert_eq!(volume.flush(20), Started::Pending);
-    let fua = volume.write(21, 0, &[2; 4096], Durability::Durable);
+    assert_eq!(volume.start(Request::flush(20)), Started::Pending);
+    let fua = volume.start(Request::write(21, 0, &[2; 4096], Durability::Durable));
     assert_eq!(fua, Started::Pending);
     volume.commit().expect("it has not stopped");
     expire(&bench);
     assert_eq!(settle(&bench, &mut volume), []);
     // Nothing is left to be synced, and that is no reason either.
-    assert_eq!(volume.flush(22), Started::Pending);
+    assert_eq!(volume.start(Request::flush(22)), Started::Pending);
     assert_eq!(settle(&bench, &mut volume), []);
     term.renew(now(&bench.machine) + SECOND);
     assert_eq!(tokens(&settle(&bench, &mut volume)), [20, 21, 22]);
@@ -134,7 +144,7 @@ fn a_change_whose_edges_come_past_the_end_is_not_admitted() {
     let id = bench.create(None);
     let (mut volume, term) = attach(&bench, id);
     bench.write(&mut volume, 0..1, 1);
-    let started = volume.write(30, 5, &[2; 10], Durability::Volatile);
+    let started = volume.start(Request::write(30, 5, &[2; 10], Durability::Volatile));
     assert_eq!(started, Started::Pending);
     expire(&bench);
     let written = volume.status().counters.blocks_written;
@@ -151,9 +161,9 @@ fn a_lease_that_turns_out_to_be_lost_fails_all_that_has_waited() {
     let (mut volume, term) = attach(&bench, id);
     bench.write(&mut volume, 0..1, 1);
     expire(&bench);
-    let started = volume.write(40, 0, &[2; 4096], Durability::Volatile);
+    let started = volume.start(Request::write(40, 0, &[2; 4096], Durability::Volatile));
     assert_eq!(started, Started::Pending);
-    assert_eq!(volume.flush(41), Started::Pending);
+    assert_eq!(volume.start(Request::flush(41)), Started::Pending);
     term.lose();
     assert_eq!(volume.next_timer(), Some(Duration::ZERO));
     let mut completions = Vec::new();
@@ -163,7 +173,10 @@ fn a_lease_that_turns_out_to_be_lost_fails_all_that_has_waited() {
         assert!(matches!(completion.result, Err(IoError::Stopped(_))));
     }
     assert!(volume.status().stopped.is_some());
-    assert!(matches!(volume.flush(42), Started::Failed(_)));
+    assert!(matches!(
+        volume.start(Request::flush(42)),
+        Started::Failed(_)
+    ));
 }
 
 #[test]
@@ -197,14 +210,20 @@ fn what_was_held_back_does_not_fail_of_what_went_wrong_before() {
     let (mut volume, term) = attach(&bench, id);
     bench.machine.catalog.set_unavailable(1);
     let mut block = 0;
-    while volume.write(1, block * 4096, &[1; 4096], Durability::Volatile) == Started::Done {
+    while volume.start(Request::write(
+        1,
+        block * 4096,
+        &[1; 4096],
+        Durability::Volatile,
+    )) == Started::Done
+    {
         volume.commit().expect("the journal is well");
         block += 1;
     }
     settle(&bench, &mut volume);
     assert!(volume.status().destage_error.is_some());
     expire(&bench);
-    let started = volume.write(50, 0, &[2; 4096], Durability::Durable);
+    let started = volume.start(Request::write(50, 0, &[2; 4096], Durability::Durable));
     assert_eq!(started, Started::Pending);
     assert_eq!(settle(&bench, &mut volume), []);
     bench.machine.catalog.set_unavailable(0);
@@ -231,7 +250,7 @@ fn a_former_holder_that_does_not_stop_writes_where_nobody_reads() {
         assert_eq!(bench.read(&mut new, block), Ok(1), "nothing was lost");
     }
     bench.write(&mut new, 2..6, 2);
-    new.flush(1);
+    new.start(Request::flush(1));
     new.commit().expect("well");
     bench.write(&mut old, 0..8, 9);
     bench.flush(&mut old).expect("it thinks so");
@@ -332,14 +351,14 @@ fn a_journal_that_was_left_behind_is_never_followed_again() {
 
     let other = bench.machine.beside("/other");
     let mut volume = open(&other, id, &term_of(&other), other.journal(id), true);
-    volume.prefetch(1, 0, 4096);
+    volume.start(Request::prefetch(1, 0, 4096));
     let mut completions = Vec::new();
     for _ in 0..20 {
         volume.poll(&mut completions);
         other.simulation.pool.run_all(bench.random());
     }
     let mut block = [0; 4096];
-    assert_eq!(volume.read(2, 0, &mut block), Started::Done);
+    assert_eq!(volume.start(Request::read(2, 0, &mut block)), Started::Done);
     assert_eq!(block, [1; 4096], "the newest version");
     assert_eq!(volume.status().counters.versions, 1, "at once");
     drop(volume);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{BlockDevice, CopysetId, Outcome, Started, VolumeId};
+use base::{BlockDevice, CopysetId, Outcome, Request, Started, VolumeId};
 use sim::net::Counts;
 use sim::net::link::Strikes;
 use sim::setup::{NetSetup, Setup};
 use unit_wire::Verb;
 use volume::Volume;
-use volume::repair::{Depth, Found, Pace, Repairable, Stopped, Task, Uncommitted};
+use volume::repair::{Depth, Pace, PassReport, RepairMember, Stopped, Task, Uncommitted};
 use world::Clock;
 
 use crate::bench::Bench;
@@ -245,7 +245,7 @@ impl Pace for Calm {
 }
 
 /// One pass over a copyset.
-fn repair_once(bench: &Bench, copyset: CopysetId) -> Found {
+fn repair_once(bench: &Bench, copyset: CopysetId) -> PassReport {
     let machine = &bench.machine;
     let members = &machine.catalog.members;
     let missed = members.missed(copyset);
@@ -255,10 +255,10 @@ fn repair_once(bench: &Bench, copyset: CopysetId) -> Found {
     let sets = members.copysets();
     let set = sets.into_iter().find(|set| set.id == copyset);
     let set = set.expect("there is one");
-    let placed = set.placed().map(|(place, id, state)| {
+    let placed = set.members_by_place().map(|(place, id, state)| {
         let unit = machine.units.iter().position(|(unit, _)| *unit == id);
         let unit = Arc::clone(&machine.tracked[unit.expect("there")]);
-        Repairable {
+        RepairMember {
             id,
             place,
             state,
@@ -266,11 +266,11 @@ fn repair_once(bench: &Bench, copyset: CopysetId) -> Found {
             suspect: members.suspect(copyset, id),
         }
     });
-    let placed: Vec<Repairable> = placed.collect();
+    let placed: Vec<RepairMember> = placed.collect();
     let network = machine.network.as_ref().expect("there is one");
     network.capability_cache().repairs(copyset, false);
     let erasure = set.erasure();
-    let passed = Task::new(copyset).pass(erasure, &placed, &uncommitted, Depth::Fill, &Calm);
+    let passed = Task::new(copyset).pass(erasure, &placed, &uncommitted, Depth::Rebuild, &Calm);
     network.capability_cache().has_repaired(copyset);
     let found = passed.expect("nobody stops it");
     members.end(copyset, &missed, &found, &found.lacking);
@@ -345,7 +345,7 @@ fn a_read_whose_answer_is_lost_is_asked_for_again() {
         clock.advance(Duration::from_secs(6));
         strike(&bench, strikes);
         let began = clock.monotonic();
-        let asked = volume.read(3, 0, &mut [0; 4096]);
+        let asked = volume.start(Request::read(3, 0, &mut [0; 4096]));
         assert_eq!(asked, Started::Pending);
         let mut completions = Vec::new();
         while completions.is_empty() {

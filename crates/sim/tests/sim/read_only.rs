@@ -1,6 +1,6 @@
 //! Stories of versions that are open for reading.
 
-use base::{BlockDevice, Completion, Durability, Extent, ExtentKind, IoError, Outcome};
+use base::{BlockDevice, Completion, Durability, Extent, ExtentKind, IoError, Outcome, Request};
 use base::{SnapshotId, Started, ZeroMode};
 use sim::setup::Setup;
 use volume::ReadOnlyVolume;
@@ -24,7 +24,7 @@ fn open(bench: &Bench, key: VersionKey) -> ReadOnlyVolume {
 
 fn read(bench: &Bench, volume: &mut ReadOnlyVolume, block: u64) -> Result<u8, IoError> {
     let mut bytes = vec![0xee; 4096];
-    match volume.read(1, block * 4096, &mut bytes) {
+    match volume.start(Request::read(1, block * 4096, &mut bytes)) {
         Started::Done => {}
         Started::Pending => {
             let mut completions: Vec<Completion> = Vec::new();
@@ -130,24 +130,30 @@ fn nothing_can_be_changed_and_nothing_is_asked_of_the_catalog() {
         fast_only: false,
     };
     let refused = Started::Failed(IoError::ReadOnly);
-    let write = reader.write(1, 0, &[2; 4096], Durability::Volatile);
+    let write = reader.start(Request::write(1, 0, &[2; 4096], Durability::Volatile));
     assert_eq!(write, refused);
-    assert_eq!(reader.trim(1, 0, 4096, Durability::Durable), refused);
-    assert_eq!(reader.write_zeroes(1, 0, 4096, zeroes), refused);
-    assert_eq!(reader.flush(1), Started::Done);
+    assert_eq!(
+        reader.start(Request::trim(1, 0, 4096, Durability::Durable)),
+        refused
+    );
+    assert_eq!(
+        reader.start(Request::write_zeroes(1, 0, 4096, zeroes)),
+        refused
+    );
+    assert_eq!(reader.start(Request::flush(1)), Started::Done);
     assert_eq!(reader.commit(), Ok(()));
     assert!(reader.capabilities().read_only);
     assert_eq!(reader.next_timer(), None);
     assert_eq!(reader.status().head, Some(key));
     let mut runs = Vec::new();
-    let extents = reader.extents(1, 0, SIZE_BYTES, &mut runs);
+    let extents = reader.start(Request::extents(1, 0, SIZE_BYTES, &mut runs));
     assert_eq!(extents, Started::Done);
     let data = Extent {
         length: 24 * 4096,
         kind: ExtentKind::Data,
     };
     assert_eq!(runs[0], data);
-    let beyond = reader.read(1, SIZE_BYTES, &mut [0]);
+    let beyond = reader.start(Request::read(1, SIZE_BYTES, &mut [0]));
     assert!(matches!(
         beyond,
         Started::Failed(IoError::OutOfRange { .. })

@@ -1,6 +1,6 @@
 //! Stories of what is read before it is asked for.
 
-use base::{BlockDevice, Durability, Outcome, Started};
+use base::{BlockDevice, Durability, Outcome, Request, Started};
 use sim::setup::Setup;
 use testkit::units::InjectedFaults;
 use volume::Volume;
@@ -40,7 +40,7 @@ fn bench() -> Bench {
 /// Reads a block: whether it had to be waited for.
 fn waits(bench: &Bench, volume: &mut Volume, block: u64, byte: u8) -> bool {
     let mut bytes = vec![0; 4096];
-    let waits = match volume.read(3, block * 4096, &mut bytes) {
+    let waits = match volume.start(Request::read(3, block * 4096, &mut bytes)) {
         Started::Done => false,
         _ => {
             let answers = bench.turn(volume, 40);
@@ -92,7 +92,7 @@ fn what_is_written_after_it_was_read_ahead_is_what_is_read() {
         waits(&bench, &mut volume, block, block as u8 ^ u8::from(is_new));
         let next = block + 5;
         let bytes = [next as u8 ^ 1; 4096];
-        let done = volume.write(9, next * 4096, &bytes, Durability::Volatile);
+        let done = volume.start(Request::write(9, next * 4096, &bytes, Durability::Volatile));
         assert_eq!(done, Started::Done);
         volume.commit().expect("the journal is well");
         bench.turn(&mut volume, (block % 3) as usize);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Completion, Durability, Extent, ExtentKind, IoError, Outcome, Started, Token,
+    BlockDevice, Completion, Durability, Extent, ExtentKind, IoError, Outcome, Request, Started,
+    Token,
 };
 use sim::machine::Machine;
 use sim::setup::Setup;
@@ -45,7 +46,7 @@ fn all_are(machine: &Machine, fault: Option<Fault>) {
 
 /// Asks for a block that has to be fetched.
 fn ask(volume: &mut impl BlockDevice, token: Token, block: u64) {
-    let asked = volume.read(token, block * 4096, &mut [0; 4096]);
+    let asked = volume.start(Request::read(token, block * 4096, &mut [0; 4096]));
     assert_eq!(asked, Started::Pending);
 }
 
@@ -140,7 +141,10 @@ fn pages_and_extents_are_waited_for() {
     assert_eq!(volume.status().tail_entries, 0, "this test shows nothing");
     all_are(&bench.machine, Some(Fault::Missing));
     let mut runs: Vec<Extent> = Vec::new();
-    assert_eq!(volume.extents(1, 0, 8 * 4096, &mut runs), Started::Pending);
+    assert_eq!(
+        volume.start(Request::extents(1, 0, 8 * 4096, &mut runs)),
+        Started::Pending
+    );
     ask(&mut volume, 2, 7);
     assert_eq!(pass(&bench, &mut volume, Duration::from_secs(20)), []);
     all_are(&bench.machine, None);
@@ -162,7 +166,7 @@ fn a_write_of_half_a_block_waits_for_the_other_half() {
     let mut bench = Bench::new(2, 2);
     let mut volume = written(&mut bench);
     all_are(&bench.machine, Some(Fault::Missing));
-    let half = volume.write(1, 4096, &[9; 2048], Durability::Volatile);
+    let half = volume.start(Request::write(1, 4096, &[9; 2048], Durability::Volatile));
     assert_eq!(half, Started::Pending);
     volume.commit().expect("the journal is well");
     assert_eq!(pass(&bench, &mut volume, Duration::from_secs(20)), []);
@@ -173,7 +177,10 @@ fn a_write_of_half_a_block_waits_for_the_other_half() {
         "{answers:?}"
     );
     let mut bytes = [0; 4096];
-    assert_eq!(volume.read(2, 4096, &mut bytes), Started::Done);
+    assert_eq!(
+        volume.start(Request::read(2, 4096, &mut bytes)),
+        Started::Done
+    );
     assert_eq!(
         (&bytes[..2048], &bytes[2048..]),
         (&[9; 2048][..], &[2; 2048][..])
@@ -192,7 +199,7 @@ fn a_read_that_waits_holds_up_no_other() {
     bench.machine.probe(true);
     let mut waiting = Vec::new();
     for block in 0..BLOCKS {
-        match volume.read(block, block * 4096, &mut [0; 4096]) {
+        match volume.start(Request::read(block, block * 4096, &mut [0; 4096])) {
             Started::Done => {}
             Started::Pending => waiting.push(block),
             other => panic!("{other:?}"),
@@ -281,7 +288,7 @@ fn a_sound_copy_is_waited_for_also_if_another_is_damaged() {
         }
         bench.machine.probe(true);
         for block in 0..BLOCKS {
-            let asked = volume.read(block, block * 4096, &mut [0; 4096]);
+            let asked = volume.start(Request::read(block, block * 4096, &mut [0; 4096]));
             assert!(matches!(asked, Started::Done | Started::Pending));
         }
         for answer in pass(&bench, &mut volume, Duration::from_secs(10)) {
@@ -374,7 +381,7 @@ fn a_device_that_ends_waits_for_nobody() {
     let mut volume = written(&mut bench);
     all_are(&bench.machine, Some(Fault::Missing));
     ask(&mut volume, 1, 0);
-    let half = volume.write(2, 4096, &[9; 2048], Durability::Volatile);
+    let half = volume.start(Request::write(2, 4096, &[9; 2048], Durability::Volatile));
     assert_eq!(half, Started::Pending);
     assert_eq!(pass(&bench, &mut volume, Duration::from_secs(10)), []);
     volume.stop_waiting();

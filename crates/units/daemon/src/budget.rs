@@ -15,9 +15,10 @@
 //!   somebody who waits.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use world::Wake;
 
 /// What is held of all connections at most, in bytes, less one frame.
@@ -94,7 +95,7 @@ impl Budget {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Wake>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 }
 

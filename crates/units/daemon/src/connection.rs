@@ -1,11 +1,10 @@
-//! One connection on its thread: from the first byte to a session, or to
-//! another daemon.
+//! One connection on its thread: from the first byte to a session, or to another daemon.
 //!
 //! ```text
 //!   bytes ──► preface? ──► first TLS message: for which unit?
-//!                             │ one that is kept here         │ another
+//!                             │ one of this daemon            │ another
 //!                             ▼                               ▼
-//!                          handshake: which host?          pass_on
+//!                          handshake: which host?          relay
 //!                             ▼
 //!                          session: jobs on the pool, answers as they come
 //! ```
@@ -23,23 +22,22 @@ use world::real::{Poller, Stream, Waker};
 use world::{Interest, Millis, Wake};
 
 use crate::budget::Share;
-use crate::pass_on::pass_on;
-use crate::patience::{Look, Patience};
-use crate::places::Place;
+use crate::permits::Permit;
+use crate::relay::{Relay, relay};
 use crate::server::Shared;
 use crate::session::{Closing, Session, Step};
+use crate::timeouts::{Activity, Watchdog};
 
-/// The longest first message that is read, in bytes.
+/// Length limit of the first message, in bytes.
 const HELLO_BYTES_MAX: usize = 16 << 10;
 
-/// Received at once, in bytes.
+/// Bytes received at once.
 const RECEIVE_BYTES: usize = 256 << 10;
 
-/// Answers that have not been sent, in bytes; beyond that nothing more is
-/// begun.
+/// Bytes of unsent answers above which the connection begins no further request.
 const UNSENT_MAX: usize = 4 << 20;
 
-/// How often it is looked what has changed without anybody saying so: clocks.
+/// Longest time between two looks at the clocks, which change without waking anyone.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// The poller's keys.
@@ -49,27 +47,27 @@ const SOCKET: u64 = 1;
 /// Serves one connection to its end.
 ///
 /// # Errors
-/// Why it has ended, if not because the host has left.
-pub(crate) fn serve(shared: &Shared, stream: Stream, place: &Place) -> io::Result<()> {
-    let waker = place.waker();
+/// Why the connection has ended, unless the host has closed it.
+pub(crate) fn serve(shared: &Shared, stream: Stream, permit: &Permit) -> io::Result<()> {
+    let waker = permit.waker();
     let poller = Poller::new()?;
     poller.add(waker, WAKER, Interest::READABLE)?;
     poller.add(&stream, SOCKET, Interest::READABLE)?;
     let begun = shared.clock.monotonic();
-    let mut guest = Guest {
+    let mut arriving = Arriving {
         shared,
-        place,
+        permit,
         waker,
         poller,
         begun,
-        deadline: begun + shared.config().limits.waits.hello,
+        deadline: begun + shared.config().limits.timeouts.hello,
     };
-    let Some(hello) = guest.hello(stream)? else {
+    let Some(hello) = arriving.hello(stream)? else {
         return Ok(());
     };
     match shared.keeper(hello.unit) {
-        Some(_) => guest.keep(hello),
-        None => guest.pass_on(hello),
+        Some(_) => arriving.keep(hello),
+        None => arriving.relay(hello),
     }
 }
 
@@ -78,7 +76,7 @@ struct Hello {
     stream: Stream,
     unit: UnitId,
     /// Another daemon has passed it on.
-    is_passed_on: bool,
+    is_relayed: bool,
     accepted: Accepted,
     /// What has come, the preface aside.
     received: Vec<u8>,
@@ -86,9 +84,9 @@ struct Hello {
     consumed: usize,
 }
 
-struct Guest<'a> {
+struct Arriving<'a> {
     shared: &'a Shared,
-    place: &'a Place,
+    permit: &'a Permit,
     waker: &'a Waker,
     poller: Poller,
     /// When it came.
@@ -97,7 +95,7 @@ struct Guest<'a> {
     deadline: Duration,
 }
 
-impl Guest<'_> {
+impl Arriving<'_> {
     /// Waits for the socket, not longer than to the deadline; `false` if the
     /// server is being closed.
     fn wait(&self) -> io::Result<bool> {
@@ -114,7 +112,7 @@ impl Guest<'_> {
     fn hello(&mut self, mut stream: Stream) -> io::Result<Option<Hello>> {
         let mut received: Vec<u8> = Vec::new();
         let mut acceptor = Acceptor::default();
-        let mut is_passed_on = None;
+        let mut is_relayed = None;
         let mut consumed = 0;
         loop {
             if !self.wait()? {
@@ -130,16 +128,16 @@ impl Guest<'_> {
             if received.len() > HELLO_BYTES_MAX {
                 return Err(invalid("the first message is too long"));
             }
-            if is_passed_on.is_none() {
+            if is_relayed.is_none() {
                 let length = received.len().min(PREFACE.len());
                 if received[..length] != PREFACE[..length] {
-                    is_passed_on = Some(false);
+                    is_relayed = Some(false);
                 } else if length == PREFACE.len() {
                     received.drain(..length);
-                    is_passed_on = Some(true);
+                    is_relayed = Some(true);
                 }
             }
-            let Some(is_passed_on) = is_passed_on else {
+            let Some(is_relayed) = is_relayed else {
                 continue;
             };
             while consumed < received.len() {
@@ -160,7 +158,7 @@ impl Guest<'_> {
                 return Ok(Some(Hello {
                     stream,
                     unit,
-                    is_passed_on,
+                    is_relayed,
                     accepted,
                     received,
                     consumed,
@@ -169,37 +167,39 @@ impl Guest<'_> {
         }
     }
 
-    /// It is for another unit.
-    fn pass_on(self, hello: Hello) -> io::Result<()> {
+    /// Passes the connection on to the daemon of another unit.
+    fn relay(self, hello: Hello) -> io::Result<()> {
         let unit = hello.unit;
-        if hello.is_passed_on {
+        if hello.is_relayed {
             return Err(invalid(
-                "it was passed on, and is for a unit that is not here",
+                "the connection was relayed here, but this daemon does not serve its unit",
             ));
         }
         let Some(there) = (self.shared.config().others)(unit) else {
             return Err(io::Error::new(
                 ErrorKind::NotFound,
-                format!("nobody knows where {unit} is"),
+                format!("no controller has said where {unit} is"),
             ));
         };
         let limits = self.shared.config().limits;
-        let placed = self.place.pass_on(limits.connections_max);
-        placed.map_err(|full| io::Error::new(ErrorKind::ResourceBusy, full))?;
+        let counted = self.permit.set_relayed(limits.connections_max);
+        counted.map_err(|full| io::Error::new(ErrorKind::ResourceBusy, full))?;
         let is_closing = || self.shared.is_closing();
         let clock = &*self.shared.clock;
-        pass_on(
-            hello.stream,
-            &hello.received,
-            &there,
-            clock,
-            limits.waits.idle,
-            self.waker,
+        relay(
+            Relay {
+                near: hello.stream,
+                received: &hello.received,
+                there: &there,
+                clock,
+                idle: limits.timeouts.idle,
+                waker: self.waker,
+            },
             is_closing,
         )
     }
 
-    /// It is for a unit that is kept here.
+    /// Serves the connection: it is for a unit of this daemon.
     fn keep(self, hello: Hello) -> io::Result<()> {
         let Some(keeper) = self.shared.keeper(hello.unit) else {
             return Err(ErrorKind::NotFound.into());
@@ -229,7 +229,7 @@ impl Guest<'_> {
             }
             match channel.receive(&mut first) {
                 Ok(0) => return Ok(()),
-                // What comes right behind the handshake.
+                // The first bytes after the handshake.
                 Ok(count) => {
                     received = count;
                     break;
@@ -242,31 +242,31 @@ impl Guest<'_> {
             .peer(channel.peer_certificates(), self.shared.clock.wall())
             .map_err(|error| io::Error::new(ErrorKind::PermissionDenied, error))?;
         let host = peer.filter(|peer| {
-            // Of others, authorities say who they are, and not by which key.
+            // Of other parties, a certificate gives the name, and not the key.
             let is_host = peer
                 .subject()
                 .is_ok_and(|subject| subject.kind() == Kind::Host);
             is_host || peer.signed_by == SignedBy::NamedAuthority
         });
         let Some(host) = host else {
-            let reason = "it has shown no host's certificate";
+            let reason = "the peer has presented no certificate of a host";
             return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
         };
-        // By its name: a host may have certificates for many keys.
+        // Counted by name: a host may have certificates for many keys.
         let name = host.subject().map(ToString::to_string);
-        self.place
-            .belongs_to(name.unwrap_or_else(|_| host.key.to_string()));
+        self.permit
+            .set_host(name.unwrap_or_else(|_| host.key.to_string()));
         let (wake, budget) = (self.waker.handle(), &self.shared.budget);
         let mut session = Session::new(keeper.clone(), host.key.0, budget, wake);
         session.receive(&first[..received]);
         let (answers, answered) = mpsc::channel();
-        let waits = self.shared.config().limits.waits;
+        let timeouts = self.shared.config().limits.timeouts;
         let mut talk = Talk {
-            patience: Patience::new(waits, self.begun),
+            watchdog: Watchdog::new(timeouts, self.begun),
             ends: host.ends,
             unsent: session.nothing(),
             moved: received as u64,
-            guest: self,
+            arriving: self,
             channel,
             session,
             answers,
@@ -293,7 +293,7 @@ impl Guest<'_> {
 
 /// A session on its socket.
 struct Talk<'a> {
-    guest: Guest<'a>,
+    arriving: Arriving<'a>,
     channel: Channel,
     session: Session,
     answers: Sender<(u64, Vec<u8>)>,
@@ -301,7 +301,7 @@ struct Talk<'a> {
     out: Outbox,
     /// What `out` takes of the daemon's memory.
     unsent: Share,
-    patience: Patience,
+    watchdog: Watchdog,
     /// When the host's certificate ends.
     ends: Millis,
     /// Bytes that were received and sent.
@@ -332,13 +332,15 @@ impl Talk<'_> {
                 readable: may_receive,
                 writable: is_blocked,
             };
-            let until = self.look(is_blocked, may_receive)?;
-            self.guest.poller.modify(&self.channel, SOCKET, interest)?;
+            let until = self.check_timeouts(is_blocked, may_receive)?;
+            self.arriving
+                .poller
+                .modify(&self.channel, SOCKET, interest)?;
             let holds = may_receive && self.channel.holds_received();
             let timeout = if holds { Duration::ZERO } else { until };
-            self.guest.poller.wait(Some(timeout), &mut ready)?;
-            self.guest.waker.clear();
-            if self.guest.shared.is_closing() {
+            self.arriving.poller.wait(Some(timeout), &mut ready)?;
+            self.arriving.waker.clear();
+            if self.arriving.shared.is_closing() {
                 return Ok(());
             }
             if ready.is_empty() && !holds {
@@ -362,17 +364,17 @@ impl Talk<'_> {
         }
     }
 
-    /// For how long nothing has to be done but what the socket and the waker say.
-    fn look(&mut self, is_blocked: bool, may_receive: bool) -> io::Result<Duration> {
-        let shared = self.guest.shared;
+    /// Checks the timeouts and returns how long to wait for the socket and the waker.
+    fn check_timeouts(&mut self, is_blocked: bool, may_receive: bool) -> io::Result<Duration> {
+        let shared = self.arriving.shared;
         let timed_out = |why: &str| Err(io::Error::new(ErrorKind::TimedOut, why));
-        if self.guest.place.is_over() {
+        if self.arriving.permit.is_over() {
             return timed_out("the host has newer connections");
         }
         if shared.clock.wall() >= self.ends {
-            return timed_out("the host's certificate has ended");
+            return timed_out("the certificate of the host has expired");
         }
-        let look = Look {
+        let activity = Activity {
             is_greeted: self.session.has_greeted(),
             is_busy: self.open > 0 || !self.out.is_empty(),
             is_stalled: is_blocked || (may_receive && self.session.is_within_frame()),
@@ -381,15 +383,15 @@ impl Talk<'_> {
         };
         let now = shared.clock.monotonic();
         let until = self
-            .patience
-            .look(now, look)
+            .watchdog
+            .check(now, activity)
             .map_err(|why| io::Error::new(ErrorKind::TimedOut, why))?;
         let holds_ms = self.ends.0.saturating_sub(shared.clock.wall().0);
         let holds = Duration::from_millis(u64::try_from(holds_ms).unwrap_or_default());
         Ok((until - now).min(LOOK_EVERY).min(holds))
     }
 
-    /// Takes the answers of jobs that have ended.
+    /// Collects the answers of finished jobs.
     fn collect(&mut self) {
         while let Ok((tag, frame)) = self.answered.try_recv() {
             self.open -= 1;
@@ -406,8 +408,8 @@ impl Talk<'_> {
                 Ok(Step::Answered) => {}
                 Ok(Step::Job(job)) => {
                     self.open += 1;
-                    let (answers, wake) = (self.answers.clone(), self.guest.waker.handle());
-                    self.guest
+                    let (answers, wake) = (self.answers.clone(), self.arriving.waker.handle());
+                    self.arriving
                         .shared
                         .pool
                         .run(Box::new(move || run(job, &answers, &wake)));

@@ -19,11 +19,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use auth::Fence;
 use base::checksum::crc32c;
 use base::codec::{Reader, Writer};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use unit_folder::FolderUnit;
 use world::{Disk, File, OpenMode};
 
@@ -159,11 +160,11 @@ impl Fences {
     }
 
     fn file(&self) -> MutexGuard<'_, Option<(Arc<dyn File>, u64)>> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+        self.file.lock()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// A lease of a volume was shown: no older one counts from now on. Waits
@@ -192,10 +193,7 @@ impl Fences {
         }
         let mut state = self.lock();
         while state.is_older_running(fence, epoch) {
-            state = self
-                .ended
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.ended.wait(&mut state);
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The folder that a daemon keeps, and how a host's requests are carried out
-//! on it.
+//! The folder unit of a daemon and the state that all its connections share: which
+//! capabilities are valid, and whether a request is allowed.
 
 mod job;
 
@@ -7,65 +7,66 @@ pub use job::Job;
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use auth::{BadCapability, Capability, Fence, Scope, VerifyingKey};
 use base::{ClusterId, LineageTag, SegmentId};
+use parking_lot::{Mutex, RwLock};
 use unit::{Read, SlotRun, Tag, Unit as _, UnitError};
 use unit_folder::FolderUnit;
 use unit_wire::{BODY_BYTES_MAX, Greeting, Refusal, Status, Verb, put_frame};
 use world::{Clock, Millis, World};
 
+use crate::active_connection::{ActiveConnections, ExclusiveRight, RightPassage};
 use crate::counters::Counters;
 use crate::fences::{FenceError, Fences, Passage};
-use crate::shown::{Action, NotAllowed, Right, Shown, UNREADABLE};
-use crate::turns::{Turn, TurnPassage, Turns};
+use crate::rights::{Action, NotAllowed, Right, Rights, UNREADABLE};
 
-/// What a daemon holds of one connection's requests and answers, in bytes.
+/// Memory for the requests and answers of one connection, in bytes.
 pub(crate) const HELD_BYTES_MAX: usize = 16 << 20;
 
-/// Under which the newest generation of the database is noted: no volume's.
+/// The fence under which the newest generation of the database is recorded. No volume has it.
 const GENERATION: Fence = Fence(0);
 
-/// What a daemon is told of its cluster.
+/// What a keeper knows about its cluster.
 #[derive(Debug, Clone)]
 pub struct KeeperConfig {
     /// The cluster.
     pub cluster: ClusterId,
-    /// With which keys controllers sign capabilities.
+    /// The keys that controllers sign capabilities with.
     pub keys: Vec<VerifyingKey>,
-    /// The generation of the database: what was signed from an earlier one
-    /// counts no more.
+    /// The generation of the database. Capabilities of earlier generations are refused.
     pub generation: u32,
 }
 
-/// A folder unit in a daemon's keeping. Shared by all its connections.
+/// The folder unit of a daemon. Shared by all its connections.
 pub struct Keeper {
     unit: FolderUnit,
     clock: Arc<dyn Clock>,
     config: RwLock<KeeperConfig>,
     fences: Fences,
-    turns: Turns,
+    active: ActiveConnections,
     /// The number of the next connection.
     connection_next: AtomicU64,
     /// Held while a note is compared and written.
     noting: Mutex<()>,
-    /// The newest generation of the database that was heard of.
+    /// The newest known generation of the database.
     generation: AtomicU32,
     incarnation: u64,
-    /// The number of the next draft of a segment: not one of an earlier life's.
+    /// The number of the next draft of a segment. Begins at a random number, so that no draft
+    /// of an earlier process has it.
     drafts: AtomicU64,
     counters: Counters,
-    /// The controllers' clock less this machine's, in milliseconds.
+    /// The clock of the controllers minus the clock of this machine, in milliseconds.
     clock_offset_ms: AtomicI64,
 }
 
 impl Keeper {
-    /// Keeps `unit`, which lies in `folder`.
+    /// Serves `unit`, which lies in `folder`.
     ///
     /// # Errors
-    /// If the leases that it was shown cannot be read.
+    /// If the fences in the folder cannot be read.
     pub fn open(
         world: &World,
         unit: FolderUnit,
@@ -76,7 +77,7 @@ impl Keeper {
         let fences = Fences::load(disk)?;
         let keeper = Self {
             fences,
-            turns: Turns::default(),
+            active: ActiveConnections::default(),
             connection_next: AtomicU64::new(1),
             noting: Mutex::default(),
             generation: AtomicU32::new(config.generation),
@@ -88,54 +89,54 @@ impl Keeper {
             counters: Counters::default(),
             clock_offset_ms: AtomicI64::new(0),
         };
-        keeper.hear_of_noted();
+        keeper.load_generation();
         Ok(keeper)
     }
 
-    /// What controllers say of the cluster now.
+    /// Replaces the configuration.
     pub fn set_config(&self, config: KeeperConfig) {
         self.generation
             .fetch_max(config.generation, Ordering::SeqCst);
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        *self.config.write() = config;
     }
 
-    /// A controller's clock shows `theirs` now.
+    /// Sets the time by the clock of a controller.
     pub fn set_time(&self, theirs: Millis) {
         let offset = theirs.0.saturating_sub(self.clock.wall().0);
         self.clock_offset_ms.store(offset, Ordering::Relaxed);
     }
 
-    /// The controllers' clock less this machine's, in milliseconds, as was heard
-    /// last; 0 if nothing was.
+    /// The clock of the controllers minus the clock of this machine, in milliseconds; 0 before
+    /// a controller has answered.
     #[must_use]
     pub fn clock_offset_ms(&self) -> i64 {
         self.clock_offset_ms.load(Ordering::Relaxed)
     }
 
-    /// The time by the controllers' clock, as far as it is known.
+    /// The time by the clock of the controllers, as far as it is known.
     pub(crate) fn now(&self) -> Millis {
         Millis(self.clock.wall().0.saturating_add(self.clock_offset_ms()))
     }
 
-    /// Which unit it keeps.
+    /// The id of the unit.
     #[must_use]
     pub fn id(&self) -> base::UnitId {
         self.unit.id()
     }
 
-    /// This life of it: drawn when it was opened.
+    /// Identifies this run of the daemon: drawn at random when the keeper was opened.
     #[must_use]
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// The folder, for whoever looks after it.
+    /// The folder unit, for maintenance.
     #[must_use]
     pub fn unit(&self) -> &FolderUnit {
         &self.unit
     }
 
-    /// The number of a new connection: larger than those before.
+    /// The number of a new connection. Numbers grow.
     pub(crate) fn next_connection(&self) -> u64 {
         self.connection_next.fetch_add(1, Ordering::Relaxed)
     }
@@ -144,7 +145,7 @@ impl Keeper {
         &self.counters
     }
 
-    /// Does something about a request, and counts how long that took.
+    /// Carries out a request and records its duration.
     pub(crate) fn timed<T>(&self, verb: Verb, what: impl FnOnce() -> T) -> T {
         let begun = self.clock.monotonic();
         let done = what();
@@ -165,14 +166,14 @@ impl Keeper {
     }
 
     pub(crate) fn cluster(&self) -> ClusterId {
-        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let config = self.config.read();
         config.cluster
     }
 
-    /// Reads a capability of `holder`'s.
+    /// Verifies a capability of `holder`.
     fn verify(&self, signed: &[u8], holder: &[u8; 32]) -> Result<Capability, Refusal> {
         let not_allowed = |text: &str| Refusal::new(Status::NotAllowed, text);
-        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let config = self.config.read();
         let mut keys = config.keys.iter();
         let capability = keys.find_map(|key| match key.verify(signed) {
             Err(BadCapability::Signature) => None,
@@ -185,7 +186,7 @@ impl Keeper {
             return Err(not_allowed("the capability is for another cluster"));
         }
         if capability.holder != *holder {
-            return Err(not_allowed("the capability is another host's"));
+            return Err(not_allowed("the capability belongs to another host"));
         }
         if capability.generation < self.generation() {
             let text = "the capability is from a database that was replaced since";
@@ -194,8 +195,8 @@ impl Keeper {
         Ok(capability)
     }
 
-    /// No database older than one that was noted counts.
-    fn hear_of_noted(&self) {
+    /// Takes over the generation recorded in the folder, so that older databases are refused.
+    fn load_generation(&self) {
         let noted = self.fences.newest(GENERATION).unwrap_or_default();
         self.generation.fetch_max(noted, Ordering::SeqCst);
     }
@@ -204,27 +205,27 @@ impl Keeper {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// A host shows a capability. When this returns, no older lease of the same
-    /// volume is heeded. Waits for what is done under older ones, and for the disk.
+    /// A host presents a capability. On return no older lease of the same volume is valid.
+    /// Waits for requests under older leases, and for the disk.
     pub(crate) fn show(
         &self,
         signed: &[u8],
         holder: &[u8; 32],
-        shown: &Mutex<Shown>,
+        rights: &Mutex<Rights>,
     ) -> Result<(), Refusal> {
         // The unit may have been mounted since.
         self.fences.read_if_late();
-        self.hear_of_noted();
+        self.load_generation();
         let capability = self.verify(signed, holder)?;
         if capability.generation > self.generation() {
             self.generation
                 .fetch_max(capability.generation, Ordering::SeqCst);
-            // Without the note, what is older counts again after a restart, until a
-            // controller has answered.
+            // Without the record, older capabilities are valid again after a restart until a
+            // controller answers.
             match self.fences.show(GENERATION, capability.generation) {
                 Ok(()) | Err(FenceError::Older { .. }) => {}
                 Err(FenceError::Unnoted(why)) => {
-                    tracing::warn!(%why, "a newer database cannot be noted");
+                    tracing::warn!(%why, "keeper failed to record the generation of the database");
                 }
             }
         }
@@ -236,34 +237,38 @@ impl Keeper {
                     FenceError::Unnoted(why) => Refusal::new(Status::Failed, why.to_string()),
                 })?;
         }
-        let connection = lock(shown).connection();
-        if !self.turns.show(&self.turns_of(&capability), connection) {
-            return Err(shown_elsewhere());
+        let connection = rights.lock().connection();
+        if !self
+            .active
+            .activate(&self.exclusive_rights_of(&capability), connection)
+        {
+            return Err(active_elsewhere());
         }
-        self.take(capability, shown)
+        self.take(capability, rights)
     }
 
-    /// What a capability is good for here that counts on one connection only, and how
-    /// new it is.
-    fn turns_of(&self, capability: &Capability) -> Vec<(Turn, i64)> {
+    /// The rights of a capability that are valid on one connection only, with their age.
+    fn exclusive_rights_of(&self, capability: &Capability) -> Vec<(ExclusiveRight, i64)> {
         match &capability.scope {
-            Scope::Lease { fence, epoch, .. } => vec![(Turn::Lease(*fence), i64::from(*epoch))],
+            Scope::Lease { fence, epoch, .. } => {
+                vec![(ExclusiveRight::Lease(*fence), i64::from(*epoch))]
+            }
             Scope::Repair { copysets, units } if units.contains(&self.unit.id()) => {
-                let turns = copysets.iter();
-                turns
-                    .map(|copyset| (Turn::Repair(*copyset), capability.made.0))
+                let copysets = copysets.iter();
+                copysets
+                    .map(|copyset| (ExclusiveRight::Repair(*copyset), capability.made.0))
                     .collect()
             }
             _ => Vec::new(),
         }
     }
 
-    /// As [`Keeper::show`], if there is nothing to wait for.
+    /// As [`Keeper::show`] without waiting; `None` if it would have to wait.
     pub(crate) fn show_now(
         &self,
         signed: &[u8],
         holder: &[u8; 32],
-        shown: &Mutex<Shown>,
+        rights: &Mutex<Rights>,
     ) -> Option<Result<(), Refusal>> {
         let show = || {
             if !self.fences.is_read() {
@@ -275,13 +280,16 @@ impl Keeper {
             if waits || capability.generation > self.generation() {
                 return Ok(false);
             }
-            let connection = lock(shown).connection();
-            match self.turns.show_now(&self.turns_of(&capability), connection) {
+            let connection = rights.lock().connection();
+            match self
+                .active
+                .try_activate(&self.exclusive_rights_of(&capability), connection)
+            {
                 Some(true) => {}
-                Some(false) => return Err(shown_elsewhere()),
+                Some(false) => return Err(active_elsewhere()),
                 None => return Ok(false),
             }
-            self.take(capability, shown).map(|()| true)
+            self.take(capability, rights).map(|()| true)
         };
         let begun = self.clock.monotonic();
         let answer = match show() {
@@ -294,37 +302,37 @@ impl Keeper {
         Some(answer)
     }
 
-    fn take(&self, capability: Capability, shown: &Mutex<Shown>) -> Result<(), Refusal> {
-        let taken = lock(shown).take(capability, self.unit.id(), self.now());
+    fn take(&self, capability: Capability, rights: &Mutex<Rights>) -> Result<(), Refusal> {
+        let taken = rights.lock().take(capability, self.unit.id(), self.now());
         taken.map_err(|why| Refusal::new(Status::NotAllowed, why))
     }
 
-    /// By what right `action` may be done now, and that right's passage.
+    /// The right under which `action` is allowed now, held until the request ends.
     fn allow(
         &self,
-        shown: &Mutex<Shown>,
+        rights: &Mutex<Rights>,
         action: &Action,
-    ) -> Result<(Right, Option<Passing<'_>>), Refusal> {
+    ) -> Result<(Right, Option<Admission<'_>>), Refusal> {
         let (right, connection, as_repairer) = {
-            let shown = lock(shown);
-            let right = match shown.right(action, self.now()) {
-                Ok(_) if shown.generation() < self.generation() => Err(NotAllowed::Ended),
+            let rights = rights.lock();
+            let right = match rights.right(action, self.now()) {
+                Ok(_) if rights.generation() < self.generation() => Err(NotAllowed::Ended),
                 right => right,
             };
-            let as_repairer = shown.puts_as_repairer(action, self.now());
-            (right, shown.connection(), as_repairer)
+            let as_repairer = rights.puts_as_repairer(action, self.now());
+            (right, rights.connection(), as_repairer)
         };
-        let enter = |turn| {
-            self.turns
-                .enter(turn, connection)
-                .ok_or_else(shown_elsewhere)
+        let enter = |right| {
+            self.active
+                .enter(right, connection)
+                .ok_or_else(active_elsewhere)
         };
         let repair = |copyset| {
-            let _turn = enter(Turn::Repair(copyset))?;
+            let _active = enter(ExclusiveRight::Repair(copyset))?;
             Ok((
                 Right::Repair(copyset),
-                Some(Passing {
-                    _turn,
+                Some(Admission {
+                    _active,
                     _lease: None,
                 }),
             ))
@@ -333,14 +341,14 @@ impl Keeper {
             Ok(right @ Right::Lease { fence, epoch, .. }) => {
                 match (self.fences.enter(fence, epoch), as_repairer) {
                     (Some(passage), _) => {
-                        let _turn = enter(Turn::Lease(fence))?;
+                        let _active = enter(ExclusiveRight::Lease(fence))?;
                         let _lease = Some(passage);
-                        Ok((right, Some(Passing { _turn, _lease })))
+                        Ok((right, Some(Admission { _active, _lease })))
                     }
-                    // It has lost the volume, and repairs what was put under that lease.
+                    // The host has lost the volume, and repairs what was put under the lease.
                     (None, Some(copyset)) => repair(copyset),
                     (None, None) => {
-                        let text = "a newer lease of the volume was shown";
+                        let text = "a newer lease of the volume was presented";
                         Err(Refusal::new(Status::Ended, text))
                     }
                 }
@@ -357,31 +365,31 @@ impl Keeper {
         lineage_tag_in(&self.unit.lineage_tag_of(segment))
     }
 
-    /// As [`Keeper::allow`], of a segment that is to be read.
+    /// As [`Keeper::allow`], for reading a segment.
     fn allow_reading(
         &self,
-        shown: &Mutex<Shown>,
+        rights: &Mutex<Rights>,
         segment: SegmentId,
-    ) -> Result<Option<Passing<'_>>, Refusal> {
+    ) -> Result<Option<Admission<'_>>, Refusal> {
         let lineage_tag = self.unit.lineage_tag_of(segment);
-        // Whoever may read nothing hears the same of one that is not there.
-        let allowed = self.allow(shown, &Action::Read(segment, lineage_tag_in(&lineage_tag)));
+        // A host without rights gets the same answer for a missing segment.
+        let allowed = self.allow(rights, &Action::Read(segment, lineage_tag_in(&lineage_tag)));
         match (allowed, lineage_tag) {
             (Ok((_, passage)), Ok(_)) => Ok(passage),
             (Ok(_), Err(error)) => Err(error.into()),
             (Err(refusal), Ok(_)) => Err(refusal),
-            // It is nobody's, but whoever may read there hears why.
+            // The segment has no owner; a host that may read there learns why.
             (Err(_), Err(error)) => {
-                self.allow(shown, &Action::Read(segment, LineageTag::NONE))?;
+                self.allow(rights, &Action::Read(segment, LineageTag::NONE))?;
                 Err(error.into())
             }
         }
     }
 
-    /// Reads a run if that can be done at once, and appends the answer's frame.
+    /// Reads a run if that needs no waiting, and appends the frame of the answer.
     pub(crate) fn read_now(
         &self,
-        shown: &Mutex<Shown>,
+        rights: &Mutex<Rights>,
         run: SlotRun,
         slot_bytes: u32,
         tag: u64,
@@ -390,7 +398,7 @@ impl Keeper {
         let Some(lineage_tag) = self.unit.lineage_tag_now(run.segment) else {
             return false;
         };
-        let Ok((_, _passage)) = self.allow(shown, &Action::Read(run.segment, lineage_tag)) else {
+        let Ok((_, _passage)) = self.allow(rights, &Action::Read(run.segment, lineage_tag)) else {
             return false;
         };
         let begun = self.clock.monotonic();
@@ -417,18 +425,18 @@ impl Keeper {
     }
 }
 
-/// Something that is being done, until this is dropped: whoever comes after it waits.
-pub(crate) struct Passing<'a> {
-    _turn: TurnPassage<'a>,
+/// A request under way; ends when it is dropped. Newer leases and repairs wait for it.
+pub(crate) struct Admission<'a> {
+    _active: RightPassage<'a>,
     _lease: Option<Passage<'a>>,
 }
 
-fn shown_elsewhere() -> Refusal {
-    let text = "what allows it was shown on a newer connection";
+fn active_elsewhere() -> Refusal {
+    let text = "the capability for it was presented on a newer connection";
     Refusal::new(Status::Ended, text)
 }
 
-/// Which lease a capability is, if it is one.
+/// The lease of a capability, if it is one.
 fn lease_of(capability: &Capability) -> Result<Option<(Fence, u32)>, Refusal> {
     match capability.scope {
         auth::Scope::Lease { fence, .. } if fence == GENERATION => {
@@ -450,7 +458,7 @@ fn lineage_tag_in(found: &Result<LineageTag, UnitError>) -> LineageTag {
     }
 }
 
-/// Appends room for a run's tags and content.
+/// Appends room for the tags and contents of a run.
 fn room_for(body: &mut Vec<u8>, run: SlotRun, slot_bytes: u32) -> (&mut [Tag], &mut [u8]) {
     let start = body.len();
     body.resize(start + run.answer_bytes(slot_bytes), 0);
@@ -458,8 +466,4 @@ fn room_for(body: &mut Vec<u8>, run: SlotRun, slot_bytes: u32) -> (&mut [Tag], &
     let (tags, data) = body[start..].split_at_mut(tags_bytes);
     let (tags, _) = tags.as_chunks_mut();
     (tags, data)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

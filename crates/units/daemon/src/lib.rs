@@ -1,41 +1,41 @@
-//! Floor 4: a unit daemon. It keeps a folder unit for hosts that can reach it
-//! only through here, and lets each do what a controller has signed for it, and
-//! nothing else (docs/units.md, "Who may do what"; docs/protocol.md).
+//! Floor 4: a unit daemon. It serves a folder unit to hosts, and lets each host do what a
+//! controller has signed for it and nothing else (docs/internals/capabilities.md;
+//! docs/internals/unit-protocol.md).
 //!
-//! * [`Keeper`]: the folder, and what all connections have in common.
+//! * [`Keeper`]: the folder, and the state that all connections share.
 //! * [`Session`]: one connection as a state machine without I/O.
-//! * `shown`: what a host may do, by the capabilities that it has shown.
+//! * `rights`: what a host may do, by the capabilities that it has presented.
 //! * [`Server`]: sessions on sockets, each in a thread of its own.
-//! * [`Budget`], `places`, `patience`: how much, of whom and for how long.
-//! * `fences`: the newest lease of each volume, so that older ones are refused;
-//!   `turns`: the newest connection of each lease and repairer, likewise.
-//! * [`restore`]: what hosts have freed, brought back while no daemon runs.
-//! * [`Service`]: all of it as a process has it, on a folder D, told by
-//!   controllers what it has to know.
+//! * [`Budget`], `permits`, `timeouts`: the limits on memory, connections and time.
+//! * `fences`: the newest lease of each volume, so that older leases are refused;
+//!   `active_connection`: the newest connection of each lease and repair, likewise.
+//! * `relay`: passes a connection on to the daemon that it is for.
+//! * [`restore`]: brings back freed slots while no daemon runs.
+//! * [`Service`]: all of it as a process, on a data directory, configured by controllers.
 //!
-//! It must not know: keys but those that verify, volumes, SQL, users.
+//! Must not know: keys except those that verify, volumes, SQL, users.
 
+mod active_connection;
 mod budget;
 mod connection;
 mod counters;
 mod fences;
 mod keeper;
-mod pass_on;
-mod patience;
-mod places;
+mod permits;
+mod relay;
+mod rights;
 mod running;
 mod server;
 mod service;
 mod session;
-mod shown;
-mod turns;
+mod timeouts;
 
 pub use budget::{BUDGET_BYTES, Budget};
 pub use keeper::{Job, Keeper, KeeperConfig};
-pub use patience::Waits;
 pub use server::{Limits, Server, ServerConfig, WhereUnitsAre};
 pub use service::{
-    BEGIN_EVERY, FolderError, NotHeeded, RestoreError, Service, Settings, StartError, restore,
+    BEGIN_EVERY, ConfigRejected, FolderError, RestoreError, Service, Settings, StartError, restore,
 };
 pub use session::{Closing, Session, Step};
+pub use timeouts::Timeouts;
 pub use unit_folder::{Keeping, Restorable, Restored, RestoredSegment, SegmentFate, segment_of};

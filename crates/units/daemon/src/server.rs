@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
 use auth::ServerTls;
 use base::UnitId;
+use parking_lot::RwLock;
 use unit_wire::ALPN;
 use world::real::{Listener, Poller, Stream, Waker};
 use world::{Clock, Endpoint, Interest, Pool, World};
@@ -16,8 +17,8 @@ use world::{Clock, Endpoint, Interest, Pool, World};
 use crate::Keeper;
 use crate::budget::{BUDGET_BYTES, Budget};
 use crate::connection;
-use crate::patience::Waits;
-use crate::places::Places;
+use crate::permits::Permits;
+use crate::timeouts::Timeouts;
 
 /// The poller's keys.
 const WAKER: u64 = 0;
@@ -47,7 +48,7 @@ pub struct Limits {
     /// closed at once.
     pub connections_max: usize,
     /// How long they are waited for.
-    pub waits: Waits,
+    pub timeouts: Timeouts,
     /// Bytes of requests and answers that are held, over all connections. It counts
     /// as it was when the server was opened.
     pub held_bytes_max: usize,
@@ -59,7 +60,7 @@ impl Limits {
     pub fn of(connections_max: usize) -> Self {
         Self {
             connections_max,
-            waits: Waits::default(),
+            timeouts: Timeouts::default(),
             held_bytes_max: BUDGET_BYTES,
         }
     }
@@ -72,13 +73,13 @@ pub(crate) struct Shared {
     pub pool: Arc<dyn Pool>,
     pub clock: Arc<dyn Clock>,
     pub budget: Arc<Budget>,
-    places: Arc<Places>,
+    permits: Arc<Permits>,
     is_closing: AtomicBool,
 }
 
 impl Shared {
     pub(crate) fn config(&self) -> ServerConfig {
-        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let config = self.config.read();
         config.clone()
     }
 
@@ -129,7 +130,7 @@ impl Server {
             keepers: keepers.into_iter().map(|one| (one.id(), one)).collect(),
             pool: Arc::clone(&world.pool),
             clock: Arc::clone(&world.clock),
-            places: Arc::default(),
+            permits: Arc::default(),
             is_closing: AtomicBool::new(false),
         });
         let acceptor = Acceptor {
@@ -163,18 +164,14 @@ impl Server {
 
     /// From the next connection on.
     pub fn set_config(&self, config: ServerConfig) {
-        let mut known = self
-            .shared
-            .config
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.shared.config.write();
         *known = config;
     }
 
     /// How many connections there are.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.shared.places.len()
+        self.shared.permits.len()
     }
 
     /// How many bytes of requests and answers are held.
@@ -227,7 +224,7 @@ impl Acceptor {
                 pause = Some(ACCEPT_PAUSE);
             }
         }
-        self.shared.places.ring_all();
+        self.shared.permits.wake_all();
         for (_, thread) in self.threads {
             let _ = thread.join();
         }
@@ -252,8 +249,8 @@ impl Acceptor {
 
     fn welcome(&mut self, stream: Stream) -> io::Result<()> {
         let max = self.shared.config().limits.connections_max;
-        let place = match self.shared.places.enter(max, Waker::new()?) {
-            Ok(place) => place,
+        let permit = match self.shared.permits.acquire(max, Waker::new()?) {
+            Ok(permit) => permit,
             Err(why) => {
                 tracing::warn!(max, %why, "a connection is refused");
                 return Ok(());
@@ -269,7 +266,7 @@ impl Acceptor {
         let thread = thread::Builder::new()
             .name("host".to_owned())
             .spawn(move || {
-                if let Err(error) = connection::serve(&shared, stream, &place) {
+                if let Err(error) = connection::serve(&shared, stream, &permit) {
                     tracing::debug!(%error, "a connection has ended");
                 }
             })?;

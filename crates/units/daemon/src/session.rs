@@ -15,15 +15,16 @@
 //! it was looked at.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use unit::NOTE_BYTES;
 use unit_wire::{BODY_BYTES_MAX, Frames, Refusal, Request, Status, VERSION, Verb, put_frame};
 use world::Wake;
 
 use crate::budget::{Budget, Member, Share};
 use crate::keeper::{HELD_BYTES_MAX, Job, Keeper};
-use crate::shown::Shown;
+use crate::rights::Rights;
 
 /// One host's connection.
 pub struct Session {
@@ -32,7 +33,7 @@ pub struct Session {
     holder: [u8; 32],
     frames: Frames,
     has_greeted: bool,
-    shown: Arc<Mutex<Shown>>,
+    rights: Arc<Mutex<Rights>>,
     /// Requests that are not answered yet, and what is held for each, in bytes.
     open: HashMap<u64, usize>,
     held_bytes: usize,
@@ -72,7 +73,7 @@ impl Session {
             holder,
             frames: Frames::new(BODY_BYTES_MAX),
             has_greeted: false,
-            shown: Arc::new(Mutex::new(Shown::on(keeper.next_connection()))),
+            rights: Arc::new(Mutex::new(Rights::on(keeper.next_connection()))),
             open: HashMap::new(),
             held_bytes: 0,
             showing: None,
@@ -199,10 +200,10 @@ impl Session {
             }
             // What reads may be done already is not held up.
             Request::Read { run, slot_bytes } => {
-                keeper.read_now(&self.shown, *run, *slot_bytes, tag, out)
+                keeper.read_now(&self.rights, *run, *slot_bytes, tag, out)
             }
             Request::Show(signed) if self.showing.is_none() => {
-                match keeper.show_now(signed, &self.holder, &self.shown) {
+                match keeper.show_now(signed, &self.holder, &self.rights) {
                     None => false,
                     Some(Ok(())) => {
                         put_frame(out, Status::Done as u16, tag, |_| {});
@@ -232,7 +233,7 @@ impl Session {
         }
         let job = Job {
             keeper: Arc::clone(keeper),
-            shown: Arc::clone(&self.shown),
+            rights: Arc::clone(&self.rights),
             holder: self.holder,
             tag,
             verb: request.verb(),

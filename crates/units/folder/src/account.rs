@@ -14,10 +14,10 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::SegmentId;
+use parking_lot::{Mutex, MutexGuard};
 use world::{Clock, OpenMode, WrongKind};
 
 use super::place::{FOLDERS, Place, folder_of, segment_of};
@@ -75,7 +75,7 @@ impl State {
 
 impl Account {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// A segment takes so much room now.

@@ -9,9 +9,10 @@
 //! 40 ns. Memory: the tables of those that are read often, about 34 KiB each.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::SegmentId;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::files::Share;
 use super::segment::Segment;
@@ -52,7 +53,7 @@ impl Cache {
     }
 
     fn shard(&self, id: SegmentId) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[id.serial() as usize % SHARDS])
+        self.shards[id.serial() as usize % SHARDS].lock()
     }
 
     pub(super) fn get(&self, id: SegmentId) -> Option<Arc<Segment>> {
@@ -91,14 +92,10 @@ impl Cache {
     /// Forgets all segments.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
-            let closed = std::mem::take(&mut *lock(shard));
+            let closed = std::mem::take(&mut *shard.lock());
             drop(closed);
         }
     }
-}
-
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shard {

@@ -1,5 +1,5 @@
-//! The bytes of a segment file, as drawn in `docs/format.md`, "Segments on a
-//! folder unit": parsed here once, and nowhere else.
+//! The bytes of a segment file, as drawn in `docs/internals/formats.md`: parsed here once, and
+//! nowhere else.
 //!
 //! ```text
 //!  0                      header, written once

@@ -1,7 +1,7 @@
 //! A unit that is a folder on a mounted file system: local, or Lustre, CephFS,
 //! GlusterFS, NFS.
 //!
-//! Each segment is a file; `docs/format.md` draws it. What a call costs, with
+//! Each segment is a file; `docs/internals/formats.md` draws it. What a call costs, with
 //! everything in the page cache:
 //!
 //! | call | system calls | about |
@@ -62,10 +62,11 @@ pub use undelete::{Keeping, KeptFreed, Restorable, Restored, RestoredSegment, Se
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use base::{ClusterId, LineageTag, SegmentId, UnitId, url};
+use parking_lot::{Mutex, MutexGuard};
 use unit::{Marker, Owner, SegmentStat, UnitError};
 use world::{Clock, Disk as _, OpenMode, Random, World};
 
@@ -233,16 +234,12 @@ impl FolderUnit {
     }
 
     fn writer(&self, segment: SegmentId) -> MutexGuard<'_, ()> {
-        lock(&self.writers[segment.serial() as usize % WRITER_LOCKS])
+        self.writers[segment.serial() as usize % WRITER_LOCKS].lock()
     }
 
     /// As [`FolderUnit::writer`], unless it is taken.
     fn try_writer(&self, segment: SegmentId) -> Option<MutexGuard<'_, ()>> {
-        match self.writers[segment.serial() as usize % WRITER_LOCKS].try_lock() {
-            Ok(alone) => Some(alone),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.writers[segment.serial() as usize % WRITER_LOCKS].try_lock()
     }
 
     /// The error that `error` is for the caller.
@@ -328,7 +325,7 @@ impl FolderUnit {
     fn in_memory(&self, segment: SegmentId) -> Option<Arc<Segment>> {
         self.cache
             .get(segment)
-            .or_else(|| lock(&self.unsynced).get(segment))
+            .or_else(|| self.unsynced.lock().get(segment))
     }
 }
 
@@ -345,10 +342,6 @@ struct DurableFolders {
 struct OpenTable {
     file: Arc<dyn world::File>,
     table: Table,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn misplaced(found: &SegmentStat) -> UnitError {

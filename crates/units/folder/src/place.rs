@@ -19,14 +19,13 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use base::{CopysetId, SegmentId};
+use parking_lot::Mutex;
 use unit::{Marker, MarkerError, Owner, UnitError};
 use world::{Disk, OpenMode, WrongKind};
-
-use super::lock;
 
 /// How many sub-folders segments are spread over.
 pub(super) const FOLDERS: usize = 1024;
@@ -253,7 +252,9 @@ impl Place {
             Some(holder) if holder == *own => Ok(()),
             Some(holder) if !self.may_claim(own, &holder) => Err(self.held(holder)),
             // What keeps it from being claimed is what is wrong with it.
-            _ => Err(lock(&self.unclaimed)
+            _ => Err(self
+                .unclaimed
+                .lock()
                 .clone()
                 .unwrap_or_else(|| UnitError::Missing {
                     url: self.url.clone(),
@@ -265,7 +266,7 @@ impl Place {
     /// As [`Place::verify`]; a folder that is the unit and may be claimed is.
     pub(super) fn claim(&self) -> Result<(), UnitError> {
         let claimed = self.try_claim();
-        *lock(&self.unclaimed) = claimed.as_ref().err().cloned();
+        *self.unclaimed.lock() = claimed.as_ref().err().cloned();
         claimed
     }
 

@@ -24,7 +24,7 @@ use super::format::{Entry, Header, PAGE_BYTES, SlotState};
 use super::place::{FOLDERS, folder_of, segment_of};
 use super::runs::runs;
 use super::table::{Table, write_entries};
-use super::{FolderUnit, OpenTable, is_not_found, lock};
+use super::{FolderUnit, OpenTable, is_not_found};
 
 /// Punch when one in so many of a segment's slots is free and still takes
 /// room. A hole costs some microseconds and gathered slots often touch.
@@ -117,12 +117,12 @@ impl FolderUnit {
         }
         let waiting = self.not_kept(&table);
         if !waiting.is_empty() {
-            lock(&self.settling).pending.insert(id);
+            self.settling.lock().pending.insert(id);
         }
         if !waiting.is_empty() && waiting.len() as u32 >= table.slots() / PUNCH_ONE_IN {
             self.punch(id, &*file, &table, &waiting)?;
             if !self.is_unlogged(id) {
-                lock(&self.settling).pending.remove(&id);
+                self.settling.lock().pending.remove(&id);
             }
         }
         Ok(())
@@ -140,7 +140,7 @@ impl FolderUnit {
     /// Shows readers of this process what has become of `slots`.
     fn show(&self, id: SegmentId, slots: &[u32], state: SlotState) {
         let cached = self.cache.get(id);
-        let unsynced = lock(&self.unsynced).get(id);
+        let unsynced = self.unsynced.lock().get(id);
         for segment in cached.iter().chain(&unsynced) {
             for slot in slots {
                 segment.set(*slot, &[Entry::free(state)]);
@@ -190,10 +190,10 @@ impl FolderUnit {
             self.remove_segment(id)?;
         }
         self.sync_names(id)?;
-        lock(&self.unsynced).deleted(id);
+        self.unsynced.lock().deleted(id);
         // A reader may have opened it again meanwhile.
         self.cache.remove(id);
-        lock(&self.settling).pending.remove(&id);
+        self.settling.lock().pending.remove(&id);
         self.account.remove(id);
         Ok(())
     }
@@ -242,7 +242,7 @@ impl FolderUnit {
 
     fn settle_waiting(&self, end: Duration) -> Result<bool, UnitError> {
         loop {
-            let next = lock(&self.settling).pending.pop_first();
+            let next = self.settling.lock().pending.pop_first();
             match next {
                 Some(id) => {
                     let settled = self.with_room(|| self.settle_segment(id));
@@ -253,12 +253,12 @@ impl FolderUnit {
                         Ok(()) | Err(UnitError::Io { .. } | UnitError::Tampered { .. })
                     );
                     if !is_only_its_own {
-                        lock(&self.settling).pending.insert(id);
+                        self.settling.lock().pending.insert(id);
                     }
                     settled?;
                 }
                 None => {
-                    let folder = lock(&self.settling).walked;
+                    let folder = self.settling.lock().walked;
                     if folder == FOLDERS {
                         self.walked();
                         return Ok(false);
@@ -297,7 +297,7 @@ impl FolderUnit {
             Err(error) => {
                 if WrongKind::of(&error).is_some() {
                     // The other folders go on.
-                    lock(&self.settling).walked = folder + 1;
+                    self.settling.lock().walked = folder + 1;
                 }
                 return Err(self.place.meaning("list its segments", error));
             }
@@ -305,7 +305,7 @@ impl FolderUnit {
         };
         self.remove_drafts(folder, &names);
         let ids = names.iter().filter_map(|entry| segment_of(&entry.name));
-        let mut settling = lock(&self.settling);
+        let mut settling = self.settling.lock();
         settling.pending.extend(ids);
         settling.walked = folder + 1;
         Ok(())

@@ -27,7 +27,7 @@ use super::place::{Place, folder_of};
 use super::table::{Table, write_entries};
 use super::undelete::SegmentCopy;
 use super::write::entries_of;
-use super::{FolderUnit, is_not_found, lock};
+use super::{FolderUnit, is_not_found};
 
 /// What comes between a segment's name and a draft's number in the name of a
 /// draft.
@@ -183,9 +183,9 @@ impl FolderUnit {
             }
             return Err(failed(error));
         }
-        lock(&self.unsynced).deleted(id);
+        self.unsynced.lock().deleted(id);
         if !freed.is_empty() {
-            lock(&self.settling).pending.insert(id);
+            self.settling.lock().pending.insert(id);
         }
         self.measure(id, file);
         let synced = self.sync_name(id);

@@ -11,7 +11,7 @@ use unit::{
 };
 
 use super::format::SlotState;
-use super::{FolderUnit, examine, lock};
+use super::{FolderUnit, examine};
 
 impl Unit for FolderUnit {
     fn url(&self) -> &str {
@@ -174,7 +174,7 @@ impl Unit for FolderUnit {
                 self.account.forget();
                 self.forget_kept();
             }
-            let mut durable = lock(&self.durable_folders);
+            let mut durable = self.durable_folders.lock();
             durable.known.clear();
             durable.forgotten += 1;
         }

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use base::SegmentId;
+use parking_lot::MutexGuard;
 use unit::{Put, Tag, Unit, UnitError};
 use world::{File, OpenMode};
 
@@ -13,7 +14,7 @@ use super::format::{Entry, Header, TABLE_OFFSET};
 use super::place::folder_of;
 use super::segment::Segment;
 use super::table::write_entries;
-use super::{FolderUnit, is_not_found, lock, misplaced};
+use super::{FolderUnit, is_not_found, misplaced};
 
 pub(super) fn entries_of(slot_bytes: u32, tags: &[Tag], data: &[u8]) -> Vec<Entry> {
     let contents = data.chunks_exact(slot_bytes as usize);
@@ -58,7 +59,7 @@ impl FolderUnit {
             other => other.map_err(|error| self.place.meaning("make a segment", error))?,
         };
         // One of that name may have lost writes before its removal failed half way.
-        lock(&self.unsynced).deleted(id);
+        self.unsynced.lock().deleted(id);
         let segment = Segment::new(header, file);
         let entries = entries_of(slot_bytes, tags, data);
         if let Err(error) = write_new(&segment, &entries, data) {
@@ -131,7 +132,7 @@ impl FolderUnit {
     /// one that has unsynced puts goes first: only it is told of a loss.
     fn writable(&self, id: SegmentId) -> Result<Arc<Segment>, UnitError> {
         let unsynced = {
-            let unsynced = lock(&self.unsynced);
+            let unsynced = self.unsynced.lock();
             if unsynced.is_lost(id) {
                 return Err(self.lost_write(id));
             }
@@ -156,7 +157,7 @@ impl FolderUnit {
 
     fn remember_put(&self, id: SegmentId, segment: &Arc<Segment>, entries: &[Entry], first: u32) {
         segment.set(first, entries);
-        lock(&self.unsynced).wait(id, segment);
+        self.unsynced.lock().wait(id, segment);
         self.cache.insert(id, Arc::clone(segment));
         self.measure(id, &*segment.file);
         self.sync_surplus();
@@ -176,7 +177,7 @@ impl FolderUnit {
     /// no need, or all that wait are being written: each of those leaves room
     /// when it is through.
     fn surplus(&self) -> Option<(SegmentId, MutexGuard<'_, ()>)> {
-        let unsynced = lock(&self.unsynced);
+        let unsynced = self.unsynced.lock();
         let mut waiting = unsynced.waiting();
         if waiting.len() <= self.cache.share().segments_max() {
             return None;
@@ -186,13 +187,13 @@ impl FolderUnit {
 
     /// No write to the segment can be trusted any more.
     pub(super) fn lose(&self, id: SegmentId) {
-        lock(&self.unsynced).lose(id);
+        self.unsynced.lock().lose(id);
         self.cache.remove(id);
     }
 
     /// As [`FolderUnit::lose`], if any of them is not yet durable.
     pub(super) fn lose_unsynced(&self, id: SegmentId) {
-        if lock(&self.unsynced).get(id).is_some() {
+        if self.unsynced.lock().get(id).is_some() {
             self.lose(id);
         }
     }
@@ -230,13 +231,13 @@ impl FolderUnit {
             self.place.disk.sync_directory(&path).map_err(failed)?;
         }
         let (is_new, forgotten) = {
-            let durable = lock(&self.durable_folders);
+            let durable = self.durable_folders.lock();
             (!folders.is_subset(&durable.known), durable.forgotten)
         };
         if is_new {
             let path = self.place.segments();
             self.place.disk.sync_directory(&path).map_err(failed)?;
-            let mut durable = lock(&self.durable_folders);
+            let mut durable = self.durable_folders.lock();
             if durable.forgotten == forgotten {
                 durable.known.extend(folders);
             }
@@ -257,7 +258,7 @@ impl FolderUnit {
             self.lose(id);
             return Err(self.place.meaning_at(id, "sync", error));
         }
-        lock(&self.unsynced).synced(id);
+        self.unsynced.lock().synced(id);
         self.measure(id, &*segment.file);
         Ok(segment)
     }

@@ -7,12 +7,10 @@
 //! Cost: 16 to 32 bytes of memory a segment.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use base::SegmentId;
-
-use crate::lock;
+use parking_lot::Mutex;
 
 /// How old a listing may be.
 const AGE_MAX: Duration = Duration::from_secs(60);
@@ -56,7 +54,7 @@ pub(crate) struct Account {
 impl Account {
     /// A segment has this length now, or is gone.
     pub(crate) fn set(&self, segment: SegmentId, length: Option<u64>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some(meanwhile) = &mut state.meanwhile {
             meanwhile.push((segment, length));
         }
@@ -65,7 +63,7 @@ impl Account {
 
     /// Forgets everything: what is there now may be another unit.
     pub(crate) fn forget(&self) {
-        *lock(&self.state) = State::default();
+        *self.state.lock() = State::default();
     }
 
     /// How many segments there are, and their bytes; after `list`, if that is
@@ -80,19 +78,19 @@ impl Account {
             return Ok(found);
         }
         let _alone = match self.listing.try_lock() {
-            Ok(alone) => alone,
-            // Somebody is at it: what was known last is good enough.
-            Err(_) => match self.known() {
+            Some(alone) => alone,
+            // Another thread is listing: the last result is good enough.
+            None => match self.known() {
                 Some(found) => return Ok(found),
-                None => lock(&self.listing),
+                None => self.listing.lock(),
             },
         };
         if let Some(found) = self.recent(now) {
             return Ok(found);
         }
-        lock(&self.state).meanwhile = Some(Vec::new());
+        self.state.lock().meanwhile = Some(Vec::new());
         let listed = list();
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let meanwhile = state.meanwhile.take().unwrap_or_default();
         let listed = listed?;
         state.bytes = listed.values().sum();
@@ -107,12 +105,12 @@ impl Account {
     }
 
     fn known(&self) -> Option<(u64, u64)> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         Some((state.segments.as_ref()?.len() as u64, state.bytes))
     }
 
     fn recent(&self, now: Duration) -> Option<(u64, u64)> {
-        let is_due = lock(&self.state).due <= now;
+        let is_due = self.state.lock().due <= now;
         self.known().filter(|_| !is_due)
     }
 }

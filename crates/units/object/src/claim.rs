@@ -15,7 +15,6 @@ use unit::Owner;
 use unit::UnitError;
 
 use crate::bucket::Bucket;
-use crate::lock;
 use crate::marker::{self, Conditional, Marker, MarkerError};
 use crate::object::Inner;
 
@@ -97,7 +96,7 @@ impl Inner {
                 Some(holder) if !self.may_claim(own, &holder) => return Err(self.held(holder)),
                 // What keeps it from being claimed is what is wrong with it.
                 _ => {
-                    return Err(lock(&self.unclaimed).clone().unwrap_or_else(|| {
+                    return Err(self.unclaimed.lock().clone().unwrap_or_else(|| {
                         UnitError::Missing {
                             url: self.bucket.url.clone(),
                             reason: "it was not claimed yet".to_owned(),
@@ -107,13 +106,13 @@ impl Inner {
             }
         }
         let now = self.clock.monotonic();
-        *lock(&self.verified) = Some((now, found.conditional));
+        *self.verified.lock() = Some((now, found.conditional));
         Ok(found.conditional)
     }
 
     /// As [`Inner::verify`], or as that was a moment ago.
     pub(crate) async fn verify_for_put(&self) -> Result<Conditional, UnitError> {
-        let verified = *lock(&self.verified);
+        let verified = *self.verified.lock();
         match verified {
             // Where the store does not keep a put from replacing something,
             // nothing else may either.
@@ -130,7 +129,7 @@ impl Inner {
     /// As [`Inner::verify`]; a unit that may be claimed is.
     pub(crate) async fn claim(&self) -> Result<(), UnitError> {
         let claimed = self.try_claim().await;
-        *lock(&self.unclaimed) = claimed.as_ref().err().cloned();
+        *self.unclaimed.lock() = claimed.as_ref().err().cloned();
         claimed
     }
 
@@ -279,7 +278,7 @@ impl Inner {
     pub(crate) fn forget(&self) {
         self.account.forget();
         self.heads.clear();
-        *lock(&self.verified) = None;
+        *self.verified.lock() = None;
     }
 
     fn held(&self, holder: Owner) -> UnitError {

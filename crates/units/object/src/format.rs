@@ -1,4 +1,4 @@
-//! The bytes of the objects, as drawn in `docs/format.md`, "Object units":
+//! The bytes of the objects, as drawn in `docs/internals/formats.md`:
 //! parsed here once, and nowhere else.
 //!
 //! ```text

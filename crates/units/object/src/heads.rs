@@ -7,13 +7,13 @@
 //! `bytes_max` but for one entry.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use base::SegmentId;
+use parking_lot::Mutex;
 
 use crate::bitmap::Bitmap;
 use crate::format::Head;
-use crate::lock;
 
 /// A segment as it was found last.
 pub(crate) struct Known {
@@ -76,7 +76,7 @@ impl Heads {
     }
 
     pub(crate) fn get(&self, segment: SegmentId) -> Option<Arc<Known>> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         let (used, known) = state.entries.get_mut(&segment)?;
         state.uses += 1;
         state.by_use.remove(used);
@@ -88,7 +88,7 @@ impl Heads {
     /// Takes the place of what was known. Without a tag a later read could not
     /// tell whether it still holds: such is not kept.
     pub(crate) fn insert(&self, segment: SegmentId, known: &Arc<Known>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.remove(segment);
         if known.e_tag.is_some() {
             state.insert(segment, Arc::clone(known));
@@ -102,11 +102,11 @@ impl Heads {
     }
 
     pub(crate) fn remove(&self, segment: SegmentId) {
-        lock(&self.state).remove(segment);
+        self.state.lock().remove(segment);
     }
 
     pub(crate) fn clear(&self) {
-        *lock(&self.state) = State::default();
+        *self.state.lock() = State::default();
     }
 }
 
@@ -143,10 +143,10 @@ mod tests {
         heads.insert(segment, &fourth);
         let kept: Vec<u64> = (1..=4).filter(|n| heads.get(at(*n)).is_some()).collect();
         assert_eq!(kept, [1, 3, 4]);
-        assert_eq!(lock(&heads.state).bytes, one * 3);
+        assert_eq!(heads.state.lock().bytes, one * 3);
         heads.remove(at(1));
-        assert_eq!(lock(&heads.state).bytes, one * 2);
-        assert_eq!(lock(&heads.state).by_use.len(), 2);
+        assert_eq!(heads.state.lock().bytes, one * 2);
+        assert_eq!(heads.state.lock().by_use.len(), 2);
     }
 
     #[test]

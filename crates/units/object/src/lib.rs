@@ -1,7 +1,7 @@
 //! Floor 4: object stores as storage units: S3 and what speaks its protocol,
 //! Google Cloud Storage, Azure Blob Storage.
 //!
-//! Each segment is an object; `docs/format.md` draws it. What a call costs, in
+//! Each segment is an object; `docs/internals/formats.md` draws it. What a call costs, in
 //! requests:
 //!
 //! | call | requests |
@@ -49,8 +49,6 @@ mod read;
 mod release;
 mod write;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 pub use marker::{Conditional, Marker};
 pub use object::ObjectUnit;
 pub use place::{ANSWER_WITHIN, Place, PlaceError, is_object_url};
@@ -62,7 +60,3 @@ pub const SEGMENT_DATA_BYTES: u64 = 8 << 20;
 /// What is known of segments takes so much memory at most, in bytes: of some
 /// 40,000 full ones, which are 300 GiB.
 pub const HEADS_BYTES_MAX: usize = 32 << 20;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use base::{ClusterId, LineageTag, SegmentId, Slot, UnitId};
 use bytes::Bytes;
 use object_store::{Error, PutMode};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use unit::{
@@ -25,7 +26,7 @@ use crate::heads::Heads;
 use crate::marker::{Conditional, Marker};
 use crate::place::Place;
 use crate::release::Settling;
-use crate::{HEADS_BYTES_MAX, SEGMENT_DATA_BYTES, claim, lock};
+use crate::{HEADS_BYTES_MAX, SEGMENT_DATA_BYTES, claim};
 
 /// Locks that keep those apart who change one segment.
 const WRITER_LOCKS: usize = 64;
@@ -183,7 +184,7 @@ impl Inner {
     }
 
     pub(crate) fn writer(&self, segment: SegmentId) -> MutexGuard<'_, ()> {
-        lock(&self.writers[segment.serial() as usize % WRITER_LOCKS])
+        self.writers[segment.serial() as usize % WRITER_LOCKS].lock()
     }
 
     async fn read_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {

@@ -15,12 +15,13 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{SegmentId, Slot};
 use bytes::Bytes;
 use object_store::{Error, PutMode};
+use parking_lot::Mutex;
 use unit::format::segment_of;
 use unit::{SegmentStat, UnitError};
 
@@ -28,7 +29,6 @@ use crate::bitmap::Bitmap;
 use crate::bucket::Listing;
 use crate::format::{Freed, Head};
 use crate::heads::Known;
-use crate::lock;
 use crate::marker::Conditional;
 use crate::object::Inner;
 use crate::read::{Loaded, strong};
@@ -88,7 +88,7 @@ impl Inner {
                 // Nothing is removed: somebody may be putting it there in this moment. What a
                 // delete that was cut short has left goes in time.
                 Err(UnitError::NoSegment { .. }) => {
-                    lock(&self.settling.pending).insert(segment);
+                    self.settling.pending.lock().insert(segment);
                     return Ok(());
                 }
                 other => other?,
@@ -142,7 +142,7 @@ impl Inner {
             }
         }
         if is_rewriting_due(&now.head, &freed) {
-            lock(&self.settling.pending).insert(segment);
+            self.settling.pending.lock().insert(segment);
         }
         let known = Known {
             freed,
@@ -178,7 +178,7 @@ impl Inner {
             return Ok(false);
         };
         let conditional = self.wait(self.verify()).inspect_err(|_| {
-            lock(&self.settling.pending).insert(next);
+            self.settling.pending.lock().insert(next);
         })?;
         loop {
             let settled = {
@@ -189,13 +189,13 @@ impl Inner {
                 // A scrub tells of it; here it would be in the way for ever.
                 Ok(()) | Err(UnitError::Damaged { .. }) => {}
                 Err(why) => {
-                    lock(&self.settling.pending).insert(next);
+                    self.settling.pending.lock().insert(next);
                     return Err(why);
                 }
             }
             if self.clock.monotonic() >= end {
-                let is_walked = matches!(*lock(&self.settling.walk), Walk::Done);
-                return Ok(!is_walked || !lock(&self.settling.pending).is_empty());
+                let is_walked = matches!(*self.settling.walk.lock(), Walk::Done);
+                return Ok(!is_walked || !self.settling.pending.lock().is_empty());
             }
             match self.next_to_settle()? {
                 Some(segment) => next = segment,
@@ -206,12 +206,12 @@ impl Inner {
 
     /// A segment that may have room to give back.
     fn next_to_settle(&self) -> Result<Option<SegmentId>, UnitError> {
-        let pending = lock(&self.settling.pending).pop_first();
+        let pending = self.settling.pending.lock().pop_first();
         if pending.is_some() {
             return Ok(pending);
         }
         // Whoever frees does not wait for this lock.
-        let mut walk = lock(&self.settling.walk);
+        let mut walk = self.settling.walk.lock();
         loop {
             let listing = match &mut *walk {
                 Walk::Done => return Ok(None),

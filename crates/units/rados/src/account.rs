@@ -8,13 +8,11 @@
 //! Cost: 16 to 32 bytes of memory a segment.
 
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::SegmentId;
+use parking_lot::{Condvar, Mutex};
 use unit::UnitError;
-
-use crate::lock;
 
 /// How old a look may be.
 const AGE_MAX: Duration = Duration::from_secs(60);
@@ -70,7 +68,7 @@ pub(crate) struct Account {
 impl Account {
     /// A segment takes so many bytes now, or is gone.
     pub(crate) fn set(&self, segment: SegmentId, bytes: Option<u64>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.begun.is_some() {
             state.meanwhile.push((segment, bytes));
         }
@@ -80,7 +78,7 @@ impl Account {
     /// A segment takes so many bytes more.
     pub(crate) fn add(&self, segment: SegmentId, more: u64) {
         let known = {
-            let state = lock(&self.state);
+            let state = self.state.lock();
             let known = state.segments.as_ref();
             known.and_then(|known| known.get(&segment).copied())
         };
@@ -89,7 +87,7 @@ impl Account {
 
     /// Forgets everything: what is there now may be another unit.
     pub(crate) fn forget(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let begun = state.begun;
         *state = State {
             begun,
@@ -99,7 +97,7 @@ impl Account {
 
     /// What is known.
     pub(crate) fn known(&self) -> Option<Known> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         Some(Known {
             segments: state.segments.as_ref()?.len() as u64,
             bytes: state.bytes,
@@ -113,10 +111,9 @@ impl Account {
     /// # Errors
     /// `None` if there was no look in that time; why it failed, if it did.
     pub(crate) fn wait(&self, within: Duration) -> Result<Known, Option<UnitError>> {
-        let state = lock(&self.state);
+        let mut state = self.state.lock();
         let is_awaited = |state: &mut State| state.segments.is_none() && state.begun.is_some();
-        let waited = self.ended.wait_timeout_while(state, within, is_awaited);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        self.ended.wait_while_for(&mut state, is_awaited, within);
         let failure = state.failure.clone();
         drop(state);
         self.known().ok_or(failure)
@@ -125,7 +122,7 @@ impl Account {
     /// Whether it is time to look, and nobody does. Whoever is told so looks,
     /// and says so when that has ended.
     pub(crate) fn begins(&self, now: Duration) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let begins = state.begun.is_none() && state.due <= now;
         if begins {
             state.begun = Some(now);
@@ -137,7 +134,7 @@ impl Account {
 
     /// The look that was begun has ended, whatever came of it.
     pub(crate) fn end(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.begun = None;
         state.meanwhile.clear();
         self.ended.notify_all();
@@ -145,7 +142,7 @@ impl Account {
 
     /// Those of `segments` whose bytes are not known.
     pub(crate) fn unknown(&self, segments: &[SegmentId]) -> Vec<SegmentId> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let is_known = |segment: &SegmentId| {
             let known = state.segments.as_ref();
             known.is_some_and(|known| known.contains_key(segment))
@@ -166,7 +163,7 @@ impl Account {
         free_bytes: Option<u64>,
         now: Duration,
     ) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let known = state.segments.take().unwrap_or_default();
         let bytes_of = |segment: &SegmentId| measured.get(segment).or_else(|| known.get(segment));
         let found: HashMap<SegmentId, u64> = segments
@@ -185,7 +182,7 @@ impl Account {
 
     /// A look has failed.
     pub(crate) fn failed(&self, why: UnitError) {
-        lock(&self.state).failure = Some(why);
+        self.state.lock().failure = Some(why);
     }
 }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use unit::{MARKER_FILE, Marker, MarkerError, Owner, UnitError};
 
-use crate::lock;
 use crate::pool::{Change, Errno};
 use crate::site::{LOOK_WITHIN, Site};
 use crate::unit_of_pool::Core;
@@ -81,17 +80,17 @@ impl Core {
                         url: self.site.url.clone(),
                         reason: "it was not claimed yet".to_owned(),
                     };
-                    return Err(lock(&self.unclaimed).clone().unwrap_or_else(not_claimed));
+                    return Err(self.unclaimed.lock().clone().unwrap_or_else(not_claimed));
                 }
             }
         }
-        *lock(&self.verified) = Some(self.world.clock.monotonic());
+        *self.verified.lock() = Some(self.world.clock.monotonic());
         Ok(())
     }
 
     /// As [`Core::verify`], or as that was a moment ago.
     pub(crate) fn verify_for_put(&self) -> Result<(), UnitError> {
-        let verified = *lock(&self.verified);
+        let verified = *self.verified.lock();
         let now = self.world.clock.monotonic();
         match verified {
             Some(at) if now.saturating_sub(at) < LOOKED_BEFORE_PUT => Ok(()),
@@ -102,7 +101,7 @@ impl Core {
     /// As [`Core::verify`]; a unit that may be claimed is.
     pub(crate) fn claim(&self) -> Result<(), UnitError> {
         let claimed = self.try_claim();
-        *lock(&self.unclaimed) = claimed.as_ref().err().cloned();
+        *self.unclaimed.lock() = claimed.as_ref().err().cloned();
         claimed
     }
 
@@ -214,7 +213,7 @@ impl Core {
     /// Forgets what is known of a unit that may be another one when it comes back.
     pub(crate) fn forget(&self) {
         self.account.forget();
-        *lock(&self.verified) = None;
+        *self.verified.lock() = None;
     }
 
     fn held(&self, holder: Owner) -> UnitError {

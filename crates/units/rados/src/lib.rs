@@ -1,6 +1,6 @@
 //! Floor 4: namespaces of a Ceph cluster's pools as storage units.
 //!
-//! Each segment is an object; `docs/format.md` draws it. What a call costs, in
+//! Each segment is an object; `docs/internals/formats.md` draws it. What a call costs, in
 //! operations of the cluster:
 //!
 //! | call | operations |
@@ -49,14 +49,8 @@ mod tests;
 mod unit_of_pool;
 mod write;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 pub use place::{Place, PlaceError, is_rados_url};
 pub use unit_of_pool::RadosUnit;
 
 /// Data in one segment at most, in bytes, unless said otherwise: as on a folder.
 pub const SEGMENT_DATA_BYTES: u64 = 8 << 20;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

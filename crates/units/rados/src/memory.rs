@@ -1,10 +1,11 @@
 //! A pool in memory: what the tests of the unit run on where there is no cluster.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::librados::ConnectError;
-use crate::lock;
 use crate::pool::{Change, Errno, Inspected, Pool, Told, ToldBytes};
 use crate::site::Connect;
 
@@ -40,7 +41,7 @@ impl Memory {
     pub(crate) fn connect(&self) -> Connect {
         let memory = self.clone();
         Box::new(move || -> Result<Arc<dyn Pool>, ConnectError> {
-            lock(&memory.0).connections += 1;
+            memory.0.lock().connections += 1;
             Ok(Arc::new(memory.clone()))
         })
     }
@@ -107,7 +108,7 @@ impl State {
 
 impl Pool for Memory {
     fn change(&self, name: &str, changes: &[Change<'_>], told: Told<()>) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         if state.is_unresponsive {
             state.kept.push(Box::new(told));
             return;
@@ -124,7 +125,7 @@ impl Pool for Memory {
     }
 
     fn read(&self, name: &str, offset: u64, length: usize, told: ToldBytes) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         if state.is_unresponsive {
             state.kept.push(Box::new(told));
             return;
@@ -143,7 +144,7 @@ impl Pool for Memory {
     }
 
     fn inspect(&self, name: &str, told: Told<Inspected>) {
-        let found = lock(&self.0).find(name);
+        let found = self.0.lock().find(name);
         told(found.map(|object| Inspected {
             size: object.content.len() as u64,
             attributes: object.attributes.into_iter().collect(),
@@ -151,7 +152,7 @@ impl Pool for Memory {
     }
 
     fn list(&self, each: &mut dyn FnMut(&str)) -> Result<(), Errno> {
-        lock(&self.0).objects.keys().for_each(|name| each(name));
+        self.0.lock().objects.keys().for_each(|name| each(name));
         Ok(())
     }
 

@@ -1,14 +1,14 @@
 //! The way to the pool: connecting when there is something to ask, waiting for
 //! answers, and no longer than they may take.
 
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use unit::UnitError;
 use world::Clock;
 
 use crate::librados::{ConnectError, Connection};
-use crate::lock;
 use crate::meaning::{Intent, is_blocklisted, meaning, meaning_of_connect};
 use crate::place::Place;
 use crate::pool::{Change, Errno, Inspected, Pool};
@@ -68,12 +68,12 @@ impl Site {
     /// The pool, if there is a connection already.
     pub(crate) fn connected(&self) -> Option<Arc<dyn Pool>> {
         // Held while somebody connects, which takes long.
-        self.state.try_lock().ok()?.pool.clone()
+        self.state.try_lock()?.pool.clone()
     }
 
     /// The pool.
     pub(crate) fn pool(&self) -> Result<Arc<dyn Pool>, UnitError> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some(pool) = &state.pool {
             return Ok(Arc::clone(pool));
         }
@@ -117,7 +117,7 @@ impl Site {
             && is_blocklisted(*errno)
         {
             // The next one to ask gets a connection under another name.
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             if state
                 .pool
                 .as_ref()

@@ -9,7 +9,7 @@ use world::World;
 
 use crate::memory::Memory;
 use crate::pool::Errno;
-use crate::{Place, RadosUnit, lock};
+use crate::{Place, RadosUnit};
 
 const CLUSTER: ClusterId = ClusterId::from_u128(1);
 const UNIT: UnitId = UnitId::from_u128(2);
@@ -121,7 +121,7 @@ fn later_readings_are_told_what_the_waiting_ones_are() {
 fn more_readings_than_there_is_room_for_are_not_begun() {
     let memory = Memory::default();
     let unit = made(&memory);
-    lock(&memory.0).is_unresponsive = true;
+    memory.0.lock().is_unresponsive = true;
     let run = SlotRun {
         segment: segment(1),
         first: Slot(0),
@@ -152,9 +152,11 @@ fn a_namespace_that_is_no_unit_is_not_written_to() {
             "{missing:?}"
         );
     }
-    assert!(lock(&memory.0).objects.is_empty(), "nothing was written");
+    assert!(memory.0.lock().objects.is_empty(), "nothing was written");
     let picture = crate::memory::Object::default();
-    lock(&memory.0)
+    memory
+        .0
+        .lock()
         .objects
         .insert("picture".to_owned(), picture);
     let foreign = open(&memory).made().map(drop);
@@ -212,7 +214,7 @@ fn a_claim_takes_nothing_from_who_came_before() {
         unit: UNIT,
         owner: Some(first),
     };
-    lock(&memory.0).before_change = Some(Box::new(move |state| {
+    memory.0.lock().before_change = Some(Box::new(move |state| {
         let object = state.objects.get_mut("scree-unit.toml").expect("made");
         object.content = marker.encode().into_bytes();
     }));
@@ -226,13 +228,13 @@ fn slots_that_two_hosts_free_at_once_are_both_freed() {
     let (one, other) = (made(&memory), made(&memory));
     put(&one, 1, 0, 8).expect("put");
     let between = memory.clone();
-    lock(&memory.0).before_change = Some(Box::new(move |state| {
+    memory.0.lock().before_change = Some(Box::new(move |state| {
         // As the other host's change leaves it.
         let scratch = Memory::default();
-        lock(&scratch.0).objects = state.objects.clone();
+        scratch.0.lock().objects = state.objects.clone();
         let unit = open(&scratch);
         unit.free(segment(1), &[Slot(1)], false).expect("freed");
-        state.objects = lock(&scratch.0).objects.clone();
+        state.objects = scratch.0.lock().objects.clone();
         drop(between);
     }));
     one.free(segment(1), &[Slot(5)], false).expect("freed");
@@ -251,11 +253,11 @@ fn a_segment_that_somebody_appends_to_is_not_removed_with_the_slots_that_were_th
     let memory = Memory::default();
     let unit = made(&memory);
     put(&unit, 1, 0, 2).expect("put");
-    lock(&memory.0).before_change = Some(Box::new(|state| {
+    memory.0.lock().before_change = Some(Box::new(|state| {
         let scratch = Memory::default();
-        lock(&scratch.0).objects = state.objects.clone();
+        scratch.0.lock().objects = state.objects.clone();
         put(&open(&scratch), 1, 2, 1).expect("appended");
-        state.objects = lock(&scratch.0).objects.clone();
+        state.objects = scratch.0.lock().objects.clone();
     }));
     unit.free(segment(1), &[Slot(0), Slot(1)], true)
         .expect("freed");
@@ -281,11 +283,11 @@ fn replace(
 
 /// As if another host did it before the next change.
 fn meanwhile(memory: &Memory, act: impl FnOnce(&RadosUnit) + Send + 'static) {
-    lock(&memory.0).before_change = Some(Box::new(move |state| {
+    memory.0.lock().before_change = Some(Box::new(move |state| {
         let scratch = Memory::default();
-        lock(&scratch.0).objects = state.objects.clone();
+        scratch.0.lock().objects = state.objects.clone();
         act(&open(&scratch));
-        state.objects = lock(&scratch.0).objects.clone();
+        state.objects = scratch.0.lock().objects.clone();
     }));
 }
 
@@ -363,7 +365,7 @@ fn rot_is_found_and_a_segment_in_a_wrong_place_too() {
     put(&unit, 1, 0, 8).expect("put");
     let name = crate::format::name_of(segment(1));
     {
-        let mut state = lock(&memory.0);
+        let mut state = memory.0.lock();
         let object = state.objects.get_mut(&name).expect("there");
         object.content[536 * 3 + 100] ^= 1;
         let copy = object.clone();
@@ -382,10 +384,10 @@ fn rot_is_found_and_a_segment_in_a_wrong_place_too() {
 fn what_the_cluster_refuses_is_told_as_what_it_is() {
     let memory = Memory::default();
     let unit = made(&memory);
-    lock(&memory.0).refuses_changes = Some(Errno(libc::EDQUOT));
+    memory.0.lock().refuses_changes = Some(Errno(libc::EDQUOT));
     let full = put(&unit, 1, 0, 1);
     assert!(matches!(full, Err(UnitError::Full { .. })), "{full:?}");
-    lock(&memory.0).refuses_changes = Some(Errno(libc::EPERM));
+    memory.0.lock().refuses_changes = Some(Errno(libc::EPERM));
     let read_only = unit.probe();
     assert!(
         matches!(read_only, Err(UnitError::ReadOnly { .. })),
@@ -397,22 +399,22 @@ fn what_the_cluster_refuses_is_told_as_what_it_is() {
 fn who_is_on_the_blocklist_connects_anew() {
     let memory = Memory::default();
     let unit = made(&memory);
-    lock(&memory.0).refuses_readings = Some(Errno(libc::ESHUTDOWN));
+    memory.0.lock().refuses_readings = Some(Errno(libc::ESHUTDOWN));
     let blocked = unit.probe();
     assert!(
         matches!(blocked, Err(UnitError::NotAllowed { .. })),
         "{blocked:?}"
     );
-    lock(&memory.0).refuses_readings = None;
+    memory.0.lock().refuses_readings = None;
     unit.probe().expect("under another name");
-    assert_eq!(lock(&memory.0).connections, 2);
+    assert_eq!(memory.0.lock().connections, 2);
 }
 
 #[test]
 fn a_cluster_that_does_not_answer_is_away() {
     let memory = Memory::default();
     let unit = made(&memory);
-    lock(&memory.0).is_unresponsive = true;
+    memory.0.lock().is_unresponsive = true;
     let away = unit.probe();
     assert!(
         matches!(away, Err(UnitError::Unavailable { .. })),

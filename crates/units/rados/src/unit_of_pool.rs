@@ -1,11 +1,12 @@
 //! The unit itself: [`RadosUnit`].
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use base::{ClusterId, LineageTag, SegmentId, Slot, UnitId};
+use parking_lot::{Mutex, MutexGuard};
 use unit::{
     Marker, NOTE_BYTES, Owner, Put, Read, ReadDone, Replacement, SegmentSlots, SegmentStat,
     SlotRun, Unit, UnitError, UnitStat,
@@ -17,7 +18,7 @@ use crate::place::Place;
 use crate::pool::{Change, Errno};
 use crate::read::Flight;
 use crate::site::{Connect, LOOK_WITHIN, Site};
-use crate::{SEGMENT_DATA_BYTES, claim, lock};
+use crate::{SEGMENT_DATA_BYTES, claim};
 
 /// Locks that keep those apart who change one segment.
 const WRITER_LOCKS: usize = 64;
@@ -159,7 +160,7 @@ impl RadosUnit {
 
 impl Core {
     fn writer(&self, segment: SegmentId) -> MutexGuard<'_, ()> {
-        lock(&self.writers[segment.serial() as usize % WRITER_LOCKS])
+        self.writers[segment.serial() as usize % WRITER_LOCKS].lock()
     }
 
     fn read_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {

@@ -23,11 +23,12 @@
 //!   beyond that, whoever asks waits.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use base::{ClusterId, UnitId};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustls::ClientConfig;
 use unit_wire::{HEAD_BYTES, Request};
 use world::real::{Poller, Waker};
@@ -114,7 +115,7 @@ pub(super) struct Asked {
 
 impl Shared {
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Why nothing can be asked now, if so.
@@ -214,10 +215,7 @@ impl Link for TlsLink {
             if state.has_room() {
                 break;
             }
-            state = shared
-                .room
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            shared.room.wait(&mut state);
         }
         self.put(state, request, done);
     }

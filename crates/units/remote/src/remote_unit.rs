@@ -6,11 +6,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{SegmentId, Slot};
+use parking_lot::{Mutex, MutexGuard};
 use unit::{
     NOTE_BYTES, Put, Read, ReadDone, ReadSlots, Replacement, ReplacementPart, SegmentSlots,
     SegmentStat, SlotRun, Tag, Unit, UnitError, UnitStat,
@@ -128,7 +129,7 @@ impl RemoteUnit {
     }
 
     fn puts(&self) -> MutexGuard<'_, HashMap<SegmentId, Puts>> {
-        self.puts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.puts.lock()
     }
 
     /// Asks the daemon to heed a capability.
@@ -203,7 +204,7 @@ impl Reading {
         } = self;
         let shared = Arc::new(Mutex::new(Some(self)));
         let take = |shared: &Mutex<Option<Self>>| {
-            let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shared = shared.lock();
             shared.take()
         };
         let told = Arc::clone(&shared);

@@ -1,15 +1,16 @@
-//! What some units alone have of a version, block by block (docs/models.md, "Audit").
+//! [`Audit`]: what some units alone reveal of a version, block by block
+//! (docs/explanation, "Audit").
 //!
 //! ```text
 //!  1. open    the version's record and tail, as to read it
-//!  2. walk    all its blocks in order, a leaf at a time
-//!  3. read    some of them as whoever has the volume does: what they say
-//!  4. judge   what lies in their places on the compromised units, read raw, by that
+//!  2. walk    all its blocks in order, one leaf at a time
+//!  3. read    some of them as the volume's owner does: their content
+//!  4. judge   the raw bytes at their locations on the compromised units by that
 //! ```
 //!
-//! It takes the version's word for where blocks lie, and nobody's for what lies there. What is
-//! in a journal is on no unit, and what was freed is in no version: neither is judged. It has
-//! some megabytes of blocks in memory at a time, whatever the volume's size.
+//! It trusts the version about where blocks lie, and no one about what lies there. Blocks in a
+//! journal are on no unit, and freed slots are in no version: neither is judged. It has some
+//! megabytes of blocks in memory at a time, whatever the volume's size.
 
 #[cfg(test)]
 mod tests;
@@ -23,14 +24,15 @@ use crate::catalog::StoredVersion;
 use crate::engine::{OpenError, StoredPages, open_version};
 use crate::map::{Entry, Leaves, PAGE_BYTES};
 use crate::scatter::{
-    CompromisedError, Held, Piece, ReadError, Store, data_piece, held_by, read_pieces,
+    CompromisedError, Exposure, KnownPiece, Piece, ReadError, Store, data_piece, exposure_of,
+    read_pieces,
 };
 use crate::seal::{Address, Keyring};
 
-/// So much is read at once, in bytes: blocks, and pages that say where they lie.
+/// Bytes of blocks and map pages read at once.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Map pages that are kept: the walk looks at none twice.
+/// Map pages kept in memory: the walk visits none twice.
 const PAGES_KEPT: usize = 3;
 
 /// Why a version cannot be audited.
@@ -39,60 +41,60 @@ pub enum AuditError {
     /// It cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// What it says cannot be had.
+    /// A block or page cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// What is compromised cannot be judged.
+    /// The compromised units cannot be judged.
     #[error(transparent)]
     Compromised(#[from] CompromisedError),
 }
 
-/// A block that is no hole, and what the compromised units have of it.
+/// A block that is not a hole, and what the compromised units reveal of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Judged {
-    /// Which.
+pub struct BlockExposure {
+    /// The block's index.
     pub block: u64,
-    /// What they have.
-    pub held: Held,
+    /// What they reveal.
+    pub exposure: Exposure,
 }
 
-/// What was judged in one go.
+/// The blocks judged at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// The next blocks, in order. A volume whose blocks were discarded has stretches with a map,
-    /// and no blocks.
-    pub blocks: Vec<Judged>,
-    /// All blocks before this one are judged.
+    /// The next blocks, in order; empty for a stretch of map pages without blocks, as discarding
+    /// leaves it.
+    pub blocks: Vec<BlockExposure>,
+    /// The first block that has not been judged.
     pub end: u64,
 }
 
-/// How many pieces are how much in the hands of whoever compromised the units.
+/// Counts of pieces by what the compromised units reveal of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// All there are.
+    /// All pieces.
     pub all: u64,
-    /// [`Held::Other`].
+    /// [`Exposure::Other`].
     pub other: u64,
-    /// [`Held::Sealed`].
+    /// [`Exposure::Sealed`].
     pub sealed: u64,
-    /// [`Held::Content`].
+    /// [`Exposure::Content`].
     pub content: u64,
 }
 
 impl Tally {
-    /// One more.
-    pub fn add(&mut self, held: Held) {
+    /// Counts a piece.
+    pub fn add(&mut self, exposure: Exposure) {
         self.all += 1;
-        match held {
-            Held::Nothing => {}
-            Held::Other => self.other += 1,
-            Held::Sealed => self.sealed += 1,
-            Held::Content => self.content += 1,
+        match exposure {
+            Exposure::Nothing => {}
+            Exposure::Other => self.other += 1,
+            Exposure::Sealed => self.sealed += 1,
+            Exposure::Content => self.content += 1,
         }
     }
 }
 
-/// An audit that is under way: see the module's head.
+/// A running audit of one version.
 pub struct Audit {
     store: Arc<Store>,
     keyring: Arc<Keyring>,
@@ -100,15 +102,15 @@ pub struct Audit {
     slot_bytes: u32,
     leaves: Leaves<StoredPages>,
     has_ended: bool,
-    /// Blocks that were come across, and not judged yet; fewer than a batch and a leaf have.
+    /// Blocks that were found and not judged yet; fewer than a batch and a leaf have.
     blocks: VecDeque<(u64, Entry)>,
-    /// Where the last leaf that was come across ends, in blocks.
+    /// The end of the last leaf found, in blocks.
     end: u64,
     map: Tally,
 }
 
 impl Audit {
-    /// Opens a version, of whose units these are compromised. May wait.
+    /// Opens a version to audit what the `compromised` units reveal. May wait.
     ///
     /// # Errors
     /// [`AuditError`].
@@ -145,7 +147,7 @@ impl Audit {
         Ok(audit)
     }
 
-    /// How long a block is, in bytes.
+    /// Block size in bytes.
     #[must_use]
     pub fn block_bytes(&self) -> u64 {
         self.slot_bytes.into()
@@ -154,7 +156,7 @@ impl Audit {
     /// The next blocks; `None` after the last ones. May wait.
     ///
     /// # Errors
-    /// [`AuditError`]. What was judged so far stays right; there is no going on.
+    /// [`AuditError`]. Earlier batches stay valid; the audit cannot continue.
     pub fn next_batch(&mut self) -> Result<Option<Batch>, AuditError> {
         let slot_bytes = self.slot_bytes as usize;
         let count_max = BATCH_BYTES / slot_bytes;
@@ -187,9 +189,9 @@ impl Audit {
         let judged = blocks.iter().zip(held);
         Ok(Some(Batch {
             blocks: judged
-                .map(|((block, _), held)| Judged {
+                .map(|((block, _), held)| BlockExposure {
                     block: *block,
-                    held,
+                    exposure: held,
                 })
                 .collect(),
             end: match self.blocks.front() {
@@ -199,28 +201,27 @@ impl Audit {
         }))
     }
 
-    /// Pages that say where blocks lie, as far as they were come across: leaves, and those of
-    /// the tail, which were written since the last leaves were.
+    /// The counts of map pages found so far: leaves, and the pages of the tail.
     #[must_use]
     pub fn map(&self) -> Tally {
         self.map
     }
 
     /// Steps 3 and 4.
-    fn judge(&self, pieces: Vec<Piece>, slot_bytes: u32) -> Result<Vec<Held>, AuditError> {
+    fn judge(&self, pieces: Vec<Piece>, slot_bytes: u32) -> Result<Vec<Exposure>, AuditError> {
         let (store, keyring) = (&self.store, &self.keyring);
         let mut truths = Vec::with_capacity(pieces.len());
         let read = read_pieces(store, keyring, slot_bytes, &pieces, &[]);
         for (piece, read) in pieces.into_iter().zip(read) {
             let content = match read {
                 Ok(content) => Some(content),
-                // It has no content any more, wherever it lies.
+                // Its content is lost on all units.
                 Err(ReadError::Damaged { .. }) => None,
                 Err(error) => return Err(error.into()),
             };
-            truths.push((piece, content));
+            truths.push(KnownPiece { piece, content });
         }
-        Ok(held_by(
+        Ok(exposure_of(
             &self.compromised,
             store,
             keyring,

@@ -236,7 +236,7 @@ impl Rig {
         places.into_iter().zip(order).map(entry).collect()
     }
 
-    fn audit(&self, compromised: &[u8]) -> Result<(Vec<Judged>, Tally), AuditError> {
+    fn audit(&self, compromised: &[u8]) -> Result<(Vec<BlockExposure>, Tally), AuditError> {
         let compromised: Vec<UnitId> = compromised.iter().map(|unit| unit_id(*unit)).collect();
         let mut audit = Audit::open(&self.store, &self.version, &self.keyring, &compromised)?;
         let mut all = Vec::new();
@@ -278,8 +278,8 @@ impl Rig {
     }
 }
 
-fn blocks_held(judged: &[Judged], held: Held) -> BTreeSet<u64> {
-    let such = judged.iter().filter(|one| one.held == held);
+fn blocks_exposed(judged: &[BlockExposure], exposure: Exposure) -> BTreeSet<u64> {
+    let such = judged.iter().filter(|one| one.exposure == exposure);
     such.map(|one| one.block).collect()
 }
 
@@ -299,9 +299,9 @@ fn of_copies_that_is_content_whose_bytes_lie_on_compromised_units() {
             let (judged, map) = rig.audit(compromised).expect("audited");
             let order: Vec<u64> = judged.iter().map(|one| one.block).collect();
             assert_eq!(order, blocks, "each once, in order");
-            let content = blocks_held(&judged, Held::Content);
+            let content = blocks_exposed(&judged, Exposure::Content);
             assert_eq!(content, rig.found(compromised), "{sets:?} {compromised:?}");
-            let nothing = blocks_held(&judged, Held::Nothing).len();
+            let nothing = blocks_exposed(&judged, Exposure::Nothing).len();
             assert_eq!(nothing + content.len(), blocks.len());
             assert_eq!(map.all, 2, "170 blocks to a page of the tail");
             if compromised.len() == 4 {
@@ -318,17 +318,17 @@ fn sealed_blocks_are_there_and_say_nothing() {
     let open = Rig::new(4, &PAIRS, None, false, &blocks);
     for compromised in [&[0][..], &[0, 1, 2, 3]] {
         let (judged, map) = rig.audit(compromised).expect("audited");
-        assert_eq!(blocks_held(&judged, Held::Content), BTreeSet::new());
+        assert_eq!(blocks_exposed(&judged, Exposure::Content), BTreeSet::new());
         assert_eq!(rig.found(compromised), BTreeSet::new());
         assert_eq!(map.content, 0);
         // Both were dealt alike but for the order within a segment.
-        let sealed = blocks_held(&judged, Held::Sealed);
+        let sealed = blocks_exposed(&judged, Exposure::Sealed);
         assert!(!sealed.is_empty());
         if compromised.len() == 4 {
             assert_eq!((sealed.len(), map.sealed), (blocks.len(), 2));
         }
         let (judged, _) = open.audit(compromised).expect("audited");
-        assert_eq!(blocks_held(&judged, Held::Sealed), BTreeSet::new());
+        assert_eq!(blocks_exposed(&judged, Exposure::Sealed), BTreeSet::new());
     }
 }
 
@@ -340,21 +340,21 @@ fn with_parity_k_compromised_members_have_all_and_fewer_what_lies_on_them() {
     for is_sealed in [false, true] {
         let rig = Rig::new(4, &[&[0, 1, 2, 3]], Some(erasure), is_sealed, &blocks);
         let have = if is_sealed {
-            Held::Sealed
+            Exposure::Sealed
         } else {
-            Held::Content
+            Exposure::Content
         };
         for compromised in [[0, 1], [0, 3], [2, 3], [1, 2]] {
             let (judged, _) = rig.audit(&compromised).expect("audited");
             assert_eq!(
-                blocks_held(&judged, have).len(),
+                blocks_exposed(&judged, have).len(),
                 blocks.len(),
                 "{compromised:?}"
             );
         }
         for compromised in 0..4 {
             let (judged, _) = rig.audit(&[compromised]).expect("audited");
-            let held = blocks_held(&judged, have);
+            let held = blocks_exposed(&judged, have);
             match is_sealed {
                 false => assert_eq!(held, rig.found(&[compromised]), "{compromised}"),
                 true => assert_eq!(rig.found(&[compromised]), BTreeSet::new()),
@@ -376,7 +376,7 @@ fn parity_of_a_row_that_is_padded_gives_its_slot_away() {
     let erasure = Erasure::new(2, 1).expect("allowed");
     let rig = Rig::new(3, &[&[0, 1, 2]], Some(erasure), false, &[7]);
     let (judged, _) = rig.audit(&[2]).expect("audited");
-    assert_eq!(judged[0].held, Held::Content);
+    assert_eq!(judged[0].exposure, Exposure::Content);
     assert_eq!(rig.found(&[2]), [7].into());
 }
 
@@ -390,13 +390,16 @@ fn a_unit_that_lies_or_was_damaged_has_something_else() {
         disk.flip_bit(&path, length - 100, 3).expect("flipped");
     }
     let (judged, map) = rig.audit(&[0]).expect("audited");
-    let other = blocks_held(&judged, Held::Other).len() as u64 + map.other;
+    let other = blocks_exposed(&judged, Exposure::Other).len() as u64 + map.other;
     assert!(other > 0);
-    let content = blocks_held(&judged, Held::Content);
+    let content = blocks_exposed(&judged, Exposure::Content);
     assert_eq!(content, rig.found(&[0]));
     // The other one has what is right.
     let (judged, map) = rig.audit(&[0, 1]).expect("audited");
-    assert_eq!(blocks_held(&judged, Held::Content).len(), blocks.len());
+    assert_eq!(
+        blocks_exposed(&judged, Exposure::Content).len(),
+        blocks.len()
+    );
     assert_eq!(map.other, 0);
 }
 

@@ -1,4 +1,4 @@
-//! Carrying it out: removing versions, and freeing what is due.
+//! [`Cleaner`]: removes versions, and carries out the frees that are due.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,69 +17,69 @@ use crate::scatter::erasure::reclaim_if;
 use crate::scatter::{ReadError, Store};
 use crate::seal::{KeyError, Keyring};
 
-/// Opens the keys of a lineage. The cleaner needs them: maps are sealed.
+/// Unwraps the keys of a lineage. The cleaner needs them: maps are sealed.
 pub type OpenKeys = Arc<dyn Fn(&[LineageKey]) -> Result<Keyring, KeyError> + Send + Sync>;
 
-/// Map pages a removal keeps in memory for each version: 4 MiB.
+/// Map pages that a removal keeps in memory for each version: 4 MiB.
 const PAGES_KEPT: usize = 1024;
 
-/// Removes versions and frees their slots. All of it waits; it belongs on a
+/// Removes versions and frees their slots. Every call may wait and belongs on a
 /// pool thread.
 #[derive(Clone)]
 pub struct Cleaner {
     store: Arc<Store>,
     catalog: Arc<dyn Catalog>,
     open_keys: OpenKeys,
-    /// Views made last: versions are mostly removed one after another, and
-    /// each is the neighbour of the one before.
+    /// The latest views: versions are mostly removed one after another, and each is
+    /// the neighbour of the previous one.
     views: Arc<Mutex<KeptViews>>,
 }
 
 /// Views, oldest first.
 type KeptViews = Vec<(VersionKey, Arc<View>)>;
 
-/// How many views are kept: a version and its usual two neighbours, and one to
-/// spare. A view takes up to some 4 MiB.
+/// Views kept in memory: a version, its usual two neighbours, and one more. A view
+/// takes up to about 4 MiB.
 const VIEWS_KEPT: usize = 4;
 
-/// What became of a version.
+/// The result of removing a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
-    /// It is gone, and this many slots will be freed.
+    /// The version was removed, and its slots will be freed.
     Removed {
-        /// How many slots only it held.
+        /// The number of slots that only it held.
         slots: usize,
     },
-    /// A head or a snapshot needs it, or versions branch off from it; it
+    /// A head or a snapshot needs it, or several versions branch off from it: it
     /// stays.
     Needed,
 }
 
-/// Why nothing, or not everything, was cleaned. It may be tried again.
+/// Why cleaning failed, in whole or in part. It may be retried.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanError {
     /// The catalog refused.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    /// The keys do not open.
+    /// The keys cannot be unwrapped.
     #[error(transparent)]
     Keys(#[from] KeyError),
     /// A version cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// A map page cannot be had.
+    /// A map page cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The catalog holds a plan that makes no sense.
+    /// The catalog holds an invalid plan.
     #[error(transparent)]
     Plan(#[from] BadPlan),
-    /// A unit could not free.
+    /// A unit could not free slots.
     #[error(transparent)]
     Unit(#[from] UnitError),
 }
 
 impl Cleaner {
-    /// A cleaner for what `catalog` knows on the units of `store`.
+    /// A cleaner for the versions in `catalog` and the units of `store`.
     #[must_use]
     pub fn new(store: Arc<Store>, catalog: Arc<dyn Catalog>, open_keys: OpenKeys) -> Self {
         Self {
@@ -153,19 +153,19 @@ impl Cleaner {
         Ok(view)
     }
 
-    /// Frees what a removed version held, and forgets the plan. Whatever can
-    /// be freed is, also if some copies cannot be reached.
+    /// Frees the slots of a plan, and forgets the plan. If some copies are
+    /// unavailable, the others are freed all the same.
     ///
     /// # Errors
-    /// The first [`CleanError`]: then it is still due, all of it. Freeing twice
-    /// is no error.
+    /// The first [`CleanError`]: then all of the plan stays due. Freeing twice is no
+    /// error.
     pub fn carry_out(&self, due: &PendingFree) -> Result<usize, CleanError> {
         let plan = FreePlan::decode(&due.plan)?;
         let mut freed = Ok(());
         let mut joined = u64::MAX;
         let mut with_parity = Vec::new();
         for (segment, slots) in plan.segments() {
-            // It takes a while, and others may become members meanwhile.
+            // This takes a while, and other units may join meanwhile.
             let table = self.store.table();
             joined = joined.min(table.joined());
             if table.layout(segment.copyset()).erasure().is_some() {
@@ -184,8 +184,8 @@ impl Cleaner {
 }
 
 impl Cleaner {
-    /// Gathers what free `id` says of segments with parity, and gives back those of
-    /// them that have enough of it. What has not enough stays gathered.
+    /// Collects the slots of free `id` in segments with parity, and reclaims the
+    /// segments that have enough dead slots. The others stay collected.
     fn reclaim(&self, id: i64, segments: &[SegmentId]) -> Result<(), CleanError> {
         if segments.is_empty() {
             return Ok(());
@@ -211,7 +211,7 @@ impl Cleaner {
         let Some(erasure) = table.layout(copyset).erasure() else {
             return Ok(false);
         };
-        // This host may not have heard of all of them.
+        // This host may not know the newest members yet.
         let asked = RefCell::new(Ok(()));
         let are_all = || {
             let newest = self.catalog.joined();
@@ -303,10 +303,10 @@ mod tests {
         }
     }
 
-    /// A unit was lost, and with the first segment that had a copy on it every
-    /// plan ended: what lay on the other units was never freed either.
+    /// A plan stopped at the first segment with a copy on a lost unit: slots on other
+    /// units were never freed.
     #[test]
-    fn a_lost_unit_keeps_nothing_else_from_being_freed() {
+    fn a_lost_unit_does_not_stop_the_freeing_of_other_copies() {
         let rig = Rig::new();
         let catalog = Arc::new(MemoryCatalog::default());
         let segments = [segment(0, 1), segment(1, 2), segment(2, 3)];
@@ -334,10 +334,10 @@ mod tests {
         assert_eq!(rig.units[0].list().expect("there"), []);
     }
 
-    /// A plan was carried out by the table that there was when it began: what units
-    /// that became members meanwhile had was never freed.
+    /// A plan was carried out with the table of its beginning: slots on units that had
+    /// joined meanwhile were never freed.
     #[test]
-    fn what_was_freed_without_a_new_member_is_freed_again() {
+    fn a_free_is_repeated_if_a_member_has_joined() {
         let rig = Rig::new();
         let catalog = Arc::new(MemoryCatalog::default());
         let mut plan = FreePlan::default();
@@ -370,9 +370,9 @@ mod tests {
         assert_eq!(cleaner.carry_out(&due).expect("all of it"), 1);
     }
 
-    /// So too for what a dead lease left behind.
+    /// The same holds for a sweep.
     #[test]
-    fn a_lost_unit_keeps_nothing_else_from_being_swept() {
+    fn a_lost_unit_does_not_stop_the_sweep_of_others() {
         let rig = Rig::new();
         let open = [segment(0, 1), segment(2, 2)];
         let whole = [segment(1, 7), segment(2, 8)];

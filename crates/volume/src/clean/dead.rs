@@ -1,10 +1,10 @@
-//! Which slots only one version holds.
+//! [`dead`]: the slots that only one version holds.
 //!
 //! Versions form a tree, and the versions that hold a slot are connected in
 //! it: the slot is born in one and lives down every branch until it is
 //! overwritten there. So a slot of version K dies with K exactly if neither
 //! the nearest kept version below K nor any of the nearest kept ones above
-//! holds it at the same place. Choices the kept versions that is so as long as
+//! holds it at the same location. Among the kept versions that is so as long as
 //! none is removed that others branch off from, which the cleaner sees to.
 //!
 //! The walk goes down K's tree and its neighbours' side by side. Where a
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::catalog::FreePlan;
 use crate::map::{Entry, FetchPages, Level, Overlay, PAGE_ENTRIES, Page, Position, Root};
 
-/// A version as the walk sees it: tree, tail pages, and the tail as sorted
+/// A version as the walk sees it: the tree, tail pages, and the tail as sorted
 /// lists.
 pub struct View {
     root: Root,
@@ -64,7 +64,7 @@ impl View {
             && self.zeroes_in(range).eq(other.zeroes_in(range))
     }
 
-    /// What the tail says of `block`: `None` if nothing, `Some(None)` if it is
+    /// The tail's entry of `block`: `None` if there is none, `Some(None)` if it is
     /// a hole.
     fn written(&self, block: u64) -> Option<Option<Entry>> {
         if let Ok(index) = self
@@ -77,10 +77,10 @@ impl View {
     }
 }
 
-/// The walk could not be finished: a page could not be had.
+/// Why the walk failed: a page could not be read.
 pub type DeadError<F> = <F as FetchPages>::Error;
 
-/// A version and the way to its pages: each opens with its own volume's keys.
+/// A version and the reader of its pages: each opens with its own volume's keys.
 pub struct Side<F> {
     /// The version.
     pub view: Arc<View>,
@@ -105,7 +105,7 @@ impl<F: FetchPages> Side<F> {
 /// none of `neighbours` does.
 ///
 /// # Errors
-/// If a page cannot be had. Nothing may be freed then.
+/// If a page cannot be read. Nothing may be freed then.
 pub fn dead<F: FetchPages>(
     version: Side<F>,
     neighbours: Vec<Side<F>>,

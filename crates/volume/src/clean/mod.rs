@@ -1,16 +1,16 @@
-//! Giving room back: what no kept version needs any more.
+//! Cleaning: freeing the slots that no kept version needs.
 //!
 //! 1. *expire*: retention names automatic versions to drop ([`catalog::retention`]);
 //! 2. *plan*: [`dead`] compares the version with its neighbours in the version
 //!    tree and names exactly the slots that only it holds; 3. *remove*: one
-//!    transaction drops the version and notes the plan; 4. *wait* out the grace
-//!    period; 5. *free* the slots on every copy; 6. forget the plan.
+//!    transaction drops the version and records the plan; 4. *wait* for the end of
+//!    the grace period; 5. *free* the slots on every copy; 6. *forget* the plan.
 //!
 //! A crash between any two steps loses nothing: 1 and 2 change nothing, 3 is
-//! one transaction, 5 may be done twice, since slots are never used again.
-//! Snapshots never stop any of this: they are kept versions among others.
+//! one transaction, 5 may be repeated, since slots are never reused. Snapshots
+//! never block any of this: they are kept versions like others.
 //!
-//! [`sweep`] is the other half: slots that a dead lease wrote and never
+//! [`sweep`] is the other half: it frees slots that an ended lease wrote and never
 //! committed.
 
 mod cleaner;

@@ -1,4 +1,4 @@
-//! Freeing what a lease wrote and never committed.
+//! [`sweep`]: frees slots that a lease wrote and never committed.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use crate::scatter::Store;
 
 /// Frees orphans: slots beyond the committed ones in segments that were open,
 /// and whole segments with serials beyond the last one committed. Nothing is
-/// ever appended to any of them again. May be done twice.
+/// ever appended to any of them again. May be repeated.
 ///
 /// # Errors
-/// The first unit that could not be asked; the others were. Then the sweep is
-/// to be repeated, for the orphans may still lie there.
+/// That of the first unit that failed; the others were swept. Then the sweep is to
+/// be repeated, for orphans may still lie there.
 pub fn sweep(store: &Store, leftovers: &Leftovers) -> Result<(), UnitError> {
     let table = store.table();
     let mut swept = Ok(());
@@ -25,10 +25,10 @@ pub fn sweep(store: &Store, leftovers: &Leftovers) -> Result<(), UnitError> {
         let rows = layout.rows(open.slots);
         for member in table.members(copyset) {
             let part = match layout.erasure() {
-                Some(_) if rows == 0 => Part::MayGo,
+                Some(_) if rows == 0 => Part::Copies,
                 Some(erasure) if member.place >= erasure.data() => Part::Parity,
                 Some(_) => Part::Data,
-                None => Part::MayGo,
+                None => Part::Copies,
             };
             let result = sweep_segment(&*member.unit, open.segment, rows, part);
             swept = swept.and(result);
@@ -43,12 +43,12 @@ pub fn sweep(store: &Store, leftovers: &Leftovers) -> Result<(), UnitError> {
     swept
 }
 
-/// What a member has of a segment.
+/// A member's part of a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// It goes if nothing is left of it.
-    MayGo,
-    /// With parity a member says what is padding as long as the segment lives.
+    /// Copies: the segment is deleted if nothing is left of it.
+    Copies,
+    /// Data with parity: freed slots mark padding while the segment exists.
     Data,
     /// From generation 1 on the slot after the rows says of what they are made. Whoever
     /// sweeps late, after another one, finds it: the segment was given back meanwhile.
@@ -65,17 +65,17 @@ fn sweep_segment(
     let put = match unit.stat_segment(segment) {
         Ok(stat) if part == Part::Parity && stat.generation > 0 => stat.slots.saturating_sub(1),
         Ok(stat) => stat.slots,
-        // Perhaps a file without content: a crash cut short the put that
-        // made it, or the delete that empties it first.
+        // Perhaps a file without content: a crash interrupted the put that
+        // created it, or the delete that empties it first.
         Err(UnitError::NoSegment { .. }) => return unit.delete(segment),
-        // A header that was torn by the crash: nothing in it is named.
+        // A header that was torn by the crash: no version names a slot in it.
         Err(UnitError::Damaged { .. }) if committed == 0 => return unit.delete(segment),
         Err(error) => return Err(error),
     };
     let orphans: Vec<Slot> = (committed..put)
         .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
         .collect();
-    unit.free(segment, &orphans, part == Part::MayGo)
+    unit.free(segment, &orphans, part == Part::Copies)
 }
 
 fn sweep_serials(unit: &dyn Unit, serials: &[Range<u64>]) -> Result<(), UnitError> {

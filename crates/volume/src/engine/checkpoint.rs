@@ -1,13 +1,13 @@
-//! Checkpoint: merging the tail into new map pages, beside the destages.
+//! Checkpoint: merging the tail into new map pages, concurrently with destages.
 //!
 //! 1. begin: `young` becomes `old`, its tail pages become `tail_old`
 //! 2. a job merges `old` over the tree into new pages
 //! 3. done: the next destage commits a version with the new root and without
 //!    `tail_old`
-//! 4. adopted: `old` goes
+//! 4. adopted: `old` is dropped
 //!
 //! Until 4 every version still has the old root and the whole tail, so a crash
-//! at any point loses only the work.
+//! at any point loses only this work.
 
 use std::sync::Arc;
 
@@ -21,53 +21,51 @@ use crate::map::{Entry, FetchPages, Overlay, Page, PageSink, Position, Root, mer
 use crate::scatter::{CacheView, PlaceError, Placer, ReadError, discard_unconfirmed};
 use crate::seal::SequenceExhausted;
 
-/// How many of the pages it made a checkpoint hands to the owner's cache.
+/// The most new pages that a checkpoint hands to the owner's cache.
 const PAGES_HANDED_OVER_MAX: usize = 4096;
-/// Old pages a checkpoint keeps in memory.
+/// Old pages that a checkpoint keeps in memory.
 const PAGES_KEPT: usize = 1024;
 
-/// Where the checkpoint stands.
+/// The state of checkpointing.
 pub struct CheckpointState {
-    /// Deals pages; a running job has it.
+    /// Places pages; a running job has it.
     placer: Option<Placer>,
     /// The merged tree, until a version with it is committed.
     merged: Option<Merged>,
-    /// A destage is about to commit it.
-    adopting: bool,
-    /// Not to be tried again until something was destaged.
-    failed: bool,
-    /// Pages in whose place the last one has put others. Who was reading them at that moment
-    /// has protected them once more: they are let go of again with the next one.
+    /// Whether the last checkpoint failed: none starts before something was destaged.
+    has_failed: bool,
+    /// Pages that the last checkpoint replaced. A read that was running at that
+    /// moment has protected them once more: the next checkpoint releases them again.
     replaced: Vec<Entry>,
 }
 
-/// Pages and where they lie.
-type MadePages = Vec<(Entry, Arc<Page>)>;
+/// New pages and where they lie.
+type NewPages = Vec<(Entry, Arc<Page>)>;
 
-/// A tree that is to be the volume's.
+/// A merged tree that waits to become the volume's.
 pub struct Merged {
     root: Root,
     pages: MergePages,
 }
 
-/// Which pages of the map came and went by a merge.
+/// The pages that a merge created, replaced and removed.
 #[derive(Default)]
 struct MergePages {
-    made: Vec<Entry>,
-    /// In whose place others are.
+    created: Vec<Entry>,
+    /// Pages with a newer one at the same position.
     replaced: Vec<Entry>,
-    /// And those that are gone, with all that is below them.
-    gone: Vec<(Position, Entry)>,
+    /// Pages without a successor; all pages below them are removed, too.
+    removed: Vec<(Position, Entry)>,
 }
 
-/// How a checkpoint ended.
+/// The result of a checkpoint job.
 pub struct CheckpointEnd {
     placer: Placer,
-    result: Result<(Root, MadePages), CheckpointError>,
+    result: Result<(Root, NewPages), CheckpointError>,
     pages: MergePages,
 }
 
-/// Why a checkpoint failed. The tail stays; it is tried again.
+/// Why a checkpoint failed. The tail stays, and the checkpoint is retried.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// An old page could not be read.
@@ -86,8 +84,7 @@ impl CheckpointState {
         Self {
             placer: Some(placer),
             merged: None,
-            adopting: false,
-            failed: false,
+            has_failed: false,
             replaced: Vec::new(),
         }
     }
@@ -99,16 +96,10 @@ impl CheckpointState {
     /// The merged tree, for the version about to be committed.
     pub fn adopt(&mut self) -> Option<Root> {
         let root = self.merged.as_ref()?.root.clone();
-        self.adopting = true;
         if let Some(placer) = &mut self.placer {
             placer.confirm();
         }
         Some(root)
-    }
-
-    /// The version was not committed; the next one adopts it.
-    pub fn abort_adoption(&mut self) {
-        self.adopting = false;
     }
 }
 
@@ -120,7 +111,7 @@ impl Volume {
         let retry = self.reader.layers.old.is_some();
         if self.stopped.is_some()
             || self.checkpoint.is_running()
-            || self.checkpoint.failed
+            || self.checkpoint.has_failed
             || !(full || retry)
             || !self.lease_holds()
         {
@@ -151,8 +142,8 @@ impl Volume {
     pub(super) fn on_checkpointed(&mut self, end: CheckpointEnd) {
         self.checkpoint.placer = Some(end.placer);
         match end.result {
-            Ok((root, made)) => {
-                for (entry, page) in made {
+            Ok((root, created)) => {
+                for (entry, page) in created {
                     self.reader.layers.cache.insert(entry, page);
                 }
                 let pages = end.pages;
@@ -163,15 +154,14 @@ impl Volume {
                 self.stop(IoError::Stopped(with_causes(&error)));
             }
             Err(error) => {
-                tracing::warn!(volume = %self.env.volume, error = with_causes(&error), "a checkpoint failed; the tail stays");
-                self.checkpoint.failed = true;
+                tracing::warn!(volume = %self.env.volume, error = with_causes(&error), "checkpoint failed; it will be retried after the next destage");
+                self.checkpoint.has_failed = true;
             }
         }
     }
 
     /// A version with the merged tree was committed.
     pub(super) fn adopt_checkpoint(&mut self) {
-        self.checkpoint.adopting = false;
         let merged = self.checkpoint.merged.take();
         let Merged { root, pages } = merged.expect("a version adopted it");
         self.reader.layers.root = root;
@@ -183,24 +173,24 @@ impl Volume {
             view.release(&pages.replaced);
             self.checkpoint.replaced = pages.replaced;
         }
-        self.map_has_changed(pages.gone);
+        self.map_has_changed(pages.removed);
     }
 
-    /// The version never will be, and what it named was freed: it is merged anew.
+    /// The version with the merged tree will never be committed, and its slots were
+    /// freed: the tail is merged again.
     pub(super) fn discard_checkpoint(&mut self) {
-        self.checkpoint.adopting = false;
         let merged = self.checkpoint.merged.take();
         if let (Some(view), Some(merged)) = (&self.env.view, merged) {
-            view.release(&merged.pages.made);
+            view.release(&merged.pages.created);
         }
         if let Some(placer) = &mut self.checkpoint.placer {
             placer.close_segments();
         }
     }
 
-    /// A destage went well: a checkpoint that failed may be tried again.
+    /// Allows a retry after a failed checkpoint: a destage has succeeded.
     pub(super) fn allow_checkpoint(&mut self) {
-        self.checkpoint.failed = false;
+        self.checkpoint.has_failed = false;
     }
 }
 
@@ -225,7 +215,7 @@ fn run(env: Arc<Env>, placer: Placer, root: &Root, overlay: &Overlay<Entry>) -> 
     if result.is_err() {
         discard_unconfirmed(&env.store, &mut placer);
         if let Some(view) = &env.view {
-            view.release(&merge_pages.made);
+            view.release(&merge_pages.created);
         }
     }
     CheckpointEnd {
@@ -239,7 +229,7 @@ struct Sink {
     env: Arc<Env>,
     placer: Placer,
     pages: StoredPages,
-    handed_over: MadePages,
+    handed_over: NewPages,
     merge_pages: MergePages,
 }
 
@@ -261,16 +251,16 @@ impl PageSink for Sink {
         let entries: Vec<Entry> =
             place_pages::<CheckpointError>(&self.env, &mut self.placer, bytes)?;
         let room = PAGES_HANDED_OVER_MAX - self.handed_over.len();
-        let made = entries
+        let created = entries
             .iter()
             .copied()
             .zip(pages.into_iter().map(|(_, page)| page));
-        self.handed_over.extend(made.take(room));
-        self.merge_pages.made.extend(&entries);
+        self.handed_over.extend(created.take(room));
+        self.merge_pages.created.extend(&entries);
         Ok(entries)
     }
 
-    fn gone(&mut self, position: Position, entry: Entry) {
-        self.merge_pages.gone.push((position, entry));
+    fn removed(&mut self, position: Position, entry: Entry) {
+        self.merge_pages.removed.push((position, entry));
     }
 }

@@ -1,4 +1,4 @@
-//! What can be set about an attached volume.
+//! [`VolumeConfig`]: the settings of an attached volume.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ pub struct VolumeConfig {
     /// Size of the journal's ring in bytes. HVSTO gives each active VM 100 MB
     /// (§III-C).
     pub journal_bytes: u64,
-    /// How long a write may wait in the journal when the volume is otherwise
-    /// idle: how much a lost host SSD may cost.
+    /// The longest time that a write waits in the journal of an otherwise idle
+    /// volume: bounds what the loss of the host's SSD costs.
     pub destage_after: Duration,
-    /// How long to wait before a failed destage is tried again.
+    /// The delay before a failed destage is retried.
     pub retry_after: Duration,
-    /// A checkpoint is begun when the tail has this many entries. At 48 bytes
-    /// of memory each, this bounds an overlay to 12 MiB; replaying it on open
-    /// takes well under a second.
+    /// A checkpoint starts when the tail has this many entries. At 48 bytes of
+    /// memory each, this bounds an overlay to 12 MiB; reading it on open takes
+    /// well under a second.
     pub tail_entries_max: usize,
-    /// Or when it has this many pages (many small destages): bounds the
-    /// version record.
+    /// A checkpoint also starts when the tail has this many pages, as after many
+    /// small destages: bounds the version record.
     pub tail_pages_max: usize,
     /// Size of a segment in bytes.
     pub segment_bytes: u32,
-    /// On how many copysets segments are kept open: what one destage writes is
-    /// scattered over that many, as evenly as chance has it.
+    /// How many copysets have an open segment: one destage is scattered over this
+    /// many copysets at random.
     pub scatter_width: usize,
 }
 

@@ -2,19 +2,20 @@
 //!
 //! ```text
 //!   owner                         job on the pool
-//!   1. cut: active → frozen
-//!   2. take the oldest cut  ────► 3. deal its blocks over open segments, put
+//!   1. freeze: active → frozen
+//!   2. take the oldest point ───► 3. place its blocks in open segments: write
 //!                                    every copy, sync
-//!                                 4. the same for the tail pages that say where
+//!                                 4. the same for the tail pages, which say where
+//!                                    the blocks lie
 //!                                 5. seal the record, commit the version
-//!   6. lay the entries over  ◄────   (compare-and-swap in the catalog)
+//!   6. add the entries to   ◄────    (compare-and-swap in the catalog)
 //!      young, release the journal
 //! ```
 //!
-//! A job that fails before 5 has put slots that nobody names: it frees them at
-//! once, or leaves that to the next lease if it cannot. If the commit itself fails,
-//! what was placed is kept and only the commit is tried again; unless units that it
-//! was put on are members no more: then all of it is freed, and placed anew.
+//! A job that fails before 5 has written orphans: it frees them at once, or leaves
+//! that to the next lease if it cannot. If the commit itself fails, the placement is
+//! kept and only the commit is retried; unless some of its units are no longer
+//! members: then all of it is freed, and placed again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,22 +34,29 @@ use crate::scatter::{PlaceError, Placer, Source, discard_confirmed, discard_unco
 use crate::seal::Address;
 use crate::version::{Record, encode_tail};
 
-/// Where destaging stands.
+/// The state of destaging.
 pub struct DestageState {
-    /// Deals blocks; a running job has it.
+    /// Places blocks; a running job has it.
     placer: Option<Placer>,
-    /// JournalSlot, but not committed.
+    /// A placement that could not be committed yet.
     unfinished: Option<Box<Placement>>,
     /// When the oldest write of `active` was admitted.
     pub dirty_since: Duration,
-    /// A version is to be committed even if nothing was written.
+    /// Whether a version is to be committed even if nothing was written.
     pub commit_requested: bool,
-    failed: Option<(Duration, IoError)>,
-    /// That was for something that will pass.
+    failure: Option<Failure>,
+}
+
+/// A failed destage, until one succeeds.
+struct Failure {
+    /// When it failed; zero to retry at once.
+    at: Duration,
+    error: IoError,
+    /// Whether a retry may succeed although nothing is repaired.
     is_transient: bool,
 }
 
-/// A cut that has been placed.
+/// A consistency point whose blocks have been placed.
 pub struct Placement {
     point: Arc<ConsistencyPoint>,
     delta: Overlay<Entry>,
@@ -57,7 +65,7 @@ pub struct Placement {
     adopts_checkpoint: bool,
 }
 
-/// How a destage ended.
+/// The result of a destage job.
 pub struct DestageEnd {
     placer: Placer,
     placement: Option<Box<Placement>>,
@@ -78,7 +86,7 @@ pub enum DestageError {
     Sequence(#[from] crate::seal::SequenceExhausted),
 }
 
-/// What a job needs to know of the volume.
+/// A destage job: what it needs of the volume.
 struct Job {
     env: Arc<Env>,
     journal: Arc<dyn File>,
@@ -98,43 +106,46 @@ impl DestageState {
             unfinished: None,
             dirty_since: Duration::ZERO,
             commit_requested: false,
-            failed: None,
-            is_transient: false,
+            failure: None,
         }
     }
 
-    /// Whether a job runs, or something waits to be committed.
+    /// Whether a job is running or something waits to be committed.
     pub fn is_busy(&self) -> bool {
         self.placer.is_none() || self.unfinished.is_some() || self.commit_requested
     }
 
-    /// Why destaging does not get on.
+    /// Why the last destage failed.
     pub fn error(&self) -> Option<&IoError> {
-        self.failed.as_ref().map(|(_, error)| error)
+        self.failure.as_ref().map(|failure| &failure.error)
     }
 
-    /// Why a write that waits for room in the journal would wait for ever. It
-    /// does not while controllers or units are away: a restart of theirs must not cost
-    /// a guest its file system.
+    /// Why a write that needs room in the journal must fail rather than wait. While
+    /// controllers or units are unavailable it waits: their restart must not cost a
+    /// guest its file system.
     pub fn refusal(&self) -> Option<&IoError> {
-        self.error().filter(|_| !self.is_transient)
+        let permanent = self
+            .failure
+            .as_ref()
+            .filter(|failure| !failure.is_transient);
+        permanent.map(|failure| &failure.error)
     }
 
-    /// What failed is tried again as if it never had.
+    /// Forgets a failure: the destage is retried at once.
     pub fn clear_failure(&mut self) {
-        self.failed = None;
+        self.failure = None;
     }
 
-    /// Do not wait before trying again.
+    /// Ends the delay after a failure.
     pub fn retry_now(&mut self) {
-        if let Some((when, _)) = &mut self.failed {
-            *when = Duration::ZERO;
+        if let Some(failure) = &mut self.failure {
+            failure.at = Duration::ZERO;
         }
     }
 }
 
 impl Volume {
-    /// Closes `active` into a cut.
+    /// Freezes `active` into a consistency point.
     pub(super) fn freeze(&mut self, pins: Vec<base::SnapshotId>) {
         if let Err(error) = self.journal.commit() {
             self.stop(IoError::Stopped(with_causes(&error)));
@@ -150,11 +161,11 @@ impl Volume {
         self.reader.layers.frozen.push_back(Arc::new(point));
     }
 
-    /// When the owner must be called although nothing happened.
+    /// The delay until the owner must be called for the next destage.
     pub(super) fn destage_timer(&self) -> Option<Duration> {
         let now = self.now();
-        if let Some((when, _)) = &self.destage.failed {
-            return Some((*when + self.env.config.retry_after).saturating_sub(now));
+        if let Some(failure) = &self.destage.failure {
+            return Some((failure.at + self.env.config.retry_after).saturating_sub(now));
         }
         if self.reader.layers.active.is_empty() || self.destage.placer.is_none() {
             return None;
@@ -168,8 +179,8 @@ impl Volume {
         if state.placer.is_none() {
             return false;
         }
-        if let Some((when, _)) = &state.failed
-            && self.now() < *when + self.env.config.retry_after
+        if let Some(failure) = &state.failure
+            && self.now() < failure.at + self.env.config.retry_after
         {
             return false;
         }
@@ -241,7 +252,7 @@ impl Volume {
         self.destage.placer = Some(end.placer);
         match end.result {
             Ok(()) => {
-                self.destage.failed = None;
+                self.destage.clear_failure();
                 if let Some(placement) = end.placement {
                     self.adopt_version(*placement);
                 }
@@ -251,9 +262,9 @@ impl Volume {
                 self.stop(IoError::Stopped(with_causes(&error)));
             }
             Err(error) => {
-                tracing::warn!(volume = %self.env.volume, error = with_causes(&error), "a destage failed and will be tried again");
+                tracing::warn!(volume = %self.env.volume, error = with_causes(&error), "destage failed; it will be retried");
                 match &end.placement {
-                    None => self.checkpoint.abort_adoption(),
+                    None => {}
                     Some(placement) if error.have_members_changed() => {
                         if placement.adopts_checkpoint {
                             self.discard_checkpoint();
@@ -261,8 +272,11 @@ impl Volume {
                     }
                     Some(_) => self.destage.unfinished = end.placement,
                 }
-                self.destage.is_transient = error.is_transient();
-                self.destage.failed = Some((self.now(), error.to_io_error()));
+                self.destage.failure = Some(Failure {
+                    at: self.now(),
+                    error: error.to_io_error(),
+                    is_transient: error.is_transient(),
+                });
             }
         }
     }
@@ -323,8 +337,8 @@ impl Job {
             tail,
         };
         let sealed = record.seal(env.keyring.own(), env.sequences.take()?);
-        // What is settled below is the next lease's to sweep, if there is one:
-        // none can have been taken yet.
+        // The next lease sweeps what is confirmed below, unless this commits: no
+        // other lease can have been acquired yet.
         env.progress.check_awaited().map_err(PlaceError::from)?;
         self.placer.confirm();
         let ledger = env.ledger.for_commit(&env.serials);
@@ -399,7 +413,7 @@ impl Job {
     }
 }
 
-/// Commits what has been placed. What never can be is freed.
+/// Commits a placement; frees it if it can never be committed.
 fn finish(env: &Env, mut placer: Placer, placement: Box<Placement>) -> DestageEnd {
     let result = env
         .catalog
@@ -419,8 +433,8 @@ fn finish(env: &Env, mut placer: Placer, placement: Box<Placement>) -> DestageEn
 }
 
 impl DestageError {
-    /// Whether the lease was lost. It may show first where segment serials
-    /// are reserved, before anything is committed.
+    /// Whether the lease was lost. Reserving segment serials may find that first,
+    /// before anything is committed.
     fn is_fenced(&self) -> bool {
         match self {
             Self::Catalog(error) => error.is_fenced(),
@@ -429,13 +443,14 @@ impl DestageError {
         }
     }
 
-    /// Whether it has to be placed anew, on the members that there are now.
+    /// Whether the blocks have to be placed again, on the current members.
     fn have_members_changed(&self) -> bool {
         matches!(self, Self::Catalog(CatalogError::MembersChanged { .. }))
     }
 
-    /// Whether those that cannot be reached may be back, or this host will hear which
-    /// members there are, and nobody has to make room or to change anything.
+    /// Whether a retry may succeed without an operator who makes room or repairs anything:
+    /// unavailable units or controllers may return, and this host will learn of
+    /// changed members.
     fn is_transient(&self) -> bool {
         use crate::scatter::AssignError;
         match self {
@@ -480,8 +495,8 @@ mod tests {
     /// A controller, or the units, were restarted while a journal was full, and the
     /// guest got I/O errors.
     #[test]
-    fn who_is_away_is_waited_for_and_who_is_full_is_not() {
-        let away = || CatalogError::Unavailable {
+    fn a_full_journal_waits_for_unavailable_units_but_not_for_full_ones() {
+        let unavailable = || CatalogError::Unavailable {
             reason: "connection refused".to_owned(),
         };
         let lost = || CatalogError::Fenced {
@@ -489,24 +504,24 @@ mod tests {
             reason: "another host has it".to_owned(),
         };
         let url = || "scree://u1:9".to_owned();
-        let dealt = |error| DestageError::Place(PlaceError::Assign(error));
+        let assigned = |error| DestageError::Place(PlaceError::Assign(error));
         let put = |error| DestageError::Place(PlaceError::Units(error));
         let missing = UnitError::Missing {
             url: url(),
             reason: "connection refused".to_owned(),
         };
         for (error, waits, is_full) in [
-            (DestageError::Catalog(away()), true, false),
-            (dealt(AssignError::Catalog(away())), true, false),
+            (DestageError::Catalog(unavailable()), true, false),
+            (assigned(AssignError::Catalog(unavailable())), true, false),
             (DestageError::Catalog(lost()), false, false),
-            (dealt(AssignError::Catalog(lost())), false, false),
+            (assigned(AssignError::Catalog(lost())), false, false),
             (
-                dealt(AssignError::NoUnit { is_transient: true }),
+                assigned(AssignError::NoUnit { is_transient: true }),
                 true,
                 false,
             ),
             (
-                dealt(AssignError::NoUnit {
+                assigned(AssignError::NoUnit {
                     is_transient: false,
                 }),
                 false,

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
-    Token, ZeroMode,
+    BlockDevice, ByteRange, Capabilities, Completion, DeviceGeometry, IoError, Op, Request,
+    Started, Token,
 };
 
 use super::volume::Volume;
-use super::write::Incoming;
 use crate::lease_term::LeaseStatus;
 
 impl BlockDevice for Volume {
@@ -23,70 +22,41 @@ impl BlockDevice for Volume {
         Capabilities::ALL
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        if let Err(error) = self.check_range(offset, out.len() as u64) {
+    fn start(&mut self, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        if let Err(error) = self.check_range(op.range()) {
             return Started::Failed(error);
         }
-        self.reader
-            .start_read(Some(&self.journal), token, offset, out)
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        self.start_change(token, offset, Incoming::Data(data), durability)
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        if let Some(error) = &self.stopped {
-            return Started::Failed(error.clone());
+        match op {
+            Op::Read { offset, mut out } => out.fill_as_single(
+                |out| {
+                    let journal = Some(&self.journal);
+                    self.reader.start_read(journal, token, offset, out)
+                },
+                |started| *started == Started::Done,
+            ),
+            Op::Write { .. } | Op::WriteZeroes { .. } => self.start_change(token, &op),
+            Op::Flush => self.start_flush(token),
+            Op::Trim {
+                offset,
+                length,
+                durability,
+            } => {
+                let ByteRange { offset, length } = self.whole_blocks(offset, length);
+                let op = Op::Trim {
+                    offset,
+                    length,
+                    durability,
+                };
+                self.start_change(token, &op)
+            }
+            Op::Extents {
+                offset,
+                length,
+                runs,
+            } => self.reader.start_extents(token, offset, length, runs),
+            Op::Prefetch { offset, length } => self.reader.start_prefetch(token, offset, length),
         }
-        if self.journal.head() <= self.flush.synced && !self.is_held() {
-            return Started::Done;
-        }
-        self.wait_for_sync(token);
-        Started::Pending
-    }
-
-    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
-        if let Err(error) = self.check_range(offset, length) {
-            return Started::Failed(error);
-        }
-        // Blocks that the range covers in part keep their content.
-        let block_bytes = self.env.block_size.bytes() as u64;
-        let start = offset.next_multiple_of(block_bytes);
-        let end = match offset + length {
-            end if end == self.reader.size_bytes => end,
-            end => end - end % block_bytes,
-        };
-        self.start_change(
-            token,
-            start.min(end),
-            Incoming::Zeroes(end.saturating_sub(start)),
-            durability,
-        )
-    }
-
-    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
-        self.start_change(token, offset, Incoming::Zeroes(length), mode.durability)
-    }
-
-    fn extents(
-        &mut self,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        if let Err(error) = self.check_range(offset, length) {
-            return Started::Failed(error);
-        }
-        self.reader.start_extents(token, offset, length, runs)
-    }
-
-    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
-        if let Err(error) = self.check_range(offset, length) {
-            return Started::Failed(error);
-        }
-        self.reader.start_prefetch(token, offset, length)
     }
 
     fn commit(&mut self) -> Result<(), IoError> {
@@ -128,6 +98,26 @@ impl BlockDevice for Volume {
 }
 
 impl Volume {
+    fn start_flush(&mut self, token: Token) -> Started {
+        if self.journal.head() <= self.flush.synced && !self.is_held() {
+            return Started::Done;
+        }
+        self.wait_for_sync(token);
+        Started::Pending
+    }
+
+    /// The blocks that a range covers as a whole: those that it covers in part keep their
+    /// content when it is trimmed.
+    fn whole_blocks(&self, offset: u64, length: u64) -> ByteRange {
+        let block_bytes = self.env.block_size.bytes() as u64;
+        let start = offset.next_multiple_of(block_bytes);
+        let end = match offset + length {
+            end if end == self.reader.size_bytes => end,
+            end => end - end % block_bytes,
+        };
+        ByteRange::new(start.min(end), end.saturating_sub(start))
+    }
+
     /// When it must be called although nothing happened, the reader's times aside.
     fn own_timer(&self) -> Option<Duration> {
         if !self.reader.ready.is_empty() {

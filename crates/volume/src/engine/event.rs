@@ -13,36 +13,36 @@ use crate::map::{Entry, Page};
 
 /// The end of a job.
 pub enum Event {
-    /// What a parked request asked for has been read.
+    /// The blocks that a parked request needs have been read.
     Fetched {
         /// The parked request.
         request: u64,
-        /// What came, or why it did not.
+        /// The blocks, or why they could not be read.
         fetched: Fetched,
     },
     /// Map pages have been read for a parked request.
     Pages {
         /// The parked request.
         request: u64,
-        /// The pages, or why there are none.
+        /// The pages, or why they could not be read.
         pages: Result<Vec<(Entry, Arc<Page>)>, ReadFailure>,
     },
     /// The journal was synced up to a log position.
     Synced {
-        /// Everything before it is durable, if `result` says so.
+        /// Everything before it is durable if `result` is `Ok`.
         position: u64,
-        /// What the sync returned.
+        /// The result of the sync.
         result: std::io::Result<()>,
     },
     /// A destage has ended.
     Destaged(Box<DestageEnd>),
     /// A checkpoint has ended.
     Checkpointed(Box<CheckpointEnd>),
-    /// What earlier leases left on units has been freed, or not yet.
+    /// Orphans of earlier leases have been freed, or could not be.
     Swept(Result<(), String>),
 }
 
-/// Brings events to the owner and wakes it.
+/// Sends events to the owner and wakes it.
 #[derive(Clone)]
 pub struct Reporter {
     sender: Sender<Event>,
@@ -50,12 +50,12 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// A reporter to the owner that holds the other end.
+    /// A reporter to the owner, which holds the receiver.
     pub fn new(sender: Sender<Event>, wake: Wake) -> Self {
         Self { sender, wake }
     }
 
-    /// Reports. An owner that is gone no longer cares.
+    /// Sends an event. It is dropped if the owner no longer exists.
     pub fn report(&self, event: Event) {
         if self.sender.send(event).is_ok() {
             self.wake.wake();

@@ -1,4 +1,4 @@
-//! Which parts of a volume hold data.
+//! Extents: which parts of a volume hold data.
 
 use base::{Completion, Extent, ExtentKind, Outcome};
 
@@ -6,13 +6,13 @@ use super::layers::Source;
 use super::reader::{PendingRequest, Reader};
 use crate::map::Lookup;
 
-/// Steps of one answer: bounds how long the owner is kept. A step is a block,
+/// Steps of one answer: bounds how long the owner is busy. A step is a block,
 /// or a run of holes as long as a subtree.
 const STEPS_MAX: usize = 16 << 10;
 
 impl Reader {
-    /// Describes the range from `offset` on, as far as the map's pages are at
-    /// hand. False if not even its first block is known.
+    /// Describes the range from `offset` on, as far as no map page has to be waited
+    /// for. Returns `false` if not even its first block is known.
     pub fn extents_now(&mut self, offset: u64, length: u64, runs: &mut Vec<Extent>) -> bool {
         runs.clear();
         let size = self.fetcher.block_size;
@@ -41,8 +41,8 @@ impl Reader {
         !runs.is_empty()
     }
 
-    /// What `block` holds, and up to which block (exclusive, at most `limit`)
-    /// that is so.
+    /// What `block` holds, and the end (exclusive, at most `limit`) of the run of
+    /// blocks for which that is known.
     fn kind_of_run(&mut self, block: u64, limit: u64) -> Option<(ExtentKind, u64)> {
         if let Some(source) = self.layers.above_tree(block) {
             let kind = match source {

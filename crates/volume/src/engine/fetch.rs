@@ -1,5 +1,5 @@
-//! Reading what could not be read at once: by units that tell when they have it, or
-//! on a pool thread that waits for them.
+//! [`Fetcher`]: reads that could not be completed at once, by units that call back
+//! or on a pool thread that waits.
 
 use std::sync::Arc;
 
@@ -17,29 +17,29 @@ use crate::scatter::{
 };
 use crate::seal::{Address, Keyring};
 
-/// Blocks, and where each was to be read.
+/// Blocks, and where each is read.
 pub type BlockSources = Arc<[(BlockIndex, Source)]>;
 
-/// The blocks that a change covers in part, where each was read, and its content.
+/// Blocks that a change covers in part: where each was read, and its content.
 pub type FetchedEdges = Vec<(BlockIndex, Source, Vec<u8>)>;
 
-/// What was read of the blocks that a request wants.
+/// The blocks that were read for a request.
 pub enum Fetched {
-    /// All of them, one after another in that order.
+    /// The content of all blocks, concatenated.
     All(Vec<u8>),
-    /// The content of each, or why it cannot be had.
+    /// The content of each block, or why it could not be read.
     Each(Vec<Result<Vec<u8>, ReadFailure>>),
 }
 
-/// What fetching takes, shared with jobs.
+/// Reads blocks and map pages for parked requests; jobs have clones of it.
 #[derive(Clone)]
 pub struct Fetcher {
     pub store: Arc<Store>,
     pub keyring: Arc<Keyring>,
-    /// None without a cache.
+    /// `None` without a cache.
     pub view: Option<CacheView>,
     pub block_size: BlockSize,
-    /// None for a volume that nobody writes here.
+    /// `None` for a volume that is open read-only.
     pub journal: Option<Arc<dyn File>>,
     pub reporter: Reporter,
     pub clock: Arc<dyn Clock>,
@@ -50,7 +50,7 @@ impl Fetcher {
         u32::try_from(self.block_size.bytes()).expect("at most 64 KiB")
     }
 
-    /// The same for what nobody has asked for yet.
+    /// A fetcher for readahead.
     pub fn ahead(&self) -> Self {
         Self {
             view: self.view.as_ref().map(CacheView::ahead),
@@ -58,8 +58,8 @@ impl Fetcher {
         }
     }
 
-    /// Starts to read `wanted` for a parked request, from other units than those
-    /// to `exclude` if there are others.
+    /// Starts to read `wanted` for a parked request, from units to `exclude` only if
+    /// no others have it.
     pub fn start(&self, request: u64, wanted: BlockSources, exclude: &[UnitId]) {
         let pieces: Option<Vec<Piece>> = wanted.iter().map(block_piece).collect();
         let view = self.view_for(exclude);
@@ -83,8 +83,8 @@ impl Fetcher {
         }
     }
 
-    /// Reports what was read for a request; if anything of it was not to be had so,
-    /// a job reads it.
+    /// Reports what was read for a request. If a piece could not be read without
+    /// waiting, a job reads all of them.
     fn found(
         &self,
         request: u64,
@@ -99,8 +99,8 @@ impl Fetcher {
         self.reporter.report(Event::Fetched { request, fetched });
     }
 
-    /// The cache, but for a reading that was late and is asked for again: it may be the
-    /// cache's file that hangs.
+    /// The cache, unless this is a hedge: it may be the cache's file that does not
+    /// respond.
     fn view_for(&self, exclude: &[UnitId]) -> Option<&CacheView> {
         self.view.as_ref().filter(|_| exclude.is_empty())
     }
@@ -113,7 +113,7 @@ impl Fetcher {
         }));
     }
 
-    /// Whether some of what is wanted is to be waited for in the cache's file.
+    /// Whether some of the target has to be read from the cache's file.
     pub fn is_in_cache_file(&self, wanted: &FetchTarget) -> bool {
         let Some(view) = self.view.as_ref().filter(|view| view.has_file()) else {
             return false;
@@ -179,9 +179,7 @@ impl Fetcher {
         journal
             .expect("no layer of a volume without a journal names one")
             .read_at(&mut sealed, placed.offset)
-            .map_err(|error| {
-                IoError::Unavailable(format!("the journal cannot be read: {error}"))
-            })?;
+            .map_err(|error| IoError::Unavailable(format!("cannot read the journal: {error}")))?;
         let mut plain = vec![0; sealed.len()];
         let sealer = self.keyring.of_epoch(placed.sequence.epoch());
         sealer
@@ -192,7 +190,7 @@ impl Fetcher {
                 &sealed,
                 &mut plain,
             )
-            .map_err(|mismatch| IoError::Damaged(format!("the journal's copy: {mismatch}")))?;
+            .map_err(|mismatch| IoError::Damaged(format!("a block in the journal: {mismatch}")))?;
         Ok(plain)
     }
 }
@@ -213,7 +211,7 @@ fn page_piece((position, entry): &(Position, Entry)) -> Piece {
     }
 }
 
-/// Map pages from units, with a small cache, for jobs.
+/// Reads map pages from units, with a small cache, for jobs.
 pub struct StoredPages {
     store: Arc<Store>,
     keyring: Arc<Keyring>,
@@ -223,7 +221,7 @@ pub struct StoredPages {
 }
 
 impl StoredPages {
-    /// Pages of whatever `keyring` opens; `pages_max` of them are kept.
+    /// A reader of the pages that `keyring` opens; it caches `pages_max` of them.
     pub fn new(store: Arc<Store>, keyring: Arc<Keyring>, pages_max: usize) -> Self {
         Self {
             store,
@@ -234,7 +232,7 @@ impl StoredPages {
         }
     }
 
-    /// The same, through a cache.
+    /// Reads through a cache, too.
     #[must_use]
     pub fn through(mut self, view: Option<CacheView>) -> Self {
         self.view = view;

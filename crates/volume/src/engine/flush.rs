@@ -1,4 +1,4 @@
-//! Group commit: one sync of the journal for all that wait.
+//! Group commit: one sync of the journal for all requests that wait.
 
 use std::collections::VecDeque;
 
@@ -7,25 +7,25 @@ use base::{Completion, IoError, Outcome, Token};
 use super::event::Event;
 use super::volume::Volume;
 
-/// Who waits for which part of the journal to be durable.
+/// Requests that wait for parts of the journal to be durable.
 #[derive(Debug, Default)]
 pub struct FlushState {
     /// Everything before this log position is durable.
     pub synced: u64,
-    /// A sync is under way.
+    /// Whether a sync is running.
     pub running: bool,
     /// Requests and the log position each waits for, in order.
     pub waiters: VecDeque<(u64, Token)>,
 }
 
 impl Volume {
-    /// The request ends when everything admitted so far is durable.
+    /// Completes the request once everything admitted so far is durable.
     pub(super) fn wait_for_sync(&mut self, token: Token) {
         self.flush.waiters.push_back((self.journal.head(), token));
     }
 
-    /// Starts a sync if anybody waits and none is under way. The journal's
-    /// batch has been written: the sync covers all of it.
+    /// Starts a sync if a request waits and none is running. The journal's batch
+    /// has been written: the sync covers all of it.
     pub(super) fn start_sync(&mut self) {
         let Some((wanted, _)) = self.flush.waiters.back() else {
             return;
@@ -52,21 +52,21 @@ impl Volume {
                 self.flush.synced = self.flush.synced.max(position);
                 self.journal.synced(position);
             }
-            // After a failed sync nobody knows what is on the device, and a
-            // second sync may claim success for what the first one lost.
+            // After a failed sync the device's content is unknown, and a second
+            // sync may claim success for what the first one lost.
             Err(error) => self.stop(IoError::Stopped(format!(
                 "the journal cannot be synced: {error}"
             ))),
         }
     }
 
-    /// Whether somebody waits for what is durable already.
+    /// Whether a request waits for what is durable already.
     pub(super) fn has_synced_waiters(&self) -> bool {
         let first = self.flush.waiters.front();
         first.is_some_and(|(wanted, _)| *wanted <= self.flush.synced)
     }
 
-    /// Ends the requests whose changes are durable. The caller has looked at
+    /// Completes the requests whose changes are durable. The caller has checked
     /// the lease.
     pub(super) fn finish_synced(&mut self) {
         while let Some((wanted, token)) = self.flush.waiters.front() {

@@ -1,14 +1,13 @@
-//! Readings that take long: another copy is targets as well.
+//! Hedged reads: a slow read is sent to another copy as well.
 //!
-//! A unit that hangs keeps what it was targets until the link to it gives up,
-//! seconds later. So whoever waits longer than that unit takes for nineteen reads
-//! in twenty asks the next copy, or with parity works the slot out of others of its
-//! row, and takes what comes first ([`Reader`] forgets a
-//! parked request with its first answer). What is targets twice is bounded: one
-//! reading in twenty, and a few to begin with.
+//! A unit that does not respond keeps a read until the link to it times out,
+//! seconds later. So a read that takes longer than 95 % of that unit's reads is
+//! hedged: the next copy is read, or with parity the slot is recovered from the
+//! other slots of its row. The first answer counts ([`Reader`] forgets a parked
+//! request with it). Hedges are bounded: one read in twenty, and a few more.
 //!
-//! The file of the host's cache may hang as well: a reading gives it up by itself, and asks
-//! the units then ([`read_pieces_through`](crate::scatter::read_pieces_through)).
+//! The file of the host's cache may not respond either: a read abandons it by
+//! itself, and reads from units ([`read_pieces_through`](crate::scatter::read_pieces_through)).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,18 +22,19 @@ use super::layers::Source;
 use super::reader::{PendingRequest, Reader};
 use crate::map::{Entry, Position};
 
-/// Of so many readings, one may be targets again.
+/// One read in this many may be hedged.
 const HEDGE_ONE_IN: u64 = 20;
 
-/// And so many more: when a unit begins to hang, all that wait for it wait at once.
+/// Hedges allowed beyond that: when a unit stops responding, all reads of it become
+/// slow at once.
 const HEDGES_FREE: u64 = 64;
 
-/// What a parked request has targets for.
+/// What is being read for a parked request.
 #[derive(Clone)]
 pub enum FetchTarget {
     /// Blocks.
     Blocks(BlockSources),
-    /// Blocks that nobody has targets for yet.
+    /// Blocks that are read ahead.
     Readahead(BlockSources),
     /// Pages of the map.
     Pages(Vec<(Position, Entry)>),
@@ -65,33 +65,33 @@ impl FetchTarget {
     }
 }
 
-/// A reading of what may be in the batch of the journal and not yet in its file, where
-/// whoever reads on another thread would find what was there before.
+/// A read of blocks that may be in the journal's batch and not yet in its file, where
+/// another thread would read older content.
 pub struct UnwrittenRead {
     id: u64,
     wanted: FetchTarget,
     exclude: Vec<UnitId>,
 }
 
-/// When to look whether readings have ended.
+/// Reads in the order in which they become slow, and how many were hedged.
 #[derive(Default)]
 pub struct HedgeQueue {
-    /// ParkedRequest requests, by when they are late.
+    /// Parked requests, by when they count as slow.
     due: BinaryHeap<Reverse<(Duration, u64)>>,
     readings: u64,
     started: u64,
 }
 
-/// What a reading asks first.
+/// The units that a read was sent to first.
 pub struct ReadTargets {
     units: Vec<(UnitId, Arc<TrackedUnit>)>,
-    /// The cache's file is targets before these: the delay is not theirs.
+    /// Whether the cache's file is read before the units: the delay may be its own.
     includes_cache_file: bool,
     pub started_at: Duration,
 }
 
 impl Reader {
-    /// Starts to read what request `id` wants, and notes when it is late.
+    /// Starts to read what request `id` needs, and notes when that counts as slow.
     pub fn start_fetch(&mut self, id: u64, wanted: &FetchTarget, is_ahead: bool) -> ReadTargets {
         let now = self.fetcher.clock.monotonic();
         let mut targets = ReadTargets {
@@ -133,7 +133,7 @@ impl Reader {
         }
     }
 
-    /// Starts what has waited until all that the layers name is in the journal's file.
+    /// Starts the reads that have waited for the journal's batch to be written.
     pub fn start_unwritten(&mut self) {
         for UnwrittenRead {
             id,
@@ -153,7 +153,7 @@ impl Reader {
         }
     }
 
-    /// Asks other units for what is late.
+    /// Hedges slow reads: sends them to other units as well.
     pub fn hedge_slow_reads(&mut self) {
         let now = self.fetcher.clock.monotonic();
         while let Some(Reverse((due, id))) = self.hedges.due.peek().copied() {
@@ -166,8 +166,8 @@ impl Reader {
             }
             self.hedges.due.pop();
             if let PendingRequest::Readahead { piece, .. } = parked.waiting {
-                // One unit of many that were targets: whoever waits for it asks for what it wants
-                // itself, and of others if it has to.
+                // A request that needs a block of it reads that block itself, and is
+                // hedged if that is slow.
                 self.parked.remove(&id);
                 self.end_ahead(piece);
                 continue;
@@ -191,7 +191,7 @@ impl Reader {
         }
     }
 
-    /// How soon [`Reader::hedge_slow_reads`] is to be called although nothing happened.
+    /// The delay until [`Reader::hedge_slow_reads`] must be called.
     pub fn hedge_timer(&self) -> Option<Duration> {
         let now = self.fetcher.clock.monotonic();
         let first = self.hedges.due.peek();

@@ -1,4 +1,4 @@
-//! Where a block's newest state is.
+//! [`Layers`]: where a block's newest state is.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,10 +19,11 @@ pub enum Source {
     Slot(Entry),
 }
 
-/// A cut: all that was admitted between the cut before it and a moment.
+/// All writes admitted after the previous consistency point, up to a moment. A
+/// version that contains it is a state that the disk really had.
 #[derive(Debug)]
 pub struct ConsistencyPoint {
-    /// What was written.
+    /// The writes, by block.
     pub writes: Overlay<JournalSlot>,
     /// The journal's log position at that moment.
     pub position: u64,
@@ -36,22 +37,22 @@ pub struct ConsistencyPoint {
 
 /// All layers of an attached volume, newest first.
 pub struct Layers {
-    /// Admitted since the last cut.
+    /// Writes admitted since the last consistency point.
     pub active: Overlay<JournalSlot>,
-    /// Cuts, oldest first.
+    /// Consistency points, oldest first.
     pub frozen: VecDeque<Arc<ConsistencyPoint>>,
-    /// Destaged since the running checkpoint began.
+    /// What was destaged since the running checkpoint began.
     pub young: Overlay<Entry>,
     /// What the running checkpoint merges.
     pub old: Option<Arc<Overlay<Entry>>>,
-    /// The tree.
+    /// The root of the map's tree.
     pub root: Root,
-    /// Its pages, as far as they are in memory.
+    /// Pages of the tree that are in memory.
     pub cache: PageCache,
 }
 
 impl Layers {
-    /// What the layers above the tree say of `block`.
+    /// Looks up `block` in the layers above the tree.
     #[inline]
     pub fn above_tree(&self, block: u64) -> Option<Source> {
         if let Some(found) = self.active.get(block) {
@@ -72,7 +73,7 @@ impl Layers {
         })
     }
 
-    /// Whether everything is in the tree.
+    /// Whether all layers above the tree are empty.
     pub fn is_quiet(&self) -> bool {
         self.active.is_empty()
             && self.frozen.is_empty()
@@ -80,7 +81,7 @@ impl Layers {
             && self.old.as_ref().is_none_or(|old| old.is_empty())
     }
 
-    /// Where `block` is, or which page must be fetched to know.
+    /// Looks up `block` in all layers; an error names the map page to fetch first.
     #[inline]
     pub fn resolve(&mut self, block: u64) -> Result<Source, (Position, Entry)> {
         if let Some(source) = self.above_tree(block) {

@@ -1,4 +1,4 @@
-//! What an owner does whose lease has run out.
+//! The owner while its lease is expired.
 //!
 //! ```text
 //!               the end passes                        renewed
@@ -7,39 +7,39 @@
 //!                                   └────────────────────────────► stopped
 //! ```
 //!
-//! Stalled, a volume reads, and answers nothing else: a change that comes is
-//! not admitted and waits in `deferred`, a flush waits among `flush.waiters`,
-//! and what was admitted or synced before the end waits in
-//! `unacknowledged` and there. No job is begun. When the lease is renewed, all
-//! of it goes on, in order. Of the journal nothing is written, so the file is
-//! still while the next holder may be reading it.
+//! A stalled volume answers reads and nothing else: a new change is not admitted
+//! and waits in `deferred`, a flush waits among `flush.waiters`, and what was
+//! admitted or synced before the end waits in `unacknowledged` and there. No job
+//! is started. When the lease is renewed, all of it continues in order. Nothing is
+//! written to the journal, so the file does not change while the next holder may
+//! be reading it.
 //!
-//! When the clock is looked at: before the first change or flush of a batch;
-//! before a change that has waited is admitted; and when what was pending is
-//! handed over, after the sync or the write it waited for.
+//! The clock is checked before the first change or flush of a batch; before a
+//! change that has waited is admitted; and before a pending request is completed,
+//! after the sync or the write that it waited for.
 //!
-//! A change of no bytes is no change, and is not held back.
+//! A change of zero bytes is completed at once.
 //!
-//! Invariant: an acknowledgement of a flush, or of any change, leaves the
-//! volume at most one turn of its owner's loop after a look at the clock that
+//! Invariant: the acknowledgement of a flush, or of any change, leaves the
+//! volume at most one turn of its owner's loop after the clock was checked and
 //! showed less than the end of the lease.
 
-use base::{Completion, Durability, IoError, Outcome, Started, Token};
+use base::{Completion, IoError, Op, Outcome, Started, Token};
 
 use super::reader::PendingRequest;
 use super::volume::Volume;
-use super::write::{Change, Incoming};
+use super::write::Change;
 use crate::lease_term::{LeaseStatus, LeaseTerm};
 
-/// Where the lease stands, as the owner saw it last.
+/// The state of the lease, as the owner last saw it.
 pub struct LeaseState {
     pub term: LeaseTerm,
-    /// The clock was looked at in this batch.
-    looked: bool,
-    /// The lease had run out. Only `poll` ends that, so that what has waited
-    /// goes first.
+    /// Whether the clock was checked in this batch.
+    is_checked: bool,
+    /// Whether the lease was found expired. Only `poll` ends that, so that what has
+    /// waited comes first.
     pub stalled: bool,
-    /// Changes that were admitted late and are in the journal's file.
+    /// Changes that were admitted after a stall and are in the journal's file.
     unacknowledged: Vec<Token>,
 }
 
@@ -47,18 +47,18 @@ impl LeaseState {
     pub fn new(term: LeaseTerm) -> Self {
         Self {
             term,
-            looked: false,
+            is_checked: false,
             stalled: false,
             unacknowledged: Vec::new(),
         }
     }
 
-    /// The batch is over; the next one looks again.
+    /// Ends the batch; the next one checks the clock again.
     pub fn end_batch(&mut self) {
-        self.looked = false;
+        self.is_checked = false;
     }
 
-    /// Everything that nobody will acknowledge any more.
+    /// Takes the requests that will never be acknowledged.
     pub fn drain(&mut self) -> impl Iterator<Item = Token> + '_ {
         self.unacknowledged.drain(..)
     }
@@ -68,8 +68,8 @@ impl Volume {
     /// Whether changes and flushes have to wait.
     #[inline]
     pub(super) fn is_held(&mut self) -> bool {
-        if !self.lease.looked {
-            self.lease.looked = true;
+        if !self.lease.is_checked {
+            self.lease.is_checked = true;
             self.lease_holds();
         }
         self.lease.stalled
@@ -79,7 +79,7 @@ impl Volume {
         self.lease.term.status(&*self.env.world.clock)
     }
 
-    /// Whether something may be acknowledged now; if not, the volume stalls.
+    /// Whether requests may be acknowledged now; if not, the volume stalls.
     pub(super) fn lease_holds(&mut self) -> bool {
         if self.lease.stalled {
             return false;
@@ -87,63 +87,54 @@ impl Volume {
         if self.lease_status() == LeaseStatus::Held {
             return true;
         }
-        tracing::warn!(volume = %self.env.volume, "the lease has run out; only reads are answered");
+        tracing::warn!(volume = %self.env.volume, "the lease has expired; the volume answers only reads until it is renewed");
         self.lease.stalled = true;
         self.lease.term.await_renewal();
         false
     }
 
-    /// Takes note of a lease that was renewed, or lost, or has run out.
+    /// Reacts to a lease that was renewed or lost, or has expired.
     pub(super) fn look_at_lease(&mut self) {
         match self.lease_status() {
             LeaseStatus::Held if self.lease.stalled => {
                 tracing::info!(volume = %self.env.volume, "the lease was renewed");
                 self.lease.stalled = false;
-                // What failed without the database need not fail again, and
-                // must not fail what has waited.
+                // A destage that failed without the database may succeed now, and
+                // its error must not fail requests that have waited.
                 self.destage.clear_failure();
             }
             LeaseStatus::Held => {}
             LeaseStatus::Expired => {
                 self.lease_holds();
-                // A renewal that came and ended unseen has used up the wish.
+                // A renewal that came and expired unseen has used up the request.
                 self.lease.term.await_renewal();
             }
             LeaseStatus::Lost => self.stop(IoError::Stopped(
-                "the lease is gone: the volume was taken away, or is given up here".to_owned(),
+                "the lease is lost: another host took the volume, or this host released it"
+                    .to_owned(),
             )),
         }
     }
 
     /// Takes a change without admitting it. It is the frontend's limits that
     /// bound how much comes to wait here.
-    pub(super) fn hold(
-        &mut self,
-        token: Token,
-        offset: u64,
-        incoming: Incoming<'_>,
-        durability: Durability,
-    ) -> Started {
-        let change = Change {
-            token,
-            offset,
-            content: incoming.to_content(),
-            durability,
-        };
-        if self.reader.edges_of(offset, incoming.length()).is_empty() {
-            self.deferred.push_back((change, Vec::new()));
-        } else {
-            self.reader.park(PendingRequest::Change(change));
+    pub(super) fn hold(&mut self, token: Token, op: &Op<'_>) -> Started {
+        let has_edges = !self.reader.edges_of(op.range()).is_empty();
+        let op = op.to_owned();
+        let change = Change { token, op };
+        match has_edges {
+            false => self.deferred.push_back((change, Vec::new())),
+            true => self.reader.park(PendingRequest::Change(change)),
         }
         Started::Pending
     }
 
-    /// Whether something waits only for a look at the clock.
+    /// Whether a request waits only for a check of the clock.
     pub(super) fn has_acknowledgements(&self) -> bool {
         !self.lease.unacknowledged.is_empty() || self.has_synced_waiters()
     }
 
-    /// Admits what has waited, if the lease holds.
+    /// Admits changes that have waited, if the lease holds.
     pub(super) fn admit_held(&mut self) {
         if self.stopped.is_none() && !self.deferred.is_empty() && self.lease_holds() {
             let admitted = self.admit_deferred();
@@ -151,8 +142,8 @@ impl Volume {
         }
     }
 
-    /// Ends requests whose changes are written, and durable if they asked for
-    /// that, if the lease holds.
+    /// Completes requests whose changes are written, and durable if that was
+    /// requested, if the lease holds.
     pub(super) fn acknowledge_written(&mut self) {
         if self.stopped.is_some() || !self.has_acknowledgements() || !self.lease_holds() {
             return;

@@ -1,10 +1,11 @@
-//! Bringing the newest version's map into the host's cache, when a volume is attached (HVSTO
-//! §III-C: its nodes are found and protected), and letting go of what is not of it any more.
+//! Loading the newest version's map into the host's cache when a volume is attached
+//! (HVSTO §III-C: its nodes are found and protected), and releasing pages that a
+//! checkpoint removed.
 //!
-//! It goes on in the background, some pages at a time, until all of the map is there, or as
-//! much as there is room for, or the volume is closed. What cannot be had is not missed here:
-//! whoever needs it says so. When the map is another one before that, or there was no cache to
-//! bring it to, it begins again: what is there already takes no time.
+//! The preload runs in the background, some pages at a time, until all of the map is
+//! in the cache, the cache has no more room for it, or the volume is closed. Errors
+//! are left to the reads that need the page. If a checkpoint changes the map before
+//! that, the preload starts again: pages that are there already take no time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,21 +15,21 @@ use super::volume::{Env, Volume};
 use crate::map::{Entry, FetchPages as _, Level, Page, Position, Root};
 use crate::scatter::{CacheView, Piece, ReadError};
 
-/// So many pages are looked for at once; in between, other jobs have their turn.
+/// Pages per job; in between, other jobs have their turn.
 const PAGES_AT_ONCE: usize = 64;
 
-/// Pages are not looked at twice: none has to be kept.
+/// No page is visited twice: hardly any has to be kept.
 const PAGES_KEPT: usize = 3;
 
-/// Pages that are still to be looked at. The next one is the last one: so there are never many.
+/// Pages still to be visited, the next one last: depth first, so there are never many.
 type PageQueue = Vec<(Position, Entry)>;
 
-/// How far the map has been brought.
+/// The progress of loading the map.
 #[derive(Default)]
 pub struct MapPreload {
-    /// Rises when one begins: those before it end.
+    /// The number of the newest preload; earlier ones stop.
     newest: AtomicU64,
-    /// Which one has ended last since it had nothing more to do.
+    /// The number of the last preload that completed.
     done: AtomicU64,
 }
 
@@ -41,7 +42,7 @@ impl MapPreload {
         self.done.store(number, Ordering::Relaxed);
     }
 
-    /// Whether the newest one has; none has begun at first.
+    /// Whether the newest preload has completed; `false` before the first.
     fn is_done(&self) -> bool {
         let done = self.done.load(Ordering::Relaxed);
         done > 0 && self.is_newest(done)
@@ -49,7 +50,7 @@ impl MapPreload {
 }
 
 impl Volume {
-    /// Begins to bring the map, if there is a cache that keeps it.
+    /// Starts to load the map, if the cache has a file to keep it.
     pub(super) fn start_map_preload(&self) {
         let is_kept = |env: &Env| env.view.as_ref().is_some_and(CacheView::has_file);
         if is_kept(&self.env) {
@@ -59,12 +60,12 @@ impl Volume {
         }
     }
 
-    /// The map is another one, in which `gone` are not, nor what is below them.
-    pub(super) fn map_has_changed(&self, gone: PageQueue) {
-        if self.env.view.is_some() && !gone.is_empty() {
+    /// The map has changed: `removed` and all pages below them are no longer in it.
+    pub(super) fn map_has_changed(&self, removed: PageQueue) {
+        if self.env.view.is_some() && !removed.is_empty() {
             let volume = Arc::downgrade(&self.env);
             let pool = &self.env.world.pool;
-            pool.run(Box::new(move || release_removed(&volume, gone)));
+            pool.run(Box::new(move || release_removed(&volume, removed)));
         }
         if !self.env.preload.is_done() {
             self.start_map_preload();
@@ -91,9 +92,9 @@ fn continue_preload(env: &Arc<Env>, left: PageQueue, number: u64) {
     pool.run(Box::new(move || load_some(&volume, left, number)));
 }
 
-/// Looks at some pages, and leaves the others to another job.
+/// Loads some pages, and leaves the rest to another job.
 fn load_some(volume: &Weak<Env>, mut left: PageQueue, number: u64) {
-    // Nobody needs it any more, if there is no such volume.
+    // The volume may have been closed.
     let Some(env) = volume.upgrade() else { return };
     if !env.preload.is_newest(number) {
         return;
@@ -115,7 +116,7 @@ fn load_some(volume: &Weak<Env>, mut left: PageQueue, number: u64) {
     let pages = match fetch(&env, view.filling(), &wanted) {
         Ok(pages) => pages,
         Err(error) => {
-            tracing::debug!(volume = %env.volume, %error, "the map is not brought as a whole");
+            tracing::debug!(volume = %env.volume, %error, "map preload stopped early");
             return;
         }
     };
@@ -132,7 +133,7 @@ fn load_some(volume: &Weak<Env>, mut left: PageQueue, number: u64) {
     }
 }
 
-/// None is protected of pages that are not of the map any more, and all below them.
+/// Releases the protection of removed pages and of all pages below them.
 fn release_removed(volume: &Weak<Env>, mut gone: PageQueue) {
     let Some(env) = volume.upgrade() else { return };
     let Some(view) = &env.view else { return };
@@ -152,8 +153,10 @@ fn release_removed(volume: &Weak<Env>, mut gone: PageQueue) {
                 gone.extend(page.flat_map(|page| children(page, *position)));
             }
         }
-        // They are protected until the volume is closed.
-        Err(error) => tracing::debug!(volume = %env.volume, %error, "pages stay protected"),
+        // The pages stay protected until the volume is closed.
+        Err(error) => {
+            tracing::debug!(volume = %env.volume, %error, "removed map pages stay protected")
+        }
     }
     if !gone.is_empty() {
         let (volume, pool) = (volume.clone(), &env.world.pool);
@@ -161,7 +164,7 @@ fn release_removed(volume: &Weak<Env>, mut gone: PageQueue) {
     }
 }
 
-/// Pages, of which those that are damaged are none: their part of the map is left out.
+/// Reads pages; `None` for damaged ones, whose part of the map is skipped.
 fn fetch(
     env: &Env,
     view: CacheView,
@@ -183,7 +186,7 @@ fn fetch(
     }
 }
 
-/// The pages below one; those that come first are last.
+/// The pages below one, in reverse order.
 fn children(page: &Page, position: Position) -> PageQueue {
     let children = page.entries().filter_map(|(index, entry)| {
         let child = position.child(index)?;

@@ -2,27 +2,29 @@
 //!
 //! One thread owns a [`Volume`]: it takes a request, a finished job or a
 //! timer, applies it, and never waits. What waits (syncs, reads that miss,
-//! destages, checkpoints) runs as jobs on the world's pool and comes back as
+//! destages, checkpoints) runs as jobs on the world's pool and reports back with
 //! `event::Event`s through a channel.
 //!
 //! A block's newest state is found in the first of these layers that has it:
 //!
 //! ```text
-//!   active    admitted since the last cut            in the journal
-//!   frozen    cuts that wait for, or are in, destage in the journal
+//!   active    admitted since the last consistency    in the journal
+//!             point
+//!   frozen    consistency points that wait for       in the journal
+//!             destage, or are being destaged
 //!   young     destaged since the checkpoint began    on units, in the tail
 //!   old       what the running checkpoint merges     on units, in the tail
 //!   tree      the map as of the last checkpoint      on units
 //! ```
 //!
 //! Lifecycle of a write: 1. admit (sealed into the journal's batch; `active`),
-//! 2. commit (batch written; may be acknowledged), 3. cut (`frozen`),
-//! 4. destage (dealt, put, synced), 5. commit the version, 6. `young`, and the
-//! journal's room is released.
+//! 2. commit (batch written; may be acknowledged), 3. freeze (`frozen`),
+//! 4. destage (placed, synced), 5. commit the version, 6. `young`, and the
+//! journal's space is released.
 //!
-//! When the lease has run out, 1 and 2 wait until it is renewed (`lease.rs`). What
-//! units would have to give that are away is waited for (`away.rs`).
-//! A version alone can be read without any of this (`read_only.rs`).
+//! While the lease is expired, 1 and 2 wait until it is renewed (`lease.rs`). Reads
+//! of what only unavailable units have wait, too (`unavailable.rs`); slow reads are
+//! hedged (`hedge.rs`). A version can be read without any of this (`read_only.rs`).
 //!
 //! Invariants: every layer is newer than those below it; a block's journal
 //! copy is released only after a committed version has it; nothing is

@@ -1,4 +1,4 @@
-//! Sealing pages of the engine's own and placing them like data.
+//! Sealing the engine's own pages and placing them like data.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use crate::map::Entry;
 use crate::scatter::{Piece, PlaceError, Placer, Source, place};
 use crate::seal::{Address, SequenceExhausted};
 
-/// Seals each page, each with a sequence of its own, places all of them, and
-/// says where they lie, in order. Every page is as long as a slot of `placer`.
+/// Seals each page with a sequence of its own, places all of them, and returns
+/// their entries in order. Every page is as long as a slot of `placer`.
 ///
 /// # Errors
-/// If the lease's sequences are used up, or there is no place. Pages that were
-/// placed before the failure are nobody's.
+/// If the lease's sequences are used up, or the pages cannot be placed. Pages that
+/// were placed before the failure are orphans.
 pub fn place_pages<E: From<PlaceError> + From<SequenceExhausted>>(
     env: &Env,
     placer: &mut Placer,
@@ -45,7 +45,7 @@ pub fn place_pages<E: From<PlaceError> + From<SequenceExhausted>>(
         let (address, sequence) = (*address, *sequence);
         let entry = Entry { location, sequence };
         if let Some(view) = &env.view {
-            // It is read again soon: by the next lookups, and by whoever opens the volume next.
+            // It is read again soon: by the next lookups, and by the next open.
             view.keep(&Piece { entry, address }, tag, page);
         }
         entries.push(entry);

@@ -1,4 +1,4 @@
-//! Reading: at once where the page cache has it, otherwise parked.
+//! Reads: completed at once from memory, otherwise parked.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::map::{Entry, PAGE_BYTES, Page, Position};
 use crate::scatter::{Piece, data_piece};
 use crate::seal::Address;
 
-/// Blocks read in one go: bounds the scratch memory of an owner.
+/// Blocks read at once: bounds an owner's scratch memory.
 const RUN_BLOCKS_MAX: usize = 64;
-/// How often a read is tried again because what it found had moved. Each
-/// time a write has overtaken it, so the bound is never met in practice.
+/// How often a read is repeated because its block was moved by a write and a
+/// destage. The bound is never met in practice.
 const ATTEMPTS_MAX: u32 = 16;
 
 /// Buffers an owner keeps between reads.
@@ -32,13 +32,13 @@ pub struct Scratch {
     sealed: Vec<u8>,
     tags: Vec<Tag>,
     plain: Vec<u8>,
-    /// What of the reading the host's cache had.
+    /// Hits in the host's cache.
     tally: Tally,
 }
 
 impl Reader {
-    /// Starts [`base::BlockDevice::read`] of a range within the volume.
-    /// `journal` is what the layers may speak of.
+    /// Starts [`base::Op::Read`] of a range within the volume.
+    /// `journal` is the one that the layers refer to.
     pub fn start_read(
         &mut self,
         journal: Option<&Journal>,
@@ -69,7 +69,7 @@ impl Reader {
         }
     }
 
-    /// Fills `out` if nothing has to be waited for, and parks nothing.
+    /// Fills `out` if that needs no waiting; parks nothing.
     pub fn start_read_unparked(
         &mut self,
         journal: Option<&Journal>,
@@ -125,8 +125,8 @@ impl Reader {
         self.read_slots_now(offset, out, scratch)
     }
 
-    /// How many blocks, from the first of `sources` on, lie side by side in
-    /// the journal's file.
+    /// How many blocks, from the first of `sources` on, are adjacent in the journal's
+    /// file.
     fn journal_run(
         &self,
         journal: &Journal,
@@ -241,7 +241,7 @@ impl Reader {
                 let sealed = &scratch.sealed[turn * block_bytes..][..block_bytes];
                 let entry = (entry.sequence, scratch.tags[turn]);
                 if !self.open_into(offset, out, block, entry, sealed, &mut scratch.plain) {
-                    // Another copy may open: let the reading that waits try.
+                    // Another copy may open: the read that waits tries it.
                     return Ok(false);
                 }
             }
@@ -253,8 +253,8 @@ impl Reader {
         Ok(true)
     }
 
-    /// Reads those of the slots into their parts of `out`, if the cache has all of them at
-    /// hand.
+    /// Reads these slots into their parts of `out`, if the cache has all of them
+    /// without waiting.
     fn read_cached_now(
         &self,
         offset: u64,
@@ -327,7 +327,7 @@ impl Reader {
         true
     }
 
-    /// Where a block is, reading map pages as long as that needs no waiting.
+    /// Where a block is; reads map pages as long as that needs no waiting.
     #[inline]
     pub fn resolve_now(&mut self, block: u64) -> Option<Source> {
         loop {
@@ -353,7 +353,7 @@ impl Reader {
         is_read
     }
 
-    /// A page's content, if a unit of this host has it at hand, or the cache.
+    /// Reads a page if a local unit or the cache has it without waiting.
     fn read_page_now(&self, position: Position, entry: Entry, plain: &mut [u8]) -> bool {
         let mut sealed = [0; PAGE_BYTES];
         let mut tags = [[0; 16]];
@@ -380,14 +380,13 @@ impl Reader {
         opened.is_ok()
     }
 
-    /// Parks a request and starts reading what it lacks: first map pages, then
-    /// blocks.
+    /// Parks a request and starts to read what it needs: first map pages, then blocks.
     pub fn park(&mut self, waiting: PendingRequest) {
         self.resume(waiting, 0, None);
     }
 
-    /// Goes on with a parked request: finds what it still lacks. It gets a new
-    /// number, so that a reading of what it asked for before is nobody's.
+    /// Continues a parked request: finds what it still needs. The request gets a new
+    /// number, so that results of earlier reads are ignored.
     pub fn resume(
         &mut self,
         waiting: PendingRequest,
@@ -437,7 +436,7 @@ impl Reader {
         self.parked.insert(id, parked);
     }
 
-    /// Of what may be read ahead, that which lies on units only.
+    /// The blocks of a readahead that are only on units.
     fn worth_reading_ahead(&self, blocks: Vec<(BlockIndex, Source)>) -> Vec<(BlockIndex, Source)> {
         let is_elsewhere = |(block, source): &(BlockIndex, Source)| match source {
             Source::Slot(entry) => {
@@ -450,8 +449,8 @@ impl Reader {
         blocks.into_iter().filter(is_elsewhere).collect()
     }
 
-    /// A reading of request `id` has ended. Brings the request, unless that was
-    /// answered before, or has failed while another reading is under way.
+    /// A read of request `id` has ended. Returns the request, unless it was completed
+    /// before, or this read has failed and another one is running.
     fn unpark(&mut self, id: u64, has_failed: bool) -> Option<ParkedRequest> {
         let mut parked = self.parked.remove(&id)?;
         if has_failed && parked.under_way > 1 {
@@ -465,7 +464,7 @@ impl Reader {
         Some(parked)
     }
 
-    /// Something was read. Brings a change that may go on now, and its edges.
+    /// Blocks were read. Returns a change that may be admitted now, with its edges.
     pub fn on_fetched(&mut self, id: u64, fetched: Fetched) -> Option<(Change, FetchedEdges)> {
         let read = match fetched {
             Fetched::All(content) => Ok(content),
@@ -473,15 +472,15 @@ impl Reader {
         };
         let parked = self.unpark(id, read.is_err())?;
         let (FetchTarget::Blocks(wanted) | FetchTarget::Readahead(wanted)) = &parked.wanted else {
-            unreachable!("blocks are read for whoever asked for blocks");
+            unreachable!("blocks are read only for requests that need blocks");
         };
         let wanted = std::sync::Arc::clone(wanted);
         let content = match read {
             Ok(content) => content,
             Err((index, unread)) => {
                 let (block, source) = wanted[index];
-                // What was asked for may have been overwritten, destaged and freed
-                // meanwhile; then there is a newer place to read.
+                // The block may have been overwritten, destaged and freed meanwhile;
+                // then it is read at its new location.
                 let moved = self.layers.resolve(block.0) != Ok(source);
                 if moved && parked.attempts < ATTEMPTS_MAX {
                     self.resume(
@@ -504,7 +503,7 @@ impl Reader {
                 let out = match content.len() == length {
                     true => content,
                     false => {
-                        // They follow one another, and the ends were not asked for.
+                        // The blocks are consecutive; cut off what was not requested.
                         let block_bytes = self.fetcher.block_size.bytes() as u64;
                         let within = (offset % block_bytes) as usize;
                         content[within..within + length].to_vec()
@@ -571,8 +570,8 @@ impl Reader {
     }
 }
 
-/// Blocks one after another, or the first that cannot be had: one that never can, if
-/// there is one.
+/// Concatenates blocks, or returns the index and failure of one: a permanent failure,
+/// if there is one.
 fn joined(blocks: Vec<Result<Vec<u8>, ReadFailure>>) -> Result<Vec<u8>, (usize, ReadFailure)> {
     let mut content = Vec::with_capacity(blocks.iter().flatten().map(Vec::len).sum());
     let mut failure: Option<(usize, ReadFailure)> = None;

@@ -1,10 +1,9 @@
-//! A version as a device that nobody writes.
+//! [`ReadOnlyVolume`]: a version as a read-only device.
 //!
 //! It takes no lease and has no journal: it changes nothing anywhere, and any
-//! number of hosts may have the same version open. What it reads stays as long
-//! as the catalog keeps the version; that somebody sees to that is up to the
-//! caller. A version that is removed all the same makes reads fail, and never
-//! brings other data: every block is opened against the sequence that the map
+//! number of hosts may have the same version open. The caller makes sure that the
+//! catalog keeps the version. If it is removed all the same, reads fail, and never
+//! return other data: every block is opened against the sequence that the map
 //! expects.
 
 use std::sync::Arc;
@@ -12,8 +11,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use base::{
-    BlockDevice, BlockSize, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError,
-    Started, Token, ZeroMode,
+    BlockDevice, BlockSize, Capabilities, Completion, DeviceGeometry, IoError, Op, Request, Started,
 };
 use world::{Clock, Wake};
 
@@ -33,20 +31,20 @@ use crate::version::BadRecord;
 pub struct ReadOnlyParams {
     /// Wakes the owner's loop when a job has ended.
     pub wake: Wake,
-    /// Says when a reading takes too long.
+    /// The clock that measures slow reads.
     pub clock: Arc<dyn Clock>,
     /// The units.
     pub store: Arc<Store>,
-    /// The version, and the keys of its lineage, opened; `None` for a volume
-    /// that never had one: it is empty, and may have no key yet.
+    /// The version, and the unwrapped keys of its lineage; `None` for a volume
+    /// without a version: it is empty, and may have no key yet.
     pub version: Option<(StoredVersion, Arc<Keyring>)>,
-    /// Size in bytes. Beyond the version's own it reads as zeroes.
+    /// Size in bytes. Beyond the version's own size it reads as zeroes.
     pub size_bytes: u64,
     /// Block size of the volume.
     pub block_size: BlockSize,
-    /// The memory for map pages, that of the host.
+    /// The host's memory budget for map pages.
     pub pages: Arc<PageBudget>,
-    /// Its way through the host's cache, if it has one.
+    /// Its view of the host's cache, if there is one.
     pub cache: Option<CacheView>,
 }
 
@@ -63,7 +61,7 @@ impl ReadOnlyVolume {
     /// Opens a version: reads its record and tail. May wait.
     ///
     /// # Errors
-    /// [`OpenError`], but for those of journal and catalog.
+    /// [`OpenError`], except those of journal and catalog.
     pub fn open(params: ReadOnlyParams) -> Result<Self, OpenError> {
         let ReadOnlyParams {
             wake,
@@ -112,8 +110,7 @@ impl ReadOnlyVolume {
         })
     }
 
-    /// How it is doing: as a volume that nothing was ever written to since it
-    /// was opened.
+    /// The current status: that of a volume without writes.
     #[must_use]
     pub fn status(&self) -> VolumeStatus {
         VolumeStatus {
@@ -135,8 +132,6 @@ impl ReadOnlyVolume {
     }
 }
 
-const REFUSED: Started = Started::Failed(IoError::ReadOnly);
-
 impl BlockDevice for ReadOnlyVolume {
     fn geometry(&self) -> DeviceGeometry {
         DeviceGeometry {
@@ -154,47 +149,27 @@ impl BlockDevice for ReadOnlyVolume {
         }
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        match self.reader.check_range(offset, out.len() as u64) {
-            Ok(()) => self.reader.start_read(None, token, offset, out),
-            Err(error) => Started::Failed(error),
+    fn start(&mut self, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        if op.is_change() {
+            return Started::Failed(IoError::ReadOnly);
         }
-    }
-
-    fn write(&mut self, _: Token, _: u64, _: &[u8], _: Durability) -> Started {
-        REFUSED
-    }
-
-    /// Everything it holds has been durable since before it was opened.
-    fn flush(&mut self, _: Token) -> Started {
-        Started::Done
-    }
-
-    fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
-        REFUSED
-    }
-
-    fn write_zeroes(&mut self, _: Token, _: u64, _: u64, _: ZeroMode) -> Started {
-        REFUSED
-    }
-
-    fn extents(
-        &mut self,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        match self.reader.check_range(offset, length) {
-            Ok(()) => self.reader.start_extents(token, offset, length, runs),
-            Err(error) => Started::Failed(error),
+        if let Err(error) = self.reader.check_range(op.range()) {
+            return Started::Failed(error);
         }
-    }
-
-    fn prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
-        match self.reader.check_range(offset, length) {
-            Ok(()) => self.reader.start_prefetch(token, offset, length),
-            Err(error) => Started::Failed(error),
+        match op {
+            Op::Read { offset, mut out } => out.fill_as_single(
+                |out| self.reader.start_read(None, token, offset, out),
+                |started| *started == Started::Done,
+            ),
+            Op::Extents {
+                offset,
+                length,
+                runs,
+            } => self.reader.start_extents(token, offset, length, runs),
+            Op::Prefetch { offset, length } => self.reader.start_prefetch(token, offset, length),
+            // Everything it holds has been durable since before it was opened.
+            _ => Started::Done,
         }
     }
 
@@ -208,13 +183,13 @@ impl BlockDevice for ReadOnlyVolume {
             match event {
                 Event::Fetched { request, fetched } => {
                     let change = self.reader.on_fetched(request, fetched);
-                    debug_assert!(change.is_none(), "no change is ever parked");
+                    debug_assert!(change.is_none(), "a read-only volume parks no changes");
                 }
                 Event::Pages { request, pages } => self.reader.on_pages(request, pages),
                 Event::Synced { .. }
                 | Event::Destaged(_)
                 | Event::Checkpointed(_)
-                | Event::Swept(_) => unreachable!("no such job is ever begun"),
+                | Event::Swept(_) => unreachable!("a read-only volume starts no such job"),
             }
         }
         self.reader.hedge_slow_reads();

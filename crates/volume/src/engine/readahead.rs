@@ -1,35 +1,36 @@
-//! Reading ahead of streams, into the memory of the host's cache (docs/cache.md).
+//! Reading ahead of streams, into the memory of the host's cache
+//! (docs/internals/cache.md).
 //!
 //! ```text
-//!  a read ─▶ streams ─▶ a range ─▶ pieces of it, each parked like a request that nobody waits
-//!    │                             for ─▶ map pages, units ─▶ memory
-//!    └─ of what is under way so: waits until that has ended, and is read from memory then
+//!  a read ─▶ streams ─▶ a range ─▶ its pieces, each parked like a request without a
+//!    │                             client ─▶ map pages, units ─▶ memory
+//!    └─ of a piece that is being read: waits for it, then reads from memory
 //! ```
 //!
-//! What fails was nothing: whoever wants it reads it, and waits or hears why.
+//! A failed readahead is ignored: the request that needs the block reads it itself.
 
 use std::ops::Range;
 
 use super::reader::{PendingRequest, Reader};
 use super::streams::Streams;
 
-/// So many blocks of a window are one reading: whoever wants the first of them does not wait
-/// for all.
+/// Blocks of a window that are read together: a request for the first of them does
+/// not wait for the whole window.
 const PIECE_BLOCKS: usize = 64;
 
-/// A window is no larger, in bytes.
+/// The largest window, in bytes.
 const WINDOW_MAX_BYTES: u64 = 4 << 20;
 
-/// What is read ahead of a volume's readers.
+/// The readahead of one volume.
 #[derive(Default)]
 pub struct Readahead {
     streams: Streams,
     next: u64,
-    /// Which pieces are under way.
+    /// The pieces that are being read: number and blocks.
     under_way: Vec<(u64, Range<u64>)>,
-    /// Requests that wait for some of these.
+    /// Requests that wait for such pieces.
     waiting: Vec<PendingRequest>,
-    /// How much had gone unread when windows were last made smaller.
+    /// Blocks evicted unread when windows were last shrunk.
     unread: u64,
 }
 
@@ -40,7 +41,7 @@ impl Readahead {
         self.under_way.iter().any(touches)
     }
 
-    /// Nothing is under way any more. Brings who waits for that.
+    /// Ends all readahead and takes the requests that wait for it.
     pub fn end(&mut self) -> impl Iterator<Item = PendingRequest> + '_ {
         self.under_way.clear();
         self.waiting.drain(..)
@@ -48,7 +49,7 @@ impl Readahead {
 }
 
 impl Reader {
-    /// A request cannot be answered at once: parks it, or lets it wait for what is under way.
+    /// Parks a request, or lets it wait for a piece that is being read.
     pub fn park_behind(&mut self, waiting: PendingRequest, blocks: &Range<u64>) {
         match self.readahead.has_under_way(blocks) {
             true => self.readahead.waiting.push(waiting),
@@ -56,8 +57,8 @@ impl Reader {
         }
     }
 
-    /// Some blocks are read, at least one; `has_waited`: they were not at hand. Reads ahead
-    /// what is likely to be wanted next, if there is where to keep it.
+    /// Reads ahead of a read of `blocks`, at least one, if the cache can keep it;
+    /// `has_waited`: the read could not be completed at once.
     pub fn read_ahead_of(&mut self, blocks: Range<u64>, has_waited: bool) {
         let Some(view) = &self.fetcher.view else {
             return;
@@ -84,7 +85,7 @@ impl Reader {
         }
     }
 
-    /// A piece has been read, or cannot be: who waits for it goes on.
+    /// A piece has been read, or has failed: requests that wait for it continue.
     pub fn end_ahead(&mut self, piece: u64) {
         self.readahead
             .under_way

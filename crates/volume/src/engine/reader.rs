@@ -1,8 +1,8 @@
-//! What a volume holds, and the requests that wait to read some of it.
+//! [`Reader`]: a volume's layers, and the requests that wait to read from them.
 //!
 //! A reader knows the layers, the units and the keys; it changes nothing but
-//! its caches. A volume that is written has one and changes the layers in it;
-//! a read-only one is little else.
+//! its caches. A writable volume has one and changes the layers in it; a
+//! read-only volume is little else.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use std::time::Duration;
 
-use base::{Completion, Extent, IoError, Started, Token, VolumeId};
+use base::{ByteRange, Completion, Extent, IoError, Started, Token, VolumeId};
 
 use super::fetch::Fetcher;
 use super::hedge::{FetchTarget, HedgeQueue, ReadTargets, UnwrittenRead};
@@ -21,40 +21,40 @@ use super::unavailable::UnavailableReads;
 use super::write::Change;
 use crate::scatter::Table;
 
-/// See the module's head.
+/// The reading half of a volume: it looks up blocks, reads them, and parks requests.
 pub struct Reader {
     pub size_bytes: u64,
     pub layers: Layers,
-    /// The units as they were at the last poll.
+    /// The table of units as of the last poll.
     pub table: Arc<Table>,
     pub fetcher: Fetcher,
     pub scratch: Scratch,
     pub parked: HashMap<u64, ParkedRequest>,
     pub parked_next: u64,
     pub hedges: HedgeQueue,
-    /// Readings that begin when the journal's batch is in its file.
+    /// Reads that start once the journal's batch is in its file.
     pub unwritten: Vec<UnwrittenRead>,
-    /// Requests that wait for units that are away.
+    /// Requests that wait for unavailable units.
     pub unavailable: UnavailableReads,
-    /// What is read before anybody asks for it.
+    /// Blocks that are read ahead of requests.
     pub readahead: Readahead,
-    /// Finished requests that `poll` will hand over.
+    /// Completed requests that `poll` will return.
     pub ready: Vec<Completion>,
 }
 
-/// A request that waits for something to be read.
+/// A request for which something is being read.
 pub struct ParkedRequest {
     pub waiting: PendingRequest,
     pub attempts: u32,
-    /// Since when it has waited for units that were away, if it has.
+    /// Since when it has waited for unavailable units, if it has.
     pub unavailable_since: Option<Duration>,
     pub wanted: FetchTarget,
     pub targets: ReadTargets,
-    /// How many readings of it have not ended: the first that succeeds counts.
+    /// Reads of it that have not ended: the first that succeeds counts.
     pub under_way: u32,
 }
 
-/// What a parked request is.
+/// A request that could not be completed at once.
 pub enum PendingRequest {
     Read {
         token: Token,
@@ -71,7 +71,7 @@ pub enum PendingRequest {
         offset: u64,
         length: u64,
     },
-    /// What nobody has asked for yet.
+    /// A piece of readahead: no client waits for it.
     Readahead {
         piece: u64,
         blocks: Range<u64>,
@@ -80,7 +80,7 @@ pub enum PendingRequest {
 }
 
 impl Reader {
-    /// A reader of what `layers` say; of `volume`, in the log.
+    /// A reader of `layers`; the log calls it `volume`.
     pub fn new(
         size_bytes: u64,
         layers: Layers,
@@ -103,29 +103,26 @@ impl Reader {
         }
     }
 
-    /// Looks which units there are now.
+    /// Updates the table of units.
     pub fn refresh(&mut self) {
         self.table = self.fetcher.store.table();
     }
 
-    /// How soon it is to be called although nothing happened.
+    /// The delay until the reader must be polled.
     pub fn timer(&self) -> Option<Duration> {
         let (hedge, retry) = (self.hedge_timer(), self.retry_timer());
         hedge.into_iter().chain(retry).min()
     }
 
-    pub fn check_range(&self, offset: u64, length: u64) -> Result<(), IoError> {
-        match offset.checked_add(length) {
-            Some(end) if end <= self.size_bytes => Ok(()),
-            _ => Err(IoError::OutOfRange {
-                offset,
-                length,
-                size: self.size_bytes,
-            }),
-        }
+    /// Checks that a range lies within the volume.
+    ///
+    /// # Errors
+    /// [`IoError::OutOfRange`] if it does not.
+    pub fn check_range(&self, range: ByteRange) -> Result<(), IoError> {
+        range.check(self.size_bytes)
     }
 
-    /// Starts [`base::BlockDevice::extents`] of a range within the volume.
+    /// Starts [`base::Op::Extents`] of a range within the volume.
     pub fn start_extents(
         &mut self,
         token: Token,
@@ -152,9 +149,9 @@ impl Reader {
         Started::Pending
     }
 
-    /// Starts [`base::BlockDevice::prefetch`] of a range within the volume.
+    /// Starts [`base::Op::Prefetch`] of a range within the volume.
     pub fn start_prefetch(&mut self, token: Token, offset: u64, length: u64) -> Started {
-        // More than this would only push out what was prefetched first.
+        // More than this would only evict what was prefetched first.
         let length = length.min(PREFETCH_BYTES_MAX);
         if length == 0 {
             return Started::Done;
@@ -176,8 +173,8 @@ impl Reader {
         size.block_at(offset).0..size.block_at(offset + length - 1).0 + 1
     }
 
-    /// Where `block` lies in a buffer for the bytes from `offset` on, and how
-    /// far into the block that begins.
+    /// Where `block` lies in a buffer for the bytes from `offset` on, and the offset
+    /// within the block at which that part begins.
     #[inline]
     pub fn part_of(&self, offset: u64, length: usize, block: u64) -> (Range<usize>, usize) {
         let size = self.fetcher.block_size;
@@ -197,12 +194,13 @@ impl Reader {
             PendingRequest::Extents { offset, .. } => {
                 vec![self.fetcher.block_size.block_at(*offset).0]
             }
-            PendingRequest::Change(change) => self.edges_of(change.offset, change.content.length()),
+            PendingRequest::Change(change) => self.edges_of(change.op.range()),
         }
     }
 
     /// The blocks that a range covers in part: at most two.
-    pub fn edges_of(&self, offset: u64, length: u64) -> Vec<u64> {
+    pub fn edges_of(&self, range: ByteRange) -> Vec<u64> {
+        let ByteRange { offset, length } = range;
         let size = self.fetcher.block_size;
         let blocks = self.blocks_of(offset, length);
         let mut edges = Vec::new();
@@ -221,14 +219,14 @@ impl Reader {
 }
 
 impl ParkedRequest {
-    /// Since when it waits, or is being read.
+    /// When it was first read.
     pub fn since(&self) -> Duration {
         self.unavailable_since.unwrap_or(self.targets.started_at)
     }
 }
 
 impl PendingRequest {
-    /// Whose request it is; nobody's, if it is read ahead.
+    /// The client's token; `None` for readahead.
     pub fn token(&self) -> Option<Token> {
         match self {
             Self::Read { token, .. }
@@ -239,7 +237,7 @@ impl PendingRequest {
         }
     }
 
-    /// The blocks that it touches.
+    /// The blocks that the request touches.
     pub fn blocks(&self, reader: &Reader) -> Range<u64> {
         match self {
             Self::Read { offset, length, .. } => reader.blocks_of(*offset, *length as u64),
@@ -247,15 +245,18 @@ impl PendingRequest {
                 reader.blocks_of(*offset, *length)
             }
             Self::Readahead { blocks, .. } => blocks.clone(),
-            Self::Change(change) => reader.blocks_of(change.offset, change.content.length()),
+            Self::Change(change) => {
+                let ByteRange { offset, length } = change.op.range();
+                reader.blocks_of(offset, length)
+            }
         }
     }
 
-    /// Whether nobody is harmed if it is not done.
+    /// Whether the request may be dropped.
     pub fn is_hint(&self) -> bool {
         matches!(self, Self::Prefetch { .. } | Self::Readahead { .. })
     }
 }
 
-/// The most that one prefetch reads, in bytes.
+/// The longest prefetch, in bytes.
 const PREFETCH_BYTES_MAX: u64 = 4 << 20;

@@ -1,42 +1,43 @@
-//! [`Streams`]: which reads follow one another, and what to read ahead of them
-//! (docs/cache.md, "Readahead").
+//! [`Streams`]: detects sequential reads and says what to read ahead of them
+//! (docs/internals/cache.md, "Readahead").
 //!
-//! It knows blocks and nothing else: what is read ahead, from where and for how long it is
-//! kept, others decide. Streams are told apart by where they go on, so those of one
-//! connection may be interleaved, and those of several do not disturb each other.
+//! It knows block numbers and nothing else. Streams are told apart by where they
+//! continue, so streams of one connection may be interleaved, and those of several
+//! do not disturb each other.
 
 use std::ops::Range;
 
-/// So many streams are followed.
+/// Streams that are followed at once.
 const STREAMS_MAX: usize = 32;
 
-/// So many reads are remembered that may have begun one.
+/// Single reads that are remembered because a stream may have begun with them.
 const ENDS_MAX: usize = 64;
 
-/// A first window is so many times the read.
+/// The first window, as a multiple of the read.
 const FIRST_TIMES: u64 = 4;
 
-/// A read may come so many blocks late: clients with several under way do not keep their order.
+/// How far behind a stream a read may be, in blocks: clients with several reads in
+/// flight do not keep their order.
 const LATE_MAX: u64 = 128;
 
-/// Reads that follow one another.
+/// A sequence of consecutive reads.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
-    /// Where the next one begins.
+    /// The first block of the next read.
     next: u64,
-    /// Up to where there is nothing to be read ahead any more.
+    /// The end of what has been read ahead.
     ahead: u64,
-    /// So many blocks are read ahead; 0 before there was anything to wait for.
+    /// The window, in blocks; 0 until a read had to wait.
     window: u64,
-    /// When it last went on.
+    /// When it last continued.
     turn: u64,
 }
 
-/// See the module's head.
+/// The sequential streams of one volume.
 #[derive(Debug, Default)]
 pub struct Streams {
     streams: Vec<Stream>,
-    /// Where single reads ended, the oldest of which is forgotten next.
+    /// Where single reads ended; the oldest is forgotten next.
     ends: Vec<u64>,
     oldest_end: usize,
     turn: u64,
@@ -48,9 +49,9 @@ impl Stream {
         (from..=self.next.max(self.ahead)).contains(&blocks.start)
     }
 
-    /// What to read ahead now that these are read: as soon as less than half of the window is
-    /// left, what makes it whole.
-    fn goes_on(
+    /// What to read ahead of a read of `blocks`: once less than half of the window is
+    /// left, the rest of it.
+    fn advance(
         &mut self,
         blocks: &Range<u64>,
         has_waited: bool,
@@ -73,8 +74,8 @@ impl Stream {
 }
 
 impl Streams {
-    /// These blocks are read, at least one; `has_waited`: they were not at hand. What to read
-    /// ahead, at most `window_max` blocks from there.
+    /// Records a read of `blocks`, at least one, and returns what to read ahead, at
+    /// most `window_max` blocks; `has_waited`: the read could not be completed at once.
     pub fn read(
         &mut self,
         blocks: Range<u64>,
@@ -84,7 +85,7 @@ impl Streams {
         self.turn += 1;
         if let Some(stream) = self.streams.iter_mut().find(|stream| stream.takes(&blocks)) {
             stream.turn = self.turn;
-            return stream.goes_on(&blocks, has_waited, window_max);
+            return stream.advance(&blocks, has_waited, window_max);
         }
         if let Some(end) = self.ends.iter_mut().find(|end| **end == blocks.start) {
             *end = u64::MAX;
@@ -94,7 +95,7 @@ impl Streams {
                 window: 0,
                 turn: self.turn,
             };
-            let ahead = stream.goes_on(&blocks, has_waited, window_max);
+            let ahead = stream.advance(&blocks, has_waited, window_max);
             self.follow(stream);
             return ahead;
         }
@@ -112,12 +113,12 @@ impl Streams {
             return self.streams.push(stream);
         }
         let longest_idle = self.streams.iter_mut().min_by_key(|stream| stream.turn);
-        if let Some(place) = longest_idle {
-            *place = stream;
+        if let Some(replaced) = longest_idle {
+            *replaced = stream;
         }
     }
 
-    /// What was read ahead went unread: less from now on.
+    /// Halves all windows: blocks that were read ahead were evicted unread.
     pub fn shrink(&mut self) {
         for stream in &mut self.streams {
             if stream.window > 0 {
@@ -161,17 +162,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_at_hand_begins_nothing() {
+    fn a_read_that_does_not_wait_starts_no_readahead() {
         let mut streams = Streams::default();
         for block in 0..100 {
             assert_eq!(streams.read(block..block + 1, false, MAX), None);
         }
         assert_eq!(streams.read(100..101, true, MAX), Some(101..105));
-        assert!(streams.read(103..104, false, MAX).is_some(), "it goes on");
+        assert!(
+            streams.read(103..104, false, MAX).is_some(),
+            "the stream continues"
+        );
     }
 
     #[test]
-    fn what_is_at_hand_begins_nothing_either_after_something_went_unread() {
+    fn shrinking_starts_no_readahead_of_reads_that_do_not_wait() {
         let mut streams = Streams::default();
         for block in 0..3 {
             assert_eq!(streams.read(block..block + 1, false, MAX), None);
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn random_reads_begin_nothing_and_disturb_nobody() {
+    fn random_reads_start_no_readahead_and_disturb_no_stream() {
         let mut streams = Streams::default();
         let mut ahead = 0;
         for turn in 0..1000_u64 {
@@ -197,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn interleaved_streams_are_told_apart_and_an_order_may_be_lost() {
+    fn interleaved_and_slightly_reordered_streams_are_told_apart() {
         let mut streams = Streams::default();
         let mut ahead = vec![Vec::new(); 16];
         for turn in 0..200_u64 {
@@ -214,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_unread_makes_windows_smaller() {
+    fn unread_readahead_shrinks_windows() {
         let mut streams = Streams::default();
         run(&mut streams, 0, 10_000, 1);
         for _ in 0..20 {

@@ -1,33 +1,32 @@
-//! Requests whose blocks, or pages of the map, no unit can give now: they wait.
+//! Requests whose blocks, or map pages, are only on unavailable units: they wait.
 //!
-//! A guest that gets an I/O error makes its file system read-only, and a unit daemon
-//! that is restarted must not cost that. So what would be read from units that are
-//! away is tried again:
+//! A guest that gets an I/O error makes its file system read-only, and the restart
+//! of a unit daemon must not cost that. So reads from unavailable units are retried:
 //!
 //! ```text
 //!               first pages, then blocks
-//!   asked ───────────────────────────────────► answered
-//!     │ all that may have it are away              ▲
-//!     ▼                                            │ it succeeds
-//!   waits ── a second later, some at a time ── is tried
+//!   read ────────────────────────────────────► completed
+//!     │ all units that may have it                 ▲
+//!     ▼ are unavailable                            │ success
+//!   waiting ── a second later, some at a time ── retried
 //!     │  ▲                                         │
-//!     │  └─────────────────────────────────────────┘ they still are
-//!     │ two minutes are over, or the device ends
+//!     │  └─────────────────────────────────────────┘ still unavailable
+//!     │ after two minutes, or when the device closes
 //!     ▼
-//!   fails
+//!   failed
 //! ```
 //!
-//! Nothing is kept of a request that waits but what it asked for: the frontend's limits
-//! bound how many there are, and a change has its content with it as any other that
-//! waits. What it finds when it is tried is looked up anew, for it may have been
-//! written since.
+//! A waiting request keeps its parameters only: the NBD server's limits bound how
+//! many there are, and a change carries its content as in any other queue. A retry
+//! looks its blocks up again, for they may have been written since.
 //!
-//! What will not pass is not waited for: what is damaged, or lacks on units that are
-//! there; nor is a hint that something will be read.
+//! Permanent failures are not waited for: damaged blocks, and slots that are missing
+//! on available units. Nor are prefetches.
 //!
-//! Invariants: of requests that wait at most `retrying_max` are being read, and one more for
-//! every [`EXTRA_RETRY_AFTER`] in which none of those ended, so that units which hang do not
-//! get all threads of the pool; one that waits keeps no other from being answered; once [`Reader::fail_waiting`] was called nothing waits any more.
+//! Invariants: at most `retrying_max` waiting requests are being retried, and one more
+//! for every [`EXTRA_RETRY_AFTER`] in which none of those ended, so that unresponsive
+//! units do not occupy all threads of the pool; a waiting request never delays another;
+//! after [`Reader::fail_waiting`] no request waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -37,35 +36,34 @@ use base::{IoError, Token, VolumeId};
 use super::reader::{ParkedRequest, PendingRequest, Reader};
 use crate::scatter::ReadError;
 
-/// How long a request waits after it has failed, until it is tried again. As long as a
-/// destage does; to ask a unit that is away costs nothing.
+/// The delay before a failed read is retried. As long as that of a destage; asking an
+/// unavailable unit costs nothing.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a request waits in all: as long as Linux lets a process wait for a disk
-/// before it says so in the log (`hung_task_timeout_secs`), and as a machine takes that
-/// is started anew. Drivers that have a limit of their own, of 30 s or 60 s, try again
-/// themselves. It is not for ever, because a unit may be gone for good, and whoever
-/// reads then is to hear of it.
+/// before it logs that (`hung_task_timeout_secs`), and as a machine takes to reboot.
+/// Drivers with a limit of their own, of 30 s or 60 s, retry themselves. It is finite
+/// because a unit may be lost for good, and then the reader must get an error.
 pub const READS_WAIT_MAX: Duration = Duration::from_secs(120);
 
-/// Of those that wait, so many are tried at once, until one succeeds.
+/// Waiting requests that are retried in parallel until one succeeds.
 const RETRIES_MIN: usize = 8;
 
-/// If none was tried for so long, one more is, beside those: they may hang on a unit that
-/// the others do not need.
+/// If no retry has started for this long, one more does: the running ones may depend
+/// on an unresponsive unit that the others do not need.
 const EXTRA_RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// Why something was not read.
 #[derive(Debug, Clone)]
 pub struct ReadFailure {
-    /// How the frontend is told.
+    /// The error that the client gets.
     pub error: IoError,
-    /// Whether the same may succeed later, although nobody repairs anything.
+    /// Whether a retry may succeed without any repair.
     pub is_transient: bool,
 }
 
 impl ReadFailure {
-    /// A failure that stays.
+    /// A failure that no retry can change.
     pub fn permanent(error: IoError) -> Self {
         Self {
             error,
@@ -87,38 +85,38 @@ impl From<ReadError> for ReadFailure {
     }
 }
 
-/// A request that waits.
+/// A waiting request.
 struct WaitingRead {
     request: PendingRequest,
-    /// When it was first asked for.
+    /// When it was first read.
     since: Duration,
-    /// When it is tried again.
+    /// When it is retried.
     again: Duration,
     error: IoError,
 }
 
-/// The requests that wait. See the module's head.
+/// The queue of requests that wait for unavailable units.
 pub struct UnavailableReads {
-    /// For the log.
+    /// The volume's id, for the log.
     volume: Option<VolumeId>,
-    /// In the order in which they are tried again.
+    /// Waiting requests, in the order of their retries.
     queue: VecDeque<WaitingRead>,
-    /// How many more are being tried.
+    /// Requests that are being retried; they are not in the queue.
     retrying: usize,
-    /// At most so many are, but for those that are tried beside them.
+    /// The limit of `retrying`, extra retries aside.
     retrying_max: usize,
-    /// When the last one began to be.
+    /// When the last retry started.
     retried_at: Duration,
-    /// When to look who has waited too long.
+    /// When to check next for requests that have waited too long.
     check_at: Duration,
-    /// Why the last one failed; as long as any waits.
+    /// The error of the last failed read, while any request waits.
     last_error: Option<IoError>,
-    /// Nothing is to wait any more.
+    /// Whether the device is closing: no request may wait.
     is_closed: bool,
 }
 
 impl UnavailableReads {
-    /// Nothing waits yet.
+    /// An empty queue.
     pub fn new(volume: Option<VolumeId>) -> Self {
         Self {
             volume,
@@ -132,17 +130,17 @@ impl UnavailableReads {
         }
     }
 
-    /// How many requests wait, those included that are being tried.
+    /// Waiting requests, including those that are being retried.
     pub fn count(&self) -> usize {
         self.queue.len() + self.retrying
     }
 
-    /// Why they do.
+    /// Why they wait.
     pub fn error(&self) -> Option<&IoError> {
         self.last_error.as_ref()
     }
 
-    /// Everything that nobody will read any more.
+    /// Closes the queue and takes its requests.
     pub fn drain(&mut self) -> impl Iterator<Item = Token> + '_ {
         self.is_closed = true;
         self.retrying = 0;
@@ -151,12 +149,13 @@ impl UnavailableReads {
         waits.filter_map(|waits| waits.request.token())
     }
 
-    /// A request that has waited is being read.
+    /// Records that a retry has started.
     pub fn retry_started(&mut self) {
         self.retrying += 1;
     }
 
-    /// That has ended. If it went well, others are likely to, and twice as many may try.
+    /// Records that a retry has ended. After a success others are likely to succeed,
+    /// and twice as many may be retried.
     pub fn retry_ended(&mut self, has_failed: bool) {
         self.retrying -= 1;
         self.retrying_max = match has_failed {
@@ -169,25 +168,25 @@ impl UnavailableReads {
         if self.last_error.is_none() {
             tracing::warn!(
                 volume = self.volume.map(tracing::field::display), error = %waits.error,
-                "reads wait for units that are away"
+                "reads wait for unavailable units"
             );
         }
         self.last_error = Some(waits.error.clone());
         self.queue.push_back(waits);
     }
 
-    /// Says so if nothing waits any more.
+    /// Logs that no request waits any more.
     fn report_recovery(&mut self) {
         if self.count() == 0 && self.last_error.take().is_some() {
             self.retrying_max = RETRIES_MIN;
             tracing::info!(
                 volume = self.volume.map(tracing::field::display),
-                "no read waits any more"
+                "no read waits for unavailable units any more"
             );
         }
     }
 
-    /// Takes out who has waited too long.
+    /// Takes the requests that have waited too long.
     fn take_overdue(&mut self, now: Duration) -> Vec<WaitingRead> {
         if now < self.check_at {
             return Vec::new();
@@ -201,7 +200,7 @@ impl UnavailableReads {
         Vec::from(overdue)
     }
 
-    /// When the first of them may be tried.
+    /// When the first request may be retried.
     fn due_at(&self) -> Option<Duration> {
         let again = self.queue.front()?.again;
         Some(match self.retrying < self.retrying_max {
@@ -210,7 +209,7 @@ impl UnavailableReads {
         })
     }
 
-    /// Takes out who may be tried now.
+    /// Takes a request that may be retried now.
     fn take_due(&mut self, now: Duration) -> Option<WaitingRead> {
         self.due_at().filter(|at| *at <= now)?;
         self.retried_at = now;
@@ -219,7 +218,7 @@ impl UnavailableReads {
 }
 
 impl Reader {
-    /// Whether a request whose reading has failed so is to wait.
+    /// Whether a request waits after this failure.
     pub fn can_wait(&self, parked: &ParkedRequest, unread: &ReadFailure) -> bool {
         let is_hint = parked.waiting.is_hint();
         let now = self.fetcher.clock.monotonic();
@@ -229,7 +228,7 @@ impl Reader {
             && now < parked.since() + READS_WAIT_MAX
     }
 
-    /// A request whose reading has failed waits, or is answered.
+    /// Queues a request whose read has failed, or fails it.
     pub fn wait_or_fail(&mut self, parked: ParkedRequest, unread: ReadFailure) {
         if !self.can_wait(&parked, &unread) {
             return self.fail(&parked.waiting, unread.error);
@@ -243,7 +242,7 @@ impl Reader {
         });
     }
 
-    /// Tries what waits, as far as its time has come.
+    /// Retries waiting requests that are due, and fails those that are overdue.
     pub fn retry_unavailable(&mut self) {
         if self.unavailable.last_error.is_none() {
             return;
@@ -258,13 +257,13 @@ impl Reader {
         self.unavailable.report_recovery();
     }
 
-    /// How soon [`Reader::retry_unavailable`] is to be called although nothing happened.
+    /// The delay until [`Reader::retry_unavailable`] must be called.
     pub fn retry_timer(&self) -> Option<Duration> {
         let at = self.unavailable.due_at()?.min(self.unavailable.check_at);
         Some(at.saturating_sub(self.fetcher.clock.monotonic()))
     }
 
-    /// What waits fails, and from here on what would wait fails, too.
+    /// Fails all waiting requests; from here on no request waits.
     pub fn fail_waiting(&mut self) {
         self.unavailable.is_closed = true;
         for waits in std::mem::take(&mut self.unavailable.queue) {

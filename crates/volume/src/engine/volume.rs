@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use base::{BlockSize, Completion, IoError, Sequence, SnapshotId, VolumeId, with_causes};
+use base::{
+    BlockSize, ByteRange, Completion, IoError, Sequence, SnapshotId, VolumeId, with_causes,
+};
 use world::World;
 
 use super::checkpoint::CheckpointState;
@@ -31,7 +33,7 @@ pub struct Env {
     pub store: Arc<Store>,
     pub catalog: Arc<dyn Catalog>,
     pub keyring: Arc<Keyring>,
-    /// None without a cache.
+    /// `None` without a cache.
     pub view: Option<CacheView>,
     pub volume: VolumeId,
     pub epoch: u32,
@@ -41,7 +43,7 @@ pub struct Env {
     pub serials: Arc<Serials>,
     pub ledger: Arc<Ledger>,
     pub progress: Arc<Progress>,
-    /// How far its map is in the host's cache.
+    /// The progress of loading its map into the host's cache.
     pub preload: MapPreload,
 }
 
@@ -69,15 +71,14 @@ pub struct Volume {
     pub(super) last_sequence: Sequence,
     pub(super) head: Option<VersionKey>,
     pub(super) number_next: u64,
-    /// Changes whose edges have been fetched, waiting for room or for the
-    /// lease.
+    /// Changes whose edges have been read; they wait for room or for the lease.
     pub(super) deferred: VecDeque<(Change, FetchedEdges)>,
     pub(super) stopped: Option<IoError>,
     pub(super) closing: bool,
     pub(super) counters: Counters,
 }
 
-/// What has happened since the volume was attached.
+/// Counts since the volume was attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Blocks admitted to the journal.
@@ -90,59 +91,59 @@ pub struct Counters {
     pub checkpoints: u64,
 }
 
-/// How an attached volume is doing.
+/// The status of an attached volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeStatus {
     /// Size in bytes.
     pub size_bytes: u64,
     /// Size of the journal's ring in bytes.
     pub journal_bytes: u64,
-    /// How much of it waits to be destaged, in bytes.
+    /// Bytes of it that wait to be destaged.
     pub journal_used_bytes: u64,
-    /// How many blocks and pages its jobs have put on units so far: a job that
-    /// gets on moves it, long before a version does.
+    /// Blocks and pages that its jobs have written to units so far: shows the
+    /// progress of a running destage.
     pub pieces_placed: u64,
-    /// Entries and pages of the tail.
+    /// Entries of the tail.
     pub tail_entries: usize,
     /// Pages of the tail.
     pub tail_pages: usize,
     /// The newest version.
     pub head: Option<VersionKey>,
-    /// What has happened so far.
+    /// Counts since the volume was attached.
     pub counters: Counters,
-    /// The lease has run out: reads are answered, everything else waits.
+    /// Whether the lease is expired: reads are answered, everything else waits.
     pub stalled: bool,
-    /// Why destaging does not get on, if it does not.
+    /// Why the last destage failed, if it did.
     pub destage_error: Option<String>,
     /// Why the volume has stopped, if it has.
     pub stopped: Option<String>,
-    /// How many requests wait to read what only units have that are away.
+    /// Requests that wait for unavailable units.
     pub reads_waiting: usize,
-    /// Why they do.
+    /// Why they wait.
     pub read_error: Option<String>,
-    /// What of its reading went through the host's cache, if there is one.
+    /// Its reads through the host's cache, if there is one.
     pub cache: Option<CacheCounts>,
 }
 
 impl Volume {
-    /// Takes a snapshot: what has been admitted by now, and nothing later.
-    /// It is complete when the catalog has committed a version that pins it;
-    /// the caller has made it known there as pending.
+    /// Takes a snapshot: everything admitted by now, and nothing later. It is
+    /// complete when the catalog has committed a version that pins it; the caller
+    /// has recorded it there as pending.
     pub fn snapshot(&mut self, snapshot: SnapshotId) {
         self.freeze(vec![snapshot]);
         self.commit_or_stop();
     }
 
-    /// The volume is now this long. Never shrinks it.
+    /// Sets the size in bytes. Never shrinks the volume.
     pub fn grow(&mut self, size_bytes: u64) {
         if size_bytes > self.reader.size_bytes {
             self.reader.size_bytes = size_bytes;
-            // The next version says so, also if nothing is written.
+            // The next version records it, even if nothing is written.
             self.destage.commit_requested = true;
         }
     }
 
-    /// Starts to close: no more writes are taken, and everything is destaged.
+    /// Starts to close: writes are refused, and everything is destaged.
     pub fn begin_close(&mut self) {
         self.closing = true;
         self.reader.fail_waiting();
@@ -150,8 +151,8 @@ impl Volume {
         self.commit_or_stop();
     }
 
-    /// Whether the volume is closed, and how that went; `None` as long as it
-    /// is not. Drive it with [`base::BlockDevice::poll`].
+    /// The result of closing; `None` while the volume is open. Drive it with
+    /// [`base::BlockDevice::poll`].
     #[must_use]
     pub fn close_state(&self) -> Option<Result<(), IoError>> {
         if let Some(error) = &self.stopped {
@@ -167,7 +168,7 @@ impl Volume {
         settled.then_some(Ok(()))
     }
 
-    /// How it is doing.
+    /// The current status.
     #[must_use]
     pub fn status(&self) -> VolumeStatus {
         let stalled = self.stopped.is_none() && self.lease_status() != LeaseStatus::Held;
@@ -192,20 +193,20 @@ impl Volume {
         }
     }
 
-    pub(super) fn check_range(&self, offset: u64, length: u64) -> Result<(), IoError> {
+    pub(super) fn check_range(&self, range: ByteRange) -> Result<(), IoError> {
         if let Some(error) = &self.stopped {
             return Err(error.clone());
         }
-        self.reader.check_range(offset, length)
+        self.reader.check_range(range)
     }
 
-    /// Stops for good: a write was lost, or the lease. Everything that waits
-    /// fails, and so does everything that comes.
+    /// Stops for good: a write or the lease was lost. All waiting and all new
+    /// requests fail.
     pub(super) fn stop(&mut self, error: IoError) {
         if self.stopped.is_some() {
             return;
         }
-        tracing::error!(volume = %self.env.volume, %error, "the volume has stopped");
+        tracing::error!(volume = %self.env.volume, %error, "volume stopped");
         let mut fail = |token| {
             self.reader.ready.push(Completion {
                 token,
@@ -257,7 +258,7 @@ impl Volume {
             Event::Checkpointed(end) => self.on_checkpointed(*end),
             Event::Swept(Ok(())) => {}
             Event::Swept(Err(reason)) => {
-                tracing::warn!(volume = %self.env.volume, reason, "orphans were left for the next attach");
+                tracing::warn!(volume = %self.env.volume, reason, "cannot free orphans of earlier leases; the next attach retries");
             }
         }
     }
@@ -268,7 +269,7 @@ impl Volume {
 }
 
 impl Drop for Volume {
-    /// Jobs that are under way have nobody to tell of their end.
+    /// Stops running jobs.
     fn drop(&mut self) {
         self.env.progress.cancel();
     }

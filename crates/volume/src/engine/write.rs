@@ -1,6 +1,9 @@
 //! Admitting writes: sealing them into the journal.
 
-use base::{BlockIndex, Durability, IoError, Sequence, Started, Token, with_causes};
+use base::{
+    BlockIndex, ByteRange, Durability, IoError, Op, OwnedOp, Sequence, Started, Token, WriteBuffer,
+    with_causes,
+};
 
 use super::fetch::FetchedEdges;
 use super::layers::Source;
@@ -8,99 +11,47 @@ use super::reader::PendingRequest;
 use super::volume::Volume;
 use crate::journal::JournalError;
 
-/// A change as a request brings it.
-#[derive(Clone, Copy)]
-pub enum Incoming<'a> {
-    Data(&'a [u8]),
-    Zeroes(u64),
-}
-
-impl Incoming<'_> {
-    pub fn length(&self) -> u64 {
-        match self {
-            Self::Data(data) => data.len() as u64,
-            Self::Zeroes(length) => *length,
-        }
-    }
-
-    pub fn to_content(self) -> Content {
-        match self {
-            Self::Data(data) => Content::Data(data.to_vec()),
-            Self::Zeroes(length) => Content::Zeroes(length),
-        }
-    }
-}
-
 /// A change that could not be admitted at once because it covers parts of
 /// blocks whose other parts had to be read first.
 pub struct Change {
     pub token: Token,
-    pub offset: u64,
-    pub content: Content,
-    pub durability: Durability,
-}
-
-/// What a change leaves behind.
-pub enum Content {
-    Data(Vec<u8>),
-    Zeroes(u64),
-}
-
-impl Content {
-    /// How many bytes it covers.
-    pub fn length(&self) -> u64 {
-        match self {
-            Self::Data(data) => data.len() as u64,
-            Self::Zeroes(length) => *length,
-        }
-    }
+    /// A write, or zeroes.
+    pub op: OwnedOp,
 }
 
 /// The old content of blocks that a change covers in part.
 type Edges = Vec<(u64, Vec<u8>)>;
 
 impl Volume {
-    pub(super) fn start_change(
-        &mut self,
-        token: Token,
-        offset: u64,
-        incoming: Incoming<'_>,
-        durability: Durability,
-    ) -> Started {
-        let length = incoming.length();
-        if let Err(error) = self.check_range(offset, length) {
-            return Started::Failed(error);
-        }
+    /// Starts a change of a range within the volume.
+    pub(super) fn start_change(&mut self, token: Token, op: &Op<'_>) -> Started {
+        let (range, data, durability) = (op.range(), op.data(), op.durability());
         if self.closing {
             return Started::Failed(IoError::Stopped("the volume is being detached".to_owned()));
         }
-        if length == 0 {
+        if range.length == 0 {
             return self.acknowledge(token, durability);
         }
         if self.is_held() {
-            return self.hold(token, offset, incoming, durability);
+            return self.hold(token, op);
         }
-        if let Err(refusal) = self.make_room(offset, &incoming) {
+        if let Err(refusal) = self.make_room(range, data.is_some()) {
             return refusal;
         }
-        let edges = self.reader.edges_of(offset, length);
+        let edges = self.reader.edges_of(range);
         if edges.is_empty() {
-            return match self.admit(offset, incoming, &Vec::new()) {
+            return match self.admit(range, data, &Vec::new()) {
                 Ok(()) => self.acknowledge(token, durability),
                 Err(error) => Started::Failed(error),
             };
         }
         let Some(edges) = self.read_edges_now(&edges) else {
-            let change = Change {
-                token,
-                offset,
-                content: incoming.to_content(),
-                durability,
-            };
-            self.reader.park(PendingRequest::Change(change));
+            let op = op.to_owned();
+            self.reader
+                .park(PendingRequest::Change(Change { token, op }));
             return Started::Pending;
         };
-        match self.admit(offset, incoming, &edges) {
+        match self.admit(range, data, &edges) {
             Ok(()) => self.acknowledge(token, durability),
             Err(error) => Started::Failed(error),
         }
@@ -116,15 +67,15 @@ impl Volume {
         }
     }
 
-    /// Whether the journal can take the change; if not, what to answer.
-    fn make_room(&mut self, offset: u64, incoming: &Incoming<'_>) -> Result<(), Started> {
-        let blocks = match incoming {
-            Incoming::Data(data) => {
-                let range = self.reader.blocks_of(offset, data.len() as u64);
-                range.end - range.start
+    /// Checks that the journal has room for the change; the error is the answer.
+    fn make_room(&mut self, range: ByteRange, has_data: bool) -> Result<(), Started> {
+        let blocks = match has_data {
+            true => {
+                let blocks = self.reader.blocks_of(range.offset, range.length);
+                blocks.end - blocks.start
             }
             // A record entry, and at most two blocks covered in part.
-            Incoming::Zeroes(_) => 2,
+            false => 2,
         };
         if self.journal.has_room(blocks) {
             return Ok(());
@@ -136,7 +87,7 @@ impl Volume {
                 self.journal.ring_bytes()
             ))));
         }
-        // PendingRequest would be forever if nothing can be destaged.
+        // The wait would never end if nothing can be destaged.
         match self.destage.refusal() {
             Some(error) => Err(Started::Failed(error.clone())),
             None => Err(Started::Busy),
@@ -162,20 +113,25 @@ impl Volume {
         Some(found)
     }
 
-    /// Seals a change into the journal's batch and lays it over the map.
-    fn admit(&mut self, offset: u64, incoming: Incoming<'_>, edges: &Edges) -> Result<(), IoError> {
-        let length = incoming.length() as usize;
-        let blocks = self.reader.blocks_of(offset, length as u64);
+    /// Seals a change into the journal's batch and lays it over the map: `data`, or zeroes.
+    fn admit(
+        &mut self,
+        range: ByteRange,
+        data: Option<WriteBuffer<'_>>,
+        edges: &Edges,
+    ) -> Result<(), IoError> {
+        let (offset, length) = (range.offset, range.length as usize);
+        let blocks = self.reader.blocks_of(offset, range.length);
         let block_bytes = self.env.block_size.bytes();
         let mut merged = Vec::new();
         let mut whole_zeroes = 0;
         let count = blocks.end - blocks.start;
         let covered_in_part = edges.len() as u64;
-        // Together, so that no job's sequences come between: each gap would
+        // Taken together, so that no job's sequences come between: each gap would
         // begin a record, and `make_room` has counted on one.
-        let mut sequences = self.take_sequences(match incoming {
-            Incoming::Data(_) => count,
-            Incoming::Zeroes(_) => covered_in_part + u64::from(count > covered_in_part),
+        let mut sequences = self.take_sequences(match data {
+            Some(_) => count,
+            None => covered_in_part + u64::from(count > covered_in_part),
         })?;
         let mut sequence = || sequences.next().expect("one for each entry");
         if self.reader.layers.active.is_empty() {
@@ -184,13 +140,13 @@ impl Volume {
         for block in blocks.clone() {
             let (range, within) = self.reader.part_of(offset, length, block);
             let partial = range.len() < block_bytes;
-            match incoming {
-                Incoming::Zeroes(_) if !partial => {
+            match data {
+                None if !partial => {
                     whole_zeroes += 1;
                     continue;
                 }
-                Incoming::Data(data) if !partial => {
-                    self.append(block, sequence(), &data[range])?;
+                Some(data) if !partial => {
+                    self.append(block, sequence(), &data.part(range).contiguous())?;
                     continue;
                 }
                 _ => {}
@@ -199,9 +155,9 @@ impl Volume {
             merged.clear();
             merged.extend_from_slice(&old.expect("every edge was read").1);
             let target = &mut merged[within..within + range.len()];
-            match incoming {
-                Incoming::Data(data) => target.copy_from_slice(&data[range]),
-                Incoming::Zeroes(_) => target.fill(0),
+            match data {
+                Some(data) => data.part(range).copy_to(target),
+                None => target.fill(0),
             }
             self.append(block, sequence(), &merged)?;
         }
@@ -261,7 +217,7 @@ impl Volume {
         error
     }
 
-    /// Admits changes whose edges have been fetched, as far as there is room.
+    /// Admits changes whose edges have been read, as far as there is room.
     /// Returns those that may be acknowledged once the batch is written.
     pub(super) fn admit_deferred(&mut self) -> Vec<Token> {
         let mut admitted = Vec::new();
@@ -269,11 +225,8 @@ impl Volume {
             let Some((change, fetched)) = self.deferred.pop_front() else {
                 break;
             };
-            let incoming = match &change.content {
-                Content::Data(data) => Incoming::Data(data),
-                Content::Zeroes(length) => Incoming::Zeroes(*length),
-            };
-            match self.make_room(change.offset, &incoming) {
+            let (range, data) = (change.op.range(), change.op.data());
+            match self.make_room(range, data.is_some()) {
                 Ok(()) => {}
                 Err(Started::Failed(error)) => {
                     self.reader.ready.push(base::Completion {
@@ -291,8 +244,8 @@ impl Volume {
                 self.reader.park(PendingRequest::Change(change));
                 continue;
             };
-            let done = match self.admit(change.offset, incoming, &edges) {
-                Ok(()) => self.acknowledge(change.token, change.durability),
+            let done = match self.admit(range, data, &edges) {
+                Ok(()) => self.acknowledge(change.token, change.op.durability()),
                 Err(error) => Started::Failed(error),
             };
             match done {
@@ -307,7 +260,7 @@ impl Volume {
         admitted
     }
 
-    /// The fetched edges, unless one was written meanwhile.
+    /// The edges that were read, unless one was written meanwhile.
     fn edges_still_true(&mut self, fetched: &FetchedEdges) -> Option<Edges> {
         fetched
             .iter()

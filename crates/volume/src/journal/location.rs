@@ -1,19 +1,19 @@
-//! Where journals lie, and which of them a lease goes on with.
+//! Where journals lie, and which of them a lease continues.
 //!
-//! A host that has its journals for itself has one name for each volume, and
-//! puts each lease's file in the place of the one before. In a folder that
-//! several hosts have, each lease has a name of its own, so that no host ever
-//! takes a name from another; which of them counts, the catalog says:
+//! A host that has its journals for itself uses one name for each volume, and
+//! each lease's file replaces the previous one. In a folder that several hosts
+//! share, each lease has a name of its own, so that no host ever takes a name from
+//! another; the catalog says which one counts:
 //!
 //! ```text
 //!  1. lease   the catalog says which journal is named, if one is
-//!  2. copy    that into a file of this lease: draft, sync, rename, sync
-//!  3. name    it: fenced by the epoch; nothing is acknowledged before
-//!  4. remove  what is of earlier leases
+//!  2. copy    it into a file of this lease: draft, sync, rename, sync
+//!  3. name    the file: fenced by the epoch; nothing is acknowledged before
+//!  4. remove  the files of earlier leases
 //! ```
 //!
 //! Invariant: from 3 on the catalog names a file that is complete and durable,
-//! and so it does if a crash comes before, after or between any two of these.
+//! also if a crash comes before, after or between any two of these steps.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -24,40 +24,40 @@ use world::World;
 use super::files::{JournalError, failed};
 use crate::catalog::Lease;
 
-/// Where a volume's journal is to be, and where the one before it is.
+/// Where a volume's journal lies, and where the previous lease's is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalLocation {
-    /// Its file. The folder must be there.
+    /// The journal's file. Its folder must exist.
     pub path: PathBuf,
-    /// What the last lease left, if this one goes on with it; it may be the
-    /// same file. Where the lease names a journal in this folder, this is it,
-    /// and has to be there; any other need not be.
+    /// The previous lease's journal, if this lease continues it; it may be the same
+    /// file. If the lease names a journal in this folder, it is that one and must
+    /// exist; otherwise it need not.
     pub former: Option<PathBuf>,
-    /// The folder, if several hosts have it. Then the file is of this lease
-    /// alone, and the catalog is told of it before anything is acknowledged.
+    /// The folder's id, if several hosts share it. Then the file belongs to this
+    /// lease alone, and is named in the catalog before anything is acknowledged.
     pub folder: Option<JournalFolderId>,
 }
 
-/// A folder of journals that several hosts have.
+/// A folder of journals that several hosts share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedFolder {
-    /// Where this host finds it.
+    /// Its path on this host.
     pub path: PathBuf,
-    /// Which one it is, as its marker says.
+    /// The id in its marker.
     pub id: JournalFolderId,
 }
 
 impl JournalLocation {
-    /// Where the journal of `lease` lies: in the shared folder, if there is
-    /// one, else at `own`, where the host has it for itself. A host that was
-    /// given a shared folder since takes along what it has there.
+    /// Where the journal of `lease` lies: in the shared folder, if there is one,
+    /// else at `own`, the host's own path. A host that has been given a shared
+    /// folder since continues its own journal there.
     #[must_use]
     pub fn of(lease: &Lease, own: &Path, shared: Option<&SharedFolder>) -> Self {
         let is_own = lease.journal.is_none();
         let Some(shared) = shared else {
             return Self {
                 path: own.to_owned(),
-                // What lies there is older than what was given up.
+                // A journal at `own` would be older than the named one.
                 former: is_own.then(|| own.to_owned()),
                 folder: None,
             };
@@ -73,15 +73,15 @@ impl JournalLocation {
 }
 
 impl SharedFolder {
-    /// The journal of one lease.
+    /// The path of one lease's journal.
     #[must_use]
     pub fn journal(&self, volume: VolumeId, epoch: u32) -> PathBuf {
         self.path.join(format!("{volume}.journal-{epoch}"))
     }
 
-    /// Removes what is here of a volume's leases before `epoch`, drafts too.
-    /// Only for whoever has named a journal of that lease, or later: the
-    /// listing may be old, and then something stays.
+    /// Removes the files of a volume's leases before `epoch`, drafts too. The caller
+    /// has named a journal of that lease or a later one. The listing may be stale,
+    /// and then some files stay.
     ///
     /// # Errors
     /// [`JournalError::Io`].
@@ -106,7 +106,7 @@ impl SharedFolder {
     }
 }
 
-/// The lease that a file in a shared folder is of, if it is of this volume.
+/// The epoch of the lease that a file in a shared folder belongs to, if it is this volume's.
 fn epoch_of(name: &str, volume: VolumeId) -> Option<u32> {
     let (stem, rest) = name.split_once('.')?;
     if stem.parse() != Ok(volume) {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_goes_on_with_what_is_named_here_or_else_with_the_hosts_own() {
+    fn a_lease_continues_the_journal_named_here_or_else_the_hosts_own() {
         let folder = |number| SharedFolder {
             path: PathBuf::from(format!("/shared-{number}")),
             id: JournalFolderId::from_u128(number),
@@ -159,9 +159,9 @@ mod tests {
         };
         let volume = VolumeId::from_u128(1);
         for (lease, shared, path, former) in [
-            // As ever: one file.
+            // One file.
             (lease(None), None, own.to_owned(), Some(own.to_owned())),
-            // Given up: what lies in the host's own is older.
+            // The named journal was given up: the host's own is older.
             (named(&here), None, own.to_owned(), None),
             (
                 lease(None),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_volumes_own_files_are_taken_for_its_journals() {
+    fn only_a_volumes_own_files_count_as_its_journals() {
         let volume = VolumeId::from_u128(1);
         let epoch = |name: &str| epoch_of(name, volume);
         assert_eq!(epoch(&format!("{volume}.journal-41")), Some(41));

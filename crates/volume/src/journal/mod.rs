@@ -3,7 +3,7 @@
 //!
 //! A ring file. Records are named by their *log position*, which only grows;
 //! position `p` lies at byte `4096 + p % ring_bytes` of the file, after one
-//! page that says whose journal it is.
+//! page that identifies the journal.
 //!
 //! ```text
 //!            tail                    head
@@ -14,20 +14,20 @@
 //! ```
 //!
 //! A record never wraps: where less than a header and a block is left before
-//! the ring's end, the log goes on at the ring's start. That rule needs no
+//! the ring's end, the log continues at the ring's start. That rule needs no
 //! mark, so recovery follows it blindly: it starts at the position that the
-//! committed version names, goes from record to record, and ends at the first
-//! that does not follow. No root pointer is kept apart from that.
+//! committed version names, reads record after record, and ends at the first
+//! that does not follow. There is no other root pointer.
 //!
-//! Whose file it is, and how another host takes it over: `files.rs`; where it
-//! lies: `place.rs`.
+//! Which host's file it is, and how another host takes it over: `files.rs`; where
+//! it lies: `location.rs`.
 //!
 //! Lifecycle of a write: 1. append (sealed into the batch), 2. commit (the
 //! batch is in the file), 3. sync (durable), 4. destaged, 5. release.
 //!
-//! Invariant: the sequences of records followed by recovery strictly grow. A
-//! record that an earlier life of the journal left beyond a torn one has an
-//! older epoch than what was written in its place, so it is never followed.
+//! Invariant: the sequences of the records that recovery follows strictly grow. A
+//! record that an earlier lap of the journal left beyond a torn one has an older
+//! epoch than what was written in its place, so it is never followed.
 
 mod files;
 mod location;

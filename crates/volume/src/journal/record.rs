@@ -8,9 +8,9 @@
 //!
 //!  header, 8 bytes to a row:
 //!  ┌──────────────────────────────────────┐
-//!  0│ magic "SCRJREC1"                     │
-//!  8│ position: this record's log position │  names it, and its place
-//! 16│ journal id, 16 bytes                 │  not another journal's record
+//!  0│ magic "SCRJREC1"                     │  the digit is the format
+//!  8│ position: this record's log position │  its name, and its offset
+//! 16│ journal id, 16 bytes                 │  that of the first page
 //! 32│ first sequence                       │  entry i has sequence first + i
 //! 40│ entries u16 │ 0 u16 │ payload blks u32│
 //! 48│ durable: a log position              │  all before it was synced by now
@@ -27,10 +27,11 @@
 //!   └──────────────────────────────────────┘
 //! ```
 //!
-//! The CRC covers the header page alone; the tags in it vouch for the payload,
-//! so a torn payload is found without a second checksum on the hot path. A
-//! record begins on a 4 KiB boundary: writing one never touches a page that
-//! holds an older one.
+//! The CRC covers the header page alone; the tags in it authenticate the payload,
+//! so a torn payload is detected without a second checksum on the hot path. A
+//! record begins on a 4 KiB boundary: writing one never touches a page that holds
+//! an older one. A file of a newer format is refused by its first page
+//! (`files.rs`), before any record is read.
 
 use base::checksum::crc32c;
 use base::codec::{Reader, Writer};
@@ -39,7 +40,7 @@ use unit::Tag;
 
 /// Bytes of the header page.
 pub const HEADER_BYTES: usize = 4096;
-/// How many entries fit in it.
+/// The number of entries that fit in the header page.
 pub const ENTRIES_MAX: usize = (HEADER_BYTES - PREFIX_BYTES) / ENTRY_BYTES;
 
 const MAGIC: &[u8; 8] = b"SCRJREC1";
@@ -61,17 +62,17 @@ pub enum Entry {
     Zero {
         /// The first block.
         block: BlockIndex,
-        /// How many; at least one.
+        /// The number of blocks, at least one.
         count: u64,
     },
 }
 
-/// A record's header, checked.
+/// A record's header, verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// The record's log position in bytes.
     pub position: u64,
-    /// Which journal it belongs to.
+    /// The id of the journal that it belongs to.
     pub journal: u128,
     /// The sequence of entry 0.
     pub first: Sequence,
@@ -84,22 +85,22 @@ pub struct Header {
     pub entries: Vec<Entry>,
 }
 
-/// Why 4096 bytes are not a record header that can be trusted.
+/// Why 4096 bytes are not a valid record header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
-    /// No record begins here.
+    /// The magic is missing.
     #[error("no record begins here")]
     NoMagic,
-    /// A record began here, but part of the page is not what was written.
+    /// The magic is there, but the page is damaged.
     #[error("the header's checksum does not match")]
     Checksum,
-    /// The checksum holds, but a field has a value no writer makes.
+    /// The checksum matches, but a field has an impossible value.
     #[error("field {0} has a value that no writer makes")]
     Field(&'static str),
 }
 
 impl Header {
-    /// How many payload blocks follow the header.
+    /// The number of payload blocks that follow the header.
     #[must_use]
     pub fn payload_blocks(&self) -> usize {
         self.entries
@@ -196,7 +197,7 @@ impl Header {
     }
 }
 
-/// What a header says beside its entries.
+/// The fields of a header before its entries.
 pub(super) struct RecordPrefix {
     pub position: u64,
     pub journal: u128,
@@ -285,6 +286,37 @@ mod tests {
         assert_eq!(header().record_bytes(), 3 * 4096);
     }
 
+    /// The page of [`header`] in format 1, up to where its zeroes begin.
+    const FIXTURE: [u8; 160] = [
+        0x53, 0x43, 0x52, 0x4a, 0x52, 0x45, 0x43, 0x31, 0x00, 0xa0, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x34, 0x12, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x4d, 0x00, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00, 0x02,
+        0x00, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00,
+        0xd2, 0x60, 0x11, 0x43, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x05, 0x05, 0x05, 0x05, 0x05, 0x05, 0x05, 0x05, 0x05, 0x05,
+        0x05, 0x05, 0x05, 0x05, 0x05, 0x05, 0x64, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x1c, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x06, 0x06, 0x06, 0x06, 0x06, 0x06,
+        0x06, 0x06, 0x06, 0x06, 0x06, 0x06, 0x06, 0x06, 0x06, 0x06,
+    ];
+
+    #[test]
+    fn a_header_has_format_1() {
+        let mut page = [0; HEADER_BYTES];
+        header().encode(&mut page);
+        assert_eq!(page[..FIXTURE.len()], FIXTURE);
+        assert!(page[FIXTURE.len()..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_header_of_another_format_is_not_followed() {
+        let mut page = [0; HEADER_BYTES];
+        header().encode(&mut page);
+        page[7] = b'2';
+        assert_eq!(Header::decode(&page), Err(BadHeader::NoMagic));
+    }
+
     #[test]
     fn a_full_header_is_read_back() {
         let entries = vec![
@@ -304,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_byte_is_found() {
+    fn every_flipped_byte_is_detected() {
         let mut page = [0; HEADER_BYTES];
         header().encode(&mut page);
         for position in 0..HEADER_BYTES {

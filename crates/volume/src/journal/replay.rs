@@ -11,7 +11,7 @@ use super::record::{Entry, HEADER_BYTES, Header};
 use super::ring::{Journal, JournalSlot};
 use crate::seal::{Address, Keyring};
 
-/// One write that recovery found.
+/// A write that recovery found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayedWrite {
     /// A block, and where its ciphertext lies.
@@ -25,25 +25,25 @@ pub enum ReplayedWrite {
     Zero {
         /// The first block.
         block: base::BlockIndex,
-        /// How many.
+        /// The number of blocks.
         count: u64,
-        /// When.
+        /// The write's sequence.
         sequence: Sequence,
     },
 }
 
-/// Follows the log from the journal's tail, hands each write to `found` in
-/// order, and makes the journal go on after the last one. Writes up to and
-/// including `after` are in the committed version.
+/// Follows the log from the journal's tail, passes each write to `found` in order,
+/// and positions the journal after the last one. Writes up to and including `after`
+/// are in the committed version. Returns the number of records.
 ///
-/// Where the log ends is not an error: a record that was never written, is
-/// torn, or was left by an earlier lap simply does not follow. But if a later
-/// record says that this one was durable, it has rotted, and what follows it
-/// must not vanish silently.
+/// The end of the log is not an error: a record that was never written, is torn, or
+/// was left by an earlier lap simply does not follow. But if a later record says
+/// that this one was durable, it has rotted, and what follows it must not vanish
+/// silently.
 ///
-/// Every record that follows is written again where it lies, unchanged. It may
-/// be in the page cache only, and after a sync that failed Linux takes it for
-/// clean: without this, a later sync would return `Ok` and save nothing.
+/// Every record that follows is written again at the same offset, unchanged. It may
+/// be in the page cache only, and after a failed sync Linux considers it clean:
+/// without this, a later sync would return `Ok` and save nothing.
 ///
 /// # Errors
 /// [`JournalError::Io`] if the file cannot be read or written at all,
@@ -93,16 +93,16 @@ pub fn replay_from(
         file.write_at(&[0; HEADER_BYTES], offset).map_err(failed)?;
         file.sync_data().map_err(failed)?;
     }
-    // What was skipped at the ring's end belongs to nobody: the log goes on
+    // The gap at the ring's end is unused: the log continues
     // after the last record, and the writer skips again by the same rule.
     journal.resume_at(position);
     Ok(records)
 }
 
-/// Whether some record beyond `position`, where the log seems to end, was
-/// written when what lies at `position` was durable.
+/// Whether some record says that what lies at `position`, where the log seems to
+/// end, was durable when the record was written.
 fn is_known_durable(former: &dyn File, journal: &Journal, position: u64) -> io::Result<bool> {
-    /// Read at once.
+    /// Bytes read at once.
     const CHUNK_BYTES: usize = 1 << 20;
 
     let ring_bytes = journal.ring_bytes();
@@ -128,8 +128,7 @@ fn is_known_durable(former: &dyn File, journal: &Journal, position: u64) -> io::
     Ok(false)
 }
 
-/// Follows the log as far as it goes: where it ends, and how many records it
-/// had.
+/// Follows the log to its end; returns its position and the number of records.
 fn follow(
     former: &dyn File,
     journal: &Journal,

@@ -1,4 +1,4 @@
-//! The ring file and its writer.
+//! [`Journal`]: the ring and its writer.
 
 use std::sync::Arc;
 
@@ -46,13 +46,13 @@ pub struct JournalSlot {
     pub offset: u64,
     /// The tag of its seal.
     pub tag: Tag,
-    /// When it was written.
+    /// The write's sequence.
     pub sequence: Sequence,
 }
 
-/// A record that still takes entries.
+/// A record that still accepts entries.
 struct Growing {
-    /// Where its header page begins in the batch.
+    /// The offset of its header page in the batch.
     header_at: usize,
     position: u64,
     first: Sequence,
@@ -66,17 +66,17 @@ pub struct Journal {
     id: u128,
     ring_bytes: u64,
     block_size: BlockSize,
-    /// Log position of the oldest record that is needed.
+    /// Log position of the oldest record that is still needed.
     tail: u64,
     /// Log position of the next byte.
     head: u64,
-    /// Everything before this log position is durable; told in every record,
-    /// so that recovery can tell a log that ends from one that has rotted.
+    /// Everything before this log position is durable. It is written in every
+    /// record, so that recovery can tell the end of a log from rot.
     durable: u64,
     /// Sealed records that are not in the file yet; they end at `head`.
     batch: Vec<u8>,
     growing: Option<Growing>,
-    /// Kept for its allocation.
+    /// An empty list, kept for its allocation.
     entries: Vec<Entry>,
 }
 
@@ -147,18 +147,18 @@ impl Journal {
         self.block_size
     }
 
-    /// Goes on after the records that recovery found.
+    /// Positions the head after the records that recovery found.
     pub(crate) fn resume_at(&mut self, head: u64) {
         debug_assert!(self.batch.is_empty() && head >= self.tail);
         self.head = head;
     }
 
-    /// Everything before log position `position` has been synced.
+    /// Records that everything before log position `position` has been synced.
     pub fn synced(&mut self, position: u64) {
         self.durable = self.durable.max(position);
     }
 
-    /// Whether `blocks` more blocks, in whatever records they end up, fit.
+    /// Whether `blocks` more blocks fit, however they are divided into records.
     #[must_use]
     pub fn has_room(&self, blocks: u64) -> bool {
         let block_bytes = self.block_size.bytes() as u64;
@@ -197,7 +197,7 @@ impl Journal {
         })
     }
 
-    /// Appends the fact that `count` blocks read as zeroes.
+    /// Appends an entry: `count` blocks read as zeroes.
     ///
     /// # Errors
     /// As [`Journal::append`].
@@ -220,8 +220,8 @@ impl Journal {
             .push(entry);
     }
 
-    /// Sees to it that a record is open that can take an entry with this
-    /// sequence and `payload` bytes.
+    /// Begins a record unless one is open that can take an entry with this sequence
+    /// and `payload` bytes.
     fn make_ready(&mut self, sequence: Sequence, payload: u64) -> Result<(), JournalError> {
         if let Some(growing) = &self.growing {
             let expected = growing.first.bits() + growing.entries.len() as u64;
@@ -257,7 +257,7 @@ impl Journal {
         Ok(())
     }
 
-    /// How many bytes there are from log position `position` to the ring's end.
+    /// Bytes from log position `position` to the ring's end.
     fn left_after(&self, position: u64) -> u64 {
         self.ring_bytes - position % self.ring_bytes
     }
@@ -288,7 +288,7 @@ impl Journal {
         }
     }
 
-    /// Ends the batch: everything appended is in the file, in order.
+    /// Ends the batch: writes everything appended to the file, in order.
     ///
     /// # Errors
     /// [`JournalError::Io`]: the caller must stop using the journal.
@@ -315,8 +315,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Ciphertext that is still in the batch, if the block at file offset
-    /// `offset` is.
+    /// The ciphertext of the block at file offset `offset`, if it is still in the
+    /// batch.
     #[must_use]
     pub fn in_batch(&self, offset: u64) -> Option<&[u8]> {
         if self.batch.is_empty() {
@@ -327,7 +327,7 @@ impl Journal {
         self.batch.get(at..at + self.block_size.bytes())
     }
 
-    /// Gives back everything before `position`: it has been destaged.
+    /// Releases everything before `position`: it has been destaged.
     pub fn release(&mut self, position: u64) {
         debug_assert!(self.tail <= position && position <= self.head);
         self.tail = position;

@@ -1,4 +1,4 @@
-//! A map entry: where a sealed piece lies and when it was written.
+//! [`Entry`]: where a sealed piece lies and when it was written.
 
 use base::codec::{OutOfBytes, Reader, Writer};
 use base::{Location, Sequence};
@@ -15,7 +15,7 @@ use base::{Location, Sequence};
 pub struct Entry {
     /// Where it lies.
     pub location: Location,
-    /// When it was written: the nonce of its seal.
+    /// The sequence of its write: the nonce of its seal.
     pub sequence: Sequence,
 }
 

@@ -1,15 +1,15 @@
-//! A checkpoint: laying an overlay into the tree, by making new pages.
+//! [`merge`]: a checkpoint's work, applying an overlay to the tree by writing new pages.
 //!
-//! For each page below the root that the overlay touches, of its index pages that it touches,
-//! as many at a time as have not too many leaves:
+//! For each root page that the overlay touches, and for its touched index pages, as many at
+//! a time as their leaves fit in memory:
 //!
 //! 1. fetch the old index pages together, or begin empty ones
 //! 2. fetch the old leaves of all of them together
-//! 3. lay the changes over these
-//! 4. put all new leaves together, and enter where they lie
+//! 3. apply the changes to the leaves
+//! 4. put all new leaves together, and enter their locations in the index pages
 //!
-//! and then its index pages together. Units may be far away: what can be asked for at once is.
-//! Untouched subtrees are shared with the old tree. A page without entries is not kept.
+//! and then the index pages together. Units may be far away, so pages are fetched and put in
+//! batches. Untouched subtrees are shared with the old tree. An empty page is not written.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use super::overlay::Overlay;
 use super::page::{PAGE_ENTRIES, Page};
 use super::tree::{FetchPages, Level, Position, Root};
 
-/// Takes the pages a merge makes.
+/// Stores the pages that a merge creates.
 pub trait PageSink: FetchPages {
-    /// Seals `pages`, puts them somewhere, and says where, in order.
+    /// Seals and stores `pages`, and returns their entries in order.
     ///
     /// # Errors
-    /// If there is no place for them.
+    /// If they cannot be stored.
     fn put(&mut self, pages: Vec<(Position, Arc<Page>)>) -> Result<Vec<Entry>, Self::Error>;
 
-    /// The page at `entry`, and all below it, is in the new tree no more, and was not fetched.
-    fn gone(&mut self, position: Position, entry: Entry) {
+    /// The page at `entry` and all below it are not in the new tree; they were not fetched.
+    fn removed(&mut self, position: Position, entry: Entry) {
         let _ = (position, entry);
     }
 }
 
-/// So many leaves are in memory at once, at most: 4 MiB.
+/// Leaves in memory at once, at most: 4 MiB.
 const LEAVES_AT_ONCE: usize = 1024;
 
-/// A merge ended early.
+/// Why a merge failed: the sink's error.
 pub type MergeError<S> = <S as FetchPages>::Error;
 
-/// Lays `overlay` over the tree at `root` and returns the new tree's root.
+/// Applies `overlay` to the tree at `root` and returns the new tree's root.
 ///
 /// # Errors
-/// What the sink failed with. Pages that were put are then nobody's.
+/// The sink's error. Pages that were put before it are orphans.
 pub fn merge<S: PageSink>(
     sink: &mut S,
     root: &Root,
@@ -67,9 +67,9 @@ pub fn merge<S: PageSink>(
         };
         let within = changes.within(&position.blocks());
         *entry = match child_fate(&within, position, *entry) {
-            Fate::Same => continue,
-            Fate::Gone(old) => {
-                sink.gone(position, old);
+            Fate::Unchanged => continue,
+            Fate::Removed(old) => {
+                sink.removed(position, old);
                 None
             }
             Fate::Changed => merge_root_page(sink, position, *entry, &within)?,
@@ -100,9 +100,10 @@ impl<'a> Changes<'a> {
     }
 }
 
+/// What becomes of a page.
 enum Fate {
-    Same,
-    Gone(Entry),
+    Unchanged,
+    Removed(Entry),
     Changed,
 }
 
@@ -112,15 +113,15 @@ fn child_fate(within: &Changes<'_>, position: Position, old: Option<Entry>) -> F
     }
     let range = position.blocks();
     match (within.zeroes, old) {
-        ([], _) | (_, None) => Fate::Same,
+        ([], _) | (_, None) => Fate::Unchanged,
         ([zero], Some(old)) if zero.start <= range.start && range.end <= zero.end => {
-            Fate::Gone(old)
+            Fate::Removed(old)
         }
         (_, Some(_)) => Fate::Changed,
     }
 }
 
-/// A page that the overlay touches.
+/// A page that the overlay changes.
 struct Touched<'a> {
     position: Position,
     /// Its entry in the page above.
@@ -129,7 +130,7 @@ struct Touched<'a> {
 }
 
 impl Touched<'_> {
-    /// How many leaves below an index page it touches, at most.
+    /// The most leaves below an index page that change.
     fn leaves_max(&self) -> usize {
         match self.changes.zeroes {
             [] => self.changes.blocks.len().min(PAGE_ENTRIES),
@@ -138,7 +139,7 @@ impl Touched<'_> {
     }
 }
 
-/// The children of a page that are touched; those that are gone are taken out of it.
+/// The children of a page that change; removed ones are taken out of it.
 fn touched<'a, S: PageSink>(
     sink: &mut S,
     page: &mut Page,
@@ -152,10 +153,10 @@ fn touched<'a, S: PageSink>(
         };
         let changes = changes.within(&position.blocks());
         match child_fate(&changes, position, page.get(index)) {
-            Fate::Same => {}
-            Fate::Gone(old) => {
+            Fate::Unchanged => {}
+            Fate::Removed(old) => {
                 page.set(index, None);
-                sink.gone(position, old);
+                sink.removed(position, old);
             }
             Fate::Changed => found.push(Touched {
                 position,
@@ -167,7 +168,7 @@ fn touched<'a, S: PageSink>(
     found
 }
 
-/// The old pages at `entries`, in order; empty ones where there are none.
+/// Fetches the old pages at `entries`, in order; empty ones where there are none.
 fn fetch<S: PageSink>(
     sink: &mut S,
     pages: &[(Position, Option<Entry>)],
@@ -188,7 +189,7 @@ fn fetch<S: PageSink>(
     Ok(pages.iter().map(page).collect())
 }
 
-/// Puts those of `pages` that are not empty. Where each lies, in order.
+/// Stores the pages that are not empty. Returns the entry of each, in order.
 fn put<S: PageSink>(
     sink: &mut S,
     pages: Vec<(Position, Arc<Page>)>,
@@ -207,7 +208,7 @@ fn put<S: PageSink>(
     Ok(is_kept.into_iter().map(entry).collect())
 }
 
-/// Lays the changes over a page below the root, and all below it. Where it lies now.
+/// Applies the changes to a root page and all below it. Returns its new entry.
 fn merge_root_page<S: PageSink>(
     sink: &mut S,
     position: Position,
@@ -238,7 +239,7 @@ fn merge_root_page<S: PageSink>(
     Ok(put(sink, vec![(position, page)])?.pop().flatten())
 }
 
-/// The new contents of index pages below `above`, whose leaves have been put.
+/// The new content of index pages below `above`, whose leaves have been stored.
 fn merge_indexes<S: PageSink>(
     sink: &mut S,
     above: &Page,
@@ -249,7 +250,7 @@ fn merge_indexes<S: PageSink>(
         .map(|index| (index.position, above.get(index.index)))
         .collect();
     let mut pages = fetch(sink, &old)?;
-    // Each with which of the pages it is below.
+    // Each leaf with the number of its index page.
     let mut leaves = Vec::new();
     for (of, (index, page)) in indexes.iter().zip(&mut pages).enumerate() {
         let found = touched(sink, Arc::make_mut(page), index.position, &index.changes);

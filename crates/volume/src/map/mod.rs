@@ -16,7 +16,7 @@
 //! it into new pages ([`merge`]); nothing is overwritten.
 //!
 //! The map knows locations and sequences. It does not know units, keys or the
-//! journal: pages are brought by whoever can fetch and open them.
+//! journal: callers fetch and open pages ([`FetchPages`]).
 
 mod entry;
 mod merge;

@@ -1,13 +1,12 @@
-//! Newest writes over older ones: single blocks, and ranges that read as
+//! [`Overlay`]: the newest state of blocks: single blocks, and ranges that read as
 //! zeroes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
-/// Mixes block numbers, which a guest chooses but cannot profit from choosing:
-/// the multiplier spreads runs, and a guest that crowds a bucket slows its own
-/// disk alone.
+/// Hashes block numbers. The multiplier spreads runs; a guest that chooses numbers
+/// which collide slows down only its own disk.
 #[derive(Default, Clone, Copy)]
 pub struct BlockHasher(u64);
 
@@ -26,10 +25,10 @@ impl Hasher for BlockHasher {
     }
 }
 
-/// A hash map keyed by numbers of blocks or locations.
+/// A hash map keyed by block numbers or locations.
 pub type BlockMap<V> = HashMap<u64, V, BuildHasherDefault<BlockHasher>>;
 
-/// What an overlay says of a block.
+/// The state of a block in an overlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found<V> {
     /// It was written.
@@ -59,25 +58,25 @@ impl<V> Default for Overlay<V> {
 }
 
 impl<V: Copy> Overlay<V> {
-    /// Whether it says nothing of any block.
+    /// Whether no block is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.zeroes.is_empty()
     }
 
-    /// How many entries it would take to write down.
+    /// The number of entries that its encoding takes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.blocks.len() + self.zeroes.len()
     }
 
-    /// How many blocks it has data for.
+    /// The number of blocks with data.
     #[must_use]
     pub fn data_len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// What it says of `block`; `None` if nothing.
+    /// The state of `block`; `None` if it is not in the overlay.
     #[must_use]
     #[inline]
     pub fn get(&self, block: u64) -> Option<Found<V>> {
@@ -91,13 +90,13 @@ impl<V: Copy> Overlay<V> {
         (block < *end).then_some(Found::Zero)
     }
 
-    /// `block` was written.
+    /// Records that `block` was written.
     #[inline]
     pub fn insert(&mut self, block: u64, value: V) {
         self.blocks.insert(block, value);
     }
 
-    /// The blocks of `range` read as zeroes.
+    /// Records that the blocks of `range` read as zeroes.
     pub fn zero(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;

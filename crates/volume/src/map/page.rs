@@ -4,7 +4,7 @@ use base::{Location, Sequence};
 
 use super::entry::{ENTRY_BYTES, Entry};
 
-/// How many entries a page has.
+/// Entries of a page.
 pub const PAGE_ENTRIES: usize = 256;
 /// Size of a page in bytes.
 pub const PAGE_BYTES: usize = PAGE_ENTRIES * ENTRY_BYTES;
@@ -20,14 +20,14 @@ impl Default for Page {
 }
 
 impl Page {
-    /// The page with this content. Any 4096 bytes are a page; that they are
-    /// the right ones, their seal says.
+    /// The page with this content. Any 4096 bytes are a page; the seal proves that
+    /// they are the right ones.
     #[must_use]
     pub fn from_bytes(bytes: Box<[u8; PAGE_BYTES]>) -> Self {
         Self(bytes)
     }
 
-    /// Its content.
+    /// The page's content.
     #[must_use]
     pub fn bytes(&self) -> &[u8; PAGE_BYTES] {
         &self.0
@@ -83,6 +83,26 @@ mod tests {
     use base::{CopysetId, SegmentId, Slot};
 
     use super::*;
+
+    /// An entry of format 1.
+    const FIXTURE: [u8; 16] = [
+        0x34, 0x12, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x07, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00,
+        0x00,
+    ];
+
+    #[test]
+    fn a_page_has_format_1() {
+        let mut page = Page::default();
+        let entry = Entry {
+            location: Location::from_bits(0x1234),
+            sequence: Sequence::new(1, 7).expect("small"),
+        };
+        page.set(2, Some(entry));
+        assert_eq!(page.bytes()[32..48], FIXTURE);
+        let others = page.bytes().iter().enumerate();
+        let mut others = others.filter(|(at, _)| !(32..48).contains(at));
+        assert!(others.all(|(_, byte)| *byte == 0));
+    }
 
     #[test]
     fn entries_are_kept_apart() {

@@ -1,4 +1,4 @@
-//! [`PageCache`]: map pages, opened, in memory; bounded for a volume or for a whole host.
+//! [`PageCache`]: opened map pages in memory; bounded for a volume or for a whole host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use super::overlay::BlockMap;
 use super::page::{PAGE_BYTES, Page};
 use super::tree::{Level, Lookup, Position, Root};
 
-/// What the caches that share it may have together.
+/// A memory budget that several caches share.
 #[derive(Debug)]
 pub struct PageBudget {
     pages: usize,
@@ -16,11 +16,11 @@ pub struct PageBudget {
 }
 
 impl PageBudget {
-    /// No share is smaller, in pages: one request may need the pages of 32 MiB, and others
-    /// are under way. That is 4 MiB.
+    /// The smallest share, in pages: 4 MiB. One request may need the pages of 32 MiB of
+    /// data, and other requests are running.
     pub const SHARE_MIN: usize = 1024;
 
-    /// So many bytes of pages, for all of them.
+    /// A budget of `bytes` for all caches together.
     #[must_use]
     pub fn new(bytes: u64) -> Arc<Self> {
         let pages = bytes / PAGE_BYTES as u64;
@@ -30,15 +30,15 @@ impl PageBudget {
         })
     }
 
-    /// What each of them may have, in pages.
+    /// The share of each cache, in pages.
     fn share(&self) -> usize {
         let users = self.users.load(Ordering::Relaxed).max(1);
         (self.pages / users).max(Self::SHARE_MIN)
     }
 }
 
-/// Pages of any version and any volume by their location, which names one
-/// content forever. Bounded; the pages not asked for longest go first (CLOCK).
+/// Pages of any version and any volume, by location, which names one content for
+/// ever. Bounded; the least recently used pages are evicted first (CLOCK).
 #[derive(Debug)]
 pub struct PageCache {
     slots: Vec<CacheSlot>,
@@ -47,7 +47,7 @@ pub struct PageCache {
     room: Room,
 }
 
-/// How many pages there may be.
+/// The capacity of a cache.
 #[derive(Debug)]
 enum Room {
     Own(usize),
@@ -68,7 +68,7 @@ impl PageCache {
         Self::with(Room::Own(pages_max.max(3)))
     }
 
-    /// A cache that shares a budget with others, as long as it lives.
+    /// A cache that shares a budget with others for as long as it exists.
     #[must_use]
     pub fn sharing(budget: Arc<PageBudget>) -> Self {
         budget.users.fetch_add(1, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl PageCache {
             self.slots.push(slot);
             return;
         }
-        // Others may have come, and its share is smaller than it was.
+        // The share shrinks when other caches join the budget.
         while self.slots.len() > pages_max {
             self.turn_to_oldest();
             let gone = self.slots.swap_remove(self.hand);
@@ -132,7 +132,7 @@ impl PageCache {
         self.hand += 1;
     }
 
-    /// Turns the hand to the page that goes next.
+    /// Turns the hand to the page that is evicted next.
     fn turn_to_oldest(&mut self) {
         self.hand %= self.slots.len();
         while std::mem::take(&mut self.slots[self.hand].used) {
@@ -140,7 +140,7 @@ impl PageCache {
         }
     }
 
-    /// Finds `block` under `root`.
+    /// Looks up `block` under `root`.
     pub fn lookup(&mut self, root: &Root, block: u64) -> Lookup {
         let mut position = Position::covering(Level::Root, block);
         let mut next = root.get(position.index);

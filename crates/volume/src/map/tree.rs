@@ -1,4 +1,4 @@
-//! Finding a block in the tree.
+//! The tree's geometry: levels, positions, the root, and lookups.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ pub enum Level {
     Root = 3,
 }
 
-/// A page's place in the tree.
+/// The position of a page in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// Its level.
+    /// The page's level.
     pub level: Level,
-    /// Which page of that level, from the start of the volume.
+    /// The page's number within its level, from the start of the volume.
     pub index: u64,
 }
 
@@ -37,14 +37,14 @@ impl Position {
         }
     }
 
-    /// The blocks it covers.
+    /// The blocks that the page covers.
     #[must_use]
     pub fn blocks(self) -> Range<u64> {
         let shift = 8 * self.level as u32;
         self.index << shift..(self.index + 1) << shift
     }
 
-    /// The page below it at `entry`; `None` below leaves.
+    /// The position of the page below at `entry`; `None` below leaves.
     #[must_use]
     pub fn child(self, entry: usize) -> Option<Self> {
         let level = match self.level {
@@ -58,13 +58,13 @@ impl Position {
         })
     }
 
-    /// What its seal is bound to.
+    /// The address that the page is sealed under.
     #[must_use]
     pub fn address(self) -> Address {
         Address::page(self.level as u8, self.index)
     }
 
-    /// Which entry of this page leads to `block`.
+    /// The index of the entry that leads to `block`.
     #[must_use]
     pub fn entry_for(self, block: u64) -> usize {
         (block >> (8 * (self.level as u32 - 1))) as usize % PAGE_ENTRIES
@@ -78,7 +78,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// How many blocks one of its entries covers.
+    /// The number of blocks that one entry covers.
     pub const BLOCKS_PER_ENTRY: u64 = 1 << 24;
 
     /// The root with these entries.
@@ -90,13 +90,13 @@ impl Root {
         Self { entries }
     }
 
-    /// Its entries, without the holes at the end.
+    /// The entries, without trailing holes.
     #[must_use]
     pub fn entries(&self) -> &[Option<Entry>] {
         &self.entries
     }
 
-    /// The root page `index`.
+    /// The entry of root page `index`.
     #[must_use]
     pub fn get(&self, index: u64) -> Option<Entry> {
         let index = usize::try_from(index).ok()?;
@@ -104,24 +104,24 @@ impl Root {
     }
 }
 
-/// What the tree says of a block, as far as its pages are at hand.
+/// The result of a lookup in the pages that are in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
-    /// The block lies there, or is a hole.
+    /// Where the block lies; `None` for a hole.
     Known(Option<Entry>),
     /// This page must be fetched first.
     Missing(Position, Entry),
 }
 
-/// Brings pages from wherever they lie, opened and checked.
+/// Fetches map pages, opened and verified.
 pub trait FetchPages {
-    /// What can go wrong.
+    /// Why a page cannot be fetched.
     type Error;
 
     /// The pages at these entries, in order. May wait.
     ///
     /// # Errors
-    /// The first page that cannot be had.
+    /// That of the first page that cannot be fetched.
     fn fetch(&mut self, pages: &[(Position, Entry)]) -> Result<Vec<Arc<Page>>, Self::Error>;
 }
 

@@ -1,4 +1,4 @@
-//! [`Leaves`]: all of a version's blocks, in order, a leaf at a time.
+//! [`Leaves`]: iterates over all of a version's blocks, in order, a leaf at a time.
 
 use std::ops::Range;
 
@@ -7,26 +7,26 @@ use super::overlay::Overlay;
 use super::page::PAGE_ENTRIES;
 use super::tree::{FetchPages, Level, Position, Root};
 
-/// What a leaf covers, and what was written over it since.
+/// The blocks of one leaf, with what was written over it since.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaf {
-    /// The leaf itself; none if all that it covers was written since.
+    /// The leaf itself; `None` if all its blocks were written since.
     pub page: Option<(Position, Entry)>,
-    /// Blocks that are no holes, in order, and where each lies.
+    /// Its blocks that are not holes, in order, and where each lies.
     pub blocks: Vec<(u64, Entry)>,
-    /// The first block after those that it covers.
+    /// The first block after the leaf.
     pub end: u64,
 }
 
-/// A walk through a tree and the tail over it. It has no more pages in memory than there are
-/// levels, but for what `F` keeps.
+/// A walk through a tree and the tail over it. It keeps one page per level in memory, beside
+/// what `F` caches.
 pub struct Leaves<F> {
     pages: F,
     root: Root,
-    /// What the tail says, in order.
+    /// The tail's blocks, in order.
     blocks: Vec<(u64, Entry)>,
     zeroes: Vec<Range<u64>>,
-    /// Pages that are still to be looked at; the next one is the last one.
+    /// Pages still to be visited, the next one last.
     left: Vec<(Position, Option<Entry>)>,
     roots: Range<u64>,
 }
@@ -48,10 +48,10 @@ impl<F: FetchPages> Leaves<F> {
         }
     }
 
-    /// The next leaf that has any block, or is there; `None` after the last one. May wait.
+    /// The next leaf that exists or has blocks in the tail; `None` after the last. May wait.
     ///
     /// # Errors
-    /// A page that cannot be had.
+    /// The error of a page that cannot be read.
     pub fn next_leaf(&mut self) -> Result<Option<Leaf>, F::Error> {
         loop {
             let Some((position, entry)) = self.left.pop() else {
@@ -86,7 +86,7 @@ impl<F: FetchPages> Leaves<F> {
         }
     }
 
-    /// A page is to be looked at, if there is anything in it.
+    /// Queues a page, if anything is in it.
     fn push(&mut self, position: Position, entry: Option<Entry>) {
         if entry.is_some() || !self.written(&position.blocks()).is_empty() {
             self.left.push((position, entry));
@@ -98,7 +98,7 @@ impl<F: FetchPages> Leaves<F> {
         &self.blocks[at(range.start)..at(range.end)]
     }
 
-    /// What the tail and, below it, the leaf say of these blocks.
+    /// The entries of these blocks in the tail or, below it, in the leaf.
     fn laid_over(
         &self,
         range: Range<u64>,

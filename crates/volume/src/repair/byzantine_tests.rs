@@ -9,7 +9,7 @@ use unit::Unit as _;
 
 use super::tests::{LINEAGE_TAG, Rig, SLOT_BYTES, Steps, all_committed, copyset, segment, tag};
 use super::*;
-use crate::catalog::MemberState::{self, Filling, Leaving, Whole};
+use crate::catalog::MemberState::{self, Draining, InSync, Rebuilding};
 
 /// Puts slots with content that is not theirs, and checksums that are right.
 fn falsify(rig: &Rig, unit: usize, serial: u64, lineage_tag: LineageTag, slots: Range<u16>) {
@@ -29,7 +29,7 @@ fn falsify(rig: &Rig, unit: usize, serial: u64, lineage_tag: LineageTag, slots: 
 }
 
 /// The units as members at these places, in these states.
-fn members(rig: &Rig, of: &[(u8, MemberState)]) -> Vec<Repairable> {
+fn members(rig: &Rig, of: &[(u8, MemberState)]) -> Vec<RepairMember> {
     let states: Vec<MemberState> = of.iter().map(|(_, state)| *state).collect();
     let mut members = rig.members(&states);
     for (member, (place, _)) in members.iter_mut().zip(of) {
@@ -38,9 +38,9 @@ fn members(rig: &Rig, of: &[(u8, MemberState)]) -> Vec<Repairable> {
     members
 }
 
-fn once(rig: &Rig, of: &[(u8, MemberState)], pace: &dyn Pace) -> Found {
+fn once(rig: &Rig, of: &[(u8, MemberState)], pace: &dyn Pace) -> PassReport {
     let members = members(rig, of);
-    let found = Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Fill, pace);
+    let found = Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Rebuild, pace);
     found.expect("nobody stops it")
 }
 
@@ -50,7 +50,7 @@ fn a_drain_puts_what_was_at_the_place_and_not_what_another_has() {
     let rig = Rig::new(3);
     rig.put(0, 1, 0..10);
     falsify(&rig, 1, 1, LineageTag(u64::MAX), 0..10);
-    let of = [(0, Leaving), (1, Whole), (0, Filling)];
+    let of = [(0, Draining), (1, InSync), (0, Rebuilding)];
     let found = once(&rig, &of, &Steps::endless());
     assert_eq!(found.problems, [].into());
     // With its line, too.
@@ -63,14 +63,14 @@ fn what_two_members_have_differently_is_told_and_makes_nobody_whole() {
     rig.put(0, 1, 0..10);
     rig.put(1, 1, 0..4);
     falsify(&rig, 1, 1, LINEAGE_TAG, 4..10);
-    let of = [(0, Whole), (1, Whole), (2, Filling)];
+    let of = [(0, InSync), (1, InSync), (2, Rebuilding)];
     let found = once(&rig, &of, &Steps::endless());
-    assert!(!found.whole.contains(&members(&rig, &of)[2].id));
+    assert!(!found.in_sync.contains(&members(&rig, &of)[2].id));
     assert_eq!(found.problems.len(), 1, "{:?}", found.problems);
     assert_eq!(rig.kept(2, 1), [] as [u16; 0]);
     // Two have the same.
     rig.put(3, 1, 0..10);
-    let of = [(0, Whole), (1, Whole), (2, Filling), (3, Whole)];
+    let of = [(0, InSync), (1, InSync), (2, Rebuilding), (3, InSync)];
     let found = once(&rig, &of, &Steps::endless());
     assert_eq!(found.problems, [].into());
     assert_eq!(rig.kept(2, 1), (0..10).collect::<Vec<_>>());
@@ -81,7 +81,7 @@ fn a_lineage_tag_that_two_copies_disagree_on_is_not_believed() {
     let rig = Rig::new(3);
     rig.put(0, 1, 0..4);
     falsify(&rig, 1, 1, LineageTag(LINEAGE_TAG.0 + 1), 0..4);
-    let of = [(0, Whole), (1, Whole), (2, Filling)];
+    let of = [(0, InSync), (1, InSync), (2, Rebuilding)];
     let found = once(&rig, &of, &Steps::endless());
     assert_eq!((found.problems.len(), found.copied_bytes), (1, 0));
     assert_eq!(rig.kept(2, 1), [] as [u16; 0]);
@@ -122,7 +122,7 @@ fn one_member_that_takes_back_what_it_had_costs_nobody_a_copy() {
             left: AtomicU64::new(steps),
             deletes,
         };
-        let of = [(0, Whole), (1, Leaving), (1, Filling)];
+        let of = [(0, InSync), (1, Draining), (1, Rebuilding)];
         once(&rig, &of, &pace);
         for _ in 0..2 {
             once(&rig, &of, &Steps::endless());

@@ -1,4 +1,4 @@
-//! What of a segment lies where. Nothing here asks a unit.
+//! Comparing how members hold a segment. Pure: nothing here asks a unit.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use base::{LineageTag, SegmentId, Slot};
 use unit::SegmentSlots;
 use unit::format::SLOTS_MAX;
 
-/// What no version names yet, as it was known at one moment.
+/// The slots that no version names yet, as the catalog knew them at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Uncommitted {
     open: BTreeMap<SegmentId, u32>,
@@ -16,8 +16,8 @@ pub struct Uncommitted {
 }
 
 impl Uncommitted {
-    /// Of the segments in `open` so many slots are committed; of those whose serials
-    /// are in `serials`, or are `serial_next` or more, none.
+    /// `open` has the committed slot count of each open segment; segments whose serials
+    /// are in `serials`, or are `serial_next` or more, have none.
     pub fn new(
         open: impl IntoIterator<Item = (SegmentId, u32)>,
         serials: Vec<Range<u64>>,
@@ -30,7 +30,7 @@ impl Uncommitted {
         }
     }
 
-    /// How many slots of a segment belong to versions, if not all do.
+    /// The number of a segment's committed slots; `None` if all are committed.
     pub(super) fn slots_max(&self, segment: SegmentId) -> Option<u32> {
         let serial = segment.serial();
         let is_none = || {
@@ -41,62 +41,63 @@ impl Uncommitted {
     }
 }
 
-/// How a slot is on one member.
+/// The state of a slot on one member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Held {
-    /// It was never put there.
+pub(super) enum SlotState {
+    /// It was never written there.
     Never,
-    /// It holds what was put.
+    /// It was written and not freed.
     Kept,
     /// It was freed.
     Freed,
 }
 
-/// How one member holds a segment.
+/// A segment as one member reports it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Copy {
-    slots: Vec<Held>,
+    slots: Vec<SlotState>,
     pub lineage_tag: LineageTag,
     pub slot_bytes: u32,
     pub generation: u16,
 }
 
 impl Copy {
-    /// One that a member has said this of.
-    pub fn of(told: &SegmentSlots) -> Self {
-        let mut slots = vec![Held::Kept; (told.stat.slots as usize).min(SLOTS_MAX as usize)];
-        for slot in &told.freed {
+    /// The segment that a member has reported.
+    pub fn of(report: &SegmentSlots) -> Self {
+        let mut slots = vec![SlotState::Kept; (report.stat.slots as usize).min(SLOTS_MAX as usize)];
+        for slot in &report.freed {
             if let Some(held) = slots.get_mut(usize::from(slot.0)) {
-                *held = Held::Freed;
+                *held = SlotState::Freed;
             }
         }
         Self {
             slots,
-            lineage_tag: told.lineage_tag,
-            slot_bytes: told.stat.slot_bytes,
-            generation: told.stat.generation,
+            lineage_tag: report.lineage_tag,
+            slot_bytes: report.stat.slot_bytes,
+            generation: report.stat.generation,
         }
     }
 
-    /// How it holds a slot.
-    pub fn held(&self, slot: usize) -> Held {
-        self.slots.get(slot).copied().unwrap_or(Held::Never)
+    /// The state of a slot.
+    pub fn held(&self, slot: usize) -> SlotState {
+        self.slots.get(slot).copied().unwrap_or(SlotState::Never)
     }
 
-    /// How many slots were put.
+    /// The number of slots written.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether nothing was put.
+    /// Whether no slots were written.
     pub fn is_nothing(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// The slots that it has freed, and `before` did not.
+    /// The slots that are freed now and were not `before`.
     pub fn freed_since(&self, before: &Self) -> Vec<Slot> {
-        let is_new =
-            |slot: &usize| self.held(*slot) == Held::Freed && before.held(*slot) != Held::Freed;
+        let is_new = |slot: &usize| {
+            self.held(*slot) == SlotState::Freed && before.held(*slot) != SlotState::Freed
+        };
         let freed = (0..self.len()).filter(is_new);
         freed
             .filter_map(|slot| u16::try_from(slot).ok().map(Slot))
@@ -104,7 +105,7 @@ impl Copy {
     }
 }
 
-/// What most say; `None` if as many say something else, or nobody says anything.
+/// The value of the majority; `None` on a tie or if there are no values.
 pub(super) fn most<T: PartialEq + Clone>(said: &[T]) -> Option<T> {
     let votes = |one: &T| said.iter().filter(|other| *other == one).count();
     let most = said.iter().max_by_key(|one| votes(one))?;
@@ -114,9 +115,8 @@ pub(super) fn most<T: PartialEq + Clone>(said: &[T]) -> Option<T> {
     is_sure.then(|| most.clone())
 }
 
-/// The members that keep each of the first slots of a segment: indexes into
-/// `copies`, of which those that are `None` hold nothing of it. A slot counts as kept if
-/// one does that is `believed` of it.
+/// The members that keep each slot of a segment, as indexes into `copies`; `None` holds
+/// nothing of it. A slot counts as kept if a member keeps it that is `believed`.
 pub(super) fn keepers(
     copies: &[Option<Copy>],
     believed: impl Fn(usize, usize) -> bool,
@@ -130,7 +130,7 @@ pub(super) fn keepers(
             let copies = copies.iter().enumerate();
             let keeps = copies.filter(|(_, copy)| {
                 let copy = copy.as_ref();
-                copy.is_some_and(|copy| copy.held(slot) == Held::Kept)
+                copy.is_some_and(|copy| copy.held(slot) == SlotState::Kept)
             });
             let keeps: Vec<usize> = keeps.map(|(member, _)| member).collect();
             match keeps.iter().any(|member| believed(*member, slot)) {
@@ -139,18 +139,18 @@ pub(super) fn keepers(
             }
         })
         .collect();
-    // Behind the last one that anybody keeps nothing has to be put.
+    // Nothing has to be written after the last kept slot.
     let needed = keepers.iter().rposition(|keepers| !keepers.is_empty());
     keepers.truncate(needed.map_or(0, |last| last + 1));
     keepers
 }
 
-/// How many slots a member that holds a segment as `copy` lacks that some other keeps.
+/// The number of slots that `copy` is missing and some other member keeps.
 pub(super) fn lacking(copy: Option<&Copy>, keepers: &[Vec<usize>]) -> usize {
     let slots = keepers.iter().enumerate();
     let lacks = |(slot, keepers): &(usize, &Vec<usize>)| {
-        let held = copy.map_or(Held::Never, |copy| copy.held(*slot));
-        held == Held::Never && !keepers.is_empty()
+        let held = copy.map_or(SlotState::Never, |copy| copy.held(*slot));
+        held == SlotState::Never && !keepers.is_empty()
     };
     slots.filter(lacks).count()
 }

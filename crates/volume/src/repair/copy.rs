@@ -1,29 +1,31 @@
-//! Bringing a segment to a member that lacks some of it.
+//! [`CopyJob`]: restores a segment on a member that is missing some of its slots.
+
+use std::sync::Arc;
 
 use base::Slot;
 use unit::{Read, Replacement, SlotRun, Tag, UnitError};
 
-use super::compare::{Copy, Held, most};
+use super::compare::{Copy, SlotState, most};
 use super::report::Stopped;
-use super::spread::{RUN_SLOTS_MAX, Spread, number};
+use super::spread::{RUN_SLOTS_MAX, SegmentSpread, number};
 use crate::catalog::MemberState;
 
-/// Why a segment was not brought.
+/// Why a segment was not restored.
 #[derive(Debug)]
 pub(super) enum CopyError {
-    /// No member has a copy of these slots that is as it was put.
+    /// No member has an intact copy of this many slots.
     Rotten(u64),
-    /// As many members have one content of these slots as another.
+    /// Members disagree on the content of this many slots, without a majority.
     Differs(u64),
-    /// As many members say one thing of what kind of segment it is as another.
+    /// Members disagree on the segment's slot size or lineage tag, without a majority.
     Disputed,
-    /// A member that was asked does not answer as it should.
+    /// A source failed to answer.
     Source(UnitError),
-    /// The member itself.
+    /// The target failed.
     Target(UnitError),
-    /// What it was made of was changed meanwhile.
+    /// A source was changed meanwhile.
     Changed,
-    /// It is not gone on with.
+    /// Repair was stopped.
     Stopped,
 }
 
@@ -33,33 +35,31 @@ impl From<Stopped> for CopyError {
     }
 }
 
-/// A segment of copies.
-pub(super) struct Bringing<'a> {
-    pub on: Spread<'a>,
-    /// Who keeps each slot.
+/// The restoration of a segment of copies.
+pub(super) struct CopyJob<'a> {
+    pub on: SegmentSpread<'a>,
+    /// The members that keep each slot.
     pub keepers: Vec<Vec<usize>>,
-    /// Nothing is appended to it any more.
+    /// Whether the segment is closed.
     pub is_closed: bool,
 }
 
-impl Bringing<'_> {
-    /// Puts what the member lacks of the segment there, durably. Returns how many
-    /// bytes that were.
+impl CopyJob<'_> {
+    /// Writes what the member is missing, durably. Returns the number of bytes.
     pub fn bring(&mut self) -> Result<u64, CopyError> {
         let copy = self.on.copies[self.on.to].as_ref();
         let can_append = self.on.members[self.on.to].unit.can_append();
         match copy.map_or(0, Copy::len) {
             0 => self.write(0),
-            _ if !can_append => self.bring_anew(),
+            _ if !can_append => self.rewrite(),
             own => self.write(own),
         }
     }
 
-    /// Puts the whole segment anew in the place of what the member has: in one step,
-    /// but of one whose header cannot be read. All of it was read before anything
-    /// there is given up.
-    pub fn bring_anew(&mut self) -> Result<u64, CopyError> {
-        let target = &self.on.members[self.on.to].unit;
+    /// Replaces what the member has by the whole segment: in one step, unless its header
+    /// is unreadable. Everything is read before anything there is replaced.
+    pub fn rewrite(&mut self) -> Result<u64, CopyError> {
+        let target = Arc::clone(&self.on.members[self.on.to].unit);
         let end = self.keepers.len();
         let content = self.gather(0, end)?;
         let Some(own) = &self.on.copies[self.on.to] else {
@@ -84,8 +84,8 @@ impl Bringing<'_> {
         Ok(bytes)
     }
 
-    /// Frees empty slots that the member keeps alone where another one has freed them: a
-    /// crash came between the put and the free of an earlier pass.
+    /// Frees empty slots that only this member keeps and another has freed: an earlier
+    /// pass crashed between writing and freeing them.
     pub fn free_empty(&self) -> Result<(), CopyError> {
         let to = self.on.to;
         let copies = || self.on.copies.iter().flatten();
@@ -93,10 +93,10 @@ impl Bringing<'_> {
             return Ok(());
         };
         let is_alone = |slot: &usize| {
-            own.held(*slot) == Held::Kept
-                && copies().any(|copy| copy.held(*slot) == Held::Freed)
+            own.held(*slot) == SlotState::Kept
+                && copies().any(|copy| copy.held(*slot) == SlotState::Freed)
                 && copies()
-                    .filter(|copy| copy.held(*slot) == Held::Kept)
+                    .filter(|copy| copy.held(*slot) == SlotState::Kept)
                     .count()
                     == 1
         };
@@ -105,7 +105,7 @@ impl Bringing<'_> {
             let (mut tag, mut content) = ([[0; 16]], vec![0; self.on.slot_bytes as usize]);
             self.on.pace.step(content.len() as u64)?;
             let read = self.read(to, slot, &mut tag, &mut content);
-            // Nothing that was sealed is zeroes.
+            // No sealed slot is all zeroes.
             if read.is_ok() && tag[0].iter().chain(&content).all(|byte| *byte == 0) {
                 empty.push(number(slot));
             }
@@ -137,8 +137,8 @@ impl Bringing<'_> {
         Ok(bytes)
     }
 
-    /// Makes it durable, and frees the slots that nobody keeps, or that nobody keeps
-    /// any more who did when they were read.
+    /// Makes the slots durable, and frees those that no member keeps, or that their
+    /// sources have freed since they were read.
     fn finish(&self, unkept: &[Slot]) -> Result<(), CopyError> {
         let target = &self.on.members[self.on.to].unit;
         target.sync(&[self.on.segment]).map_err(CopyError::Target)?;
@@ -154,16 +154,16 @@ impl Bringing<'_> {
         if own.is_none() && others.all(|copy| copy.as_ref().is_some_and(Copy::is_nothing)) {
             return target.delete(self.on.segment).map_err(CopyError::Target);
         }
-        // One that says so alone costs nobody what was brought.
+        // All sources must agree: a single member cannot have a restored slot freed.
         let is_gone = |slot: usize| {
             let keepers = self.keepers[slot]
                 .iter()
                 .filter(|member| **member != self.on.to);
             let mut now = keepers.map(|member| now.get(member).and_then(Option::as_ref));
-            now.all(|copy| copy.is_some_and(|copy| copy.held(slot) != Held::Kept))
+            now.all(|copy| copy.is_some_and(|copy| copy.held(slot) != SlotState::Kept))
         };
-        // Of what was there before, others do not say.
-        let is_new = |slot: &usize| own.is_none_or(|own| own.held(*slot) == Held::Never);
+        // Slots that were there before are not freed on the word of others.
+        let is_new = |slot: &usize| own.is_none_or(|own| own.held(*slot) == SlotState::Never);
         let slots = (0..self.keepers.len()).filter(|slot| !self.keepers[*slot].is_empty());
         let freed: Vec<Slot> = slots
             .filter(|slot| is_new(slot) && is_gone(*slot))
@@ -172,7 +172,7 @@ impl Bringing<'_> {
         free(&freed).map_err(CopyError::Target)
     }
 
-    /// The content of slots, each from a member whose own checksum is right.
+    /// Reads slots, each from a member whose own checksum matches.
     fn gather(&mut self, first: usize, last: usize) -> Result<Content, CopyError> {
         let slot_bytes = self.on.slot_bytes as usize;
         let mut content = Content {
@@ -202,7 +202,7 @@ impl Bringing<'_> {
             let data = &mut content.data[(at - first) * slot_bytes..(end - first) * slot_bytes];
             if let Err(error) = self.read(source, at, tags, data) {
                 // Another one may have it. One that was freed just now is seen by the
-                // next pass.
+
                 self.on.unresponsive.insert(source);
                 failed = Some(error);
                 continue;
@@ -241,9 +241,9 @@ impl Bringing<'_> {
         })
     }
 
-    /// Compares what `source` has of slots from `first` on with what others have that
-    /// are not filled. Where they differ, what most have is put in its place; returns
-    /// of how many slots as many have something else.
+    /// Compares slots of `source`, from `first` on, with those of members that are not
+    /// rebuilding. Where they differ, the majority's content is used; returns the number
+    /// of slots without a majority.
     fn compare(
         &mut self,
         source: usize,
@@ -256,7 +256,7 @@ impl Bringing<'_> {
         for other in 0..self.on.members.len() {
             let is_asked = other != source
                 && other != self.on.to
-                && self.on.members[other].state != MemberState::Filling;
+                && self.on.members[other].state != MemberState::Rebuilding;
             let keeps = |at: &usize| self.keepers[first + at].contains(&other);
             let mut at = 0;
             while is_asked && at < tags.len() {
@@ -269,7 +269,7 @@ impl Bringing<'_> {
                 let mut its_data = vec![0; (end - at) * slot_bytes];
                 self.on.pace.step(its_data.len() as u64)?;
                 let read = self.read(other, first + at, &mut its_tags, &mut its_data);
-                // One that does not answer says nothing else.
+                // A member that does not answer does not disagree.
                 let its = its_data.chunks(slot_bytes).zip(its_tags);
                 for (slot, (content, tag)) in (at..end).zip(its).filter(|_| read.is_ok()) {
                     let own = &data[slot * slot_bytes..(slot + 1) * slot_bytes];
@@ -294,13 +294,13 @@ impl Bringing<'_> {
         Ok(differing)
     }
 
-    /// What the members have of a slot that keep it, are not filled, and whose own
-    /// checksum is right.
+    /// The contents of a slot on members that keep it, are not rebuilding, and whose own
+    /// checksum matches.
     fn said_of(&mut self, slot: usize) -> Result<Vec<(Tag, Vec<u8>)>, CopyError> {
         let mut said = Vec::new();
         for member in self.keepers[slot].clone() {
             let is_asked =
-                member != self.on.to && self.on.members[member].state != MemberState::Filling;
+                member != self.on.to && self.on.members[member].state != MemberState::Rebuilding;
             if !is_asked || !self.is_sound(member, slot, &mut None)? {
                 continue;
             }
@@ -312,9 +312,9 @@ impl Bringing<'_> {
         Ok(said)
     }
 
-    /// The member to read a slot from, of those that keep it as it was put: the one that
-    /// it is brought to, then the one that leaves its place, then the first. What is
-    /// wrong with one that cannot say is left in `failed`.
+    /// The member to read a slot from, of those that keep it intact: the target itself,
+    /// then the draining member at its place, then the first. The error of a member that
+    /// does not answer is put in `failed`.
     fn source(
         &mut self,
         slot: usize,
@@ -330,7 +330,7 @@ impl Bringing<'_> {
         Ok(None)
     }
 
-    /// Whether a member has a slot as it was put, by its own checksum.
+    /// Whether a member has a slot intact, by its own checksum.
     fn is_sound(
         &mut self,
         member: usize,
@@ -345,6 +345,6 @@ impl Bringing<'_> {
 struct Content {
     tags: Vec<Tag>,
     data: Vec<u8>,
-    /// Slots among them that nobody keeps.
+    /// Slots among them that no member keeps.
     freed: Vec<Slot>,
 }

@@ -5,7 +5,7 @@ use world::simulated::Fault;
 
 use super::Depth;
 use super::rows_tests::{NEW, copy_unit, filled, once, repair, replaced, standing};
-use crate::catalog::MemberState::{Filling, Leaving};
+use crate::catalog::MemberState::{Draining, Rebuilding};
 use crate::scatter::erasure::rig::{folder, open, unit_id};
 
 /// A data unit was put back to an earlier state. What it has of a segment that was
@@ -20,12 +20,12 @@ fn a_segment_that_was_deleted_keeps_nobody_from_being_whole() {
         unit.delete(gone).expect("deleted");
     }
     replaced(&mut rig, 0);
-    let of = standing(&rig, &[(NEW, Filling), (5, Filling)]);
-    assert_eq!(repair(&rig, &of, Depth::Fill).whole.len(), 6);
+    let of = standing(&rig, &[(NEW, Rebuilding), (5, Rebuilding)]);
+    assert_eq!(repair(&rig, &of, Depth::Rebuild).in_sync.len(), 6);
     // Nor when all are compared: nobody can have it, so nobody lacks it.
     let found = once(&rig, &standing(&rig, &[]), Depth::Compare);
     assert!(found.rotten > 0 && found.is_complete);
-    assert_eq!((found.whole.len(), found.lacking.len()), (6, 0));
+    assert_eq!((found.in_sync.len(), found.lacking.len()), (6, 0));
     let parity = open(&rig.simulation, 5);
     assert!(!parity.list().expect("listed").contains(&gone));
 }
@@ -46,21 +46,21 @@ fn what_a_whole_member_has_of_a_deleted_segment_keeps_nobody_from_being_whole() 
             }
             rig.simulation.disk.inject(&folder(lost), Fault::Missing);
             replaced(&mut rig, lost);
-            let of = standing(&rig, &[(NEW, Filling)]);
-            let brought = once(&rig, &of, Depth::Fill);
+            let of = standing(&rig, &[(NEW, Rebuilding)]);
+            let brought = once(&rig, &of, Depth::Rebuild);
             let found = match brought.lacking.is_empty() {
                 true => brought,
-                false => once(&rig, &of, Depth::Fill),
+                false => once(&rig, &of, Depth::Rebuild),
             };
-            assert_eq!((found.whole.len(), found.lacking.len()), (all.into(), 0));
+            assert_eq!((found.in_sync.len(), found.lacking.len()), (all.into(), 0));
             assert!(found.rotten > 0, "it is told");
             let listed = open(&rig.simulation, NEW).list().expect("listed");
             assert!(!listed.contains(&gone), "nothing was made up");
             // As long as one is away that may have it, it is not.
             let mut of = of;
-            of.push((lost, lost, Leaving));
-            let found = once(&rig, &of, Depth::Fill);
-            assert!(!found.whole.contains(&unit_id(NEW)), "{older} {lost}");
+            of.push((lost, lost, Draining));
+            let found = once(&rig, &of, Depth::Rebuild);
+            assert!(!found.in_sync.contains(&unit_id(NEW)), "{older} {lost}");
         }
     }
 }

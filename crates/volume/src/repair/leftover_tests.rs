@@ -14,7 +14,7 @@ use super::tests::{
     LINEAGE_TAG, Rig, SLOT_BYTES, Steps, all_committed, content, copyset, path, segment, tag,
 };
 use super::*;
-use crate::catalog::MemberState::{Filling, Whole};
+use crate::catalog::MemberState::{InSync, Rebuilding};
 
 /// A put was carried out and said to have failed, or its sync failed: so the member was
 /// filled, had all, and was whole. Then the power failed.
@@ -40,12 +40,15 @@ fn what_is_whole_is_durable() {
             unit.sync(&[segment(1)]).expect_err("it fails");
             if again {
                 // And so does the sync of what is put in its place.
-                let found = rig.pass(&[Whole, Filling], &all_committed(), Depth::Fill);
-                assert_eq!(found.whole, [UnitId::from_u128(0)]);
+                let found = rig.pass(&[InSync, Rebuilding], &all_committed(), Depth::Rebuild);
+                assert_eq!(found.in_sync, [UnitId::from_u128(0)]);
             }
             rig.simulation.disk.heal(&path(1));
         }
-        assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
+        assert_eq!(
+            rig.repair(&[InSync, Rebuilding], Depth::Rebuild),
+            [0, 1].into()
+        );
         rig.crash();
         assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
     }
@@ -57,18 +60,18 @@ fn what_is_whole_is_durable() {
 fn what_a_pass_has_put_in_part_is_made_durable_by_the_next() {
     let mut rig = Rig::new(2);
     rig.put(0, 1, 0..10);
-    let mut members = rig.members(&[Whole, Filling]);
+    let mut members = rig.members(&[InSync, Rebuilding]);
     members[1].suspect = SuspectUnit::Serials(Vec::new());
     let mut task = Task::new(copyset());
     let mut pass = || {
         let pace = Steps::endless();
-        let found = task.pass(None, &members, &all_committed(), Depth::Fill, &pace);
+        let found = task.pass(None, &members, &all_committed(), Depth::Rebuild, &pace);
         found.expect("nobody stops it")
     };
     rig.simulation.disk.inject(&path(1), Fault::SyncFails);
     assert!(!pass().problems.is_empty());
     rig.simulation.disk.heal(&path(1));
-    assert!((0..4).any(|_| pass().whole.len() == 2));
+    assert!((0..4).any(|_| pass().in_sync.len() == 2));
     rig.crash();
     assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
 }
@@ -91,7 +94,7 @@ fn what_is_compared_is_durable() {
         })
         .expect("put");
     rig.restart();
-    assert_eq!(rig.repair(&[Whole, Whole], Depth::Compare), [0, 1].into());
+    assert_eq!(rig.repair(&[InSync, InSync], Depth::Compare), [0, 1].into());
     rig.crash();
     assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
 }
@@ -118,8 +121,9 @@ fn what_is_whole_is_durable_also_if_the_unit_was_started_anew() {
             .expect_err("it fails");
         rig.simulation.disk.heal(&path(1));
         rig.restart();
-        let passes = (0..4).map(|_| rig.pass(&[Whole, Filling], &all_committed(), Depth::Fill));
-        let whole = passes.filter(|found| found.whole.len() == 2).count();
+        let passes =
+            (0..4).map(|_| rig.pass(&[InSync, Rebuilding], &all_committed(), Depth::Rebuild));
+        let whole = passes.filter(|found| found.in_sync.len() == 2).count();
         assert!(whole > 0, "seed {seed}");
         rig.crash();
         assert_eq!(rig.kept(1, 1), rig.kept(0, 1), "seed {seed}");
@@ -132,12 +136,13 @@ fn what_cannot_be_appended_to_is_put_anew() {
     let rig = Rig::new(2);
     rig.put(0, 1, 0..10);
     rig.put(1, 1, 0..4);
-    let mut members = rig.members(&[Whole, Filling]);
+    let mut members = rig.members(&[InSync, Rebuilding]);
     let whole = FaultyUnit::new(Arc::clone(&members[1].unit), 1).taking_whole_segments();
     members[1].unit = Arc::new(whole);
     for _ in 0..2 {
         let pace = Steps::endless();
-        let found = Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Fill, &pace);
+        let found =
+            Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Rebuild, &pace);
         assert_eq!(found.expect("nobody stops it").problems, BTreeSet::new());
     }
     assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
@@ -155,7 +160,10 @@ fn an_empty_file_is_in_nobodys_way() {
     rig.units[1].delete(segment(1)).expect("gone");
     let disk = rig.simulation.world().disk;
     disk.open(file, OpenMode::CreateNew).expect("made");
-    assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
+    assert_eq!(
+        rig.repair(&[InSync, Rebuilding], Depth::Rebuild),
+        [0, 1].into()
+    );
     assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
 }
 
@@ -181,7 +189,10 @@ fn an_empty_slot_that_a_crash_has_left_is_freed() {
         })
     };
     (0..10).try_for_each(put).expect("put");
-    assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
+    assert_eq!(
+        rig.repair(&[InSync, Rebuilding], Depth::Rebuild),
+        [0, 1].into()
+    );
     let freed = unit.segment_slots(segment(1)).expect("there").freed;
     assert_eq!(freed, [Slot(3)]);
 }

@@ -1,33 +1,32 @@
-//! Repair: comparing the members of a copyset, and copying what one lacks
-//! (docs/units.md, "Repair").
+//! Repair: comparing the members of a copyset, and copying what one is missing
+//! (docs/internals, "Repair").
 //!
-//! No key is needed: sealed blocks are copied as they are, and what a unit has is
-//! compared by its own checksums.
+//! No key is needed: sealed blocks are copied as they are, and each unit checks its
+//! slots by its own checksums.
 //!
 //! ```text
 //!  1. list     the copyset's segments on every member that answers
-//!  2. compare  of each: which slots are kept, freed, or were never put
-//!  3. copy     what one lacks, from a copy whose checksum is right; sync
-//!  4. look     again at where it was copied from: what was freed there meanwhile
-//!              is freed here, too
-//!  5. again    from 1, until a pass finds nothing to copy; what was copied is not
-//!              read once more
+//!  2. compare  each segment: which slots are kept, freed, or were never written
+//!  3. copy     what a member is missing, from a copy with a matching checksum; sync
+//!  4. verify   the source again: slots that were freed there meanwhile are freed
+//!              on the target, too
+//!  5. repeat   from 1, until a pass finds nothing to copy; what was copied is not
+//!              read again
 //! ```
 //!
 //! Invariants:
 //!
-//! * A slot that any member keeps belongs on all of them, unless it was freed there; where
-//!   members are filled, one that any keeps who is not filled.
-//!   Nothing is freed or deleted because another member says so, but what the same
-//!   pass has put: a unit that falsifies what it says costs no other its content.
-//! * Of a segment that a lease has open only the committed slots are looked at, and
-//!   nothing of those that no version names yet.
-//! * A member is whole after a pass that began with what the catalog knew then, found
-//!   nothing to copy to it, and asked a whole member (with parity: as many as there is
-//!   data), or all that there are.
+//! * A slot that any member keeps belongs on all of them, unless it was freed there.
+//!   During a rebuild, only members that are not being rebuilt count.
+//!   Nothing is freed or deleted because another member says so, except what the same
+//!   pass has written: a unit that falsifies its reports costs no other its content.
+//! * Of a segment that a lease has open, only the committed slots are compared.
+//! * A member is in sync after a pass that began with what the catalog knew then, found
+//!   nothing to copy to it, and asked an in-sync member (with parity: as many as there
+//!   is data), or all members.
 //!
-//! What one lacks is brought by `copy`; where there is parity in the place of copies,
-//! by `rows`.
+//! `pass` decides what to do with a segment; `copy` restores copies, `rows` restores
+//! rows with parity; `verdict` collects the result.
 
 #[cfg(test)]
 mod byzantine_tests;
@@ -53,4 +52,4 @@ mod verdict;
 
 pub use compare::Uncommitted;
 pub use pass::Task;
-pub use report::{Depth, Found, Pace, Repairable, Stopped, SuspectUnit};
+pub use report::{Depth, Pace, PassReport, RepairMember, Stopped, SuspectUnit};

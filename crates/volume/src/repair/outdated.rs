@@ -1,27 +1,28 @@
-//! Parity that is made of what is not there any more.
+//! Outdated parity: parity that is made of slots which were freed.
 
 use std::collections::BTreeMap;
 
-use super::compare::Held as HeldBy;
+use super::compare::SlotState;
 use super::copy::CopyError;
 use super::rows::Rows;
 use crate::catalog::MemberState;
-use crate::scatter::erasure::HeldSlot;
+use crate::scatter::erasure::SlotContent;
 
 impl Rows<'_> {
-    /// Whether the parity that the member has is made of slots that were freed since:
-    /// it was put back to an earlier state, or somebody freed who has an old table. With
-    /// one that is whole some other parity has to say so, too.
+    /// Whether the member's parity is made of slots that were freed since: the unit was
+    /// rolled back, or a host with an old table freed them. For an in-sync member, some
+    /// other parity has to confirm it.
     pub fn is_outdated(&mut self) -> Result<bool, CopyError> {
         let to = self.on.to;
         let member = &self.on.members[to];
         let Some((_, masks)) = self.masks.get(&to).cloned() else {
             return Ok(false);
         };
-        let is_sure =
-            |other: &usize| *other != to && self.on.members[*other].state != MemberState::Filling;
+        let is_sure = |other: &usize| {
+            *other != to && self.on.members[*other].state != MemberState::Rebuilding
+        };
         let others: Vec<usize> = self.masks.keys().copied().filter(is_sure).collect();
-        if member.state == MemberState::Whole && others.is_empty() {
+        if member.state == MemberState::InSync && others.is_empty() {
             return Ok(false);
         }
         for row in 0..self.own(to) {
@@ -42,21 +43,22 @@ impl Rows<'_> {
         Ok(false)
     }
 
-    /// Whether a slot was freed at its place, and nobody keeps it.
+    /// Whether a slot was freed at its place, and no member keeps it.
     fn is_freed(&self, place: u8, row: usize) -> bool {
         let held = |member: usize| {
             let copy = self.on.copies[member].as_ref();
-            copy.map_or(HeldBy::Never, |copy| copy.held(row))
+            copy.map_or(SlotState::Never, |copy| copy.held(row))
         };
-        self.at(place).any(|member| held(member) == HeldBy::Freed)
-            && !self.at(place).any(|member| held(member) == HeldBy::Kept)
+        self.at(place)
+            .any(|member| held(member) == SlotState::Freed)
+            && !self.at(place).any(|member| held(member) == SlotState::Kept)
     }
 
-    /// Whether the member's parity of a row is not what comes of the row as it is.
+    /// Whether the member's parity of a row differs from the one computed from the row.
     fn differs(&mut self, row: usize) -> Result<bool, CopyError> {
         let rows = row..row + 1;
         let is = self.read(self.on.to, rows.clone(), |_| true)?.pop();
-        let Some(is @ HeldSlot::There(..)) = is else {
+        let Some(is @ SlotContent::Present(..)) = is else {
             return Ok(false);
         };
         let mut as_read = BTreeMap::new();
@@ -69,14 +71,14 @@ impl Rows<'_> {
                 column => as_read.insert(place, column?),
             };
         }
-        let made = |columns: &BTreeMap<u8, Vec<HeldSlot>>| {
+        let made = |columns: &BTreeMap<u8, Vec<SlotContent>>| {
             let made = self.rebuilt((0, row), columns)?;
             made.slots.into_iter().next()
         };
         if made(&as_read).as_ref() == Some(&is) {
             return Ok(false);
         }
-        // Perhaps something has rotted that it is made of.
+        // Perhaps a slot that it is made of has rotted.
         let mut columns = BTreeMap::new();
         for place in 0..self.erasure.data() {
             if self.at(place).next().is_some() {

@@ -1,4 +1,7 @@
-//! One pass over a copyset.
+//! One pass over a copyset: inspects each segment, decides what every member's copy
+//! needs, and has it restored.
+//!
+//! The decision itself is [`decide`], which asks no unit.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -6,69 +9,67 @@ use base::{CopysetId, SegmentId, UnitId};
 use unit::UnitError;
 
 use super::compare::{Copy, Uncommitted, keepers, lacking};
-use super::copy::Bringing;
-use super::report::{Depth, Found, Pace, Repairable, Stopped};
+use super::copy::CopyJob;
+use super::report::{Depth, Pace, PassReport, RepairMember, Stopped};
 use super::rows::Rows;
-use super::spread::{Rotten, Spread};
+use super::spread::{Rotten, SegmentSpread};
 use crate::catalog::{Erasure, MemberState};
 use crate::scatter::Layout;
 use crate::scatter::erasure::Masks;
 
-/// Passes over a copyset that follow one another, with what they have brought.
+/// A series of passes over a copyset, with what they have verified so far.
 #[derive(Debug)]
 pub struct Task {
     copyset: CopysetId,
-    /// What was read as it had been put, and is durable: it is not read once more by
-    /// the pass that finds nothing left to bring, which else took as long as bringing it.
-    brought: Brought,
-    /// What may have been put in part: bringing it failed.
-    suspect: Brought,
+    /// Segments that are known to be intact and durable: the pass that finds nothing
+    /// left to copy does not read them again, which would take as long as copying them.
+    verified: SegmentSet,
+    /// Segments that may have been written in part: restoring them failed.
+    suspect: SegmentSet,
 }
 
-/// Segments that nothing is appended to any more, and that members have whole: put there,
-/// or read, by the same task.
-pub(super) type Brought = HashSet<(UnitId, SegmentId)>;
+/// Segments on members.
+pub(super) type SegmentSet = HashSet<(UnitId, SegmentId)>;
 
 impl Task {
-    /// The first pass is still to come.
+    /// A task before its first pass.
     #[must_use]
     pub fn new(copyset: CopysetId) -> Self {
         Self {
             copyset,
-            brought: Brought::new(),
-            suspect: Brought::new(),
+            verified: SegmentSet::new(),
+            suspect: SegmentSet::new(),
         }
     }
 
-    /// One pass. Compares the members, those first that are best read from, and copies
-    /// what one lacks, or works it out, if its segments lie there with `erasure`. In a
-    /// scrub, slots that have rotted are put anew on members that are not the only ones
-    /// to have them.
+    /// One pass: compares the members, best sources first, and restores what a member
+    /// is missing: from copies, or from rows if the copyset has an `erasure` code. A
+    /// scrub also rewrites damaged slots that other members have intact.
     ///
     /// # Errors
-    /// [`Stopped`]; it may be begun again at any time.
+    /// [`Stopped`]; a pass may be started again at any time.
     pub fn pass(
         &mut self,
         erasure: Option<Erasure>,
-        members: &[Repairable],
+        members: &[RepairMember],
         uncommitted: &Uncommitted,
         depth: Depth,
         pace: &dyn Pace,
-    ) -> Result<Found, Stopped> {
+    ) -> Result<PassReport, Stopped> {
         let mut members = members.to_vec();
         members.sort_by_key(|member| member.state);
         let mut pass = Pass {
             erasure,
             members,
-            found: Found {
+            found: PassReport {
                 is_complete: true,
-                ..Found::default()
+                ..PassReport::default()
             },
-            away: HashSet::new(),
+            unavailable: HashSet::new(),
             unsound: HashSet::new(),
-            worn: HashMap::new(),
+            damaged: HashMap::new(),
             rotted: None,
-            brought: &mut self.brought,
+            verified: &mut self.verified,
             suspect: &mut self.suspect,
         };
         let segments = pass.list(self.copyset, pace)?;
@@ -86,41 +87,86 @@ impl Task {
     }
 }
 
-/// How a segment was found.
-pub(super) struct Looked {
+/// A segment as the members report it.
+pub(super) struct SegmentState {
     pub(super) segment: SegmentId,
-    /// No host appends to it any more.
+    /// Whether the segment is closed: no host appends to it.
     pub(super) is_closed: bool,
     copies: Vec<Option<Copy>>,
-    /// Those whose copy is no segment.
+    /// Members whose copy is unreadable.
     broken: HashSet<usize>,
-    /// Those that cannot make it durable: a write to it was lost.
+    /// Members that cannot sync the segment: a write was lost.
     lost: HashSet<usize>,
-    /// Those that did not say how they hold it, or what of it has rotted.
+    /// Members that did not answer.
     unresponsive: HashSet<usize>,
     rotten: Rotten,
 }
 
+/// Why a member whose slots are damaged is not repaired yet.
+const DAMAGED_AND_OPEN: &str = "is damaged, and will be rewritten when it is closed";
+
+/// What a pass found out about one member's copy of a segment.
+#[derive(Debug, Clone, Copy)]
+struct Observed {
+    /// No host appends to the segment.
+    is_closed: bool,
+    /// The copy is unreadable.
+    is_broken: bool,
+    /// Slots that count are damaged, or may not be durable.
+    is_damaged: bool,
+    /// The member's parity is made of slots that were freed since.
+    is_outdated: bool,
+    /// Slots, or rows, that the copy is missing.
+    missing: usize,
+    /// No member keeps any slot.
+    is_empty: bool,
+}
+
+/// What a member's copy of a segment needs.
+#[derive(Debug, PartialEq, Eq)]
+enum Action {
+    /// Nothing: the copy is complete, or must not be rewritten yet.
+    Keep,
+    /// Nothing: there is no content to restore.
+    Skip,
+    /// The missing slots are appended.
+    Append,
+    /// The copy is replaced.
+    Rewrite,
+}
+
+/// Decides what a copy needs. Only a closed segment is rewritten: a host may append to
+/// an open one at any time.
+fn decide(observed: &Observed) -> Action {
+    let needs_rewrite = observed.is_broken || observed.is_damaged || observed.is_outdated;
+    match (observed.is_closed && needs_rewrite, observed.missing) {
+        (false, 0) => Action::Keep,
+        _ if observed.is_empty => Action::Skip,
+        (true, _) => Action::Rewrite,
+        (false, _) => Action::Append,
+    }
+}
+
 pub(super) struct Pass<'a> {
     pub(super) erasure: Option<Erasure>,
-    pub(super) members: Vec<Repairable>,
-    pub(super) found: Found,
-    /// Members that do not answer.
-    pub(super) away: HashSet<usize>,
-    /// Members to which something could not be brought.
+    pub(super) members: Vec<RepairMember>,
+    pub(super) found: PassReport,
+    /// Members that are unavailable.
+    pub(super) unavailable: HashSet<usize>,
+    /// Members on which something could not be restored.
     pub(super) unsound: HashSet<usize>,
-    /// Those that have what others have that can be had; whether they lack anything else.
-    pub(super) worn: HashMap<usize, bool>,
-    /// Of the segment that was last found to have rotted: how many slots.
+    /// Members that have everything recoverable, and whether they are missing more.
+    pub(super) damaged: HashMap<usize, bool>,
+    /// The last damaged segment, and its number of damaged slots.
     pub(super) rotted: Option<(SegmentId, u64)>,
-    /// What passes of the same task have brought so far.
-    pub(super) brought: &'a mut Brought,
-    /// And what may have been put in part.
-    pub(super) suspect: &'a mut Brought,
+    /// The task's verified segments.
+    pub(super) verified: &'a mut SegmentSet,
+    /// The task's suspect segments.
+    pub(super) suspect: &'a mut SegmentSet,
 }
 
 impl Pass<'_> {
-    /// The segments that any member has of the copyset.
+    /// The copyset's segments on any member.
     fn list(&mut self, copyset: CopysetId, pace: &dyn Pace) -> Result<Vec<SegmentId>, Stopped> {
         let mut all = BTreeSet::new();
         for index in 0..self.members.len() {
@@ -130,7 +176,7 @@ impl Pass<'_> {
                     let its = listed.into_iter();
                     all.extend(its.filter(|segment| segment.copyset() == copyset));
                 }
-                Err(error) => self.is_away(index, &error),
+                Err(error) => self.mark_unavailable(index, &error),
             }
         }
         Ok(all.into_iter().collect())
@@ -143,22 +189,22 @@ impl Pass<'_> {
         depth: Depth,
         pace: &dyn Pace,
     ) -> Result<(), Stopped> {
-        let looked = self.look(segment, slots_max.is_none(), depth, pace)?;
+        let state = self.inspect(segment, slots_max.is_none(), depth, pace)?;
         match self.erasure {
-            Some(erasure) => self.repair_rows(erasure, looked, slots_max, depth, pace),
-            None => self.repair_copies(&looked, slots_max, depth, pace),
+            Some(erasure) => self.repair_rows(erasure, state, slots_max, depth, pace),
+            None => self.repair_copies(&state, slots_max, depth, pace),
         }
     }
 
-    /// How the members hold a segment.
-    fn look(
+    /// Asks the members how they hold a segment.
+    fn inspect(
         &mut self,
         segment: SegmentId,
         is_closed: bool,
         depth: Depth,
         pace: &dyn Pace,
-    ) -> Result<Looked, Stopped> {
-        let mut looked = Looked {
+    ) -> Result<SegmentState, Stopped> {
+        let mut state = SegmentState {
             segment,
             is_closed,
             copies: Vec::new(),
@@ -168,264 +214,297 @@ impl Pass<'_> {
             rotten: Rotten::new(),
         };
         for index in 0..self.members.len() {
-            let told = match self.away.contains(&index) {
+            let report = match self.unavailable.contains(&index) {
                 true => None,
                 false => Some(self.members[index].unit.segment_slots(segment)),
             };
-            looked.copies.push(match told {
-                Some(Ok(told)) => Some(Copy::of(&told)),
+            state.copies.push(match report {
+                Some(Ok(report)) => Some(Copy::of(&report)),
                 Some(Err(UnitError::Damaged { .. })) => {
-                    looked.broken.insert(index);
+                    state.broken.insert(index);
                     None
                 }
                 Some(Err(UnitError::NoSegment { .. })) | None => None,
                 Some(Err(error)) => {
-                    looked.unresponsive.insert(index);
+                    state.unresponsive.insert(index);
                     self.no_answer(segment, index, &error);
                     None
                 }
             });
         }
-        // What a crash of a unit cut short is kept there, and is not what was put.
-        self.scrub(&mut looked, depth, pace)?;
-        Ok(looked)
+        // Slots whose write a crash interrupted are kept there, and are damaged.
+        self.scrub(&mut state, depth, pace)?;
+        Ok(state)
     }
 
-    /// Whether it is known what there is of a segment: a whole member says so (with
-    /// parity, as many as there is data), or all do.
-    fn is_known(&self, looked: &Looked) -> bool {
-        let says = |index: usize| self.says(looked, index);
-        self.is_all_said(looked) || (0..self.members.len()).all(says)
+    /// Whether the slots of a segment are known: an in-sync member has answered (with
+    /// parity, as many as there is data), or all members have.
+    fn is_known(&self, state: &SegmentState) -> bool {
+        let says = |index: usize| self.says(state, index);
+        self.is_all_said(state) || (0..self.members.len()).all(says)
     }
 
-    /// Whether what only members have that are filled was deleted or freed elsewhere.
-    fn is_given_up(&self, looked: &Looked, depth: Depth) -> bool {
-        depth == Depth::Fill && self.is_all_said(looked)
+    /// Whether slots that only rebuilding members keep were freed elsewhere.
+    fn is_given_up(&self, state: &SegmentState, depth: Depth) -> bool {
+        depth == Depth::Rebuild && self.is_all_said(state)
     }
 
-    /// Whether as many whole members say what they have as know all that there is.
-    pub(super) fn is_all_said(&self, looked: &Looked) -> bool {
-        self.are_enough_whole(|index| self.says(looked, *index))
+    /// Whether enough in-sync members have answered to know all slots.
+    pub(super) fn is_all_said(&self, state: &SegmentState) -> bool {
+        self.are_enough_whole(|index| self.says(state, *index))
     }
 
-    fn says(&self, looked: &Looked, member: usize) -> bool {
-        let is_unresponsive = self.away.contains(&member) || looked.unresponsive.contains(&member);
-        // Where nobody has anything, nothing is missed.
-        let is_anything = looked.copies.iter().any(Option::is_some);
-        !(is_unresponsive || is_anything && looked.broken.contains(&member))
+    fn says(&self, state: &SegmentState, member: usize) -> bool {
+        let is_unresponsive =
+            self.unavailable.contains(&member) || state.unresponsive.contains(&member);
+        // Where no member has anything, nothing can be missing.
+        let is_anything = state.copies.iter().any(Option::is_some);
+        !(is_unresponsive || is_anything && state.broken.contains(&member))
     }
 
-    /// Whether as many whole members are among those that say what they have as know all
-    /// that there is.
+    /// Whether the in-sync members that have answered are enough to know all slots.
     fn are_enough_whole(&self, says: impl Fn(&usize) -> bool) -> bool {
         let whole = (0..self.members.len())
-            .filter(|index| says(index) && self.members[*index].state == MemberState::Whole);
+            .filter(|index| says(index) && self.members[*index].state == MemberState::InSync);
         let places: HashSet<u8> = whole.map(|index| self.members[index].place).collect();
         places.len() >= self.erasure.map_or(1, |erasure| erasure.data().into())
     }
 
-    /// Whether the members that are there know all that there is.
+    /// Whether the available members are enough to know all slots.
     pub(super) fn are_enough_there(&self) -> bool {
-        self.away.is_empty() || self.are_enough_whole(|index| !self.away.contains(index))
+        self.unavailable.is_empty()
+            || self.are_enough_whole(|index| !self.unavailable.contains(index))
     }
 
     fn repair_copies(
         &mut self,
-        looked: &Looked,
+        state: &SegmentState,
         slots_max: Option<u32>,
         depth: Depth,
         pace: &dyn Pace,
     ) -> Result<(), Stopped> {
-        let (segment, rotten) = (looked.segment, &looked.rotten);
-        let is_known = self.is_known(looked) || !self.are_enough_there();
-        let is_given_up = self.is_given_up(looked, depth);
-        for to in 0..self.members.len() {
-            if !self.is_repaired(to, depth) || looked.unresponsive.contains(&to) {
-                continue;
+        for to in self.targets(state, depth) {
+            if let Some(on) = self.spread(state, to, pace)? {
+                self.repair_copy(state, slots_max, depth, on)?;
             }
-            if !is_known {
-                self.waits(segment, to, "may lack what others have that do not say it");
-            }
-            let on = match Spread::new(segment, (&self.members, to), &looked.copies, pace, rotten) {
-                Ok(on) => on,
-                Err(error) => {
-                    self.failed(segment, to, error)?;
-                    continue;
-                }
-            };
-            let is_rotten = |slot: usize| {
-                let bad = rotten.get(&to);
-                bad.is_some_and(|bad| u16::try_from(slot).is_ok_and(|slot| bad.contains(&slot)))
-            };
-            // What it has itself it keeps, if it is put anew.
-            let believed = |index: usize, slot: usize| {
-                let is_filled = self.members[index].state == MemberState::Filling;
-                !is_given_up || !is_filled || (index == to && !is_rotten(slot))
-            };
-            let keepers = keepers(&on.copies, believed, slots_max);
-            // What has rotted in an open segment is put anew when it is closed.
-            let is_bad = |slot: &u16| {
-                let keepers = keepers.get(usize::from(*slot));
-                keepers.is_some_and(|keepers| keepers.contains(&to))
-            };
-            let bad = rotten
-                .get(&to)
-                .map_or(0, |bad| bad.iter().filter(|slot| is_bad(slot)).count());
-            let is_lost = looked.lost.contains(&to);
-            let is_bad = is_lost || bad > 0;
-            let anew = slots_max.is_none() && (looked.broken.contains(&to) || is_bad);
-            let lacks = lacking(on.copies[to].as_ref(), &keepers);
-            let is_empty = keepers.is_empty();
-            let mut bringing = Bringing {
-                on,
-                keepers,
-                is_closed: slots_max.is_none(),
-            };
-            if !anew && lacks == 0 {
-                let emptied = bringing.free_empty();
-                if is_bad {
-                    self.waits(segment, to, "has rotted, and is put anew when it is closed");
-                }
-                if let Err(error) = emptied {
-                    self.failed(segment, to, error)?;
-                }
-                continue;
-            }
-            if is_empty {
-                continue;
-            }
-            let brought = match anew {
-                true => bringing.bring_anew(),
-                false => bringing.bring(),
-            };
-            self.brought(looked, (to, lacks), brought)?;
         }
         Ok(())
     }
 
-    /// As [`Pass::repair`], of a segment with parity.
+    /// Restores a segment of copies on the target of `on`.
+    fn repair_copy(
+        &mut self,
+        state: &SegmentState,
+        slots_max: Option<u32>,
+        depth: Depth,
+        on: SegmentSpread<'_>,
+    ) -> Result<(), Stopped> {
+        let to = on.to;
+        let is_freed_elsewhere = self.is_given_up(state, depth);
+        let damaged = state.rotten.get(&to);
+        let is_damaged = |slot: &u16| damaged.is_some_and(|damaged| damaged.contains(slot));
+        // A member that is rewritten keeps its own intact slots.
+        let believed = |index: usize, slot: usize| {
+            let is_rebuilding = self.members[index].state == MemberState::Rebuilding;
+            let is_own = index == to && !u16::try_from(slot).is_ok_and(|slot| is_damaged(&slot));
+            !is_freed_elsewhere || !is_rebuilding || is_own
+        };
+        let keepers = keepers(&on.copies, believed, slots_max);
+        let matters = |slot: &u16| {
+            let keepers = keepers.get(usize::from(*slot));
+            keepers.is_some_and(|keepers| keepers.contains(&to))
+        };
+        let observed = Observed {
+            is_closed: slots_max.is_none(),
+            is_broken: state.broken.contains(&to),
+            is_damaged: state.lost.contains(&to)
+                || damaged.is_some_and(|damaged| damaged.iter().any(matters)),
+            is_outdated: false,
+            missing: lacking(on.copies[to].as_ref(), &keepers),
+            is_empty: keepers.is_empty(),
+        };
+        let mut job = CopyJob {
+            on,
+            keepers,
+            is_closed: observed.is_closed,
+        };
+        let restored = match decide(&observed) {
+            Action::Skip => return Ok(()),
+            Action::Keep => {
+                let freed = job.free_empty();
+                if observed.is_damaged {
+                    self.waits(state.segment, to, DAMAGED_AND_OPEN);
+                }
+                return freed.or_else(|error| self.failed(state.segment, to, error));
+            }
+            Action::Append => job.bring(),
+            Action::Rewrite => job.rewrite(),
+        };
+        self.restored(state, to, observed.missing, restored)
+    }
+
+    /// As [`Pass::repair_copies`], for a segment with parity.
     fn repair_rows(
         &mut self,
         erasure: Erasure,
-        looked: Looked,
+        mut state: SegmentState,
         slots_max: Option<u32>,
         depth: Depth,
         pace: &dyn Pace,
     ) -> Result<(), Stopped> {
-        let mut looked = looked;
-        let segment = looked.segment;
-        let mut masks = HashMap::new();
-        for (index, held) in looked.copies.iter_mut().enumerate() {
+        let Some(masks) = self.read_masks(erasure, &mut state) else {
+            return Ok(());
+        };
+        for to in self.targets(&state, depth) {
+            let Some(on) = self.spread(&state, to, pace)? else {
+                continue;
+            };
+            let its = |index: &usize| on.copies[*index].is_some();
+            let its = masks.iter().filter(|(index, _)| its(index));
+            let rows = Rows {
+                erasure,
+                masks: its.map(|(index, its)| (*index, its.clone())).collect(),
+                rows_max: slots_max.map(|slots| Layout::new(Some(erasure)).rows(slots)),
+                is_given_up: self.is_given_up(&state, depth),
+                on,
+            };
+            self.repair_member_rows(&state, rows)?;
+        }
+        Ok(())
+    }
+
+    /// Restores a segment with parity on the target of `rows`.
+    fn repair_member_rows(
+        &mut self,
+        state: &SegmentState,
+        mut rows: Rows<'_>,
+    ) -> Result<(), Stopped> {
+        let to = rows.on.to;
+        let damaged = state.rotten.get(&to);
+        let mut observed = Observed {
+            is_closed: rows.rows_max.is_none(),
+            is_broken: state.broken.contains(&to),
+            is_damaged: state.lost.contains(&to)
+                || damaged.is_some_and(|damaged| damaged.iter().any(|slot| rows.counts(to, *slot))),
+            is_outdated: false,
+            missing: rows.needed().saturating_sub(rows.own(to)),
+            is_empty: rows.needed() == 0,
+        };
+        if observed.is_closed && !observed.is_broken && !observed.is_damaged {
+            match rows.is_outdated() {
+                Ok(is_outdated) => observed.is_outdated = is_outdated,
+                Err(error) => return self.restored(state, to, 0, Err(error)),
+            }
+        }
+        let restored = match decide(&observed) {
+            Action::Skip => return Ok(()),
+            Action::Keep => {
+                if observed.is_damaged {
+                    self.waits(state.segment, to, DAMAGED_AND_OPEN);
+                }
+                return Ok(());
+            }
+            Action::Append => rows.bring(false),
+            Action::Rewrite => rows.bring(true),
+        };
+        self.restored(state, to, observed.missing, restored)
+    }
+
+    /// The generation and masks of the parity members, by index. `None` if a parity was
+    /// changed just now: the next pass sees the result.
+    fn read_masks(
+        &mut self,
+        erasure: Erasure,
+        state: &mut SegmentState,
+    ) -> Option<HashMap<usize, (u16, Masks)>> {
+        let segment = state.segment;
+        let mut all = HashMap::new();
+        for (index, held) in state.copies.iter_mut().enumerate() {
             let Some(parity) = self.members[index].place.checked_sub(erasure.data()) else {
                 continue;
             };
             let Some(copy) = held else { continue };
+            let is_rebuilding = self.members[index].state == MemberState::Rebuilding;
             match Masks::ask(&*self.members[index].unit, segment, erasure, parity) {
-                Ok((generation, its)) if generation == copy.generation => {
-                    masks.insert(index, (generation, its));
+                Ok((generation, masks)) if generation == copy.generation => {
+                    all.insert(index, (generation, masks));
                 }
                 Err(UnitError::Damaged { .. }) => {
-                    looked.broken.insert(index);
+                    state.broken.insert(index);
                     *held = None;
                 }
-                // All of it was freed, and a crash came before it was removed.
-                Err(UnitError::NoSlot { .. })
-                    if self.members[index].state == MemberState::Filling =>
-                {
-                    looked.broken.insert(index);
+                // All slots were freed, and a crash came before the segment was deleted.
+                Err(UnitError::NoSlot { .. }) if is_rebuilding => {
+                    state.broken.insert(index);
                     *held = None;
                 }
-                // It was replaced or went just now: the next pass sees it as it is.
                 Ok(_) | Err(UnitError::NoSegment { .. } | UnitError::NoSlot { .. }) => {
                     self.waits(segment, index, "was changed meanwhile");
-                    return Ok(());
+                    return None;
                 }
                 Err(error) => {
-                    looked.unresponsive.insert(index);
+                    state.unresponsive.insert(index);
                     self.no_answer(segment, index, &error);
                     *held = None;
                 }
             }
         }
-        let is_known = self.is_known(&looked) || !self.are_enough_there();
-        let is_given_up = self.is_given_up(&looked, depth);
-        let rotten = &looked.rotten;
-        let layout = Layout::new(Some(erasure));
-        for to in 0..self.members.len() {
-            if !self.is_repaired(to, depth) || looked.unresponsive.contains(&to) {
-                continue;
-            }
-            if !is_known {
-                self.waits(segment, to, "may lack what others have that do not say it");
-            }
-            let on = match Spread::new(segment, (&self.members, to), &looked.copies, pace, rotten) {
-                Ok(on) => on,
-                Err(error) => {
-                    self.failed(segment, to, error)?;
-                    continue;
-                }
-            };
-            let its = |index: &usize| on.copies[*index].is_some();
-            let its = masks.iter().filter(|(index, _)| its(index));
-            let mut rows = Rows {
-                erasure,
-                masks: its.map(|(index, its)| (*index, its.clone())).collect(),
-                rows_max: slots_max.map(|slots| layout.rows(slots)),
-                is_given_up,
-                on,
-            };
-            let bad = rotten.get(&to);
-            let is_bad = bad.is_some_and(|bad| bad.iter().any(|slot| rows.counts(to, *slot)))
-                || looked.lost.contains(&to);
-            let mut anew = slots_max.is_none() && (looked.broken.contains(&to) || is_bad);
-            if !anew && slots_max.is_none() {
-                match rows.is_outdated() {
-                    Ok(is_outdated) => anew = is_outdated,
-                    Err(error) => {
-                        self.brought(&looked, (to, 0), Err(error))?;
-                        continue;
-                    }
-                }
-            }
-            if !anew && rows.own(to) >= rows.needed() {
-                if is_bad {
-                    self.waits(segment, to, "has rotted, and is put anew when it is closed");
-                }
-                continue;
-            }
-            if rows.needed() == 0 {
-                continue;
-            }
-            let lacks = rows.needed().saturating_sub(rows.own(to));
-            let brought = rows.bring(anew);
-            self.brought(&looked, (to, lacks), brought)?;
-        }
-        Ok(())
+        Some(all)
     }
 
-    /// Whether it is looked at what a member lacks.
+    /// The members whose copy of the segment is repaired.
+    fn targets(&self, state: &SegmentState, depth: Depth) -> Vec<usize> {
+        let is_target =
+            |to: &usize| self.is_repaired(*to, depth) && !state.unresponsive.contains(to);
+        (0..self.members.len()).filter(is_target).collect()
+    }
+
+    /// The segment on its members, to be restored on `to`; `None` if that is disputed.
+    fn spread<'s>(
+        &mut self,
+        state: &SegmentState,
+        to: usize,
+        pace: &'s dyn Pace,
+    ) -> Result<Option<SegmentSpread<'s>>, Stopped> {
+        if !self.is_known(state) && self.are_enough_there() {
+            let why = "may be missing slots of members that did not answer";
+            self.waits(state.segment, to, why);
+        }
+        let (copies, rotten) = (&state.copies, &state.rotten);
+        match SegmentSpread::new(state.segment, &self.members, to, copies, pace, rotten) {
+            Ok(spread) => Ok(Some(spread)),
+            Err(error) => self.failed(state.segment, to, error).map(|()| None),
+        }
+    }
+
+    /// Whether a member's copies are repaired in a pass of this depth.
     fn is_repaired(&self, member: usize, depth: Depth) -> bool {
         let is_looked_at = match self.members[member].state {
-            MemberState::Leaving => false,
-            MemberState::Filling => true,
-            MemberState::Whole => depth > Depth::Fill,
+            MemberState::Draining => false,
+            MemberState::Rebuilding => true,
+            MemberState::InSync => depth > Depth::Rebuild,
         };
-        is_looked_at && !self.away.contains(&member)
+        is_looked_at && !self.unavailable.contains(&member)
     }
 
-    /// Looks what has rotted, on members that are filled too, where that may be. There, and
-    /// where members that are whole are compared, it is made durable first: what is there
-    /// may come of a put or a sync that failed, or of a task that was broken off.
-    fn scrub(&mut self, looked: &mut Looked, depth: Depth, pace: &dyn Pace) -> Result<(), Stopped> {
-        let segment = looked.segment;
-        for index in 0..looked.copies.len() {
-            let Some(copy) = &looked.copies[index] else {
+    /// Finds damaged slots: in a scrub, and where a rebuilding member is suspect. There,
+    /// and where in-sync members are compared, the segment is synced first: its slots may
+    /// come from a put or a sync that failed, or from a task that was interrupted.
+    fn scrub(
+        &mut self,
+        state: &mut SegmentState,
+        depth: Depth,
+        pace: &dyn Pace,
+    ) -> Result<(), Stopped> {
+        let segment = state.segment;
+        for index in 0..state.copies.len() {
+            let Some(copy) = &state.copies[index] else {
                 continue;
             };
             let member = &self.members[index];
             let is_suspect = self.suspect.contains(&(member.id, segment));
             let is_suspect = is_suspect || member.is_suspect(segment);
-            let is_compared = depth > Depth::Fill && member.state == MemberState::Whole;
+            let is_compared = depth > Depth::Rebuild && member.state == MemberState::InSync;
             let synced = match is_suspect || is_compared {
                 true => member.unit.sync_found(&[segment]),
                 false => Ok(()),
@@ -433,40 +512,74 @@ impl Pass<'_> {
             match synced {
                 Ok(()) | Err(UnitError::NoSegment { .. }) => {}
                 Err(error) if error.affects_whole_unit() => {
-                    self.is_away(index, &error);
+                    self.mark_unavailable(index, &error);
                     continue;
                 }
                 Err(_) => {
-                    self.brought.remove(&(member.id, segment));
-                    looked.lost.insert(index);
+                    self.verified.remove(&(member.id, segment));
+                    state.lost.insert(index);
                 }
             }
-            let is_brought = self.brought.contains(&(self.members[index].id, segment));
-            if depth < Depth::Scrub && (!is_suspect || is_brought) {
+            let is_verified = self.verified.contains(&(self.members[index].id, segment));
+            if depth < Depth::Scrub && (!is_suspect || is_verified) {
                 continue;
             }
             pace.step(copy.len() as u64 * u64::from(copy.slot_bytes))?;
             match self.members[index].unit.scrub(segment) {
                 Ok(bad) => {
                     let bad: HashSet<u16> = bad.into_iter().map(|slot| slot.0).collect();
-                    if bad.is_empty() && looked.is_closed {
-                        self.brought.insert((self.members[index].id, segment));
+                    if bad.is_empty() && state.is_closed {
+                        self.verified.insert((self.members[index].id, segment));
                     }
-                    looked.rotten.insert(index, bad);
+                    state.rotten.insert(index, bad);
                 }
-                // It has just been freed.
+                // The segment has just been freed.
                 Err(UnitError::NoSegment { .. }) => {}
-                // What it knew of it was in memory alone.
+                // The unit knew the segment from memory only.
                 Err(UnitError::Damaged { .. }) => {
-                    looked.broken.insert(index);
-                    looked.copies[index] = None;
+                    state.broken.insert(index);
+                    state.copies[index] = None;
                 }
                 Err(error) => {
-                    looked.unresponsive.insert(index);
+                    state.unresponsive.insert(index);
                     self.no_answer(segment, index, &error);
                 }
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOUND: Observed = Observed {
+        is_closed: true,
+        is_broken: false,
+        is_damaged: false,
+        is_outdated: false,
+        missing: 0,
+        is_empty: false,
+    };
+
+    #[test]
+    fn only_closed_segments_are_rewritten_and_missing_slots_are_appended() {
+        assert_eq!(decide(&SOUND), Action::Keep);
+        let (mut broken, mut damaged, mut outdated) = (SOUND, SOUND, SOUND);
+        broken.is_broken = true;
+        damaged.is_damaged = true;
+        outdated.is_outdated = true;
+        for observed in [broken, damaged, outdated] {
+            assert_eq!(decide(&observed), Action::Rewrite);
+            let mut open = observed;
+            open.is_closed = false;
+            assert_eq!(decide(&open), Action::Keep);
+            open.missing = 3;
+            assert_eq!(decide(&open), Action::Append);
+            let mut empty = observed;
+            empty.is_empty = true;
+            assert_eq!(decide(&empty), Action::Skip);
+        }
     }
 }

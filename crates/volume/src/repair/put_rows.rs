@@ -1,4 +1,4 @@
-//! Putting what was worked out where it belongs.
+//! Writing recovered rows to the member.
 
 use base::Slot;
 use unit::Replacement;
@@ -8,7 +8,7 @@ use super::copy::CopyError;
 use super::rows::{Content, Rows};
 
 impl Rows<'_> {
-    /// Puts all of it in the place of what the member has, if that is anything.
+    /// Replaces what the member has, if anything, by `content`.
     pub(super) fn replace(&self, content: &mut Content) -> Result<(), CopyError> {
         let to = self.on.to;
         let own = self.on.copies[to].as_ref().map(|copy| copy.generation);
@@ -39,13 +39,13 @@ impl Rows<'_> {
         replaced.map_err(CopyError::Target)
     }
 
-    /// Makes it durable, and frees what holds nothing, or what the member that leaves
-    /// has freed since.
+    /// Makes the content durable, and frees slots that hold nothing or that the draining
+    /// member has freed since.
     pub(super) fn finish(&self, content: &Content) -> Result<(), CopyError> {
         let target = &self.on.members[self.on.to];
         let unit = &target.unit;
         unit.sync(&[self.on.segment]).map_err(CopyError::Target)?;
-        // It goes with the whole segment: until then it says what is padding.
+        // The record of freed slots stays until the segment is deleted: it marks padding.
         let free = |slots: &[Slot]| match slots {
             [] => Ok(()),
             slots => unit.free(self.on.segment, slots, false),
@@ -68,14 +68,14 @@ impl Rows<'_> {
             let is_used = is_parity && !self.is_parity(member.place) && !freed.is_empty();
             let is_there = !now.is_nothing();
             if is_there && (now.generation != before.generation || is_used) {
-                // What it was made of may be gone: it is made again.
+                // The slots that it was made of may have been freed: it is made again.
                 if !was_there {
                     unit.delete(self.on.segment).map_err(CopyError::Target)?;
                 }
                 return Err(CopyError::Changed);
             }
             if member.place == target.place && !is_parity {
-                // What is freed no parity has.
+                // Only slots that no parity is made of may be freed.
                 let counts = |slot: &Slot| {
                     let masks = self.masks.values();
                     let mut masks = masks.map(|(_, masks)| masks.of(slot.0.into()));

@@ -1,4 +1,4 @@
-//! What a pass is asked, and what it says.
+//! The input of a repair pass ([`RepairMember`], [`Depth`], [`Pace`]) and its result ([`PassReport`]).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,36 +9,36 @@ use unit::Unit;
 
 use crate::catalog::MemberState;
 
-/// A member of a copyset.
+/// A member of the copyset that is repaired.
 #[derive(Clone)]
-pub struct Repairable {
-    /// Its id.
+pub struct RepairMember {
+    /// The unit's id.
     pub id: UnitId,
-    /// Which one it is of the members, or in whose place another one comes.
+    /// Its index among the members; for a draining member, that of its replacement.
     pub place: u8,
-    /// How it stands.
+    /// Its state.
     pub state: MemberState,
     /// The unit.
     pub unit: Arc<dyn Unit>,
-    /// Of what it has, if it is filled.
+    /// If it is being rebuilt: the segments whose content is not trusted.
     pub suspect: SuspectUnit,
 }
 
-impl Repairable {
-    /// Whether what it has of a segment may be otherwise than it was put.
+impl RepairMember {
+    /// Whether its slots of a segment may differ from what was written.
     pub(super) fn is_suspect(&self, segment: SegmentId) -> bool {
-        self.state == MemberState::Filling && self.suspect.contains(segment)
+        self.state == MemberState::Rebuilding && self.suspect.contains(segment)
     }
 }
 
-/// What of a member that is filled may be otherwise than it was put, and is read
-/// therefore.
+/// The segments of a rebuilding member that may differ from what was written, and must
+/// be read therefore.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum SuspectUnit {
-    /// Anything.
+    /// All segments.
     #[default]
     All,
-    /// Segments with these serials: what was on its way when it began to lack something.
+    /// Segments with these serials: those being written when it began to miss writes.
     Serials(Vec<Range<u64>>),
 }
 
@@ -51,51 +51,50 @@ impl SuspectUnit {
     }
 }
 
-/// Repair is not gone on with: somebody else does, or nobody should now.
+/// Repair was stopped: another host continues it, or it must not run now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped;
 
-/// How much is looked at.
+/// How thorough a pass is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
-    /// What members lack that are being filled. Of what no member has that is whole or
-    /// leaves it is taken that it was given up, if enough are whole to know that.
-    Fill,
-    /// What any member lacks.
+    /// Restores what rebuilding members are missing. What neither an in-sync nor a
+    /// draining member has counts as freed, if enough are in sync to know.
+    Rebuild,
+    /// Restores what any member is missing.
     Compare,
-    /// As well, every slot is read.
+    /// Also reads every slot.
     Scrub,
 }
 
-/// How fast it goes, and who is told how far it is.
+/// Limits the speed of a pass, and receives its progress.
 pub trait Pace: Sync {
-    /// So many bytes are about to be moved. May wait.
+    /// Called before this many bytes are moved. May wait.
     ///
     /// # Errors
-    /// [`Stopped`], if none are to be.
+    /// [`Stopped`] ends the pass.
     fn step(&self, bytes: u64) -> Result<(), Stopped>;
 
-    /// So many segments of so many have been compared.
+    /// Called when `done` of `all` segments have been compared.
     fn compared(&self, done: u64, all: u64);
 }
 
-/// What a pass has found.
+/// The result of a pass.
 #[derive(Debug, Default)]
-pub struct Found {
-    /// Members, not those that leave, that have all that they should have: nothing
-    /// was copied to them.
-    pub whole: Vec<UnitId>,
-    /// Those that lacked something, whether or not they have it now.
+pub struct PassReport {
+    /// Members that are in sync: nothing was copied to them. Draining members are not
+    /// listed.
+    pub in_sync: Vec<UnitId>,
+    /// Members that were missing something, whether or not they have it now.
     pub lacking: BTreeSet<UnitId>,
-    /// Those that have no room for what they lack.
+    /// Members that have no room for what they are missing.
     pub full: BTreeSet<UnitId>,
-    /// How many bytes were copied.
+    /// Bytes copied.
     pub copied_bytes: u64,
-    /// Slots that no member has as they were put, and that cannot be worked out.
+    /// Slots that no member has intact and that cannot be recovered.
     pub rotten: u64,
-    /// What was in the way, each once.
+    /// Problems, each once.
     pub problems: BTreeSet<String>,
-    /// Whether all members have answered: what is in the way is nothing that another
-    /// pass would find otherwise.
+    /// Whether all members answered: another pass would find the same problems.
     pub is_complete: bool,
 }

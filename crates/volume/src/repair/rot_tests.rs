@@ -9,7 +9,7 @@ use world::simulated::Fault;
 
 use super::tests::{Rig, SLOT_BYTES, Steps, all_committed, copyset, path, segment};
 use super::*;
-use crate::catalog::MemberState::{Filling, Leaving, Whole};
+use crate::catalog::MemberState::{Draining, InSync, Rebuilding};
 
 /// One file of a member cannot be read, or not be written: the pass goes on with the
 /// rest, and if another one has what is there, with that too.
@@ -35,18 +35,18 @@ fn one_bad_file_takes_no_member_out_of_the_pass() {
     // Of the one that is read from.
     let (rig, file) = rig_with(Fault::Broken, 0);
     let members = |rig: &Rig| {
-        let mut members = rig.members(&[Whole, Leaving, Filling]);
+        let mut members = rig.members(&[InSync, Draining, Rebuilding]);
         members.remove(1);
         members
     };
     let repair = |rig: &Rig| {
         let pace = Steps::endless();
         let found =
-            Task::new(copyset()).pass(None, &members(rig), &all_committed(), Depth::Fill, &pace);
+            Task::new(copyset()).pass(None, &members(rig), &all_committed(), Depth::Rebuild, &pace);
         found.expect("nobody stops it")
     };
     let found = repair(&rig);
-    assert_eq!(found.whole, [], "it lacks some of one");
+    assert_eq!(found.in_sync, [], "it lacks some of one");
     assert!(!found.problems.is_empty());
     let (first, second, third) = (rig.kept(2, 1), rig.kept(2, 2), rig.kept(2, 3));
     assert_eq!(
@@ -55,23 +55,27 @@ fn one_bad_file_takes_no_member_out_of_the_pass() {
     );
     rig.simulation.disk.heal(&file);
     repair(&rig);
-    assert_eq!(repair(&rig).whole.len(), 2);
+    assert_eq!(repair(&rig).in_sync.len(), 2);
     assert_eq!(rig.kept(2, 2), all);
     // Another one has it.
     let (rig, _) = rig_with(Fault::Unreadable, 0);
     for _ in 0..2 {
-        rig.pass(&[Whole, Whole, Filling], &all_committed(), Depth::Fill);
+        rig.pass(
+            &[InSync, InSync, Rebuilding],
+            &all_committed(),
+            Depth::Rebuild,
+        );
     }
     assert_eq!(rig.kept(2, 2), all);
     // Of the one that is filled.
     let (rig, file) = rig_with(Fault::Broken, 2);
     repair(&rig);
     let found = repair(&rig);
-    assert_eq!(found.whole, [UnitId::from_u128(0)]);
+    assert_eq!(found.in_sync, [UnitId::from_u128(0)]);
     assert_eq!((rig.kept(2, 1), rig.kept(2, 3)), (all.clone(), all.clone()));
     rig.simulation.disk.heal(&file);
     repair(&rig);
-    assert_eq!(repair(&rig).whole.len(), 2);
+    assert_eq!(repair(&rig).in_sync.len(), 2);
 }
 
 /// The file of a segment on a unit.
@@ -103,7 +107,7 @@ fn what_has_rotted_comes_back_from_another_copy() {
         .expect("flipped");
     rig.crash();
     assert_eq!(rig.units[1].scrub(segment(1)).expect("read"), [Slot(4)]);
-    let states = [Whole, Whole];
+    let states = [InSync, InSync];
     assert_eq!(
         rig.repair(&states, Depth::Compare),
         [0, 1].into(),
@@ -127,9 +131,9 @@ fn what_has_rotted_everywhere_is_told_and_stays() {
         .flip_bit(&file, data_offset, 0)
         .expect("flipped");
     rig.crash();
-    let found = rig.pass(&[Whole, Filling], &all_committed(), Depth::Fill);
+    let found = rig.pass(&[InSync, Rebuilding], &all_committed(), Depth::Rebuild);
     assert_eq!((found.rotten, found.problems.len()), (1, 1));
-    assert_eq!(found.whole, [UnitId::from_u128(0)]);
+    assert_eq!(found.in_sync, [UnitId::from_u128(0)]);
     assert_eq!(rig.kept(1, 1), [] as [u16; 0]);
     assert_eq!(
         rig.units[0].stat_segment(segment(1)).expect("there").slots,
@@ -158,12 +162,12 @@ fn rot_without_another_copy_ends_a_scrub_and_is_counted() {
     }
     rig.crash();
     for (states, depth) in [
-        ([Whole, Whole], Depth::Scrub),
-        ([Whole, Filling], Depth::Fill),
+        ([InSync, InSync], Depth::Scrub),
+        ([InSync, Rebuilding], Depth::Rebuild),
     ] {
         let found = rig.pass(&states, &all_committed(), depth);
         assert_eq!((found.rotten, found.is_complete), (1, true), "{found:?}");
-        assert!(found.lacking.is_empty() && found.whole.len() == 2);
+        assert!(found.lacking.is_empty() && found.in_sync.len() == 2);
         assert!(!found.problems.is_empty(), "it is told");
     }
     // As long as somebody is away who may have it, it is not over.
@@ -172,7 +176,7 @@ fn rot_without_another_copy_ends_a_scrub_and_is_counted() {
         ..InjectedFaults::default()
     };
     rig.units[1].set(away);
-    let found = rig.pass(&[Whole, Whole], &all_committed(), Depth::Scrub);
+    let found = rig.pass(&[InSync, InSync], &all_committed(), Depth::Scrub);
     assert!(!found.is_complete);
 }
 
@@ -190,7 +194,10 @@ fn what_only_the_one_keeps_that_has_rotted_stays_when_it_is_put_anew() {
     disk.flip_bit(&file, rotten, 0).expect("flipped");
     rig.crash();
     rig.free(0, 1, &[1, 2, 3, 9]);
-    assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
+    assert_eq!(
+        rig.repair(&[InSync, Rebuilding], Depth::Rebuild),
+        [0, 1].into()
+    );
     assert_eq!(rig.units[1].scrub(segment(1)).expect("read"), []);
     assert_eq!(rig.kept(1, 1), (0..10).collect::<Vec<_>>());
 }
@@ -213,17 +220,17 @@ fn only_what_may_be_otherwise_than_it_was_put_is_read_of_a_filled_member() {
         let flipped = rig.simulation.disk.flip_bit(&file, end - 9, 3);
         flipped.expect("it is there");
     }
-    let mut members = rig.members(&[Whole, Filling]);
+    let mut members = rig.members(&[InSync, Rebuilding]);
     members[1].suspect = SuspectUnit::Serials(vec![3..4, 9..u64::MAX]);
     let mut task = Task::new(copyset());
     let mut pass = |depth| {
         let passed = task.pass(None, &members, &all_committed(), depth, &Steps::endless());
         passed.expect("nobody stops it")
     };
-    let found = pass(Depth::Fill);
+    let found = pass(Depth::Rebuild);
     assert_eq!(found.lacking, [UnitId::from_u128(1)].into());
-    let found = pass(Depth::Fill);
-    assert_eq!(found.whole, [0, 1].map(UnitId::from_u128));
+    let found = pass(Depth::Rebuild);
+    assert_eq!(found.in_sync, [0, 1].map(UnitId::from_u128));
     let rotten = |serial| rig.units[1].scrub(segment(serial)).expect("read").len();
     assert_eq!([rotten(1), rotten(3)], [1, 0], "the first one was not read");
     let found = pass(Depth::Scrub);

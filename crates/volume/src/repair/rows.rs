@@ -1,12 +1,12 @@
-//! Bringing a segment to a member of a copyset with parity.
+//! [`Rows`]: restores a segment on a member of a copyset with parity.
 //!
-//! A slot comes from whoever has it at the same place, as the member that leaves does,
-//! and else from the others of its row ([`rebuild`]).
+//! A slot comes from another member at the same place, as the draining one, or else from
+//! the others of its row ([`rebuild`]).
 //!
-//! Of a row data is read before parity, and after it whether the parity is still the
-//! one whose masks are known. A slot is only freed when every parity leaves it out: so
-//! none that is found freed counts in a parity that is used. Who is filled may have been
-//! put back to an earlier state: what it is made of is believed if nobody else says it.
+//! The data of a row is read before its parity, and afterwards the parity's generation is
+//! checked. A slot is only freed when no parity is made of it: so a slot that is found
+//! freed counts in no parity that is used. A rebuilding member may have been rolled back:
+//! its masks are trusted only if no other member has any.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -14,70 +14,69 @@ use std::ops::Range;
 use base::Slot;
 use unit::{Read, SlotRun, Tag, UnitError};
 
-use super::compare::{Copy, Held as HeldBy};
+use super::compare::{Copy, SlotState};
 use super::copy::CopyError;
-use super::spread::{RUN_SLOTS_MAX, Spread, number};
+use super::spread::{RUN_SLOTS_MAX, SegmentSpread, number};
 use crate::catalog::{Erasure, MemberState};
-use crate::scatter::erasure::{Held, HeldSlot, Masks, rebuild};
+use crate::scatter::erasure::{Masks, MemberPart, SlotContent, rebuild};
 
-/// Rows that are worked out at once.
+/// Rows recovered at once.
 const ROWS_AT_ONCE: usize = 64;
 
-/// A segment with parity.
+/// The restoration of a segment with parity.
 pub(super) struct Rows<'a> {
-    pub on: Spread<'a>,
+    pub on: SegmentSpread<'a>,
     pub erasure: Erasure,
-    /// Of members with parity, by their index: which generation, and of what it is
-    /// made.
+    /// The generation and masks of parity members, by index.
     pub masks: HashMap<usize, (u16, Masks)>,
-    /// How many rows belong to versions, if not all do: then something is appended.
+    /// The number of committed rows if the segment is open; `None` if it is closed.
     pub rows_max: Option<u32>,
-    /// Whether what only members have that are filled was given up.
+    /// Whether slots that only rebuilding members keep were freed elsewhere.
     pub is_given_up: bool,
 }
 
-/// What a member is to hold, from some row on.
+/// The content that a member is to hold, from some row on.
 #[derive(Default)]
 pub(super) struct Content {
     pub tags: Vec<Tag>,
     pub data: Vec<u8>,
     /// Rows that hold nothing.
     pub freed: Vec<Slot>,
-    /// With parity: of what each row is made.
+    /// On a parity member: the masks of each row.
     pub masks: Option<Masks>,
     pub generation: u16,
 }
 
 impl Rows<'_> {
-    /// How many rows a member has.
+    /// The number of rows that a member has.
     pub fn own(&self, member: usize) -> usize {
         let slots = self.on.copies[member].as_ref().map_or(0, Copy::len);
         match self.masks.get(&member) {
-            // One slot says of what they are made.
+            // One slot holds the masks.
             Some((generation, _)) if *generation > 0 => slots.saturating_sub(1),
             _ => slots,
         }
     }
 
-    /// How many rows there are to be: up to the last one of which any member keeps
-    /// something that counts.
+    /// The number of rows that the member must have: up to the last one of which any
+    /// member keeps a slot that counts.
     pub fn needed(&self) -> usize {
         let last = (0..self.on.members.len()).filter_map(|member| {
             let copy = self.on.copies[member].as_ref()?;
             let most = self.rows_max.map_or(usize::MAX, |most| most as usize);
             let rows = 0..self.own(member).min(most);
             let counts =
-                |row: usize| copy.held(row) == HeldBy::Kept && self.is_believed(member, row);
+                |row: usize| copy.held(row) == SlotState::Kept && self.is_believed(member, row);
             rows.rev().find(|row| counts(*row))
         });
         last.max().map_or(0, |last| last + 1)
     }
 
-    /// Whether a row counts because a member keeps it. What the one that is filled has of
-    /// data it keeps, if it is put anew.
+    /// Whether a row counts because a member keeps it. A rebuilding data member keeps its
+    /// own slots if it is rewritten.
     fn is_believed(&self, member: usize, row: usize) -> bool {
         let its = &self.on.members[member];
-        if !self.is_given_up || its.state != MemberState::Filling {
+        if !self.is_given_up || its.state != MemberState::Rebuilding {
             return true;
         }
         let bad = self.on.rotten.get(&member);
@@ -85,24 +84,24 @@ impl Rows<'_> {
         member == self.on.to && !self.is_parity(its.place) && !is_bad
     }
 
-    /// Whether a slot that has rotted on a member is one that counts.
+    /// Whether a damaged slot of a member matters.
     pub fn counts(&self, member: usize, slot: u16) -> bool {
         let (slot, own) = (usize::from(slot), self.own(member));
-        // The one after the rows says of what they are made.
+        // The slot after the rows holds the masks.
         let copy = self.on.copies[member].as_ref();
-        let is_kept = copy.is_some_and(|copy| copy.held(slot) == HeldBy::Kept);
+        let is_kept = copy.is_some_and(|copy| copy.held(slot) == SlotState::Kept);
         is_kept && (slot < self.needed() || slot == own)
     }
 
-    /// Puts what the member lacks there, durably; all of it in the place of what it
-    /// has, if that is to be `anew`. Returns how many bytes that were.
-    pub fn bring(&mut self, anew: bool) -> Result<u64, CopyError> {
+    /// Writes what the member is missing, durably; replaces what it has if `rewrite`.
+    /// Returns the number of bytes.
+    pub fn bring(&mut self, rewrite: bool) -> Result<u64, CopyError> {
         let to = self.on.to;
-        let target = &self.on.members[to];
+        let target = self.on.members[to].clone();
         let own = self.own(to);
         let is_later = |(generation, _): &(u16, Masks)| *generation > 0;
-        let says_of_what = self.is_parity(target.place) && self.masks.values().any(is_later);
-        let first = match anew || says_of_what || !target.unit.can_append() {
+        let has_masks = self.is_parity(target.place) && self.masks.values().any(is_later);
+        let first = match rewrite || has_masks || !target.unit.can_append() {
             true => 0,
             false => own,
         };
@@ -112,7 +111,7 @@ impl Rows<'_> {
         }
         let bytes = content.data.len() as u64;
         let copy = self.on.copies[to].as_ref();
-        if anew && copy.is_none() {
+        if rewrite && copy.is_none() {
             target
                 .unit
                 .delete(self.on.segment)
@@ -131,7 +130,7 @@ impl Rows<'_> {
         place >= self.erasure.data()
     }
 
-    /// Those at a place that hold something, the best first.
+    /// The members at a place that hold the segment, best first.
     pub(super) fn at(&self, place: u8) -> impl Iterator<Item = usize> + '_ {
         let members = self.on.members.iter().enumerate();
         let at = members.filter(move |(index, member)| {
@@ -140,7 +139,7 @@ impl Rows<'_> {
         at.map(|(index, _)| index)
     }
 
-    /// What the member is to hold from row `first` on.
+    /// The content that the member is to hold from row `first` on.
     fn content(&mut self, first: usize) -> Result<Content, CopyError> {
         let place = self.on.members[self.on.to].place;
         let needed = self.needed();
@@ -166,8 +165,7 @@ impl Rows<'_> {
         }
     }
 
-    /// The member whose parity the member should have, if it has all of it: the one that
-    /// leaves.
+    /// A member with the same parity, complete and intact: the draining one.
     fn same_parity(&mut self, needed: usize) -> Result<Option<usize>, CopyError> {
         let to = self.on.to;
         let place = self.on.members[to].place;
@@ -185,7 +183,7 @@ impl Rows<'_> {
         Ok(None)
     }
 
-    /// Parity as another member has it.
+    /// The parity of another member, copied.
     fn copied(&self, from: usize, first: usize, needed: usize) -> Result<Content, CopyError> {
         let mut content = Content::default();
         let (generation, masks) = self.masks[&from].clone();
@@ -197,7 +195,7 @@ impl Rows<'_> {
                 content.add(row, slot, self.on.slot_bytes);
             }
         }
-        // Rows that were swept after those are not brought.
+        // Later rows were swept: they are not copied.
         content.masks = Some(masks.first(needed));
         content.generation = generation;
         Ok(content)
@@ -213,12 +211,12 @@ impl Rows<'_> {
     ) -> Result<u64, CopyError> {
         let place = self.on.members[self.on.to].place;
         let data = self.erasure.data();
-        let mut columns: BTreeMap<u8, Vec<HeldSlot>> = BTreeMap::new();
+        let mut columns: BTreeMap<u8, Vec<SlotContent>> = BTreeMap::new();
         let own = match self.is_parity(place) {
             true => None,
             false => Some(self.column(place, &rows, failed)?),
         };
-        let is_known = |slot: &HeldSlot| *slot != HeldSlot::Lost;
+        let is_known = |slot: &SlotContent| *slot != SlotContent::Lost;
         let is_there = own.as_ref().is_some_and(|own| own.iter().all(is_known));
         if !is_there {
             for other in (0..data).filter(|other| *other != place) {
@@ -231,15 +229,15 @@ impl Rows<'_> {
         let mut parities: Vec<u8> = (data..self.erasure.members())
             .filter(|other| *other != place && self.parity_at(*other).is_some())
             .collect();
-        // The last one is asked first.
+        // The last one is read first.
         parities.sort_by_key(|other| std::cmp::Reverse((self.is_filled(*other), *other)));
         let mut lost = 0;
         for (at, row) in rows.clone().enumerate() {
             let known = own.as_ref().map(|own| own[at].clone()).filter(is_known);
             if let Some(slot) = known {
-                // It keeps no padding, also of what is appended to.
+                // Padding is freed, also in an open segment.
                 let slot = if slot.is_padding() {
-                    HeldSlot::Freed
+                    SlotContent::Freed
                 } else {
                     slot
                 };
@@ -247,7 +245,7 @@ impl Rows<'_> {
                 continue;
             }
             if self.was_swept(row) {
-                content.add(row, HeldSlot::Freed, self.on.slot_bytes);
+                content.add(row, SlotContent::Freed, self.on.slot_bytes);
                 content.made_of(&Masks::whole(self.erasure, 1));
                 continue;
             }
@@ -265,10 +263,10 @@ impl Rows<'_> {
             };
             let Some(mut made) = made else {
                 lost += 1;
-                content.add(row, HeldSlot::Freed, self.on.slot_bytes);
+                content.add(row, SlotContent::Freed, self.on.slot_bytes);
                 continue;
             };
-            let slot = made.slots.pop().unwrap_or(HeldSlot::Freed);
+            let slot = made.slots.pop().unwrap_or(SlotContent::Freed);
             content.add(row, slot, self.on.slot_bytes);
             if let Some(masks) = &made.masks {
                 content.made_of(masks);
@@ -278,38 +276,38 @@ impl Rows<'_> {
         Ok(lost)
     }
 
-    /// Whether a row was put and never committed: its parity was freed as well.
+    /// Whether a row was never committed: its parity was freed as well.
     fn was_swept(&self, row: usize) -> bool {
         let held = |member: usize| {
             let copy = self.on.copies[member].as_ref();
             let is_its = row < self.own(member);
             copy.filter(|_| is_its)
-                .map_or(HeldBy::Never, |copy| copy.held(row))
+                .map_or(SlotState::Never, |copy| copy.held(row))
         };
         let mut all = 0..self.on.members.len();
-        let is_kept = all.clone().any(|member| held(member) == HeldBy::Kept);
+        let is_kept = all.clone().any(|member| held(member) == SlotState::Kept);
         let is_parity = |member: usize| self.is_parity(self.on.members[member].place);
-        !is_kept && all.any(|member| is_parity(member) && held(member) == HeldBy::Freed)
+        !is_kept && all.any(|member| is_parity(member) && held(member) == SlotState::Freed)
     }
 
-    /// The member at a place with parity that is asked.
+    /// The member whose parity at a place is used.
     fn parity_at(&self, place: u8) -> Option<usize> {
         self.at(place)
             .find(|member| self.masks.contains_key(member))
     }
 
-    /// Whether only a member that is filled has the parity of a place.
+    /// Whether only a rebuilding member has the parity of a place.
     fn is_filled(&self, place: u8) -> bool {
         let member = self.parity_at(place);
-        member.is_some_and(|member| self.on.members[member].state == MemberState::Filling)
+        member.is_some_and(|member| self.on.members[member].state == MemberState::Rebuilding)
     }
 
     /// Row `row`, which is number `at` of `columns`, as the member is to have it.
     pub(super) fn rebuilt(
         &self,
         (at, row): (usize, usize),
-        columns: &BTreeMap<u8, Vec<HeldSlot>>,
-    ) -> Option<Held> {
+        columns: &BTreeMap<u8, Vec<SlotContent>>,
+    ) -> Option<MemberPart> {
         let place = self.on.members[self.on.to].place;
         let its_masks = |member: usize| {
             let (generation, masks) = self.masks.get(&member)?;
@@ -320,7 +318,7 @@ impl Rows<'_> {
         let held = |other: u8| {
             if other == place {
                 let (generation, masks) = its_masks(self.on.to)?;
-                return Some(Held {
+                return Some(MemberPart {
                     slots: Vec::new(),
                     masks: Some(masks),
                     generation,
@@ -328,7 +326,7 @@ impl Rows<'_> {
             }
             let slot = columns.get(&other).map(|column| column[at].clone());
             if !self.is_parity(other) {
-                return Some(Held {
+                return Some(MemberPart {
                     slots: vec![slot?],
                     masks: None,
                     generation: 0,
@@ -338,26 +336,25 @@ impl Rows<'_> {
                 return None;
             }
             let (generation, masks) = its_masks(self.parity_at(other)?)?;
-            Some(Held {
+            Some(MemberPart {
                 // Its masks count, also if it is not needed.
-                slots: vec![slot.unwrap_or(HeldSlot::Lost)],
+                slots: vec![slot.unwrap_or(SlotContent::Lost)],
                 masks: Some(masks),
                 generation,
             })
         };
-        let members: Vec<Option<Held>> = (0..self.erasure.members()).map(held).collect();
+        let members: Vec<Option<MemberPart>> = (0..self.erasure.members()).map(held).collect();
         rebuild(self.erasure, place, self.on.slot_bytes, &members)
     }
 
-    /// What there is at a place of some rows, each from a member whose own checksum is
-    /// right.
+    /// The slots of some rows at a place, each from a member whose own checksum matches.
     pub(super) fn column(
         &mut self,
         place: u8,
         rows: &Range<usize>,
         failed: &mut Option<UnitError>,
-    ) -> Result<Vec<HeldSlot>, CopyError> {
-        let mut column = vec![HeldSlot::Lost; rows.len()];
+    ) -> Result<Vec<SlotContent>, CopyError> {
+        let mut column = vec![SlotContent::Lost; rows.len()];
         let is_parity = self.is_parity(place);
         let asked: Vec<usize> = match is_parity {
             true => self.parity_at(place).into_iter().collect(),
@@ -367,7 +364,7 @@ impl Rows<'_> {
             if self.on.rotten(member, failed)?.is_none() {
                 continue;
             }
-            let lacks = |row: usize| column[row - rows.start] == HeldSlot::Lost;
+            let lacks = |row: usize| column[row - rows.start] == SlotContent::Lost;
             let slots = match self.read(member, rows.clone(), lacks) {
                 Err(CopyError::Source(error)) => {
                     self.on.unresponsive.insert(member);
@@ -377,16 +374,16 @@ impl Rows<'_> {
                 slots => slots?,
             };
             for (slot, found) in column.iter_mut().zip(slots) {
-                if *slot == HeldSlot::Lost {
+                if *slot == SlotContent::Lost {
                     *slot = found;
                 }
             }
         }
         if self.rows_max.is_some() && !is_parity {
-            // Of what is appended to nothing is given up yet: it is padding.
-            let padding = || HeldSlot::There([0; 16], vec![0; self.on.slot_bytes as usize]);
+            // In an open segment nothing is reclaimed yet: a freed slot is padding.
+            let padding = || SlotContent::Present([0; 16], vec![0; self.on.slot_bytes as usize]);
             for slot in &mut column {
-                if *slot == HeldSlot::Freed {
+                if *slot == SlotContent::Freed {
                     *slot = padding();
                 }
             }
@@ -394,28 +391,29 @@ impl Rows<'_> {
         Ok(column)
     }
 
-    /// What a member has of those rows that are `wanted`.
+    /// Reads those rows of a member that are `wanted`.
     pub(super) fn read(
         &self,
         member: usize,
         rows: Range<usize>,
         wanted: impl Fn(usize) -> bool,
-    ) -> Result<Vec<HeldSlot>, CopyError> {
-        let mut slots = vec![HeldSlot::Lost; rows.len()];
+    ) -> Result<Vec<SlotContent>, CopyError> {
+        let mut slots = vec![SlotContent::Lost; rows.len()];
         let Some(copy) = &self.on.copies[member] else {
             return Ok(slots);
         };
         let bad = self.on.rotten.get(&member);
         let is_bad = |row: usize| bad.is_some_and(|bad| bad.contains(&number(row).0));
         let own = self.own(member);
-        let is_read =
-            |row: usize| row < own && wanted(row) && copy.held(row) == HeldBy::Kept && !is_bad(row);
+        let is_read = |row: usize| {
+            row < own && wanted(row) && copy.held(row) == SlotState::Kept && !is_bad(row)
+        };
         let length = copy.slot_bytes as usize;
         let mut row = rows.start;
         while row < rows.end {
             if !is_read(row) {
-                if row < own && copy.held(row) == HeldBy::Freed {
-                    slots[row - rows.start] = HeldSlot::Freed;
+                if row < own && copy.held(row) == SlotState::Freed {
+                    slots[row - rows.start] = SlotContent::Freed;
                 }
                 row += 1;
                 continue;
@@ -443,7 +441,7 @@ impl Rows<'_> {
             let contents = data.chunks_exact(length).map(<[u8]>::to_vec);
             let there = tags.into_iter().zip(contents);
             for (slot, (tag, content)) in slots[row - rows.start..].iter_mut().zip(there) {
-                *slot = HeldSlot::There(tag, content);
+                *slot = SlotContent::Present(tag, content);
             }
             row = end;
         }
@@ -452,13 +450,13 @@ impl Rows<'_> {
 }
 
 impl Content {
-    fn add(&mut self, row: usize, slot: HeldSlot, slot_bytes: u32) {
+    fn add(&mut self, row: usize, slot: SlotContent, slot_bytes: u32) {
         match slot {
-            HeldSlot::There(tag, content) => {
+            SlotContent::Present(tag, content) => {
                 self.tags.push(tag);
                 self.data.extend(content);
             }
-            HeldSlot::Freed | HeldSlot::Lost => {
+            SlotContent::Freed | SlotContent::Lost => {
                 self.tags.push([0; 16]);
                 self.data.resize(self.data.len() + slot_bytes as usize, 0);
                 self.freed.push(number(row));
@@ -466,7 +464,7 @@ impl Content {
         }
     }
 
-    /// The last row is made of these.
+    /// Appends the masks of the last row.
     fn made_of(&mut self, masks: &Masks) {
         if let Some(all) = &mut self.masks {
             all.extend(masks);

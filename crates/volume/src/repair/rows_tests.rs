@@ -10,7 +10,7 @@ use world::simulated::Fault;
 
 use super::tests::{Steps, all_committed};
 use super::*;
-use crate::catalog::MemberState::{self, Filling, Leaving, Whole};
+use crate::catalog::MemberState::{self, Draining, InSync, Rebuilding};
 use crate::scatter::erasure::reclaim;
 use crate::scatter::erasure::rig::{
     Rig, copyset, create, folder, most, open, rot, store_of, unit_id,
@@ -40,8 +40,8 @@ pub(super) fn filled(data: u8, parity: u8, are_dead: bool) -> (Rig, BTreeSet<usi
 }
 
 /// The members: unit, place and state.
-fn members(rig: &Rig, of: &[(u8, u8, MemberState)]) -> Vec<Repairable> {
-    let member = |(unit, place, state): &(u8, u8, MemberState)| Repairable {
+fn members(rig: &Rig, of: &[(u8, u8, MemberState)]) -> Vec<RepairMember> {
+    let member = |(unit, place, state): &(u8, u8, MemberState)| RepairMember {
         id: unit_id(*unit),
         place: *place,
         state: *state,
@@ -55,7 +55,7 @@ fn members(rig: &Rig, of: &[(u8, u8, MemberState)]) -> Vec<Repairable> {
 pub(super) fn standing(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<(u8, u8, MemberState)> {
     let state = |unit: u8| {
         let changed = change.iter().find(|(other, _)| *other == unit);
-        changed.map_or(Whole, |(_, state)| *state)
+        changed.map_or(InSync, |(_, state)| *state)
     };
     let units = (0..).zip(&rig.units);
     units
@@ -64,7 +64,7 @@ pub(super) fn standing(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<(u8, u8, 
 }
 
 /// One pass.
-pub(super) fn once(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> Found {
+pub(super) fn once(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> PassReport {
     let members = members(rig, of);
     let (erasure, pace) = (Some(rig.erasure), Steps::endless());
     let found = Task::new(copyset()).pass(erasure, &members, &all_committed(), depth, &pace);
@@ -72,7 +72,7 @@ pub(super) fn once(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> Fou
 }
 
 /// Passes until one finds nothing to bring. Who is whole then.
-pub(super) fn repair(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> Found {
+pub(super) fn repair(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> PassReport {
     for _ in 0..4 {
         let found = once(rig, of, depth);
         assert_eq!(found.problems, BTreeSet::new());
@@ -89,7 +89,7 @@ fn seen(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<Member> {
     let mut seen = table.members(copyset()).to_vec();
     for member in &mut seen {
         let changed = change.iter().find(|(unit, _)| unit_id(*unit) == member.id);
-        member.state = changed.map_or(Whole, |(_, state)| *state);
+        member.state = changed.map_or(InSync, |(_, state)| *state);
     }
     seen
 }
@@ -160,8 +160,8 @@ fn what_a_lost_member_held_is_worked_out_of_the_others() {
                 let (mut rig, dead) = filled(data, parity, are_dead);
                 rig.simulation.disk.inject(&folder(place), Fault::Missing);
                 replaced(&mut rig, place);
-                let found = repair(&rig, &standing(&rig, &[(NEW, Filling)]), Depth::Fill);
-                assert_eq!(found.whole.len(), usize::from(data + parity));
+                let found = repair(&rig, &standing(&rig, &[(NEW, Rebuilding)]), Depth::Rebuild);
+                assert_eq!(found.in_sync.len(), usize::from(data + parity));
                 rig.check_with_losses(&dead);
             }
         }
@@ -198,11 +198,11 @@ fn what_a_leaving_member_has_is_copied() {
             assert!(give_all(&rig, &dead, &[]));
             replaced(&mut rig, place);
             let others: Vec<u8> = (0..6).filter(|other| *other != place).collect();
-            let mut of = standing(&rig, &[(NEW, Filling)]);
-            of.push((place, place, Leaving));
+            let mut of = standing(&rig, &[(NEW, Rebuilding)]);
+            of.push((place, place, Draining));
             // All that it takes is one that is whole, to say what there is.
             of.retain(|(unit, ..)| [NEW, place, others[0]].contains(unit));
-            assert_eq!(repair(&rig, &of, Depth::Fill).whole.len(), 2);
+            assert_eq!(repair(&rig, &of, Depth::Rebuild).in_sync.len(), 2);
             rig.check_with_losses(&dead);
         }
     }
@@ -216,8 +216,12 @@ fn who_was_away_while_something_was_put_gets_it() {
         rig.simulation.disk.inject(&folder(place), Fault::Missing);
         rig.put(41);
         rig.simulation.disk.heal(&folder(place));
-        let found = repair(&rig, &standing(&rig, &[(place, Filling)]), Depth::Fill);
-        assert_eq!(found.whole.len(), 6);
+        let found = repair(
+            &rig,
+            &standing(&rig, &[(place, Rebuilding)]),
+            Depth::Rebuild,
+        );
+        assert_eq!(found.in_sync.len(), 6);
         rig.check_with_losses(&BTreeSet::new());
     }
 }
@@ -233,7 +237,7 @@ fn what_has_rotted_is_worked_out_and_put_in_its_place() {
             let bad = open(&rig.simulation, place).scrub(slot.segment());
             let bad = bad.expect("read").len();
             let found = repair(&rig, &standing(&rig, &[]), Depth::Scrub);
-            assert_eq!((found.whole.len(), found.rotten), (6, 0));
+            assert_eq!((found.in_sync.len(), found.rotten), (6, 0));
             for segment in rig.segments() {
                 let left = open(&rig.simulation, place).scrub(segment);
                 assert_eq!(left.expect("read"), [], "{bad} had rotted");
@@ -247,15 +251,16 @@ fn what_has_rotted_is_worked_out_and_put_in_its_place() {
 fn what_cannot_be_worked_out_is_told_and_makes_nobody_whole() {
     let (mut rig, _) = filled(4, 2, false);
     replaced(&mut rig, 1);
-    let mut of = standing(&rig, &[(NEW, Filling)]);
+    let mut of = standing(&rig, &[(NEW, Rebuilding)]);
     // One more than there is parity.
     of.retain(|(unit, ..)| ![0, 5].contains(unit));
     let (members, pace) = (members(&rig, &of), Steps::endless());
     let erasure = Some(rig.erasure);
-    let found = Task::new(copyset()).pass(erasure, &members, &all_committed(), Depth::Fill, &pace);
+    let found =
+        Task::new(copyset()).pass(erasure, &members, &all_committed(), Depth::Rebuild, &pace);
     let found = found.expect("nobody stops it");
     assert!(found.rotten > 0 && !found.problems.is_empty());
-    assert!(!found.whole.contains(&unit_id(NEW)));
+    assert!(!found.in_sync.contains(&unit_id(NEW)));
     let new = open(&rig.simulation, NEW);
     assert_eq!(new.list().expect("listed"), [], "nothing was made up");
 }
@@ -268,13 +273,13 @@ fn a_crash_at_any_step_of_bringing_parity_loses_nothing() {
             let (mut rig, dead) = filled(2, 1 + place / 4, true);
             let place = place.min(rig.erasure.members() - 1);
             replaced(&mut rig, place);
-            let of = standing(&rig, &[(NEW, Filling)]);
+            let of = standing(&rig, &[(NEW, Rebuilding)]);
             let units = members(&rig, &of);
             let before = rig.simulation.disk.operations();
             rig.simulation.disk.arm_crash(before + number);
             let (erasure, pace) = (Some(rig.erasure), Steps::endless());
             let _ =
-                Task::new(copyset()).pass(erasure, &units, &all_committed(), Depth::Fill, &pace);
+                Task::new(copyset()).pass(erasure, &units, &all_committed(), Depth::Rebuild, &pace);
             drop(units);
             let is_off = rig.simulation.disk.is_off();
             rig.simulation.disk.arm_crash(u64::MAX);
@@ -282,7 +287,7 @@ fn a_crash_at_any_step_of_bringing_parity_loses_nothing() {
                 crashes += 1;
                 rig.simulation.crash();
             }
-            repair(&rig, &of, Depth::Fill);
+            repair(&rig, &of, Depth::Rebuild);
             rig.check_with_losses(&dead);
             if !is_off {
                 break;
@@ -299,7 +304,7 @@ fn nothing_is_freed_while_parity_is_made_that_no_other_parity_is_beside() {
     let (mut rig, _) = filled(2, 1, false);
     let dead = most(203);
     replaced(&mut rig, 2);
-    let filling = [(NEW, Filling)];
+    let filling = [(NEW, Rebuilding)];
     let before: Vec<_> = rig
         .segments()
         .into_iter()
@@ -350,7 +355,7 @@ fn parity_is_made_again_of_what_is_left_when_something_was_freed_meanwhile() {
     for steps in 0..400 {
         let (mut rig, _) = filled(2, 1, false);
         replaced(&mut rig, 2);
-        let of = standing(&rig, &[(NEW, Filling)]);
+        let of = standing(&rig, &[(NEW, Rebuilding)]);
         let pace = Freeing {
             rig: &rig,
             dead: &dead,
@@ -359,14 +364,14 @@ fn parity_is_made_again_of_what_is_left_when_something_was_freed_meanwhile() {
         let units = members(&rig, &of);
         let erasure = Some(rig.erasure);
         Task::new(copyset())
-            .pass(erasure, &units, &all_committed(), Depth::Fill, &pace)
+            .pass(erasure, &units, &all_committed(), Depth::Rebuild, &pace)
             .expect("nobody stops it");
         let was_freed = pace.left.load(Ordering::Relaxed) > steps;
         if !was_freed {
             assert!(steps > 10, "it was freed at each");
             free_data(&rig, &dead);
         }
-        assert_eq!(repair(&rig, &of, Depth::Fill).whole.len(), 3);
+        assert_eq!(repair(&rig, &of, Depth::Rebuild).in_sync.len(), 3);
         rig.check_with_losses(&dead);
         if !was_freed {
             return;
@@ -386,8 +391,8 @@ fn parity_of_what_was_freed_since_is_made_anew() {
             copy_unit(&rig, place, NEW, 1);
             assert!(give_all(&rig, &dead, &[]));
             replaced(&mut rig, place);
-            let found = repair(&rig, &standing(&rig, &[(NEW, Filling)]), Depth::Fill);
-            assert_eq!(found.whole.len(), usize::from(data + parity));
+            let found = repair(&rig, &standing(&rig, &[(NEW, Rebuilding)]), Depth::Rebuild);
+            assert_eq!(found.in_sync.len(), usize::from(data + parity));
             rig.check_with_losses(&dead);
         }
     }
@@ -397,15 +402,15 @@ fn parity_of_what_was_freed_since_is_made_anew() {
 #[test]
 fn parity_that_is_right_is_not_put_again() {
     let (rig, _) = filled(2, 1, false);
-    let found = once(&rig, &standing(&rig, &[(2, Filling)]), Depth::Fill);
-    assert_eq!((found.copied_bytes, found.whole.len()), (0, 3));
+    let found = once(&rig, &standing(&rig, &[(2, Rebuilding)]), Depth::Rebuild);
+    assert_eq!((found.copied_bytes, found.in_sync.len()), (0, 3));
 }
 
 /// One data member says that it has freed what lives. Of the parity that counts it can
 /// still be read.
 #[test]
 fn what_one_member_says_it_has_freed_stays_in_the_parity() {
-    for depth in [Depth::Fill, Depth::Compare, Depth::Scrub] {
+    for depth in [Depth::Rebuild, Depth::Compare, Depth::Scrub] {
         let (rig, _) = filled(2, 1, false);
         let liar = open(&rig.simulation, 0);
         for segment in rig.segments() {
@@ -413,7 +418,7 @@ fn what_one_member_says_it_has_freed_stays_in_the_parity() {
             let all: Vec<Slot> = (0..rows).map(Slot).collect();
             liar.free(segment, &all, false).expect("freed");
         }
-        repair(&rig, &standing(&rig, &[(1, Filling)]), depth);
+        repair(&rig, &standing(&rig, &[(1, Rebuilding)]), depth);
         rig.check(
             &store_of(&rig.simulation, rig.erasure, &rig.units),
             &BTreeSet::new(),
@@ -438,16 +443,16 @@ fn one_whole_member_alone_makes_nobody_whole() {
     for place in [2, 3, 4, 5] {
         rig.simulation.disk.inject(&folder(place), Fault::Missing);
     }
-    let of = standing(&rig, &[(NEW, Filling)]);
+    let of = standing(&rig, &[(NEW, Rebuilding)]);
     let units = members(&rig, &of);
     let (erasure, pace) = (Some(rig.erasure), Steps::endless());
-    let found = Task::new(copyset()).pass(erasure, &units, &all_committed(), Depth::Fill, &pace);
+    let found = Task::new(copyset()).pass(erasure, &units, &all_committed(), Depth::Rebuild, &pace);
     let found = found.expect("nobody stops it");
-    assert_eq!((found.whole, found.lacking.len()), (Vec::new(), 0));
+    assert_eq!((found.in_sync, found.lacking.len()), (Vec::new(), 0));
     for place in [2, 3, 4, 5] {
         rig.simulation.disk.heal(&folder(place));
     }
-    assert_eq!(repair(&rig, &of, Depth::Fill).whole.len(), 6);
+    assert_eq!(repair(&rig, &of, Depth::Rebuild).in_sync.len(), 6);
     let dead: BTreeSet<usize> = (0..203)
         .filter(|block| rig.pieces[*block].entry.location.slot().0 % 4 == 0)
         .collect();
@@ -463,13 +468,13 @@ fn padding_of_an_open_segment_is_not_kept_by_who_is_filled() {
         let segment = *rig.segments().first().expect("one");
         create(&rig.simulation, NEW);
         replaced(&mut rig, place);
-        let mut of = standing(&rig, &[(NEW, Filling)]);
-        of.push((place, place, Leaving));
+        let mut of = standing(&rig, &[(NEW, Rebuilding)]);
+        of.push((place, place, Draining));
         let (units, pace) = (members(&rig, &of), Steps::endless());
         let open_now = Uncommitted::new([(segment, 4)], Vec::new(), u64::MAX);
         for _ in 0..2 {
             Task::new(copyset())
-                .pass(Some(rig.erasure), &units, &open_now, Depth::Fill, &pace)
+                .pass(Some(rig.erasure), &units, &open_now, Depth::Rebuild, &pace)
                 .expect("nobody stops it");
         }
         let told = open(&rig.simulation, NEW)

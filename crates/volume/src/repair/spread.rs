@@ -1,5 +1,5 @@
-//! A segment as it lies on the members of a copyset: asking them, and putting it
-//! there.
+//! [`SegmentSpread`]: a segment on the members of a copyset: reading their states, and
+//! writing to the target.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,25 +8,25 @@ use unit::{Put, Tag, UnitError};
 
 use super::compare::{Copy, most};
 use super::copy::CopyError;
-use super::report::{Pace, Repairable};
+use super::report::{Pace, RepairMember};
 use crate::catalog::MemberState;
 
-/// Bytes copied at once.
+/// Bytes written at once.
 const AT_ONCE_BYTES: usize = 1 << 20;
 
-/// Slots that are read at once, at most.
+/// The most slots read at once.
 pub(super) const RUN_SLOTS_MAX: usize = u16::MAX as usize;
 
-/// Slots whose content is not what was put, of the members that were asked.
+/// Damaged slots, by the member that was scrubbed.
 pub(super) type Rotten = HashMap<usize, HashSet<u16>>;
 
-/// A segment, where it lies, and where it is brought.
-pub(super) struct Spread<'a> {
+/// A segment, the members that hold it, and the member that it is restored on.
+pub(super) struct SegmentSpread<'a> {
     pub segment: SegmentId,
-    pub members: &'a [Repairable],
-    /// The member that it is brought to.
+    pub members: Vec<RepairMember>,
+    /// The member that the segment is restored on.
     pub to: usize,
-    /// How each holds it; `None` also for those whose slots have another size.
+    /// Each member's copy; `None` also for copies with another slot size.
     pub copies: Vec<Option<Copy>>,
     /// To whom it belongs.
     pub lineage_tag: LineageTag,
@@ -34,16 +34,17 @@ pub(super) struct Spread<'a> {
     pub slot_bytes: u32,
     pub pace: &'a dyn Pace,
     pub rotten: Rotten,
-    /// Members that did not answer as they should.
+    /// Members that failed to answer.
     pub unresponsive: HashSet<usize>,
 }
 
-impl<'a> Spread<'a> {
-    /// A segment that is to be brought to member `to`. Of what kind it is the member
-    /// says that leaves its place, or most of those that are not filled.
+impl<'a> SegmentSpread<'a> {
+    /// A segment to restore on member `to`. Its slot size and lineage tag are those of
+    /// the draining member at that place, or of most members that are not rebuilding.
     pub fn new(
         segment: SegmentId,
-        (members, to): (&'a [Repairable], usize),
+        members: &[RepairMember],
+        to: usize,
         copies: &[Option<Copy>],
         pace: &'a dyn Pace,
         rotten: &Rotten,
@@ -53,7 +54,7 @@ impl<'a> Spread<'a> {
             there.filter_map(|(member, copy)| Some((member, copy.as_ref()?)))
         };
         let leaving = there().find(|(member, _)| is_left_by(member, &members[to]));
-        let is_filled = |member: &Repairable| member.state == MemberState::Filling;
+        let is_filled = |member: &RepairMember| member.state == MemberState::Rebuilding;
         let asked: Vec<&Copy> = match there().any(|(member, _)| !is_filled(member)) {
             _ if leaving.is_some() => leaving.map(|(_, copy)| copy).into_iter().collect(),
             true => there()
@@ -84,7 +85,7 @@ impl<'a> Spread<'a> {
         let copies = copies.iter();
         Ok(Self {
             segment,
-            members,
+            members: members.to_vec(),
             to,
             copies: copies
                 .map(|copy| copy.as_ref().filter(is_its).cloned())
@@ -97,17 +98,17 @@ impl<'a> Spread<'a> {
         })
     }
 
-    /// Whether a member leaves the place that is filled.
+    /// Whether a member drains the place that is being restored.
     pub fn is_left_by(&self, member: usize) -> bool {
         is_left_by(&self.members[member], &self.members[self.to])
     }
 
-    /// How many slots are copied at once.
+    /// The number of slots written at once.
     pub fn slots_at_once(&self) -> usize {
         (AT_ONCE_BYTES / self.slot_bytes.max(1) as usize).max(1)
     }
 
-    /// Puts slots from `first` on. Returns how many bytes that were.
+    /// Writes slots from `first` on. Returns the number of bytes.
     pub fn put(&self, first: usize, tags: &[Tag], data: &[u8]) -> Result<u64, CopyError> {
         let target = &self.members[self.to].unit;
         let (lineage_tag, slot_bytes) = (self.lineage_tag, self.slot_bytes);
@@ -132,7 +133,7 @@ impl<'a> Spread<'a> {
             };
             let had = self.copies[self.to].as_ref();
             let put = match put() {
-                // A put that was cut short has left a file without anything in it.
+                // An interrupted put has left an empty file.
                 Err(UnitError::Misplaced { slots: 0, .. }) if had.is_none_or(Copy::is_nothing) => {
                     target.delete(self.segment).and_then(|()| put())
                 }
@@ -143,8 +144,8 @@ impl<'a> Spread<'a> {
         Ok(data.len() as u64)
     }
 
-    /// How those hold it now that held it, but the one that it is brought to; `None`
-    /// for those that cannot say.
+    /// The present copies of the other members that had one; `None` for those that do
+    /// not answer.
     pub fn look_again(&self) -> BTreeMap<usize, Option<Copy>> {
         let others = (0..self.members.len()).filter(|index| *index != self.to);
         let others = others.filter(|index| self.copies[*index].is_some());
@@ -156,7 +157,7 @@ impl<'a> Spread<'a> {
         others.map(look).collect()
     }
 
-    /// What of a member has rotted. Why, if it cannot say, is left in `failed`.
+    /// The damaged slots of a member; if it does not answer, its error is put in `failed`.
     pub fn rotten(
         &mut self,
         member: usize,
@@ -182,13 +183,13 @@ impl<'a> Spread<'a> {
     }
 }
 
-/// A slot by its index, which is below [`SLOTS_MAX`](unit::format::SLOTS_MAX): no member
-/// is believed to have more ([`Copy::of`]).
+/// A slot by its index, which is below [`SLOTS_MAX`](unit::format::SLOTS_MAX):
+/// [`Copy::of`] ignores any beyond.
 pub(super) fn number(slot: usize) -> Slot {
     Slot(u16::try_from(slot).expect("at most 2^16 slots"))
 }
 
-/// Whether `member` leaves the place at which `to` is filled.
-fn is_left_by(member: &Repairable, to: &Repairable) -> bool {
-    member.state == MemberState::Leaving && member.place == to.place && member.id != to.id
+/// Whether `member` drains the place of `to`.
+fn is_left_by(member: &RepairMember, to: &RepairMember) -> bool {
+    member.state == MemberState::Draining && member.place == to.place && member.id != to.id
 }

@@ -12,7 +12,7 @@ use unit_folder::FolderUnit;
 use world::simulated::Simulation;
 
 use super::*;
-use crate::catalog::MemberState::{self, Filling, Leaving, Whole};
+use crate::catalog::MemberState::{self, Draining, InSync, Rebuilding};
 
 pub(super) const SLOT_BYTES: u32 = 512;
 pub(super) const LINEAGE_TAG: LineageTag = LineageTag(7);
@@ -108,10 +108,10 @@ impl Rig {
         self.open(self.units.len());
     }
 
-    pub(super) fn members(&self, states: &[MemberState]) -> Vec<Repairable> {
+    pub(super) fn members(&self, states: &[MemberState]) -> Vec<RepairMember> {
         let members = self.units.iter().zip(states).enumerate();
         let member =
-            |(number, (unit, state)): (usize, (&Arc<FaultyUnit>, &MemberState))| Repairable {
+            |(number, (unit, state)): (usize, (&Arc<FaultyUnit>, &MemberState))| RepairMember {
                 id: UnitId::from_u128(number as u128),
                 place: number as u8,
                 state: *state,
@@ -126,7 +126,7 @@ impl Rig {
         states: &[MemberState],
         uncommitted: &Uncommitted,
         depth: Depth,
-    ) -> Found {
+    ) -> PassReport {
         let (members, pace) = (self.members(states), Steps::endless());
         Task::new(copyset())
             .pass(None, &members, uncommitted, depth, &pace)
@@ -140,7 +140,7 @@ impl Rig {
             assert_eq!(found.problems, BTreeSet::new());
             if found.lacking.is_empty() {
                 let number = |id: &UnitId| id.as_u128() as usize;
-                return found.whole.iter().map(number).collect();
+                return found.in_sync.iter().map(number).collect();
             }
         }
         panic!("it goes on copying");
@@ -242,7 +242,10 @@ fn a_new_member_gets_what_others_keep_and_not_what_they_freed() {
             data: &[1; SLOT_BYTES as usize],
         })
         .expect("put");
-    assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
+    assert_eq!(
+        rig.repair(&[InSync, Rebuilding], Depth::Rebuild),
+        [0, 1].into()
+    );
     for serial in [1, 2] {
         assert_eq!(rig.kept(1, serial), rig.kept(0, serial));
         assert!(!rig.kept(0, serial).is_empty());
@@ -261,10 +264,10 @@ fn what_a_task_has_brought_it_does_not_read_once_more() {
     rig.put(0, 1, 0..20);
     rig.put(0, 2, 0..20);
     let open = Uncommitted::new([(segment(2), 20)], Vec::new(), u64::MAX);
-    let members = rig.members(&[Whole, Filling]);
+    let members = rig.members(&[InSync, Rebuilding]);
     let moved = |task: &mut Task| {
         let pace = Moved::default();
-        let found = task.pass(None, &members, &open, Depth::Fill, &pace);
+        let found = task.pass(None, &members, &open, Depth::Rebuild, &pace);
         let slots = pace.0.load(Ordering::Relaxed) / u64::from(SLOT_BYTES);
         (found.expect("nobody stops it").copied_bytes > 0, slots)
     };
@@ -290,7 +293,7 @@ fn what_one_member_has_freed_or_lost_stays_on_the_others() {
     }
     rig.free(0, 1, &[0, 1, 2, 3, 4, 5, 6, 7, 8]);
     rig.units[0].delete(segment(2)).expect("gone");
-    rig.repair(&[Whole, Filling, Filling], Depth::Compare);
+    rig.repair(&[InSync, Rebuilding, Rebuilding], Depth::Compare);
     for unit in 1..3 {
         assert_eq!(rig.kept(unit, 1), (0..10).collect::<Vec<_>>());
         assert_eq!(rig.kept(unit, 2), [0, 1, 2, 3]);
@@ -309,17 +312,17 @@ fn of_what_is_not_committed_nothing_is_copied() {
     let open = [(segment(1), 4), (segment(2), 0)];
     let reserved = 3..5;
     let uncommitted = Uncommitted::new(open, vec![reserved], 9);
-    let states = [Whole, Filling];
-    let found = rig.pass(&states, &uncommitted, Depth::Fill);
+    let states = [InSync, Rebuilding];
+    let found = rig.pass(&states, &uncommitted, Depth::Rebuild);
     assert_eq!(found.lacking.len(), 1);
     assert_eq!(rig.kept(1, 1), [0, 1, 2, 3]);
     for serial in [2, 3, 9] {
         assert_eq!(rig.kept(1, serial), [] as [u16; 0]);
     }
-    let found = rig.pass(&states, &uncommitted, Depth::Fill);
-    assert_eq!((found.lacking.len(), found.whole.len()), (0, 2));
+    let found = rig.pass(&states, &uncommitted, Depth::Rebuild);
+    assert_eq!((found.lacking.len(), found.in_sync.len()), (0, 2));
     // It was committed since, without that member.
-    assert_eq!(rig.repair(&states, Depth::Fill), [0, 1].into());
+    assert_eq!(rig.repair(&states, Depth::Rebuild), [0, 1].into());
     assert_eq!(rig.kept(1, 1), (0..10).collect::<Vec<_>>());
 }
 
@@ -336,9 +339,9 @@ fn a_crash_at_any_step_loses_nothing_and_is_gone_on_from() {
         rig.put(1, 2, 0..7);
         let before = rig.simulation.disk.operations();
         rig.simulation.disk.arm_crash(before + number);
-        let (members, pace) = (rig.members(&[Whole, Filling]), Steps::endless());
+        let (members, pace) = (rig.members(&[InSync, Rebuilding]), Steps::endless());
         let passed =
-            Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Fill, &pace);
+            Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Rebuild, &pace);
         drop(members);
         let is_off = rig.simulation.disk.is_off();
         rig.simulation.disk.arm_crash(u64::MAX);
@@ -347,7 +350,10 @@ fn a_crash_at_any_step_loses_nothing_and_is_gone_on_from() {
             rig.crash();
         }
         assert_eq!(rig.kept(0, 1), whole, "crash {number}");
-        assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
+        assert_eq!(
+            rig.repair(&[InSync, Rebuilding], Depth::Rebuild),
+            [0, 1].into()
+        );
         assert_eq!(rig.kept(1, 1), whole, "crash {number}");
         // What it had missed of frees is pending.
         assert_eq!(rig.kept(1, 2), (0..20).collect::<Vec<_>>());
@@ -366,16 +372,19 @@ fn one_that_is_stopped_at_any_step_is_gone_on_from() {
         rig.put(0, 1, 0..20);
         rig.put(0, 2, 0..20);
         let pace = Steps(AtomicU64::new(steps));
-        let members = rig.members(&[Whole, Filling]);
+        let members = rig.members(&[InSync, Rebuilding]);
         let passed =
-            Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Fill, &pace);
+            Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Rebuild, &pace);
         // It says nothing of members then, as if it could not be brought there.
         let problems = passed.as_ref().map(|found| found.problems.clone());
         assert!(
             problems.is_err() || problems == Ok(BTreeSet::new()),
             "{problems:?}"
         );
-        assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
+        assert_eq!(
+            rig.repair(&[InSync, Rebuilding], Depth::Rebuild),
+            [0, 1].into()
+        );
         assert_eq!(rig.kept(1, 2), rig.kept(0, 2));
         if passed.is_ok() {
             assert!(steps > 5, "it was stopped at each");
@@ -396,16 +405,24 @@ fn nobody_becomes_whole_who_was_compared_with_nobody_that_is() {
         ..InjectedFaults::default()
     };
     rig.units[0].set(away);
-    for first in [Whole, Filling, Leaving] {
-        let found = rig.pass(&[first, Filling, Filling], &all_committed(), Depth::Fill);
-        assert_eq!(found.whole, []);
+    for first in [InSync, Rebuilding, Draining] {
+        let found = rig.pass(
+            &[first, Rebuilding, Rebuilding],
+            &all_committed(),
+            Depth::Rebuild,
+        );
+        assert_eq!(found.in_sync, []);
         assert_eq!(found.problems.len(), 1);
     }
     // Another one is whole.
-    let found = rig.pass(&[Whole, Whole, Filling], &all_committed(), Depth::Fill);
-    assert_eq!(found.whole.len(), 2);
+    let found = rig.pass(
+        &[InSync, InSync, Rebuilding],
+        &all_committed(),
+        Depth::Rebuild,
+    );
+    assert_eq!(found.in_sync.len(), 2);
     rig.units[0].set(InjectedFaults::default());
-    let all = rig.repair(&[Filling, Filling, Filling], Depth::Fill);
+    let all = rig.repair(&[Rebuilding, Rebuilding, Rebuilding], Depth::Rebuild);
     assert_eq!(all, [0, 1, 2].into());
     assert_eq!(rig.kept(2, 1), [0, 1, 2, 3], "from whoever had it");
 }
@@ -424,30 +441,30 @@ fn two_units_that_fail_one_after_the_other_lose_nothing() {
         ..InjectedFaults::default()
     };
     rig.units[0].set(gone);
-    let rest = [&rig.members(&[Leaving, Whole, Filling])[1..]].concat();
+    let rest = [&rig.members(&[Draining, InSync, Rebuilding])[1..]].concat();
     for _ in 0..2 {
         Task::new(copyset())
             .pass(
                 None,
                 &rest,
                 &all_committed(),
-                Depth::Fill,
+                Depth::Rebuild,
                 &Steps::endless(),
             )
             .expect("passes");
     }
     rig.units[1].set(gone);
-    let members = rig.members(&[Leaving, Leaving, Whole, Filling]);
+    let members = rig.members(&[Draining, Draining, InSync, Rebuilding]);
     let mut whole = Vec::new();
     for _ in 0..2 {
         let found = Task::new(copyset()).pass(
             None,
             &members[2..],
             &all_committed(),
-            Depth::Fill,
+            Depth::Rebuild,
             &Steps::endless(),
         );
-        whole = found.expect("passes").whole;
+        whole = found.expect("passes").in_sync;
     }
     assert_eq!(whole.len(), 2);
     for serial in 1..6 {
@@ -466,7 +483,10 @@ fn a_unit_that_was_put_back_gets_what_it_lost_and_takes_nothing_along() {
     rig.put(1, 1, 0..8);
     rig.put(1, 2, 0..3);
     rig.free(0, 1, &[0, 1]);
-    assert_eq!(rig.repair(&[Whole, Filling], Depth::Fill), [0, 1].into());
+    assert_eq!(
+        rig.repair(&[InSync, Rebuilding], Depth::Rebuild),
+        [0, 1].into()
+    );
     for serial in 2..4 {
         assert_eq!(rig.kept(1, serial), rig.kept(0, serial));
     }
@@ -479,16 +499,16 @@ fn a_member_without_room_is_told_and_costs_the_others_nothing() {
     let mut rig = Rig::new(3);
     rig.put(0, 1, 0..20);
     rig.simulation.disk.set_capacity(&path(1), 20 << 10);
-    let states = [Whole, Filling, Filling];
-    let found = rig.pass(&states, &all_committed(), Depth::Fill);
+    let states = [InSync, Rebuilding, Rebuilding];
+    let found = rig.pass(&states, &all_committed(), Depth::Rebuild);
     assert_eq!(found.full.len(), 1, "{:?}", found.problems);
-    let found = rig.pass(&states, &all_committed(), Depth::Fill);
-    assert_eq!(found.whole.len(), 2, "the other one is whole");
+    let found = rig.pass(&states, &all_committed(), Depth::Rebuild);
+    assert_eq!(found.in_sync.len(), 2, "the other one is whole");
     assert_eq!(rig.kept(2, 1), rig.kept(0, 1));
     // There is room again.
     rig.simulation.disk.set_capacity(&path(1), 1 << 30);
     rig.crash();
-    assert_eq!(rig.repair(&states, Depth::Fill), [0, 1, 2].into());
+    assert_eq!(rig.repair(&states, Depth::Rebuild), [0, 1, 2].into());
 }
 
 /// A unit was put back to an earlier state, from before a segment was deleted, and slots
@@ -500,8 +520,8 @@ fn what_was_given_up_while_a_unit_was_older_is_not_brought_to_others() {
     rig.free(0, 1, &[0, 3, 8, 9]);
     rig.put(1, 1, 0..10);
     rig.put(1, 2, 0..10);
-    let states = [Whole, Filling, Filling];
-    assert_eq!(rig.repair(&states, Depth::Fill), [0, 1, 2].into());
+    let states = [InSync, Rebuilding, Rebuilding];
+    assert_eq!(rig.repair(&states, Depth::Rebuild), [0, 1, 2].into());
     assert_eq!(rig.kept(2, 1), rig.kept(0, 1));
     assert_eq!(rig.kept(2, 2), [] as [u16; 0]);
     assert_eq!(
@@ -512,6 +532,6 @@ fn what_was_given_up_while_a_unit_was_older_is_not_brought_to_others() {
     // Where nobody counts as a copy, all that there is counts.
     let rig = Rig::new(3);
     rig.put(1, 2, 0..10);
-    rig.repair(&[Filling, Filling, Filling], Depth::Fill);
+    rig.repair(&[Rebuilding, Rebuilding, Rebuilding], Depth::Rebuild);
     assert_eq!(rig.kept(2, 2), (0..10).collect::<Vec<_>>());
 }

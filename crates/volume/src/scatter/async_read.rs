@@ -1,5 +1,4 @@
-//! Reading sealed pieces without a thread that waits for them, from units that can
-//! do that.
+//! Reading sealed pieces without a thread that waits, from units that support it.
 
 use std::sync::Arc;
 
@@ -13,39 +12,38 @@ use super::store::Store;
 use super::view::CacheView;
 use crate::seal::Keyring;
 
-/// Is told the content of all pieces, one after another; `None`, if any was not found.
-type Found = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
+/// Called with the content of all pieces, concatenated; `None` if any was not read.
+type OnRead = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
 
 /// Pieces that are being read.
 struct Reading {
-    /// Those that are read from units.
+    /// The pieces that are read from units.
     pieces: Vec<Piece>,
-    /// Which each of them is, of all.
+    /// The index of each of them among all pieces.
     places: Vec<usize>,
     keyring: Arc<Keyring>,
-    /// Where what is found is kept.
+    /// The cache that is offered what was read.
     view: Option<CacheView>,
     slot_bytes: u32,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Runs that have not ended.
+    /// Runs that have not been read yet.
     left: usize,
-    /// What was found so far, of all pieces; empty before anything was.
+    /// The content of all pieces so far; empty before the first run.
     found: Vec<u8>,
-    /// What the cache had of them.
+    /// The cache's hits among them.
     tally: Tally,
     is_missing: bool,
-    done: Option<Found>,
+    done: Option<OnRead>,
 }
 
-/// Begins to read and open `pieces`, which all lie in slots of `slot_bytes`, each
-/// from the cache, if that has it at hand, or from the copy whose unit is said to be best.
-/// `done` is told, on any thread: of
-/// those that it does not get, other copies may be asked by the reading that
-/// waits. None is read from the units to `exclude`. `false` if nothing was begun, and
-/// nobody is told: so if some have to be waited for in the cache's file.
+/// Starts to read and open `pieces`, which all lie in slots of `slot_bytes`: each
+/// from the cache, if that needs no waiting, or from its best copy that is not on a
+/// unit to `exclude`. `done` is called on any thread; if a piece could not be read,
+/// a read that waits may try the other copies. Returns `false` if nothing was
+/// started, and `done` is not called: also if some pieces are in the cache's file.
 pub fn start_read_pieces(
     view: Option<&CacheView>,
     store: &Store,
@@ -106,7 +104,7 @@ pub fn start_read_pieces(
 }
 
 impl Reading {
-    /// A run has ended.
+    /// A run has been read, or has failed.
     fn end(&self, run: &[usize], read: Option<ReadSlots<'_>>) {
         let opened = read.and_then(|slots| self.open(run, slots));
         let mut state = self.state.lock();
@@ -122,7 +120,7 @@ impl Reading {
         let found = (!state.is_missing).then_some(found);
         let (done, tally) = (state.done.take(), state.tally);
         drop(state);
-        // If it begins anew, it is counted then.
+        // If the read is repeated, its hits are counted then.
         if found.is_some() {
             count(self.view.as_ref(), &tally);
         }
@@ -131,8 +129,8 @@ impl Reading {
         }
     }
 
-    /// The content of a run. `None` if any of it is damaged: the reading that waits says
-    /// so.
+    /// The content of a run. `None` if any of it is damaged: the read that waits
+    /// reports it.
     fn open(&self, run: &[usize], slots: ReadSlots<'_>) -> Option<Vec<u8>> {
         let length = self.slot_bytes as usize;
         let mut plain = vec![0; run.len() * length];
@@ -151,14 +149,14 @@ impl Reading {
         Some(plain)
     }
 
-    /// Puts a run's content where it belongs.
+    /// Copies a run's content to its place.
     fn put(&self, found: &mut Vec<u8>, run: &[usize], plain: Vec<u8>) {
         let length = self.slot_bytes as usize;
         if found.is_empty() && run.len() == self.pieces.len() && run.is_sorted() {
             *found = plain;
             return;
         }
-        // If it is empty, all of them are read.
+        // If it is empty, the cache had none of the pieces.
         found.resize(found.len().max(self.pieces.len() * length), 0);
         for (index, plain) in run.iter().zip(plain.chunks_exact(length)) {
             found[self.places[*index] * length..][..length].copy_from_slice(plain);
@@ -172,17 +170,17 @@ fn count(view: Option<&CacheView>, tally: &Tally) {
     }
 }
 
-/// What the cache has of some pieces without waiting.
+/// The pieces that the cache has without waiting.
 struct AtHand {
-    /// Their content, each at its place; empty if there is none.
+    /// Their content, each at its place; empty if there are none.
     found: Vec<u8>,
-    /// Which it does not have.
+    /// The indexes of the pieces that the cache does not have.
     missing: Vec<usize>,
     tally: Tally,
 }
 
 impl AtHand {
-    /// None, if the cache has some that have to be waited for.
+    /// `None` if the cache has to wait for some of them.
     fn of(
         view: Option<&CacheView>,
         keyring: &Keyring,

@@ -1,14 +1,13 @@
-//! What some units alone have of pieces: for whoever wants to know what a break-in leaks
-//! (docs/models.md, "Audit").
+//! [`exposure_of`]: what compromised units alone reveal of pieces (docs/explanation, "Audit").
 //!
 //! ```text
 //!  copies   each compromised member of the piece's copyset is read
-//!  k+m      the member with the piece itself, if it is compromised; or else the piece is worked
-//!           out of what the compromised members have of its row, as far as that goes
+//!  k+m      the member with the piece itself, if it is compromised; otherwise the piece is
+//!           recovered from the compromised members of its row, if they are enough
 //! ```
 //!
-//! Every byte that is judged was read from a compromised unit just now, and from no other and no
-//! cache. A unit that does not answer is an error: nobody knows what lies there.
+//! Every byte that is judged was just read from a compromised unit, never from another unit or
+//! a cache. A unit that does not answer is an error: what lies there is unknown.
 
 use std::sync::Arc;
 
@@ -21,53 +20,59 @@ use super::read::{Piece, open, runs_of};
 use super::store::{Member, Store, Table};
 use crate::seal::Keyring;
 
-/// Runs read at once.
+/// Runs read in parallel.
 const PARALLEL: usize = 16;
 
-/// What units have of a piece; of several, the most.
+/// What units reveal of a piece; of several units, the most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Held {
-    /// None has it, nor is it to be worked out of what they have.
+pub enum Exposure {
+    /// They neither have it, nor can it be recovered from what they have.
     Nothing,
-    /// What lies in its place is something else: it was damaged, or the unit lies.
+    /// They have something else at its location: it is damaged, or the unit lies.
     Other,
-    /// It is there, and its bytes are not its content.
+    /// They have it sealed: its bytes are not its content.
     Sealed,
-    /// Its bytes are its content.
+    /// They have its content in the clear.
     Content,
 }
 
-/// A piece, and what it says; none of one that is damaged wherever it lies.
-pub type Truth = (Piece, Option<Vec<u8>>);
+/// A piece and its content, by which compromised units are judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownPiece {
+    /// The piece.
+    pub piece: Piece,
+    /// Its content; `None` if it is damaged on all units.
+    pub content: Option<Vec<u8>>,
+}
 
-/// What is compromised cannot be judged.
+/// Why compromised units cannot be judged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompromisedError {
-    /// Nobody knows where it is.
+    /// This host does not know the unit.
     #[error("unit {0} is not known to this host")]
     Unknown(UnitId),
-    /// It does not answer.
-    #[error("what lies on unit {unit} is not to be known: {reason}")]
+    /// The unit does not answer.
+    #[error("unit {unit} cannot be audited: {reason}")]
     Unanswered {
-        /// Which.
+        /// The unit.
         unit: UnitId,
-        /// What it said.
+        /// Its error.
         reason: String,
     },
 }
 
-/// What `compromised` units alone have of these pieces, which all lie in slots of `slot_bytes`;
-/// in their order.
+/// What `compromised` units alone reveal of these pieces, which all lie in slots of
+/// `slot_bytes`; in their order.
 ///
 /// # Errors
 /// [`CompromisedError`].
-pub fn held_by(
+pub fn exposure_of(
     compromised: &[UnitId],
     store: &Arc<Store>,
     keyring: &Arc<Keyring>,
     slot_bytes: u32,
-    pieces: Vec<Truth>,
-) -> Result<Vec<Held>, CompromisedError> {
+    pieces: Vec<KnownPiece>,
+) -> Result<Vec<Exposure>, CompromisedError> {
     let table = store.table();
     let unknown = compromised
         .iter()
@@ -75,27 +80,27 @@ pub fn held_by(
     if let Some(unit) = unknown {
         return Err(CompromisedError::Unknown(*unit));
     }
-    let places: Vec<Piece> = pieces.iter().map(|(piece, _)| *piece).collect();
-    let runs = runs_of(&table, &places);
+    let locations: Vec<Piece> = pieces.iter().map(|known| known.piece).collect();
+    let runs = runs_of(&table, &locations);
     let pieces = Arc::new(pieces);
     let tasks = runs.iter().map(|run| {
         let (compromised, store) = (compromised.to_vec(), Arc::clone(store));
         let (keyring, pieces) = (Arc::clone(keyring), Arc::clone(&pieces));
         let (place, slots, own) = (run.place, run.slots, run.pieces.clone());
         let task = move || {
-            let wanted: Vec<&Truth> = own.iter().map(|index| &pieces[*index]).collect();
+            let wanted: Vec<&KnownPiece> = own.iter().map(|index| &pieces[*index]).collect();
             let table = store.table();
-            Judging::new(&keyring, slot_bytes, slots, wanted).of_run(
+            RunJudge::new(&keyring, slot_bytes, slots, wanted).of_run(
                 &store,
                 &table,
                 &compromised,
                 place,
             )
         };
-        Box::new(task) as Box<dyn FnOnce() -> Result<Vec<Held>, CompromisedError> + Send>
+        Box::new(task) as Box<dyn FnOnce() -> Result<Vec<Exposure>, CompromisedError> + Send>
     });
     let judged = parallel(&*store.pool, PARALLEL, tasks.collect());
-    let mut all = vec![Held::Nothing; pieces.len()];
+    let mut all = vec![Exposure::Nothing; pieces.len()];
     for (run, judged) in runs.iter().zip(judged) {
         for (index, held) in run.pieces.iter().zip(judged?) {
             all[*index] = held;
@@ -104,7 +109,7 @@ pub fn held_by(
     Ok(all)
 }
 
-/// The members of a segment's copyset that are compromised.
+/// The compromised members of a segment's copyset.
 fn compromised_of<'a>(
     table: &'a Table,
     segment: SegmentId,
@@ -116,23 +121,28 @@ fn compromised_of<'a>(
         .collect()
 }
 
-/// Consecutive slots, and what was found of them.
-struct Judging<'a> {
+/// Consecutive slots, and what has been found of them.
+struct RunJudge<'a> {
     keyring: &'a Keyring,
     slot_bytes: u32,
-    /// Where they lie, as members number slots.
+    /// The slots, as members number them.
     slots: SlotRun,
-    wanted: Vec<&'a Truth>,
-    held: Vec<Held>,
+    wanted: Vec<&'a KnownPiece>,
+    held: Vec<Exposure>,
 }
 
-impl<'a> Judging<'a> {
-    fn new(keyring: &'a Keyring, slot_bytes: u32, slots: SlotRun, wanted: Vec<&'a Truth>) -> Self {
+impl<'a> RunJudge<'a> {
+    fn new(
+        keyring: &'a Keyring,
+        slot_bytes: u32,
+        slots: SlotRun,
+        wanted: Vec<&'a KnownPiece>,
+    ) -> Self {
         Self {
             keyring,
             slot_bytes,
             slots,
-            held: vec![Held::Nothing; wanted.len()],
+            held: vec![Exposure::Nothing; wanted.len()],
             wanted,
         }
     }
@@ -143,7 +153,7 @@ impl<'a> Judging<'a> {
         table: &Table,
         compromised: &[UnitId],
         place: Option<u8>,
-    ) -> Result<Vec<Held>, CompromisedError> {
+    ) -> Result<Vec<Exposure>, CompromisedError> {
         let segment = self.slots.segment;
         let members = compromised_of(table, segment, compromised);
         let at_home = |member: &&&Member| place.is_none_or(|place| member.place == place);
@@ -153,22 +163,22 @@ impl<'a> Judging<'a> {
         let Some(erasure) = table.layout(segment.copyset()).erasure() else {
             return Ok(self.held);
         };
-        // Slots alone say nothing of others of their row.
+        // Without parity, slots reveal nothing of the others of their row.
         let has_parity = members.iter().any(|one| one.place >= erasure.data());
-        if !has_parity || self.held.iter().all(|held| *held >= Held::Sealed) {
+        if !has_parity || self.held.iter().all(|held| *held >= Exposure::Sealed) {
             return Ok(self.held);
         }
         let pool = &*store.pool;
         let rows = RowReader::new(pool, members, erasure, segment, self.slot_bytes);
         let mut rows = rows.supposing_padding();
         for index in 0..self.wanted.len() {
-            if self.held[index] >= Held::Sealed {
+            if self.held[index] >= Exposure::Sealed {
                 continue;
             }
-            let (piece, _) = self.wanted[index];
+            let piece = self.wanted[index].piece;
             let worked_out = rows.recover(piece.entry.location.slot(), |tag, found| {
                 let held = self.judge(index, tag, found);
-                (held >= Held::Sealed).then_some(held)
+                (held >= Exposure::Sealed).then_some(held)
             });
             if let Some((unit, reason)) = rows.unanswered() {
                 let reason = reason.to_owned();
@@ -181,7 +191,7 @@ impl<'a> Judging<'a> {
         Ok(self.held)
     }
 
-    /// Reads the whole run; if the unit does not give it as a whole, slot by slot.
+    /// Reads the whole run; if that fails, slot by slot.
     fn read(&mut self, member: &Member) -> Result<(), CompromisedError> {
         let count = self.wanted.len();
         if self.read_some(member, 0..count)? {
@@ -193,7 +203,7 @@ impl<'a> Judging<'a> {
         Ok(())
     }
 
-    /// Reads some slots of the run; `false` if they are to be read one by one.
+    /// Reads some slots of the run; `false` if they must be read one by one.
     fn read_some(
         &mut self,
         member: &Member,
@@ -227,8 +237,8 @@ impl<'a> Judging<'a> {
                     reason: base::with_causes(&error),
                 });
             }
-            Err(UnitError::NoSegment { .. } | UnitError::NoSlot { .. }) => Held::Nothing,
-            Err(_) => Held::Other,
+            Err(UnitError::NoSegment { .. } | UnitError::NoSlot { .. }) => Exposure::Nothing,
+            Err(_) => Exposure::Other,
         };
         if which.len() > 1 {
             return Ok(false);
@@ -237,14 +247,14 @@ impl<'a> Judging<'a> {
         Ok(true)
     }
 
-    /// What the bytes of a slot are. That they are the content is seen by comparing them, and
-    /// not by what is known of how it was sealed.
-    fn judge(&self, index: usize, tag: &Tag, found: &[u8]) -> Held {
-        let (piece, content) = self.wanted[index];
+    /// Judges the bytes of a slot. Whether they are the content is found by comparing them,
+    /// not from how the piece was sealed.
+    fn judge(&self, index: usize, tag: &Tag, found: &[u8]) -> Exposure {
+        let KnownPiece { piece, content } = self.wanted[index];
         match content {
-            Some(content) if content == found => Held::Content,
-            Some(_) if open(self.keyring, piece, tag, found).is_ok() => Held::Sealed,
-            _ => Held::Other,
+            Some(content) if content == found => Exposure::Content,
+            Some(_) if open(self.keyring, piece, tag, found).is_ok() => Exposure::Sealed,
+            _ => Exposure::Other,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which member of a copyset has which slot of a segment.
+//! [`Layout`]: which member of a copyset has which slot of a segment.
 //!
 //! ```text
 //!  k+m, slot s of a segment               row s / k, which is the slot's number there
@@ -12,47 +12,47 @@
 //! number is the same on all members.
 //!
 //! A segment has as many rows as fit into a file of the usual size on each member,
-//! less one: the slot that is left says of which slots parity is made, once it is
-//! not all ([`erasure`](super::erasure)). So the files of a segment with parity are
-//! as large as those of one with copies, and as good to write and to give back.
+//! less one: the remaining slot holds the masks that say of which slots parity is
+//! made, once that is not all of them ([`erasure`](super::erasure)). So the files
+//! of a segment with parity are as large as those of one with copies, and as good
+//! to write and to reclaim.
 
 use crate::catalog::Erasure;
 use base::Slot;
 
-/// How slots lie on the members of a copyset.
+/// How slots lie on the members of a copyset: copies, or rows with parity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Layout(Option<Erasure>);
 
-/// Where a slot lies.
+/// Where a slot lies within a copyset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Home {
-    /// On which member; `None`: on each.
+    /// The member's index in the copyset; `None` if every member has the slot.
     pub place: Option<u8>,
-    /// Its number there.
+    /// The slot's number there.
     pub slot: Slot,
 }
 
 impl Layout {
-    /// Copies, or `erasure` in their place.
+    /// The layout of copies, or of `erasure` instead.
     #[must_use]
     pub fn new(erasure: Option<Erasure>) -> Self {
         Self(erasure)
     }
 
-    /// In which way there is parity, if there is.
+    /// The erasure code, unless segments are copied.
     #[must_use]
     pub fn erasure(self) -> Option<Erasure> {
         self.0
     }
 
-    /// How many slots of a segment are in a row; 1 with copies.
+    /// Slots of a segment in one row; 1 with copies.
     #[must_use]
     pub fn row_slots(self) -> u32 {
         self.0.map_or(1, |erasure| u32::from(erasure.data()))
     }
 
-    /// How many slots a full segment has, where a member's file has room for
-    /// `capacity`.
+    /// Slots of a full segment, where a member's file has room for `capacity`.
     #[must_use]
     pub fn slots_max(self, capacity: u32) -> u32 {
         match self.0 {
@@ -64,7 +64,7 @@ impl Layout {
         }
     }
 
-    /// Where a slot lies.
+    /// The member that has a slot, and the slot's number there.
     #[inline]
     #[must_use]
     pub fn home(self, slot: Slot) -> Home {
@@ -80,8 +80,8 @@ impl Layout {
         }
     }
 
-    /// The slot that the member at `place` has under this number, if segments have so
-    /// many.
+    /// The slot that the member at `place` has under this number; `None` beyond the
+    /// largest segment.
     #[must_use]
     pub fn slot(self, own: u16, place: u8) -> Option<Slot> {
         match self.0 {
@@ -93,7 +93,7 @@ impl Layout {
         }
     }
 
-    /// How many slots each member has of a segment's first `slots`.
+    /// Slots that each member has of a segment's first `slots`.
     #[must_use]
     pub fn rows(self, slots: u32) -> u32 {
         slots.div_ceil(self.row_slots())
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_slot_has_one_home_and_members_have_their_slots_in_a_row() {
+    fn every_slot_has_one_home_and_each_members_slots_are_consecutive() {
         for (data, parity) in [(2, 1), (4, 2), (8, 3)] {
             let layout = Layout::new(Erasure::new(data, parity));
             let slots = layout.slots_max(2048);

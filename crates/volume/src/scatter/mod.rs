@@ -24,7 +24,7 @@ mod view;
 mod write;
 
 pub use async_read::start_read_pieces;
-pub use exposure::{CompromisedError, Held, Truth, held_by};
+pub use exposure::{CompromisedError, Exposure, KnownPiece, exposure_of};
 pub use layout::{Home, Layout};
 pub use ledger::{Ledger, OpenSegments};
 pub use placer::{AssignError, Placer, PlacerConfig, Serials};

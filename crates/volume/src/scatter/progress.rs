@@ -1,12 +1,12 @@
-//! How far the placements of a lease have come, and whether they may go on.
+//! [`Progress`]: how far the placements of a lease are, and whether they may
+//! continue.
 //!
-//! A volume that is closed although a unit keeps a call to itself leaves a job
-//! behind. That job must not go on when the unit answers after all: the next
-//! lease sweeps what this one left, and sweeps once. For the same reason
-//! nothing is put when the lease has run out: the next one may be another
-//! host's, and its sweep over. So no put begins past the term; only one that a
-//! unit has kept to itself for the rest of it can leave slots that nobody
-//! names.
+//! A volume that is closed while a unit does not answer leaves a job behind.
+//! That job must stop when the unit answers after all: the next lease sweeps
+//! what this one left, and sweeps once. For the same reason nothing is written
+//! after the lease has expired: the next lease may be another host's, and its
+//! sweep complete. So no put begins past the term; only a put that a unit has
+//! not answered by then can leave slots that no version names.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,14 +15,14 @@ use world::Clock;
 
 use crate::lease_term::{LeaseStatus, LeaseTerm};
 
-/// Why a placement ends before its time.
+/// Why a placement stops early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StopReason {
-    /// Nobody waits for it any more.
+    /// The volume was closed.
     #[error("the volume was closed without it")]
     Closed,
-    /// Nothing may be put until the lease is renewed.
-    #[error("the lease has run out, and has not been renewed")]
+    /// Nothing may be written until the lease is renewed.
+    #[error("the lease has expired and has not been renewed")]
     LeaseExpired,
 }
 
@@ -35,7 +35,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nothing has been placed under the lease with this term.
+    /// The progress of a new lease with this term.
     pub fn new(term: LeaseTerm, clock: Arc<dyn Clock>) -> Self {
         Self {
             placed: AtomicU64::new(0),
@@ -45,7 +45,7 @@ impl Progress {
         }
     }
 
-    /// How many pieces have been put, those that are put again included.
+    /// How many pieces have been written, including those written again.
     #[must_use]
     pub fn placed(&self) -> u64 {
         self.placed.load(Ordering::Relaxed)
@@ -55,15 +55,15 @@ impl Progress {
         self.placed.fetch_add(pieces as u64, Ordering::Relaxed);
     }
 
-    /// Nobody waits any more: what is under way ends, and frees what it put.
+    /// The volume is closed: running jobs stop and free what they wrote.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Release);
     }
 
-    /// Whether somebody still waits.
+    /// Checks that the volume is open.
     ///
     /// # Errors
-    /// [`StopReason::Closed`] if not.
+    /// [`StopReason::Closed`].
     pub fn check_awaited(&self) -> Result<(), StopReason> {
         match self.is_cancelled.load(Ordering::Acquire) {
             true => Err(StopReason::Closed),
@@ -71,10 +71,10 @@ impl Progress {
         }
     }
 
-    /// Whether anything may be put.
+    /// Checks that something may be written.
     ///
     /// # Errors
-    /// [`StopReason`] if not.
+    /// [`StopReason`].
     pub fn check(&self) -> Result<(), StopReason> {
         self.check_awaited()?;
         match self.term.status(&*self.clock) {

@@ -14,27 +14,27 @@ use super::view::CacheView;
 use crate::map::Entry;
 use crate::seal::{Address, Keyring};
 
-/// Runs read at once.
+/// Runs read in parallel.
 const PARALLEL: usize = 16;
-/// Slots read at once: 1 MiB of 4 KiB slots.
+/// Slots in one read: 1 MiB of 4 KiB slots.
 const RUN_SLOTS_MAX: u16 = 256;
 
-/// Pieces that are read from a cache one after another, while others read others.
+/// Pieces that one task reads from the cache one after another.
 const CACHED_AT_ONCE: usize = 8;
 
-/// A sealed piece that is wanted.
+/// A sealed piece: where it lies and what it must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it lies, and its sequence.
+    /// Its location and sequence.
     pub entry: Entry,
-    /// What it was sealed as.
+    /// The address that it was sealed under.
     pub address: Address,
 }
 
-/// Why a piece cannot be had.
+/// Why a piece cannot be read.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReadError {
-    /// Copies were read, none opens, and no others may be had later.
+    /// Copies were read, none opens, and no other copy will become readable.
     #[error("every copy of {location:?} that could be read is damaged (expected sequence {expected:?})", expected = piece.entry.sequence, location = piece.entry.location)]
     Damaged {
         /// The piece.
@@ -45,16 +45,15 @@ pub enum ReadError {
     Unavailable {
         /// The piece.
         piece: Piece,
-        /// What the last unit said.
+        /// The last unit's error.
         reason: String,
-        /// Whether a unit that may have one is away, or fails for now.
+        /// Whether a unit that may have a copy is unavailable or fails for now.
         is_transient: bool,
     },
 }
 
-/// Reads and opens `pieces`, which all lie in slots of `slot_bytes`, in
-/// parallel; from units to `exclude` only what no other unit has. Results come in
-/// order.
+/// Reads and opens `pieces`, which all lie in slots of `slot_bytes`, in parallel;
+/// from units to `exclude` only what no other unit has. Results are in order.
 pub fn read_pieces(
     store: &Arc<Store>,
     keyring: &Arc<Keyring>,
@@ -65,7 +64,7 @@ pub fn read_pieces(
     read_pieces_through(None, store, keyring, slot_bytes, pieces, exclude)
 }
 
-/// The same, of those that a cache does not have; it is offered what was read.
+/// As [`read_pieces`], through a cache: it is asked first, and offered what was read.
 pub fn read_pieces_through(
     view: Option<&CacheView>,
     store: &Arc<Store>,
@@ -110,7 +109,7 @@ pub fn read_pieces_through(
         .collect()
 }
 
-/// What the cache has of `pieces`, in order.
+/// The pieces that the cache has, in order.
 fn cached(
     view: Option<&CacheView>,
     keyring: &Arc<Keyring>,
@@ -134,7 +133,7 @@ fn cached(
         };
         Box::new(read) as Box<dyn FnOnce() -> Vec<_> + Send>
     });
-    // What does not come, since the file hangs, units have as well.
+    // If the cache's file does not respond, the units have the pieces as well.
     let read = parallel_with_timeout(&**pool, PARALLEL, tasks.collect(), HANGS_AFTER);
     let chunks = read.into_iter().zip(pieces.chunks(CACHED_AT_ONCE));
     chunks
@@ -145,17 +144,17 @@ fn cached(
         .collect()
 }
 
-/// Pieces that lie one after another, on one member or on each.
+/// Pieces in consecutive slots, on one member or on every member.
 pub(super) struct Run {
-    /// On which.
+    /// The member's place; `None` if every member has the slots.
     pub place: Option<u8>,
-    /// Where, as members number slots.
+    /// The slots, as members number them.
     pub slots: SlotRun,
-    /// Which they are, in the order of their slots.
+    /// The pieces' indexes, in the order of their slots.
     pub pieces: Vec<usize>,
 }
 
-/// The pieces as runs of slots.
+/// Groups pieces into runs of slots.
 pub(super) fn runs_of(table: &Table, pieces: &[Piece]) -> Vec<Run> {
     let home = |index: usize| {
         let location = pieces[index].entry.location;
@@ -200,9 +199,9 @@ impl Run {
     }
 }
 
-/// Reads consecutive slots: from each copy in turn what the copies before it
-/// did not give; where there is one and parity, the rest from the others of its row.
-/// If that one is to be excluded, it is asked after these.
+/// Reads consecutive slots: from each copy in turn what the copies before it did
+/// not give. With parity, the rest is recovered from the other slots of its row; a
+/// member that is to be excluded is then asked last.
 fn read_run(
     store: &Store,
     (keyring, view): (&Keyring, Option<&CacheView>),
@@ -245,20 +244,20 @@ fn read_run(
     reading.results()
 }
 
-/// Consecutive slots, and what was found of them.
+/// Consecutive slots, and what has been read of them.
 struct Reading<'a> {
     keyring: &'a Keyring,
-    /// Where what is found is kept.
+    /// The cache that is offered what was read.
     view: Option<&'a CacheView>,
     slot_bytes: u32,
-    /// Where they lie, as members number slots.
+    /// The slots, as members number them.
     slots: SlotRun,
     wanted: &'a [Piece],
     found: Vec<Option<Vec<u8>>>,
     damaged: Vec<bool>,
-    /// Why the unit that was asked last gave nothing.
+    /// The error of the unit that was asked last.
     reason: String,
-    /// Whether any gave nothing for a reason that may pass.
+    /// Whether any unit failed for a reason that may pass.
     is_transient: bool,
 }
 
@@ -267,7 +266,7 @@ impl Reading<'_> {
         self.found.iter().all(Option::is_some)
     }
 
-    /// Reads from each of these in turn what those before it did not give.
+    /// Reads from each of these members in turn what those before it did not give.
     fn ask_each(&mut self, members: &[&Member]) {
         for member in members {
             if self.is_done() {
@@ -277,7 +276,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Works out what is lacking.
+    /// Recovers what is missing from other slots of its row.
     fn work_out(&mut self, mut rows: RowReader<'_>) {
         for index in 0..self.wanted.len() {
             if self.found[index].is_some() {
@@ -308,8 +307,8 @@ impl Reading<'_> {
         }
     }
 
-    /// Reads the whole run; if the unit cannot give it as a whole, slot by slot, unless
-    /// it can give nothing now: one that hangs takes its time for each.
+    /// Reads the whole run; if that fails, slot by slot, unless the unit itself is
+    /// failing: one that does not respond would time out for each slot.
     fn ask(&mut self, member: &Member) {
         let length = self.slot_bytes as usize;
         let count = self.wanted.len();
@@ -327,7 +326,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Reads slot by slot what was not found yet; through `tags` and `data`.
+    /// Reads slot by slot what is missing; `tags` and `data` are buffers.
     fn ask_slots(&mut self, member: &Member, tags: &mut [Tag], data: &mut [u8]) {
         for index in 0..self.wanted.len() {
             if self.found[index].is_some() {
@@ -341,7 +340,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Reads slots of the run, from number `index` of it on.
+    /// Reads slots of the run, from its slot `index` on.
     fn read_slots(
         &mut self,
         member: &Member,
@@ -384,7 +383,7 @@ impl Reading<'_> {
                 self.damaged[index] = true;
                 tracing::warn!(
                     location = ?piece.entry.location, unit = %member.id, %mismatch,
-                    "a damaged copy was passed over"
+                    "skipped a damaged copy"
                 );
             }
         }
@@ -406,7 +405,7 @@ impl Reading<'_> {
     }
 }
 
-/// What a piece says, if `sealed` is that piece.
+/// Opens `sealed` if it is this piece.
 pub(super) fn open(
     keyring: &Keyring,
     piece: &Piece,
@@ -418,7 +417,7 @@ pub(super) fn open(
     Ok(plain)
 }
 
-/// The same, into `plain`, which is as long.
+/// As [`open`], into `plain`, which has the same length.
 pub(super) fn open_into(
     keyring: &Keyring,
     piece: &Piece,

@@ -1,4 +1,4 @@
-//! The units and copysets, as the engine sees them.
+//! [`Store`] and [`Table`]: the units and copysets, as the engine sees them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,37 +16,37 @@ use crate::catalog::{Copyset, MemberState};
 /// A unit in a copyset.
 #[derive(Clone)]
 pub struct Member {
-    /// Its id.
+    /// The unit's id.
     pub id: UnitId,
-    /// The unit, and what is known of its health.
+    /// The unit, with its health.
     pub unit: Arc<TrackedUnit>,
-    /// Which one it is of the copyset's members, or in whose place another one comes;
-    /// 0 outside of one.
+    /// Its index among the copyset's members; for a draining member, that of its
+    /// replacement. 0 outside of a copyset.
     pub place: u8,
-    /// How it stands in the copyset.
+    /// Its state in the copyset.
     pub state: MemberState,
 }
 
-/// A copyset.
+/// A copyset, as far as its units are known.
 struct Set {
-    /// All that may hold something of it, as far as they are known.
+    /// All known members that may hold segments of it.
     members: Vec<Member>,
-    /// Those that are put on, known or not.
+    /// The members that segments are written to, known or not.
     write_targets: Vec<UnitId>,
     layout: Layout,
 }
 
-/// So much longer than the quickest copy, in microseconds, is not slow.
+/// A copy that takes this much longer than the quickest, in µs, is not yet slow.
 const SLACK_US: u32 = 500;
 
 impl Member {
-    /// Whether what is put into the copyset is put on it.
+    /// Whether new slots of the copyset are written to it.
     #[must_use]
     pub fn is_write_target(&self) -> bool {
-        self.state != MemberState::Leaving
+        self.state != MemberState::Draining
     }
 
-    /// Of several copies, that with the lowest rank is read first.
+    /// The sort key for reads: the copy with the lowest rank is read first.
     #[inline]
     fn rank(&self, slow_from_us: u32) -> (u8, MemberState, bool) {
         let is_slow = self.unit.read_cost_us() > slow_from_us;
@@ -54,7 +54,7 @@ impl Member {
     }
 }
 
-/// One state of the cluster: which units there are and how they are combined.
+/// A snapshot of the cluster: its units, and the copysets made of them.
 #[derive(Default)]
 pub struct Table {
     copysets: HashMap<CopysetId, Set>,
@@ -63,14 +63,14 @@ pub struct Table {
 }
 
 impl Table {
-    /// The units that may hold segments of a copyset: those that are put on, in
-    /// their order, and then those that leave; none if it is not known.
+    /// The units that may hold segments of a copyset: the write targets in their
+    /// order, then the draining members; empty if the copyset is not known.
     #[must_use]
     pub fn members(&self, copyset: CopysetId) -> &[Member] {
         self.copysets.get(&copyset).map_or(&[], |set| &set.members)
     }
 
-    /// How its segments lie on them.
+    /// How the segments of a copyset lie on its members.
     #[inline]
     #[must_use]
     pub fn layout(&self, copyset: CopysetId) -> Layout {
@@ -78,24 +78,24 @@ impl Table {
         set.map_or_else(Layout::default, |set| set.layout)
     }
 
-    /// The member to read from that has this place in a copyset: the one that leaves
-    /// it, if it is there, as long as the other one is filled.
+    /// The member to read from at this place of a copyset: the draining one, if it
+    /// is available, while its replacement is rebuilt.
     #[inline]
     #[must_use]
     pub fn member_at(&self, copyset: CopysetId, place: u8) -> Option<&Member> {
         let members = self.members(copyset);
-        // All are there, unless some unit is not known.
+        // Members are listed by place, unless some unit is not known.
         let expected = members.get(usize::from(place));
         let is_it = |member: &&Member| member.place == place;
-        let is_whole = |member: &&Member| is_it(member) && member.state == MemberState::Whole;
+        let is_whole = |member: &&Member| is_it(member) && member.state == MemberState::InSync;
         expected.filter(is_whole).or_else(|| {
             let members = members.iter().filter(is_it);
             members.min_by_key(|member| (!is_available(member), member.state))
         })
     }
 
-    /// All members that have this place, in the order in which to ask them: what was put
-    /// while one leaves only the one has that comes.
+    /// All members at this place, best first. What was written while one drains is
+    /// only on its replacement.
     #[must_use]
     pub fn members_at(&self, copyset: CopysetId, place: u8) -> Vec<&Member> {
         let members = self.members(copyset).iter();
@@ -104,8 +104,8 @@ impl Table {
         at
     }
 
-    /// The units that what is put into a copyset is put on, in their order, known or
-    /// not.
+    /// The units that segments of a copyset are written to, in their order, known
+    /// or not.
     #[must_use]
     pub fn write_target_ids(&self, copyset: CopysetId) -> &[UnitId] {
         self.copysets
@@ -113,7 +113,7 @@ impl Table {
             .map_or(&[], |set| &set.write_targets)
     }
 
-    /// Whether all that are put on are known, and so the copyset.
+    /// Whether the copyset and all its write targets are known.
     #[must_use]
     pub fn has_all(&self, copyset: CopysetId) -> bool {
         let members = self.members(copyset);
@@ -121,17 +121,17 @@ impl Table {
         !members.is_empty() && self.write_target_ids(copyset).iter().all(is_known)
     }
 
-    /// Whether a segment of the copyset may be put in several parts. What one
-    /// member cannot no other does: they hold the same.
+    /// Whether a segment of the copyset may be written in several parts: only if
+    /// all members can append, since they hold the same.
     #[must_use]
     pub fn can_append(&self, copyset: CopysetId) -> bool {
         let mut members = self.members(copyset).iter();
         members.all(|member| member.unit.can_append())
     }
 
-    /// The units that hold a segment, in the order in which to ask them. Those to
-    /// `exclude` come last, before them those that are not well, and before these
-    /// those that are slow: their copy may still be the only one.
+    /// The units that hold a segment, best first. Units to `exclude` come last,
+    /// before them unhealthy ones, and before these slow ones: any of them may have
+    /// the only copy.
     #[must_use]
     pub fn best_first(&self, segment: SegmentId, exclude: &[UnitId]) -> Vec<&Member> {
         let mut members: Vec<&Member> = self.rotated(segment).collect();
@@ -140,15 +140,15 @@ impl Table {
         members
     }
 
-    /// The member to ask first. None if all of them are away: what they have is
-    /// left to the reading that may wait for it.
+    /// The best member to read a segment from; `None` if all are unavailable, which
+    /// only a read that may wait can handle.
     #[inline]
     #[must_use]
     pub fn best_available(&self, segment: SegmentId) -> Option<&Member> {
         self.best_available_except(segment, &[])
     }
 
-    /// As [`Table::best_available`], of those that are not to be excluded.
+    /// As [`Table::best_available`], without the units to `exclude`.
     #[inline]
     #[must_use]
     pub fn best_available_except(&self, segment: SegmentId, exclude: &[UnitId]) -> Option<&Member> {
@@ -159,8 +159,8 @@ impl Table {
         best.filter(|member| is_available(member))
     }
 
-    /// The member to ask first for a slot that the member at `place` has, or every one.
-    /// None if it is away, or to be excluded.
+    /// The best member to read a slot from that the member at `place` has, or every
+    /// member. `None` if it is unavailable or excluded.
     #[inline]
     fn available_at(
         &self,
@@ -175,7 +175,7 @@ impl Table {
         member.filter(|member| is_available(member) && !exclude.contains(&member.id))
     }
 
-    /// The member that a reading of `location` asks first. None as with
+    /// The member that a read of `location` asks first. `None` as with
     /// [`Table::best_available`].
     #[must_use]
     pub fn first_choice(&self, location: Location) -> Option<&Member> {
@@ -184,8 +184,8 @@ impl Table {
         self.available_at(segment, home.place, &[])
     }
 
-    /// Whether `location` can be read without the units to `exclude`: from another copy,
-    /// or worked out of others of its row.
+    /// Whether `location` can be read without the units to `exclude`: from another
+    /// copy, or recovered from the rest of its row.
     #[must_use]
     pub fn has_alternative(&self, location: Location, exclude: &[UnitId]) -> bool {
         let segment = location.segment();
@@ -195,14 +195,14 @@ impl Table {
         }
         let members = self.members(segment.copyset()).iter();
         let there = members.filter(|member| is_available(member) && !exclude.contains(&member.id));
-        // One that leaves has the place of the one that comes.
+        // A draining member and its replacement have the same place.
         let places = there.fold(0_u16, |places, member| places | 1 << member.place);
         places.count_ones() >= layout.row_slots()
     }
 
-    /// From which cost on a member is slow. A little, and up to twice as long as
-    /// the quickest takes, is not: copies share the load, and what is in memory is
-    /// found again where it was read before.
+    /// The cost, in µs, above which a member is slow: twice that of the quickest and
+    /// [`SLACK_US`]. Below it, copies share the load, and what a unit has in memory
+    /// is read again from the same unit.
     #[inline]
     fn slow_from(&self, segment: SegmentId) -> u32 {
         let members = self.members(segment.copyset()).iter();
@@ -211,7 +211,7 @@ impl Table {
         least.saturating_mul(2).saturating_add(SLACK_US)
     }
 
-    /// The same order, if all are well: copies share the load by segment.
+    /// The members in an order that depends on the segment: copies share the load.
     fn rotated(&self, segment: SegmentId) -> impl Iterator<Item = &Member> {
         let members = self.members(segment.copyset());
         let start = segment.serial() as usize % members.len().max(1);
@@ -219,19 +219,19 @@ impl Table {
         first.iter().chain(last)
     }
 
-    /// The members of a copyset that are put on, in their order.
+    /// The members of a copyset that segments are written to, in their order.
     pub fn write_targets(&self, copyset: CopysetId) -> impl Iterator<Item = &Member> {
         let members = self.members(copyset).iter();
         members.filter(|member| member.is_write_target())
     }
 
-    /// Up to which [`Copyset::joined`] it knows the members.
+    /// The largest [`Copyset::joined`] that the table contains.
     #[must_use]
     pub fn joined(&self) -> u64 {
         self.joined
     }
 
-    /// All copysets: how segments lie there, and on which units.
+    /// All copysets, with their layout and members.
     pub fn copysets(&self) -> impl Iterator<Item = (CopysetId, Layout, &[Member])> {
         let sets = self.copysets.iter();
         sets.map(|(id, set)| (*id, set.layout, &*set.members))
@@ -248,7 +248,7 @@ impl Table {
 pub struct Store {
     table: RwLock<Arc<Table>>,
     open: Arc<OpenSegments>,
-    /// Where waiting work on units runs.
+    /// The pool for work that waits for units.
     pub(crate) pool: Arc<dyn Pool>,
 }
 
@@ -263,8 +263,8 @@ impl Store {
         })
     }
 
-    /// Replaces what is known of the cluster. Copysets with a unit that is not
-    /// among `units` keep the members that are.
+    /// Replaces the table. A copyset with a unit that is not among `units` keeps its
+    /// other members.
     pub fn set_table(&self, units: Vec<(UnitId, Arc<TrackedUnit>)>, copysets: &[Copyset]) {
         let units: Vec<Member> = units
             .into_iter()
@@ -272,7 +272,7 @@ impl Store {
                 id,
                 unit,
                 place: 0,
-                state: MemberState::Whole,
+                state: MemberState::InSync,
             })
             .collect();
         let find = |(place, id, state): (u8, UnitId, MemberState)| {
@@ -284,7 +284,7 @@ impl Store {
             })
         };
         let set = |copyset: &Copyset| Set {
-            members: copyset.placed().filter_map(find).collect(),
+            members: copyset.members_by_place().filter_map(find).collect(),
             write_targets: copyset.members.clone(),
             layout: Layout::new(copyset.erasure()),
         };
@@ -298,23 +298,23 @@ impl Store {
         *self.table.write() = table;
     }
 
-    /// The cluster as it is now.
+    /// The current table.
     #[must_use]
     pub fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table.read())
     }
 
-    /// The segments that are being appended to by this process.
+    /// The segments that this process appends to.
     #[must_use]
     pub fn open_segments(&self) -> &Arc<OpenSegments> {
         &self.open
     }
 
-    /// Reads a run of slots from the copy whose unit is said to be best, if
-    /// that can be done without waiting. What comes back must be opened; if it
-    /// does not open, the reading that waits tries the other copies.
+    /// Reads a run of slots from the best copy, if that needs no waiting. The caller
+    /// opens the slots; if one does not open, a read that may wait tries the other
+    /// copies.
     ///
-    /// `Ok(false)`: it cannot, for whatever reason.
+    /// Returns `false` if nothing was read, for any reason.
     #[inline]
     pub fn read_now(
         &self,
@@ -338,7 +338,7 @@ impl Store {
                 )
             });
         }
-        // Slots that follow each other lie on members that do.
+        // Consecutive slots lie on consecutive members.
         let contents = data.chunks_exact_mut(slot_bytes as usize);
         let slots = (run.first.0..).zip(tags.chunks_exact_mut(1)).zip(contents);
         slots.into_iter().all(|((slot, tag), content)| {
@@ -363,10 +363,10 @@ impl Store {
         })
     }
 
-    /// As [`Store::read_now`], where `done` is told what came of it, on any thread;
-    /// from none of the units to `exclude`. `false` if nothing was begun, and nobody
-    /// is told. The run is one as members number slots, of the one that has `place`,
-    /// or of each.
+    /// Starts to read a run of slots from the best copy that is not to be excluded;
+    /// `done` is called with the result, on any thread. Returns `false` if no read
+    /// was started; then `done` is not called. The run's slots are numbered as on
+    /// the member at `place`, or on every member.
     pub fn start_read(
         &self,
         table: &Table,
@@ -379,17 +379,16 @@ impl Store {
         best.is_some_and(|member| member.unit.read_async(run, slot_bytes, done))
     }
 
-    /// Frees slots on every copy; of a copyset with copies.
+    /// Frees slots on every copy of a segment without parity.
     ///
     /// # Errors
-    /// The first unit that could not; the others were still asked.
+    /// That of the first unit that failed; the others were still asked.
     pub fn free(&self, segment: SegmentId, slots: &[Slot]) -> Result<(), UnitError> {
         let closed = !self.open.contains(segment);
         self.on_every_copy(segment, |unit| unit.free(segment, slots, closed))
     }
 
-    /// Frees slots that were put and will never be committed, of a segment to
-    /// which nothing more is appended.
+    /// Frees slots that will never be committed, in a segment that is closed.
     ///
     /// # Errors
     /// As [`Store::free`].
@@ -397,14 +396,14 @@ impl Store {
         let number = |slot: u32| u16::try_from(slot).ok().map(Slot);
         let layout = self.table().layout(segment.copyset());
         let rows = layout.rows(slots.start)..layout.rows(slots.end);
-        // What is before them may be padding, of which members say so until the whole
-        // segment goes.
+        // The slots before them may be padding, which members report as freed until
+        // the whole segment is deleted.
         let closed = layout.erasure().is_none() || rows.start == 0;
         let slots: Vec<Slot> = rows.filter_map(number).collect();
         self.on_every_copy(segment, |unit| unit.free(segment, &slots, closed))
     }
 
-    /// Removes a segment from every copy.
+    /// Deletes every copy of a segment.
     ///
     /// # Errors
     /// As [`Store::free`].
@@ -419,8 +418,8 @@ impl Store {
     ) -> Result<(), UnitError> {
         let table = self.table();
         let mut first_failure = Ok(());
-        // Those that are being filled come last: what was just copied to one is
-        // looked up once more where it was copied from.
+        // Rebuilding members come last: repair looks once more at the members that
+        // it copied from.
         let mut members: Vec<&Member> = table.members(segment.copyset()).iter().collect();
         members.sort_by_key(|member| member.state);
         for member in members {
@@ -450,8 +449,8 @@ mod tests {
 
     const SLOT_BYTES: u32 = 4096;
 
-    /// Units called failing were to be asked last and were asked in turn: each
-    /// read that began with one waited for its error first.
+    /// Failing units were read in turn with healthy ones: each read that began with
+    /// one waited for its error first.
     #[test]
     fn a_failing_unit_is_read_after_the_others() {
         let simulation = Simulation::new(1);

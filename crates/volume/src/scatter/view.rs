@@ -1,5 +1,4 @@
-//! [`CacheView`]: a volume's way through the host's cache (docs/cache.md, "Its place in the
-//! engine").
+//! [`CacheView`]: a volume's view of the host's cache (docs/internals/cache.md).
 
 use std::sync::Arc;
 
@@ -15,45 +14,45 @@ use super::read::{Piece, open_into};
 use crate::map::Entry;
 use crate::seal::{Address, Keyring};
 
-/// Which cache, and for whom. Clones are of the same volume.
+/// A volume's view of the host's cache. Clones belong to the same volume.
 #[derive(Clone)]
 pub struct CacheView {
     cache: Arc<HostCache>,
     volume: VolumeId,
     principal: Arc<Principal>,
-    /// What of it is a base image's, which is used as long as there is any such view.
+    /// The part of the volume that is a base image's; the guard marks it as used.
     image: Arc<Mutex<(ImagePart, Option<UseGuard>)>>,
-    /// As is what is kept for the volume.
+    /// Marks the volume's own blocks as used while any clone exists.
     _used: Arc<UseGuard>,
-    /// For whom it reads.
+    /// Why this clone reads.
     purpose: Purpose,
-    /// Its map pages are of the newest version, as long as there is any such view.
+    /// Protects the map pages of the newest version while any such clone exists.
     newest: Option<Arc<Newest>>,
 }
 
-/// What of a volume is a base image's; nothing, at first.
+/// The part of a volume that is a base image's; nothing at first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ImagePart {
-    /// Which one's: whoever has written it.
+    /// The lineage that wrote the image.
     pub of: Option<Lineage>,
-    /// Blocks written under epochs below this one.
+    /// Blocks written under epochs below this one belong to the image.
     pub below: u32,
-    /// And these stay.
+    /// Whether they are pinned in the cache.
     pub is_pinned: bool,
 }
 
-/// For whom something is read.
+/// Why something is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// Somebody waits for it: that is counted.
+    /// A request needs it: it is counted.
     Asked,
-    /// Nobody has asked for it yet: it is kept apart until somebody does.
+    /// It is read ahead: it is kept apart until a request needs it.
     Ahead,
-    /// It is to be in the cache.
+    /// It is read to be in the cache.
     Filling,
 }
 
-/// A volume that is written here, as its map's protection has it.
+/// Protects the map pages of a volume that is written on this host.
 struct Newest {
     cache: Arc<HostCache>,
     protector: Protector,
@@ -65,16 +64,16 @@ impl Drop for Newest {
     }
 }
 
-/// What of a volume's reading went through the cache.
+/// A volume's reads, by where the cache had them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheCounts {
     /// By [`cache::store::AreaKind`].
     pub areas: [AreaCounts; 3],
-    /// What was read ahead.
+    /// Blocks that were read ahead.
     pub ahead: AheadCounts,
 }
 
-/// The parts of a piece that lies in a slot of so many bytes.
+/// The ids, in the cache, of a piece in a slot of `slot_bytes`.
 fn parts(entry: Entry, slot_bytes: usize) -> impl Iterator<Item = Id> {
     let location = entry.location;
     (0..)
@@ -83,7 +82,7 @@ fn parts(entry: Entry, slot_bytes: usize) -> impl Iterator<Item = Id> {
 }
 
 impl CacheView {
-    /// That of `volume`.
+    /// The view of `volume`.
     #[must_use]
     pub fn new(cache: Arc<HostCache>, volume: VolumeId) -> Self {
         let used = cache.begin_use(Sharer::Volume(volume));
@@ -98,8 +97,8 @@ impl CacheView {
         }
     }
 
-    /// The same of a volume that is written here: its map pages are protected, until others
-    /// are newer or there is no such view any more.
+    /// The view of a volume that is written here: its map pages are protected until
+    /// newer ones replace them, or until all such views are dropped.
     pub(crate) fn of_newest(self) -> Self {
         let newest = Newest {
             cache: Arc::clone(&self.cache),
@@ -111,25 +110,25 @@ impl CacheView {
         }
     }
 
-    /// Whether what it brings is kept in a file.
+    /// Whether the cache has a file.
     pub(crate) fn has_file(&self) -> bool {
         self.cache.file().is_some()
     }
 
-    /// Whether there is room for more map pages that are protected.
+    /// Whether the cache's file has room for more protected map pages.
     pub(crate) fn has_room_for_maps(&self) -> bool {
         let file = self.cache.file();
         file.is_some_and(|file| !file.is_all_protected())
     }
 
-    /// A piece will be asked for. Whether all of it is in the file.
+    /// Marks a piece as used soon. Returns whether all of it is in the file.
     pub(crate) fn touch(&self, piece: &Piece) -> bool {
         let area = self.area(piece);
         let mut parts = parts(piece.entry, SLOT_BYTES);
         parts.all(|id| self.cache.touch(area, id))
     }
 
-    /// Pages are of the newest version no more.
+    /// Ends the protection of pages that are no longer of the newest version.
     pub(crate) fn release(&self, pages: &[Entry]) {
         let Some(newest) = &self.newest else { return };
         for entry in pages {
@@ -138,12 +137,12 @@ impl CacheView {
         }
     }
 
-    /// Where whoever waits for the cache's file does so, if there is one.
+    /// The pool for reads that wait for the cache's file, if there is one.
     pub(super) fn pool(&self) -> Option<&Arc<dyn Pool>> {
         self.cache.file().map(|file| file.pool())
     }
 
-    /// From now on this part is content of a base image.
+    /// Sets the part of the volume that is a base image's.
     pub fn set_image(&self, part: ImagePart) {
         let mut image = self.image.lock();
         if image.0.of != part.of {
@@ -153,7 +152,7 @@ impl CacheView {
         image.0 = part;
     }
 
-    /// What went through it so far.
+    /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> CacheCounts {
         CacheCounts {
@@ -162,7 +161,7 @@ impl CacheView {
         }
     }
 
-    /// The same for what nobody has asked for yet: it is kept apart until somebody does.
+    /// A view for readahead: what it reads is kept apart until it is requested.
     pub(crate) fn ahead(&self) -> Self {
         Self {
             purpose: Purpose::Ahead,
@@ -170,7 +169,7 @@ impl CacheView {
         }
     }
 
-    /// The same for map pages of versions that are not the newest any more.
+    /// A view for map pages of versions that are no longer the newest.
     pub(crate) fn of_older(&self) -> Self {
         Self {
             newest: None,
@@ -178,7 +177,7 @@ impl CacheView {
         }
     }
 
-    /// The same for what is to be in the cache, whether it is asked for or not.
+    /// A view for filling the cache: its reads are not counted.
     #[must_use]
     pub fn filling(&self) -> Self {
         Self {
@@ -187,12 +186,12 @@ impl CacheView {
         }
     }
 
-    /// How much may be read ahead of one stream, in bytes; none, if it cannot be kept.
+    /// The most to read ahead of one stream, in bytes; `None` if it cannot be kept.
     pub(crate) fn ahead_max_bytes(&self) -> Option<u64> {
         self.cache.ahead_max_bytes()
     }
 
-    /// How many blocks that were read ahead went unread so far.
+    /// Blocks that were read ahead and evicted unread so far.
     pub(crate) fn ahead_unread(&self) -> u64 {
         self.principal.ahead_counts().unread
     }
@@ -216,20 +215,20 @@ impl CacheView {
         }
     }
 
-    /// Whether the cache has something of a piece. Does not wait.
+    /// Whether the cache has any part of a piece. Does not wait.
     pub(crate) fn may_have(&self, piece: &Piece) -> bool {
         let mut first = parts(piece.entry, SLOT_BYTES);
         first.any(|id| self.cache.has(id))
     }
 
-    /// Whether something of a piece is in the file, which has to be waited for.
+    /// Whether any part of a piece is in the file, which has to be waited for.
     pub(crate) fn is_in_file(&self, piece: &Piece) -> bool {
         let mut first = parts(piece.entry, SLOT_BYTES);
         first.any(|id| self.cache.is_in_file(id))
     }
 
-    /// What a piece says, into `plain`, through `sealed`, both as long as its slot: if the
-    /// cache has it at hand; `tally` is told. Does not wait for a device.
+    /// Opens a piece into `plain`, through `sealed`, both as long as its slot, if the
+    /// cache has it without waiting for a device; its hits are added to `tally`.
     pub(crate) fn read_now(
         &self,
         keyring: &Keyring,
@@ -241,7 +240,7 @@ impl CacheView {
         self.read_by(keyring, piece, (sealed, plain), tally, get)
     }
 
-    /// What a piece says, if the cache has it, which is counted. WaitingRead.
+    /// Opens a piece if the cache has it, and counts the hits. May wait.
     pub(super) fn read(
         &self,
         keyring: &Keyring,
@@ -271,7 +270,7 @@ impl CacheView {
             let Some(hit) = get(area, id, bytes) else {
                 return false;
             };
-            // Parts of different blocks are none.
+            // Parts of different blocks are not a piece.
             is_one &= *tag.get_or_insert(hit.tag) == hit.tag;
             all_hits.add(area, hit);
         }
@@ -284,15 +283,14 @@ impl CacheView {
         is_open
     }
 
-    /// A reading got all of this from the cache.
+    /// Counts the hits of a finished read.
     pub(crate) fn count(&self, tally: &Tally) {
         if self.purpose == Purpose::Asked {
             self.cache.count_hits(&self.principal, tally);
         }
     }
 
-    /// A piece was read from units, as it is there: it was not in the cache, or nobody asked
-    /// for it yet.
+    /// Offers the cache a sealed piece that was read from units, and counts the miss.
     pub(crate) fn bring(&self, piece: &Piece, tag: &Tag, sealed: &[u8]) {
         if self.purpose != Purpose::Ahead {
             self.keep(piece, tag, sealed);
@@ -312,7 +310,7 @@ impl CacheView {
         }
     }
 
-    /// A piece was written to units, and will be read soon.
+    /// Offers the cache a sealed piece that will be read soon.
     pub(crate) fn keep(&self, piece: &Piece, tag: &Tag, sealed: &[u8]) {
         let area = self.area(piece);
         let ids = parts(piece.entry, sealed.len());
@@ -322,7 +320,7 @@ impl CacheView {
     }
 }
 
-/// Where a block lies, as a piece.
+/// A block's location, as a piece.
 pub(crate) fn data_piece(block: base::BlockIndex, entry: Entry) -> Piece {
     Piece {
         entry,

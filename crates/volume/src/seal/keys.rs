@@ -13,46 +13,42 @@ use zeroize::Zeroizing;
 use super::Sealer;
 use crate::catalog::{LeaseSalt, LineageKey, WrappedKey};
 
-/// Why a key could not be had.
+/// Why a key could not be unwrapped.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum KeyError {
     /// The wrapped key does not open: another wrapping key wrapped it, or it
-    /// was altered. Asking again is no use.
+    /// was altered. Retrying is of no use.
     #[error(
-        "the key of {lineage} does not open with its wrapping key: another one wrapped it, or it \
-         was altered"
+        "the key of {lineage} does not open with its wrapping key: it was wrapped by another key, \
+         or altered"
     )]
     Unwrap {
-        /// Whose key it is.
+        /// The lineage of the key.
         lineage: Lineage,
     },
-    /// The wrapping key could not be asked, so that nothing is known of the
-    /// wrapped one. Asking again may help.
+    /// The wrapping key is not available, so the wrapped one is unknown. Retrying
+    /// may help.
     #[error("the wrapping key of {lineage} cannot be used")]
     Unavailable {
-        /// Whose key it was to wrap or to open.
+        /// The lineage of the key to wrap or unwrap.
         lineage: Lineage,
-        /// What stands in the way.
+        /// The cause.
         source: Arc<dyn Error + Send + Sync>,
     },
-    /// A volume without any key.
+    /// The volume has no key.
     #[error("the volume has no key")]
     Missing,
-    /// A sealed volume without any lease: nothing was ever sealed with keys
-    /// that are known here.
-    #[error(
-        "the volume was never attached, or last by a Scree from before each lease had a key of \
-         its own, which this one cannot read"
-    )]
+    /// A sealed volume without any lease: nothing was ever sealed.
+    #[error("the volume was never attached: it has no lease whose key could open it")]
     NeverLeased,
 }
 
-/// 256 bits that the keys of one lineage are made of. Wiped from memory when dropped, never
-/// printed.
+/// A lineage's data key: 256 bits from which the keys of its leases are derived. Wiped
+/// from memory when dropped, never printed.
 pub struct DataKey(Zeroizing<[u8; 32]>);
 
 impl DataKey {
-    /// A new key.
+    /// A new random key.
     #[must_use]
     pub fn generate(random: &dyn Random) -> Self {
         let mut bytes = Zeroizing::new([0; 32]);
@@ -66,13 +62,13 @@ impl DataKey {
         Self(Zeroizing::new(bytes))
     }
 
-    /// The key itself, for what wraps it.
+    /// The key's bytes, for wrapping.
     #[must_use]
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The key that seals what is written under lease `epoch`: HKDF-SHA-256.
+    /// Derives the key that seals writes under lease `epoch`, with HKDF-SHA-256.
     #[must_use]
     pub fn of_lease(&self, epoch: u32, salt: LeaseSalt) -> Self {
         let mut bytes = Zeroizing::new([0; 32]);
@@ -85,12 +81,12 @@ impl DataKey {
         Self(bytes)
     }
 
-    /// The key of one letter.
+    /// Derives the key of one sealed report, with HKDF-SHA-256.
     pub(super) fn of_report(&self, salt: &[u8; 32]) -> Self {
         let mut bytes = Zeroizing::new([0; 32]);
         Salt::new(HKDF_SHA256, salt)
             .extract(self.bytes())
-            .expand(&[b"scree letter key"], HKDF_SHA256)
+            .expand(&[b"scree report key"], HKDF_SHA256)
             .and_then(|key| key.fill(&mut *bytes))
             .expect("SHA-256 yields 32 bytes");
         Self(bytes)
@@ -103,26 +99,26 @@ impl fmt::Debug for DataKey {
     }
 }
 
-/// What a wrapped key turned out to be. The wrapping key vouches for both, so
-/// that whoever stores wrapped keys can turn neither into the other.
+/// The content of a wrapped key. The wrapping key authenticates both variants, so a
+/// party that stores wrapped keys can turn neither into the other.
 #[derive(Debug)]
 pub enum Unwrapped {
     /// The data key.
     Key(DataKey),
-    /// The word that there is none: the volume is not sealed.
+    /// There is no data key: the volume is not sealed.
     None,
 }
 
-/// What opens wrapped keys: a key in memory, or somebody who has one.
+/// Unwraps data keys: a wrapping key in memory, or a service that has one.
 ///
-/// A call may wait, for a network or a token: it belongs on a pool thread,
-/// never in a volume's loop.
+/// A call may wait for a network or a token: it belongs on a pool thread, never in
+/// a volume's loop.
 pub trait UnwrapKeys: Send + Sync {
-    /// Opens what was wrapped for `lineage`.
+    /// Unwraps a key that was wrapped for `lineage`.
     ///
     /// # Errors
-    /// [`KeyError::Unwrap`] if it was not wrapped by this key for this
-    /// lineage, [`KeyError::Unavailable`] if that could not be found out.
+    /// [`KeyError::Unwrap`] if it was not wrapped by this wrapping key for this
+    /// lineage, [`KeyError::Unavailable`] if the wrapping key cannot be used.
     fn unwrap_key(&self, lineage: Lineage, wrapped: &WrappedKey) -> Result<Unwrapped, KeyError>;
 }
 
@@ -132,11 +128,11 @@ impl<T: UnwrapKeys + ?Sized> UnwrapKeys for Arc<T> {
     }
 }
 
-/// A key in memory that wraps data keys: from a key file, or derived from a
-/// passphrase. It never leaves the host.
+/// A wrapping key in memory: from a key file, or derived from a passphrase. It
+/// never leaves the host.
 ///
-/// A wrapped key is 12 bytes of nonce, 32 of ciphertext, 16 of tag; or, without
-/// the 32, the word that there is none.
+/// A wrapped key is 12 bytes of nonce, 32 of ciphertext and 16 of tag; without the
+/// ciphertext it says that the volume is not sealed.
 pub struct KeyEncryptionKey(LessSafeKey);
 
 impl KeyEncryptionKey {
@@ -166,8 +162,8 @@ impl KeyEncryptionKey {
         WrappedKey(wrapped)
     }
 
-    /// Says, in place of a wrapped key, that `lineage` is not sealed: nobody
-    /// without this key can turn a sealed volume into one that is not.
+    /// Makes a wrapped key which says that `lineage` is not sealed. Without the
+    /// wrapping key, no one can turn a sealed volume into one that is not.
     #[must_use]
     pub fn wrap_none(&self, lineage: Lineage, random: &dyn Random) -> WrappedKey {
         let mut nonce = [0; NONCE_LEN];
@@ -180,7 +176,7 @@ impl KeyEncryptionKey {
                 Aad::from(unsealed(lineage)),
                 &mut [],
             )
-            .expect("nothing is far below GCM's limit");
+            .expect("an empty text is far below GCM's limit");
         wrapped.extend_from_slice(tag.as_ref());
         WrappedKey(wrapped)
     }
@@ -197,7 +193,7 @@ impl KeyEncryptionKey {
         self.0.open_in_place(nonce, aad, &mut tag).is_ok()
     }
 
-    /// Opens a wrapped key.
+    /// Unwraps a data key.
     ///
     /// # Errors
     /// [`KeyError::Unwrap`].
@@ -240,16 +236,16 @@ impl fmt::Debug for KeyEncryptionKey {
     }
 }
 
-/// The sealers of a volume: one for each lease of its own, and of the volumes
-/// it was cloned from. An epoch says which one.
+/// The sealers of a volume: one for each lease of its own and of the volumes that
+/// it was cloned from. The epoch of a sequence selects the sealer.
 pub struct Keyring {
-    /// Newest first, by epoch. A lineage that is not sealed has one sealer for
+    /// By epoch, newest first. A lineage that is not sealed has one sealer for
     /// all its epochs.
     sealers: Vec<(u32, Sealer)>,
 }
 
 impl Keyring {
-    /// Opens the keys of a volume, its own first. May wait, as `with` may.
+    /// Unwraps the keys of a volume, its own first. May wait, as `with` may.
     ///
     /// # Errors
     /// [`KeyError`].
@@ -261,7 +257,7 @@ impl Keyring {
             return Err(KeyError::Missing);
         }
         let mut sealers = Vec::new();
-        // What a lineage wrote after another branched off is not its heritage.
+        // A clone does not inherit what its parent's lineage wrote later.
         let mut before = u32::MAX;
         for key in keys {
             let inherited = |(epoch, _): &&(u32, LeaseSalt)| *epoch < before;
@@ -284,8 +280,8 @@ impl Keyring {
         Ok(Self { sealers })
     }
 
-    /// For a volume in which nothing was ever written: there is nothing that
-    /// this could open, and it must not seal.
+    /// A keyring for a volume without versions: there is nothing to open, and it
+    /// must not seal.
     #[must_use]
     pub(crate) fn of_nothing() -> Self {
         let sealer = Sealer::checksum(Lineage::from_u128(0));
@@ -294,18 +290,18 @@ impl Keyring {
         }
     }
 
-    /// The sealer of what this volume writes.
+    /// The sealer of this volume's own writes.
     #[must_use]
     pub fn own(&self) -> &Sealer {
         &self.sealers[0].1
     }
 
-    /// The sealer of what was written under `epoch`.
+    /// The sealer of writes under `epoch`.
     #[must_use]
     pub fn of_epoch(&self, epoch: u32) -> &Sealer {
         let newer = self.sealers.partition_point(|(first, _)| *first > epoch);
-        // An epoch that is not known opens with no key; any sealer then finds
-        // the tag wrong, which is the truth.
+        // Nothing opens under an unknown epoch: any sealer finds that the tag does
+        // not match.
         &self.sealers[newer.min(self.sealers.len() - 1)].1
     }
 }
@@ -369,7 +365,7 @@ mod tests {
             [10, 10, 20, 20, 30, 30]
         );
         assert_eq!(ring.own().lineage().as_u128(), 30);
-        // Nobody else can say that a volume is not sealed.
+        // No one without the wrapping key can say that a volume is not sealed.
         let forged = |wrapped| LineageKey {
             wrapped,
             wrapped_by: None,
@@ -416,7 +412,7 @@ mod tests {
         };
         let first = with(&[(1, 1), (3, 3)]);
         let later = with(&[(1, 1), (3, 3), (4, 4), (9, 9)]);
-        // The database was set back to before lease 3, which was then another.
+        // The database was rolled back to before lease 3, which was acquired again.
         let other = with(&[(1, 1), (3, 8)]);
         let sealed = seal(&first);
         assert!(opens(&later, &sealed));

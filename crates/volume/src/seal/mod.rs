@@ -1,4 +1,4 @@
-//! Sealing: what makes a block unreadable, unforgeable and unmistakable.
+//! Sealing: makes a block unreadable, unforgeable and unmistakable.
 //!
 //! Every block, map page, tail page and version record is sealed under
 //! *(lineage, address, sequence)*. The sequence is the nonce and is never used
@@ -6,16 +6,17 @@
 //!
 //! * within a lease the counter only grows ([`SequenceSource`]);
 //! * every lease takes a new, larger epoch before it writes anything, and seals
-//!   with a key of its own, made of the volume's data key and of random bytes:
-//!   also when a database that was set back hands out an epoch twice;
+//!   with a key of its own, derived from the volume's data key and random bytes:
+//!   so even a database that was rolled back and hands out an epoch twice does
+//!   not repeat a key;
 //! * a clone has a data key of its own, from an epoch above its parent's on.
 //!
-//! So an epoch names the key, and whoever knows the expected sequence of a
-//! block finds every old, foreign or damaged one (invariant 4).
+//! So an epoch names the key, and a reader that knows the expected sequence of a
+//! block detects every old, foreign or damaged one (invariant 4).
 //!
-//! Volumes made with `--encryption none` carry a 128-bit checksum over the same
-//! three and the content in place of the tag: HVSTO as published (§III),
-//! scattered plaintext. It finds rot and misdirected reads, not an attacker.
+//! Volumes created with `--encryption none` carry a 128-bit checksum over the same
+//! three and the content in place of the tag: HVSTO as published (§III), scattered
+//! plaintext. It detects rot and misdirected reads, not an attacker.
 
 mod keys;
 mod sealed_report;
@@ -31,8 +32,8 @@ use base::{BlockIndex, Lineage, Sequence};
 use unit::Tag;
 use xxhash_rust::xxh3::Xxh3;
 
-/// What a sealed piece is, and which one: part of the associated data, so
-/// that a piece never opens in the place of another.
+/// The identity of a sealed piece within its lineage. It is part of the associated
+/// data, so a piece never opens in the place of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address(u64);
 
@@ -43,7 +44,7 @@ impl Address {
         Self(block.0)
     }
 
-    /// Whether it is a block of a volume, and no page of the engine's own.
+    /// Whether it is a block of a volume rather than a page of the engine's own.
     #[must_use]
     pub const fn is_data(self) -> bool {
         self.0 >> 60 == 0
@@ -63,7 +64,7 @@ impl Address {
     pub const VERSION: Self = Self(5 << 60);
 }
 
-/// What was read is not what was sealed there: damaged, old, or another's.
+/// The piece is not the one that was sealed: it is damaged, old or foreign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the tag does not match sequence {expected:?}")]
 pub struct TagMismatch {
@@ -76,7 +77,7 @@ enum Method {
     Checksum,
 }
 
-/// Seals and opens for one lineage.
+/// Seals and opens pieces of one lineage.
 pub struct Sealer {
     lineage: Lineage,
     method: Method,
@@ -109,13 +110,13 @@ impl Sealer {
         matches!(self.method, Method::Checksum)
     }
 
-    /// Whose pieces it seals.
+    /// The lineage whose pieces it seals.
     #[must_use]
     pub fn lineage(&self) -> Lineage {
         self.lineage
     }
 
-    /// Seals `piece` in place and returns its tag. The caller never passes
+    /// Seals `piece` in place and returns its tag. The caller must never pass
     /// the same sequence twice.
     pub fn seal(&self, address: Address, sequence: Sequence, piece: &mut [u8]) -> Tag {
         match &self.method {
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_found() {
+    fn every_flipped_bit_is_detected() {
         let sequence = Sequence::new(1, 1).expect("small");
         let address = Address::data(BlockIndex(0));
         for sealer in sealers() {

@@ -1,8 +1,8 @@
-//! Letters: what a host says of a volume to whoever can open the volume's key, by way of those
-//! who cannot.
+//! [`SealedReport`]: a host's report about a volume, which only a holder of the volume's key can
+//! open. Controllers store and pass it on without being able to read it.
 //!
-//! Each is sealed with a key of its own, which is made of the volume's data key and of 256 random
-//! bits: so no (key, nonce) comes twice, whatever else the data key makes.
+//! Each report is sealed with a key of its own, derived from the volume's data key and 256 random
+//! bits: so no (key, nonce) is used twice, whatever else is derived from the data key.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use base::Lineage;
@@ -10,22 +10,22 @@ use world::Random;
 
 use super::DataKey;
 
-/// A letter, as it may lie anywhere.
+/// A sealed report. It may be stored anywhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedReport {
-    /// What its key is made of, besides the data key.
+    /// The salt from which its key is derived, together with the data key.
     pub salt: [u8; 32],
-    /// What it says, sealed, and 16 bytes of tag.
+    /// The sealed text and 16 bytes of tag.
     pub sealed: Vec<u8>,
 }
 
-/// It is of another volume, about something else, or was altered.
+/// A report that is of another volume, about another subject, or altered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it does not open with the volume's key: it is another's, or was altered")]
+#[error("the report does not open with the volume's key: it is of another volume, or was altered")]
 pub struct BadSealedReport;
 
 impl SealedReport {
-    /// Seals what is to be said about something of a lineage whose data key this is.
+    /// Seals `text` about a subject, for the lineage whose data key this is.
     #[must_use]
     pub fn seal(
         (lineage, key): (Lineage, &DataKey),
@@ -37,11 +37,11 @@ impl SealedReport {
         random.fill(&mut salt);
         aead(key, &salt)
             .seal_in_place_append_tag(nonce(), associated(lineage, about), &mut text)
-            .expect("letters are far below GCM's limit");
+            .expect("reports are far below GCM's limit");
         Self { salt, sealed: text }
     }
 
-    /// What it says.
+    /// Opens the report.
     ///
     /// # Errors
     /// [`BadSealedReport`].
@@ -64,7 +64,7 @@ fn aead(key: &DataKey, salt: &[u8; 32]) -> LessSafeKey {
     LessSafeKey::new(unbound)
 }
 
-/// Its key seals nothing else.
+/// The nonce of every report: its key seals nothing else.
 fn nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; NONCE_LEN])
 }
@@ -80,15 +80,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_opens_with_the_key_of_its_volume_and_about_its_subject_only() {
+    fn a_report_opens_only_with_the_key_of_its_volume_and_for_its_subject() {
         let random = SimulatedRandom::new(1);
         let lineage = Lineage::from_u128(5);
         let key = DataKey::generate(&random);
         let text = b"/etc/passwd".to_vec();
-        let letter = SealedReport::seal((lineage, &key), "audit-1", text.clone(), &random);
-        let open = |letter: &SealedReport, own, about| letter.clone().open(own, about);
-        assert_eq!(open(&letter, (lineage, &key), "audit-1"), Ok(text.clone()));
-        let has = |part: &[u8]| letter.sealed.windows(part.len()).any(|at| at == part);
+        let report = SealedReport::seal((lineage, &key), "audit-1", text.clone(), &random);
+        let open = |report: &SealedReport, own, about| report.clone().open(own, about);
+        assert_eq!(open(&report, (lineage, &key), "audit-1"), Ok(text.clone()));
+        let has = |part: &[u8]| report.sealed.windows(part.len()).any(|at| at == part);
         assert!(!has(b"passwd"));
         let other_key = DataKey::generate(&random);
         let other = Lineage::from_u128(6);
@@ -97,23 +97,23 @@ mod tests {
             ((other, &key), "audit-1"),
             ((lineage, &key), "audit-2"),
         ] {
-            assert_eq!(open(&letter, own, about), Err(BadSealedReport));
+            assert_eq!(open(&report, own, about), Err(BadSealedReport));
         }
-        for at in 0..letter.sealed.len() {
-            let mut altered = letter.clone();
+        for at in 0..report.sealed.len() {
+            let mut altered = report.clone();
             altered.sealed[at] ^= 1;
             assert_eq!(
                 open(&altered, (lineage, &key), "audit-1"),
                 Err(BadSealedReport)
             );
         }
-        let mut altered = letter.clone();
+        let mut altered = report.clone();
         altered.salt[0] ^= 1;
         assert_eq!(
             open(&altered, (lineage, &key), "audit-1"),
             Err(BadSealedReport)
         );
         let again = SealedReport::seal((lineage, &key), "audit-1", text, &random);
-        assert_ne!(again.salt, letter.salt, "each has a key of its own");
+        assert_ne!(again.salt, report.salt, "each has a key of its own");
     }
 }

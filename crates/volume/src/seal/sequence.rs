@@ -1,16 +1,16 @@
-//! The counter of a lease.
+//! [`SequenceSource`]: the write counter of a lease.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::Sequence;
 
-/// The lease has written 2^40 pieces; the volume must be opened anew.
+/// The lease has written 2^40 pieces; the volume must be attached again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this lease has used up its write counter; attach the volume anew")]
+#[error("this lease has used up its write counter; detach the volume and attach it again")]
 pub struct SequenceExhausted;
 
-/// Hands out the sequences of one lease, each once, to the owner's thread and
-/// to its jobs.
+/// The source of a lease's sequences, each of which it returns once, to the owner's
+/// thread or to a job.
 #[derive(Debug)]
 pub struct SequenceSource {
     epoch: u32,

@@ -8,8 +8,8 @@
 //!   │  8│ volume id, 16 bytes             │
 //!   │ 24│ version number                  │
 //!   │ 32│ volume size in bytes            │
-//!   │ 40│ cut: the last sequence of the   │  what the journal holds up to here
-//!   │   │ journal that the version has    │  is in the version
+//!   │ 40│ last sequence of the journal    │  the journal's writes up to this one
+//!   │   │ that is in the version          │  are in the version
 //!   │ 48│ root entries u32 │ tail pages u32│
 //!   │ 56│ root entries, 16 bytes each     │
 //!   │   │ tail pages, 16 bytes each       │
@@ -24,40 +24,40 @@ use crate::seal::{Address, Keyring, Sealer, TagMismatch};
 
 const FORMAT: u32 = 1;
 
-/// A version, opened.
+/// A version's record, opened and verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Which version it is.
+    /// The version's key.
     pub key: VersionKey,
     /// Block size of the volume.
     pub block_size: BlockSize,
     /// Size of the volume in bytes.
     pub size_bytes: u64,
-    /// The last journal sequence that is in it.
+    /// The last journal sequence that the version contains.
     pub last_sequence: Sequence,
-    /// The tree.
+    /// The root of the map.
     pub root: Root,
     /// The tail's pages, oldest first.
     pub tail: Vec<Entry>,
 }
 
-/// Why a stored record is not a version.
+/// Why a stored record is not a valid version record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadRecord {
-    /// It was altered, or is sealed with another key.
+    /// It was altered, or sealed with another key.
     #[error(transparent)]
     Encryption(#[from] TagMismatch),
     /// It ends early.
     #[error(transparent)]
     Short(#[from] OutOfBytes),
-    /// It was written by a newer program.
-    #[error("the version record has format {0}; this program knows format 1")]
+    /// It was written by a newer build.
+    #[error("the version record has format {0}; this build reads format {FORMAT}")]
     Format(u32),
     /// It is another version's record.
     #[error("the catalog returned the record of another version")]
     Swapped,
-    /// A field has a value no writer makes.
-    #[error("field {0} of the version record has a value that no writer makes")]
+    /// A field has an impossible value.
+    #[error("field {0:?} of the version record has an impossible value")]
     Field(&'static str),
 }
 
@@ -65,6 +65,16 @@ impl Record {
     /// Encodes and seals the record.
     #[must_use]
     pub fn seal(&self, sealer: &Sealer, sequence: Sequence) -> Vec<u8> {
+        let mut plain = self.encode();
+        let tag = sealer.seal(Address::VERSION, sequence, &mut plain);
+        let mut sealed = Vec::with_capacity(24 + plain.len());
+        sealed.put_u64(sequence.bits());
+        sealed.put_bytes(&tag);
+        sealed.put_bytes(&plain);
+        sealed
+    }
+
+    fn encode(&self) -> Vec<u8> {
         let mut plain = Vec::new();
         plain.put_u32(FORMAT);
         plain.put_u32(u32::try_from(self.block_size.bytes()).expect("at most 64 KiB"));
@@ -81,12 +91,7 @@ impl Record {
         for page in &self.tail {
             Entry::write(Some(*page), &mut plain);
         }
-        let tag = sealer.seal(Address::VERSION, sequence, &mut plain);
-        let mut sealed = Vec::with_capacity(24 + plain.len());
-        sealed.put_u64(sequence.bits());
-        sealed.put_bytes(&tag);
-        sealed.put_bytes(&plain);
-        sealed
+        plain
     }
 
     /// Opens a record and checks that it is version `key`.
@@ -148,6 +153,41 @@ mod tests {
 
     use super::*;
     use crate::fixture::keyring;
+
+    /// The unsealed bytes of a record of format 1.
+    const FIXTURE: [u8; 104] = [
+        0x01, 0x00, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x63, 0x00, 0x00, 0x00, 0x00,
+        0x01, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x09, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00,
+    ];
+
+    #[test]
+    fn a_record_has_format_1_and_a_newer_one_is_refused_by_its_number() {
+        let entry = |bits| Entry {
+            location: Location::from_bits(bits),
+            sequence: Sequence::new(1, bits).expect("small"),
+        };
+        let record = Record {
+            key: VersionKey {
+                volume: VolumeId::from_u128(3),
+                number: 4,
+            },
+            block_size: BlockSize::DEFAULT,
+            size_bytes: 1 << 40,
+            last_sequence: Sequence::new(1, 99).expect("small"),
+            root: Root::new(vec![None, Some(entry(8))]),
+            tail: vec![entry(9)],
+        };
+        assert_eq!(record.encode(), FIXTURE);
+        assert_eq!(Record::parse(&FIXTURE), Ok(record));
+        let mut newer = FIXTURE;
+        newer[0] = 2;
+        assert_eq!(Record::parse(&newer), Err(BadRecord::Format(2)));
+    }
 
     #[test]
     fn a_record_is_read_back_and_every_flipped_byte_is_found() {

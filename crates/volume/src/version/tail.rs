@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  page, as long as a block of the volume:
-//!  0│ entries u32 │ 0 u32 │
+//!  0│ entries u32 │ 0 u32 │   the version record's format covers this, too
 //!  8│ entry 0, entry 1, … │   24 bytes each
 //!
 //!  entry:
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Entries apply in order. Zero ranges of a destage come before its blocks:
-//! a block that was written before it was zeroed is no longer in the cut.
+//! a block that was written before it was zeroed is not in the consistency point.
 
 use base::BlockSize;
 use base::codec::{OutOfBytes, Reader, Writer};
@@ -23,24 +23,24 @@ use crate::map::{Entry, Overlay};
 const HEADER_BYTES: usize = 8;
 const ENTRY_BYTES: usize = 24;
 
-/// Why bytes that opened are not a tail page: a mistake of the writer.
+/// Why an opened page is not a valid tail page: a fault of the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadTail {
     /// It ends early.
     #[error(transparent)]
     Short(#[from] OutOfBytes),
     /// A range of blocks is empty or too long.
-    #[error("a zero range in a tail page has a length that no writer makes")]
+    #[error("a zero range in a tail page has an impossible length")]
     Range,
 }
 
-/// How many entries a page holds.
+/// The number of entries that fit in a page.
 #[must_use]
 pub fn tail_entries_per_page(block_size: BlockSize) -> usize {
     (block_size.bytes() - HEADER_BYTES) / ENTRY_BYTES
 }
 
-/// Writes an overlay down as pages, each as long as a block.
+/// Encodes an overlay as pages, each as long as a block.
 #[must_use]
 pub fn encode_tail(overlay: &Overlay<Entry>, block_size: BlockSize) -> Vec<Vec<u8>> {
     let mut entries: Vec<(u64, u64, u64)> = overlay
@@ -124,7 +124,7 @@ mod tests {
             let mut read = Overlay::default();
             for page in encode_tail(&overlay, BlockSize::DEFAULT) {
                 prop_assert_eq!(page.len(), 4096);
-                decode_tail_page(&page, &mut read).expect("it was written whole");
+                decode_tail_page(&page, &mut read).expect("a valid page");
             }
             for block in 0..3200 {
                 let expected: Option<Found<Entry>> = overlay.get(block);
@@ -133,8 +133,31 @@ mod tests {
         }
     }
 
+    /// A tail page of format 1: blocks 5 to 7 are zeroed, block 9 is written.
+    const FIXTURE: [u8; 56] = [
+        0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x03, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x34, 0x12, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x07, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00,
+    ];
+
     #[test]
-    fn any_bytes_are_refused_or_read_without_harm() {
+    fn a_tail_page_has_format_1() {
+        let mut overlay = Overlay::default();
+        overlay.zero(5..8);
+        let entry = Entry {
+            location: Location::from_bits(0x1234),
+            sequence: Sequence::new(1, 7).expect("small"),
+        };
+        overlay.insert(9, entry);
+        let pages = encode_tail(&overlay, BlockSize::DEFAULT);
+        assert_eq!(pages.len(), 1);
+        assert_eq!(pages[0][..FIXTURE.len()], FIXTURE);
+        assert!(pages[0][FIXTURE.len()..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_refused_or_read_without_a_panic() {
         let mut overlay = Overlay::default();
         assert!(decode_tail_page(&[255; 4096], &mut overlay).is_err());
         assert!(decode_tail_page(&[], &mut overlay).is_err());

@@ -1,12 +1,12 @@
 //! A wrapping key made of an age identity (`AGE-SECRET-KEY-1…`).
 //!
-//! age encrypts to a *recipient*, which is public: whoever knows it can make
-//! a file that the identity opens, and nothing in the file says who made it.
-//! If data keys were encrypted to a recipient, whoever writes the database
-//! could put there a data key of his own, or the word that there is none, and
-//! an agent would believe it and write what he can read. Nor would it help to
-//! encrypt one wrapping key to the recipient and keep that in the parameters:
-//! he could replace it, and the verifier, by his own.
+//! age encrypts to a *recipient*, which is public: anyone can make a file that
+//! the identity opens, and nothing in the file authenticates its author. If
+//! data keys were encrypted to a recipient, an attacker who writes the database
+//! could store a chosen data key, or the mark of an unencrypted volume, and an
+//! agent would write what the attacker can read. Nor would it help to encrypt
+//! one wrapping key to the recipient and keep that in the parameters: the
+//! attacker could replace it, and the verifier.
 //!
 //! So nothing here is encrypted to the recipient. The wrapping key is derived
 //! from the secret in the identity,
@@ -17,12 +17,12 @@
 //! ```
 //!
 //! and wraps as a key file does: AES-256-GCM, associated data the lineage.
-//! What opens was made by somebody who has the identity. Other parameters make
+//! What opens was made by a holder of the identity. Other parameters make
 //! another key, which the verifier tells. age itself never uses an identity as
 //! a key for HKDF, so that neither use says anything about the other.
 //!
 //! The cost: `age -d` alone does not open a wrapped key, and a key cannot be
-//! wrapped for somebody of whom only the recipient is known.
+//! wrapped with the recipient alone.
 //!
 //! An identity file may itself be encrypted with a passphrase (`age -p`);
 //! `encrypted` opens it. The `age` crate would do that too, along with 80
@@ -44,7 +44,7 @@ pub use encrypted::EncryptedFileError;
 
 use super::private::{self, PrivateFileError};
 
-/// Why an identity is of no use.
+/// Why an identity cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AgeError {
     /// The identity file or its passphrase's cannot be read.

@@ -1,10 +1,13 @@
-//! One POST over a connection of its own, within a time.
+//! One POST by hyper over a connection of its own, within a time.
 //!
 //! Callers wait on a thread, hyper on tasks: each call has a small runtime of
-//! its own. A volume's keys are opened once for each attach, so that neither
-//! it nor the handshake matters.
+//! its own. A volume's keys are opened once for each attach, so neither the
+//! runtime nor the handshake matters. A client with a pool of connections would
+//! bring no less code: after the name was resolved, an address has to be checked
+//! (plain HTTP is for this machine alone), and a broken connection is told from
+//! an answer that is not HTTP.
 //!
-//! It must not know: what is asked, tokens.
+//! It must not know: what is requested, tokens.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,22 +30,22 @@ use world::{OpenMode, World, host};
 
 use super::TransitError;
 
-/// A wrapped key is some hundred bytes.
+/// The longest answer, in bytes: a wrapped key is some hundred.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 const CA_BYTES_MAX: u64 = 1 << 20;
 
-/// Who is asked, and how.
+/// A service, and how it is reached.
 pub(super) struct Service {
-    /// As it was configured, for messages.
+    /// The address as it was configured, for messages.
     pub(super) address: String,
     /// Host and port, as in the address.
     pub(super) authority: String,
     pub(super) host: String,
     pub(super) port: u16,
-    /// In the clear without it, and to this machine only.
+    /// `None`: plain HTTP, to this machine only.
     pub(super) tls: Option<Arc<ClientConfig>>,
-    /// For a whole call.
+    /// The time of a whole call.
     pub(super) timeout: Duration,
 }
 
@@ -76,7 +79,7 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Service {
-    /// Asks, and once more if the connection broke before an answer came.
+    /// Makes a request, and once more if the connection broke before an answer came.
     pub(super) fn post(
         &self,
         path: &str,
@@ -94,7 +97,7 @@ impl Service {
                 answer => answer,
             }
         }));
-        // A name that is still being looked up is not waited for.
+        // It does not wait for a name that is still being resolved.
         runtime.shutdown_background();
         answer.unwrap_or_else(|| {
             Err(TransitError::TimedOut {

@@ -1,6 +1,6 @@
-//! A wrapping key of a transit service, as HashiCorp Vault's and OpenBao's
-//! transit engine: the service has the key, and encrypts and decrypts for who
-//! shows a token.
+//! [`Transit`]: a wrapping key of a transit service, as HashiCorp Vault's and OpenBao's
+//! transit engine: the service has the key, and encrypts and decrypts for clients
+//! that show a token.
 //!
 //! ```text
 //!   POST {address}/v1/{mount}/encrypt/{key}   {"plaintext": base64, "associated_data": base64}
@@ -12,17 +12,16 @@
 //! that the associated data counts.
 //!
 //! * Over TLS 1.3, with a named authority; in the clear to this machine only.
-//! * Both calls can be repeated: one more encryption harms nobody. A call is
-//!   repeated once, if its connection broke before an answer came. Who wants
-//!   more asks again; there are no pauses here.
+//! * Both calls may be repeated. A call is repeated once, if its connection broke
+//!   before an answer came. More is up to the caller; there are no pauses here.
 //! * A call ends within its time, whatever the service does, and an answer
-//!   longer than a few KiB is none. Redirections are not followed.
-//! * The token is read anew for each call, so that whoever renews it need not
-//!   restart the agent. It is in no message.
+//!   longer than a few KiB is refused. Redirections are not followed.
+//! * The token is read again for each call, so that a renewed one needs no restart
+//!   of the agent. It is in no message.
 //!
 //! A ciphertext that does not open is answered with 400, and so are a key that
-//! does not exist and one of another type: the caller asks the verifier which
-//! it is.
+//! does not exist and one of another type: the caller tries the verifier to
+//! tell them apart.
 //!
 //! What is sent passes through buffers of hyper and TLS that are not wiped.
 
@@ -47,7 +46,7 @@ use super::private::{self, PrivateFileError};
 use super::remote::{Opened, RemoteCipher};
 use http::Service;
 
-/// How much of what the service says is passed on to people.
+/// The length of the service's text in an error, in characters.
 const SAID_CHARS_MAX: usize = 200;
 
 const TIMEOUT_SECONDS_MAX: u32 = 120;
@@ -55,7 +54,7 @@ const TIMEOUT_SECONDS_MAX: u32 = 120;
 /// Why a transit service cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TransitError {
-    /// A field of the entry in `keys.toml` makes no sense.
+    /// A field of the entry in `keys.toml` is wrong.
     #[error("keys.toml: {field} = {value:?} {why}")]
     Entry {
         /// The field.
@@ -84,13 +83,13 @@ pub enum TransitError {
     /// The token's file cannot be read.
     #[error(transparent)]
     File(#[from] PrivateFileError),
-    /// What is in it can be no token.
+    /// The file holds no token.
     #[error("{path} holds no token: it has characters that no token has", path = path.display())]
     NotAToken {
         /// The file.
         path: PathBuf,
     },
-    /// Nobody answers at the address, or not over this TLS.
+    /// No service answers at the address, or not over this TLS.
     #[error(
         "cannot reach {address}; is it running, and its certificate signed by the authority \
              that `ca_path` names?"
@@ -132,7 +131,7 @@ pub enum TransitError {
         /// What the service said.
         said: String,
     },
-    /// The service answers that it does not do it.
+    /// The service refuses.
     #[error("{address} answered {status} to {verb} with {key} ({said}); {remedy}")]
     Status {
         /// The service.
@@ -148,7 +147,7 @@ pub enum TransitError {
         /// What to do.
         remedy: &'static str,
     },
-    /// What came back is not what a transit engine answers.
+    /// The answer is not a transit engine's.
     #[error("{address} does not answer as a transit engine does: {why}; correct `address`")]
     Answer {
         /// The service.
@@ -169,7 +168,7 @@ pub(super) struct Transit {
 }
 
 #[derive(Serialize)]
-struct Question<'a> {
+struct TransitRequest<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     plaintext: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -210,9 +209,8 @@ fn is_path(text: &str, separator: bool) -> bool {
     }
 }
 
-/// Whether this is what the engine writes, in the one way it writes it: the
-/// base64 of a decoder that forgives would let the same ciphertext have
-/// several spellings.
+/// Whether this is a ciphertext in the engine's one spelling: with a lenient
+/// base64 decoder the same ciphertext would have several.
 fn is_ciphertext(text: &str) -> bool {
     let parts = text
         .strip_prefix("vault:v")
@@ -305,8 +303,8 @@ impl Transit {
         }
     }
 
-    /// What the service says, for people: short, and without our token.
-    fn said(&self, body: &[u8], token: &str) -> String {
+    /// The service's text for an error: short, and without the token.
+    fn error_text(&self, body: &[u8], token: &str) -> String {
         let Ok(refusal) = serde_json::from_slice::<Refusal>(body) else {
             return "it says nothing more".to_owned();
         };
@@ -341,26 +339,25 @@ impl Transit {
         Ok(headers)
     }
 
-    /// Asks the service. The inner error says that the request is at fault:
-    /// when opening, that is how the service tells a ciphertext that is not
-    /// its own.
+    /// Makes a request. The inner error says that the request is at fault: so the
+    /// service refuses a ciphertext that is not its own.
     fn ask(
         &self,
         verb: &'static str,
-        question: &Question<'_>,
+        request: &TransitRequest<'_>,
     ) -> Result<Result<Bytes, TransitError>, TransitError> {
         let token = private::read_line(&self.world, &self.entry.token_path, "token")?;
         let token = token.trim();
         let TransitEntry { mount, key, .. } = &self.entry;
         let path = format!("/v1/{mount}/{verb}/{key}");
-        let body = serde_json::to_vec(question).expect("strings are JSON");
+        let body = serde_json::to_vec(request).expect("strings are JSON");
         let body = Bytes::from_owner(Zeroizing::new(body));
         let (status, answer) = self.service.post(&path, &self.headers(token)?, &body)?;
         if status.is_success() {
             return Ok(Ok(answer));
         }
         let address = self.entry.address.clone();
-        let said = self.said(&answer, token);
+        let said = self.error_text(&answer, token);
         if status == StatusCode::FORBIDDEN || status == StatusCode::UNAUTHORIZED {
             return Err(TransitError::TokenRefused {
                 address,
@@ -398,12 +395,12 @@ impl RemoteCipher for Transit {
 
     fn seal(&self, associated: &[u8], plain: &[u8]) -> Result<Vec<u8>, TransitError> {
         let plaintext = Zeroizing::new(STANDARD.encode(plain));
-        let question = Question {
+        let request = TransitRequest {
             plaintext: Some(&plaintext),
             ciphertext: None,
             associated_data: &STANDARD.encode(associated),
         };
-        let answer = self.ask("encrypt", &question)??;
+        let answer = self.ask("encrypt", &request)??;
         let answer: Answer<Ciphertext> =
             serde_json::from_slice(&answer).map_err(|_| self.answer("it names no ciphertext"))?;
         if !is_ciphertext(&answer.data.ciphertext) {
@@ -419,12 +416,12 @@ impl RemoteCipher for Transit {
         else {
             return Ok(Opened::Refused);
         };
-        let question = Question {
+        let request = TransitRequest {
             plaintext: None,
             ciphertext: Some(ciphertext),
             associated_data: &STANDARD.encode(associated),
         };
-        let Ok(answer) = self.ask("decrypt", &question)? else {
+        let Ok(answer) = self.ask("decrypt", &request)? else {
             return Ok(Opened::Refused);
         };
         let answer: Answer<Plaintext> =

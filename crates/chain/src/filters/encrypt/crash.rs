@@ -1,5 +1,6 @@
 //! Re-encryptions that are killed ([`Mortal`]), or find that something below fails.
 
+use base::{Durability, Request};
 use std::collections::BTreeMap;
 
 use world::simulated::SimulatedRandom;
@@ -71,7 +72,9 @@ impl Guest {
             0..=1 if is_free => {
                 let data: Vec<u8> = range.clone().map(|_| random.below(256) as u8).collect();
                 let at = range.start as u64;
-                let started = rig.chain.write(self.token, at, &data, Durability::Volatile);
+                let started =
+                    rig.chain
+                        .start(Request::write(self.token, at, &data, Durability::Volatile));
                 match started {
                     Started::Busy => return true,
                     // It may have been begun all the same.
@@ -91,7 +94,10 @@ impl Guest {
             }
             2 if is_free => {
                 let mut out = vec![0; range.len()];
-                match rig.chain.read(self.token, range.start as u64, &mut out) {
+                match rig
+                    .chain
+                    .start(Request::read(self.token, range.start as u64, &mut out))
+                {
                     Started::Done => assert!(out == self.content[range]),
                     Started::Pending => {
                         let expected = self.content[range.clone()].to_vec();
@@ -104,7 +110,7 @@ impl Guest {
             3 if self.waiting.is_empty() => {
                 let token = self.token;
                 for _ in 0..100 {
-                    match rig.chain.flush(token) {
+                    match rig.chain.start(Request::flush(token)) {
                         Started::Busy => self.polled(rig, None),
                         Started::Failed(_) => return false,
                         Started::Done => {
@@ -213,7 +219,7 @@ fn a_reencryption_that_is_killed_loses_nothing() {
                 (0..200).for_each(|_| drop(rig.poll()));
                 assert!(kills > 2, "seed {seed}");
                 assert!(rig.read(0, SIZE) == guest.content, "seed {seed}");
-                rig.wait(1, |chain| chain.flush(1));
+                rig.wait(1, |chain| chain.start(Request::flush(1)));
                 disk = rig.chain.into_bottom().killed();
                 break;
             }
@@ -234,7 +240,7 @@ impl Guest {
     fn tries_to_read(rig: &mut Rig<Mortal>) -> Option<Vec<u8>> {
         let mut out = vec![0; SIZE];
         for _ in 0..5000 {
-            match rig.chain.read(1, 0, &mut out) {
+            match rig.chain.start(Request::read(1, 0, &mut out)) {
                 Started::Done => return Some(out),
                 Started::Failed(_) => return None,
                 Started::Busy => drop(rig.poll()),
@@ -324,7 +330,7 @@ fn a_zone_that_cannot_be_read_is_the_guests_meanwhile() {
     rig.write(at, &[5; 512]);
     content[at as usize..][..512].fill(5);
     assert_eq!(rig.read(at, 512), [5; 512]);
-    let failed = rig.chain.read(1, at + 512, &mut [0; 512]);
+    let failed = rig.chain.start(Request::read(1, at + 512, &mut [0; 512]));
     assert!(matches!(failed, Started::Failed(IoError::Damaged(_))));
     rig.chain.bottom().damaged = 0..0;
     wait_a_second(&mut rig);
@@ -340,7 +346,9 @@ fn a_zone_that_cannot_be_saved_is_held_and_says_why() {
     rig.attach(&again(1)).expect("attached");
     rig.chain.bottom().damaged = end - 1..end;
     (0..20).for_each(|_| drop(rig.poll()));
-    let failed = rig.chain.write(1, 0, &[0; 512], Durability::Volatile);
+    let failed = rig
+        .chain
+        .start(Request::write(1, 0, &[0; 512], Durability::Volatile));
     assert!(matches!(failed, Started::Failed(IoError::Damaged(_))));
     // The rest is as it was.
     let behind = rig.read(1 << 20, 512);
@@ -375,7 +383,9 @@ fn a_zone_that_was_written_back_is_held_until_it_is_done() {
     rig.chain.bottom().damaged = HEADER as u64..HEADER as u64 + 1;
     (0..200).for_each(|_| drop(rig.poll()));
     assert_eq!(rig.chain.bottom().done, written, "and nothing more");
-    let refused = rig.chain.write(1, 512, &[0; 512], Durability::Volatile);
+    let refused = rig
+        .chain
+        .start(Request::write(1, 512, &[0; 512], Durability::Volatile));
     assert!(
         matches!(refused, Started::Failed(IoError::Damaged(_))),
         "{refused:?}"

@@ -18,13 +18,13 @@
 //!   other filters may have the disk.
 //! * Holes below do not read as zeroes: all of it is data to whoever asks.
 
-mod asking;
 mod cipher;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod mortal;
 mod opening;
+mod requests;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -35,8 +35,8 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, ExtentKind, IoError,
-    Outcome, Started, Token, ZeroMode,
+    BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, OpKind, Outcome, Request,
+    Started, Token,
 };
 
 use chain_policy::EncryptConfig;
@@ -44,8 +44,8 @@ use luks::{Argon2Cost, DATA_OFFSET};
 
 use crate::{Filter, Surroundings};
 
-use asking::{Asked, Modify};
 use cipher::Cipher;
+use requests::{Modify, Pending};
 
 use opening::{Opened, Opening, Reading};
 use work::Work;
@@ -86,8 +86,8 @@ impl Tokens {
 /// A disk whose key is known.
 struct Open {
     cipher: Cipher,
-    /// By the tokens that they have below.
-    asked: BTreeMap<Token, Asked>,
+    /// Requests under way below, by the tokens that they have there.
+    pending: BTreeMap<Token, Pending>,
     /// Writes whose sectors were read and changed, and that are to be written.
     stalled: Vec<Modify>,
     /// So many of both are writes of parts of sectors.
@@ -134,34 +134,6 @@ impl Encrypt {
         Self { cost, ..self }
     }
 
-    /// Asks for a part of the disk, if it is open and nothing holds it.
-    fn ask(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        offset: u64,
-        length: u64,
-        ask: impl FnOnce(&mut Open, &mut Tokens, &mut dyn BlockDevice, Range<u64>) -> Started,
-    ) -> Started {
-        let size = data_bytes(below.geometry());
-        let open = match &mut self.state {
-            State::Open(open) => open,
-            State::Opening(_) => return Started::Busy,
-            State::Failed(reason) => return Started::Failed(IoError::Stopped(reason.clone())),
-        };
-        let Some(end) = offset.checked_add(length).filter(|end| *end <= size) else {
-            return Started::Failed(IoError::OutOfRange {
-                offset,
-                length,
-                size,
-            });
-        };
-        let range = open.cipher.sectors(&(offset..end));
-        match open.work.refuses(&range) {
-            Some(refused) => refused,
-            None => ask(open, &mut self.tokens, below, range),
-        }
-    }
-
     /// One step of [`Filter::open`].
     fn step(&mut self, below: &mut dyn BlockDevice, opening: Opening) -> State {
         let image = match opening {
@@ -206,7 +178,7 @@ impl Open {
         }
         State::Open(Box::new(Self {
             cipher: opened.cipher,
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             stalled: Vec::new(),
             modifying: 0,
             work: Work::new(opened.header, opened.steps, opened.is_new, opened.saved),
@@ -250,114 +222,30 @@ impl Filter for Encrypt {
         }
     }
 
-    fn read(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Started {
-        let length = out.len() as u64;
-        self.ask(below, offset, length, |open, tokens, below, sectors| {
-            open.read(below, tokens.next(), token, offset, sectors, out)
-        })
-    }
-
-    fn write(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        data: &[u8],
-        durability: Durability,
-    ) -> Started {
-        let length = data.len() as u64;
-        self.ask(below, offset, length, |open, tokens, below, sectors| {
-            if sectors == (offset..offset + length) {
-                return open.write(below, tokens.next(), token, offset, data, durability);
-            }
-            let modify = Modify {
-                token,
-                sectors,
-                durability,
-                content: Vec::new(),
-            };
-            open.modify(below, tokens, modify, offset, data)
-        })
-    }
-
-    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
-        self.ask(below, 0, 0, |open, tokens, below, _| {
-            let own = tokens.next();
-            let started = below.flush(own);
-            open.passed(own, token, 0..0, started)
-        })
-    }
-
-    /// Whole sectors; they read as anything afterwards, as with dm-crypt.
-    fn trim(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        durability: Durability,
-    ) -> Started {
-        if !self.config.allow_discard {
+    fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        let is_known = match op.kind() {
+            OpKind::WriteZeroes => false,
+            OpKind::Trim => self.config.allow_discard,
+            _ => true,
+        };
+        if !is_known {
             return Started::Failed(IoError::NotSupported);
         }
-        self.ask(below, offset, length, |open, tokens, below, sectors| {
-            open.trim(
-                below,
-                tokens.next(),
-                token,
-                sectors,
-                offset..offset + length,
-                durability,
-            )
-        })
-    }
-
-    fn write_zeroes(
-        &mut self,
-        _: &mut dyn BlockDevice,
-        _: Token,
-        _: u64,
-        _: u64,
-        _: ZeroMode,
-    ) -> Started {
-        Started::Failed(IoError::NotSupported)
-    }
-
-    fn extents(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        _: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        self.ask(below, offset, length, |_, _, _, _| {
-            runs.push(Extent {
-                length,
-                kind: ExtentKind::Data,
-            });
-            Started::Done
-        })
-    }
-
-    fn prefetch(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-    ) -> Started {
-        self.ask(below, offset, length, |open, tokens, below, _| {
-            let own = tokens.next();
-            let started = below.prefetch(own, offset + DATA_OFFSET, length);
-            open.passed(own, token, 0..0, started)
-        })
+        let open = match &mut self.state {
+            State::Open(open) => open,
+            State::Opening(_) => return Started::Busy,
+            State::Failed(reason) => return Started::Failed(IoError::Stopped(reason.clone())),
+        };
+        let range = op.range();
+        if let Err(error) = range.check(data_bytes(below.geometry())) {
+            return Started::Failed(error);
+        }
+        let sectors = open.cipher.sectors(&(range.offset..range.end()));
+        match open.work.refuses(&sectors) {
+            Some(refused) => refused,
+            None => open.start(below, &mut self.tokens, Request { token, op }, sectors),
+        }
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {

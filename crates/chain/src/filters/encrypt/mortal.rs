@@ -1,6 +1,7 @@
 //! [`Mortal`]: a disk that keeps live and durable bytes apart, and can be killed. What was
 //! not flushed then may be there or not, sector by sector.
 
+use base::{Durability, Extent, ExtentKind, Op};
 use world::simulated::SimulatedRandom;
 
 use super::*;
@@ -104,70 +105,68 @@ impl BlockDevice for Mortal {
         Capabilities::ALL
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        let end = offset + out.len() as u64;
-        if let Some(started) = self.begins(false, offset..end) {
-            return started;
+    fn start(&mut self, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        match op {
+            Op::Read { offset, mut out } => {
+                let end = offset + out.len() as u64;
+                if let Some(started) = self.begins(false, offset..end) {
+                    return started;
+                }
+                out.copy_from(&self.live[offset as usize..][..out.len()]);
+                self.answer(token, || Outcome::Data(out.to_vec()))
+            }
+            Op::Write {
+                offset,
+                data,
+                durability,
+            } => {
+                let end = offset + data.len() as u64;
+                if let Some(started) = self.begins(true, offset..end) {
+                    return started;
+                }
+                let at = offset as usize;
+                data.copy_to(&mut self.live[at..at + data.len()]);
+                self.holes[at / 4096..(at + data.len()).div_ceil(4096)].fill(false);
+                match durability {
+                    Durability::Durable => data.copy_to(&mut self.durable[at..at + data.len()]),
+                    Durability::Volatile => self.volatile.push((at, data.to_vec())),
+                }
+                self.answer(token, || Outcome::Done)
+            }
+            Op::Flush => {
+                if let Some(started) = self.begins(true, 0..0) {
+                    return started;
+                }
+                for (at, bytes) in self.volatile.drain(..) {
+                    self.durable[at..at + bytes.len()].copy_from_slice(&bytes);
+                }
+                self.answer(token, || Outcome::Done)
+            }
+            Op::Extents {
+                offset,
+                length,
+                runs,
+            } => {
+                if let Some(started) = self.begins(false, 0..0) {
+                    return started;
+                }
+                let blocks = offset as usize / 4096..(offset + length).div_ceil(4096) as usize;
+                let found: Vec<Extent> = blocks
+                    .map(|block| Extent {
+                        length: 4096,
+                        kind: match self.holes[block] {
+                            true => ExtentKind::Hole,
+                            false => ExtentKind::Data,
+                        },
+                    })
+                    .collect();
+                runs.extend(&found);
+                self.answer(token, || Outcome::Extents(found))
+            }
+            Op::Prefetch { .. } => Started::Done,
+            Op::Trim { .. } | Op::WriteZeroes { .. } => unreachable!("encrypt starts none"),
         }
-        out.copy_from_slice(&self.live[offset as usize..][..out.len()]);
-        self.answer(token, || Outcome::Data(out.to_vec()))
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        let end = offset + data.len() as u64;
-        if let Some(started) = self.begins(true, offset..end) {
-            return started;
-        }
-        let at = offset as usize;
-        self.live[at..at + data.len()].copy_from_slice(data);
-        self.holes[at / 4096..(at + data.len()).div_ceil(4096)].fill(false);
-        match durability {
-            Durability::Durable => self.durable[at..at + data.len()].copy_from_slice(data),
-            Durability::Volatile => self.volatile.push((at, data.to_vec())),
-        }
-        self.answer(token, || Outcome::Done)
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        if let Some(started) = self.begins(true, 0..0) {
-            return started;
-        }
-        for (at, bytes) in self.volatile.drain(..) {
-            self.durable[at..at + bytes.len()].copy_from_slice(&bytes);
-        }
-        self.answer(token, || Outcome::Done)
-    }
-
-    fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
-        unreachable!("nobody may")
-    }
-
-    fn write_zeroes(&mut self, _: Token, _: u64, _: u64, _: ZeroMode) -> Started {
-        unreachable!("nobody may")
-    }
-
-    fn extents(
-        &mut self,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        if let Some(started) = self.begins(false, 0..0) {
-            return started;
-        }
-        let blocks = offset as usize / 4096..(offset + length).div_ceil(4096) as usize;
-        let found: Vec<Extent> = blocks
-            .map(|block| Extent {
-                length: 4096,
-                kind: match self.holes[block] {
-                    true => ExtentKind::Hole,
-                    false => ExtentKind::Data,
-                },
-            })
-            .collect();
-        runs.extend(&found);
-        self.answer(token, || Outcome::Extents(found))
     }
 
     fn commit(&mut self) -> Result<(), IoError> {

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-use base::{BlockDevice, Completion, IoError, Outcome, Started, Token};
+use base::{BlockDevice, Completion, IoError, Outcome, Request, Started, Token};
 
 use super::cipher::Cipher;
 use crate::Surroundings;
@@ -74,7 +74,7 @@ impl Reading {
         while self.failed.is_none() && self.next < self.image.len() {
             let own = token();
             let piece = &mut self.image[self.next..][..PIECE_BYTES];
-            match below.read(own, self.next as u64, piece) {
+            match below.start(Request::read(own, self.next as u64, piece)) {
                 Started::Done => {}
                 Started::Pending => self.asked.push((own, self.next)),
                 Started::Busy => break,

@@ -1,5 +1,6 @@
 //! Encrypted disks over a device in memory that is late and busy at times.
 
+use base::{Durability, Extent, ExtentKind, Op, Request, ZeroMode};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -140,13 +141,13 @@ impl<D: BlockDevice> Rig<D> {
 
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         self.wait(1, |chain| {
-            chain.write(1, offset, data, Durability::Volatile)
+            chain.start(Request::write(1, offset, data, Durability::Volatile))
         });
     }
 
     pub fn read(&mut self, offset: u64, length: usize) -> Vec<u8> {
         let mut out = vec![0; length];
-        match self.wait(1, |chain| chain.read(1, offset, &mut out)) {
+        match self.wait(1, |chain| chain.start(Request::read(1, offset, &mut out))) {
             Outcome::Data(data) => data,
             _ => out,
         }
@@ -185,7 +186,7 @@ fn formatted(sector_bytes: u32, seed: u64) -> MemoryDevice {
     let made = Header::format(sector_bytes, 0, CHEAP, b"secret", &random);
     for step in made.expect("made").2 {
         if let Step::Write { offset, bytes } = step {
-            device.write(0, offset, &bytes, Durability::Volatile);
+            device.start(Request::write(0, offset, &bytes, Durability::Volatile));
         }
     }
     device
@@ -222,7 +223,7 @@ fn an_encrypted_disk_is_a_disk() {
                 0..=2 if is_free => {
                     let mut out = vec![0; there.len()];
                     let expected = &model[there];
-                    match rig.chain.read(token, range.start, &mut out) {
+                    match rig.chain.start(Request::read(token, range.start, &mut out)) {
                         Started::Done => assert!(out == expected, "seed {seed}"),
                         Started::Pending => {
                             waiting.insert(token, (range, Some(expected.to_vec())));
@@ -237,7 +238,10 @@ fn an_encrypted_disk_is_a_disk() {
                         true => Durability::Durable,
                         false => Durability::Volatile,
                     };
-                    match rig.chain.write(token, range.start, &data, durability) {
+                    match rig
+                        .chain
+                        .start(Request::write(token, range.start, &data, durability))
+                    {
                         Started::Done => model[there].copy_from_slice(&data),
                         Started::Pending => {
                             model[there].copy_from_slice(&data);
@@ -248,7 +252,7 @@ fn an_encrypted_disk_is_a_disk() {
                     }
                 }
                 6 if random.one_in(4) => {
-                    if rig.chain.flush(token) == Started::Pending {
+                    if rig.chain.start(Request::flush(token)) == Started::Pending {
                         waiting.insert(token, (0..0, None));
                     }
                 }
@@ -292,7 +296,9 @@ fn what_meets_a_write_of_a_part_waits_until_that_is_answered() {
         let manners = &mut rig.chain.bottom().manners;
         manners.pending_one_in = 1;
         manners.holds_answers = true;
-        let part = rig.chain.write(2, 10, &[2; 5], Durability::Volatile);
+        let part = rig
+            .chain
+            .start(Request::write(2, 10, &[2; 5], Durability::Volatile));
         assert_eq!(part, Started::Pending);
         if is_read {
             // It was read, and its write is not answered.
@@ -301,13 +307,19 @@ fn what_meets_a_write_of_a_part_waits_until_that_is_answered() {
             rig.chain.bottom().manners.holds_answers = true;
         }
         for data in [&[3; 512][..], &[3; 7]] {
-            let meets = rig.chain.write(3, 0, data, Durability::Volatile);
+            let meets = rig
+                .chain
+                .start(Request::write(3, 0, data, Durability::Volatile));
             assert_eq!(meets, Started::Busy);
         }
-        let beside = rig.chain.write(3, 512, &[3; 512], Durability::Volatile);
+        let beside = rig
+            .chain
+            .start(Request::write(3, 512, &[3; 512], Durability::Volatile));
         assert_eq!(beside, Started::Pending);
         // And the other way round: it waits for a write of all of the sector.
-        let part = rig.chain.write(4, 600, &[4; 5], Durability::Volatile);
+        let part = rig
+            .chain
+            .start(Request::write(4, 600, &[4; 5], Durability::Volatile));
         assert_eq!(part, Started::Busy);
         rig.chain.bottom().manners.holds_answers = false;
         let mut answered = Vec::new();
@@ -344,38 +356,31 @@ impl BlockDevice for Batching {
         self.disk.capabilities()
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        self.disk.read(token, offset, out)
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        self.disk.manners.pending_one_in = 0;
-        let started = self.disk.write(token, offset, data, durability);
-        self.disk.manners.pending_one_in = 1;
-        assert_eq!(started, Started::Done);
-        self.batch += 1;
-        if self.answers_late {
-            self.late.push(token);
-            return Started::Pending;
+    fn start(&mut self, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        match op {
+            Op::Read { .. } => self.disk.start(Request { token, op }),
+            Op::Write { .. } => {
+                self.disk.manners.pending_one_in = 0;
+                let started = self.disk.start(Request { token, op });
+                self.disk.manners.pending_one_in = 1;
+                assert_eq!(started, Started::Done);
+                self.batch += 1;
+                if self.answers_late {
+                    self.late.push(token);
+                    return Started::Pending;
+                }
+                Started::Done
+            }
+            Op::Flush => {
+                self.batch = 0;
+                Started::Done
+            }
+            Op::Prefetch { .. } => Started::Done,
+            Op::Trim { .. } | Op::WriteZeroes { .. } | Op::Extents { .. } => {
+                Started::Failed(IoError::NotSupported)
+            }
         }
-        Started::Done
-    }
-
-    fn flush(&mut self, _: Token) -> Started {
-        self.batch = 0;
-        Started::Done
-    }
-
-    fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
-        Started::Failed(IoError::NotSupported)
-    }
-
-    fn write_zeroes(&mut self, _: Token, _: u64, _: u64, _: ZeroMode) -> Started {
-        Started::Failed(IoError::NotSupported)
-    }
-
-    fn extents(&mut self, _: Token, _: u64, _: u64, _: &mut Vec<Extent>) -> Started {
-        Started::Failed(IoError::NotSupported)
     }
 
     fn commit(&mut self) -> Result<(), IoError> {
@@ -410,7 +415,9 @@ fn a_write_of_a_part_is_committed_before_it_is_acknowledged() {
         rig.attach(&EncryptConfig::new("disk")).expect("attached");
         rig.chain.bottom().disk.manners.pending_one_in = 1;
         rig.chain.bottom().answers_late = answers_late;
-        let written = rig.chain.write(7, 512, &[5; 512], Durability::Durable);
+        let written = rig
+            .chain
+            .start(Request::write(7, 512, &[5; 512], Durability::Durable));
         assert_eq!(written, Started::Pending);
         let mut completions = Vec::new();
         for _ in 0..10 {
@@ -462,9 +469,12 @@ fn formatting_that_was_broken_off_is_done_anew() {
                     true => bytes.len().min(512).max(bytes.len() / 2),
                     false => bytes.len(),
                 };
-                rig.chain
-                    .bottom()
-                    .write(0, *offset, &bytes[..half], Durability::Volatile);
+                rig.chain.bottom().start(Request::write(
+                    0,
+                    *offset,
+                    &bytes[..half],
+                    Durability::Volatile,
+                ));
             }
         }
         rig.attach(&fresh()).expect("attached");
@@ -479,14 +489,16 @@ fn formatting_that_was_broken_off_is_done_anew() {
 fn what_is_not_empty_is_not_formatted() {
     for at in [0, 4096, HEADER as u64 - 1] {
         let mut rig = rig(Manners::default());
-        rig.chain.bottom().write(0, at, &[1], Durability::Volatile);
+        rig.chain
+            .bottom()
+            .start(Request::write(0, at, &[1], Durability::Volatile));
         let reason = rig.attach(&fresh()).expect_err("there is something");
         assert!(reason.contains("not empty"), "{reason}");
     }
     // Nor is a header that is damaged.
     let mut device = formatted(512, 1);
     for copy in [0, 16 << 10] {
-        device.write(0, copy + 300, &[1], Durability::Volatile);
+        device.start(Request::write(0, copy + 300, &[1], Durability::Volatile));
     }
     let reason = Rig::new(device, 1).attach(&fresh()).expect_err("damaged");
     assert!(
@@ -564,7 +576,7 @@ fn a_disk_whose_key_takes_long_is_derived_once_at_a_time() {
 fn a_copy_of_the_header_that_is_damaged_is_repaired() {
     for copy in [0, 16 << 10] {
         let mut device = formatted(512, 1);
-        device.write(0, copy + 300, &[1], Durability::Volatile);
+        device.start(Request::write(0, copy + 300, &[1], Durability::Volatile));
         let mut rig = Rig::new(device, 1);
         rig.attach(&EncryptConfig::new("disk")).expect("attached");
         rig.write(0, b"hello");
@@ -582,7 +594,9 @@ fn a_disk_that_may_not_be_written_is_read() {
         read_only: true,
         ..Capabilities::ALL
     };
-    rig.chain.bottom().write(0, 300, &[1], Durability::Volatile);
+    rig.chain
+        .bottom()
+        .start(Request::write(0, 300, &[1], Durability::Volatile));
     let device = rig.chain.into_bottom().with_capabilities(read_only);
     let mut rig = Rig::new(device, 1);
     let more = EncryptConfig {
@@ -591,7 +605,9 @@ fn a_disk_that_may_not_be_written_is_read() {
     };
     rig.attach(&more).expect("attached");
     assert_eq!(rig.read(0, 5), b"hello");
-    let refused = rig.chain.write(1, 0, &[0; 512], Durability::Volatile);
+    let refused = rig
+        .chain
+        .start(Request::write(1, 0, &[0; 512], Durability::Volatile));
     assert_eq!(refused, Started::Failed(IoError::ReadOnly));
 }
 
@@ -601,7 +617,9 @@ fn what_is_trimmed_stays_unless_discards_are_allowed() {
     rig.attach(&EncryptConfig::new("disk")).expect("attached");
     rig.write(0, &[7; SIZE]);
     assert!(!rig.chain.capabilities().can_trim);
-    let refused = rig.chain.trim(1, 0, 4096, Durability::Volatile);
+    let refused = rig
+        .chain
+        .start(Request::trim(1, 0, 4096, Durability::Volatile));
     assert_eq!(refused, Started::Failed(IoError::NotSupported));
     let config = EncryptConfig {
         allow_discard: true,
@@ -609,7 +627,9 @@ fn what_is_trimmed_stays_unless_discards_are_allowed() {
     };
     rig.attach(&config).expect("attached");
     assert!(rig.chain.capabilities().can_trim);
-    rig.wait(1, |chain| chain.trim(1, 100, 8192, Durability::Volatile));
+    rig.wait(1, |chain| {
+        chain.start(Request::trim(1, 100, 8192, Durability::Volatile))
+    });
     // The device has no part of a block to give.
     let bytes = rig.chain.bottom().bytes();
     assert_ne!(bytes[HEADER + 100..HEADER + 512], [0; 412]);
@@ -618,7 +638,7 @@ fn what_is_trimmed_stays_unless_discards_are_allowed() {
     assert_eq!(rig.read(0, 512), [7; 512]);
     // To whoever asks it is data all the same.
     let mut runs = Vec::new();
-    let told = rig.chain.extents(1, 4096, 8192, &mut runs);
+    let told = rig.chain.start(Request::extents(1, 4096, 8192, &mut runs));
     let kind = ExtentKind::Data;
     assert_eq!(
         (told, &runs[..]),
@@ -631,7 +651,9 @@ fn what_lies_outside_of_the_disk_is_refused_with_its_own_size() {
     let mut rig = Rig::new(formatted(512, 1), 1);
     rig.attach(&EncryptConfig::new("disk")).expect("attached");
     for (offset, length) in [(SIZE as u64 - 1, 2), (u64::MAX, 1), (u64::MAX - 511, 512)] {
-        let refused = rig.chain.read(1, offset, &mut vec![0; length]);
+        let refused = rig
+            .chain
+            .start(Request::read(1, offset, &mut vec![0; length]));
         let expected = IoError::OutOfRange {
             offset,
             length: length as u64,
@@ -639,13 +661,16 @@ fn what_lies_outside_of_the_disk_is_refused_with_its_own_size() {
         };
         assert_eq!(refused, Started::Failed(expected));
     }
-    assert_eq!(rig.chain.read(1, SIZE as u64, &mut []), Started::Done);
+    assert_eq!(
+        rig.chain.start(Request::read(1, SIZE as u64, &mut [])),
+        Started::Done
+    );
     let mode = ZeroMode {
         durability: Durability::Volatile,
         may_punch: true,
         fast_only: false,
     };
-    let refused = rig.chain.write_zeroes(1, 0, 512, mode);
+    let refused = rig.chain.start(Request::write_zeroes(1, 0, 512, mode));
     assert_eq!(refused, Started::Failed(IoError::NotSupported));
     rig.chain.bottom().grow(HEADER + 2 * SIZE + 4095);
     assert_eq!(rig.chain.geometry().size_bytes, 2 * SIZE as u64);

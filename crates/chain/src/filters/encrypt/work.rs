@@ -21,7 +21,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-use base::{BlockDevice, Durability, Extent, ExtentKind, IoError, Outcome, Started, Token};
+use base::{
+    BlockDevice, Durability, Extent, ExtentKind, IoError, Outcome, Request, Started, Token,
+};
 use world::Random;
 
 use super::cipher::Cipher;
@@ -262,20 +264,22 @@ impl Work {
             Doing::Nothing | Doing::Holding | Doing::Stuck => return,
             Doing::Looking => {
                 let mut runs = Vec::new();
-                let started = below.extents(own, begin, length, &mut runs);
+                let started = below.start(Request::extents(own, begin, length, &mut runs));
                 (started, Outcome::Extents(runs))
             }
             Doing::Reading => {
                 let mut content = vec![0; length as usize];
-                let started = below.read(own, begin, &mut content);
+                let started = below.start(Request::read(own, begin, &mut content));
                 (started, Outcome::Data(content))
             }
             Doing::Steps(steps, _) => {
                 let started = match steps.front() {
                     Some(Step::Write { offset, bytes }) => {
-                        below.write(own, *offset, bytes, Durability::Volatile)
+                        below.start(Request::write(own, *offset, bytes, Durability::Volatile))
                     }
-                    Some(Step::Flush) if below.capabilities().can_flush => below.flush(own),
+                    Some(Step::Flush) if below.capabilities().can_flush => {
+                        below.start(Request::flush(own))
+                    }
                     Some(Step::Flush) | None => Started::Done,
                 };
                 // The next step counts on it.

@@ -3,10 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, IoError, Outcome, Started, Token};
+use base::{BlockDevice, Completion, IoError, Outcome, OwnedOp, Started, Token};
 
 use crate::Door;
-use crate::door::Asked;
 use crate::tokens::Tokens;
 
 /// How soon a disk that was busy is asked again, if it does not wake.
@@ -25,7 +24,7 @@ pub(super) struct Below {
     door: Door,
     tokens: Tokens<UnderWay>,
     /// Not begun yet.
-    waiting: VecDeque<(Token, Asked)>,
+    waiting: VecDeque<(Token, OwnedOp)>,
     life: u64,
     may_change: bool,
     was_busy: bool,
@@ -94,13 +93,13 @@ impl Below {
         let is_of_now = |one: &UnderWay| one.life == self.life;
         let mut begun = false;
         if self.tokens.iter().all(is_of_now) {
-            while let Some((token, asked)) = self.waiting.pop_front() {
-                if asked.is_change() && !self.may_change {
-                    self.waiting.push_front((token, asked));
+            while let Some((token, op)) = self.waiting.pop_front() {
+                if op.is_change() && !self.may_change {
+                    self.waiting.push_front((token, op));
                     break;
                 }
-                if !self.begin(below, token, &asked) {
-                    self.waiting.push_front((token, asked));
+                if !self.begin(below, token, &op) {
+                    self.waiting.push_front((token, op));
                     self.was_busy = true;
                     break;
                 }
@@ -120,33 +119,10 @@ impl Below {
         has_answers
     }
 
-    /// Asks below; false if it is busy.
-    fn begin(&mut self, below: &mut dyn BlockDevice, token: Token, asked: &Asked) -> bool {
+    /// Starts a request below; false if the disk there is busy.
+    fn begin(&mut self, below: &mut dyn BlockDevice, token: Token, op: &OwnedOp) -> bool {
         let own = self.tokens.next();
-        let mut outcome = Outcome::Done;
-        let started = match asked {
-            Asked::Read(offset, length) => {
-                let mut data = vec![0; *length];
-                let started = below.read(own, *offset, &mut data);
-                outcome = Outcome::Data(data);
-                started
-            }
-            Asked::Write(offset, data, durability) => below.write(own, *offset, data, *durability),
-            Asked::Flush => below.flush(own),
-            Asked::Trim(offset, length, durability) => {
-                below.trim(own, *offset, *length, *durability)
-            }
-            Asked::WriteZeroes(offset, length, mode) => {
-                below.write_zeroes(own, *offset, *length, *mode)
-            }
-            Asked::Extents(offset, length) => {
-                let mut runs = Vec::new();
-                let started = below.extents(own, *offset, *length, &mut runs);
-                outcome = Outcome::Extents(runs);
-                started
-            }
-            Asked::Prefetch(offset, length) => below.prefetch(own, *offset, *length),
-        };
+        let (started, outcome) = op.start_on(below, own);
         match started {
             Started::Busy => return false,
             Started::Pending => self.tokens.insert(UnderWay {

@@ -32,10 +32,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Started,
-    Token, ZeroMode,
-};
+use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started};
 use chain_policy::{FilterPolicy, OnFailure};
 
 use crate::{Door, Filter, Link, Opening, Program, Surroundings};
@@ -136,32 +133,11 @@ impl Hop {
         self.surroundings.note(&self.name, note);
     }
 
-    /// Asks the program, unless its disk answers with errors.
-    fn ask(&mut self, ask: impl FnOnce(&mut dyn Program) -> Started) -> Started {
-        let is_failing = matches!(self.phase, Phase::Away { rule_at: None, .. });
-        let name = &self.name;
-        let program = match &mut self.program {
-            Ok(program) if !is_failing => &mut **program,
-            _ => {
-                let words = format!("the filter {name} does not answer");
-                return Started::Failed(IoError::Unavailable(words));
-            }
-        };
-        let started = ask(program);
-        if started == Started::Pending {
-            if self.unanswered == 0 {
-                self.moved_at = self.surroundings.clock.monotonic();
-            }
-            self.unanswered += 1;
-        }
-        started
-    }
-
     /// What runs ends, and the program is started.
-    fn start(&mut self, deadline: Duration, since: Duration, rule_at: Option<Duration>) {
+    fn start_program(&mut self, deadline: Duration, since: Duration, rule_at: Option<Duration>) {
         self.below.next_life();
         if let Ok(program) = &mut self.program {
-            program.start();
+            program.launch();
         }
         self.phase = Phase::Away {
             since,
@@ -259,7 +235,7 @@ impl Hop {
                     self.note(format!(
                         "the filter is started anew: it has answered nothing for {within} s"
                     ));
-                    self.start(now + READY_WITHIN, now, Some(self.rule_at(now)));
+                    self.start_program(now + READY_WITHIN, now, Some(self.rule_at(now)));
                 }
                 _ => {}
             },
@@ -271,7 +247,7 @@ impl Hop {
                 again_at: Some(at),
                 rule_at,
                 ..
-            } if at <= now => self.start(now + READY_WITHIN, since, rule_at),
+            } if at <= now => self.start_program(now + READY_WITHIN, since, rule_at),
             Phase::Away {
                 since,
                 again_at: None,
@@ -294,7 +270,7 @@ impl Hop {
             },
             Phase::Away { .. } => {}
             Phase::Bypassed { again_at } if again_at <= now => {
-                self.start(now + TRIAL_WITHIN, now, Some(now + TRIAL_WITHIN));
+                self.start_program(now + TRIAL_WITHIN, now, Some(now + TRIAL_WITHIN));
             }
             Phase::Bypassed { again_at } => {
                 if let Link::Broken(why) = link {
@@ -335,7 +311,7 @@ impl Filter for Hop {
             (Err(why), _) => Opening::Failed(why.clone()),
             (Ok(_), Phase::Idle) => {
                 self.below.describe(below);
-                self.start(now + READY_WITHIN, now, None);
+                self.start_program(now + READY_WITHIN, now, None);
                 Opening::UnderWay
             }
             (Ok(program), _) => match program.link() {
@@ -362,72 +338,25 @@ impl Filter for Hop {
         }
     }
 
-    fn read(
-        &mut self,
-        _: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Started {
-        self.ask(|program| program.read(token, offset, out))
-    }
-
-    fn write(
-        &mut self,
-        _: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        data: &[u8],
-        durability: Durability,
-    ) -> Started {
-        self.ask(|program| program.write(token, offset, data, durability))
-    }
-
-    fn flush(&mut self, _: &mut dyn BlockDevice, token: Token) -> Started {
-        self.ask(|program| program.flush(token))
-    }
-
-    fn trim(
-        &mut self,
-        _: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        durability: Durability,
-    ) -> Started {
-        self.ask(|program| program.trim(token, offset, length, durability))
-    }
-
-    fn write_zeroes(
-        &mut self,
-        _: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        mode: ZeroMode,
-    ) -> Started {
-        self.ask(|program| program.write_zeroes(token, offset, length, mode))
-    }
-
-    fn extents(
-        &mut self,
-        _: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        self.ask(|program| program.extents(token, offset, length, runs))
-    }
-
-    fn prefetch(
-        &mut self,
-        _: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-    ) -> Started {
-        self.ask(|program| program.prefetch(token, offset, length))
+    /// Starts the request on the program, unless the disk answers with errors.
+    fn start(&mut self, _: &mut dyn BlockDevice, request: Request<'_>) -> Started {
+        let is_failing = matches!(self.phase, Phase::Away { rule_at: None, .. });
+        let name = &self.name;
+        let program = match &mut self.program {
+            Ok(program) if !is_failing => &mut **program,
+            _ => {
+                let words = format!("the filter {name} does not answer");
+                return Started::Failed(IoError::Unavailable(words));
+            }
+        };
+        let started = program.start(request);
+        if started == Started::Pending {
+            if self.unanswered == 0 {
+                self.moved_at = self.surroundings.clock.monotonic();
+            }
+            self.unanswered += 1;
+        }
+        started
     }
 
     fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {

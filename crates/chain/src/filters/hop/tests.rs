@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Outcome,
-    Started, Token, ZeroMode,
+    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, IoError, Op, Outcome,
+    OwnedOp, Request, Started, Token,
 };
 use chain_policy::{FilterPolicy, Policy};
 use world::simulated::{SimulatedClock, SimulatedRandom};
@@ -43,17 +43,10 @@ fn lock(fate: &Shared) -> MutexGuard<'_, Fate> {
     fate.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[derive(Debug, Clone)]
-enum Verb {
-    Read(u64, usize),
-    Write(u64, Vec<u8>),
-    Flush,
-}
-
 /// A request on its way, or a change that no flush has covered.
 #[derive(Debug)]
 struct Entry {
-    verb: Verb,
+    op: OwnedOp,
     /// Who waits for it.
     owner: Option<Token>,
     is_sent: bool,
@@ -87,14 +80,14 @@ struct Loyal {
 }
 
 impl Loyal {
-    fn begin(&mut self, token: Token, verb: Verb) -> Started {
+    fn begin(&mut self, token: Token, op: OwnedOp) -> Started {
         if self.random.below(8) == 0 {
             return Started::Busy;
         }
         self.log.insert(
             self.next,
             Entry {
-                verb,
+                op,
                 owner: Some(token),
                 is_sent: false,
                 kept: None,
@@ -142,14 +135,8 @@ impl Loyal {
             let token = self.last_token;
             let entry = self.log.get_mut(&id).expect("it is there");
             entry.is_sent = true;
-            let started = match &entry.verb {
-                Verb::Read(at, length) => self.door.read(token, *at, &mut vec![0; *length]),
-                Verb::Write(at, data) => self.door.write(token, *at, data, Durability::Volatile),
-                Verb::Flush => {
-                    self.flushes += 1;
-                    self.door.flush(token)
-                }
-            };
+            self.flushes += u64::from(entry.op == OwnedOp::Flush);
+            let (started, _) = entry.op.start_on(&mut self.door, token);
             assert_eq!(started, Started::Pending);
             self.asked.insert(token, id);
         }
@@ -158,13 +145,13 @@ impl Loyal {
     fn answered(&mut self, id: u64, result: Result<Outcome, IoError>) {
         let (flushes, entry) = (self.flushes, self.log.get_mut(&id).expect("it is there"));
         let is_ok = result.is_ok();
-        match (entry.owner.take(), &entry.verb) {
-            (Some(token), Verb::Write(..)) if is_ok => {
+        match (entry.owner.take(), &entry.op) {
+            (Some(token), OwnedOp::Write { .. }) if is_ok => {
                 entry.kept = Some(flushes);
                 self.completions.push(Completion { token, result });
             }
-            (Some(token), verb) => {
-                let is_flush = matches!(verb, Verb::Flush);
+            (Some(token), op) => {
+                let is_flush = *op == OwnedOp::Flush;
                 self.log.remove(&id);
                 if is_flush && is_ok {
                     // Of one flush at a time, which is what the test does.
@@ -183,7 +170,7 @@ impl Loyal {
 }
 
 impl Program for Loyal {
-    fn start(&mut self) {
+    fn launch(&mut self) {
         self.interrupt();
         self.life = Life::Starting;
         let mut fate = lock(&self.fate);
@@ -238,28 +225,15 @@ impl BlockDevice for Loyal {
         }
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        self.begin(token, Verb::Read(offset, out.len()))
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], _: Durability) -> Started {
-        self.begin(token, Verb::Write(offset, data.to_vec()))
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        self.begin(token, Verb::Flush)
-    }
-
-    fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
-        Started::Failed(IoError::NotSupported)
-    }
-
-    fn write_zeroes(&mut self, _: Token, _: u64, _: u64, _: ZeroMode) -> Started {
-        Started::Failed(IoError::NotSupported)
-    }
-
-    fn extents(&mut self, _: Token, _: u64, _: u64, _: &mut Vec<Extent>) -> Started {
-        Started::Failed(IoError::NotSupported)
+    fn start(&mut self, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        match op {
+            Op::Read { .. } | Op::Write { .. } | Op::Flush => self.begin(token, op.to_owned()),
+            Op::Prefetch { .. } => Started::Done,
+            Op::Trim { .. } | Op::WriteZeroes { .. } | Op::Extents { .. } => {
+                Started::Failed(IoError::NotSupported)
+            }
+        }
     }
 
     fn commit(&mut self) -> Result<(), IoError> {
@@ -303,18 +277,18 @@ struct Late {
     bytes: Vec<u8>,
     /// It has grown by so much since, in bytes.
     grown: u64,
-    pending: Vec<(Token, Verb)>,
+    pending: Vec<(Token, OwnedOp)>,
     /// Nothing is answered.
     holds: bool,
     random: SimulatedRandom,
 }
 
 impl Late {
-    fn begin(&mut self, token: Token, verb: Verb) -> Started {
+    fn begin(&mut self, token: Token, op: OwnedOp) -> Started {
         if self.random.below(8) == 0 {
             return Started::Busy;
         }
-        self.pending.push((token, verb));
+        self.pending.push((token, op));
         Started::Pending
     }
 }
@@ -331,28 +305,15 @@ impl BlockDevice for Late {
         Capabilities::ALL
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        self.begin(token, Verb::Read(offset, out.len()))
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], _: Durability) -> Started {
-        self.begin(token, Verb::Write(offset, data.to_vec()))
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        self.begin(token, Verb::Flush)
-    }
-
-    fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
-        Started::Failed(IoError::NotSupported)
-    }
-
-    fn write_zeroes(&mut self, _: Token, _: u64, _: u64, _: ZeroMode) -> Started {
-        Started::Failed(IoError::NotSupported)
-    }
-
-    fn extents(&mut self, _: Token, _: u64, _: u64, _: &mut Vec<Extent>) -> Started {
-        Started::Failed(IoError::NotSupported)
+    fn start(&mut self, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        match op {
+            Op::Read { .. } | Op::Write { .. } | Op::Flush => self.begin(token, op.to_owned()),
+            Op::Prefetch { .. } => Started::Done,
+            Op::Trim { .. } | Op::WriteZeroes { .. } | Op::Extents { .. } => {
+                Started::Failed(IoError::NotSupported)
+            }
+        }
     }
 
     fn commit(&mut self) -> Result<(), IoError> {
@@ -362,16 +323,16 @@ impl BlockDevice for Late {
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         if !self.holds && !self.pending.is_empty() && self.random.below(2) > 0 {
             let at = self.random.below(self.pending.len() as u64) as usize;
-            let (token, verb) = self.pending.swap_remove(at);
-            let outcome = match verb {
-                Verb::Read(at, length) => {
-                    Outcome::Data(self.bytes[at as usize..][..length].to_vec())
+            let (token, op) = self.pending.swap_remove(at);
+            let outcome = match op {
+                OwnedOp::Read { offset, length } => {
+                    Outcome::Data(self.bytes[offset as usize..][..length].to_vec())
                 }
-                Verb::Write(at, data) => {
-                    self.bytes[at as usize..][..data.len()].copy_from_slice(&data);
+                OwnedOp::Write { offset, data, .. } => {
+                    self.bytes[offset as usize..][..data.len()].copy_from_slice(&data);
                     Outcome::Done
                 }
-                Verb::Flush => Outcome::Done,
+                _ => Outcome::Done,
             };
             completions.push(Completion {
                 token,
@@ -523,14 +484,20 @@ impl Rig {
 
     fn write(&mut self, block: usize, value: u8) -> Result<(), IoError> {
         let at = (block * BLOCK) as u64;
-        let written =
-            self.all(|chain, token| chain.write(token, at, &[value; BLOCK], Durability::Volatile));
+        let written = self.all(|chain, token| {
+            chain.start(Request::write(
+                token,
+                at,
+                &[value; BLOCK],
+                Durability::Volatile,
+            ))
+        });
         written.map(|_| ())
     }
 
     fn read(&mut self, block: usize) -> Result<u8, IoError> {
         let at = (block * BLOCK) as u64;
-        match self.all(|chain, token| chain.read(token, at, &mut [0; BLOCK]))? {
+        match self.all(|chain, token| chain.start(Request::read(token, at, &mut [0; BLOCK])))? {
             Outcome::Data(data) => {
                 assert!(data.iter().all(|byte| *byte == data[0]), "torn");
                 Ok(data[0])
@@ -540,7 +507,8 @@ impl Rig {
     }
 
     fn flush(&mut self) -> Result<(), IoError> {
-        self.all(|chain, token| chain.flush(token)).map(|_| ())
+        self.all(|chain, token| chain.start(Request::flush(token)))
+            .map(|_| ())
     }
 
     fn has_noted(&self, words: &str) -> bool {
@@ -579,10 +547,12 @@ fn a_program_that_ends_or_hangs_is_started_anew_and_nobody_above_hears_of_it() {
                     rig.chain.bottom().holds = true;
                     let (token, at) = (rig.next(), (block * BLOCK) as u64);
                     let value = (step % 250) as u8 + 1;
-                    while rig
-                        .chain
-                        .write(token, at, &[value; BLOCK], Durability::Volatile)
-                        != Started::Pending
+                    while rig.chain.start(Request::write(
+                        token,
+                        at,
+                        &[value; BLOCK],
+                        Durability::Volatile,
+                    )) != Started::Pending
                     {
                         rig.poll();
                     }

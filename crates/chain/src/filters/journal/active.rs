@@ -6,8 +6,8 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, Durability, Extent, ExtentKind, IoError, Started, Token,
-    ZeroMode,
+    BlockDevice, ByteRange, Capabilities, Completion, Extent, ExtentKind, IoError, Op, Request,
+    Started, Token,
 };
 use world::{Wake, World};
 
@@ -16,7 +16,6 @@ use super::carrying::GATHER;
 use super::of_chain::OfChain;
 use super::opening::{Stage, Told};
 use super::overlay::{Overlay, Patch, Run, are_whole};
-use super::record::Kind;
 use super::waiting::Waiting;
 use super::{FlushMode, JournalConfig};
 use crate::{Filter, Opening};
@@ -172,18 +171,111 @@ impl Journal {
         }
     }
 
-    /// Asks below with a token of its own, and forgets it unless the answer comes later.
+    /// Starts a request below with a token of its own, and forgets it unless the answer comes
+    /// later.
     fn pass(
         &mut self,
+        below: &mut dyn BlockDevice,
         asked: Asked,
-        ask: impl FnOnce(Token) -> Started,
+        op: Op<'_>,
     ) -> (Started, Option<Asked>) {
         let own = self.ask(asked);
-        let started = ask(own);
+        let started = below.start(Request { token: own, op });
         match started {
             Started::Pending => (started, None),
             _ => (started, self.asked.remove(&own)),
         }
+    }
+
+    fn read(&mut self, below: &mut dyn BlockDevice, token: Token, mut op: Op<'_>) -> Started {
+        // Filters above look at the disk before it is used; an empty journal is not in the way.
+        let is_idle = matches!(self.stage, Stage::Idle(..)) && !self.has_left;
+        if let Some(refusal) = self.refuses().filter(|_| !is_idle) {
+            return refusal;
+        }
+        let ByteRange { offset, length } = op.range();
+        let patches = self.overlay.patches(offset, length);
+        let apply = |op: &mut Op<'_>, patches: &[Patch]| {
+            if let Op::Read { out, .. } = op {
+                patches.iter().for_each(|patch| patch.apply(out));
+            }
+        };
+        if !patches.is_empty() && are_whole(&patches, length as usize) {
+            apply(&mut op, &patches);
+            return Started::Done;
+        }
+        let asked = Asked::Read(token, offset, patches);
+        let (started, asked) = self.pass(below, asked, op.reborrow());
+        if let (Started::Done, Some(Asked::Read(.., patches))) = (&started, asked) {
+            apply(&mut op, &patches);
+        }
+        started
+    }
+
+    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
+        if let Some(refusal) = self.refuses() {
+            return refusal;
+        }
+        if matches!(self.stage, Stage::ReadOnly) {
+            return self.pass(below, Asked::Other(token), Op::Flush).0;
+        }
+        if !self.may_acknowledge() {
+            return Started::Busy;
+        }
+        let Stage::Open(ring) = &self.stage else {
+            return Started::Busy;
+        };
+        // Others may use the disk below without this one: then all has to be there, and
+        // nothing of it may be carried out once more.
+        let empties = self.is_resting || self.is_ending;
+        let goes_below = self.config.flush == FlushMode::Through || empties;
+        let upto = ring.head();
+        let is_there = !goes_below || upto <= self.flushed.0;
+        if upto <= self.synced && is_there && !(empties && ring.used_bytes() > 0) {
+            return Started::Done;
+        }
+        self.waiting.push_back(Waiting {
+            token,
+            upto,
+            below: goes_below,
+            is_flush: true,
+            empties,
+        });
+        Started::Pending
+    }
+
+    fn extents(&mut self, below: &mut dyn BlockDevice, token: Token, op: Op<'_>) -> Started {
+        if let Some(refusal) = self.refuses() {
+            return refusal;
+        }
+        let Op::Extents {
+            offset,
+            length,
+            runs,
+        } = op
+        else {
+            return Started::Failed(IoError::NotSupported);
+        };
+        let size = below.geometry().size_bytes;
+        let end = offset.saturating_add(length).min(size);
+        if length == 0 || end <= offset {
+            return below.start(Request::extents(token, offset, length, runs));
+        }
+        let (length, run) = self.overlay.run(offset, end);
+        let kind = match run {
+            Run::Data => ExtentKind::Data,
+            Run::Zeroes => ExtentKind::Hole,
+            Run::Below => {
+                let op = Op::Extents {
+                    offset,
+                    length,
+                    runs,
+                };
+                return self.pass(below, Asked::Extents(token), op).0;
+            }
+        };
+        runs.push(Extent { length, kind });
+        Started::Done
     }
 }
 
@@ -213,159 +305,17 @@ impl Filter for Journal {
         }
     }
 
-    fn read(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Started {
-        // Filters above look at the disk before it is used; an empty journal is not in the way.
-        let is_idle = matches!(self.stage, Stage::Idle(..)) && !self.has_left;
-        if let Some(refusal) = self.refuses().filter(|_| !is_idle) {
-            return refusal;
-        }
-        let patches = self.overlay.patches(offset, out.len() as u64);
-        if !patches.is_empty() && are_whole(&patches, out.len()) {
-            patches.iter().for_each(|patch| patch.apply(out));
-            return Started::Done;
-        }
-        let asked = Asked::Read(token, offset, patches);
-        let (started, asked) = self.pass(asked, |own| below.read(own, offset, out));
-        if let (Started::Done, Some(Asked::Read(.., patches))) = (&started, asked) {
-            patches.iter().for_each(|patch| patch.apply(out));
-        }
-        started
-    }
-
-    fn write(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        data: &[u8],
-        durability: Durability,
-    ) -> Started {
-        let what = (Kind::Write, offset, data.len() as u64);
-        self.change(below, token, what, data, durability)
-    }
-
-    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
-        if let Some(refusal) = self.refuses() {
-            return refusal;
-        }
-        if matches!(self.stage, Stage::ReadOnly) {
-            return self.pass(Asked::Other(token), |own| below.flush(own)).0;
-        }
-        if !self.may_acknowledge() {
-            return Started::Busy;
-        }
-        let Stage::Open(ring) = &self.stage else {
-            return Started::Busy;
-        };
-        // Others may use the disk below without this one: then all has to be there, and
-        // nothing of it may be carried out once more.
-        let empties = self.is_resting || self.is_ending;
-        let goes_below = self.config.flush == FlushMode::Through || empties;
-        let upto = ring.head();
-        let is_there = !goes_below || upto <= self.flushed.0;
-        if upto <= self.synced && is_there && !(empties && ring.used_bytes() > 0) {
-            return Started::Done;
-        }
-        self.waiting.push_back(Waiting {
-            token,
-            upto,
-            below: goes_below,
-            is_flush: true,
-            empties,
-        });
-        Started::Pending
-    }
-
-    fn trim(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        durability: Durability,
-    ) -> Started {
-        let mode = ZeroMode {
-            durability,
-            may_punch: true,
-            fast_only: false,
-        };
-        // Parts of blocks at its ends may keep their content.
-        let block_min = u64::from(self.config.block_min);
-        let end = offset.saturating_add(length);
-        let (from, to) = (
-            offset.div_ceil(block_min).saturating_mul(block_min),
-            end / block_min * block_min,
-        );
-        let is_there = end <= below.geometry().size_bytes;
-        match from < to {
-            true => self.write_zeroes(below, token, from, to - from, mode),
-            false if is_there => self.write_zeroes(below, token, end, 0, mode),
-            false => self.write_zeroes(below, token, offset, length, mode),
-        }
-    }
-
-    fn write_zeroes(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        mode: ZeroMode,
-    ) -> Started {
-        if !below.capabilities().can_write_zeroes {
-            return Started::Failed(IoError::NotSupported);
-        }
-        let may_punch = mode.may_punch;
-        let what = (Kind::Zeroes { may_punch }, offset, length);
-        self.change(below, token, what, &[], mode.durability)
-    }
-
-    fn extents(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        if let Some(refusal) = self.refuses() {
-            return refusal;
-        }
-        let size = below.geometry().size_bytes;
-        let end = offset.saturating_add(length).min(size);
-        if length == 0 || end <= offset {
-            return below.extents(token, offset, length, runs);
-        }
-        let (length, run) = self.overlay.run(offset, end);
-        let kind = match run {
-            Run::Data => ExtentKind::Data,
-            Run::Zeroes => ExtentKind::Hole,
-            Run::Below => {
-                let ask = |own| below.extents(own, offset, length, runs);
-                return self.pass(Asked::Extents(token), ask).0;
+    fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        match op {
+            Op::Read { .. } => self.read(below, token, op),
+            Op::Write { .. } | Op::Trim { .. } | Op::WriteZeroes { .. } => {
+                self.change(below, token, &op)
             }
-        };
-        runs.push(Extent { length, kind });
-        Started::Done
-    }
-
-    fn prefetch(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-    ) -> Started {
-        self.pass(Asked::Other(token), |own| {
-            below.prefetch(own, offset, length)
-        })
-        .0
+            Op::Flush => self.flush(below, token),
+            Op::Extents { .. } => self.extents(below, token, op),
+            Op::Prefetch { .. } => self.pass(below, Asked::Other(token), op).0,
+        }
     }
 
     fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {

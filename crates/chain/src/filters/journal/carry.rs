@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use base::{BlockDevice, Durability, Started, Token, ZeroMode};
+use base::{BlockDevice, Durability, Request, Started, Token, ZeroMode};
 
 use super::record::Kind;
 
@@ -66,14 +66,17 @@ impl Change {
     /// Asks for it below.
     pub fn start(&self, below: &mut dyn BlockDevice, token: Token) -> Started {
         match (self.kind, &self.data) {
-            (Kind::Write, Some(data)) => below.write(token, self.offset, data, self.durability),
+            (Kind::Write, Some(data)) => {
+                let request = Request::write(token, self.offset, data, self.durability);
+                below.start(request)
+            }
             (Kind::Zeroes { may_punch }, _) => {
                 let mode = ZeroMode {
                     durability: self.durability,
                     may_punch,
                     fast_only: false,
                 };
-                below.write_zeroes(token, self.offset, self.length, mode)
+                below.start(Request::write_zeroes(token, self.offset, self.length, mode))
             }
             (Kind::Write, None) => unreachable!("a write has data"),
         }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, IoError, Outcome, Started};
+use base::{BlockDevice, Completion, IoError, Outcome, Request, Started};
 
 use super::active::{Asked, Failing, Journal};
 use super::opening::Stage;
@@ -197,7 +197,7 @@ impl Journal {
             return self.flushed_below(done);
         }
         let own = self.ask(Asked::Flush(done));
-        match below.flush(own) {
+        match below.start(Request::flush(own)) {
             Started::Pending => self.flushes_below = true,
             Started::Done => {
                 self.asked.remove(&own);
@@ -238,7 +238,8 @@ impl Journal {
                         // Also what a flush that failed meanwhile may have lost below.
                         let length = data.len() as u64;
                         patches.append(&mut self.overlay.patches(offset, length));
-                        patches.iter().for_each(|patch| patch.apply(&mut data));
+                        let mut out = data.as_mut_slice().into();
+                        patches.iter().for_each(|patch| patch.apply(&mut out));
                         Outcome::Data(data)
                     }
                     other => other,

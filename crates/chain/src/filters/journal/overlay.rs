@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base::ReadBuffer;
+
 /// A part of a change.
 #[derive(Debug, Clone)]
 struct Part {
@@ -25,10 +27,10 @@ pub struct Patch {
 
 impl Patch {
     /// Puts the bytes into what was read.
-    pub fn apply(&self, out: &mut [u8]) {
-        let out = &mut out[self.at..self.at + self.length];
+    pub fn apply(&self, out: &mut ReadBuffer<'_>) {
+        let mut out = out.part(self.at..self.at + self.length);
         match &self.data {
-            Some(data) => out.copy_from_slice(&data[self.from..self.from + self.length]),
+            Some(data) => out.copy_from(&data[self.from..self.from + self.length]),
             None => out.fill(0),
         }
     }

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, IoError, Outcome,
-    Started, Token, ZeroMode,
+    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, IoError, Op, Outcome,
+    Request, Started, Token,
 };
 use world::Wake;
 use world::simulated::{SimulatedRandom, Simulation};
@@ -132,35 +132,34 @@ impl BlockDevice for Below {
         Capabilities::ALL
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        self.later(token, Asked::Read(offset as usize, out.len()))
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        self.later(
-            token,
-            Asked::Write(offset as usize, data.to_vec(), durability),
-        )
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        self.later(token, Asked::Flush)
-    }
-
-    fn trim(&mut self, _: Token, _: u64, _: u64, _: Durability) -> Started {
-        panic!("a journal makes zeroes of it")
-    }
-
-    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
-        let zeroes = vec![0; length as usize];
-        self.later(
-            token,
-            Asked::Write(offset as usize, zeroes, mode.durability),
-        )
-    }
-
-    fn extents(&mut self, _: Token, _: u64, _: u64, _: &mut Vec<Extent>) -> Started {
-        Started::Failed(IoError::NotSupported)
+    fn start(&mut self, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        match op {
+            Op::Read { offset, out } => self.later(token, Asked::Read(offset as usize, out.len())),
+            Op::Write {
+                offset,
+                data,
+                durability,
+            } => self.later(
+                token,
+                Asked::Write(offset as usize, data.to_vec(), durability),
+            ),
+            Op::Flush => self.later(token, Asked::Flush),
+            Op::Trim { .. } => panic!("a journal makes zeroes of it"),
+            Op::Prefetch { .. } => Started::Done,
+            Op::WriteZeroes {
+                offset,
+                length,
+                mode,
+            } => {
+                let zeroes = vec![0; length as usize];
+                self.later(
+                    token,
+                    Asked::Write(offset as usize, zeroes, mode.durability),
+                )
+            }
+            Op::Extents { .. } => Started::Failed(IoError::NotSupported),
+        }
     }
 
     fn commit(&mut self) -> Result<(), IoError> {
@@ -339,7 +338,8 @@ impl Machine {
 
     fn read(&mut self) -> Vec<u8> {
         let mut out = vec![0; BLOCK * BLOCKS];
-        let answer = self.ask(|journal, below, token| journal.read(below, token, 0, &mut out));
+        let answer = self
+            .ask(|journal, below, token| journal.start(below, Request::read(token, 0, &mut out)));
         match answer.expect("readable") {
             Outcome::Data(data) => data,
             _ => out,
@@ -391,7 +391,7 @@ fn lives(seed: u64, flush: FlushMode) {
                 };
                 let offset = (first * BLOCK) as u64;
                 let begun = machine.begin(|journal, below, token| {
-                    journal.write(below, token, offset, &data, durability)
+                    journal.start(below, Request::write(token, offset, &data, durability))
                 });
                 if let Some(token) = begun {
                     blocks[range].iter_mut().for_each(|one| one.written += 1);
@@ -402,7 +402,8 @@ fn lives(seed: u64, flush: FlushMode) {
             }
             7 if flushing.is_none() => {
                 let versions = blocks.iter().map(|one| one.acknowledged).collect();
-                let token = machine.begin(|journal, below, token| journal.flush(below, token));
+                let token = machine
+                    .begin(|journal, below, token| journal.start(below, Request::flush(token)));
                 flushing = token.map(|token| (token, versions));
             }
             8 if random.one_in(3) => {
@@ -477,8 +478,12 @@ fn a_journal_that_answers_flushes_itself_loses_nothing_either() {
 }
 
 fn write(machine: &mut Machine, at: u64, bytes: &[u8]) {
-    let written = machine
-        .ask(|journal, below, token| journal.write(below, token, at, bytes, Durability::Volatile));
+    let written = machine.ask(|journal, below, token| {
+        journal.start(
+            below,
+            Request::write(token, at, bytes, Durability::Volatile),
+        )
+    });
     assert_eq!(written, Ok(Outcome::Done));
 }
 
@@ -489,7 +494,7 @@ fn a_disk_below_that_fails_loses_nothing_and_a_flush_says_so() {
     write(&mut machine, 0, &[1; 512]);
     machine.platter.borrow_mut().fails = true;
     write(&mut machine, 512, &[2; 1024]);
-    let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+    let flushed = machine.ask(|journal, below, token| journal.start(below, Request::flush(token)));
     assert!(
         matches!(flushed, Err(IoError::Unavailable(_))),
         "{flushed:?}"
@@ -497,7 +502,10 @@ fn a_disk_below_that_fails_loses_nothing_and_a_flush_says_so() {
     let mut full = false;
     for _ in 0..200 {
         let token = machine.begin(|journal, below, token| {
-            journal.write(below, token, 4096, &[3; 4096], Durability::Volatile)
+            journal.start(
+                below,
+                Request::write(token, 4096, &[3; 4096], Durability::Volatile),
+            )
         });
         machine.turn();
         let answer = token.and_then(|token| machine.answers.remove(&token));
@@ -505,7 +513,7 @@ fn a_disk_below_that_fails_loses_nothing_and_a_flush_says_so() {
     }
     assert!(full, "it is bounded, and says why");
     machine.platter.borrow_mut().fails = false;
-    let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+    let flushed = machine.ask(|journal, below, token| journal.start(below, Request::flush(token)));
     assert_eq!(flushed, Ok(Outcome::Done));
     let durable = machine.platter.borrow().durable.clone();
     assert_eq!(durable[..512], [1; 512]);
@@ -522,7 +530,8 @@ fn a_journal_that_is_left_behind_is_empty_and_overwrites_nothing_later() {
         while !machine.journal.rest() {
             machine.turn();
         }
-        let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+        let flushed =
+            machine.ask(|journal, below, token| journal.start(below, Request::flush(token)));
         assert_eq!(flushed, Ok(Outcome::Done));
         // Somebody else writes to the disk meanwhile.
         {
@@ -571,7 +580,7 @@ fn lives_with_failing_flushes(seed: u64, flush: FlushMode) {
                 // Who comes while it is full hears why.
                 while machine
                     .ask(|journal, below, token| {
-                        journal.write(below, token, offset, &data, durability)
+                        journal.start(below, Request::write(token, offset, &data, durability))
                     })
                     .is_err()
                 {
@@ -580,7 +589,8 @@ fn lives_with_failing_flushes(seed: u64, flush: FlushMode) {
                 versions[first..first + count].fill(version);
             }
             10 => {
-                let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+                let flushed = machine
+                    .ask(|journal, below, token| journal.start(below, Request::flush(token)));
                 if flushed.is_ok() {
                     let durable = match flush {
                         FlushMode::Through => machine.platter.borrow().durable.clone(),
@@ -606,8 +616,9 @@ fn lives_with_failing_flushes(seed: u64, flush: FlushMode) {
     while !machine.journal.rest() {
         machine.turn();
     }
-    let flush =
-        |machine: &mut Machine| machine.ask(|journal, below, token| journal.flush(below, token));
+    let flush = |machine: &mut Machine| {
+        machine.ask(|journal, below, token| journal.start(below, Request::flush(token)))
+    };
     let is_flushed = (0..10).any(|_| flush(&mut machine).is_ok());
     assert!(is_flushed, "nothing fails any more");
     let durable = machine.platter.borrow().durable.clone();
@@ -635,7 +646,10 @@ fn what_has_no_data_is_bounded_too() {
     loop {
         let offset = count % BLOCKS as u64 * BLOCK as u64;
         let token = machine.begin(|journal, below, token| {
-            journal.trim(below, token, offset, BLOCK as u64, Durability::Volatile)
+            journal.start(
+                below,
+                Request::trim(token, offset, BLOCK as u64, Durability::Volatile),
+            )
         });
         match token.and_then(|token| machine.answers.remove(&token)) {
             Some(Ok(_)) => count += 1,
@@ -644,7 +658,7 @@ fn what_has_no_data_is_bounded_too() {
     }
     assert_eq!(count, 40_000 / super::carry::CHANGE_BYTES);
     machine.platter.borrow_mut().fails = false;
-    let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+    let flushed = machine.ask(|journal, below, token| journal.start(below, Request::flush(token)));
     assert_eq!(flushed, Ok(Outcome::Done));
     assert_eq!(machine.journal.carry.bytes, 0);
 }
@@ -663,22 +677,29 @@ fn what_the_disk_below_cannot_take_is_not_acknowledged() {
     for (offset, length) in [(512, 4096), (4096, 512)] {
         let data = vec![1; length];
         let written = machine.ask(|journal, below, token| {
-            journal.write(below, token, offset, &data, Durability::Durable)
+            journal.start(
+                below,
+                Request::write(token, offset, &data, Durability::Durable),
+            )
         });
         assert_eq!(written, Err(IoError::NotSupported));
     }
     let data = [3; 12_288];
-    let written = machine
-        .ask(|journal, below, token| journal.write(below, token, 0, &data, Durability::Durable));
+    let written = machine.ask(|journal, below, token| {
+        journal.start(below, Request::write(token, 0, &data, Durability::Durable))
+    });
     assert_eq!(written, Ok(Outcome::Done));
     // Of a trim the whole blocks count.
     for (offset, length) in [(512, 8192), (512, 1024)] {
         let trimmed = machine.ask(|journal, below, token| {
-            journal.trim(below, token, offset, length, Durability::Durable)
+            journal.start(
+                below,
+                Request::trim(token, offset, length, Durability::Durable),
+            )
         });
         assert_eq!(trimmed, Ok(Outcome::Done));
     }
-    let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+    let flushed = machine.ask(|journal, below, token| journal.start(below, Request::flush(token)));
     assert_eq!(flushed, Ok(Outcome::Done));
     let durable = machine.platter.borrow().durable.clone();
     let expected = [vec![3; 4096], vec![0; 4096], vec![3; 4096]].concat();
@@ -746,13 +767,14 @@ fn what_is_in_the_journal_only_is_told_as_data_and_as_zeroes() {
     machine.open();
     machine.platter.borrow_mut().fails = true;
     write(&mut machine, 1024, &[1; 2048]);
-    let trimmed = machine
-        .ask(|journal, below, token| journal.trim(below, token, 2048, 512, Durability::Volatile));
+    let trimmed = machine.ask(|journal, below, token| {
+        journal.start(below, Request::trim(token, 2048, 512, Durability::Volatile))
+    });
     assert_eq!(trimmed, Ok(Outcome::Done));
     let mut run = |offset| {
         let mut runs = Vec::new();
         let (journal, below) = (&mut machine.journal, &mut machine.below);
-        let started = journal.extents(below, 99, offset, 8192, &mut runs);
+        let started = journal.start(below, Request::extents(99, offset, 8192, &mut runs));
         (started == Started::Done).then(|| (runs[0].length, runs[0].kind))
     };
     use base::ExtentKind::{Data, Hole};
@@ -761,7 +783,8 @@ fn what_is_in_the_journal_only_is_told_as_data_and_as_zeroes() {
     assert_eq!(run(2560), Some((512, Data)));
     assert_eq!(run(0), None, "it is asked below");
     let mut out = vec![7; 2048];
-    let read = machine.ask(|journal, below, token| journal.read(below, token, 1024, &mut out));
+    let read = machine
+        .ask(|journal, below, token| journal.start(below, Request::read(token, 1024, &mut out)));
     assert_eq!(read, Ok(Outcome::Done), "nothing is asked below");
     assert_eq!(out, [vec![1; 1024], vec![0; 512], vec![1; 512]].concat());
 }
@@ -848,7 +871,8 @@ fn a_record_that_was_durable_and_is_damaged_is_not_taken_for_the_end() {
         for number in 0..8 {
             write(&mut machine, number * 512, &[number as u8 + 1; 512]);
             if number == 3 {
-                let flushed = machine.ask(|journal, below, token| journal.flush(below, token));
+                let flushed = machine
+                    .ask(|journal, below, token| journal.start(below, Request::flush(token)));
                 assert_eq!(flushed, Ok(Outcome::Done));
             }
         }

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Completion, Durability, Extent, IoError, Outcome, Started, Token, ZeroMode,
+    BlockDevice, Completion, IoError, Op, OpKind, Outcome, Request, Started, Token, WriteBuffer,
 };
 use chain_policy::MonitorConfig;
 use sha2::{Digest as _, Sha256};
@@ -66,10 +66,20 @@ enum Waiting {
 /// What a change leaves in its place.
 #[derive(Clone, Copy)]
 enum Left<'a> {
-    Data(&'a [u8]),
+    Data(WriteBuffer<'a>),
     Zeroes,
     /// It is trimmed.
     Nothing,
+}
+
+impl<'a> Left<'a> {
+    fn of(op: &Op<'a>) -> Self {
+        match op {
+            Op::Write { data, .. } => Self::Data(*data),
+            Op::WriteZeroes { .. } => Self::Zeroes,
+            _ => Self::Nothing,
+        }
+    }
 }
 
 /// The same, known again.
@@ -84,7 +94,11 @@ enum Known {
 impl From<Left<'_>> for Known {
     fn from(left: Left<'_>) -> Self {
         match left {
-            Left::Data(data) => Self::Data(Sha256::digest(data).into()),
+            Left::Data(data) => {
+                let mut hash = Sha256::new();
+                data.slices().for_each(|slice| hash.update(slice));
+                Self::Data(hash.finalize().into())
+            }
             Left::Zeroes => Self::Zeroes,
             Left::Nothing => Self::Nothing,
         }
@@ -139,11 +153,37 @@ impl Monitor {
     }
 
     /// Passes a request on with a token of its own.
-    fn pass(&mut self, token: Token, ask: impl FnOnce(Token) -> Started) -> Started {
+    fn pass(&mut self, below: &mut dyn BlockDevice, token: Token, op: Op<'_>) -> Started {
         let own = self.tokens.next();
-        let started = ask(own);
+        let started = below.start(Request { token: own, op });
         if started == Started::Pending {
             self.tokens.insert(Waiting::Above(token));
+        }
+        started
+    }
+
+    /// Passes on a read, unless a rule denies it, and tells of it once it has begun.
+    fn read(&mut self, below: &mut dyn BlockDevice, token: Token, op: Op<'_>) -> Started {
+        let range = op.range();
+        let range = range.offset..range.offset + range.length;
+        let may_deny = self.telling.may_deny();
+        if may_deny {
+            // What cannot begin yet is told of when it does.
+            if let Some(why) = self.telling.denies_read(self.follower.disk(), &range) {
+                return Started::Failed(IoError::Unavailable(why));
+            }
+        }
+        let started = self.pass(below, token, op);
+        let mut seen = Vec::new();
+        if matches!(started, Started::Done | Started::Pending) {
+            match self.follower.disk() {
+                Some(disk) => disk.was_read(&range, &mut seen),
+                None if self.follower.is_reading() => {}
+                None => seen.push(Seen::Blocks(None, chain_policy::Operation::Read, range)),
+            }
+            if !seen.is_empty() {
+                self.tell(seen);
+            }
         }
         started
     }
@@ -192,41 +232,37 @@ impl Monitor {
         }
     }
 
-    /// Passes on what leaves this in a place, and follows it: before it is passed, if it may
-    /// be denied.
-    fn change(
-        &mut self,
-        token: Token,
-        (place, left): (Range<u64>, Left<'_>),
-        mut follow: impl FnMut(&mut Self) -> Option<String>,
-        ask: impl FnOnce(Token) -> Started,
-    ) -> Started {
+    /// Passes on a change, and follows it: before it is passed, if it may be denied.
+    fn change(&mut self, below: &mut dyn BlockDevice, token: Token, mut op: Op<'_>) -> Started {
         if !self.telling.may_deny() {
-            let started = self.pass(token, ask);
+            let started = self.pass(below, token, op.reborrow());
             if matches!(started, Started::Done | Started::Pending) {
-                follow(self);
+                self.follow(&op);
             }
             return started;
         }
+        let range = op.range();
+        let place = range.offset..range.end();
+        let left = Left::of(&op);
         match self.followed.iter().position(|one| one.is(&place, left)) {
             Some(at) => drop(self.followed.remove(at)),
             None => {
                 // What waits and meets this comes after it, and is followed once more.
                 self.followed
                     .retain(|one| one.place.end <= place.start || place.end <= one.place.start);
-                if let Some(why) = follow(self) {
+                if let Some(why) = self.follow(&op) {
                     return Started::Failed(IoError::Unavailable(why));
                 }
             }
         }
-        let started = self.pass(token, ask);
+        let started = self.pass(below, token, op.reborrow());
         match &started {
             Started::Busy => {
                 if self.followed.len() == FOLLOWED_MAX {
                     // Whoever asked that has gone.
                     self.followed.remove(0);
                 }
-                let left = left.into();
+                let left = Left::of(&op).into();
                 self.followed.push(Followed { place, left });
             }
             // What was followed does not come to pass.
@@ -234,6 +270,16 @@ impl Monitor {
             Started::Done | Started::Pending => {}
         }
         started
+    }
+
+    /// Follows a change; why it is denied, if a rule says so.
+    fn follow(&mut self, op: &Op<'_>) -> Option<String> {
+        match op {
+            Op::Write { offset, data, .. } => self.saw_write(*offset, &data.contiguous()),
+            Op::WriteZeroes { offset, length, .. } => self.saw_zeroes(*offset, *length),
+            Op::Trim { offset, length, .. } => self.saw_trim(*offset, *length),
+            Op::Read { .. } | Op::Flush | Op::Extents { .. } | Op::Prefetch { .. } => None,
+        }
     }
 
     /// Follows zeroes.
@@ -278,7 +324,7 @@ impl Monitor {
             };
             let mut content = vec![0; need.length()];
             let own = self.tokens.next();
-            let result = match below.read(own, need.offset(), &mut content) {
+            let result = match below.start(Request::read(own, need.offset(), &mut content)) {
                 Started::Done => Ok(Outcome::Data(content)),
                 Started::Failed(error) => Err(error),
                 Started::Pending => {
@@ -341,107 +387,13 @@ impl Filter for Monitor {
         }
     }
 
-    fn read(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Started {
-        let range = offset..offset + out.len() as u64;
-        let mut seen = Vec::new();
-        let may_deny = self.telling.may_deny();
-        if may_deny {
-            // What cannot begin yet is told of when it does.
-            if let Some(why) = self.telling.denies_read(self.follower.disk(), &range) {
-                return Started::Failed(IoError::Unavailable(why));
-            }
+    fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        match op.kind() {
+            OpKind::Read => self.read(below, token, op),
+            OpKind::Write | OpKind::Trim | OpKind::WriteZeroes => self.change(below, token, op),
+            OpKind::Flush | OpKind::Extents | OpKind::Prefetch => self.pass(below, token, op),
         }
-        let started = self.pass(token, |own| below.read(own, offset, out));
-        if matches!(started, Started::Done | Started::Pending) {
-            match self.follower.disk() {
-                Some(disk) => disk.was_read(&range, &mut seen),
-                None if self.follower.is_reading() => {}
-                None => seen.push(Seen::Blocks(None, chain_policy::Operation::Read, range)),
-            }
-            if !seen.is_empty() {
-                self.tell(seen);
-            }
-        }
-        started
-    }
-
-    fn write(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        data: &[u8],
-        durability: Durability,
-    ) -> Started {
-        self.change(
-            token,
-            (offset..offset + data.len() as u64, Left::Data(data)),
-            |monitor| monitor.saw_write(offset, data),
-            |own| below.write(own, offset, data, durability),
-        )
-    }
-
-    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
-        self.pass(token, |own| below.flush(own))
-    }
-
-    fn trim(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        durability: Durability,
-    ) -> Started {
-        self.change(
-            token,
-            (offset..offset.saturating_add(length), Left::Nothing),
-            |monitor| monitor.saw_trim(offset, length),
-            |own| below.trim(own, offset, length, durability),
-        )
-    }
-
-    fn write_zeroes(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        mode: ZeroMode,
-    ) -> Started {
-        self.change(
-            token,
-            (offset..offset.saturating_add(length), Left::Zeroes),
-            |monitor| monitor.saw_zeroes(offset, length),
-            |own| below.write_zeroes(own, offset, length, mode),
-        )
-    }
-
-    fn extents(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        self.pass(token, |own| below.extents(own, offset, length, runs))
-    }
-
-    fn prefetch(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-    ) -> Started {
-        self.pass(token, |own| below.prefetch(own, offset, length))
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {

@@ -5,7 +5,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, Durability, IoError, Outcome, Started, Token, ZeroMode};
+use base::{
+    BlockDevice, Completion, Durability, IoError, Outcome, Request, Started, Token, ZeroMode,
+};
 use chain_policy::Policy;
 use nbd::memory::{Manners, MemoryDevice};
 use serde_json::Value;
@@ -65,7 +67,7 @@ impl Rig {
             let _ = ring.lock().expect("not poisoned").send(());
         });
         let mut device = MemoryDevice::new(size);
-        let written = device.write(1, 0, content, Durability::Volatile);
+        let written = device.start(Request::write(1, 0, content, Durability::Volatile));
         assert_eq!(written, Started::Done);
         let manners = Manners {
             pending_one_in: 3,
@@ -148,11 +150,15 @@ impl Rig {
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), IoError> {
-        self.change(|chain, token| chain.write(token, offset, data, Durability::Volatile))
+        self.change(|chain, token| {
+            chain.start(Request::write(token, offset, data, Durability::Volatile))
+        })
     }
 
     fn trim(&mut self, offset: u64, length: u64) -> Result<(), IoError> {
-        self.change(|chain, token| chain.trim(token, offset, length, Durability::Volatile))
+        self.change(|chain, token| {
+            chain.start(Request::trim(token, offset, length, Durability::Volatile))
+        })
     }
 
     fn write_zeroes(&mut self, offset: u64, length: u64) -> Result<(), IoError> {
@@ -161,7 +167,7 @@ impl Rig {
             may_punch: true,
             fast_only: false,
         };
-        self.change(|chain, token| chain.write_zeroes(token, offset, length, mode))
+        self.change(|chain, token| chain.start(Request::write_zeroes(token, offset, length, mode)))
     }
 
     /// Until the disk was read anew; what was told meanwhile.
@@ -183,7 +189,7 @@ impl Rig {
         self.token += 1;
         let token = self.token;
         let mut content = vec![0; length];
-        match self.chain.read(token, offset, &mut content) {
+        match self.chain.start(Request::read(token, offset, &mut content)) {
             Started::Done => Ok(content),
             Started::Pending => match self.ended(token)? {
                 Outcome::Data(content) => Ok(content),
@@ -392,7 +398,9 @@ fn a_write_that_is_offered_again_is_the_same_one_and_another_one_is_not() {
         rig.chain.bottom().manners.pending_one_in = 0;
         rig.chain.bottom().manners.busy_one_in = busy;
         let at = run.block * 4096;
-        let started = rig.chain.write(token, at, data, Durability::Volatile);
+        let started = rig
+            .chain
+            .start(Request::write(token, at, data, Durability::Volatile));
         rig.chain.bottom().manners.busy_one_in = 0;
         started
     };

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use base::{BlockDevice, Completion, IoError, Outcome, Started, Token};
+use base::{BlockDevice, Completion, IoError, Op, Outcome, OwnedOp, ReadBuffer, Started, Token};
 
-use super::member::{Ask, State};
+use super::member::State;
 use super::{Kind, Replicate, Request, none_is_there};
 
 impl Replicate {
@@ -69,7 +69,7 @@ impl Replicate {
         below: &mut dyn BlockDevice,
         token: Token,
         kind: Kind,
-        ask: &Ask,
+        op: &OwnedOp,
     ) -> Started {
         if !self.has_source() {
             // Nobody may acknowledge it. Whoever has all is connected to once more.
@@ -99,18 +99,18 @@ impl Replicate {
         let (mut is_begun, mut done_by) = (false, 0);
         for at in 0..self.members.len() {
             let pieces;
-            let asks = if self.is_partial(at) {
-                pieces = self.pieces(at, &kind, ask);
+            let ops = if self.is_partial(at) {
+                pieces = self.pieces(at, &kind, op);
                 &pieces[..]
             } else if self.takes(at, regions.clone()) {
-                std::slice::from_ref(ask)
+                std::slice::from_ref(op)
             } else {
                 self.lacks_regions(at, regions.clone());
                 continue;
             };
             let done = u32::from(!self.is_partial(at)) << at;
-            for ask in asks {
-                match self.members[at].carry_out(below, (id, now), ask) {
+            for op in ops {
+                match self.members[at].carry_out(below, (id, now), op) {
                     Started::Done => (is_begun, done_by) = (true, done_by | done),
                     Started::Pending => (is_begun, parts) = (true, parts + 1),
                     Started::Busy if !is_begun => {
@@ -118,7 +118,7 @@ impl Replicate {
                         return Started::Busy;
                     }
                     Started::Busy => {
-                        self.members[at].queue.push_back((id, ask.clone()));
+                        self.members[at].queue.push_back((id, op.clone()));
                         parts += 1;
                     }
                     Started::Failed(
@@ -186,10 +186,10 @@ impl Replicate {
     }
 
     /// What a partial replica is asked of a change: the pieces that it is to have.
-    fn pieces(&mut self, at: usize, kind: &Kind, ask: &Ask) -> Vec<Ask> {
+    fn pieces(&mut self, at: usize, kind: &Kind, op: &OwnedOp) -> Vec<OwnedOp> {
         let Kind::Change { offset, length } = *kind else {
             return match self.members[at].state {
-                State::InSync | State::Filling => vec![ask.clone()],
+                State::InSync | State::Filling => vec![op.clone()],
                 State::Connecting(_) | State::Out => Vec::new(),
             };
         };
@@ -206,12 +206,12 @@ impl Replicate {
             self.lacks_regions(at, regions);
             return Vec::new();
         }
-        match ask {
-            Ask::Write {
+        match op {
+            OwnedOp::Write {
                 data, durability, ..
             } => {
                 let pieces = choice.pieces(disk, &range).into_iter();
-                let piece = |piece: Range<u64>| Ask::Write {
+                let piece = |piece: Range<u64>| OwnedOp::Write {
                     offset: piece.start,
                     data: data[(piece.start - offset) as usize..(piece.end - offset) as usize]
                         .to_vec(),
@@ -220,9 +220,9 @@ impl Replicate {
                 pieces.map(piece).collect()
             }
             // They cost nothing, and give up what is there.
-            ask => {
+            op => {
                 choice.has.set(&range);
-                vec![ask.clone()]
+                vec![op.clone()]
             }
         }
     }
@@ -242,16 +242,18 @@ impl Replicate {
         below: &mut dyn BlockDevice,
         id: Token,
         offset: u64,
-        out: &mut [u8],
+        out: &mut ReadBuffer<'_>,
     ) -> Option<Started> {
         let (now, length) = (self.now(), out.len() as u64);
         self.turn = (self.turn + 1) % self.members.len();
         let mut tried = 0;
         while let Some(at) = self.choose(tried) {
             tried |= 1 << at;
-            let started = self.members[at].begin(below, (id, length, now), |device, own| {
-                device.read(own, offset, out)
-            });
+            let op = Op::Read {
+                offset,
+                out: out.reborrow(),
+            };
+            let started = self.members[at].begin(below, (id, now), op);
             match started {
                 Started::Busy => {}
                 Started::Failed(error) => {
@@ -300,7 +302,7 @@ impl Replicate {
             };
             let mut out = vec![0; length];
             let is_waited_for = self.has_source() || !self.gives_up;
-            let started = self.read_somewhere(below, id, offset, &mut out);
+            let started = self.read_somewhere(below, id, offset, &mut out.as_mut_slice().into());
             let Some(request) = self.requests.get_mut(id) else {
                 continue;
             };
@@ -324,13 +326,13 @@ impl Replicate {
     ) {
         let now = self.now();
         for at in 0..self.members.len() {
-            while let Some((id, ask)) = self.members[at].queue.pop_front() {
+            while let Some((id, op)) = self.members[at].queue.pop_front() {
                 self.has_asked = true;
-                match self.members[at].carry_out(below, (id, now), &ask) {
+                match self.members[at].carry_out(below, (id, now), &op) {
                     Started::Done => self.part_ended(id, at, Ok(Outcome::Done), completions),
                     Started::Pending => {}
                     Started::Busy => {
-                        self.members[at].queue.push_front((id, ask));
+                        self.members[at].queue.push_front((id, op));
                         break;
                     }
                     Started::Failed(error) => {

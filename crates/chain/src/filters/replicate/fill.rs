@@ -12,10 +12,10 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, Durability, Started, Token};
+use base::{BlockDevice, Completion, Durability, OwnedOp, Started, Token};
 
 use super::map::Regions;
-use super::member::{Ask, PAUSE_MIN, State};
+use super::member::{PAUSE_MIN, State};
 use super::{CONNECT_WITHIN, Kind, Replicate, Request, VOLUME};
 use crate::remote::Link;
 
@@ -259,7 +259,7 @@ impl Replicate {
         }
         let id = self.add_step();
         let mut data = vec![0; length as usize];
-        match self.read_somewhere(below, id, at, &mut data) {
+        match self.read_somewhere(below, id, at, &mut data.as_mut_slice().into()) {
             Some(Started::Done) => {
                 self.withdraw(id);
                 self.ranges.insert(at, at + length);
@@ -316,14 +316,14 @@ impl Replicate {
         let Some(fill) = &self.fill else { return false };
         let (member, at) = (fill.member, fill.at);
         let length = data.len() as u64;
-        let ask = Ask::Write {
+        let op = OwnedOp::Write {
             offset: at,
             data,
             durability: Durability::Volatile,
         };
         let (id, now) = (self.add_step(), self.now());
         self.has_asked = true;
-        let started = self.members[member].carry_out(below, (id, now), &ask);
+        let started = self.members[member].carry_out(below, (id, now), &op);
         if started != Started::Pending {
             self.withdraw(id);
         }
@@ -337,7 +337,7 @@ impl Replicate {
                 false
             }
             Started::Busy => {
-                if let Ask::Write { data, .. } = ask {
+                if let OwnedOp::Write { data, .. } = op {
                     self.set_step(Step::Read { data });
                 }
                 false
@@ -371,7 +371,7 @@ impl Replicate {
     ) -> bool {
         let (id, now) = (self.add_step(), self.now());
         self.has_asked = true;
-        let started = self.members[member].carry_out(below, (id, now), &Ask::Flush);
+        let started = self.members[member].carry_out(below, (id, now), &OwnedOp::Flush);
         if started != Started::Pending {
             self.withdraw(id);
         }

@@ -17,9 +17,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, IoError, Outcome, Started, Token};
+use base::{BlockDevice, ByteRange, Completion, IoError, Outcome, OwnedOp, Started, Token};
 
-use super::member::Ask;
 use super::{Begun, Kind, Replicate, Request, State};
 use crate::follow::{Disk, Follower, News};
 
@@ -68,7 +67,7 @@ pub(super) struct Held {
     token: Token,
     offset: u64,
     length: u64,
-    ask: Ask,
+    op: OwnedOp,
 }
 
 impl Looking {
@@ -98,8 +97,8 @@ impl Looking {
 
     /// Whether one more change may be held.
     fn may_hold(&self) -> bool {
-        let bytes = |held: &Held| match &held.ask {
-            Ask::Write { data, .. } => data.len(),
+        let bytes = |held: &Held| match &held.op {
+            OwnedOp::Write { data, .. } => data.len(),
             _ => 0,
         };
         let held: usize = self.held.iter().map(bytes).sum();
@@ -167,9 +166,9 @@ impl Replicate {
         &mut self,
         below: &mut dyn BlockDevice,
         token: Token,
-        (offset, length): (u64, u64),
-        ask: Ask,
+        op: OwnedOp,
     ) -> Started {
+        let ByteRange { offset, length } = op.range();
         match self.may_change(offset, length) {
             Ok(true) => {}
             Ok(false) => return Started::Busy,
@@ -177,18 +176,18 @@ impl Replicate {
         }
         let kind = Kind::Change { offset, length };
         let Some(looking) = &self.looking else {
-            return self.dispatch(below, token, kind, &ask);
+            return self.dispatch(below, token, kind, &op);
         };
         if !looking.may_hold() {
             return Started::Busy;
         }
-        self.follow(&ask);
+        self.follow(&op);
         let sequence = self
             .looking
             .as_ref()
             .map_or(0, |looking| looking.hold_until);
         let started = match self.stored >= sequence {
-            true => self.dispatch(below, token, kind, &ask),
+            true => self.dispatch(below, token, kind, &op),
             false => Started::Busy,
         };
         match (&started, &mut self.looking) {
@@ -200,7 +199,7 @@ impl Replicate {
                     token,
                     offset,
                     length,
-                    ask,
+                    op,
                 });
                 Started::Pending
             }
@@ -215,10 +214,10 @@ impl Replicate {
     }
 
     /// What a change is to the file systems.
-    fn follow(&mut self, ask: &Ask) {
-        match ask {
-            Ask::Write { offset, data, .. } => self.saw(*offset, data),
-            Ask::Zeroes { offset, length, .. } if *length <= ZEROES_MAX => {
+    fn follow(&mut self, op: &OwnedOp) {
+        match op {
+            OwnedOp::Write { offset, data, .. } => self.saw(*offset, data),
+            OwnedOp::WriteZeroes { offset, length, .. } if *length <= ZEROES_MAX => {
                 let mut at = 0;
                 while at < *length {
                     let piece = (length - at).min(ZEROES.len() as u64);
@@ -226,13 +225,14 @@ impl Replicate {
                     at += piece;
                 }
             }
-            Ask::Zeroes { .. } => {
+            OwnedOp::WriteZeroes { .. } => {
                 if let Some(looking) = &mut self.looking {
                     looking.follower.read_anew(false);
                 }
                 self.lack_if_uncertain();
             }
-            Ask::Flush => {}
+            // Nothing else comes here: a trim is zeroes to all members.
+            _ => {}
         }
     }
 
@@ -359,7 +359,7 @@ impl Replicate {
         let id = self
             .requests
             .add(Request::new(None, Kind::Read { offset, length }));
-        let started = self.read_somewhere(below, id, offset, &mut content);
+        let started = self.read_somewhere(below, id, offset, &mut content.as_mut_slice().into());
         let Some(looking) = &mut self.looking else {
             return false;
         };
@@ -512,7 +512,7 @@ impl Replicate {
             let why = self.store_error.as_ref().map(|(why, _)| why.clone());
             let started = match why.filter(|_| self.stored < held.sequence) {
                 Some(why) => Started::Failed(IoError::NoSpace(why)),
-                None => self.dispatch(below, token, Kind::Change { offset, length }, &held.ask),
+                None => self.dispatch(below, token, Kind::Change { offset, length }, &held.op),
             };
             let Some(looking) = &mut self.looking else {
                 return;

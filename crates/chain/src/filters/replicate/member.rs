@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use base::{BlockDevice, Durability, IoError, Started, Token, ZeroMode};
+use base::{BlockDevice, IoError, Op, OpKind, OwnedOp, Request, Started, Token};
 
 use chain_policy::ReplicaLocation;
 
@@ -14,22 +14,6 @@ use crate::tokens::Tokens;
 /// One that is out is tried again after so long, at first and at last.
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(500);
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(10);
-
-/// What is asked of a member.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ask {
-    Write {
-        offset: u64,
-        data: Vec<u8>,
-        durability: Durability,
-    },
-    Zeroes {
-        offset: u64,
-        length: u64,
-        mode: ZeroMode,
-    },
-    Flush,
-}
 
 /// How a member is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +48,7 @@ pub(super) struct Member {
     pub state: State,
     pub tokens: Tokens<Part>,
     /// What could not begin yet, in order: whatever comes for it goes behind.
-    pub queue: VecDeque<(Token, Ask)>,
+    pub queue: VecDeque<(Token, OwnedOp)>,
     /// Bytes that are asked of it and not answered.
     pub bytes: u64,
     /// When it is tried again, and how long after.
@@ -88,21 +72,39 @@ impl Member {
         }
     }
 
-    /// Begins a part of `request`.
+    /// The device that has the member's content.
+    ///
+    /// # Errors
+    /// If it is a replica that is not connected.
+    fn device<'a>(
+        &'a mut self,
+        below: &'a mut dyn BlockDevice,
+    ) -> Result<&'a mut dyn BlockDevice, IoError> {
+        match (&mut self.remote, &self.place) {
+            (Some(remote), _) => Ok(&mut **remote),
+            (None, None) => Ok(below),
+            (None, Some(_)) => {
+                let why = format!("replica {} is not connected", self.name);
+                Err(IoError::Unavailable(why))
+            }
+        }
+    }
+
+    /// Starts a part of `request` at `now`.
     pub fn begin(
         &mut self,
         below: &mut dyn BlockDevice,
-        (request, bytes, now): (Token, u64, Duration),
-        ask: impl FnOnce(&mut dyn BlockDevice, Token) -> Started,
+        (request, now): (Token, Duration),
+        op: Op<'_>,
     ) -> Started {
-        let own = self.tokens.next();
-        let started = match (&mut self.remote, &self.place) {
-            (Some(remote), _) => ask(&mut **remote, own),
-            (None, None) => ask(below, own),
-            (None, Some(_)) => {
-                let why = format!("replica {} is not connected", self.name);
-                Started::Failed(IoError::Unavailable(why))
-            }
+        let token = self.tokens.next();
+        let bytes = match op.kind() {
+            OpKind::Read | OpKind::Write => op.range().length,
+            _ => 0,
+        };
+        let started = match self.device(below) {
+            Ok(device) => device.start(Request { token, op }),
+            Err(error) => Started::Failed(error),
         };
         if started == Started::Pending {
             self.bytes += bytes;
@@ -115,30 +117,15 @@ impl Member {
         started
     }
 
-    /// Carries out what is asked, or a piece of it at least.
+    /// Starts a part of `request` that changes the member or flushes it.
     pub fn carry_out(
         &mut self,
         below: &mut dyn BlockDevice,
-        (request, now): (Token, Duration),
-        ask: &Ask,
+        of: (Token, Duration),
+        op: &OwnedOp,
     ) -> Started {
-        match ask {
-            Ask::Write {
-                offset,
-                data,
-                durability,
-            } => self.begin(below, (request, data.len() as u64, now), |device, own| {
-                device.write(own, *offset, data, *durability)
-            }),
-            Ask::Zeroes {
-                offset,
-                length,
-                mode,
-            } => self.begin(below, (request, 0, now), |device, own| {
-                device.write_zeroes(own, *offset, *length, *mode)
-            }),
-            Ask::Flush => self.begin(below, (request, 0, now), |device, own| device.flush(own)),
-        }
+        let (mut out, mut runs) = (Vec::new(), Vec::new());
+        self.begin(below, of, op.borrow(&mut out, &mut runs))
     }
 
     /// Whether its oldest part has taken longer than `longest` by now.

@@ -46,8 +46,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, Extent, ExtentKind, IoError,
-    Outcome, Started, Token, ZeroMode,
+    BlockDevice, ByteRange, Capabilities, Completion, DeviceGeometry, Extent, ExtentKind, IoError,
+    Op, Outcome, OwnedOp, ReadBuffer, Started, Token, ZeroMode,
 };
 use chain_policy::ReplicateConfig;
 
@@ -55,7 +55,7 @@ use choice::Choice;
 use fill::Fill;
 use looking::Looking;
 use map::{Map, Regions};
-use member::{Ask, Member, State};
+use member::{Member, State};
 use store::Store;
 
 pub use store::REPLICAS_SUFFIX;
@@ -256,6 +256,70 @@ impl Replicate {
     fn note(&self, note: String) {
         self.surroundings.note(&self.name, note);
     }
+
+    fn read(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        offset: u64,
+        mut out: ReadBuffer<'_>,
+    ) -> Started {
+        let length = out.len();
+        if let Err(error) = ByteRange::new(offset, length as u64).check(self.disk_bytes) {
+            return Started::Failed(error);
+        }
+        let id = self
+            .requests
+            .add(Request::new(Some(token), Kind::Read { offset, length }));
+        let started = self.read_somewhere(below, id, offset, &mut out);
+        if started != Some(Started::Pending) {
+            self.withdraw(id);
+        }
+        match started {
+            Some(started) => started,
+            None if self.has_source() || !self.gives_up => Started::Busy,
+            None => Started::Failed(none_is_there()),
+        }
+    }
+
+    fn zero(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        range: ByteRange,
+        mode: ZeroMode,
+    ) -> Started {
+        let ByteRange { offset, length } = range;
+        let op = OwnedOp::WriteZeroes {
+            offset,
+            length,
+            mode,
+        };
+        self.change(below, token, op)
+    }
+
+    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
+        if self.members.iter().any(|member| !member.queue.is_empty()) {
+            return Started::Busy;
+        }
+        let under_way = self.ranges.iter().map(|(begin, end)| (*begin, end - begin));
+        let under_way: Vec<(u64, u64)> = under_way.collect();
+        let before = self.touched.clone();
+        // Of two at once only the first one counts.
+        if self.covering.is_none() {
+            self.touched.clear_all();
+            for (offset, length) in under_way {
+                for region in self.map.regions_of(offset, length) {
+                    self.touched.set(region);
+                }
+            }
+        }
+        let started = self.dispatch(below, token, Kind::Flush, &OwnedOp::Flush);
+        if matches!(started, Started::Busy | Started::Failed(_)) {
+            self.touched.merge(&before);
+        }
+        started
+    }
 }
 
 fn none_is_there() -> IoError {
@@ -298,141 +362,52 @@ impl Filter for Replicate {
         }
     }
 
-    fn read(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Started {
-        let length = out.len();
-        let end = offset.checked_add(length as u64);
-        if end.is_none_or(|end| end > self.disk_bytes) {
-            return Started::Failed(IoError::OutOfRange {
-                offset,
-                length: length as u64,
-                size: self.disk_bytes,
-            });
-        }
-        let id = self
-            .requests
-            .add(Request::new(Some(token), Kind::Read { offset, length }));
-        let started = self.read_somewhere(below, id, offset, out);
-        if started != Some(Started::Pending) {
-            self.withdraw(id);
-        }
-        match started {
-            Some(started) => started,
-            None if self.has_source() || !self.gives_up => Started::Busy,
-            None => Started::Failed(none_is_there()),
-        }
-    }
-
-    fn write(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        data: &[u8],
-        durability: Durability,
-    ) -> Started {
-        let length = data.len() as u64;
-        let ask = Ask::Write {
-            offset,
-            data: data.to_vec(),
-            durability,
-        };
-        self.change(below, token, (offset, length), ask)
-    }
-
-    fn flush(&mut self, below: &mut dyn BlockDevice, token: Token) -> Started {
-        if self.members.iter().any(|member| !member.queue.is_empty()) {
-            return Started::Busy;
-        }
-        let under_way = self.ranges.iter().map(|(begin, end)| (*begin, end - begin));
-        let under_way: Vec<(u64, u64)> = under_way.collect();
-        let before = self.touched.clone();
-        // Of two at once only the first one counts.
-        if self.covering.is_none() {
-            self.touched.clear_all();
-            for (offset, length) in under_way {
-                for region in self.map.regions_of(offset, length) {
-                    self.touched.set(region);
-                }
+    fn start(&mut self, below: &mut dyn BlockDevice, request: base::Request<'_>) -> Started {
+        let base::Request { token, op } = request;
+        match op {
+            Op::Read { offset, out } => self.read(below, token, offset, out),
+            Op::Write { .. } => self.change(below, token, op.to_owned()),
+            Op::Flush => self.flush(below, token),
+            // What a trim leaves at its ends is each device's choice: all are to have the same.
+            Op::Trim { durability, .. } => {
+                let mode = ZeroMode {
+                    durability,
+                    may_punch: true,
+                    fast_only: false,
+                };
+                self.zero(below, token, op.range(), mode)
             }
-        }
-        let started = self.dispatch(below, token, Kind::Flush, &Ask::Flush);
-        if matches!(started, Started::Busy | Started::Failed(_)) {
-            self.touched.merge(&before);
-        }
-        started
-    }
-
-    fn trim(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        durability: Durability,
-    ) -> Started {
-        // What a trim leaves at its ends is each device's choice: all are to have the same.
-        let mode = ZeroMode {
-            durability,
-            may_punch: true,
-            fast_only: false,
-        };
-        self.write_zeroes(below, token, offset, length, mode)
-    }
-
-    fn write_zeroes(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        offset: u64,
-        length: u64,
-        mode: ZeroMode,
-    ) -> Started {
-        // A replica that has no fast way has a slow one.
-        let mode = ZeroMode {
-            fast_only: false,
-            ..mode
-        };
-        let ask = Ask::Zeroes {
-            offset,
-            length,
-            mode,
-        };
-        self.change(below, token, (offset, length), ask)
-    }
-
-    fn extents(
-        &mut self,
-        _: &mut dyn BlockDevice,
-        _: Token,
-        offset: u64,
-        length: u64,
-        runs: &mut Vec<Extent>,
-    ) -> Started {
-        let length = length.min(self.disk_bytes.saturating_sub(offset));
-        if length == 0 {
-            return Started::Failed(IoError::OutOfRange {
+            // A replica that has no fast way has a slow one.
+            Op::WriteZeroes { mode, .. } => {
+                let mode = ZeroMode {
+                    fast_only: false,
+                    ..mode
+                };
+                self.zero(below, token, op.range(), mode)
+            }
+            // Which holes each has is its own affair.
+            Op::Extents {
                 offset,
                 length,
-                size: self.disk_bytes,
-            });
+                runs,
+            } => {
+                let length = length.min(self.disk_bytes.saturating_sub(offset));
+                if length == 0 {
+                    return Started::Failed(IoError::OutOfRange {
+                        offset,
+                        length,
+                        size: self.disk_bytes,
+                    });
+                }
+                runs.push(Extent {
+                    length,
+                    kind: ExtentKind::Data,
+                });
+                Started::Done
+            }
+            // It will be read from any of them.
+            Op::Prefetch { .. } => Started::Done,
         }
-        // Which holes each has is its own affair.
-        runs.push(Extent {
-            length,
-            kind: ExtentKind::Data,
-        });
-        Started::Done
-    }
-
-    fn prefetch(&mut self, _: &mut dyn BlockDevice, _: Token, _: u64, _: u64) -> Started {
-        // It will be read from any of them.
-        Started::Done
     }
 
     fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::{BlockDevice, DeviceGeometry, Durability, Started, Token};
+use base::{BlockDevice, DeviceGeometry, Durability, Op, Request, Started, Token};
 use chain_policy::{FilterKind, Policy};
 use world::simulated::{SimulatedClock, SimulatedPool, SimulatedRandom, Simulation};
 use world::{Clock, Disk, Millis, Wake};
@@ -110,7 +110,7 @@ impl Connection {
         }
     }
 
-    fn start(&mut self, token: Token, todo: Todo) -> Started {
+    fn later(&mut self, token: Token, todo: Todo) -> Started {
         let random = &lock(&self.place).random;
         if random.below(16) == 0 {
             return Started::Busy;
@@ -137,33 +137,38 @@ impl BlockDevice for Connection {
         Capabilities::ALL
     }
 
-    fn read(&mut self, token: Token, offset: u64, out: &mut [u8]) -> Started {
-        self.start(token, Todo::Read(offset as usize, out.len()))
-    }
-
-    fn write(&mut self, token: Token, offset: u64, data: &[u8], durability: Durability) -> Started {
-        self.start(
-            token,
-            Todo::Write(offset as usize, data.to_vec(), durability),
-        )
-    }
-
-    fn flush(&mut self, token: Token) -> Started {
-        self.start(token, Todo::Flush)
-    }
-
-    fn trim(&mut self, token: Token, offset: u64, length: u64, durability: Durability) -> Started {
-        let zeroes = vec![0; length as usize];
-        self.start(token, Todo::Write(offset as usize, zeroes, durability))
-    }
-
-    fn write_zeroes(&mut self, token: Token, offset: u64, length: u64, mode: ZeroMode) -> Started {
-        let zeroes = vec![0; length as usize];
-        self.start(token, Todo::Write(offset as usize, zeroes, mode.durability))
-    }
-
-    fn extents(&mut self, _: Token, _: u64, _: u64, _: &mut Vec<Extent>) -> Started {
-        panic!("each has its own holes");
+    fn start(&mut self, request: Request<'_>) -> Started {
+        let Request { token, op } = request;
+        match op {
+            Op::Read { offset, out } => self.later(token, Todo::Read(offset as usize, out.len())),
+            Op::Write {
+                offset,
+                data,
+                durability,
+            } => self.later(
+                token,
+                Todo::Write(offset as usize, data.to_vec(), durability),
+            ),
+            Op::Flush => self.later(token, Todo::Flush),
+            Op::Trim {
+                offset,
+                length,
+                durability,
+            } => {
+                let zeroes = vec![0; length as usize];
+                self.later(token, Todo::Write(offset as usize, zeroes, durability))
+            }
+            Op::WriteZeroes {
+                offset,
+                length,
+                mode,
+            } => {
+                let zeroes = vec![0; length as usize];
+                self.later(token, Todo::Write(offset as usize, zeroes, mode.durability))
+            }
+            Op::Prefetch { .. } => Started::Done,
+            Op::Extents { .. } => panic!("each has its own holes"),
+        }
     }
 
     fn commit(&mut self) -> Result<(), IoError> {
@@ -461,18 +466,22 @@ impl Rig {
     }
 
     fn write(&mut self, at: usize, data: &[u8]) {
-        self.all(|chain, token| chain.write(token, at as u64, data, Durability::Volatile));
+        self.all(|chain, token| {
+            chain.start(Request::write(token, at as u64, data, Durability::Volatile))
+        });
     }
 
     fn read(&mut self, at: usize, length: usize) -> Vec<u8> {
-        match self.all(|chain, token| chain.read(token, at as u64, &mut vec![0; length])) {
+        match self
+            .all(|chain, token| chain.start(Request::read(token, at as u64, &mut vec![0; length])))
+        {
             Outcome::Data(data) => data,
             other => panic!("{other:?}"),
         }
     }
 
     fn flush(&mut self) {
-        self.all(|chain, token| chain.flush(token));
+        self.all(|chain, token| chain.start(Request::flush(token)));
     }
 
     fn are_alike(&self) -> bool {
@@ -621,7 +630,11 @@ fn whoever_alone_has_all_is_waited_for_and_not_put_out() {
     lock(&rig.places[0]).hangs = true;
     let begun = rig.clock.monotonic();
     let token = rig.next();
-    while rig.chain.write(token, 0, &[2; BLOCK], Durability::Volatile) == Started::Busy {
+    while rig
+        .chain
+        .start(Request::write(token, 0, &[2; BLOCK], Durability::Volatile))
+        == Started::Busy
+    {
         rig.poll();
     }
     while rig.clock.monotonic() < begun + Duration::from_secs(30) {
@@ -788,7 +801,9 @@ fn nothing_that_was_flushed_is_lost_whoever_dies() {
                         let (token, value) = (rig.next(), (step % 250) as u8 + 1);
                         let (at, data) = ((block * BLOCK) as u64, [value; BLOCK]);
                         model.wrote(block, value);
-                        let started = rig.chain.write(token, at, &data, Durability::Volatile);
+                        let started =
+                            rig.chain
+                                .start(Request::write(token, at, &data, Durability::Volatile));
                         assert!(!matches!(started, Started::Failed(_)), "{started:?}");
                         if rig.random.below(2) == 0 {
                             rig.poll();

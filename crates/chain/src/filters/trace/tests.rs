@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::trace::{Outcome, Trace as Recorded, Verb};
-use base::{BlockDevice as _, Completion, Durability, IoError, Started, ZeroMode};
+use base::{BlockDevice as _, Completion, Durability, IoError, Request, Started, ZeroMode};
 use chain_policy::TraceConfig;
 use nbd::memory::{Manners, MemoryDevice};
 use world::simulated::Simulation;
@@ -72,7 +72,10 @@ impl Rig {
 
     fn write(&mut self, token: u64) -> Started {
         let (trace, below) = self.of();
-        trace.write(below, token, 4096, &[1; 512], Durability::Durable)
+        trace.start(
+            below,
+            Request::write(token, 4096, &[1; 512], Durability::Durable),
+        )
     }
 
     fn files(&self) -> Vec<Vec<u8>> {
@@ -110,11 +113,17 @@ fn each_request_is_recorded_when_it_has_ended_and_once() {
             fast_only: false,
         };
         let started = match token % 5 {
-            0 => trace.read(below, token, token * 512, &mut out),
-            1 => trace.write(below, token, token * 512, &out, Durability::Durable),
-            2 => trace.write_zeroes(below, token, token * 512, 1024, zeroes),
-            3 => trace.flush(below, token),
-            _ => trace.read(below, token, 1 << 30, &mut out),
+            0 => trace.start(below, Request::read(token, token * 512, &mut out)),
+            1 => trace.start(
+                below,
+                Request::write(token, token * 512, &out, Durability::Durable),
+            ),
+            2 => trace.start(
+                below,
+                Request::write_zeroes(token, token * 512, 1024, zeroes),
+            ),
+            3 => trace.start(below, Request::flush(token)),
+            _ => trace.start(below, Request::read(token, 1 << 30, &mut out)),
         };
         if started == Started::Pending {
             while !rig.turn().iter().any(|one| one.token == token) {}

@@ -96,7 +96,7 @@ impl Hosts<'_> {
                                 .fetch_one(&mut *change)
                                 .await?;
                         if count == 0 {
-                            renewed.gone.push(*volume);
+                            renewed.deleted.push(*volume);
                         }
                     }
                     renewed.fenced.extend(epoch.map(|epoch| Fenced {

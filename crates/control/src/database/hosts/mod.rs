@@ -4,7 +4,7 @@
 pub(in crate::database) mod jobs;
 pub(in crate::database) mod lease_terms;
 
-use api::host::{Report, Task, TaskAnswer, TaskKind};
+use api::host::{JobKind, JobResult, Report, Task};
 use base::PartyId;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
@@ -245,7 +245,7 @@ impl Hosts<'_> {
         self,
         principal: &Principal,
         host: PartyId,
-        what: &TaskKind,
+        what: &JobKind,
     ) -> Result<i64, DatabaseError> {
         let text = task_text(what)?;
         let text = &text;
@@ -271,7 +271,7 @@ impl Hosts<'_> {
     pub async fn insert_query(
         self,
         host: PartyId,
-        what: &TaskKind,
+        what: &JobKind,
         now: Millis,
     ) -> Result<i64, DatabaseError> {
         let text = task_text(what)?;
@@ -310,7 +310,7 @@ impl Hosts<'_> {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn job(self, host: PartyId, task: i64) -> Result<Option<TaskKind>, DatabaseError> {
+    pub async fn job(self, host: PartyId, task: i64) -> Result<Option<JobKind>, DatabaseError> {
         let what: Option<String> =
             sqlx::query_scalar("SELECT request FROM jobs WHERE id = $1 AND host = $2")
                 .bind(task)
@@ -328,7 +328,7 @@ impl Hosts<'_> {
         self,
         host: PartyId,
         task: i64,
-        answer: &TaskAnswer,
+        answer: &JobResult,
     ) -> Result<(), DatabaseError> {
         let text = serde_json::to_string(answer).map_err(|error| DatabaseError::Refused {
             reason: format!("the answer cannot be kept: {error}"),
@@ -353,7 +353,7 @@ impl Hosts<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn job_answer(self, task: i64) -> Result<Option<TaskAnswer>, DatabaseError> {
+    pub async fn job_answer(self, task: i64) -> Result<Option<JobResult>, DatabaseError> {
         let answer: Option<String> = sqlx::query_scalar("SELECT answer FROM jobs WHERE id = $1")
             .bind(task)
             .fetch_optional(&self.database.reader)
@@ -381,7 +381,7 @@ impl Hosts<'_> {
     }
 }
 
-fn task_text(what: &TaskKind) -> Result<String, DatabaseError> {
+fn task_text(what: &JobKind) -> Result<String, DatabaseError> {
     serde_json::to_string(what).map_err(|error| DatabaseError::Refused {
         reason: format!("the task cannot be kept: {error}"),
     })

@@ -9,7 +9,7 @@ pub(in crate::database) mod preloads;
 
 use std::collections::HashMap;
 
-use api::host::ImageOf;
+use api::host::BaseImage;
 use api::words::ImageMark;
 use base::{PartyId, VolumeId};
 use sqlx::AnyConnection;
@@ -96,7 +96,10 @@ impl Images<'_> {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn on_host(self, host: PartyId) -> Result<HashMap<VolumeId, ImageOf>, DatabaseError> {
+    pub async fn on_host(
+        self,
+        host: PartyId,
+    ) -> Result<HashMap<VolumeId, BaseImage>, DatabaseError> {
         let found = sqlx::query(
             "WITH RECURSIVE above (volume, lineage, height) AS (\
              SELECT v.id, v.lineage, 0 FROM volumes v WHERE v.id IN (\
@@ -113,7 +116,7 @@ impl Images<'_> {
         let mut images = HashMap::new();
         for row in &found {
             let mark: ImageMark = rows::spelt(row, "image")?;
-            let image = ImageOf {
+            let image = BaseImage {
                 lineage: rows::spelt(row, "lineage")?,
                 is_pinned: mark == ImageMark::Pinned,
             };

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use api::host::{PreloadReport, WantedPreload};
+use api::host::{DesiredPreload, PreloadReport};
 use api::words::{ImageMark, PreloadState};
 use base::{PartyId, VolumeId};
 use sqlx::any::AnyRow;
@@ -171,7 +171,7 @@ impl Images<'_> {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn preloads_on(self, host: PartyId) -> Result<Vec<WantedPreload>, DatabaseError> {
+    pub async fn preloads_on(self, host: PartyId) -> Result<Vec<DesiredPreload>, DatabaseError> {
         sqlx::query(
             "SELECT p.*, v.size_bytes, v.block_bytes, v.image FROM preloads p \
              JOIN volumes v ON v.id = p.volume WHERE p.host = $1 AND p.ended_ms IS NULL \
@@ -257,7 +257,7 @@ impl Images<'_> {
 }
 
 /// Converts a row; `None` if the volume's row is damaged, which the list of volumes shows.
-fn wanted(row: &AnyRow) -> Result<Option<WantedPreload>, DatabaseError> {
+fn wanted(row: &AnyRow) -> Result<Option<DesiredPreload>, DatabaseError> {
     let Ok(block_size) = rows::block_size(row) else {
         return Ok(None);
     };
@@ -266,7 +266,7 @@ fn wanted(row: &AnyRow) -> Result<Option<WantedPreload>, DatabaseError> {
     let volume = rows::spelt(row, "volume")?;
     let generation = rows::number(row, "generation")?;
     let size_bytes = rows::number(row, "size_bytes")?;
-    Ok(version.map(|version| WantedPreload {
+    Ok(version.map(|version| DesiredPreload {
         volume,
         generation,
         version,

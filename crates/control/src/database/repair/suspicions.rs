@@ -36,7 +36,7 @@ impl Repair<'_> {
                     return Ok(true);
                 }
                 let is_older = match suspicion {
-                    Suspicion::Back => {
+                    Suspicion::Rejoined => {
                         try_again(&mut *change, unit).await?;
                         return Ok(true);
                     }

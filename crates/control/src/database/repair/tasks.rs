@@ -3,7 +3,7 @@
 //! Invariant: a unit stops being a member of a copyset only in a transaction that sees another
 //! member in sync there.
 
-use api::host::{REPAIR_TERM_MS, RepairEnd, RepairProgress, RepairTask};
+use api::host::{REPAIR_TERM_MS, RepairJob, RepairOutcome, RepairProgress};
 use base::{CopysetId, PartyId, SegmentId, UnitId};
 use catalog::MemberState;
 use sqlx::{AnyConnection, Row as _};
@@ -56,7 +56,7 @@ impl Repair<'_> {
         self,
         host: PartyId,
         now: Millis,
-    ) -> Result<Option<RepairTask>, DatabaseError> {
+    ) -> Result<Option<RepairJob>, DatabaseError> {
         self.database.transaction().alone().run(|mut change| async move {
             // A host that reported a unit as suspect does not repair its copysets if another host
             // is available; otherwise any host could make itself the one that changes them. For the
@@ -113,7 +113,7 @@ impl Repair<'_> {
         copyset: CopysetId,
         progress: &RepairProgress,
         now: Millis,
-    ) -> Result<Option<RepairTask>, DatabaseError> {
+    ) -> Result<Option<RepairJob>, DatabaseError> {
         self.database
             .transaction()
             .alone()
@@ -156,7 +156,7 @@ impl Repair<'_> {
         self,
         host: PartyId,
         copyset: CopysetId,
-        end: &RepairEnd,
+        end: &RepairOutcome,
         now: Millis,
     ) -> Result<bool, DatabaseError> {
         must_be_short(end)?;
@@ -229,7 +229,7 @@ impl Repair<'_> {
 }
 
 /// Refuses a report that names more units than a copyset has.
-fn must_be_short(end: &RepairEnd) -> Result<(), DatabaseError> {
+fn must_be_short(end: &RepairOutcome) -> Result<(), DatabaseError> {
     let brought = end.brought.as_ref().map_or(0, Vec::len);
     let named = [end.whole.len(), end.lacking.len(), end.full.len(), brought];
     match named.iter().max() {
@@ -323,7 +323,7 @@ async fn task_of(
     id: CopysetId,
     serial_next: u64,
     now: Millis,
-) -> Result<Option<RepairTask>, DatabaseError> {
+) -> Result<Option<RepairJob>, DatabaseError> {
     let all = units::copysets_of(&mut *connection).await?;
     let Some(copyset) = all.into_iter().find(|copyset| copyset.id == id) else {
         return Ok(None);
@@ -352,7 +352,7 @@ async fn task_of(
     let wanted: i64 = scrub.try_get("scrub_requested")?;
     let scrubbed: i64 = scrub.try_get("scrubbed_ms")?;
     let is_due = scrubbed <= now.0.saturating_sub(SCRUB_EVERY_MS);
-    Ok(Some(RepairTask {
+    Ok(Some(RepairJob {
         copyset,
         missed: missed
             .iter()
@@ -380,13 +380,13 @@ async fn task_of(
 
 /// The members that a repairing host may change: those being rebuilt, and during a comparison also
 /// those in sync.
-fn changed_of(task: &RepairTask) -> Vec<UnitId> {
+fn changed_of(task: &RepairJob) -> Vec<UnitId> {
     let is_changed = |(_, state): &(UnitId, MemberState)| match state {
-        MemberState::Filling => true,
-        MemberState::Whole => task.compare,
-        MemberState::Leaving => false,
+        MemberState::Rebuilding => true,
+        MemberState::InSync => task.compare,
+        MemberState::Draining => false,
     };
-    let changed = task.copyset.standing().filter(is_changed);
+    let changed = task.copyset.member_states().filter(is_changed);
     changed.map(|(unit, _)| unit).collect()
 }
 

@@ -371,8 +371,8 @@ fn still_usable(usable: &HashSet<UnitId>, units: &[UnitRow]) -> HashSet<UnitId> 
 /// Whether enough members of a copyset other than `unit` are in sync and in `there` to hold all of
 /// its data.
 fn has_whole_without(copyset: &Copyset, unit: UnitId, there: &HashSet<UnitId>) -> bool {
-    let whole = copyset.standing().filter(|(other, state)| {
-        *other != unit && *state == MemberState::Whole && there.contains(other)
+    let whole = copyset.member_states().filter(|(other, state)| {
+        *other != unit && *state == MemberState::InSync && there.contains(other)
     });
     whole.count() >= usize::from(copyset.data)
 }
@@ -384,12 +384,12 @@ fn who_is_in_the_way(
     there: &HashSet<UnitId>,
     units: &[UnitRow],
 ) -> String {
-    let others = copyset.standing().filter(|(other, _)| *other != unit);
+    let others = copyset.member_states().filter(|(other, _)| *other != unit);
     let why = |(other, state): (UnitId, MemberState)| {
         let why = match (state, there.contains(&other)) {
-            (MemberState::Whole, true) => return None,
-            (MemberState::Filling, true) => "may be missing something",
-            (MemberState::Leaving, true) => {
+            (MemberState::InSync, true) => return None,
+            (MemberState::Rebuilding, true) => "may be missing something",
+            (MemberState::Draining, true) => {
                 "holds nothing that was written since it began to drain"
             }
             (_, false) => "is found by no host",
@@ -462,7 +462,7 @@ async fn take_out(
     let copysets = copysets_of(&mut *change).await?;
     let units = units_of(&mut *change).await?;
     let name = name_of(&units, unit);
-    let is_its = |set: &&Copyset| set.standing().any(|(member, _)| member == unit);
+    let is_its = |set: &&Copyset| set.member_states().any(|(member, _)| member == unit);
     let its: Vec<&Copyset> = copysets.iter().filter(is_its).collect();
     if !its.is_empty() && how == Removal::Empty {
         return Err(DatabaseError::Refused {

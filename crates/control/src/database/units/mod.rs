@@ -4,7 +4,7 @@ pub(in crate::database) mod draining;
 
 use api::unit::SECOND_PLACE_MS;
 use base::{ClusterId, CopysetId, UnitId, url};
-use catalog::{Copyset, Leaving, WrappedKey};
+use catalog::{Copyset, DrainingMember, WrappedKey};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
@@ -389,12 +389,12 @@ pub(in crate::database) async fn copysets_of(
         let state: String = row.try_get("state")?;
         copyset.joined = copyset.joined.max(rows::number(row, "join_number")?);
         match state.as_str() {
-            "draining" => copyset.leaving.push(Leaving {
+            "draining" => copyset.draining.push(DrainingMember {
                 place: rows::small(row, "position")?,
                 unit,
             }),
             "rebuilding" => {
-                copyset.filling.push(unit);
+                copyset.rebuilding.push(unit);
                 copyset.members.push(unit);
             }
             _ => copyset.members.push(unit),

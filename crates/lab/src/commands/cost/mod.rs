@@ -1,4 +1,4 @@
-//! `scree cost`: what encryption costs (docs/models.md, "Cost").
+//! `scree cost`: what encryption costs (docs/explanation/cost-model.md).
 
 mod calibrate;
 mod candidates;

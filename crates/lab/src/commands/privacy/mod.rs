@@ -1,5 +1,5 @@
 //! `scree privacy estimate`, `simulate` and `plan`: what compromised units reveal
-//! (docs/models.md).
+//! (docs/explanation/leakage.md).
 
 mod file_lengths;
 mod plan;

@@ -1,16 +1,17 @@
 //! A host's request, carried out where it may wait.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 use base::{LineageTag, SegmentId};
+use parking_lot::Mutex;
 use unit::{NOTE_BYTES, Put, Read, ReplacementPart, Tag, Unit as _, UnitError};
 use unit_wire::{Refusal, Request, Status, Verb, put_frame};
 
-use super::{Keeper, lock, room_for};
+use super::{Keeper, room_for};
 use crate::budget::Share;
-use crate::shown::{Action, Right, Shown, UNREADABLE};
+use crate::rights::{Action, Right, Rights, UNREADABLE};
 
 /// Segments that one page of a list has at most.
 const LIST_MAX: usize = 1 << 17;
@@ -18,7 +19,7 @@ const LIST_MAX: usize = 1 << 17;
 /// Something to be carried out on a thread that may wait.
 pub struct Job {
     pub(crate) keeper: Arc<Keeper>,
-    pub(crate) shown: Arc<Mutex<Shown>>,
+    pub(crate) rights: Arc<Mutex<Rights>>,
     /// Whose it is, by its key.
     pub(crate) holder: [u8; 32],
     pub(crate) tag: u64,
@@ -55,13 +56,13 @@ impl Job {
 
     fn carry_out(&self, body: &mut Vec<u8>) -> Result<(), Refusal> {
         let (keeper, unit) = (&self.keeper, &self.keeper.unit);
-        let allow = |action| keeper.allow(&self.shown, &action);
+        let allow = |action| keeper.allow(&self.rights, &action);
         match Request::decode(self.verb as u16, &self.body)? {
             // Answered before anything else is begun.
             Request::Hello { .. } => {
                 return Err(Refusal::new(Status::Malformed, "it is no job"));
             }
-            Request::Show(signed) => keeper.show(signed, &self.holder, &self.shown)?,
+            Request::Show(signed) => keeper.show(signed, &self.holder, &self.rights)?,
             Request::Put(put) => {
                 let (right, _passage) = allow(Action::Put(put.segment))?;
                 let lineage_tag = self.lineage_tag_to_put(put.segment, put.lineage_tag, right)?;
@@ -83,7 +84,7 @@ impl Job {
                 unit.sync(&segments)?;
             }
             Request::Read { run, slot_bytes } => {
-                let _passage = keeper.allow_reading(&self.shown, run.segment)?;
+                let _passage = keeper.allow_reading(&self.rights, run.segment)?;
                 let (tags, data) = room_for(body, run, slot_bytes);
                 unit.read(Read {
                     run,
@@ -112,12 +113,12 @@ impl Job {
                 most,
             } => self.list(serials, after, most, body)?,
             Request::Stat(segment) => {
-                let _passage = keeper.allow_reading(&self.shown, segment)?;
+                let _passage = keeper.allow_reading(&self.rights, segment)?;
                 unit_wire::encode_segment_slots(&unit.segment_slots(segment)?, body);
             }
             Request::Room => unit_wire::encode_room(&unit.stat()?, body),
             Request::Scrub(segment) => {
-                let _passage = keeper.allow_reading(&self.shown, segment)?;
+                let _passage = keeper.allow_reading(&self.rights, segment)?;
                 unit_wire::encode_slots(&unit.scrub(segment)?, body);
             }
             Request::Probe => unit.probe()?,
@@ -135,7 +136,7 @@ impl Job {
         body: &mut Vec<u8>,
     ) -> Result<(), Refusal> {
         let keeper = &self.keeper;
-        let allow = |action| keeper.allow(&self.shown, &action);
+        let allow = |action| keeper.allow(&self.rights, &action);
         let segment = part.segment;
         let (right, _passage) = match part.expected {
             Some(_) => allow(Action::Replace(segment, keeper.lineage_tag_of(segment)))?,
@@ -165,7 +166,7 @@ impl Job {
         body: &mut Vec<u8>,
     ) -> Result<(), Refusal> {
         let keeper = &self.keeper;
-        let (right, _passage) = keeper.allow(&self.shown, &Action::List(serials.clone()))?;
+        let (right, _passage) = keeper.allow(&self.rights, &Action::List(serials.clone()))?;
         let found = keeper.unit.list_serials(serials)?;
         let rest = &found[found.partition_point(|id| id.bits() <= after)..];
         let most = (most as usize).clamp(1, LIST_MAX);
@@ -184,8 +185,8 @@ impl Job {
             }
             // Nor what is another copyset's of whoever repairs one.
             Right::Repair(_) | Right::Other => {
-                let (shown, now) = (lock(&self.shown), keeper.now());
-                let is_its = |id: &SegmentId| shown.repairs(id.copyset(), now);
+                let (rights, now) = (self.rights.lock(), keeper.now());
+                let is_its = |id: &SegmentId| rights.repairs(id.copyset(), now);
                 rest.filter(is_its).take(most).collect()
             }
         };
@@ -196,9 +197,9 @@ impl Job {
     fn write_note(&self, note: &[u8; NOTE_BYTES]) -> Result<(), Refusal> {
         let (keeper, unit) = (&self.keeper, &self.keeper.unit);
         let (leases, counted) = {
-            let (shown, now) = (lock(&self.shown), keeper.now());
-            match shown.generation() >= keeper.generation() {
-                true => (shown.leases(now), shown.counted(now)),
+            let (rights, now) = (self.rights.lock(), keeper.now());
+            match rights.generation() >= keeper.generation() {
+                true => (rights.leases(now), rights.counted(now)),
                 false => (Vec::new(), 0),
             }
         };
@@ -208,7 +209,7 @@ impl Job {
             let text = "notes are for hosts that have a lease";
             return Err(Refusal::new(Status::NotAllowed, text));
         }
-        let _alone = lock(&keeper.noting);
+        let _alone = keeper.noting.lock();
         let before = unit.read_note()?.as_ref().map_or(0, count_in);
         let count = count_in(note);
         if count > before.max(counted) {

@@ -1,15 +1,16 @@
 //! Whether a daemon can do its work, and how it is doing, for those who watch.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::with_causes;
 use metrics::{Answer, Measures, Part};
+use parking_lot::Mutex;
 use unit::{Health, Moment, OpClass, Unit as _, UnitError, UnitStat, UnitState};
 use unit_folder::{FolderUnit, KeptFreed};
 use world::Clock;
 
-use super::{Service, lock};
+use super::Service;
 
 /// A controller is away that was not heard of for as long as it should have been
 /// so often.
@@ -59,14 +60,14 @@ impl Service {
     pub(super) fn look(&self) {
         let found = Arc::clone(&self.inner.looks.found);
         let clock = Arc::clone(&self.inner.world.clock);
-        if lock(&found).looking.is_some() {
+        if found.lock().looking.is_some() {
             return;
         }
-        lock(&found).looking = Some(clock.monotonic());
+        found.lock().looking = Some(clock.monotonic());
         let keeper = Arc::clone(&self.inner.keeper);
         tokio::task::spawn_blocking(move || {
             let outcome = look_at(keeper.unit(), &*clock);
-            let mut found = lock(&found);
+            let mut found = found.lock();
             found.looking = None;
             found.note(outcome, &*clock);
         });
@@ -77,10 +78,10 @@ impl Service {
         let inner = &self.inner;
         let now = inner.world.clock.monotonic();
         let mut reasons = Vec::new();
-        if lock(&inner.server).is_none() {
+        if inner.server.lock().is_none() {
             reasons.push("it is ending".to_owned());
         }
-        let found = lock(&inner.looks.found);
+        let found = inner.looks.found.lock();
         let state = found.health.state();
         if let Some(since) = found.looking
             && now.saturating_sub(since) >= ANSWERS_WITHIN
@@ -89,7 +90,7 @@ impl Service {
         } else if state != UnitState::Healthy {
             reasons.push(format!("the unit is {}", state.name()));
         }
-        let age = now.saturating_sub(*lock(&inner.heard));
+        let age = now.saturating_sub(*inner.heard.lock());
         if age >= inner.begin_every * MISSED_MAX {
             let age = age.as_secs();
             reasons.push(format!("no controller was heeded for {age} s"));
@@ -110,7 +111,7 @@ impl Service {
             [(labels, 1.0)],
         );
         let age = inner.world.clock.monotonic();
-        let age = age.saturating_sub(*lock(&inner.heard));
+        let age = age.saturating_sub(*inner.heard.lock());
         measures.one(
             "scree_daemon_begin_age_seconds",
             "How long ago a controller was heeded last, or this began",
@@ -122,7 +123,9 @@ impl Service {
             "The controllers' clock less this machine's",
             offset_ms as f64 / 1000.0,
         );
-        let (connections, held_bytes) = lock(&inner.server)
+        let (connections, held_bytes) = inner
+            .server
+            .lock()
             .as_ref()
             .map_or((0, 0), |server| (server.connections(), server.held_bytes()));
         measures.one(
@@ -140,7 +143,7 @@ impl Service {
             "Bytes of requests and answers that are held, which may be 256 MiB",
             held_bytes as f64,
         );
-        lock(&inner.looks.found).measure(&mut measures);
+        inner.looks.found.lock().measure(&mut measures);
         inner.keeper.counters().measure(&mut measures);
         measures
     }

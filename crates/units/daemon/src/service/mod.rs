@@ -16,28 +16,29 @@
 //! * `cluster.json` is there only if the unit is made. So a unit that is not
 //!   there then, because it is not mounted, is never made anew.
 //! * What is heeded is of the cluster and the unit that the folder was made for,
-//!   and of no database that was replaced ([`NotHeeded`]).
+//!   and of no database that was replaced ([`ConfigRejected`]).
 
+mod controller_config;
 mod folder;
 mod health;
-mod heeded;
 mod opening;
 mod restoring;
 
+pub use controller_config::ConfigRejected;
 pub use folder::FolderError;
-pub use heeded::NotHeeded;
 pub use opening::StartError;
 pub use restoring::{RestoreError, restore};
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::unit::{BeginUnit, UnitCluster};
 use api::{Client, ClientError, Profile, ProfileError};
 use base::{UnitId, with_causes};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use unit_folder::Keeping;
 use world::{Millis, World, host};
@@ -119,18 +120,18 @@ struct Inner {
 
 /// What came of asking a controller.
 #[derive(Debug, thiserror::Error)]
-enum Unheeded {
+enum FetchConfigError {
     #[error("no controller has said anything: {0}")]
     Unheard(ClientError),
     #[error("a controller says: {0}")]
     Refused(ClientError),
     #[error(transparent)]
-    NotHeeded(#[from] NotHeeded),
+    ConfigRejected(#[from] ConfigRejected),
     #[error("the cluster's authority cannot be used")]
     Authority(#[from] ProfileError),
 }
 
-impl From<ClientError> for Unheeded {
+impl From<ClientError> for FetchConfigError {
     fn from(error: ClientError) -> Self {
         match error.may_pass() {
             true => Self::Unheard(error),
@@ -164,10 +165,10 @@ impl Service {
     pub async fn start(world: World, settings: Settings) -> Result<Self, StartError> {
         let service = opening::open(world, settings).await?;
         // One that is away was just waited for.
-        if lock(&service.inner.trouble).is_none() {
-            match service.ask_and_heed().await {
+        if service.inner.trouble.lock().is_none() {
+            match service.fetch_config().await {
                 // Hosts would look for it elsewhere.
-                Err(Unheeded::Refused(source)) => {
+                Err(FetchConfigError::Refused(source)) => {
                     let url = service.url().to_owned();
                     service.shut_down().await;
                     return Err(StartError::NotTaken { url, source });
@@ -205,7 +206,7 @@ impl Service {
 
     /// Closes the server and all connections.
     pub async fn shut_down(&self) {
-        let server = lock(&self.inner.server).take();
+        let server = self.inner.server.lock().take();
         // It waits for threads.
         blocking(move || drop(server)).await;
     }
@@ -231,20 +232,20 @@ impl Service {
     /// Where it listens; `None` once it was shut down.
     #[must_use]
     pub fn endpoint(&self) -> Option<world::Endpoint> {
-        let server = lock(&self.inner.server);
+        let server = self.inner.server.lock();
         server.as_ref().map(|server| server.endpoint().clone())
     }
 
     /// Tells a controller where this listens, and heeds what it says. What goes
     /// wrong is logged when it begins and when it is over.
     async fn begin(&self) {
-        let outcome = self.ask_and_heed().await;
+        let outcome = self.fetch_config().await;
         self.note(outcome);
     }
 
-    fn note(&self, outcome: Result<(), Unheeded>) {
+    fn note(&self, outcome: Result<(), FetchConfigError>) {
         let why = outcome.err().map(|error| with_causes(&error));
-        let before = std::mem::replace(&mut *lock(&self.inner.trouble), why.clone());
+        let before = std::mem::replace(&mut *self.inner.trouble.lock(), why.clone());
         match (before, why) {
             (Some(_), None) => tracing::info!("a controller has answered again"),
             (before, Some(why)) if before.as_ref() != Some(&why) => {
@@ -254,21 +255,23 @@ impl Service {
         }
     }
 
-    async fn ask_and_heed(&self) -> Result<(), Unheeded> {
+    async fn fetch_config(&self) -> Result<(), FetchConfigError> {
         let inner = &self.inner;
         let begin = BeginUnit {
             url: Some(inner.url.clone()),
             place: Some(inner.place.clone()),
         };
         let (answer, now) = ask(&inner.world, &inner.client, &begin).await?;
-        let known = lock(&inner.cluster).clone();
-        heeded::check(&known, &answer)?;
-        let cluster = heeded::lasting(&answer);
+        let known = inner.cluster.lock().clone();
+        controller_config::check(&known, &answer)?;
+        let cluster = controller_config::lasting(&answer);
         inner.set_server(inner.server_config(&cluster)?);
-        inner.keeper.set_config(heeded::keeper_config(&cluster));
+        inner
+            .keeper
+            .set_config(controller_config::keeper_config(&cluster));
         inner.heard(now);
         if cluster != known || inner.is_unkept.load(Ordering::Relaxed) {
-            *lock(&inner.cluster) = cluster.clone();
+            *inner.cluster.lock() = cluster.clone();
             let keeping = Arc::clone(inner);
             let kept = blocking(move || keeping.folder.keep(&keeping.world, &cluster)).await;
             inner.is_unkept.store(kept.is_err(), Ordering::Relaxed);
@@ -288,7 +291,7 @@ impl Service {
         let mut profile = self.inner.profile.clone();
         while profile.changed().await.is_ok() {
             let inner = &self.inner;
-            let cluster = lock(&inner.cluster).clone();
+            let cluster = inner.cluster.lock().clone();
             match inner.server_config(&cluster) {
                 Ok(config) => inner.set_server(config),
                 Err(error) => {
@@ -309,14 +312,14 @@ impl Inner {
     }
 
     fn set_server(&self, config: ServerConfig) {
-        if let Some(server) = &*lock(&self.server) {
+        if let Some(server) = &*self.server.lock() {
             server.set_config(config);
         }
     }
 
     /// A controller has said that it is `now`.
     fn heard(&self, now: Millis) {
-        *lock(&self.heard) = self.world.clock.monotonic();
+        *self.heard.lock() = self.world.clock.monotonic();
         self.keeper.set_time(now);
         let offset_ms = self.keeper.clock_offset_ms();
         let are_apart = offset_ms.unsigned_abs() > CLOCKS_APART_MS;
@@ -340,7 +343,7 @@ fn server_config(
     let profile = Arc::clone(&profile.borrow());
     Ok(ServerConfig {
         tls: Arc::new(profile.server_tls(&cluster.authority)?),
-        others: heeded::others(cluster, own, unknown),
+        others: controller_config::others(cluster, own, unknown),
         limits: Limits::of(connections_max),
     })
 }
@@ -355,8 +358,4 @@ async fn blocking<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) 
             Err(_) => std::future::pending().await,
         },
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

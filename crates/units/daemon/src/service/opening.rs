@@ -3,21 +3,22 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 
 use api::unit::{BeginUnit, UnitCluster};
 use api::{ClientError, ProfileError};
 use base::{UnitId, with_causes};
+use parking_lot::Mutex;
 use unit::{Unit as _, UnitError};
 use unit_folder::{FolderUnit, Keeping};
 use unit_remote::url_of_address;
 use world::{Endpoint, Millis, World};
 
+use super::controller_config::{self, ConfigRejected};
 use super::folder::{Folder, FolderError};
 use super::health::Looks;
-use super::heeded::{self, NotHeeded};
-use super::{Inner, Service, Settings, Unheeded, ask, blocking, server_config};
+use super::{FetchConfigError, Inner, Service, Settings, ask, blocking, server_config};
 use crate::{Keeper, Server};
 
 /// Why a daemon does not start.
@@ -82,7 +83,7 @@ pub enum StartError {
         /// D.
         folder: PathBuf,
         /// What it says.
-        source: NotHeeded,
+        source: ConfigRejected,
     },
     /// The unit cannot be used.
     #[error("{}{hint}", with_causes(source))]
@@ -217,13 +218,13 @@ async fn learn(
     ) {
         (Ok((answer, now)), kept) => {
             if let Some(kept) = &kept {
-                heeded::check(kept, &answer).map_err(|source| StartError::Other {
+                controller_config::check(kept, &answer).map_err(|source| StartError::Other {
                     folder: folder.path().to_owned(),
                     source,
                 })?;
             }
             Ok(Known {
-                cluster: heeded::lasting(&answer),
+                cluster: controller_config::lasting(&answer),
                 takes_over: answer.takes_over,
                 now: Some(now),
                 trouble: None,
@@ -231,7 +232,7 @@ async fn learn(
             })
         }
         (Err(error), Some(cluster)) => {
-            let why = with_causes(&Unheeded::from(error));
+            let why = with_causes(&FetchConfigError::from(error));
             tracing::warn!(why, "starting with what a controller said last");
             Ok(Known {
                 cluster,
@@ -256,7 +257,7 @@ fn open_keeper(
     keeping: Keeping,
 ) -> Result<Arc<Keeper>, StartError> {
     let path = folder.unit();
-    let (cluster, owner) = (&known.cluster, heeded::owner(&known.cluster));
+    let (cluster, owner) = (&known.cluster, controller_config::owner(&known.cluster));
     let unit = FolderUnit::open(world, &path, cluster.id, cluster.unit)
         .with_owner(owner, known.takes_over)
         .keeping(keeping);
@@ -296,7 +297,12 @@ fn open_keeper(
         source,
     })?;
     end_restore(&unit);
-    let keeper = Keeper::open(world, unit, &path, heeded::keeper_config(cluster));
+    let keeper = Keeper::open(
+        world,
+        unit,
+        &path,
+        controller_config::keeper_config(cluster),
+    );
     Ok(Arc::new(keeper.map_err(StartError::Fences)?))
 }
 

@@ -8,7 +8,7 @@ use auth::{Fence, Scope};
 use auth::{Kind, Lifetime, ServerTls, client_config};
 use base::{ClusterId, LineageTag, Slot, with_causes};
 use unit::{Put, SlotRun, Unit, UnitError};
-use unit_daemon::{Limits, Server, ServerConfig, Waits};
+use unit_daemon::{Limits, Server, ServerConfig, Timeouts};
 use unit_remote::RemoteUnit;
 use unit_remote::{LinkConfig, TlsLink};
 use unit_wire::ALPN;
@@ -310,8 +310,8 @@ fn a_unresponsive_daemon_is_away() {
     assert!(unit.probe().is_err());
 }
 
-fn quickly() -> Waits {
-    Waits {
+fn quickly() -> Timeouts {
+    Timeouts {
         hello: Duration::from_millis(500),
         idle: Duration::from_millis(300),
         stalled: Duration::from_millis(500),
@@ -376,7 +376,7 @@ fn a_connection_that_nobody_uses_is_closed_and_made_again_when_somebody_asks() {
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
     let limits = Limits {
-        waits: quickly(),
+        timeouts: quickly(),
         ..Limits::of(64)
     };
     let server = site.server_within(limits, &any_port(), site.keeper(id), None);
@@ -399,7 +399,7 @@ fn a_host_that_does_not_take_its_answers_or_does_not_end_its_request_is_closed()
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
     let limits = Limits {
-        waits: Waits {
+        timeouts: Timeouts {
             idle: Duration::from_secs(600),
             ..quickly()
         },

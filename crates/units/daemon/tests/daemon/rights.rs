@@ -292,7 +292,7 @@ fn a_capability_that_is_not_ones_own_or_was_altered_is_not_heeded() {
         let said = show(&scene, signed);
         assert!(said.contains(what), "{said}");
     };
-    says(&own(&|one| one.holder = HOST), "another host's");
+    says(&own(&|one| one.holder = HOST), "another host");
     says(
         &own(&|one| one.cluster = ClusterId::from_u128(9)),
         "another cluster",

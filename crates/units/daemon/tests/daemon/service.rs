@@ -21,7 +21,7 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use unit::{Unit as _, UnitError};
-use unit_daemon::{FolderError, Keeping, NotHeeded, Service, Settings, StartError};
+use unit_daemon::{ConfigRejected, FolderError, Keeping, Service, Settings, StartError};
 use unit_folder::FolderUnit;
 use unit_remote::RemoteUnit;
 use unit_remote::{endpoint_of_url, url_of_address};
@@ -394,7 +394,7 @@ async fn what_another_cluster_says_is_not_heeded() {
         matches!(
             error,
             StartError::Other {
-                source: NotHeeded::Unit { .. },
+                source: ConfigRejected::Unit { .. },
                 ..
             }
         ),

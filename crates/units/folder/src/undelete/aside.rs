@@ -9,7 +9,7 @@ use world::{Millis, OpenMode, WrongKind};
 use super::record::{AsideName, FOLDER};
 use super::state::path_of;
 use super::{FolderUnit, Keep};
-use crate::{is_not_found, lock};
+use crate::is_not_found;
 
 impl FolderUnit {
     /// Moves a segment's file to what is kept. `false`: it is not kept, and is to
@@ -70,7 +70,7 @@ impl FolderUnit {
     pub(super) fn sync_kept_names(&self, keep: &Keep) -> Result<(), UnitError> {
         // Whoever comes meanwhile waits: also its names may be among those that are
         // being made durable.
-        let _alone = lock(&keep.syncing_names);
+        let _alone = keep.syncing_names.lock();
         let is_unsynced = self.with_kept(keep, |state| {
             Ok(std::mem::take(&mut state.are_names_unsynced))
         })?;

@@ -14,7 +14,7 @@ use super::record::log_name;
 use super::state::{Aside, Oldest, path_of, read_log};
 use super::{FolderUnit, Keep};
 use crate::format::SlotState;
-use crate::{OpenTable, is_not_found, lock};
+use crate::{OpenTable, is_not_found};
 
 /// More segments than this are not kept: each takes some memory, and all are in one
 /// folder.
@@ -62,7 +62,7 @@ impl FolderUnit {
         }
         loop {
             let is_early = self.is_too_much(keep)?;
-            let mut giving = lock(&keep.giving);
+            let mut giving = keep.giving.lock();
             if self.give_back(keep, &mut giving, is_early)?.is_none() {
                 return Ok(false);
             }
@@ -166,7 +166,7 @@ impl FolderUnit {
         let mut is_any = false;
         loop {
             // For one step each: whoever else waits for room has its turn.
-            let mut giving = lock(&keep.giving);
+            let mut giving = keep.giving.lock();
             let now = keep.made_room_bytes.load(Ordering::Relaxed);
             if now.wrapping_sub(before) >= self.segment_data_bytes {
                 return Ok(true);

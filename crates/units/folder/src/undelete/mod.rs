@@ -1,5 +1,5 @@
 //! What was freed is kept for a while: the unit's side of the grace period that
-//! `docs/units.md` promises, drawn in `docs/format.md`.
+//! `docs/internals/undelete.md` promises and draws.
 //!
 //! ```text
 //!  1. mark    FREE into the table, durably, with tag and checksum left there
@@ -40,17 +40,17 @@ pub use restore::{Restorable, Restored, RestoredSegment, SegmentFate};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::SegmentId;
+use parking_lot::Mutex;
 use unit::UnitError;
 use world::File;
 
+use super::FolderUnit;
 use super::format::{Entry, SlotState};
 use super::table::Table;
-use super::{FolderUnit, lock};
 use give_back::{ASIDES_MAX, Giving};
 use state::State;
 
@@ -173,7 +173,7 @@ impl FolderUnit {
         keep: &Keep,
         what: impl FnOnce(&mut State) -> io::Result<T>,
     ) -> Result<T, UnitError> {
-        let mut state = lock(&keep.state);
+        let mut state = keep.state.lock();
         let act = || {
             if state.is_none() {
                 *state = Some(State::load(&*self.place.disk, &*self.clock)?);
@@ -189,15 +189,15 @@ impl FolderUnit {
     /// The folder may have become another.
     pub(super) fn forget_kept(&self) {
         if let Some(keep) = &self.keep {
-            *lock(&keep.giving) = Giving::default();
-            *lock(&keep.state) = None;
+            *keep.giving.lock() = Giving::default();
+            *keep.state.lock() = None;
         }
     }
 
     /// The walk after the start has seen all segments.
     pub(super) fn walked(&self) {
         if let Some(keep) = &self.keep
-            && let Some(state) = &mut *lock(&keep.state)
+            && let Some(state) = &mut *keep.state.lock()
         {
             state.walked();
         }
@@ -230,8 +230,8 @@ impl FolderUnit {
         match logged {
             Ok(()) => {
                 // It works again.
-                let unlogged = lock(&keep.unlogged);
-                lock(&self.settling).pending.extend(unlogged.keys());
+                let unlogged = keep.unlogged.lock();
+                self.settling.lock().pending.extend(unlogged.keys());
             }
             Err(_) => self.leave_unlogged(id, slots),
         }
@@ -240,16 +240,16 @@ impl FolderUnit {
     /// These slots may be free, and no log names them.
     pub(super) fn leave_unlogged(&self, id: SegmentId, slots: &[u32]) {
         if let Some(keep) = &self.keep {
-            let mut unlogged = lock(&keep.unlogged);
+            let mut unlogged = keep.unlogged.lock();
             unlogged.entry(id).or_default().extend(slots);
         }
-        lock(&self.settling).pending.insert(id);
+        self.settling.lock().pending.insert(id);
     }
 
     /// Whether a `settle` is to log slots of it.
     pub(super) fn is_unlogged(&self, id: SegmentId) -> bool {
         let keep = self.keep.as_ref();
-        keep.is_some_and(|keep| lock(&keep.unlogged).contains_key(&id))
+        keep.is_some_and(|keep| keep.unlogged.lock().contains_key(&id))
     }
 
     /// Logs the slots of a segment that are free and that no log names; what of
@@ -266,12 +266,12 @@ impl FolderUnit {
         let freed = table.slots_that(|state| state == SlotState::Freed);
         let freed = Self::with_content(table, &freed);
         let unnamed = self.with_kept(keep, |state| Ok(state.unnamed(id, &freed)))?;
-        let left = lock(&keep.unlogged).get(&id).cloned().unwrap_or_default();
+        let left = keep.unlogged.lock().get(&id).cloned().unwrap_or_default();
         let mut unlogged: BTreeSet<u32> = unnamed.into_iter().collect();
         unlogged.extend(freed.iter().filter(|slot| left.contains(slot)));
         let unlogged: Vec<u32> = unlogged.into_iter().collect();
         if unlogged.is_empty() {
-            lock(&keep.unlogged).remove(&id);
+            keep.unlogged.lock().remove(&id);
             return Ok(());
         }
         // They may have been marked by a process that died before its sync.
@@ -286,7 +286,7 @@ impl FolderUnit {
                 &unlogged,
             )
         })?;
-        lock(&keep.unlogged).remove(&id);
+        keep.unlogged.lock().remove(&id);
         Ok(())
     }
 }

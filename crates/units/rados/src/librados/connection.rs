@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
 
 use super::library::{Functions, Handle, done, functions, text};
 use crate::place::{self, Settings};
@@ -29,11 +31,11 @@ struct Pending {
 
 impl Pending {
     fn begin(&self) {
-        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *self.count.lock() += 1;
     }
 
     fn end(&self) {
-        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut count = self.count.lock();
         *count -= 1;
         if *count == 0 {
             self.none.notify_all();
@@ -41,9 +43,8 @@ impl Pending {
     }
 
     fn wait(&self) {
-        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        let none = self.none.wait_while(count, |count| *count > 0);
-        drop(none.unwrap_or_else(PoisonError::into_inner));
+        let mut count = self.count.lock();
+        self.none.wait_while(&mut count, |count| *count > 0);
     }
 }
 

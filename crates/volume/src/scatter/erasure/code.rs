@@ -5,25 +5,24 @@
 //!  parity j of a row = Σ  2^(j·i) · slot i     over those i that are in its mask
 //! ```
 //!
-//! The factors are those of RAID-Z (1, 2ⁱ, 4ⁱ): every square part of their matrix
-//! can be solved for all `k` and `m` that are allowed, which a test looks at. They
-//! make the parity of a row a polynomial, worked out by shifts and exclusive or
-//! alone.
+//! The factors are those of RAID-Z (1, 2ⁱ, 4ⁱ): every square submatrix is
+//! invertible for all allowed `k` and `m`, which a test checks. They make the
+//! parity of a row a polynomial, computed by shifts and exclusive or alone.
 //!
-//! Slots of one row may be given up one after another, and its parities may be
-//! made of different slots for a while. So a slot is worked out as what it is:
-//! an unknown of the linear equations that the parities at hand are.
+//! Slots of one row may be reclaimed one after another, and its parities may be
+//! made of different slots for a while. So a slot is recovered as an unknown of the
+//! linear equations that the available parities are.
 //!
-//! Pure: no I/O, no units; content and tags are bytes alike.
+//! Pure: no I/O, no units; contents and tags are both bytes.
 
 use crate::catalog::Erasure;
 
 use super::field::{add_product, inverse, multiply, power, shift, shift_and_add};
 
-/// A bit for each of a row's k data slots.
+/// One bit for each of a row's k data slots.
 pub type Mask = u16;
 
-/// All of a row's data slots.
+/// The mask of all of a row's data slots.
 pub fn whole(erasure: Erasure) -> Mask {
     Mask::MAX >> (Mask::BITS - u32::from(erasure.data()))
 }
@@ -32,8 +31,8 @@ fn factor(parity: usize, slot: usize) -> u8 {
     power(2, (parity * slot) as u32)
 }
 
-/// Writes parity number `parity` of a row into `into`: `row` has its data slots in
-/// order, as far as they count.
+/// Computes parity number `parity` of a row into `into`; `row` has its data slots in
+/// order, `None` for those that the parity is not made of.
 pub fn encode<'a>(
     parity: usize,
     row: impl DoubleEndedIterator<Item = Option<&'a [u8]>>,
@@ -48,18 +47,18 @@ pub fn encode<'a>(
     }
 }
 
-/// How a slot is worked out of others: the sum of their products.
+/// How a slot is recovered from others: a sum of products.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recipe {
-    /// Data slots of the row by their number, and what each is multiplied by.
+    /// Data slots of the row, by number, and their factors.
     pub data: Vec<(usize, u8)>,
-    /// Parities by theirs.
+    /// Parities, by number, and their factors.
     pub parities: Vec<(usize, u8)>,
 }
 
-/// How data slot `wanted` of a row comes of those data slots that are in `there`
-/// and of these parities: number, and of which slots it is made. `None` if they do
-/// not say what it is. Few parities come first: what is not needed is not used.
+/// How data slot `wanted` of a row is recovered from the data slots in `there` and
+/// from these parities: number, and mask of the slots that it is made of. `None` if
+/// they do not determine it. Earlier parities are preferred.
 pub fn recipe(wanted: usize, there: Mask, parities: &[(usize, Mask)]) -> Option<Recipe> {
     let unknown = parities
         .iter()
@@ -68,7 +67,7 @@ pub fn recipe(wanted: usize, there: Mask, parities: &[(usize, Mask)]) -> Option<
     let columns: Vec<usize> = (0..Mask::BITS as usize)
         .filter(|slot| unknown >> slot & 1 == 1)
         .collect();
-    // Each equation: factors of the unknown, and of which parities it is the sum.
+    // Each equation: factors of the unknowns, and the parities that it sums.
     let mut equations: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     for (at, (parity, mask)) in parities.iter().enumerate() {
         let of = |slot: &usize| match mask >> slot & 1 {
@@ -130,7 +129,7 @@ pub fn recipe(wanted: usize, there: Mask, parities: &[(usize, Mask)]) -> Option<
     })
 }
 
-/// Adds one ingredient of a recipe.
+/// Adds one summand of a recipe.
 pub fn add(into: &mut [u8], times: u8, from: &[u8]) {
     add_product(into, times, from);
 }
@@ -168,7 +167,7 @@ mod tests {
         made
     }
 
-    fn work_out(recipe: &Recipe, row: &[Vec<u8>], parities: &[(usize, Mask)]) -> Vec<u8> {
+    fn apply(recipe: &Recipe, row: &[Vec<u8>], parities: &[(usize, Mask)]) -> Vec<u8> {
         let mut out = vec![0; BYTES];
         for (slot, times) in &recipe.data {
             add(&mut out, *times, &row[*slot]);
@@ -180,7 +179,7 @@ mod tests {
         out
     }
 
-    /// Which fragments are there: data and parities, as bits.
+    /// All sets of k fragments: a mask of data slots, and parity numbers.
     fn survivors(erasure: Erasure) -> impl Iterator<Item = (Mask, Vec<usize>)> {
         let (data, parity) = (u32::from(erasure.data()), u32::from(erasure.parity()));
         (0u32..1 << (data + parity))
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn any_k_fragments_of_a_row_give_all_its_slots() {
+    fn any_k_fragments_of_a_row_recover_all_its_slots() {
         for erasure in all() {
             let row = row(erasure, 3);
             for (there, parities) in survivors(erasure) {
@@ -205,7 +204,7 @@ mod tests {
                 for wanted in (0..row.len()).filter(|slot| there >> slot & 1 == 0) {
                     let recipe = recipe(wanted, there, &parities);
                     let recipe = recipe.unwrap_or_else(|| panic!("{erasure} {there:b} {wanted}"));
-                    assert_eq!(work_out(&recipe, &row, &parities), row[wanted]);
+                    assert_eq!(apply(&recipe, &row, &parities), row[wanted]);
                 }
             }
         }
@@ -217,39 +216,39 @@ mod tests {
             let row = row(erasure, 9);
             for mask in 1..=whole(erasure) {
                 for (there, parities) in survivors(erasure) {
-                    // What is given up is nowhere.
+                    // A reclaimed slot exists nowhere.
                     let there = there & mask;
                     let parities: Vec<_> = parities.into_iter().map(|at| (at, mask)).collect();
                     let lost = (0..row.len()).filter(|slot| mask >> slot & !there >> slot & 1 == 1);
                     for wanted in lost {
                         let recipe = recipe(wanted, there, &parities).expect("enough");
                         assert!(recipe.data.iter().all(|(slot, _)| there >> slot & 1 == 1));
-                        assert_eq!(work_out(&recipe, &row, &parities), row[wanted]);
+                        assert_eq!(apply(&recipe, &row, &parities), row[wanted]);
                     }
                 }
             }
         }
     }
 
-    /// As while slots are given up: one parity is made without them, the other
-    /// still with them.
+    /// As during a reclaim: one parity is made without the dead slots, the other still
+    /// with them.
     #[test]
-    fn parities_of_different_slots_say_what_each_is_made_of() {
+    fn parities_of_different_slots_recover_slots_together() {
         let erasure = Erasure::new(4, 2).expect("allowed");
         let row = row(erasure, 5);
         let parities = [(0, 0b1110), (1, 0b1111)];
         for wanted in 0..4 {
             let there = 0b1111 & !(1 << wanted);
             let recipe = recipe(wanted, there, &parities).expect("one is lost");
-            assert_eq!(work_out(&recipe, &row, &parities), row[wanted]);
+            assert_eq!(apply(&recipe, &row, &parities), row[wanted]);
         }
-        // The first is nowhere, and the second is lost: two parities are enough.
+        // The first slot is reclaimed and the second lost: two parities are enough.
         let recipe = recipe(1, 0b1100, &parities).expect("enough");
-        assert_eq!(work_out(&recipe, &row, &parities), row[1]);
+        assert_eq!(apply(&recipe, &row, &parities), row[1]);
     }
 
     #[test]
-    fn what_is_not_known_is_not_worked_out() {
+    fn an_undetermined_slot_is_not_recovered() {
         assert_eq!(recipe(0, 0b10, &[]), None, "no parity");
         assert_eq!(recipe(0, 0b10, &[(0, 0b10)]), None, "of another slot");
         assert_eq!(recipe(0, 0b00, &[(0, 0b11)]), None, "two unknown");

@@ -1,7 +1,7 @@
-//! Of which slots the parity of each row is made.
+//! [`Masks`]: of which slots the parity of each row is made.
 //!
 //! A parity segment of generation 0 is made of all slots of its rows. From
-//! generation 1 on the slot after the last row says it:
+//! generation 1 on, the slot after the last row holds the masks:
 //!
 //! ```text
 //!  0 │ "screemsk"                                  │
@@ -11,8 +11,8 @@
 //! 32 │ a byte for each row: bit i is slot i of it  │
 //! ```
 //!
-//! Its tag is zero: a member may lie about it, as about all else, and then what is
-//! worked out by it does not open.
+//! Its tag is zero: a member may falsify it, as all else, and then what is recovered
+//! with it does not open.
 
 use base::codec::{OutOfBytes, Reader, Writer as _};
 use base::{SegmentId, Slot, checksum};
@@ -25,17 +25,17 @@ const MAGIC: &[u8; 8] = b"screemsk";
 const VERSION: u16 = 1;
 const HEAD_BYTES: usize = 32;
 
-/// Why a slot does not say of which slots parity is made.
+/// Why a slot holds no valid masks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadMasks {
     /// There are too few bytes.
     #[error("the slot is too short: {0}")]
     Short(#[from] OutOfBytes),
-    /// It is something else, or of another segment or member.
-    #[error("the last slot does not say of which slots the parity is made")]
+    /// It is something else, or belongs to another segment or member.
+    #[error("the last slot holds no masks of this parity")]
     Foreign,
-    /// A newer program wrote it.
-    #[error("it has format {0}; this program reads format 1")]
+    /// A newer build wrote it.
+    #[error("the masks have format {0}; this build reads format {VERSION}")]
     Version(u16),
 }
 
@@ -46,7 +46,7 @@ pub struct Masks {
 }
 
 impl Masks {
-    /// All slots of each row.
+    /// Masks of rows whose parity is made of all slots.
     #[must_use]
     pub fn whole(erasure: Erasure, rows: u32) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Masks {
         }
     }
 
-    /// No slot of any row.
+    /// Masks of rows whose parity is made of no slots.
     #[cfg(test)]
     pub(crate) fn none(rows: u32) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl Masks {
         }
     }
 
-    /// Those of one row.
+    /// The masks of one row alone.
     #[must_use]
     pub fn row(&self, row: u32) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl Masks {
         }
     }
 
-    /// Those of the first rows.
+    /// The masks of the first `rows` rows.
     #[must_use]
     pub fn first(&self, rows: usize) -> Self {
         Self {
@@ -78,31 +78,31 @@ impl Masks {
         }
     }
 
-    /// Those of more rows follow.
+    /// Appends the masks of more rows.
     pub fn extend(&mut self, more: &Self) {
         self.rows.extend(&more.rows);
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     #[must_use]
     pub fn rows(&self) -> u32 {
         self.rows.len() as u32
     }
 
-    /// Of which slots the parity of a row is made; of none, if there is no such row.
+    /// The slots that a row's parity is made of; none if there is no such row.
     #[must_use]
     pub fn of(&self, row: u32) -> Mask {
         self.rows.get(row as usize).copied().unwrap_or(0).into()
     }
 
-    /// The parity of `row` is made of these from now on.
+    /// Sets the slots that the parity of `row` is made of.
     pub fn set(&mut self, row: u32, mask: Mask) {
         if let Some(of_row) = self.rows.get_mut(row as usize) {
             *of_row = mask as u8;
         }
     }
 
-    /// As a slot of `slot_bytes`, on parity member number `parity`.
+    /// Encodes the masks as a slot of `slot_bytes` on parity member number `parity`.
     #[must_use]
     pub fn encode(
         &self,
@@ -127,7 +127,7 @@ impl Masks {
         bytes
     }
 
-    /// Reads what [`Masks::encode`] has written for the same member.
+    /// Decodes the masks that [`Masks::encode`] wrote for the same member.
     ///
     /// # Errors
     /// [`BadMasks`].
@@ -164,11 +164,10 @@ impl Masks {
         })
     }
 
-    /// Asks parity member number `parity` for its masks, and which generation has
-    /// them.
+    /// Reads the generation and the masks of parity member number `parity`.
     ///
     /// # Errors
-    /// [`UnitError`]; [`UnitError::Damaged`] if it does not say.
+    /// [`UnitError`]; [`UnitError::Damaged`] if there are no valid masks.
     pub fn ask(
         unit: &dyn Unit,
         segment: SegmentId,
@@ -188,7 +187,7 @@ impl Masks {
             .slots
             .checked_sub(1)
             .and_then(|last| u16::try_from(last).ok());
-        let last = last.ok_or_else(|| damaged("it has no slot that says what it is".to_owned()))?;
+        let last = last.ok_or_else(|| damaged("it has no slot with masks".to_owned()))?;
         let run = SlotRun {
             segment,
             first: Slot(last),
@@ -220,8 +219,30 @@ mod tests {
         SegmentId::new(CopysetId::new(3).expect("12 bits"), serial).expect("36 bits")
     }
 
+    /// A slot of masks of format 1, up to where its zeroes begin.
+    const FIXTURE: [u8; 35] = [
+        0x73, 0x63, 0x72, 0x65, 0x65, 0x6d, 0x73, 0x6b, 0x01, 0x00, 0x04, 0x01, 0x03, 0x00, 0x00,
+        0x00, 0x01, 0x00, 0x00, 0x00, 0x30, 0x00, 0x00, 0x00, 0x51, 0x6e, 0xf8, 0xb3, 0x00, 0x00,
+        0x00, 0x00, 0x0f, 0x05, 0x00,
+    ];
+
     #[test]
-    fn masks_round_trip_and_every_flipped_bit_is_found() {
+    fn masks_have_format_1_and_newer_ones_are_refused_by_their_number() {
+        let erasure = Erasure::new(4, 2).expect("allowed");
+        let mut masks = Masks::whole(erasure, 3);
+        masks.set(1, 0b0101);
+        masks.set(2, 0);
+        let slot = masks.encode(segment(1), erasure, 1, 4096);
+        assert_eq!(slot[..FIXTURE.len()], FIXTURE);
+        let decode = |slot: &[u8]| Masks::decode(slot, segment(1), erasure, 1);
+        assert_eq!(decode(&slot), Ok(masks));
+        let mut newer = slot;
+        newer[8] = 2;
+        assert_eq!(decode(&newer), Err(BadMasks::Version(2)));
+    }
+
+    #[test]
+    fn masks_round_trip_and_every_flipped_bit_is_detected() {
         let erasure = Erasure::new(4, 2).expect("allowed");
         let mut masks = Masks::whole(erasure, 2047);
         masks.set(5, 0b0101);

@@ -1,11 +1,11 @@
-//! Parity in the place of copies: k+m (docs/units.md, "Redundancy").
+//! Erasure coding: k+m parity in place of copies (docs/explanation, "Redundancy").
 //!
 //! * `field`, `code`: Reed-Solomon, without I/O.
 //! * `masks`: of which slots a segment's parity is made, as a slot of its own.
-//! * `put`: writing rows and their parity. `recover`: reading a slot whose
-//!   member does not give it. `reclaim`: freeing what is dead, with
-//!   parity made `anew`. `rebuild`: what a
-//!   member that was lost should hold.
+//! * `put`: writing rows and their parity.
+//! * `recover`: reading a slot that its member does not return.
+//! * `reclaim`: freeing dead slots; `parity_rewrite` computes parity without them.
+//! * `rebuild`: the content that a lost member should hold.
 
 mod code;
 mod field;
@@ -23,7 +23,7 @@ mod tests;
 pub use code::Mask;
 pub use masks::{BadMasks, Masks};
 pub(super) use put::put_rows;
-pub use rebuild::{Held, HeldSlot, rebuild};
+pub use rebuild::{MemberPart, SlotContent, rebuild};
 #[cfg(test)]
 pub use reclaim::reclaim;
 pub use reclaim::reclaim_if;

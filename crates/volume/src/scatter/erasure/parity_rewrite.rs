@@ -1,4 +1,4 @@
-//! Parity of a segment made anew, without the slots that are dead.
+//! [`ParityRewrite`]: replaces a segment's parity by one without its dead slots.
 
 use base::{SegmentId, Slot};
 use unit::{Read, Replacement, SlotRun, Tag, Unit as _, UnitError};
@@ -9,10 +9,10 @@ use super::reclaim::stat_of;
 use crate::catalog::Erasure;
 use crate::scatter::Member;
 
-/// Rows that are read at once.
+/// Rows read at once.
 const ROWS_AT_ONCE: u32 = 128;
 
-/// A parity member's part of a segment, made anew.
+/// The rewrite of a parity member's part of a segment.
 pub(super) struct ParityRewrite<'a> {
     pub(super) of_data: &'a [&'a Member],
     pub(super) member: &'a Member,
@@ -23,10 +23,9 @@ pub(super) struct ParityRewrite<'a> {
 }
 
 impl ParityRewrite<'_> {
-    /// Puts it in the place of `generation`, whose masks are `before`. A row whose
-    /// slots do not give the parity that is there keeps that, and its mask in
-    /// `after`: some member is wrong about it, and what would come of its slots
-    /// would be wrong, too.
+    /// Replaces `generation`, whose masks are `before`. A row whose slots do not
+    /// match its present parity keeps that parity, and its mask in `after`: some
+    /// member is wrong about it, and a new parity would be wrong, too.
     pub(super) fn replace(
         &self,
         generation: u16,
@@ -43,29 +42,32 @@ impl ParityRewrite<'_> {
             let columns = self.columns(first, count, before)?;
             for (row, found) in (0..count).zip(old) {
                 let number = first + row;
-                // What cannot be read is of no use: it is made of nothing from now on.
+                // Unreadable parity is of no use: from now on it is made of no slots.
                 let Some(mut found) = found else {
                     after.set(number, 0);
                     tags.push([0; 16]);
                     data.resize(data.len() + length, 0);
                     continue;
                 };
-                let masks = (before.of(number), after.of(number));
-                let mut made = self.remade(&columns, row as usize, masks, &found);
-                if made.is_none() {
-                    // Perhaps something was only read wrong.
+                let masks = RowMasks {
+                    before: before.of(number),
+                    after: after.of(number),
+                };
+                let mut computed = self.recompute(&columns, row as usize, masks, &found);
+                if computed.is_none() {
+                    // Perhaps only the read was wrong.
                     let columns = self.columns(number, 1, before)?;
                     found = self
                         .read_parity(number, 1)?
                         .pop()
                         .flatten()
                         .unwrap_or(found);
-                    made = self.remade(&columns, 0, masks, &found);
+                    computed = self.recompute(&columns, 0, masks, &found);
                 }
-                if made.is_none() {
-                    after.set(number, masks.0);
+                if computed.is_none() {
+                    after.set(number, masks.before);
                 }
-                let (tag, content) = made.unwrap_or(found);
+                let (tag, content) = computed.unwrap_or(found);
                 tags.push(tag);
                 data.extend(content);
             }
@@ -86,25 +88,26 @@ impl ParityRewrite<'_> {
         self.member.unit.replace(self.segment, by)
     }
 
-    /// The parity of one row with the second of two masks, if what is `found` is that
-    /// with the first.
-    fn remade(
+    /// The parity of one row with its new mask; `None` if `found`, the present one,
+    /// does not match the row's slots.
+    fn recompute(
         &self,
         columns: &[Column],
         row: usize,
-        (was, is): (u16, u16),
+        masks: RowMasks,
         found: &(Tag, Vec<u8>),
     ) -> Option<(Tag, Vec<u8>)> {
-        let is_right = was == 0 || self.made(columns, row, was).as_ref() == Some(found);
+        let RowMasks { before, after } = masks;
+        let is_right = before == 0 || self.parity_of(columns, row, before).as_ref() == Some(found);
         match is_right {
-            true if was == is => Some(found.clone()),
-            true => self.made(columns, row, is),
+            true if before == after => Some(found.clone()),
+            true => self.parity_of(columns, row, after),
             false => None,
         }
     }
 
-    /// A parity of one row.
-    fn made(&self, columns: &[Column], row: usize, mask: u16) -> Option<(Tag, Vec<u8>)> {
+    /// The parity of those slots of a row that are in `mask`.
+    fn parity_of(&self, columns: &[Column], row: usize, mask: u16) -> Option<(Tag, Vec<u8>)> {
         let is_there = |(place, column): (usize, &Column)| {
             mask >> place & 1 == 0 || column.get(row).is_some_and(Option::is_some)
         };
@@ -137,7 +140,7 @@ impl ParityRewrite<'_> {
         Some((tag, content))
     }
 
-    /// What each data member has of some rows, as far as they count.
+    /// The slots of each data member in some rows, as far as they are in the masks.
     fn columns(&self, first: u32, count: u32, masks: &Masks) -> Result<Vec<Column>, UnitError> {
         let mut columns = Vec::new();
         for (place, member) in self.of_data.iter().enumerate() {
@@ -152,7 +155,7 @@ impl ParityRewrite<'_> {
                 let end = (row..count).find(|row| !counts(*row)).unwrap_or(count);
                 let slots = match self.read(member, first + row, end - row) {
                     Ok((tags, data)) => self.column_of(tags, &data),
-                    // Padding, which is zeroes, or what was freed too early.
+                    // Padding, which is zeroes, or a slot that was freed too early.
                     Err(
                         UnitError::NoSlot { .. }
                         | UnitError::NoSegment { .. }
@@ -168,8 +171,8 @@ impl ParityRewrite<'_> {
         Ok(columns)
     }
 
-    /// The parity of some rows. Rows that were put and never committed were freed:
-    /// they stay so, whatever is put in their place.
+    /// The present parity of some rows. Rows that were written and never committed
+    /// were freed, and stay freed.
     fn read_parity(&self, first: u32, count: u32) -> Result<Column, UnitError> {
         match self.read(self.member, first, count) {
             Ok((tags, data)) => Ok(self.column_of(tags, &data)),
@@ -188,8 +191,8 @@ impl ParityRewrite<'_> {
             .collect()
     }
 
-    /// Slots that are not there as zeroes; none for those that cannot be read, as a
-    /// put leaves them that a crash has cut short.
+    /// Reads slots one by one: zeroes for missing ones, `None` for unreadable ones,
+    /// as a put leaves them that a crash interrupted.
     fn one_by_one(&self, member: &Member, first: u32, count: u32) -> Result<Column, UnitError> {
         let zero = || Some(([0; 16], vec![0; self.slot_bytes as usize]));
         let mut slots = Vec::new();
@@ -233,4 +236,12 @@ impl ParityRewrite<'_> {
     }
 }
 
+/// The slots of one member, by row.
 type Column = Vec<Option<(Tag, Vec<u8>)>>;
+
+/// The slots that a row's parity is made of, as masks.
+#[derive(Clone, Copy)]
+struct RowMasks {
+    before: u16,
+    after: u16,
+}

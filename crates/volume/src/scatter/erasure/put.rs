@@ -3,18 +3,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{LineageTag, Slot, UnitId};
-use unit::{Put, Tag, Unit as _, UnitError};
+use crate::catalog::Erasure;
+use base::{Slot, UnitId};
+use unit::{Tag, Unit as _, UnitError};
 use world::{Pool, parallel};
 
 use super::code::encode;
-use crate::catalog::Erasure;
 use crate::scatter::Member;
-use crate::scatter::placer::Share;
-use crate::scatter::progress::Progress;
-use crate::scatter::write::{ShareError, Source};
+use crate::scatter::write::{ShareError, SharePut, Source};
 
-/// Bytes of data put at once, over all members.
+/// Bytes of data written at once, over all members.
 const PUT_BYTES_MAX: usize = 1 << 20;
 
 /// Slots of one member.
@@ -24,39 +22,36 @@ struct Column {
     data: Vec<u8>,
 }
 
-/// What came of putting rows.
-pub struct PutRows {
+/// What became of rows that were written.
+pub struct WrittenRows {
     /// The units that have them.
-    pub has: Vec<UnitId>,
-    /// The segment cannot be appended to.
+    pub units: Vec<UnitId>,
+    /// The segment is whole: nothing can be appended to it.
     pub is_whole: bool,
 }
 
-/// Puts a share on the members of a copyset with `erasure` that its segment lies on,
-/// all that take writes, and syncs it there. Up to as many as there is parity may fail.
+/// Writes a share to the members of a copyset with `erasure`, as far as they take
+/// writes, and syncs it there. As many of them may fail as there is parity.
 ///
-/// What a row lacks at the end of the share is put as zeroes, and given back before
+/// Slots that are missing in the last row are written as zeroes, and freed before
 /// this returns, so that the segment ends with its last slot that counts.
 ///
-/// Where a unit cannot append, all of it is put at once there, and the segment ends;
-/// the others take it in parts.
+/// A unit that cannot append is sent all of it at once, and the segment ends; the
+/// others are sent parts.
 pub fn put_rows(
     pool: &dyn Pool,
     members: &[Member],
     erasure: Erasure,
-    share: &Share,
-    slot_bytes: u32,
-    source: &Source,
-    progress: &Arc<Progress>,
-) -> Result<PutRows, ShareError> {
+    put: &SharePut,
+) -> Result<WrittenRows, ShareError> {
     let mut writers = Writers::new(members, erasure);
     writers.check()?;
-    let k = usize::from(erasure.data());
+    let (share, k) = (&put.share, usize::from(erasure.data()));
     let padded = share.items.len() % k;
     if padded > 0 {
-        writers.needed = padded..k;
+        writers.padded = padded..k;
     }
-    let length = slot_bytes as usize;
+    let length = put.slot_bytes as usize;
     let is_one_put = !members.iter().all(|member| member.unit.can_append());
     let rows_max = match is_one_put {
         true => usize::MAX / k,
@@ -64,67 +59,24 @@ pub fn put_rows(
     };
     let mut row = share.first as usize / k;
     for items in share.items.chunks(rows_max * k) {
-        let checked = progress.check().map_err(ShareError::Stopped);
-        checked.map_err(|other| writers.most_of(other))?;
-        let rows = items.len().div_ceil(k);
-        let columns = columns(erasure, items, length, source).map_err(ShareError::Source);
-        let columns = Arc::new(columns.map_err(|other| writers.most_of(other))?);
-        let first = row;
-        let segment = share.segment;
-        writers.each(pool, |place, member| {
-            let (columns, progress) = (Arc::clone(&columns), Arc::clone(progress));
-            Box::new(move || {
-                let Column { tags, data } = &columns[place];
-                let part = match member.unit.can_append() {
-                    true => (PUT_BYTES_MAX / length).max(1),
-                    false => tags.len(),
-                };
-                let parts = tags.chunks(part).zip(data.chunks(part * length));
-                for (first, (tags, data)) in (first..).step_by(part).zip(parts) {
-                    let first = Slot(u16::try_from(first).expect("at most 2^16 rows"));
-                    progress.check().map_err(ShareError::Stopped)?;
-                    let put = member.unit.put(Put {
-                        lineage_tag: LineageTag::NONE,
-                        segment,
-                        slot_bytes,
-                        first,
-                        tags,
-                        data,
-                    });
-                    put.map_err(ShareError::Unit)?;
-                }
-                Ok(())
-            })
-        })?;
-        progress.add(items.len());
-        row += rows;
+        let checked = put.progress.check().map_err(ShareError::Stopped);
+        checked.map_err(|other| writers.most_severe(other))?;
+        let columns = columns(erasure, items, length, &put.source).map_err(ShareError::Source);
+        let columns = columns.map_err(|other| writers.most_severe(other))?;
+        writers.write_columns(pool, put, row, Arc::new(columns))?;
+        put.progress.add(items.len());
+        row += items.len().div_ceil(k);
     }
-    let last = Slot(u16::try_from(row - 1).expect("at most 2^16 rows"));
-    let (segment, padding) = (share.segment, writers.needed.clone());
-    writers.each(pool, |place, member| {
-        let is_padding = padding.contains(&place);
-        Box::new(move || {
-            let synced = member.unit.sync(&[segment]);
-            let done = synced.and_then(|()| match is_padding {
-                true => member.unit.free(segment, &[last], false),
-                false => Ok(()),
-            });
-            done.map_err(ShareError::Unit)
-        })
-    })?;
-    Ok(PutRows {
-        has: writers
-            .members
-            .iter()
-            .flatten()
-            .map(|member| member.id)
-            .collect(),
+    writers.sync(pool, put, row - 1)?;
+    let written = writers.members.iter().flatten();
+    Ok(WrittenRows {
+        units: written.map(|member| member.id).collect(),
         is_whole: is_one_put,
     })
 }
 
-/// What goes to each member: the data of the rows that `items` fill, the last one
-/// with zeroes, and their parity.
+/// The slots of each member: the data of the rows that `items` fill, the last one
+/// padded with zeroes, and their parity.
 fn columns(
     erasure: Erasure,
     items: &[usize],
@@ -157,14 +109,14 @@ fn columns(
 
 type Work = Box<dyn FnOnce() -> Result<(), ShareError> + Send>;
 
-/// The members that a share is put on, until they fail.
+/// The members that a share is written to, until they fail.
 struct Writers {
-    /// By their place; those that are gone have none.
+    /// By their place; `None` for those that take no writes or have failed.
     members: Vec<Option<Member>>,
     parity: usize,
-    /// Those that get padding: if one of them failed, it might keep that for ever,
-    /// for nobody names it.
-    needed: Range<usize>,
+    /// The places that get padding. None of them may fail: it might keep the
+    /// padding for ever, for no version names it.
+    padded: Range<usize>,
     failure: Option<UnitError>,
 }
 
@@ -173,7 +125,7 @@ impl Writers {
         let mut writers = Self {
             members: vec![None; usize::from(erasure.members())],
             parity: usize::from(erasure.parity()),
-            needed: 0..0,
+            padded: 0..0,
             failure: None,
         };
         for member in members {
@@ -184,10 +136,10 @@ impl Writers {
         writers
     }
 
-    /// Whether as many are left as are needed.
+    /// Whether enough members are left.
     fn check(&mut self) -> Result<(), ShareError> {
-        let lacking = self.members.iter().filter(|member| member.is_none());
-        if lacking.count() <= self.parity {
+        let missing = self.members.iter().filter(|member| member.is_none());
+        if missing.count() <= self.parity {
             return Ok(());
         }
         Err(ShareError::Unit(self.failure.take().unwrap_or_else(|| {
@@ -198,7 +150,42 @@ impl Writers {
         })))
     }
 
-    /// Has every member work, at once.
+    /// Writes some rows, from `row` on.
+    fn write_columns(
+        &mut self,
+        pool: &dyn Pool,
+        put: &SharePut,
+        row: usize,
+        columns: Arc<Vec<Column>>,
+    ) -> Result<(), ShareError> {
+        self.each(pool, |place, member| {
+            let (columns, put) = (Arc::clone(&columns), put.clone());
+            Box::new(move || {
+                let Column { tags, data } = &columns[place];
+                let first = u32::try_from(row).expect("at most 2^16 rows");
+                put.write_slots(&member, first, tags, data)
+            })
+        })
+    }
+
+    /// Makes all rows durable, and frees the padding of the last one.
+    fn sync(&mut self, pool: &dyn Pool, put: &SharePut, last_row: usize) -> Result<(), ShareError> {
+        let last = Slot(u16::try_from(last_row).expect("at most 2^16 rows"));
+        let (segment, padding) = (put.share.segment, self.padded.clone());
+        self.each(pool, |place, member| {
+            let is_padding = padding.contains(&place);
+            Box::new(move || {
+                let synced = member.unit.sync(&[segment]);
+                let done = synced.and_then(|()| match is_padding {
+                    true => member.unit.free(segment, &[last], false),
+                    false => Ok(()),
+                });
+                done.map_err(ShareError::Unit)
+            })
+        })
+    }
+
+    /// Has all members work in parallel.
     fn each(
         &mut self,
         pool: &dyn Pool,
@@ -216,16 +203,16 @@ impl Writers {
             match result {
                 Ok(()) => {}
                 Err(ShareError::Unit(error)) => {
-                    tracing::warn!(unit = %member.id, %error, "a unit did not take its part of a row");
+                    tracing::warn!(unit = %member.id, %error, "a unit rejected its part of a row");
                     self.members[place] = None;
-                    is_needed |= self.needed.contains(&place);
-                    self.note(error);
+                    is_needed |= self.padded.contains(&place);
+                    self.keep_failure(error);
                 }
                 Err(other) => stop = Some(other),
             }
         }
         if let Some(other) = stop {
-            return Err(self.most_of(other));
+            return Err(self.most_severe(other));
         }
         match self.failure.take_if(|_| is_needed) {
             Some(error) => Err(ShareError::Unit(error)),
@@ -233,18 +220,17 @@ impl Writers {
         }
     }
 
-    /// Why it is not gone on with: a put that failed and may still be carried out is told
-    /// before `other`, which is met again.
-    fn most_of(&mut self, other: ShareError) -> ShareError {
+    /// The error to report: a failed put that may still be carried out comes before
+    /// `other`, which will be met again.
+    fn most_severe(&mut self, other: ShareError) -> ShareError {
         match self.failure.take_if(|known| known.is_outcome_unknown()) {
-            Some(late) => ShareError::Unit(late),
+            Some(unresolved) => ShareError::Unit(unresolved),
             None => other,
         }
     }
 
-    /// Keeps the error that says most of what may lie there: of several, one of a put
-    /// that may still be carried out.
-    fn note(&mut self, error: UnitError) {
+    /// Keeps the most severe error: that of a put which may still be carried out.
+    fn keep_failure(&mut self, error: UnitError) {
         let is_known = |known: &UnitError| known.is_outcome_unknown();
         if !self.failure.as_ref().is_some_and(is_known) {
             self.failure = Some(error);
@@ -258,33 +244,37 @@ mod tests {
     use super::*;
     use crate::scatter::progress::StopReason;
 
-    /// The segment was not swept by the next lease, and kept what came late for ever.
+    /// The next lease did not sweep the segment, which kept the slots of a put that
+    /// was carried out later for ever.
     #[test]
-    fn a_put_that_may_come_late_is_told_whatever_else_is_in_the_way() {
+    fn a_put_that_may_still_be_carried_out_is_reported_before_any_other_error() {
         let rig = Rig::new(2, 1);
         let table = rig.store.table();
-        let ended = |late: Option<usize>| {
+        let error_of = |unresolved: Option<usize>| {
             let mut writers = Writers::new(table.members(copyset()), rig.erasure);
             let failed = writers.each(&*rig.store.pool, |place, _| {
                 Box::new(move || match place {
-                    place if Some(place) == late => Err(ShareError::Unit(UnitError::Unavailable {
-                        url: "a unit".to_owned(),
-                        doing: "put".to_owned(),
-                        source: Arc::new(std::io::Error::from(std::io::ErrorKind::TimedOut)),
-                    })),
+                    place if Some(place) == unresolved => {
+                        Err(ShareError::Unit(UnitError::Unavailable {
+                            url: "a unit".to_owned(),
+                            doing: "put".to_owned(),
+                            source: Arc::new(std::io::Error::from(std::io::ErrorKind::TimedOut)),
+                        }))
+                    }
                     1 => Err(ShareError::Stopped(StopReason::Closed)),
                     _ => Ok(()),
                 })
             });
-            failed.expect_err("one of them did not take it")
+            failed.expect_err("one of them fails")
         };
-        for late in [0, 2] {
-            let told = ended(Some(late));
-            let is_late = matches!(&told, ShareError::Unit(error) if error.is_outcome_unknown());
-            assert!(is_late, "{late}");
+        for place in [0, 2] {
+            let error = error_of(Some(place));
+            let is_reported =
+                matches!(&error, ShareError::Unit(error) if error.is_outcome_unknown());
+            assert!(is_reported, "{place}");
         }
         assert!(matches!(
-            ended(None),
+            error_of(None),
             ShareError::Stopped(StopReason::Closed)
         ));
     }

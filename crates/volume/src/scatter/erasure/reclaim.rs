@@ -1,38 +1,38 @@
 //! Freeing dead slots of a segment with parity.
 //!
 //! ```text
-//!  1. look      what is there, and of which slots each parity is made
-//!  2. parity    every parity member's is made anew without the dead slots, in
-//!               one step for each, if it is still the one that was looked at
-//!  3. look      that each is what was put there
+//!  1. inspect   the members, and of which slots each parity is made
+//!  2. rewrite   the parity of every parity member without the dead slots, in one
+//!               step for each, if it is still the generation that was inspected
+//!  3. verify    that every parity leaves the dead slots out
 //!  4. free      the dead slots on the members that have them
 //! ```
 //!
-//! Invariant: a slot's content goes only when every parity member leaves it out, so
-//! every parity is made of slots that are there; and only while all members are whole,
-//! so that none is made of it in that moment. A crash after any step leaves parities
-//! with different masks, each of which is right for what it says. Masks only shrink.
+//! Invariant: a slot's content is freed only when no parity is made of it, and only
+//! while all members are in sync, so that no parity is being made of it at that
+//! moment. A crash after any step leaves parities with different masks, each of
+//! which is right for its content. Masks only shrink.
 //!
-//! It takes a whole parity anew to give back one slot. So that is done when half of
-//! what is left in a segment is dead; a segment of which all is dead goes as a whole,
-//! at no such cost.
+//! Reclaiming one slot costs a rewrite of all parity. So it is done when half of a
+//! segment's remaining slots are dead; a segment of dead slots alone is deleted at
+//! no such cost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::catalog::{Erasure, MemberState};
 use base::{SegmentId, Slot};
 use unit::{Read, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
 
 use super::code::{Mask, add, recipe};
 use super::masks::Masks;
 use super::parity_rewrite::ParityRewrite;
-use crate::catalog::{Erasure, MemberState};
 use crate::scatter::Member;
 use crate::scatter::layout::Layout;
 
-/// Of so many slots that are left one has to be dead.
+/// One remaining slot in this many has to be dead before a segment is reclaimed.
 const DEAD_ONE_IN: usize = 2;
 
-/// As [`reclaim_if`], where these are known to be all members.
+/// As [`reclaim_if`], if these are known to be all members.
 #[cfg(test)]
 pub fn reclaim(
     members: &[Member],
@@ -43,16 +43,15 @@ pub fn reclaim(
     reclaim_if(members, erasure, segment, dead, || true)
 }
 
-/// Gives back what is dead of a segment to which nothing is appended any more, if it
-/// is enough. `dead` is all that was ever found dead there. Returns whether the
-/// segment is gone.
+/// Reclaims the dead slots of a closed segment, if they are enough. `dead` is all that
+/// was ever found dead in it. Returns whether the segment was deleted.
 ///
-/// What is about to be freed is only if `are_all` then says that these are all the
-/// members: one that came later may have a parity of what is freed. Whoever comes after
-/// that was asked finds none that counts it.
+/// Slots are freed only if `are_all` then says that these are all the members: a new
+/// member may have a parity that is made of them. One that joins after that finds no
+/// parity that is.
 ///
 /// # Errors
-/// The first unit that could not; then it is to be done again. Doing it twice is no
+/// That of the first unit that failed; then the call is to be repeated, which is no
 /// error.
 pub fn reclaim_if(
     members: &[Member],
@@ -63,7 +62,7 @@ pub fn reclaim_if(
 ) -> Result<bool, UnitError> {
     let must_be_all = || match are_all() {
         true => Ok(()),
-        false => Err(missing(segment, "it may have other members by now")),
+        false => Err(missing(segment, "it may have new members")),
     };
     let set = Set::look(members, erasure, segment)?;
     let counted: BTreeSet<Slot> = dead
@@ -73,7 +72,7 @@ pub fn reclaim_if(
         .collect();
     let dead: BTreeSet<Slot> = dead.iter().copied().collect();
     let living = set.living(&dead)?;
-    // An empty one is what a crash of a repairer has left of padding.
+    // A repairer that crashed leaves empty slots of padding.
     let is_left_over = |(member, row, slot_bytes): &(&Member, Slot, u32)| {
         is_empty(member, segment, *row, *slot_bytes)
     };
@@ -88,14 +87,14 @@ pub fn reclaim_if(
     if given_up.is_empty() && !is_enough {
         return Ok(false);
     }
-    // What is made meanwhile is made of what is there: that stays as it is.
-    if let Some(member) = members.iter().find(|one| one.state != MemberState::Whole) {
+    // A member that is being rebuilt is made of the present slots: they must stay.
+    if let Some(member) = members.iter().find(|one| one.state != MemberState::InSync) {
         return Err(UnitError::Missing {
             url: member.unit.url().to_owned(),
             reason: format!("copyset {} is being repaired", segment.copyset().number()),
         });
     }
-    // Those that every parity leaves out may still be there, after a crash.
+    // Slots that no parity is made of may still exist, after a crash.
     if !given_up.is_empty() {
         must_be_all()?;
         set.free(&given_up)?;
@@ -117,29 +116,29 @@ fn missing(segment: SegmentId, reason: &str) -> UnitError {
     }
 }
 
-/// A segment as it was found.
+/// A segment as it was inspected.
 struct Set<'a> {
     members: &'a [Member],
-    /// One for each place: of one that leaves and the one that is filled in its place the
-    /// former, which has all.
+    /// One member for each place: of a draining member and its replacement the former,
+    /// which has everything.
     chosen: Vec<&'a Member>,
     erasure: Erasure,
     layout: Layout,
     segment: SegmentId,
-    /// Of which slots the parities are made, in the order of their places; none if that
-    /// has nothing.
+    /// The generation and masks of each parity member, by place; `None` if it has
+    /// nothing of the segment.
     parities: Vec<Option<(u16, Masks)>>,
-    /// The same of members beside those that were chosen.
+    /// The same of members that were not chosen.
     filled: Vec<Option<(u16, Masks)>>,
 }
 
-/// What lives.
+/// The slots of a segment that are not dead.
 struct Living<'a> {
-    /// Slots that are where they belong: on whom, which row, and the size of a slot.
+    /// Slots that exist on their data member: member, row, and slot size in bytes.
     there: Vec<(&'a Member, Slot, u32)>,
-    /// How many slots are not.
+    /// The number of slots that exist in parity only.
     in_parity: usize,
-    /// The size of a slot, where anything is there.
+    /// The slot size in bytes, if any slot exists.
     slot_bytes: Option<u32>,
 }
 
@@ -221,7 +220,7 @@ impl<'a> Set<'a> {
                     .there
                     .extend(its.map(|row| (*member, row, stat.slot_bytes)));
             }
-            // What a member never got, since it was away, lives in the parity.
+            // A slot that a member missed while it was unavailable exists in parity only.
             for row in (own..rows).filter(|row| self.counts_at(*row, place)) {
                 let slot = u16::try_from(row).ok();
                 let slot = slot.and_then(|row| self.layout.slot(row, place));
@@ -238,15 +237,15 @@ impl<'a> Set<'a> {
         Ok(living)
     }
 
-    /// What the chosen ones have of it.
+    /// The segment's status on each chosen member.
     fn stats(&self) -> Result<Vec<Option<SegmentStat>>, UnitError> {
         let chosen = self.chosen.iter();
         chosen.map(|member| stat_of(member, self.segment)).collect()
     }
 
-    /// Whether a slot that its member has not got is anything but padding, as far as the
-    /// others say, which have `stats`. Of a row that was put and never committed no parity
-    /// is left: it was swept.
+    /// Whether a slot that its member is missing is more than padding, judging by the
+    /// others, which have `stats`. A row that was never committed has no parity: it was
+    /// swept.
     fn lives_in_parity(
         &self,
         stats: &[Option<SegmentStat>],
@@ -272,7 +271,7 @@ impl<'a> Set<'a> {
                 Ok(fragment) => {
                     fragments.insert(place, fragment);
                 }
-                // Of a data member it is padding, or no parity has it any more.
+                // On a data member it is padding, or no parity is made of it any more.
                 Err(UnitError::NoSlot { .. }) if place < data => {}
                 Err(UnitError::NoSlot { .. } | UnitError::Damaged { .. }) => continue,
                 Err(error) => return Err(error),
@@ -302,16 +301,16 @@ impl<'a> Set<'a> {
         Ok(tag != [0; 16] || content.iter().any(|byte| *byte != 0))
     }
 
-    /// Removes all that the members have of it.
+    /// Removes the segment from all members.
     fn remove(&self) -> Result<(), UnitError> {
-        // Parity first: as long as there is some, it says what lives.
+        // Parity first: while it exists, it says which slots live.
         let mut all: Vec<&Member> = self.members.iter().collect();
         all.sort_by_key(|member| std::cmp::Reverse(member.place));
         all.into_iter()
             .try_for_each(|member| remove(member, self.segment))
     }
 
-    /// Those of the slots, which no parity has, that are there still, after a crash.
+    /// Those of the slots, which no parity is made of, that still exist after a crash.
     fn given_up<'s>(&self, slots: impl Iterator<Item = &'s Slot>) -> Result<Vec<Slot>, UnitError> {
         let slots: BTreeSet<Slot> = slots.copied().collect();
         let mut there = BTreeSet::new();
@@ -332,10 +331,10 @@ impl<'a> Set<'a> {
         Ok(there.into_iter().collect())
     }
 
-    /// Makes every parity anew without these slots.
+    /// Rewrites every parity without these slots.
     fn leave_out(&self, slots: &BTreeSet<Slot>, slot_bytes: u32) -> Result<(), UnitError> {
         for ((parity, member), found) in (0..).zip(self.of_parity()).zip(&self.parities) {
-            // One that was never put is made of nothing.
+            // A parity that was never written is made of nothing.
             let Some((generation, masks)) = found else {
                 continue;
             };
@@ -361,8 +360,8 @@ impl<'a> Set<'a> {
         Ok(())
     }
 
-    /// Those of the slots that no parity has now: what was really put there counts, and
-    /// what another host has put since.
+    /// Those of the slots that no parity is made of now, reading what was really written
+    /// and what another host has written since.
     fn left_out(&self, slots: BTreeSet<Slot>) -> Result<Vec<Slot>, UnitError> {
         let mut gone: Vec<Slot> = slots.into_iter().collect();
         for (parity, member) in (0..).zip(self.of_parity()) {
@@ -386,7 +385,7 @@ impl<'a> Set<'a> {
         {
             let own = own_slots(self.layout, member.place, slots);
             if !own.is_empty() {
-                // It goes with the whole segment: until then it says what is padding.
+                // The record of freed slots stays until the segment is deleted: it marks
                 match member.unit.free(self.segment, &own, false) {
                     Err(UnitError::Damaged { .. }) if stat_of(member, self.segment)?.is_none() => {}
                     other => other?,
@@ -418,26 +417,26 @@ fn read_slot(
     Ok((tag[0], content))
 }
 
-/// Whether nothing but zeroes is in a slot, which nothing is that was sealed.
+/// Whether a slot holds only zeroes, which no sealed slot does.
 fn is_empty(member: &Member, segment: SegmentId, slot: Slot, slot_bytes: u32) -> bool {
     let read = read_slot(member, segment, slot, slot_bytes);
     read.is_ok_and(|(tag, content)| tag.iter().chain(&content).all(|byte| *byte == 0))
 }
 
-/// The slots that the member at `place` has of these, as it numbers them.
+/// Those of the slots that are on the member at `place`, by its own numbers.
 fn own_slots(layout: Layout, place: u8, slots: &[Slot]) -> Vec<Slot> {
     let homes = slots.iter().map(|slot| layout.home(*slot));
     let own = homes.filter(|home| home.place == Some(place));
     own.map(|home| home.slot).collect()
 }
 
-/// Whether a member is not among those that were chosen for their places.
+/// Whether a member is not among the chosen ones.
 fn is_beside(member: &Member, chosen: &[&Member]) -> bool {
     chosen.iter().all(|one| one.id != member.id)
 }
 
-/// What a member has of a segment, if anything: a put that failed there may have left
-/// something that cannot be read as one.
+/// A segment's status on a member; `None` if it has none, or only the unreadable
+/// remains of a failed put.
 pub(super) fn stat_of(
     member: &Member,
     segment: SegmentId,
@@ -449,23 +448,23 @@ pub(super) fn stat_of(
     }
 }
 
-/// As [`stat_of`], with the slots that it keeps.
+/// As [`stat_of`], with the slots that are not freed.
 fn kept_by(
     member: &Member,
     segment: SegmentId,
 ) -> Result<Option<(SegmentStat, Vec<Slot>)>, UnitError> {
-    let told = match member.unit.segment_slots(segment) {
-        Ok(told) => told,
+    let slots = match member.unit.segment_slots(segment) {
+        Ok(slots) => slots,
         Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let freed: BTreeSet<Slot> = told.freed.into_iter().collect();
-    let slots = (0..told.stat.slots).filter_map(|slot| u16::try_from(slot).ok().map(Slot));
-    let kept = slots.filter(|slot| !freed.contains(slot)).collect();
-    Ok(Some((told.stat, kept)))
+    let freed: BTreeSet<Slot> = slots.freed.into_iter().collect();
+    let all = (0..slots.stat.slots).filter_map(|slot| u16::try_from(slot).ok().map(Slot));
+    let kept = all.filter(|slot| !freed.contains(slot)).collect();
+    Ok(Some((slots.stat, kept)))
 }
 
-/// Of which slots a parity member's part is made, and its generation.
+/// The generation and masks of a parity member; `None` if it has nothing of the segment.
 fn look(
     member: &Member,
     segment: SegmentId,
@@ -481,7 +480,7 @@ fn look(
     }
 }
 
-/// Removes all that a member has of a segment.
+/// Removes a segment from a member.
 fn remove(member: &Member, segment: SegmentId) -> Result<(), UnitError> {
     let slots = match member.unit.stat_segment(segment) {
         Ok(stat) => stat.slots,
@@ -489,7 +488,7 @@ fn remove(member: &Member, segment: SegmentId) -> Result<(), UnitError> {
         Err(UnitError::Damaged { .. }) => return member.unit.delete(segment),
         Err(error) => return Err(error),
     };
-    // A free, and no delete: whoever may free may do that.
+    // Freed rather than deleted: the right to free is enough for that.
     let all = (0..slots).filter_map(|slot| u16::try_from(slot).ok().map(Slot));
     member.unit.free(segment, &all.collect::<Vec<_>>(), true)
 }

@@ -1,13 +1,13 @@
-//! Reading a slot that its member does not give, or not as it was put.
+//! [`RowReader`]: recovers a slot that its member does not return, or not intact.
 //!
-//! 1. k others of its row are read, and the parity taken for what it nearly always
-//!    is: made of the whole row.
-//!    A slot that its member says was freed is one that parity leaves out, or padding:
-//!    zeroes. A member may lack it for other reasons, too; so it is first taken for
-//!    unknown, then for zeroes.
-//! 2. If that does not open, all others are read, and of which slots each parity is
-//!    made is asked. Every way to work the slot out is tried that leaves out up to two
-//!    of what was read, for any of it may be false: only what opens is right.
+//! 1. k others of its row are read, and parity is assumed to be what it nearly
+//!    always is: made of the whole row.
+//!    A slot that its member reports as freed is one that parity is not made of, or
+//!    padding: zeroes. A member may be missing it for other reasons, too; so it is
+//!    first treated as unknown, then as zeroes.
+//! 2. If the result does not open, all others are read, with the masks of each
+//!    parity. Every way to recover the slot is tried that leaves out up to two of the
+//!    fragments, for any of them may be falsified: only a result that opens is right.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,75 +21,75 @@ use crate::catalog::Erasure;
 use crate::scatter::Member;
 use crate::scatter::layout::Layout;
 
-/// In how many ways a slot is worked out before it is called damaged, of each kind:
-/// more than there are of leaving out two of 8 + 3.
+/// The most attempts to recover a slot, of each kind, before it is called damaged:
+/// more than the ways to leave out two of 8 + 3.
 const ATTEMPTS_MAX: usize = 80;
 
 /// A slot's tag and content.
 type Fragment = (Tag, Vec<u8>);
 
-/// What a member has said of its slot of a row.
+/// A member's answer to the read of a slot.
 #[derive(Clone)]
 enum Answer {
     There(Fragment),
-    /// It has none.
+    /// The member has no such slot.
     NoSlot,
-    /// It said nothing, or something else.
+    /// The read failed.
     Nothing,
 }
 
-/// What a slot is taken for whose member says that it has none.
+/// How a slot is treated whose member reports that it has none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NoSlotMeaning {
     Unknown,
     Zeroes,
 }
 
-/// What came of working a slot out.
+/// The result of recovering a slot.
 pub enum Recovered<T> {
-    /// It opened.
+    /// The slot opened.
     Open(T),
-    /// There was enough to work it out, and it never opened.
+    /// There were enough fragments, and the result never opened.
     Damaged {
-        /// Whether any was not given for a reason that may pass.
+        /// Whether a read failed for a reason that may pass.
         is_transient: bool,
     },
-    /// There was not enough.
+    /// There were not enough fragments.
     Unavailable {
-        /// Why that which was asked last was not given.
+        /// The error of the last read.
         reason: String,
-        /// Whether any was not given for a reason that may pass.
+        /// Whether a read failed for a reason that may pass.
         is_transient: bool,
     },
 }
 
-/// The rows of one segment, as far as they were read: neighbours share them.
+/// The rows of one segment, as far as they were read: slots of one row share them.
 pub struct RowReader<'a> {
     pool: &'a dyn Pool,
-    /// By place; without those that are not known.
+    /// The known members.
     members: Vec<&'a Member>,
     erasure: Erasure,
     segment: SegmentId,
     slot_bytes: u32,
-    /// By row and place.
+    /// Answers by row and place.
     answers: BTreeMap<(u16, u8), Answer>,
-    /// Whom that came from, and who gave nothing.
+    /// The rows that each unit was asked for.
     asked: BTreeSet<(u16, UnitId)>,
-    /// Who can give nothing now: asked for another row, one that hangs takes its time again.
-    away: BTreeSet<UnitId>,
-    /// By place.
+    /// Units that are failing: one that does not respond would time out for each row.
+    failing: BTreeSet<UnitId>,
+    /// Masks by place; `None` if they could not be read.
     masks: BTreeMap<u8, Option<Masks>>,
     reason: String,
     is_transient: bool,
-    /// Who gave nothing for a reason that may pass, or can give nothing at all, and why.
+    /// The last unit that could not be asked, and its error.
     unanswered: Option<(UnitId, String)>,
-    /// Whoever is among these is asked last.
+    /// Units that are asked last.
     exclude: &'a [UnitId],
     supposes_padding: bool,
 }
 
 impl<'a> RowReader<'a> {
-    /// The rows of a segment on these members, and no others.
+    /// A reader of a segment's rows on these members only.
     pub fn new(
         pool: &'a dyn Pool,
         members: impl IntoIterator<Item = &'a Member>,
@@ -105,7 +105,7 @@ impl<'a> RowReader<'a> {
             slot_bytes,
             answers: BTreeMap::new(),
             asked: BTreeSet::new(),
-            away: BTreeSet::new(),
+            failing: BTreeSet::new(),
             masks: BTreeMap::new(),
             reason: "too few units of its copyset are known".to_owned(),
             is_transient: false,
@@ -115,26 +115,27 @@ impl<'a> RowReader<'a> {
         }
     }
 
-    /// Reads from these units only what cannot be worked out without them.
+    /// Reads from these units only what cannot be recovered without them.
     pub fn excluding(mut self, exclude: &'a [UnitId]) -> Self {
         self.exclude = exclude;
         self
     }
 
-    /// Slots whose members are not among these are taken for padding, too. Whoever has no
-    /// others can but try; and of a row that is mostly padding it is so.
+    /// Also tries to treat slots of unknown members as padding, which is right for a row
+    /// that is mostly padding.
     pub fn supposing_padding(mut self) -> Self {
         self.supposes_padding = true;
         self
     }
 
-    /// A member that could not be asked, and what it said last, if there was one.
+    /// A member that could not be asked, and its last error.
     pub fn unanswered(&self) -> Option<(UnitId, &str)> {
         let away = self.unanswered.as_ref();
         away.map(|(unit, reason)| (*unit, reason.as_str()))
     }
 
-    /// Works a slot of the segment out of others; `open` says whether it is right.
+    /// Recovers a slot of the segment from others; `open` says whether the result is
+    /// right.
     pub fn recover<T>(
         &mut self,
         slot: Slot,
@@ -143,18 +144,8 @@ impl<'a> RowReader<'a> {
         let home = Layout::new(Some(self.erasure)).home(slot);
         let (row, wanted) = (home.slot.0, home.place.unwrap_or(0));
         self.suppose_padding(row);
-        let mut others: Vec<&Member> = self
-            .members
-            .iter()
-            .copied()
-            .filter(|member| member.place != wanted)
-            .collect();
-        others.sort_by_key(|member| {
-            let is_excluded = self.exclude.contains(&member.id);
-            let rank = member.unit.state().read_rank();
-            (is_excluded, rank, member.state, member.place)
-        });
-        // Of one that leaves and the one that comes in its place, the better one.
+        let others = self.others(wanted);
+        // Of a draining member and its replacement, the better one.
         let mut quick: Vec<&Member> = Vec::new();
         for member in &others {
             let is_known = quick.iter().any(|known| known.place == member.place);
@@ -173,29 +164,49 @@ impl<'a> RowReader<'a> {
         }
         self.fetch(row, &others);
         self.ask_masks(&others);
-        let masks = self.masks.clone();
+        self.try_all(row, wanted, open)
+    }
+
+    /// The members at other places, best first.
+    fn others(&self, wanted: u8) -> Vec<&'a Member> {
+        let members = self.members.iter().copied();
+        let mut others: Vec<&Member> = members.filter(|member| member.place != wanted).collect();
+        others.sort_by_key(|member| {
+            let is_excluded = self.exclude.contains(&member.id);
+            let rank = member.unit.state().read_rank();
+            (is_excluded, rank, member.state, member.place)
+        });
+        others
+    }
+
+    /// Tries every way to recover a slot from the fragments and masks that were read.
+    fn try_all<T>(
+        &self,
+        row: u16,
+        wanted: u8,
+        mut open: impl FnMut(&Tag, &[u8]) -> Option<T>,
+    ) -> Recovered<T> {
         let parities = self.parities(row, |place| {
-            let masks = masks.get(&place).and_then(Option::as_ref);
+            let masks = self.masks.get(&place).and_then(Option::as_ref);
             masks.map_or(0, |masks| masks.of(u32::from(row)))
         });
-        let mut is_worked_out = false;
+        let mut is_recovered = false;
         for no_slot in [NoSlotMeaning::Unknown, NoSlotMeaning::Zeroes] {
             let there: Vec<u8> = self.there(row, no_slot).collect();
             for without in ways_to_leave_out(&there).into_iter().take(ATTEMPTS_MAX) {
                 let attempt = self.attempt(row, wanted, no_slot, &parities, &without);
-                is_worked_out |= attempt.is_some();
+                is_recovered |= attempt.is_some();
                 if let Some(opened) = attempt.and_then(|(tag, data)| open(&tag, &data)) {
                     return Recovered::Open(opened);
                 }
             }
         }
-        match is_worked_out {
-            true => Recovered::Damaged {
-                is_transient: self.is_transient,
-            },
+        let is_transient = self.is_transient;
+        match is_recovered {
+            true => Recovered::Damaged { is_transient },
             false => Recovered::Unavailable {
                 reason: self.reason.clone(),
-                is_transient: self.is_transient,
+                is_transient,
             },
         }
     }
@@ -211,7 +222,7 @@ impl<'a> RowReader<'a> {
         }
     }
 
-    /// The places whose fragments of a row are here.
+    /// The places whose fragments of a row are known.
     fn there(&self, row: u16, no_slot: NoSlotMeaning) -> impl Iterator<Item = u8> + '_ {
         let data = self.erasure.data();
         let is_there = move |place: u8, answer: &Answer| match answer {
@@ -224,7 +235,7 @@ impl<'a> RowReader<'a> {
         there.map(|((_, place), _)| *place)
     }
 
-    /// The parities of a row that are here, and of what each is made.
+    /// The known parities of a row, with their masks.
     fn parities(&self, row: u16, mask: impl Fn(u8) -> Mask) -> Vec<(usize, Mask)> {
         let data = self.erasure.data();
         let parities = self
@@ -268,13 +279,13 @@ impl<'a> RowReader<'a> {
         Some((tag, content))
     }
 
-    /// Reads a row's fragments from these members, at once.
+    /// Reads a row's fragments from these members, in parallel.
     fn fetch(&mut self, row: u16, members: &[&Member]) {
         let is_unknown = |member: &&Member| {
             let answer = self.answers.get(&(row, member.place));
             !matches!(answer, Some(Answer::There(_)))
                 && !self.asked.contains(&(row, member.id))
-                && !self.away.contains(&member.id)
+                && !self.failing.contains(&member.id)
         };
         let missing: Vec<&Member> = members.iter().copied().filter(is_unknown).collect();
         let run = SlotRun {
@@ -305,7 +316,7 @@ impl<'a> RowReader<'a> {
             }
             let answer = match result {
                 Ok(fragment) => Answer::There(fragment),
-                // Of a segment that had nothing but padding there may be none.
+                // A member may have no segment if all its slots were padding.
                 Err(UnitError::NoSlot { .. } | UnitError::NoSegment { .. }) => Answer::NoSlot,
                 Err(_) => Answer::Nothing,
             };
@@ -328,7 +339,7 @@ impl<'a> RowReader<'a> {
             self.unanswered = Some((member.id, self.reason.clone()));
         }
         if error.affects_whole_unit() {
-            self.away.insert(member.id);
+            self.failing.insert(member.id);
         }
     }
 
@@ -336,7 +347,7 @@ impl<'a> RowReader<'a> {
         let data = self.erasure.data();
         for member in members.iter().filter(|member| member.place >= data) {
             let is_known = self.masks.get(&member.place).is_some_and(Option::is_some);
-            if is_known || self.away.contains(&member.id) {
+            if is_known || self.failing.contains(&member.id) {
                 continue;
             }
             let parity = member.place - data;
@@ -350,7 +361,7 @@ impl<'a> RowReader<'a> {
     }
 }
 
-/// None of them, each of them, and each two of them.
+/// The sets of at most two of these places.
 fn ways_to_leave_out(places: &[u8]) -> Vec<Vec<u8>> {
     let mut ways = vec![Vec::new()];
     ways.extend(places.iter().map(|place| vec![*place]));

@@ -11,7 +11,7 @@ use super::rig::{
     Rig, SLOT_BYTES, copyset, create, folder, most, open, plain, rot, store, unit_id,
 };
 use super::{reclaim, reclaim_if};
-use crate::catalog::{Copyset, Leaving, Leftovers, OpenSegment};
+use crate::catalog::{Copyset, DrainingMember, Leftovers, OpenSegment};
 use crate::clean::sweep;
 use crate::scatter::{Layout, Piece, ReadError, Store, read_pieces};
 
@@ -157,8 +157,8 @@ fn what_was_put_while_a_member_leaves_is_read_from_the_one_in_its_place() {
         });
         let set = Copyset {
             data: 2,
-            filling: vec![unit_id(50)],
-            leaving: vec![Leaving {
+            rebuilding: vec![unit_id(50)],
+            draining: vec![DrainingMember {
                 place: 1,
                 unit: unit_id(1),
             }],

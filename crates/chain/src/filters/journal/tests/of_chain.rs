@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, Durability, Outcome, Started, Token};
+use base::{BlockDevice, Completion, Durability, Outcome, Request, Started, Token};
 use chain_policy::Policy;
 use world::Wake;
 use world::simulated::{SimulatedRandom, Simulation};
@@ -60,7 +60,7 @@ impl Filter for Looks {
             return Opening::Failed("the disk is too small".to_owned());
         }
         if !self.is_asked {
-            match below.read(1, (3 * BLOCK) as u64, &mut out) {
+            match below.start(Request::read(1, (3 * BLOCK) as u64, &mut out)) {
                 Started::Done => self.looked.set(Some(out[0])),
                 Started::Failed(error) => return Opening::Failed(error.to_string()),
                 Started::Busy => return Opening::UnderWay,
@@ -265,17 +265,24 @@ impl Host {
     fn write(&mut self, block: usize, version: u8) {
         let offset = (block * BLOCK) as u64;
         let data = [version; BLOCK];
-        let done = self.ask(|chain, token| chain.write(token, offset, &data, Durability::Volatile));
+        let done = self.ask(|chain, token| {
+            chain.start(Request::write(token, offset, &data, Durability::Volatile))
+        });
         assert_eq!(done, Ok(Outcome::Done));
     }
 
     fn flush(&mut self) {
-        assert_eq!(self.ask(Chain::flush), Ok(Outcome::Done));
+        assert_eq!(
+            self.ask(|chain, token| chain.start(Request::flush(token))),
+            Ok(Outcome::Done)
+        );
     }
 
     fn read(&mut self, block: usize) -> u8 {
         let mut out = [0; BLOCK];
-        let read = self.ask(|chain, token| chain.read(token, (block * BLOCK) as u64, &mut out));
+        let read = self.ask(|chain, token| {
+            chain.start(Request::read(token, (block * BLOCK) as u64, &mut out))
+        });
         match read.expect("readable") {
             Outcome::Data(data) => data[0],
             _ => out[0],
@@ -537,7 +544,10 @@ fn a_journal_that_cannot_be_carried_out_may_not_be_left() {
     }
     // What succeeds meanwhile says nothing of a flush that failed.
     host.platter.borrow_mut().failing_flushes = usize::MAX;
-    assert!(host.ask(Chain::flush).is_err());
+    assert!(
+        host.ask(|chain, token| chain.start(Request::flush(token)))
+            .is_err()
+    );
     for version in 3..60 {
         host.write(4, version);
         for _ in 0..200 {
@@ -563,9 +573,11 @@ fn past_the_end_of_its_lease_it_acknowledges_nothing_and_reads() {
     host.poll();
     for _ in 0..50 {
         let data = [6; BLOCK];
-        let started = host.chain.write(90_000, 512, &data, Durability::Volatile);
+        let started = host
+            .chain
+            .start(Request::write(90_000, 512, &data, Durability::Volatile));
         assert_eq!(started, Started::Busy);
-        assert_eq!(host.chain.flush(90_000), Started::Busy);
+        assert_eq!(host.chain.start(Request::flush(90_000)), Started::Busy);
         assert!(host.chain.next_timer().is_some(), "it is looked again");
         host.poll();
     }

@@ -5,6 +5,7 @@
     reason = "e2fsprogs makes files, and reads them"
 )]
 
+use base::Request;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -470,9 +471,9 @@ fn what_makes_a_file_wanted_is_not_on_the_disk_before_it_is_known_to_be_lacking(
     for _ in 0..500 {
         if !is_begun {
             let offset = block * FS_BLOCK as u64;
-            let write = rig
-                .chain
-                .write(token, offset, content, Durability::Volatile);
+            let write =
+                rig.chain
+                    .start(Request::write(token, offset, content, Durability::Volatile));
             is_begun = write == Started::Pending;
         }
         // What would write the file does not run.
@@ -536,10 +537,12 @@ fn a_partial_replica_is_never_what_is_read() {
     let mut result = None;
     for _ in 0..5000 {
         if result.is_none() {
-            match rig
-                .chain
-                .write(token, 1024, &[1; FS_BLOCK], Durability::Volatile)
-            {
+            match rig.chain.start(Request::write(
+                token,
+                1024,
+                &[1; FS_BLOCK],
+                Durability::Volatile,
+            )) {
                 Started::Failed(error) => result = Some(Err(error)),
                 Started::Done => result = Some(Ok(Outcome::Done)),
                 Started::Busy => {}

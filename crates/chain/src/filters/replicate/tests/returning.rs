@@ -2,6 +2,7 @@
 //! could not begin.
 
 use super::*;
+use base::Request;
 
 /// It was put out while it hung, and filled anew; then it carried out what it had been asked
 /// before that.
@@ -212,7 +213,7 @@ fn while_whoever_alone_has_all_is_away_nothing_is_acknowledged() {
                     let value = (step % 250) as u8 + 1;
                     let data = [value; BLOCK];
                     let asked = rig.ask_for(400, |chain, token| {
-                        chain.write(token, at, &data, Durability::Volatile)
+                        chain.start(Request::write(token, at, &data, Durability::Volatile))
                     });
                     match asked {
                         Asked::Ended(Ok(_)) => {
@@ -224,8 +225,9 @@ fn while_whoever_alone_has_all_is_away_nothing_is_acknowledged() {
                     }
                 }
                 5..9 => {
-                    let asked =
-                        rig.ask_for(400, |chain, token| chain.read(token, at, &mut [0; BLOCK]));
+                    let asked = rig.ask_for(400, |chain, token| {
+                        chain.start(Request::read(token, at, &mut [0; BLOCK]))
+                    });
                     if let Asked::Ended(Ok(Outcome::Data(data))) = asked {
                         let Block { live, since_flush } = &blocks[block];
                         assert!(
@@ -235,7 +237,8 @@ fn while_whoever_alone_has_all_is_away_nothing_is_acknowledged() {
                         );
                     }
                 }
-                9..11 => match rig.ask_for(2000, |chain, token| chain.flush(token)) {
+                9..11 => match rig.ask_for(2000, |chain, token| chain.start(Request::flush(token)))
+                {
                     Asked::Ended(Ok(_)) => {
                         (flushed, is_suspect) = (flushed + 1, false);
                         for block in &mut blocks {
@@ -256,7 +259,7 @@ fn while_whoever_alone_has_all_is_away_nothing_is_acknowledged() {
                     let data = [value; BLOCK];
                     let polls = if hangs { 4000 } else { 20 };
                     let asked = rig.ask_for(polls, |chain, token| {
-                        chain.write(token, at, &data, Durability::Volatile)
+                        chain.start(Request::write(token, at, &data, Durability::Volatile))
                     });
                     if !matches!(asked, Asked::Refused) {
                         blocks[block].may_be(value);

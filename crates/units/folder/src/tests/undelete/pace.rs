@@ -11,7 +11,7 @@ use world::{Clock, Millis};
 
 use super::{DAY, all, free, freed_files, keeping, made, of, put_synced, run_for};
 use crate::tests::PATH;
-use crate::{Keeping, SegmentFate, lock};
+use crate::{Keeping, SegmentFate};
 
 /// Lets the clock follow the disk.
 struct FollowingClock(Simulation);
@@ -51,7 +51,7 @@ fn the_walk_has_its_share_of_the_time_and_whole_segments_do_not_wait_for_slots()
     }
     let kept = unit.kept_freed().expect("known");
     assert!(kept.bytes > 0, "the slots are not through: {kept:?}");
-    assert!(lock(&unit.settling).walked > 0);
+    assert!(unit.settling.lock().walked > 0);
 }
 
 /// The segment that was set aside goes when its time is over, and a log that is older

@@ -1,0 +1,186 @@
+//! A worker's open volume, kept as it is desired: its size, snapshots, filters and VM.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::host::calls::ReportSnapshot;
+use api::host::{Access, Assignment, AttachmentState};
+use base::{SnapshotId, VolumeId, with_causes};
+use volume::Volume;
+
+use super::worker::{Next, Work};
+use crate::export::Attached;
+use crate::filters::{ChainState, desired_chain};
+use crate::vm::{DOES_NOT_WAIT, serial};
+
+/// How often an open volume is looked at, if nothing else is desired.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often a VM is asked whether it still has its disk.
+const LOOK_AT_VM_EVERY: Duration = Duration::from_secs(10);
+
+impl Work {
+    /// Keeps an open volume as desired, and reports its state.
+    pub(super) async fn maintain(
+        &mut self,
+        assignment: &Assignment,
+        attached: &Arc<Attached>,
+    ) -> Next {
+        let volume = assignment.volume;
+        attached.follow_image(assignment.image);
+        let caching = &self.parts.caching;
+        caching.bound_share(volume, assignment.cache_max_bytes);
+        let why = self.maintain_engine(assignment, attached).await;
+        if why.is_some() {
+            self.report(assignment, AttachmentState::Error, why).await;
+            return Next::After(LOOK_EVERY);
+        }
+        self.maintain_chain(assignment, attached).await;
+        match self.maintain_plug(assignment).await {
+            Ok(()) => {
+                self.reset_retry();
+                self.report(assignment, AttachmentState::Attached, None)
+                    .await;
+                Next::After(LOOK_EVERY)
+            }
+            Err(why) => {
+                tracing::warn!(%volume, why, "disk was not plugged into its VM");
+                self.report(assignment, AttachmentState::Error, Some(why))
+                    .await;
+                self.later()
+            }
+        }
+    }
+
+    /// Exchanges the filters for the desired ones, unless they are and show the volume's size;
+    /// now and then again, if they do not begin.
+    async fn maintain_chain(&mut self, assignment: &Assignment, attached: &Arc<Attached>) {
+        let volume = assignment.volume;
+        let clock = Arc::clone(&self.parts.context.world.clock);
+        if assignment.chain.is_some() {
+            // If its thread has ended, the next look at the engine says so.
+            let hides_growth = attached.hides_growth().await;
+            self.chain.hides_growth = hides_growth.unwrap_or(false);
+        }
+        if !self.chain.is_to_change(assignment, clock.monotonic()) {
+            return;
+        }
+        match self.parts.filters.exchange(assignment, attached).await {
+            Ok(()) => {
+                let chain = desired_chain(assignment);
+                let revision = chain.map(|chain| chain.revision);
+                tracing::info!(%volume, revision, "filters exchanged");
+                self.chain = ChainState::served(chain);
+            }
+            Err(error) => {
+                let why = with_causes(&error);
+                tracing::warn!(%volume, why, "filters were not exchanged");
+                self.chain.note_failure(assignment, why, clock.monotonic());
+            }
+        }
+    }
+
+    /// Plugs the disk into its VM, and looks now and then whether it still is.
+    async fn maintain_plug(&mut self, assignment: &Assignment) -> Result<(), String> {
+        let Some(vm) = &assignment.vm else {
+            return Ok(());
+        };
+        self.observed.is_unplugged = false;
+        let context = &self.parts.context;
+        let now = context.world.clock.monotonic();
+        let is_fresh = |seen: Duration| now.saturating_sub(seen) < LOOK_AT_VM_EVERY;
+        if self.seen_in_vm.is_some_and(is_fresh) {
+            return Ok(());
+        }
+        let socket = context.folder.vm_socket(assignment.id);
+        match self.parts.plugging.plug(assignment, vm, &socket).await {
+            Ok(plugged) => {
+                if !plugged.was_there {
+                    tracing::info!(volume = %assignment.volume, vm, "disk plugged into its VM");
+                }
+                self.seen_in_vm = Some(now);
+                self.device = serial(assignment).ok().map(|serial| serial.to_string());
+                self.note = (!plugged.waits_for_server).then(|| DOES_NOT_WAIT.to_owned());
+                Ok(())
+            }
+            // Its monitor may be in use for now; the disk is where it was.
+            Err(error) if self.seen_in_vm.is_some() && !error.is_gone() => {
+                tracing::debug!(vm, %error, "VM could not be asked about its disk");
+                Ok(())
+            }
+            Err(error) => {
+                self.seen_in_vm = None;
+                self.device = None;
+                Err(error.to_string())
+            }
+        }
+    }
+
+    /// Grows the volume, takes the consistency points of snapshots, and asks for its status: why
+    /// the engine has stopped, if it has.
+    pub(super) async fn maintain_engine(
+        &mut self,
+        assignment: &Assignment,
+        attached: &Arc<Attached>,
+    ) -> Option<String> {
+        let due = assignment.cuts.iter().copied();
+        let due: Vec<SnapshotId> = due.filter(|one| !self.snapshots.contains(one)).collect();
+        let size_bytes = assignment.size_bytes;
+        let is_grown = assignment.access == Access::ReadWrite && size_bytes > self.size_bytes;
+        let taken = due.clone();
+        let acted = match is_grown || !due.is_empty() {
+            true => {
+                let act = move |volume: &mut Volume| {
+                    if is_grown {
+                        volume.grow(size_bytes);
+                    }
+                    for snapshot in taken {
+                        volume.snapshot(snapshot);
+                    }
+                };
+                attached.on_volume(act).await
+            }
+            false => Ok(()),
+        };
+        let status = match acted {
+            Ok(()) => attached.engine_status().await,
+            Err(error) => Err(error),
+        };
+        let why = match status {
+            Ok(status) => {
+                self.size_bytes = status.size_bytes;
+                self.note_writes(assignment.volume, status.counters.blocks_written);
+                status.stopped
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        match &why {
+            None => self.report_snapshots(due).await,
+            Some(why) if self.stopped.is_none() => {
+                tracing::error!(volume = %assignment.volume, why, "volume has stopped");
+            }
+            Some(_) => {}
+        }
+        if let Some(open) = &mut self.observed.open {
+            open.has_stopped = why.is_some();
+        }
+        self.stopped.clone_from(&why);
+        why
+    }
+
+    fn note_writes(&mut self, volume: VolumeId, blocks_written: u64) {
+        let before = std::mem::replace(&mut self.blocks_written, blocks_written);
+        self.parts.open.set_busy(volume, before != blocks_written);
+    }
+
+    async fn report_snapshots(&mut self, taken: Vec<SnapshotId>) {
+        for snapshot in taken {
+            self.snapshots.insert(snapshot);
+            let report = ReportSnapshot { snapshot };
+            let controller = &self.parts.controller;
+            if let Err(error) = controller.call_until_answered(&report).await {
+                tracing::error!(%snapshot, %error, "controller did not hear of a snapshot");
+            }
+        }
+    }
+}

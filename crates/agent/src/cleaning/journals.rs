@@ -1,0 +1,142 @@
+//! [`JournalCleaning`]: looks after the journals in D, and the files of filters, of volumes that no
+//! attachment has.
+//!
+//! 1. *ask*: which volumes without a worker have a journal here; the next renewal of leases asks
+//!    the controllers about them (`lease::fencing`);
+//! 2. *apply* the answer: quarantine the journal of a volume that was taken from this host, remove
+//!    the files of filters of a deleted one.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::host::{Fenced, JOURNALS_MAX};
+use base::VolumeId;
+use parking_lot::Mutex;
+use world::host;
+
+use crate::attach::Attachments;
+use crate::context::HostContext;
+use crate::filters::FilterFiles;
+use crate::journals::{LocalJournals, quarantine, set_problem};
+use crate::lease::{DatabaseAge, Fencing};
+
+/// How often journals without a worker are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Cleans up journals, and files of filters.
+pub(crate) struct JournalCleaning {
+    context: Arc<HostContext>,
+    journals: Arc<LocalJournals>,
+    filter_files: FilterFiles,
+    fencing: Arc<Fencing>,
+    age: Arc<DatabaseAge>,
+    attachments: Arc<Attachments>,
+    /// Where the next look at the files of filters begins: one renewal does not ask about all.
+    offset: Mutex<usize>,
+    /// Why the files of filters cannot be listed, if they cannot.
+    filter_problem: Mutex<Option<String>>,
+}
+
+impl JournalCleaning {
+    pub fn new(
+        context: Arc<HostContext>,
+        journals: Arc<LocalJournals>,
+        fencing: Arc<Fencing>,
+        age: Arc<DatabaseAge>,
+        attachments: Arc<Attachments>,
+    ) -> Self {
+        Self {
+            filter_files: FilterFiles::new(&context),
+            context,
+            journals,
+            fencing,
+            age,
+            attachments,
+            offset: Mutex::default(),
+            filter_problem: Mutex::default(),
+        }
+    }
+
+    /// Why the files of filters cannot be listed, if they cannot.
+    pub fn problem(&self) -> Option<String> {
+        self.filter_problem.lock().clone()
+    }
+
+    /// Cleans up as long as the agent runs.
+    pub async fn run(&self) {
+        let mut ticks = host::ticks(LOOK_EVERY);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.fencing.changed() => {}
+            }
+            self.clean().await;
+        }
+    }
+
+    /// Applies the last answer of the controllers, and finds the volumes that they are to be asked
+    /// about next. Waits for the disk and for a controller, however long.
+    pub async fn clean(&self) {
+        let answer = self.fencing.take_answer();
+        for fenced in answer.fenced {
+            self.quarantine_unclaimed(&fenced);
+        }
+        for volume in answer.deleted {
+            // An older database does not know of newer volumes.
+            if !self.attachments.has_worker(volume) && self.age.is_current().await {
+                self.filter_files.remove_all(volume).await;
+            }
+        }
+        self.fencing.set_unclaimed(self.unclaimed().await);
+    }
+
+    /// Volumes that have a journal here and no worker.
+    async fn unclaimed(&self) -> Vec<VolumeId> {
+        if !self.age.is_current().await {
+            // What an older database says about volumes may be wrong.
+            return Vec::new();
+        }
+        let mut volumes = self.journals.volumes().await;
+        volumes.extend(self.with_filter_files().await);
+        let mut seen = HashSet::new();
+        volumes.retain(|volume| !self.attachments.has_worker(*volume) && seen.insert(*volume));
+        // Those that are not needed are quarantined, and so make room for the others.
+        volumes.truncate(JOURNALS_MAX);
+        volumes
+    }
+
+    /// Volumes whose filters have files, in turns.
+    async fn with_filter_files(&self) -> Vec<VolumeId> {
+        let found = self.filter_files.volumes().await;
+        let found = found.unwrap_or_else(|ended| Err(io::Error::other(ended)));
+        let problem = found.as_ref().err().map(|error| {
+            format!(
+                "what filters keep in {} cannot be looked through: {error}; of volumes that are no \
+                 more it stays",
+                self.context.folder.chains().display()
+            )
+        });
+        set_problem(&self.filter_problem, problem);
+        let mut found = found.unwrap_or_default();
+        let mut offset = self.offset.lock();
+        let count = found.len().max(1);
+        found.rotate_left(*offset % count);
+        *offset = (*offset + JOURNALS_MAX) % count;
+        found
+    }
+
+    /// Quarantines the journal of a volume that was taken from this host, unless the volume is
+    /// desired here again: its worker knows what to do.
+    fn quarantine_unclaimed(&self, fenced: &Fenced) {
+        let volume = fenced.volume;
+        let (disk, folder) = (&*self.context.world.disk, &self.context.folder);
+        // What filters have acknowledged stays: as long as no other host had the volume it is
+        // carried out when this one has it again, and otherwise quarantined before that.
+        let quarantine = || quarantine(disk, &folder.journal(volume), fenced.epoch);
+        if let Some(Err(error)) = self.attachments.unless_worker(volume, quarantine) {
+            tracing::error!(%volume, %error, "journal could not be quarantined");
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! [`Controller`]: the agent's side of the host RPC (`api::host`). It asks whichever controller
+//! answers; all of them have one database.
+//!
+//! A call that fails for a reason that may pass is made again: a few times
+//! ([`Controller::call`]), or until there is an answer ([`Controller::call_until_answered`]); once the
+//! agent ends, none is. Every call may be repeated.
+//!
+//! It is the engine's [`Catalog`] as well. A commit is repeated until it is known whether it was
+//! made: the engine must not guess, and a controller recognizes one that was made already, byte
+//! for byte. What an answer allows on unit daemons is shown to them before the engine has the
+//! answer (`capabilities`).
+
+mod capabilities;
+mod contact;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::host::calls::{Begin, FollowAssignments, RenewLeases, SignCapabilities};
+use api::host::{
+    Assignments, Call, CatalogAnswer, Cluster, EncodedPlan, FOLLOW_SECONDS_MAX, Renewal, Renewed,
+    Want, catalog_calls as calls,
+};
+use api::{Client, ClientError};
+use base::{JournalFolderId, Lineage, SegmentId, VolumeId};
+use catalog::{
+    Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbours, PendingFree, StoredVersion,
+    VersionCommit, VersionKey,
+};
+use tokio::runtime::Handle;
+use world::{Clock, Millis, host};
+
+use crate::context::Shutdown;
+pub(crate) use capabilities::{CapabilityCache, KeptCapabilities};
+pub(crate) use contact::Contact;
+
+/// A controller that works answers sooner.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// A renewal whose answer takes longer is repeated, with another controller if
+/// there is one: the lease is short.
+const RENEW_WITHIN: Duration = Duration::from_secs(3);
+
+/// The statuses of refusals that are about the caller.
+const UNAUTHENTICATED: u16 = 401;
+const FORBIDDEN: u16 = 403;
+
+/// How often a call is made before it is given up.
+const ATTEMPTS: u32 = 4;
+
+/// The pauses between attempts: each is twice the one before.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// A client of the controllers. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Controller {
+    client: Client,
+    runtime: Handle,
+    shutdown: Shutdown,
+    capability_cache: Arc<CapabilityCache>,
+}
+
+/// The growing pauses between attempts.
+pub(crate) struct Pauses(Duration);
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self(PAUSE_MIN)
+    }
+}
+
+impl Pauses {
+    pub async fn next(&mut self) {
+        host::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(PAUSE_MAX);
+    }
+}
+
+impl Controller {
+    /// Calls by `client`; the engine's calls wait on `runtime`.
+    pub(crate) fn new(
+        client: Client,
+        runtime: Handle,
+        clock: Arc<dyn Clock>,
+        shutdown: Shutdown,
+    ) -> Self {
+        Self {
+            client,
+            runtime,
+            shutdown,
+            capability_cache: CapabilityCache::new(clock),
+        }
+    }
+
+    /// The capabilities of this host on unit daemons.
+    pub(crate) fn capability_cache(&self) -> &Arc<CapabilityCache> {
+        &self.capability_cache
+    }
+
+    /// Reports that nothing is open here, and asks about the cluster.
+    pub(crate) async fn begin(&self) -> Result<Cluster, ClientError> {
+        self.call(&Begin {}).await
+    }
+
+    /// Waits for the desired state of this host, until its serial is not `after`; without `after`,
+    /// does not wait.
+    pub(crate) async fn assignments(&self, after: Option<u64>) -> Result<Assignments, ClientError> {
+        let wait_seconds = after.map_or(0, |_| FOLLOW_SECONDS_MAX);
+        let follow = FollowAssignments {
+            after,
+            wait_seconds,
+        };
+        let wait = ANSWER_WITHIN + Duration::from_secs(wait_seconds);
+        Client::within(wait, self.client.call(&follow)).await
+    }
+
+    /// Renews leases.
+    pub(crate) async fn renew(&self, renewal: Renewal) -> Result<Renewed, ClientError> {
+        Client::within(RENEW_WITHIN, self.client.call(&RenewLeases { renewal })).await
+    }
+
+    /// Makes a call once.
+    pub(crate) async fn call_once<C: Call>(&self, call: &C) -> Result<C::Answer, ClientError> {
+        Client::within(ANSWER_WITHIN, self.client.call(call)).await
+    }
+
+    /// Makes a call, a few times if it fails for a reason that may pass.
+    pub(crate) async fn call<C: Call>(&self, call: &C) -> Result<C::Answer, ClientError> {
+        self.call_up_to(ATTEMPTS, call).await
+    }
+
+    /// Makes a call until there is an answer, or the agent ends.
+    pub(crate) async fn call_until_answered<C: Call>(
+        &self,
+        call: &C,
+    ) -> Result<C::Answer, ClientError> {
+        self.call_up_to(u32::MAX, call).await
+    }
+
+    async fn call_up_to<C: Call>(&self, attempts: u32, call: &C) -> Result<C::Answer, ClientError> {
+        let mut pauses = Pauses::default();
+        for _ in 1..attempts {
+            match self.call_once(call).await {
+                Err(error) if error.may_pass() && !self.shutdown.has_begun() => pauses.next().await,
+                done => return done,
+            }
+        }
+        self.call_once(call).await
+    }
+
+    /// Makes a call of the catalog, a few times if it fails for a reason that may pass.
+    pub(crate) async fn catalog<T, C>(&self, call: C) -> Result<T, CatalogError>
+    where
+        C: Call<Answer = CatalogAnswer<T>>,
+    {
+        let answer = self.call(&call).await;
+        answer.unwrap_or_else(|error| Err(catalog_error(&error)))
+    }
+
+    /// As [`Controller::catalog`], for a thread that may wait.
+    fn wait<T, C: Call<Answer = CatalogAnswer<T>>>(&self, call: C) -> Result<T, CatalogError> {
+        self.runtime.block_on(self.catalog(call))
+    }
+
+    /// Has capabilities for `wants` signed, and shows them to all unit daemons, if
+    /// there are any. What is refused to this host, daemons will refuse, too.
+    ///
+    /// # Errors
+    /// [`CatalogError::Unavailable`], if no controller answers.
+    pub(crate) async fn obtain(&self, wants: &[Want]) -> Result<(), CatalogError> {
+        let cache = &self.capability_cache;
+        let Some(holder) = cache.principal() else {
+            return Ok(());
+        };
+        let requested = cache.now();
+        let wants = wants.to_vec();
+        let sign = SignCapabilities { holder, wants };
+        let answers = self.call(&sign).await;
+        let answers = answers.map_err(|error| catalog_error(&error))?;
+        if answers.len() != sign.wants.len() {
+            let reason = "the controller has not answered what it was asked".to_owned();
+            return Err(CatalogError::Unavailable { reason });
+        }
+        let capabilities = sign.wants.iter().zip(answers);
+        let capabilities =
+            capabilities.flat_map(|(want, answer)| cache.put(requested, *want, answer));
+        let capabilities = capabilities.collect();
+        cache.show(capabilities).await;
+        Ok(())
+    }
+
+    /// Renews the capabilities that are kept, again and again.
+    pub(crate) async fn keep_capabilities(&self) {
+        let mut ticks = host::ticks(CapabilityCache::RENEW_EVERY);
+        loop {
+            ticks.tick().await;
+            self.renew_capabilities().await;
+        }
+    }
+
+    /// Renews the capabilities that are kept and due.
+    pub(crate) async fn renew_capabilities(&self) {
+        if self.capability_cache.principal().is_none() {
+            return;
+        }
+        for wants in self.capability_cache.due() {
+            if let Err(error) = self.obtain(&wants).await {
+                tracing::warn!(%error, "capabilities on unit daemons were not renewed");
+                return;
+            }
+        }
+    }
+}
+
+/// The error of the engine's catalog for a call that no controller has answered.
+fn catalog_error(error: &ClientError) -> CatalogError {
+    let reason = error.to_string();
+    match error {
+        // A host may be enabled again, and its certificate renewed.
+        ClientError::Refused(problem)
+            if !error.may_pass() && !matches!(problem.status, UNAUTHENTICATED | FORBIDDEN) =>
+        {
+            CatalogError::Refused { reason }
+        }
+        _ => CatalogError::Unavailable { reason },
+    }
+}
+
+impl Catalog for Controller {
+    fn acquire(
+        &self,
+        volume: VolumeId,
+        salt: LeaseSalt,
+        journals: Option<JournalFolderId>,
+    ) -> Result<Lease, CatalogError> {
+        self.wait(calls::Acquire {
+            volume,
+            salt,
+            journals,
+        })
+    }
+
+    fn name_journal(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+        folder: Option<JournalFolderId>,
+    ) -> Result<(), CatalogError> {
+        self.wait(calls::NameJournal {
+            volume,
+            epoch,
+            folder,
+        })
+    }
+
+    fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError> {
+        let volume = commit.version.key.volume;
+        let call = calls::Commit {
+            commit: commit.clone(),
+        };
+        self.runtime.block_on(async {
+            let mut pauses = Pauses::default();
+            let mut is_logged = false;
+            loop {
+                let answer = self.call(&call).await;
+                match answer.unwrap_or_else(|error| Err(catalog_error(&error))) {
+                    Err(CatalogError::Unavailable { reason }) if !self.shutdown.has_begun() => {
+                        if !is_logged {
+                            tracing::warn!(%volume, reason, "a version waits to be committed");
+                        }
+                        is_logged = true;
+                        pauses.next().await;
+                    }
+                    done => return done,
+                }
+            }
+        })
+    }
+
+    fn reserve_serials(
+        &self,
+        volume: VolumeId,
+        epoch: u32,
+        count: u32,
+    ) -> Result<Range<u64>, CatalogError> {
+        self.runtime.block_on(async {
+            let reserve = calls::ReserveSerials {
+                volume,
+                epoch,
+                count,
+            };
+            let serials = self.catalog(reserve).await?;
+            self.obtain(&[Want::Lease { volume, epoch }]).await?;
+            Ok(serials)
+        })
+    }
+
+    fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
+        self.wait(calls::Swept { volume, epoch })
+    }
+
+    fn version(&self, key: VersionKey) -> Result<StoredVersion, CatalogError> {
+        self.wait(calls::Version { key })
+    }
+
+    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
+        self.wait(calls::NeighboursOf { key })
+    }
+
+    fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
+        self.runtime.block_on(async {
+            let keys = self.catalog(calls::Keys { lineage }).await?;
+            // The caller reads what these keys open.
+            self.obtain(&[Want::Read { lineage }]).await?;
+            Ok(keys)
+        })
+    }
+
+    fn remove_version(
+        &self,
+        key: VersionKey,
+        neighbours: &Neighbours,
+        not_before: Millis,
+        plan: &[u8],
+    ) -> Result<(), CatalogError> {
+        self.wait(calls::RemoveVersion {
+            key,
+            neighbours: neighbours.clone(),
+            not_before,
+            plan: EncodedPlan(plan.to_vec()),
+        })
+    }
+
+    fn due_frees(
+        &self,
+        now: Millis,
+        after: i64,
+        count_max: u32,
+    ) -> Result<Vec<PendingFree>, CatalogError> {
+        self.wait(calls::DueFrees {
+            now,
+            after,
+            count_max,
+        })
+    }
+
+    fn gather_dead(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
+        let segments = segments.to_vec();
+        let gathered = self.wait(calls::GatherDead { id, segments })?;
+        Ok(gathered.0)
+    }
+
+    fn forget_dead(&self, id: i64, segments: &[SegmentId]) -> Result<(), CatalogError> {
+        let segments = segments.to_vec();
+        self.wait(calls::ForgetDead { id, segments })
+    }
+
+    fn joined(&self) -> Result<u64, CatalogError> {
+        self.wait(calls::Joined {})
+    }
+
+    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
+        self.wait(calls::Freed { id, joined })
+    }
+}

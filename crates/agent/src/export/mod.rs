@@ -1,0 +1,28 @@
+//! Open volumes, each served over NBD in a thread of its own.
+//!
+//! * [`Attached`]: an open volume, and what is asked of it in its thread
+//! * [`OpenVolumes`]: all of them; `statuses`: how they are
+//! * `server`: the NBD server that offers them
+//! * `closer`: how a volume is closed; `image`: its view of the cache; `events`: the events of its
+//!   filters
+//!
+//! Must not know: what is desired of a volume, leases, where journals are.
+
+mod attached;
+mod closer;
+mod error;
+mod events;
+mod image;
+mod open_volumes;
+mod server;
+mod statuses;
+
+pub(crate) use attached::{Attached, AttachedLease, Opened, Served};
+pub(crate) use closer::Closer;
+pub use error::VolumeError;
+pub(crate) use events::{EventLog, volume_of_file};
+pub(crate) use image::VolumeCache;
+pub(crate) use open_volumes::OpenVolumes;
+pub(crate) use server::NbdServer;
+pub use server::NbdServerError;
+pub(crate) use statuses::{OpenVolume, VolumeStatuses};

@@ -1,0 +1,392 @@
+//! The filters that volumes are served through (docs/internals/live-reconfiguration.md).
+//!
+//! * [`Filters`]: puts filters in place before a volume is served, and exchanges them while it is
+//! * `state`: which chain a volume is served through
+//! * `files`, `journals`, `notes`: what filters have in D, and what is noted about them
+//! * `keys`, `targets`, `identity`: the keys of filters, the disks that they reach, and what this
+//!   host shows to remote filters
+//!
+//! Must not know: when a volume is opened and closed, what a filter does.
+
+mod error;
+mod files;
+mod identity;
+mod journals;
+mod keys;
+mod notes;
+mod state;
+mod targets;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use api::host::{Access, Assignment, DesiredChain};
+use chain::{
+    Attribution, DERIVATIONS_MAX, Derivations, EventSink, Exchange, NoPrograms, Programs, SizeRule,
+    StateFolder, Surroundings, Tenure, Unlimited, build,
+};
+use chain_policy::Policy;
+use nbd::client::Departed;
+use nbd::{ExportGone, Watcher};
+use parking_lot::Mutex;
+use sandbox::{HostIdentity, OutOfProcessFilters, OutOfProcessOptions};
+use tokio::sync::oneshot;
+use volume::LeaseTerm;
+use world::real::ThreadPool;
+use world::{Clock, Wake, host};
+
+use crate::context::{HostContext, blocking};
+use crate::controller::Controller;
+use crate::export::{Attached, EventLog, OpenVolumes};
+use crate::lease::Leases;
+use files::FileOwners;
+use identity::FilterIdentity;
+use targets::{FilterTargets, OtherVolumes, TargetOptions, may_reach};
+
+pub use error::{ChainError, FilterNoteError};
+pub(crate) use files::FilterFiles;
+pub(crate) use journals::{FilterJournals, quarantine_filter_journals};
+pub use keys::FilterKeys;
+pub(crate) use notes::FilterNotes;
+pub(crate) use state::{ChainState, desired_chain};
+pub use targets::{Connected, Network};
+
+/// The limits and rights of filters on this host.
+pub(crate) struct FilterSettings {
+    /// Networks that tenants' filters may reach.
+    pub networks: Arc<[Network]>,
+    /// The program that runs out-of-process filters, Scree's own; `None`: all filters run inline.
+    pub program: Option<PathBuf>,
+    /// The memory that the filters of a chain may use together, in bytes.
+    pub memory: u64,
+    /// The room that they may use on D's disk.
+    pub room: chain::Room,
+}
+
+/// The filters of the volumes of this host.
+pub(crate) struct Filters {
+    context: Arc<HostContext>,
+    settings: FilterSettings,
+    leases: Arc<Leases>,
+    open: Arc<OpenVolumes>,
+    identity: Arc<FilterIdentity>,
+    files: FilterFiles,
+    journals: FilterJournals,
+    notes: FilterNotes,
+    /// Derives the keys of tenants' filters.
+    derivations: Arc<Derivations>,
+    /// The orphaned connections of filters, by tenant.
+    orphaned: Mutex<HashMap<String, Arc<Departed>>>,
+}
+
+/// The lease of a volume, as its filters see it.
+struct FilterLease {
+    term: LeaseTerm,
+    clock: Arc<dyn Clock>,
+}
+
+impl chain::Lease for FilterLease {
+    fn holds(&self) -> bool {
+        self.term.holds(&*self.clock)
+    }
+}
+
+/// Parses a policy. To compile its patterns may take tenths of a second.
+async fn parse(chain: &DesiredChain) -> Result<Policy, ChainError> {
+    let text = chain.policy.clone();
+    Ok(blocking(move || Policy::parse(&text)).await??)
+}
+
+impl Filters {
+    pub fn new(
+        context: Arc<HostContext>,
+        controller: Controller,
+        settings: FilterSettings,
+        leases: Arc<Leases>,
+        open: Arc<OpenVolumes>,
+    ) -> Self {
+        let identity = FilterIdentity::new(Arc::clone(&context), controller);
+        let derivations = Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)));
+        Self {
+            settings,
+            leases,
+            open,
+            identity: Arc::new(identity),
+            files: FilterFiles::new(&context),
+            journals: FilterJournals::new(&context),
+            notes: FilterNotes::new(&context),
+            derivations: Arc::new(derivations),
+            orphaned: Mutex::default(),
+            context,
+        }
+    }
+
+    pub fn files(&self) -> &FilterFiles {
+        &self.files
+    }
+
+    pub fn journals(&self) -> &FilterJournals {
+        &self.journals
+    }
+
+    pub fn notes(&self) -> &FilterNotes {
+        &self.notes
+    }
+
+    /// Exchanges the filters of a volume that clients use for the desired ones.
+    pub async fn exchange(
+        &self,
+        assignment: &Assignment,
+        attached: &Arc<Attached>,
+    ) -> Result<(), ChainError> {
+        let next = Some(&assignment.chain);
+        self.notes.note_served(attached, next).await??;
+        let put = self.put(assignment, attached, SizeRule::Keep).await;
+        if put.is_ok() {
+            attached.set_chain(assignment.chain.clone());
+        }
+        if let Err(error) = self.notes.note_served(attached, None).await? {
+            // Both chains are noted: the next process finds out which one was in use.
+            let volume = assignment.volume;
+            tracing::warn!(%volume, %error, "exchange of filters was not noted");
+        }
+        put
+    }
+
+    /// Puts the first filters of a volume in place: none, without a chain.
+    pub async fn begin(
+        &self,
+        assignment: &Assignment,
+        attached: &Arc<Attached>,
+    ) -> Result<(), ChainError> {
+        if assignment.chain.is_some() {
+            return self.put(assignment, attached, SizeRule::First).await;
+        }
+        // Filters that come later must know that it was written without them.
+        attached.set_chain_turn(self.new_turn());
+        if attached.epoch().is_some() {
+            let trace_bytes = self.settings.room.trace_bytes;
+            let none = FileOwners::default();
+            self.files.tidy(assignment.volume, none, trace_bytes).await;
+        }
+        Ok(())
+    }
+
+    /// Puts the desired filters of a volume in place. No request that is under way is lost.
+    async fn put(
+        &self,
+        assignment: &Assignment,
+        attached: &Arc<Attached>,
+        rule: SizeRule,
+    ) -> Result<(), ChainError> {
+        let turn = self.new_turn();
+        let mut owners = FileOwners::default();
+        let filters = match &assignment.chain {
+            Some(chain) => {
+                let policy = self.policy(assignment, chain).await?;
+                owners = FileOwners::of(&policy);
+                let tenure = Tenure {
+                    epoch: attached.epoch(),
+                    turn,
+                    follows: attached.chain_turn(),
+                    restores: attached.lease().and_then(|lease| lease.restores),
+                    since: attached.lease().map(|lease| lease.since),
+                };
+                let surroundings = self
+                    .surroundings(assignment, chain, attached, tenure)
+                    .await?;
+                Some((policy, surroundings))
+            }
+            None => None,
+        };
+        let (tell, ended) = oneshot::channel();
+        let exchange = move |wake| Exchange {
+            filters: filters.map_or_else(Vec::new, |(policy, surroundings)| {
+                build(
+                    &policy,
+                    &Surroundings {
+                        wake,
+                        ..surroundings
+                    },
+                )
+            }),
+            rule,
+            told: Box::new(move |ended| {
+                // The receiver may have stopped waiting.
+                let _ = tell.send(ended);
+            }),
+        };
+        let served = Arc::clone(attached);
+        blocking(move || served.exchange(exchange)).await??;
+        match ended.await {
+            Ok(ended) => ended?,
+            Err(_) => return Err(ExportGone.into()),
+        }
+        attached.set_chain_turn(turn);
+        if attached.epoch().is_some() {
+            let trace_bytes = self.settings.room.trace_bytes;
+            let volume = assignment.volume;
+            self.files.tidy(volume, owners, trace_bytes).await;
+        }
+        // New clients see the geometry of the disk after the exchange.
+        let served = Arc::clone(attached);
+        Ok(blocking(move || served.publish()).await??)
+    }
+
+    /// The policy of a chain, after it was checked that its journals have room.
+    async fn policy(
+        &self,
+        assignment: &Assignment,
+        chain: &DesiredChain,
+    ) -> Result<Policy, ChainError> {
+        let mut policy = parse(chain).await?;
+        if assignment.access == Access::ReadOnly {
+            // Filters with files belong to the attachment that writes the volume.
+            policy.filters.retain(|one| !one.kind.keeps_files());
+        }
+        for name in FileOwners::of(&policy).journals() {
+            let room = self.journals.room_for(assignment.volume, name).await??;
+            room.map_err(ChainError::Quarantined)?;
+        }
+        Ok(policy)
+    }
+
+    /// A number for a chain that no other chain has, in any life of this host.
+    fn new_turn(&self) -> u64 {
+        let mut turn = [0; 8];
+        self.context.world.random.fill(&mut turn);
+        u64::from_le_bytes(turn).max(1)
+    }
+
+    /// The context of a volume's filters, but for the wake of its thread.
+    async fn surroundings(
+        &self,
+        assignment: &Assignment,
+        chain: &DesiredChain,
+        attached: &Attached,
+        tenure: Tenure,
+    ) -> Result<Surroundings, ChainError> {
+        let (world, folder) = (&self.context.world, &self.context.folder);
+        let state = folder.chain(assignment.volume);
+        let (disk, made) = (Arc::clone(&world.disk), state.clone());
+        blocking(move || host::make_folders(&*disk, &made)).await??;
+        let watcher = attached.watcher()?;
+        let events = attached
+            .events_or_start(|| EventLog::start(world, &folder.events(), assignment.volume));
+        let keys = FilterKeys::of_tenant(world, &folder.filter_keys(), &chain.tenant);
+        Ok(Surroundings {
+            clock: Arc::clone(&world.clock),
+            pool: Arc::clone(&world.pool),
+            derivations: Arc::clone(&self.derivations),
+            memory_max: self.settings.memory,
+            tenure,
+            lease: self.lease(assignment),
+            room: self.settings.room,
+            random: Arc::clone(&world.random),
+            keys: Arc::new(keys),
+            wake: Wake::noop(),
+            whose: Arc::new(Attribution {
+                tenant: chain.tenant.clone(),
+                vm: assignment.vm.clone(),
+                volume: assignment.name.clone(),
+                volume_id: Some(assignment.volume.to_string()),
+            }),
+            events: Arc::clone(events) as Arc<dyn EventSink>,
+            targets: Arc::new(self.targets(chain, watcher.clone())),
+            programs: self.programs(watcher),
+            state: Some(StateFolder {
+                disk: Arc::clone(&world.disk),
+                path: state,
+            }),
+        })
+    }
+
+    fn targets(&self, chain: &DesiredChain, watcher: Watcher) -> FilterTargets {
+        let folder = &self.context.folder;
+        FilterTargets::new(TargetOptions {
+            tenant: &chain.tenant,
+            sockets: &folder.filter_sockets(),
+            certificates: &folder.filter_certificates(),
+            disk: Arc::clone(&self.context.world.disk),
+            networks: Arc::clone(&self.settings.networks),
+            volumes: self.other_volumes(chain),
+            watcher,
+            departed: self.orphaned(&chain.tenant),
+            clock: Arc::clone(&self.context.world.clock),
+        })
+    }
+
+    /// The orphaned connections of a tenant's filters: one that hangs affects no other tenant.
+    fn orphaned(&self, tenant: &str) -> Arc<Departed> {
+        let mut all = self.orphaned.lock();
+        // Tenants without a chain whose connections have all ended.
+        all.retain(|_, one| Arc::strong_count(one) > 1 || !one.is_empty());
+        Arc::clone(all.entry(tenant.to_owned()).or_default())
+    }
+
+    /// The lease that bounds how long writes to a volume may be acknowledged.
+    fn lease(&self, assignment: &Assignment) -> Arc<dyn chain::Lease> {
+        match self.leases.term_of(assignment.id) {
+            Some(term) => Arc::new(FilterLease {
+                term,
+                clock: Arc::clone(&self.context.world.clock),
+            }),
+            None => Arc::new(Unlimited),
+        }
+    }
+
+    /// Whether the volume is missing writes that its filters have elsewhere, as noted here.
+    pub async fn have_more(&self, assignment: &Assignment) -> Result<bool, ChainError> {
+        // If another host had the volume since, what is noted here is older.
+        let is_own = assignment.fenced.is_none();
+        let Some(chain) = assignment.chain.as_ref().filter(|_| is_own) else {
+            return Ok(false);
+        };
+        let state = StateFolder {
+            disk: Arc::clone(&self.context.world.disk),
+            path: self.context.folder.chain(assignment.volume),
+        };
+        // Also of a policy that this program cannot parse in full.
+        let mut filters = chain_policy::outline(&chain.policy);
+        filters.retain(|one| one.kind == "replicate");
+        let have = blocking(move || {
+            filters.iter().try_fold(false, |any, one| {
+                Ok::<_, std::io::Error>(any | chain::filters::volume_lacks(&state, &one.name)?)
+            })
+        });
+        Ok(have.await??)
+    }
+
+    /// The volumes that a chain writes beside its own.
+    fn other_volumes(&self, chain: &DesiredChain) -> OtherVolumes {
+        // Open volumes have chains, which have this.
+        let open = Arc::downgrade(&self.open);
+        OtherVolumes {
+            named: chain.volumes.clone(),
+            export: Box::new(move |id| {
+                let attached = open.upgrade()?.writable(id)?;
+                Some(attached.export().name().to_owned())
+            }),
+            socket: self.context.folder.nbd_socket(),
+        }
+    }
+
+    /// Starts the programs of filters that do not run inline.
+    fn programs(&self, watcher: Watcher) -> Arc<dyn Programs> {
+        let Some(program) = &self.settings.program else {
+            return Arc::new(NoPrograms);
+        };
+        let folder = &self.context.folder;
+        let networks = Arc::clone(&self.settings.networks);
+        let options = OutOfProcessOptions {
+            program: program.clone(),
+            external_programs: Some(folder.filter_programs()),
+            sockets: Some(sandbox::sockets_folder(folder.path())),
+            disk: Arc::clone(&self.context.world.disk),
+            host: Some(Arc::clone(&self.identity) as Arc<dyn HostIdentity>),
+            may_reach: Arc::new(move |at| may_reach(&networks, at)),
+        };
+        Arc::new(OutOfProcessFilters::new(options, watcher))
+    }
+}

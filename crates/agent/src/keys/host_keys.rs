@@ -1,0 +1,458 @@
+//! [`HostKeys`]: the wrapping keys that this host has: those that the controllers list, opened where
+//! `keys.toml` or the command line says.
+//!
+//! ```text
+//!   state at the controllers      named on this host     then it is
+//!   active                        yes                    opened; the newest one wraps new keys
+//!   retiring                      yes                    opened, until it wraps nothing
+//!   retired                       yes or no              closed
+//!   any                           no                     what it wraps waits for another host
+//! ```
+//!
+//! A key that could not be opened is tried again when something needs it, after the file was read
+//! again: to name a key needs no restart.
+//!
+//! All methods may wait and belong on a blocking thread, but `list`, `listed`, `until_listed`,
+//! `changed` and `problems`.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use api::host::{FIRST_KEY, KeyState, WrappingKey as Listed};
+use base::{KeyId, Lineage, with_causes};
+use catalog::LineageKey;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use volume::seal::{DataKey, KeyError, Keyring, UnwrapKeys as _, Unwrapped};
+use world::{OpenMode, World};
+
+use super::{
+    FileKeyError, KeyEntry, KeyParameters, KeysFile, KeysFileError, OpenKeyError, WrappingKey,
+    WrappingKeys, WrongKey, pkcs11::Pkcs11Error,
+};
+
+/// Where this host looks for its wrapping keys.
+#[derive(Debug, Clone)]
+pub struct KeyLocations {
+    /// Where `main` is, if the command line says so: it goes first.
+    pub first: Option<KeyEntry>,
+    /// `keys.toml`, if the command line says where: it has to exist.
+    pub keys_file: Option<PathBuf>,
+    /// `keys.toml` otherwise, which need not exist.
+    pub default_keys_file: PathBuf,
+    /// The key file of `main`, if nothing says where that key is.
+    pub default_key_file: PathBuf,
+}
+
+/// Why this host is missing a wrapping key that it needs.
+#[derive(Debug, thiserror::Error)]
+pub enum HostKeyError {
+    /// `keys.toml` cannot be used.
+    #[error(transparent)]
+    File(#[from] KeysFileError),
+    /// Nothing on this host says where it is.
+    #[error(
+        "this host has not the wrapping key {name:?} ({id}); name it in {path}, as \
+         docs/reference/key-providers.md says",
+        path = path.display()
+    )]
+    Missing {
+        /// Its name.
+        name: String,
+        /// Its id.
+        id: KeyId,
+        /// Where to name it.
+        path: PathBuf,
+    },
+    /// A key that is to be created is not named.
+    #[error(
+        "{path} does not say where the wrapping key {name:?} is; add [keys.{name}] there, as \
+         docs/reference/key-providers.md says, and ask again",
+        path = path.display()
+    )]
+    Unnamed {
+        /// Its name.
+        name: String,
+        /// Where to name it.
+        path: PathBuf,
+    },
+    /// The controllers have not listed it.
+    #[error("the controllers do not list the wrapping key {id}; it is asked for again")]
+    Unlisted {
+        /// Its id.
+        id: KeyId,
+    },
+    /// Its parameters cannot be parsed.
+    #[error(
+        "the parameters of the wrapping key {name:?} make no sense: the database is damaged, or \
+         they are of a newer Scree"
+    )]
+    Parameters {
+        /// Its name.
+        name: String,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// It is another key.
+    #[error(
+        "{description} is not the {what} that the wrapping key {name:?} was made with; what that \
+         wraps cannot be opened with it"
+    )]
+    Wrong {
+        /// What was tried.
+        description: String,
+        /// What kind of thing it is.
+        what: &'static str,
+        /// The key's name.
+        name: String,
+    },
+    /// It was made as another kind of key.
+    #[error("the wrapping key {name:?} was made with {made_with}; {option}")]
+    OtherKind {
+        /// Its name.
+        name: String,
+        /// What it was made with.
+        made_with: String,
+        /// How to say where that is.
+        option: String,
+    },
+    /// It cannot be opened.
+    #[error("the wrapping key {name:?} cannot be used")]
+    Unusable {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: Box<OpenKeyError>,
+    },
+    /// A key that is to be created exists already, under another name.
+    #[error(
+        "{name:?} is the same key as the wrapping key {other:?}; to wrap with it would protect \
+         nothing anew: name another one"
+    )]
+    Same {
+        /// The name it should have.
+        name: String,
+        /// The name it has.
+        other: String,
+    },
+    /// No key may wrap new data keys.
+    #[error(
+        "this host has no wrapping key that may wrap a new volume's key; the active ones are: \
+         {names}; name one of them in {path}",
+        path = path.display()
+    )]
+    NoneActive {
+        /// The names of the active keys.
+        names: String,
+        /// Where to name it.
+        path: PathBuf,
+    },
+}
+
+impl HostKeyError {
+    /// Whether the failure may pass by itself: the key is in another service.
+    fn may_pass(&self) -> bool {
+        let Self::Unusable { source, .. } = self else {
+            return false;
+        };
+        matches!(
+            **source,
+            OpenKeyError::Unavailable { .. } | OpenKeyError::Pkcs11(_) | OpenKeyError::Transit(_)
+        )
+    }
+}
+
+const fn what(entry: &KeyEntry) -> &'static str {
+    match entry {
+        KeyEntry::File { .. } => "key file",
+        KeyEntry::Passphrase { .. } | KeyEntry::Given(_) => "passphrase",
+        KeyEntry::Age { .. } => "age identity",
+        KeyEntry::Pkcs11(_) => "token's key",
+        KeyEntry::Transit(_) => "transit key",
+    }
+}
+
+/// A `kind`, in words.
+fn made_with(kind: &str) -> String {
+    match kind {
+        "file" => "a key file".to_owned(),
+        "passphrase" => "a passphrase".to_owned(),
+        "age" => "an age identity".to_owned(),
+        other => format!("a key of kind {other:?}"),
+    }
+}
+
+/// The wrapping keys of this host.
+pub(crate) struct HostKeys {
+    world: World,
+    locations: KeyLocations,
+    open: WrappingKeys,
+    listed: watch::Sender<Vec<Listed>>,
+    /// Why keys that are named here are not open.
+    problems: Mutex<Vec<String>>,
+    /// Notified when the open keys were brought in line with a new list.
+    changed: Notify,
+}
+
+impl HostKeys {
+    pub fn new(world: &World, locations: KeyLocations) -> Self {
+        Self {
+            world: world.clone(),
+            locations,
+            open: WrappingKeys::new(world.clone()),
+            listed: watch::Sender::default(),
+            problems: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Stores the list of the controllers; `false` if it has not changed.
+    pub fn list(&self, listed: Vec<Listed>) -> bool {
+        self.listed.send_if_modified(|known| {
+            let is_news = *known != listed;
+            *known = listed;
+            is_news
+        })
+    }
+
+    pub fn listed(&self) -> Vec<Listed> {
+        self.listed.borrow().clone()
+    }
+
+    /// Waits until the list satisfies `is_so`.
+    pub async fn until_listed(&self, is_so: impl FnMut(&Vec<Listed>) -> bool) {
+        // The sender is `self`: it is not dropped meanwhile.
+        let _ = self.listed.subscribe().wait_for(is_so).await;
+    }
+
+    /// Ends when [`HostKeys::follow_and_notify`] has applied a new list.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// As [`HostKeys::follow`], for a new list.
+    pub fn follow_and_notify(&self) {
+        self.follow();
+        self.changed.notify_one();
+    }
+
+    /// The problems of keys that are named here, one sentence each.
+    pub fn problems(&self) -> Vec<String> {
+        self.problems.lock().clone()
+    }
+
+    /// Opens the listed keys that are named here, as the host starts.
+    ///
+    /// # Errors
+    /// If none of them opens, and that will not pass by itself.
+    pub fn start(&self) -> Result<(), HostKeyError> {
+        let mut failures = self.follow();
+        let is_any = self
+            .listed()
+            .iter()
+            .any(|key| self.open.get(key.id).is_some());
+        let may_pass = failures.iter().any(HostKeyError::may_pass);
+        match failures.drain(..).next() {
+            Some(failure) if !is_any && !may_pass => Err(failure),
+            // No listed key is named here.
+            None if !is_any => self.newest().map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens the listed keys that are named here, and closes retired ones and those that are not
+    /// listed. Returns why keys do not open.
+    pub fn follow(&self) -> Vec<HostKeyError> {
+        let listed = self.listed();
+        let is_used = |id| {
+            let mut listed = listed.iter();
+            listed.any(|key| key.id == id && key.state != KeyState::Retired)
+        };
+        for id in self.open.ids() {
+            if !is_used(id) {
+                self.open.close(id);
+            }
+        }
+        let mut failures = Vec::new();
+        for key in listed.iter().filter(|key| is_used(key.id)) {
+            match self.opened(key.id) {
+                Ok(_) | Err(HostKeyError::Missing { .. }) => {}
+                Err(failure) => failures.push(failure),
+            }
+        }
+        let problems: Vec<String> = failures
+            .iter()
+            .map(|failure| with_causes(failure))
+            .collect();
+        let mut noted = self.problems.lock();
+        for problem in problems.iter().filter(|problem| !noted.contains(problem)) {
+            tracing::warn!(problem, "wrapping key is not open");
+        }
+        *noted = problems;
+        failures
+    }
+
+    /// The wrapping key with this id, opened if it is not open yet.
+    pub fn opened(&self, id: KeyId) -> Result<Arc<WrappingKey>, HostKeyError> {
+        if let Some(key) = self.open.get(id) {
+            return Ok(key);
+        }
+        let listed = self.listed().into_iter().find(|key| key.id == id);
+        let Some(listed) = listed else {
+            return Err(HostKeyError::Unlisted { id });
+        };
+        let name = listed.name;
+        let Some(entry) = self.entry(Some(id), &name)? else {
+            let path = self.keys_file();
+            return Err(HostKeyError::Missing { name, id, path });
+        };
+        let parameters: KeyParameters = match serde_json::from_value(listed.parameters) {
+            Ok(parameters) => parameters,
+            Err(source) => return Err(HostKeyError::Parameters { name, source }),
+        };
+        self.open
+            .open(id, &entry, &parameters)
+            .map_err(|error| self.failure(name, &entry, error))
+    }
+
+    fn failure(&self, name: String, entry: &KeyEntry, error: OpenKeyError) -> HostKeyError {
+        match error {
+            OpenKeyError::Wrong(WrongKey { description }) => HostKeyError::Wrong {
+                description,
+                what: what(entry),
+                name,
+            },
+            OpenKeyError::OtherKind { made, .. } => HostKeyError::OtherKind {
+                made_with: made_with(made),
+                option: match (made, name.as_str()) {
+                    ("file", FIRST_KEY) => "start it with --key-file PATH, or with nothing for \
+                                            the one in its keys folder"
+                        .to_owned(),
+                    ("passphrase", FIRST_KEY) => "start it with --passphrase-file PATH, or \
+                                                  SCREE_PASSPHRASE in the environment"
+                        .to_owned(),
+                    _ => format!("correct its kind in {}", self.keys_file().display()),
+                },
+                name,
+            },
+            other => HostKeyError::Unusable {
+                name,
+                source: Box::new(other),
+            },
+        }
+    }
+
+    /// The newest active key that this host has: it wraps new data keys. One that is named here but
+    /// cannot be reached is an error, and no other is taken: that may protect less.
+    pub fn newest(&self) -> Result<(KeyId, Arc<WrappingKey>), HostKeyError> {
+        let listed = self.listed();
+        let active = || listed.iter().filter(|key| key.state == KeyState::Active);
+        for key in active().rev() {
+            match self.opened(key.id) {
+                Err(HostKeyError::Missing { .. }) => {}
+                found => return Ok((key.id, found?)),
+            }
+        }
+        let names: Vec<&str> = active().map(|key| key.name.as_str()).collect();
+        let (names, path) = (names.join(", "), self.keys_file());
+        Err(HostKeyError::NoneActive { names, path })
+    }
+
+    /// Checks that this host has all wrapping keys of a volume's data keys.
+    pub fn check(&self, keys: &[LineageKey]) -> Result<(), KeyError> {
+        for key in keys {
+            let Some(id) = key.wrapped_by else { continue };
+            self.opened(id).map_err(|error| KeyError::Unavailable {
+                lineage: key.lineage,
+                source: Arc::new(error),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Unwraps the data keys of a volume, which several keys may have wrapped.
+    pub fn keyring(&self, keys: &[LineageKey]) -> Result<Keyring, KeyError> {
+        self.check(keys)?;
+        let wrapped_by = |lineage| {
+            let key = keys.iter().find(|key| key.lineage == lineage);
+            key.and_then(|key| key.wrapped_by)
+        };
+        Keyring::unwrap(keys, &self.open.unwrapping(wrapped_by))
+    }
+
+    /// The first data key of a volume that encrypts, and its lineage; `None` if nothing of the
+    /// volume is encrypted.
+    pub fn sealing_key(&self, keys: &[LineageKey]) -> Result<Option<(Lineage, DataKey)>, KeyError> {
+        self.check(keys)?;
+        for key in keys {
+            let lineage = key.lineage;
+            let wrapped = key.wrapped.as_ref().ok_or(KeyError::Unwrap { lineage })?;
+            let with = self.open.unwrapping(|_| key.wrapped_by);
+            if let Unwrapped::Key(data_key) = with.unwrap_key(lineage, wrapped)? {
+                return Ok(Some((lineage, data_key)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Creates the wrapping key that this host calls `name`; makes the key itself, if it does not
+    /// exist and Scree can.
+    pub fn create(&self, name: &str) -> Result<KeyParameters, HostKeyError> {
+        let Some(entry) = self.entry(None, name)? else {
+            let (name, path) = (name.to_owned(), self.keys_file());
+            return Err(HostKeyError::Unnamed { name, path });
+        };
+        let failure = |error| self.failure(name.to_owned(), &entry, error);
+        match self.open.create(&entry) {
+            Ok(())
+            | Err(
+                OpenKeyError::NotMadeHere { .. }
+                | OpenKeyError::File(FileKeyError::Exists { .. })
+                | OpenKeyError::Pkcs11(Pkcs11Error::KeyExists { .. }),
+            ) => {}
+            Err(error) => return Err(failure(error)),
+        }
+        let parameters = self.open.found(&entry).map_err(failure)?;
+        for other in self.listed() {
+            let key = self.open.get(other.id);
+            if key.is_some_and(|key| key.is_what_made(&parameters)) {
+                let (name, other) = (name.to_owned(), other.name);
+                return Err(HostKeyError::Same { name, other });
+            }
+        }
+        Ok(parameters)
+    }
+
+    /// The entry of the key with this name or id.
+    fn entry(&self, id: Option<KeyId>, name: &str) -> Result<Option<KeyEntry>, HostKeyError> {
+        let locations = &self.locations;
+        let is_first = name == FIRST_KEY;
+        if let Some(entry) = locations.first.as_ref().filter(|_| is_first) {
+            return Ok(Some(entry.clone()));
+        }
+        let keys_file = match &locations.keys_file {
+            Some(path) => Some(KeysFile::read(&self.world, path)?),
+            None if self.exists(&locations.default_keys_file) => {
+                Some(KeysFile::read(&self.world, &locations.default_keys_file)?)
+            }
+            None => None,
+        };
+        if let Some(entry) = keys_file.as_ref().and_then(|file| file.entry(id, name)) {
+            return Ok(Some(entry.clone()));
+        }
+        let path = &locations.default_key_file;
+        let is_default = is_first && (keys_file.is_none() || self.exists(path));
+        Ok(is_default.then(|| KeyEntry::File { path: path.clone() }))
+    }
+
+    fn exists(&self, path: &std::path::Path) -> bool {
+        let opened = self.world.disk.open(path, OpenMode::Read);
+        !opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
+    fn keys_file(&self) -> PathBuf {
+        let given = self.locations.keys_file.as_ref();
+        given.unwrap_or(&self.locations.default_keys_file).clone()
+    }
+}

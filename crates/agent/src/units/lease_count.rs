@@ -1,0 +1,160 @@
+//! The count of leases that a unit knows of: the note that it keeps for hosts
+//! (`lease::database_age` says what that is for).
+//!
+//! ```text
+//!  512 bytes:  leases 17 <HMAC-SHA256, 64 hex digits>, spaces, and a line's end
+//! ```
+//!
+//! The HMAC is of the count, under the key that the hosts of the cluster share: a unit, which does
+//! not have that key, cannot claim leases that were never given.
+
+use std::fmt::Write as _;
+
+use aws_lc_rs::hmac;
+use unit::{NOTE_BYTES, Unit, UnitError};
+
+/// The first word of a note.
+const TITLE: &str = "leases";
+
+/// What the HMAC is of, before the count: the key authenticates nothing else that begins so.
+const DOMAIN: &[u8] = b"scree lease count\0";
+
+/// The key with which hosts authenticate lease counts. It opens nothing.
+pub(crate) struct LeaseCountKey(hmac::Key);
+
+impl LeaseCountKey {
+    pub fn new(bytes: &[u8; 32]) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
+    }
+
+    fn spell(&self, count: u64) -> [u8; NOTE_BYTES] {
+        let tag = hmac::sign(&self.0, &message(count));
+        let mut text = format!("{TITLE} {count} ");
+        for byte in tag.as_ref() {
+            let _ = write!(text, "{byte:02x}");
+        }
+        let mut bytes = [b' '; NOTE_BYTES];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        bytes[NOTE_BYTES - 1] = b'\n';
+        bytes
+    }
+
+    /// The count in a note, if the key authenticates it.
+    fn parse(&self, text: &[u8]) -> Option<u64> {
+        let mut words = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
+        let (title, count, tag) = (words.next()?, words.next()?, words.next()?);
+        if title != TITLE || words.next().is_some() || !tag.len().is_multiple_of(2) {
+            return None;
+        }
+        let count: u64 = count.parse().ok()?;
+        let digits = tag.as_bytes().chunks_exact(2);
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        let tag: Vec<u8> = digits.map(byte).collect::<Option<_>>()?;
+        hmac::verify(&self.0, &message(count), &tag).ok()?;
+        Some(count)
+    }
+}
+
+fn message(count: u64) -> Vec<u8> {
+    [DOMAIN, &count.to_le_bytes()].concat()
+}
+
+/// The count of leases that a unit knows of: 0, if nothing was noted there.
+///
+/// # Errors
+/// [`UnitError`]; [`UnitError::Tampered`], if this cluster has not written the note.
+pub(crate) fn read(unit: &dyn Unit, key: &LeaseCountKey) -> Result<u64, UnitError> {
+    let Some(note) = unit.read_note()? else {
+        return Ok(0);
+    };
+    key.parse(&note).ok_or_else(|| UnitError::Tampered {
+        url: unit.url().to_owned(),
+        doing: "read how many leases it knows of".to_owned(),
+        found: "the note there is not what this cluster wrote".to_owned(),
+    })
+}
+
+/// As [`read`]; a note that this cluster has not written counts as 0.
+///
+/// # Errors
+/// [`UnitError`].
+pub(crate) fn read_own(unit: &dyn Unit, key: &LeaseCountKey) -> Result<u64, UnitError> {
+    match read(unit, key) {
+        Err(UnitError::Tampered { .. }) => Ok(0),
+        other => other,
+    }
+}
+
+/// Notes `count` leases on a unit, durably.
+///
+/// # Errors
+/// [`UnitError`].
+pub(crate) fn write(unit: &dyn Unit, key: &LeaseCountKey, count: u64) -> Result<(), UnitError> {
+    unit.write_note(&key.spell(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use base::{ClusterId, UnitId};
+    use unit_folder::FolderUnit;
+    use world::World;
+    use world::simulated::{Fault, Simulation};
+
+    use super::*;
+
+    const FOLDER: &str = "/unit";
+
+    fn unit_in(world: &World) -> FolderUnit {
+        let ids = (ClusterId::from_u128(1), UnitId::from_u128(2));
+        FolderUnit::create(world, Path::new(FOLDER), ids.0, ids.1).expect("a unit")
+    }
+
+    #[test]
+    fn a_count_is_read_back_and_believed_only_if_the_key_authenticates_it() {
+        let simulation = Simulation::new(1);
+        let unit = unit_in(&simulation.world());
+        let key = LeaseCountKey::new(&[1; 32]);
+        assert_eq!(read(&unit, &key).expect("none yet"), 0);
+        for count in [1, 70_000, u64::MAX] {
+            write(&unit, &key, count).expect("written");
+            assert_eq!(read(&unit, &key).expect("read"), count);
+        }
+        let other = LeaseCountKey::new(&[2; 32]);
+        assert!(read(&unit, &other).is_err());
+        write(&unit, &key, 17).expect("written");
+        let note = unit.read_note().expect("read").expect("there");
+        for at in 0..130 {
+            let mut altered = note;
+            altered[at] ^= 1;
+            unit.write_note(&altered).expect("written");
+            let found = read(&unit, &key);
+            assert!(found.is_err(), "byte {at} was flipped: {found:?}");
+        }
+        unit.write_note(&note).expect("written");
+        assert_eq!(read(&unit, &key).expect("read"), 17);
+    }
+
+    #[test]
+    fn a_crash_leaves_the_old_count_or_the_new_one() {
+        for seed in 0..50 {
+            let mut simulation = Simulation::new(seed);
+            let world = simulation.world();
+            let unit = unit_in(&world);
+            let key = LeaseCountKey::new(&[1; 32]);
+            write(&unit, &key, 1).expect("written");
+            simulation.disk.inject(Path::new(FOLDER), Fault::SyncFails);
+            let _ = write(&unit, &key, 2);
+            simulation.disk.heal(Path::new(FOLDER));
+            simulation.crash();
+            let world = simulation.world();
+            let found = read(&unit_in(&world), &key).expect("whole");
+            assert!(found == 1 || found == 2, "{found}");
+            write(&unit_in(&world), &key, 3).expect("written");
+            simulation.crash();
+            let found = read(&unit_in(&simulation.world()), &key).expect("whole");
+            assert_eq!(found, 3, "what was noted is known");
+        }
+    }
+}

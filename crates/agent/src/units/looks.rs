@@ -1,0 +1,208 @@
+//! Asking units how they are. Each unit is asked by one thread at a time, which no caller has to
+//! wait for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::host::{Suspicion, UnitReport};
+use base::with_causes;
+use tokio::task::JoinHandle;
+use unit::{Unit as _, UnitError, UnitStat, UnitState};
+use world::host;
+
+use super::watch::{Found, Look};
+use super::{MountedUnit, Units, lease_count};
+
+/// How often the clock is read where an answer may not come.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// How long a caller that asks how the units are waits for their answers.
+const REPORT_WITHIN: Duration = Duration::from_millis(500);
+
+impl Units {
+    /// Asks all units, and waits until each has answered or counts as missing.
+    pub async fn wait_until_found(self: &Arc<Self>) {
+        let is_enough = || {
+            self.note_unresponsive();
+            let units = self.mounted();
+            !units.iter().any(|mounted| mounted.watched.is_awaited())
+        };
+        wait_for(self.probe(true), is_enough).await;
+    }
+
+    /// All units, asked again; one that does not answer at once is reported as it was when it last
+    /// did.
+    pub async fn fresh_reports(self: &Arc<Self>) -> Vec<UnitReport> {
+        let looks: Vec<_> = self
+            .mounted()
+            .into_iter()
+            .filter_map(|mounted| {
+                let is_probed = mounted.is_new();
+                self.look(mounted, is_probed)
+            })
+            .collect();
+        let clock = &self.context().world.clock;
+        let until = clock.monotonic() + REPORT_WITHIN;
+        wait_for(looks, || clock.monotonic() >= until).await;
+        self.reports()
+    }
+
+    /// Begins to probe the units whose probe is due, or all, and notes which have not answered for
+    /// too long.
+    pub fn probe(self: &Arc<Self>, all: bool) -> Vec<JoinHandle<()>> {
+        self.note_unresponsive();
+        self.mounted()
+            .into_iter()
+            .filter(|mounted| all || mounted.tracked.is_probe_due())
+            .filter_map(|mounted| self.look(mounted, true))
+            .collect()
+    }
+
+    fn note_unresponsive(&self) {
+        for mounted in self.mounted() {
+            if mounted.watched.falls_unresponsive() {
+                // It is refused from now on, which is how the unit's health hears of it.
+                let error = mounted.tracked.reclaim().err();
+                let error = error.map(|error| with_causes(&error));
+                tracing::warn!(unit = mounted.url, error, "unit does not answer");
+            }
+        }
+    }
+
+    /// Begins to look at a unit in a thread of its own, unless one does already.
+    fn look(self: &Arc<Self>, mounted: MountedUnit, is_probed: bool) -> Option<JoinHandle<()>> {
+        let look = mounted.watched.look()?;
+        let units = Arc::clone(self);
+        Some(tokio::task::spawn_blocking(move || {
+            look_at(&units, &mounted, &look, is_probed);
+        }))
+    }
+}
+
+/// What a unit answered.
+struct Answer {
+    stat: Option<UnitStat>,
+    error: Option<UnitError>,
+}
+
+impl Answer {
+    fn of(mounted: &MountedUnit, is_probed: bool) -> Self {
+        let error = match is_probed {
+            true => mounted.tracked.probe().err(),
+            false => None,
+        };
+        match mounted.tracked.stat() {
+            Ok(stat) => Self {
+                stat: Some(stat),
+                error,
+            },
+            Err(why) => Self {
+                stat: None,
+                error: error.or(Some(why)),
+            },
+        }
+    }
+
+    fn incarnation(&self) -> Option<u64> {
+        self.stat.and_then(|stat| stat.incarnation)
+    }
+
+    /// Whether the unit is there, and its process is not the one that answered before.
+    fn has_restarted(&self, known: &Found) -> bool {
+        self.stat.is_some() && self.incarnation() != known.incarnation
+    }
+
+    /// What may have happened to a unit that has rejoined.
+    fn suspicion(&self, known: &Found) -> Suspicion {
+        let incarnation = self.incarnation();
+        match incarnation.is_none() || incarnation != known.incarnation {
+            true => Suspicion::Restarted,
+            false => Suspicion::Rejoined,
+        }
+    }
+}
+
+/// Looks at a unit. Waits for it.
+fn look_at(units: &Units, mounted: &MountedUnit, look: &Look, is_probed: bool) {
+    let before = mounted.tracked.state();
+    let answer = Answer::of(mounted, is_probed);
+    let device = mounted.folder.as_deref();
+    let device = device.and_then(|folder| host::device(folder).ok());
+    let known = mounted.watched.last_found();
+    let has_restarted = answer.has_restarted(&known);
+    // True once, whichever call found it missing, and whichever found it there again.
+    let was_missing = mounted.tracked.take_return();
+    // A unit that was unavailable may have been changed meanwhile.
+    let may_have_changed =
+        !known.was_ever_found || before != UnitState::Healthy || was_missing || has_restarted;
+    if answer.stat.is_some() && may_have_changed {
+        read_lease_count(units, mounted);
+        units.rejoined().check(mounted.id);
+        read_facts(mounted);
+    }
+    look.found(answer.stat, device);
+    if (was_missing || has_restarted) && known.was_ever_found {
+        let suspicion = answer.suspicion(&known);
+        units.rejoined().suspect(mounted.id, suspicion);
+    }
+    let after = mounted.tracked.state();
+    if before != after {
+        let (before, after) = (before.name(), after.name());
+        let owner = &units.context().owner;
+        let reason = answer.error.map(|error| owner.describe(&error));
+        tracing::warn!(
+            unit = mounted.url,
+            before,
+            after,
+            reason,
+            "unit changed state"
+        );
+    }
+}
+
+/// Reads the lease count of a unit that was found, or has rejoined.
+fn read_lease_count(units: &Units, mounted: &MountedUnit) {
+    let mut noted = mounted.noted_leases.lock();
+    match lease_count::read(&*mounted.unit, units.lease_count_key()) {
+        Ok(leases) => {
+            mounted.watched.knows_leases(leases);
+            // If it knows of fewer than this process has noted, the next lease is noted again.
+            *noted = leases.min(*noted);
+        }
+        Err(error) => {
+            tracing::warn!(unit = mounted.url, %error, "lease count of a unit cannot be read");
+        }
+    }
+}
+
+fn read_facts(mounted: &MountedUnit) {
+    match mounted.unit.facts() {
+        Ok(facts) => *mounted.facts.lock() = facts,
+        Err(error) => {
+            let error = with_causes(&error);
+            tracing::warn!(
+                unit = mounted.url,
+                error,
+                "facts about a unit cannot be read"
+            );
+        }
+    }
+}
+
+/// Waits until all looks have ended, or `is_enough` says so.
+pub(super) async fn wait_for(looks: Vec<JoinHandle<()>>, is_enough: impl Fn() -> bool) {
+    let answers = async {
+        for look in looks {
+            // A panic was logged where it happened.
+            let _ = look.await;
+        }
+    };
+    tokio::pin!(answers);
+    let mut tick = host::ticks(LOOK_AGAIN);
+    loop {
+        tokio::select! {
+            () = &mut answers => return,
+            _ = tick.tick() => if is_enough() { return },
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! [`RejoinReports`]: checks whether rejoined units are older than they were, and reports to the
+//! controllers what they may have lost.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::host::catalog_calls::{NoteLeases, NotedLeases, SuspectUnit};
+use api::host::{NOTED_MAX, Suspicion};
+use base::{UnitId, with_causes};
+use catalog::CatalogError;
+use unit::UnitState;
+use world::host;
+
+use super::lease_count;
+use super::looks::wait_for;
+use super::watch::ANSWER_WITHIN;
+use super::{MountedUnit, Units};
+use crate::controller::Controller;
+
+/// How often there may be something to report.
+const REPORT_EVERY: Duration = Duration::from_secs(2);
+
+/// Reports rejoined units. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct RejoinReports {
+    controller: Controller,
+    units: Arc<Units>,
+}
+
+impl RejoinReports {
+    pub fn new(controller: Controller, units: Arc<Units>) -> Self {
+        Self { controller, units }
+    }
+
+    /// Reports as long as the agent runs, however long repair takes.
+    pub async fn run(&self) {
+        let mut ticks = host::ticks(REPORT_EVERY);
+        loop {
+            ticks.tick().await;
+            self.report().await;
+        }
+    }
+
+    /// Checks rejoined units, and reports them. What fails is tried again.
+    pub async fn report(&self) {
+        self.check_age().await;
+        self.report_suspicions().await;
+        self.report_counts().await;
+    }
+
+    async fn report_counts(&self) {
+        let rejoined = self.units.rejoined();
+        for counts in rejoined.counts().chunks(NOTED_MAX) {
+            let note = NoteLeases {
+                units: counts.to_vec(),
+            };
+            if let Err(error) = self.controller.catalog(note).await {
+                let why = with_causes(&error);
+                tracing::debug!(why, "controller did not hear the lease counts of units");
+                return;
+            }
+            rejoined.note_counts_reported(counts);
+        }
+    }
+
+    /// Checks which of the rejoined units are older than they were. One that hangs is not waited
+    /// for: it is reported later.
+    async fn check_age(&self) {
+        let mounted = self.units.mounted();
+        let is_mounted = |id| mounted.iter().any(|one| one.id == id);
+        let due = self.units.rejoined().to_check(is_mounted);
+        let is_due =
+            |one: &MountedUnit| due.contains(&one.id) && one.tracked.state() != UnitState::Missing;
+        let units: Vec<MountedUnit> = mounted.into_iter().filter(is_due).collect();
+        if units.is_empty() {
+            return;
+        }
+        // First: what is noted there from now on is no less.
+        let Ok(noted) = self.controller.catalog(NotedLeases {}).await else {
+            return;
+        };
+        let noted: HashMap<UnitId, u64> = noted.into_iter().collect();
+        let checks = units.into_iter().filter_map(|mounted| {
+            let noted = noted.get(&mounted.id).copied().unwrap_or(0);
+            // By one task at a time: it is due again if the unit does not answer.
+            let is_due = self.units.rejoined().take_check(mounted.id);
+            let units = Arc::clone(&self.units);
+            is_due
+                .then(|| tokio::task::spawn_blocking(move || check_age_of(&units, &mounted, noted)))
+        });
+        let checks: Vec<_> = checks.collect();
+        let clock = &self.units.context().world.clock;
+        let enough = clock.monotonic() + ANSWER_WITHIN;
+        wait_for(checks, || clock.monotonic() >= enough).await;
+    }
+
+    /// Reports units that may have lost something.
+    pub async fn report_suspicions(&self) {
+        let rejoined = self.units.rejoined();
+        let _reporting = rejoined.reporting.lock().await;
+        for (unit, suspicion) in rejoined.suspicions() {
+            match self
+                .controller
+                .catalog(SuspectUnit { unit, suspicion })
+                .await
+            {
+                Ok(true) => rejoined.note_reported(unit, suspicion),
+                // It is reported again when the repair of what was reported before is done.
+                Ok(false) => {}
+                // That no controller answers is logged elsewhere.
+                Err(CatalogError::Unavailable { .. }) => return,
+                Err(error) => {
+                    let why = with_causes(&error);
+                    if rejoined.note_rejected(unit, &why) {
+                        tracing::warn!(%unit, why, "controller rejected rejoin report");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Checks whether a unit, on which at least `noted` leases were noted, is older than it was. Waits
+/// for the unit.
+fn check_age_of(units: &Units, mounted: &MountedUnit, noted: u64) {
+    match lease_count::read_own(&*mounted.watched, units.lease_count_key()) {
+        Ok(known) if known < noted => units.rejoined().suspect(mounted.id, Suspicion::Older),
+        Ok(_) => {}
+        Err(error) => {
+            units.rejoined().check(mounted.id);
+            let (unit, why) = (&mounted.url, with_causes(&error));
+            tracing::debug!(
+                unit,
+                why,
+                "lease count of a rejoined unit could not be read"
+            );
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! Requests from above as requests below, and the answers to them.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use base::{
+    BlockDevice, Completion, Durability, Extent, ExtentKind, IoError, Op, Outcome, ReadBuffer,
+    Request, Started, Token, WriteBuffer,
+};
+
+use super::{Open, Tokens, nonsense, overlap};
+use luks::DATA_OFFSET;
+
+/// The buffer of a larger write is given back.
+const SCRATCH_BYTES_MAX: usize = 1 << 20;
+
+/// A request that was not answered.
+pub enum Pending {
+    /// Of these sectors, of which a part is handed up.
+    Read {
+        token: Token,
+        sectors: Range<u64>,
+        part: Range<usize>,
+    },
+    /// A change of these sectors, or none: the answer is handed up.
+    Pass { token: Token, sectors: Range<u64> },
+    /// The sectors of a [`Modify`], changed: as [`Pending::Pass`].
+    Modified { token: Token, sectors: Range<u64> },
+    /// The sectors of a write that has only a part of them; the bytes that it has, and where
+    /// they begin.
+    Modify {
+        modify: Modify,
+        at: usize,
+        data: Vec<u8>,
+    },
+}
+
+/// A write that has not all of its sectors.
+pub struct Modify {
+    pub token: Token,
+    pub sectors: Range<u64>,
+    pub durability: Durability,
+    /// Of the sectors, as they are to lie below.
+    pub content: Vec<u8>,
+}
+
+impl Pending {
+    fn sectors(&self) -> &Range<u64> {
+        match self {
+            Self::Read { sectors, .. }
+            | Self::Pass { sectors, .. }
+            | Self::Modified { sectors, .. } => sectors,
+            Self::Modify { modify, .. } => &modify.sectors,
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        matches!(self, Self::Read { .. })
+    }
+}
+
+fn length_of(range: &Range<u64>) -> usize {
+    (range.end - range.start) as usize
+}
+
+/// Where the bytes at `offset` lie in what was read of `sectors`.
+fn part_of(sectors: &Range<u64>, offset: u64, length: usize) -> Range<usize> {
+    let begin = (offset - sectors.start) as usize;
+    begin..begin + length
+}
+
+impl Open {
+    /// Whether anything is under way in these sectors.
+    pub fn is_used(&self, sectors: &Range<u64>) -> bool {
+        let mut pending = self.pending.values();
+        pending.any(|one| overlap(one.sectors(), sectors)) || self.is_stalled(sectors)
+    }
+
+    fn is_stalled(&self, sectors: &Range<u64>) -> bool {
+        let mut stalled = self.stalled.iter();
+        stalled.any(|one| overlap(&one.sectors, sectors))
+    }
+
+    /// Whether a change of these sectors is under way.
+    fn is_changed(&self, sectors: &Range<u64>) -> bool {
+        let mut changes = self.pending.values().filter(|one| !one.is_read());
+        changes.any(|one| overlap(one.sectors(), sectors)) || self.is_stalled(sectors)
+    }
+
+    /// Whether a write of parts of these sectors is under way. It has all of them, as they
+    /// were: until it is answered it may come after whatever else is written there.
+    fn is_modified(&self, sectors: &Range<u64>) -> bool {
+        self.modifying > 0 && self.is_changed(sectors)
+    }
+
+    /// Starts a request that touches `sectors`, of which nothing is held.
+    pub fn start(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        tokens: &mut Tokens,
+        request: Request<'_>,
+        sectors: Range<u64>,
+    ) -> Started {
+        let Request { token, op } = request;
+        let range = op.range();
+        match op {
+            Op::Read { offset, out } => {
+                self.read(below, (tokens.next(), token), offset, sectors, out)
+            }
+            Op::Write {
+                offset,
+                data,
+                durability,
+            } => {
+                if sectors == (offset..range.end()) {
+                    return self.write(below, (tokens.next(), token), offset, data, durability);
+                }
+                let modify = Modify {
+                    token,
+                    sectors,
+                    durability,
+                    content: Vec::new(),
+                };
+                self.modify(below, tokens, modify, offset, data)
+            }
+            Op::Trim { durability, .. } => {
+                let range = range.offset..range.end();
+                self.trim(below, (tokens.next(), token), sectors, range, durability)
+            }
+            Op::Extents { length, runs, .. } => {
+                runs.push(Extent {
+                    length,
+                    kind: ExtentKind::Data,
+                });
+                Started::Done
+            }
+            Op::Flush => {
+                let own = tokens.next();
+                let started = below.start(Request::flush(own));
+                self.passed(own, token, 0..0, started)
+            }
+            Op::Prefetch { offset, length } => {
+                let own = tokens.next();
+                let started = below.start(Request::prefetch(own, offset + DATA_OFFSET, length));
+                self.passed(own, token, 0..0, started)
+            }
+            Op::WriteZeroes { .. } => Started::Failed(IoError::NotSupported),
+        }
+    }
+
+    /// Remembers a request below under the token `own`, whose answer is handed up as it is.
+    fn passed(
+        &mut self,
+        own: Token,
+        token: Token,
+        sectors: Range<u64>,
+        started: Started,
+    ) -> Started {
+        if started == Started::Pending {
+            self.pending.insert(own, Pending::Pass { token, sectors });
+        }
+        started
+    }
+
+    fn read(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        (own, token): (Token, Token),
+        offset: u64,
+        sectors: Range<u64>,
+        mut out: ReadBuffer<'_>,
+    ) -> Started {
+        let part = part_of(&sectors, offset, out.len());
+        let started = if part == (0..length_of(&sectors)) {
+            let read = |out: &mut [u8]| {
+                let started = below.start(Request::read(own, offset + DATA_OFFSET, out));
+                if started == Started::Done {
+                    self.cipher.decrypt(offset, out);
+                }
+                started
+            };
+            out.fill_as_single(read, |started| *started == Started::Done)
+        } else {
+            let mut whole = vec![0; length_of(&sectors)];
+            let at = sectors.start + DATA_OFFSET;
+            let started = below.start(Request::read(own, at, &mut whole));
+            if started == Started::Done {
+                self.cipher.decrypt(sectors.start, &mut whole);
+                out.copy_from(&whole[part.clone()]);
+            }
+            started
+        };
+        if started == Started::Pending {
+            let read = Pending::Read {
+                token,
+                sectors,
+                part,
+            };
+            self.pending.insert(own, read);
+        }
+        started
+    }
+
+    /// Writes whole sectors.
+    fn write(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        (own, token): (Token, Token),
+        offset: u64,
+        data: WriteBuffer<'_>,
+        durability: Durability,
+    ) -> Started {
+        let sectors = offset..offset + data.len() as u64;
+        if self.is_modified(&sectors) {
+            return Started::Busy;
+        }
+        self.scratch.clear();
+        data.append_to(&mut self.scratch);
+        self.cipher.encrypt(offset, &mut self.scratch);
+        let at = offset + DATA_OFFSET;
+        let started = below.start(Request::write(own, at, &self.scratch, durability));
+        self.scratch.clear();
+        self.scratch.shrink_to(SCRATCH_BYTES_MAX);
+        self.passed(own, token, sectors, started)
+    }
+
+    /// Trims those sectors that lie in `range` as a whole; they read as anything afterwards, as
+    /// with dm-crypt.
+    fn trim(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        (own, token): (Token, Token),
+        sectors: Range<u64>,
+        range: Range<u64>,
+        durability: Durability,
+    ) -> Started {
+        if self.is_modified(&sectors) {
+            return Started::Busy;
+        }
+        let begin = self.cipher.sectors(&(range.start..range.start)).end;
+        let end = self.cipher.sectors(&(range.end..range.end)).start;
+        if begin >= end {
+            return Started::Done;
+        }
+        let started = below.start(Request::trim(
+            own,
+            begin + DATA_OFFSET,
+            end - begin,
+            durability,
+        ));
+        self.passed(own, token, sectors, started)
+    }
+
+    /// Writes parts of sectors: they are read, changed and written.
+    fn modify(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        tokens: &mut Tokens,
+        mut modify: Modify,
+        offset: u64,
+        data: WriteBuffer<'_>,
+    ) -> Started {
+        if self.is_changed(&modify.sectors) {
+            return Started::Busy;
+        }
+        let at = part_of(&modify.sectors, offset, data.len()).start;
+        modify.content = vec![0; length_of(&modify.sectors)];
+        let (own, from) = (tokens.next(), modify.sectors.start + DATA_OFFSET);
+        match below.start(Request::read(own, from, &mut modify.content)) {
+            Started::Done => {}
+            Started::Pending => {
+                modify.content = Vec::new();
+                let data = data.to_vec();
+                self.pending
+                    .insert(own, Pending::Modify { modify, at, data });
+                self.modifying += 1;
+                return Started::Pending;
+            }
+            other => return other,
+        }
+        self.put(&mut modify, at, data);
+        let own = tokens.next();
+        let started = below.start(Request::write(
+            own,
+            from,
+            &modify.content,
+            modify.durability,
+        ));
+        if started == Started::Pending {
+            self.modifying += 1;
+            let (token, sectors) = (modify.token, modify.sectors);
+            self.pending
+                .insert(own, Pending::Modified { token, sectors });
+        }
+        started
+    }
+
+    /// Changes what was read.
+    fn put(&self, modify: &mut Modify, at: usize, data: WriteBuffer<'_>) {
+        let begin = modify.sectors.start;
+        self.cipher.decrypt(begin, &mut modify.content);
+        data.copy_to(&mut modify.content[at..at + data.len()]);
+        self.cipher.encrypt(begin, &mut modify.content);
+    }
+
+    /// Writes the sectors that were read and changed. No verb of anybody above began this,
+    /// so nobody commits it, and it is committed here before it is told.
+    pub fn write_modified(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        tokens: &mut Tokens,
+        completions: &mut Vec<Completion>,
+    ) {
+        let mut done = Vec::new();
+        let mut has_begun = false;
+        while let Some(modify) = self.stalled.pop() {
+            let (own, to) = (tokens.next(), modify.sectors.start + DATA_OFFSET);
+            let token = modify.token;
+            match below.start(Request::write(own, to, &modify.content, modify.durability)) {
+                Started::Busy => {
+                    self.stalled.push(modify);
+                    break;
+                }
+                Started::Pending => {
+                    has_begun = true;
+                    let sectors = modify.sectors;
+                    self.pending
+                        .insert(own, Pending::Modified { token, sectors });
+                }
+                Started::Done => {
+                    has_begun = true;
+                    self.modifying -= 1;
+                    done.push(token);
+                }
+                Started::Failed(error) => {
+                    self.modifying -= 1;
+                    let result = Err(error);
+                    completions.push(Completion { token, result });
+                }
+            }
+        }
+        if !has_begun {
+            return;
+        }
+        let committed = below.commit().map(|()| Outcome::Done);
+        completions.extend(done.into_iter().map(|token| Completion {
+            token,
+            result: committed.clone(),
+        }));
+    }
+
+    /// The device below has answered.
+    pub fn answered(
+        &mut self,
+        completion: Completion,
+        now: Duration,
+        completions: &mut Vec<Completion>,
+    ) {
+        let Completion { token: own, result } = completion;
+        let Some(pending) = self.pending.remove(&own) else {
+            return self.work.answered(own, result, now);
+        };
+        let (token, result) = match pending {
+            Pending::Pass { token, .. } => (token, result),
+            Pending::Modified { token, .. } => {
+                self.modifying -= 1;
+                (token, result)
+            }
+            Pending::Read {
+                token,
+                sectors,
+                part,
+            } => {
+                let read = data_of(result, &sectors).map(|mut data| {
+                    self.cipher.decrypt(sectors.start, &mut data);
+                    data.truncate(part.end);
+                    data.drain(..part.start);
+                    Outcome::Data(data)
+                });
+                (token, read)
+            }
+            Pending::Modify {
+                mut modify,
+                at,
+                data,
+            } => match data_of(result, &modify.sectors) {
+                Ok(content) => {
+                    modify.content = content;
+                    self.put(&mut modify, at, data.as_slice().into());
+                    return self.stalled.push(modify);
+                }
+                Err(error) => {
+                    self.modifying -= 1;
+                    (modify.token, Err(error))
+                }
+            },
+        };
+        completions.push(Completion { token, result });
+    }
+}
+
+/// The bytes of these sectors.
+fn data_of(result: Result<Outcome, IoError>, sectors: &Range<u64>) -> Result<Vec<u8>, IoError> {
+    match result? {
+        Outcome::Data(data) if data.len() == length_of(sectors) => Ok(data),
+        other => Err(nonsense(&other)),
+    }
+}

@@ -1,0 +1,296 @@
+//! What was shown, and what it allows.
+
+use base::{ClusterId, LineageTag};
+
+use super::*;
+
+const ENDS: Millis = Millis(1_000_000);
+const OWN: LineageTag = LineageTag(7);
+const OTHER: LineageTag = LineageTag(8);
+const UNIT: UnitId = UnitId::from_u128(3);
+
+fn segment(copyset: u16, serial: u64) -> SegmentId {
+    let copyset = CopysetId::new(copyset).expect("under 4096");
+    SegmentId::new(copyset, serial).expect("under 2^36")
+}
+
+fn until(ends: Millis, scope: Scope) -> Capability {
+    Capability {
+        cluster: ClusterId::from_u128(1),
+        holder: [0; 32],
+        made: Millis(0),
+        ends,
+        generation: 0,
+        scope,
+    }
+}
+
+fn lease(epoch: u32, serials: &[Range<u64>]) -> Scope {
+    Scope::Lease {
+        lineage_tag: OWN,
+        fence: Fence(1),
+        epoch,
+        serials: serials.to_vec(),
+    }
+}
+
+fn lease_of(epoch: u32, serials: Range<u64>) -> Scope {
+    lease(epoch, &[serials])
+}
+
+fn shown(scopes: impl IntoIterator<Item = Scope>) -> Rights {
+    let mut shown = Rights::default();
+    for scope in scopes {
+        shown
+            .take(until(ENDS, scope), UNIT, Millis(0))
+            .expect("room");
+    }
+    shown
+}
+
+/// Which of putting, reading, freeing, deleting and listing are allowed.
+fn allowed(shown: &Rights, segment: SegmentId, lineage_tag: LineageTag) -> [bool; 5] {
+    let serial = segment.serial();
+    [
+        Action::Put(segment),
+        Action::Read(segment, lineage_tag),
+        Action::Free(segment, lineage_tag),
+        Action::Delete(segment, lineage_tag),
+        Action::List(serial..serial + 1),
+    ]
+    .map(|action| shown.right(&action, ENDS).is_ok())
+}
+
+/// No daemon took note of the first lease of a volume.
+#[test]
+fn a_lease_is_one_before_it_has_reserved_anything() {
+    let mut shown = Rights::default();
+    assert!(shown.leases(Millis(0)).is_empty());
+    let lease = Scope::Lease {
+        lineage_tag: OWN,
+        fence: Fence(1),
+        epoch: 1,
+        serials: vec![],
+    };
+    shown
+        .take(until(ENDS, lease), UNIT, Millis(0))
+        .expect("there is room");
+    assert_eq!(shown.leases(Millis(0)), [(Fence(1), 1)]);
+    assert!(shown.leases(Millis(ENDS.0 + SLACK_MS + 1)).is_empty());
+}
+
+/// Its next lease refused what a host was to free of the one before.
+#[test]
+fn what_may_be_freed_or_read_anyway_does_not_hang_on_a_lease() {
+    let mut shown = Rights::default();
+    let (own, now) = (segment(3, 5), Millis(0));
+    let lease = Scope::Lease {
+        lineage_tag: OWN,
+        fence: Fence(1),
+        epoch: 2,
+        serials: vec![0..10, 20..30],
+    };
+    shown
+        .take(until(ENDS, lease), UNIT, now)
+        .expect("there is room");
+    let is_leased = |shown: &Rights, action: Action| {
+        matches!(shown.right(&action, now), Ok(Right::Lease { .. }))
+    };
+    assert!(is_leased(&shown, Action::Free(own, OWN)));
+    assert!(is_leased(&shown, Action::Read(own, OWN)));
+    let segments = vec![own];
+    let free = until(ENDS, Scope::Free { segments });
+    shown.take(free, UNIT, now).expect("there is room");
+    let read = until(
+        ENDS,
+        Scope::Read {
+            lineage_tags: vec![OWN],
+        },
+    );
+    shown.take(read, UNIT, now).expect("there is room");
+    for action in [Action::Free(own, OWN), Action::Read(own, OWN)] {
+        assert_eq!(shown.right(&action, now), Ok(Right::Other));
+    }
+    let copysets = vec![own.copyset()];
+    let repair = until(
+        ENDS,
+        Scope::Repair {
+            copysets,
+            units: vec![UNIT],
+        },
+    );
+    shown.take(repair, UNIT, now).expect("there is room");
+    assert!(is_leased(&shown, Action::Put(own)), "it is for that line");
+}
+
+#[test]
+fn each_capability_allows_its_own_and_nothing_else() {
+    let leased = shown([lease(3, &[10..20, 40..41])]);
+    for lineage_tag in [OWN, LineageTag::NONE] {
+        assert_eq!(allowed(&leased, segment(5, 10), lineage_tag), [true; 5]);
+        assert_eq!(allowed(&leased, segment(0, 40), lineage_tag), [true; 5]);
+    }
+    // Whatever a controller has signed: another's stays another's.
+    let not_own = [true, false, false, false, true];
+    assert_eq!(allowed(&leased, segment(5, 10), OTHER), not_own);
+    for beyond in [9, 20, 39, 41] {
+        assert_eq!(allowed(&leased, segment(5, beyond), OWN), [false; 5]);
+    }
+    let lists = |range| leased.right(&Action::List(range), ENDS).is_ok();
+    assert!(lists(10..20) && lists(15..15));
+    assert!(!lists(9..20) && !lists(10..21) && !lists(10..41) && !lists(0..u64::MAX));
+
+    let read = shown([Scope::Read {
+        lineage_tags: vec![OWN, LineageTag(9)],
+    }]);
+    let read_only = [false, true, false, false, false];
+    assert_eq!(allowed(&read, segment(5, 10), OWN), read_only);
+    assert_eq!(allowed(&read, segment(5, 10), LineageTag::NONE), read_only);
+    assert_eq!(allowed(&read, segment(5, 10), OTHER), [false; 5]);
+
+    let segments = vec![segment(1, 10), segment(2, 3)];
+    let scope = Scope::Free { segments };
+    let free = shown([scope.clone()]);
+    let free_only = [false, false, true, false, false];
+    assert_eq!(allowed(&free, segment(1, 10), LineageTag::NONE), free_only);
+    assert_eq!(allowed(&free, segment(1, 10), OWN), [false; 5], "of whom");
+    assert_eq!(allowed(&free, segment(2, 10), LineageTag::NONE), [false; 5]);
+    let free = shown([
+        scope,
+        Scope::Read {
+            lineage_tags: vec![OWN],
+        },
+    ]);
+    let free_and_read = [false, true, true, false, false];
+    assert_eq!(allowed(&free, segment(1, 10), OWN), free_and_read);
+    assert_eq!(allowed(&free, segment(1, 10), OTHER), [false; 5]);
+    assert_eq!(allowed(&free, segment(2, 10), OWN), read_only);
+
+    let repair = shown([Scope::Repair {
+        copysets: vec![CopysetId::new(4).expect("one")],
+        units: vec![UnitId::from_u128(2), UNIT],
+    }]);
+    assert_eq!(allowed(&repair, segment(4, 10), OTHER), [true; 5]);
+    // A copyset was changed on every unit by whoever repaired one of them.
+    let elsewhere = shown([Scope::Repair {
+        copysets: vec![CopysetId::new(4).expect("one")],
+        units: vec![UnitId::from_u128(2)],
+    }]);
+    let look_only = [false, true, false, false, true];
+    assert_eq!(allowed(&elsewhere, segment(4, 10), OTHER), look_only);
+    let replaces = Action::Replace(segment(4, 10), OTHER);
+    assert!(repair.right(&replaces, ENDS).is_ok());
+    assert!(elsewhere.right(&replaces, ENDS).is_err());
+    // A list, of nothing but its own copysets.
+    let list_only = [false, false, false, false, true];
+    assert_eq!(allowed(&repair, segment(5, 10), OTHER), list_only);
+    let (own, other) = (segment(4, 1).copyset(), segment(5, 1).copyset());
+    assert!(repair.repairs(own, ENDS) && !repair.repairs(other, ENDS));
+    assert!(!repair.repairs(own, Millis(ENDS.0 + SLACK_MS + 1)));
+    assert_eq!(
+        allowed(&shown([]), segment(5, 10), LineageTag::NONE),
+        [false; 5]
+    );
+}
+
+/// Whoever could read anything read it, and freed it.
+#[test]
+fn a_segment_that_cannot_say_whose_it_is_is_nobodys() {
+    let own = segment(4, 10);
+    let lineage_tags = vec![OWN, UNREADABLE];
+    let segments = vec![own];
+    let others = shown([Scope::Read { lineage_tags }, Scope::Free { segments }]);
+    assert_eq!(allowed(&others, own, UNREADABLE), [false; 5]);
+    let leased = shown([lease_of(1, 10..11)]);
+    assert_eq!(allowed(&leased, own, UNREADABLE), [true; 5]);
+    let copysets = vec![own.copyset()];
+    let repair = shown([Scope::Repair {
+        copysets,
+        units: vec![UNIT],
+    }]);
+    assert_eq!(allowed(&repair, own, UNREADABLE), [true; 5], "put anew");
+}
+
+#[test]
+fn what_an_earlier_database_has_signed_is_forgotten() {
+    let mut shown = shown([Scope::Read {
+        lineage_tags: vec![OWN],
+    }]);
+    let newer = Capability {
+        generation: 1,
+        ..until(
+            ENDS,
+            Scope::Read {
+                lineage_tags: vec![OTHER],
+            },
+        )
+    };
+    shown.take(newer, UNIT, Millis(0)).expect("room");
+    let reads = |lineage_tag| allowed(&shown, segment(5, 10), lineage_tag)[1];
+    assert_eq!((reads(OWN), reads(OTHER)), (false, true));
+    assert_eq!(shown.generation(), 1);
+}
+
+#[test]
+fn a_serial_belongs_to_the_lease_that_was_shown_last() {
+    let shown = shown([
+        lease_of(1, 10..20),
+        lease_of(2, 15..17),
+        lease_of(3, 19..30),
+    ]);
+    let epoch = |serial| match shown.right(&Action::Put(segment(0, serial)), ENDS) {
+        Ok(Right::Lease { epoch, .. }) => Some(epoch),
+        _ => None,
+    };
+    let epochs: Vec<_> = (9..31).map(epoch).collect();
+    let mut expected = vec![None];
+    expected.extend([Some(1); 5]);
+    expected.extend([Some(2); 2]);
+    expected.extend([Some(1); 2]);
+    expected.extend([Some(3); 11]);
+    expected.push(None);
+    assert_eq!(epochs, expected);
+}
+
+#[test]
+fn what_has_ended_allows_nothing_and_says_so() {
+    let shown = shown([
+        lease_of(1, 10..20),
+        Scope::Read {
+            lineage_tags: vec![OTHER],
+        },
+    ]);
+    let late = Millis(ENDS.0 + SLACK_MS);
+    let put = Action::Put(segment(0, 10));
+    let read = Action::Read(segment(0, 50), OTHER);
+    for action in [&put, &read] {
+        assert!(shown.right(action, late).is_ok());
+        let later = Millis(late.0 + 1);
+        assert_eq!(shown.right(action, later), Err(NotAllowed::Ended));
+    }
+    let never = Action::Put(segment(0, 50));
+    assert_eq!(shown.right(&never, late), Err(NotAllowed::Never));
+}
+
+#[test]
+fn it_ends_when_it_says_by_clocks_that_differ() {
+    assert!(!has_ended(Millis(60_000), Millis(60_000 + SLACK_MS)));
+    assert!(has_ended(Millis(60_000), Millis(60_001 + SLACK_MS)));
+    assert!(!has_ended(Millis(60_000), Millis(i64::MIN)));
+}
+
+#[test]
+fn a_connection_shows_so_much_and_no_more_until_some_of_it_has_ended() {
+    let mut shown = Rights::default();
+    let mut show = |first: u64, ends, now| {
+        let lineage_tags = (first..first + 1000).map(LineageTag).collect();
+        shown
+            .take(until(ends, Scope::Read { lineage_tags }), UNIT, now)
+            .is_ok()
+    };
+    let count = (0..1000)
+        .filter(|at| show(at * 1000, ENDS, Millis(0)))
+        .count();
+    assert_eq!(count, ITEMS_MAX / 1000 + 1);
+    assert!(show(0, Millis(i64::MAX), Millis(ENDS.0 + SLACK_MS + 1)));
+}
