@@ -408,7 +408,7 @@ class Chaos:
             SETTLED_WITHIN_S,
             0.5,
         )
-        check(postgres.sql("SELECT id FROM tasks WHERE answer IS NULL") == [], "a task is left")
+        check(postgres.sql("SELECT id FROM jobs WHERE answer IS NULL") == [], "a job is left")
         left = postgres.sql(
             "SELECT a.id, a.state FROM attachments a WHERE a.state <> 'detached' "
             "AND NOT EXISTS (SELECT 1 FROM volumes v WHERE v.id = a.volume)"
@@ -420,7 +420,7 @@ class Chaos:
 
     def attachments_settled(self):
         rows = self.site.postgres.sql(
-            "SELECT v.name, a.wanted, a.state, a.reported = a.generation, COALESCE(a.reason, '') "
+            "SELECT v.name, a.desired, a.state, a.reported_generation = a.generation, COALESCE(a.reason, '') "
             "FROM attachments a JOIN volumes v ON v.id = a.volume WHERE a.state <> 'detached'"
         )
         self.moving = [row for row in rows if row[1:4] != ("1", "attached", "t")]

@@ -29,7 +29,7 @@ from scree_client.models import (
     CreateAttachment,
     CreateSnapshot,
     CreateVolume,
-    EncryptionShown,
+    Encryption,
     PageAttachment,
     PageVolume,
     Party,
@@ -90,7 +90,7 @@ def main(url, authority, user):
         ]
         disk = made[0]
         assert made[1].id == disk.id, "the same key made it twice"
-        assert disk.state is VolumeState.AVAILABLE and disk.encryption is EncryptionShown.AES_256_GCM, disk
+        assert disk.state is VolumeState.AVAILABLE and disk.encryption is Encryption.AES_256_GCM, disk
         assert disk.size == SIZE and disk.owner == who.name and disk.tags["by"] == "test", disk
         age = (datetime.now(timezone.utc) - disk.created).total_seconds()
         assert abs(age) < 300, disk.created
