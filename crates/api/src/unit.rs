@@ -1,4 +1,5 @@
-//! The requests of a unit daemon to a controller (docs/units.md, "Daemons"): JSON under `/v1/unit`,
+//! The requests of a unit daemon to a controller (docs/internals/unit-daemons.md): JSON under
+//! `/v1/unit`,
 //! authenticated as the unit.
 //!
 //! ```text

@@ -332,7 +332,7 @@ words!(
 );
 
 words!(
-    /// The kind of a problem, for programs. docs/api.md says what to do about each.
+    /// The kind of a problem, for programs. docs/reference/api.md says what to do about each.
     ProblemCode {
         /// The request is invalid; `field` names the field.
         InvalidArgument = "invalid-argument",

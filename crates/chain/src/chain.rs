@@ -26,7 +26,7 @@ const ASK_AGAIN_EVERY: Duration = Duration::from_millis(1);
 /// The token of a flush that the chain asks for itself: nobody's who uses it.
 const FLUSH: Token = TOKEN_MAX;
 
-/// Filters over a device. See docs/chains.md.
+/// Filters over a device. See docs/internals/live-reconfiguration.md.
 pub struct Chain<D> {
     /// The uppermost first.
     filters: Vec<Box<dyn Filter>>,

@@ -1,4 +1,5 @@
-//! Floor 3: services between a virtual machine and its disk (docs/chains.md; StorM).
+//! Floor 3: services between a virtual machine and its disk
+//! (docs/internals/live-reconfiguration.md; StorM).
 //!
 //! A [`Filter`] has the verbs of a [`base::BlockDevice`], and passes on what it does not
 //! take in hand. A [`Chain`] of them over a device is a device again, so frontends need

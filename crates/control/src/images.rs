@@ -1,5 +1,5 @@
 //! What owners do with base images, and operators: marking, pinning, and having hosts read
-//! them into their caches (docs/cache.md, "Images").
+//! them into their caches (docs/explanation/caching.md).
 
 use api::host::PreloadReport;
 use api::words::ImageMark;

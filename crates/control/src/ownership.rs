@@ -16,7 +16,7 @@
 //! A copy of a whole file system has the same location as its original, whether it was copied block
 //! by block or as a snapshot or clone of btrfs or ZFS; and so has a PostgreSQL server that was
 //! copied as a whole (`pg_basebackup`, a standby). Nothing here can tell them apart
-//! (docs/service.md, "Several controllers").
+//! (docs/internals/catalog.md).
 
 use std::io;
 use std::path::{Path, PathBuf};

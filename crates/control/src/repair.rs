@@ -1,4 +1,4 @@
-//! Units that go, and what is repaired (docs/units.md, "Repair").
+//! Units that go, and what is repaired (docs/internals/repair.md).
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! What owners have found out of their volumes: what some units alone have of one
-//! (docs/models.md, "Audit").
+//! (docs/explanation/leakage.md).
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! What the database says of the members of copysets: the controllers' part of
-//! repair (docs/units.md, "Repair"), by the rules of `control::database`, without SQL.
+//! repair (docs/internals/repair.md), by the rules of `control::database`, without SQL.
 //!
 //! Invariants:
 //!

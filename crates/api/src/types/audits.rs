@@ -1,4 +1,4 @@
-//! Audits: what some units alone have of a volume (docs/models.md, "Audit").
+//! Audits: what some units alone have of a volume (docs/explanation/leakage.md).
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -148,7 +148,7 @@ pub struct AuditListing {
 }
 
 /// Details of the files of an encrypted volume, sealed with a key that is derived from the volume's
-/// data key (docs/keys.md, "What audits find").
+/// data key (docs/reference/key-providers.md).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AuditSealed {
     /// The lineage whose data key it is derived from: `lineage-…`.

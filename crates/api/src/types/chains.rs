@@ -67,7 +67,7 @@ pub struct ChainUse {
 /// Events of the filters of an attachment.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Events {
-    /// The events in order: objects with the fields that docs/chains.md names.
+    /// The events in order: objects with the fields that docs/reference/policies.md names.
     #[schema(value_type = Vec<Object>)]
     pub items: Vec<serde_json::Value>,
     /// The value of `after` that requests the following events.

@@ -1,4 +1,4 @@
-//! `trace`: records each request that passes (docs/chains.md, "Traces").
+//! `trace`: records each request that passes (docs/internals/filter-formats.md).
 //!
 //! ```text
 //!  request ─▶ begun ─▶ ended ─▶ batch ── full, or a second old ─▶ queue ─▶ job ─▶ file

@@ -49,7 +49,7 @@ CREATE SEQUENCE leases;
 CREATE TABLE turns ();
 
 ------------------------------------------------------------------------------------------------
--- Principals, keys, rights (docs/service.md)
+-- Principals, keys, rights (docs/internals/desired-state.md)
 ------------------------------------------------------------------------------------------------
 
 -- Everything that can authenticate: users, hosts and unit daemons.
@@ -146,7 +146,7 @@ CREATE TABLE idempotency (
 );
 CREATE INDEX idempotency_created ON idempotency (created_ms);
 
--- Wrapping keys, which encrypt the data keys of volumes (docs/keys.md).
+-- Wrapping keys, which encrypt the data keys of volumes (docs/reference/key-providers.md).
 CREATE TABLE wrapping_keys (
     id          TEXT    NOT NULL PRIMARY KEY,
     name        TEXT    NOT NULL UNIQUE,
@@ -161,7 +161,7 @@ CREATE TABLE wrapping_keys (
 );
 
 ------------------------------------------------------------------------------------------------
--- Units, copysets, repair (docs/units.md)
+-- Units, copysets, repair (docs/internals/redundancy.md)
 ------------------------------------------------------------------------------------------------
 
 -- Storage units.
@@ -289,7 +289,7 @@ CREATE TABLE unit_suspicions (
 );
 
 ------------------------------------------------------------------------------------------------
--- Lineages, versions, segments (docs/format.md)
+-- Lineages, versions, segments (docs/internals/formats.md)
 ------------------------------------------------------------------------------------------------
 
 -- Lineages, each with its wrapped data key. A row is deleted when no volume, version or younger

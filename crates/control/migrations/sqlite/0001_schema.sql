@@ -42,7 +42,7 @@ CREATE TABLE cluster (
 ) STRICT;
 
 ------------------------------------------------------------------------------------------------
--- Principals, keys, rights (docs/service.md)
+-- Principals, keys, rights (docs/internals/desired-state.md)
 ------------------------------------------------------------------------------------------------
 
 -- Everything that can authenticate: users, hosts and unit daemons.
@@ -139,7 +139,7 @@ CREATE TABLE idempotency (
 ) STRICT;
 CREATE INDEX idempotency_created ON idempotency (created_ms);
 
--- Wrapping keys, which encrypt the data keys of volumes (docs/keys.md).
+-- Wrapping keys, which encrypt the data keys of volumes (docs/reference/key-providers.md).
 CREATE TABLE wrapping_keys (
     id          TEXT    NOT NULL PRIMARY KEY,
     name        TEXT    NOT NULL UNIQUE,
@@ -154,7 +154,7 @@ CREATE TABLE wrapping_keys (
 ) STRICT;
 
 ------------------------------------------------------------------------------------------------
--- Units, copysets, repair (docs/units.md)
+-- Units, copysets, repair (docs/internals/redundancy.md)
 ------------------------------------------------------------------------------------------------
 
 -- Storage units.
@@ -282,7 +282,7 @@ CREATE TABLE unit_suspicions (
 ) STRICT;
 
 ------------------------------------------------------------------------------------------------
--- Lineages, versions, segments (docs/format.md)
+-- Lineages, versions, segments (docs/internals/formats.md)
 ------------------------------------------------------------------------------------------------
 
 -- Lineages, each with its wrapped data key. A row is deleted when no volume, version or younger

@@ -1,5 +1,5 @@
 //! Audits of volumes: what some units alone hold of a volume, as determined by a host
-//! (docs/models.md, "Audit").
+//! (docs/explanation/leakage.md).
 //!
 //! An audit that has not ended holds its version and lets its host read it, so it ends when its
 //! host stops reporting progress. Results are kept for a day, or until they are deleted, up to a

@@ -227,7 +227,7 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
         TAGS.map(|(name, description)| tag(name, description))
             .into(),
     );
-    let certificate = "The certificate of a user (docs/api.md).".to_owned();
+    let certificate = "The certificate of a user (docs/reference/api.md).".to_owned();
     let components = document.components.get_or_insert_with(Components::new);
     components.add_security_scheme(
         CERTIFICATE,

@@ -1,5 +1,5 @@
 //! What is taken of what hosts say of units that come back, and what is read of them
-//! (docs/units.md, "Coming back").
+//! (docs/internals/rejoined-units.md).
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
 //! Who repairs a copyset, who becomes whole, and that the last whole copy stays
-//! (docs/units.md, "Repair").
+//! (docs/internals/repair.md).
 
 use std::collections::HashSet;
 

@@ -1,5 +1,5 @@
 //! `encrypt`: what lies below is AES-256-XTS under a LUKS2 header, which cryptsetup opens
-//! anywhere (docs/chains.md, "Encryption").
+//! anywhere (docs/internals/encryption.md).
 //!
 //! ```text
 //!  above                 ├──────── data ────────┤

@@ -1,5 +1,5 @@
 //! [`Hop`]: a filter whose work a program does, in a process of its own or on another machine
-//! (docs/chains.md, "Where a filter runs").
+//! (docs/internals/out-of-process-filters.md).
 //!
 //! ```text
 //!   above ── verbs ──▶ program          it is asked as a disk is

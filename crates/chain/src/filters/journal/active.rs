@@ -45,7 +45,8 @@ pub(super) enum Failing {
     Flush,
 }
 
-/// The filter: a journal that acknowledges, and carries out later (docs/chains.md, "Relays").
+/// The filter: a journal that acknowledges, and carries out later
+/// (docs/internals/journal-filter.md).
 pub struct Journal {
     pub(super) config: JournalConfig,
     pub(super) world: World,

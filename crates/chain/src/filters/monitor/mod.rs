@@ -1,5 +1,5 @@
 //! `monitor`: says what happens to the files of a disk, as it is seen from the blocks that
-//! pass (docs/chains.md, "Monitor"; StorM's storage access monitor).
+//! pass (docs/internals/monitor.md; StorM's storage access monitor).
 //!
 //! ```text
 //!            ┌────────────────── monitor ──────────────────┐

@@ -1,5 +1,5 @@
 //! `replicate`: what is written goes to two or three places, and what is read comes from any
-//! (docs/chains.md, "Replication"; StorM's replica dispatch).
+//! (docs/internals/replication.md; StorM's replica dispatch).
 //!
 //! ```text
 //!               ┌──▶ below, the volume itself    in sync

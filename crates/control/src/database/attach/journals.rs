@@ -1,5 +1,5 @@
 //! Journals in folders that several hosts share: which one is current, and who may open a volume
-//! without it (docs/service.md, "Journals on shared storage").
+//! without it (docs/internals/leases-and-fencing.md).
 //!
 //! * A journal is named by the holder of the lease, and stays named until another one replaces it
 //!   or the volume is closed.

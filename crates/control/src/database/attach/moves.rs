@@ -1,5 +1,5 @@
 //! Moving an attachment: the successor is part of the row, and the transaction that records
-//! `detached` creates it (docs/service.md, "Moving an attachment").
+//! `detached` creates it (docs/internals/desired-state.md).
 //!
 //! * Until then the row excludes every other writer, and from then on its successor does: no other
 //!   host can attach in between.

@@ -1,5 +1,5 @@
-//! What a host may reach: which volumes it gets data of, and what it may remove (docs/service.md,
-//! "What a host reaches").
+//! What a host may reach: which volumes it gets data of, and what it may remove
+//! (docs/internals/desired-state.md).
 //!
 //! * One host cleans a volume: the one that has it attached for writing, else the one that had it
 //!   last, else (or if that one has been unresponsive for an hour) any host. [`cleans!`] is the one

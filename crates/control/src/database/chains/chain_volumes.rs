@@ -1,4 +1,4 @@
-//! Volumes that chains write beside their own: local replicas (docs/chains.md, "Replication").
+//! Volumes that chains write beside their own: local replicas (docs/internals/replication.md).
 //!
 //! * Each has the same owner as the chain's volume. When it is transferred or deleted, no chain
 //!   writes it any more.

@@ -1,5 +1,5 @@
-//! Chains: the filters between a volume and its users, as its owner defines them (docs/chains.md,
-//! "Policies").
+//! Chains: the filters between a volume and its users, as its owner defines them
+//! (docs/reference/policies.md).
 //!
 //! * A volume has at most one chain for each VM, and one for all other VMs.
 //! * To change a chain, a user must administer the volume and be able to read and write it: a

@@ -1,5 +1,5 @@
-//! Base images: which volumes are marked, and which image a volume descends from (docs/cache.md,
-//! "Images").
+//! Base images: which volumes are marked, and which image a volume descends from
+//! (docs/explanation/caching.md).
 //!
 //! * The image of a volume is the nearest one at or above it, by lineages, which exist even if a
 //!   volume in between was deleted. A deleted image is no image any more.

@@ -1,4 +1,4 @@
-//! The repair of copysets (docs/units.md, "Repair").
+//! The repair of copysets (docs/internals/repair.md).
 //!
 //! * `tasks`: which host repairs which copyset, and what comes of it; `list`: what users see of that
 //! * `members`: the units of a copyset, and how one replaces another

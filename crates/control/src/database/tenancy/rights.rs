@@ -1,5 +1,4 @@
-//! Rights: who may do what with which volumes, snapshots and hosts (docs/service.md, "Owners,
-//! grants and projects").
+//! Rights: who may do what with which volumes, snapshots and hosts (docs/explanation/ownership.md).
 //!
 //! * An object that a principal may not see does not exist for them: the error is the same.
 //! * Rights are checked in the transaction that uses them, so a right that was just revoked does
