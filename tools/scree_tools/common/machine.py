@@ -76,14 +76,16 @@ def as_root():
     if os.geteuid() != 0:
         if shutil.which("sudo") is None:
             raise Failed("this needs root or sudo: it makes machines out of namespaces")
-        os.execvp("sudo", ["sudo", "-E", sys.executable, *sys.argv])
+        # sudo removes PYTHONPATH from the environment.
+        path = f"PYTHONPATH={os.environ['PYTHONPATH']}"
+        os.execvp("sudo", ["sudo", "-E", "env", path, *sys.orig_argv])
 
 
 def in_own_network():
     """Runs this program again in a network of its own, with a bridge."""
     if os.environ.get("SCREE_OWN_NETWORK") != "yes":
         os.environ["SCREE_OWN_NETWORK"] = "yes"
-        os.execvp("unshare", ["unshare", "--net", sys.executable, *sys.argv])
+        os.execvp("unshare", ["unshare", "--net", *sys.orig_argv])
     for words in ("link set lo up", "link add machines type bridge", "link set machines up"):
         subprocess.run(["ip", *words.split()], check=True)
 
