@@ -31,7 +31,7 @@ from scree_client.models import (
     CreateVolume,
     Encryption,
     PageAttachment,
-    PageVolume,
+    PageListedVolume,
     Party,
     PartyKind,
     Problem,
@@ -110,7 +110,7 @@ def main(url, authority, user):
         tagging = SetTags(tags=Tags.from_dict({"by": "clone"}))
         expect(Volume, tag_volume.sync_detailed(clone.id, client=client, body=tagging), 200)
         filtered = list_volumes.sync_detailed(client=client, tag=["by=clone"], limit=10)
-        page = expect(PageVolume, filtered, 200)
+        page = expect(PageListedVolume, filtered, 200)
         assert [type(one) for one in page.items] == [Volume] and page.items[0].id == clone.id, page
         assert page.next_ is None, page
 
