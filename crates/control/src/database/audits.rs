@@ -226,16 +226,16 @@ impl Audits<'_> {
         let (units, placement) = (&json(&new.units)?, &json(&new.placement)?);
         self.database.transaction_for(principal).run(|mut change| async move {
             let need = Need::Have(Right::Read);
-            let row = rights::volume_for(&mut *change, principal, volume, need).await?;
+            let row = rights::volume_for(&mut change, principal, volume, need).await?;
             rights::refuse_if_deleting(&row)?;
             let (version, size_bytes) =
-                version_of(&mut *change, principal, &row, new.snapshot).await?;
+                version_of(&mut change, principal, &row, new.snapshot).await?;
             let (host, has_it) = new.host;
             if !has_it {
-                rights::check_host(&mut *change, principal, host, None).await?;
+                rights::check_host(&mut change, principal, host, None).await?;
             }
-            make_room(&mut *change, principal, &row).await?;
-            check_room(&mut *change, &row).await?;
+            make_room(&mut change, principal, &row).await?;
+            check_room(&mut change, &row).await?;
             sqlx::query(
                 "INSERT INTO volume_audits (id, volume, snapshot, host, version_volume, \
                  version_number, units, files, size_bytes, state, created_ms, reported_ms, principal, \
@@ -248,21 +248,21 @@ impl Audits<'_> {
             .bind(host.to_string())
             .bind(version.volume.to_string())
             .bind(version.number.cast_signed())
-            .bind(&units)
+            .bind(units)
             .bind(i64::from(new.files))
             .bind(size_bytes.cast_signed())
             .bind(AuditState::Waiting.as_str())
             .bind(now.0)
             .bind(principal.party.id.to_string())
-            .bind(&placement)
+            .bind(placement)
             .bind(new.journal_bytes.map(u64::cast_signed))
             .execute(&mut *change)
             .await?;
-            hosts::assign(&mut *change, host).await?;
-            let place = audit_log::place(&mut *change, host, None).await?;
+            hosts::assign(&mut change, host).await?;
+            let place = audit_log::place(&mut change, host, None).await?;
             let target = format!("{} of {} {} on {place}", new.id, row.id, row.name);
-            principal.note(&mut *change, "audit-volume", target).await?;
-            one(&mut *change, row.id, new.id, now).await
+            principal.note(&mut change, "audit-volume", target).await?;
+            one(&mut change, row.id, new.id, now).await
         }).await
     }
 
@@ -336,20 +336,20 @@ impl Audits<'_> {
             .run(|mut change| async move {
                 // Cluster administrators may not read it, and a right may have been taken away.
                 let need = Need::SeeToChange;
-                let row = rights::volume_for(&mut *change, principal, volume, need).await?;
-                let rights = rights::volume_rights(&mut *change, principal, &row).await?;
-                let audit = one(&mut *change, row.id, id, now).await?;
+                let row = rights::volume_for(&mut change, principal, volume, need).await?;
+                let rights = rights::volume_rights(&mut change, principal, &row).await?;
+                let audit = one(&mut change, row.id, id, now).await?;
                 if audit.principal != Some(principal.party.id) {
                     let need = Need::Have(Right::Administer);
-                    rights::volume_for(&mut *change, principal, volume, need).await?;
+                    rights::volume_for(&mut change, principal, volume, need).await?;
                 }
                 let gone = sqlx::query("DELETE FROM volume_audits WHERE id = $1 RETURNING host")
                     .bind(id.to_string())
                     .fetch_all(&mut *change)
                     .await?;
-                jobs::assign(&mut *change, &gone).await?;
+                jobs::assign(&mut change, &gone).await?;
                 let target = format!("{id} of {} {}", row.id, row.name);
-                principal.note(&mut *change, "delete-audit", target).await?;
+                principal.note(&mut change, "delete-audit", target).await?;
                 Ok((row, seen(audit, &rights, principal)))
             })
             .await
@@ -406,7 +406,7 @@ impl Audits<'_> {
             .execute(&mut *change)
             .await?;
             if kept.rows_affected() > 0 && ended.is_some() {
-                hosts::assign(&mut *change, host).await?;
+                hosts::assign(&mut change, host).await?;
             }
             Ok(kept.rows_affected() > 0)
         }).await

@@ -100,12 +100,12 @@ impl Snapshots<'_> {
     ) -> Result<SnapshotRow, DatabaseError> {
         let NewSnapshot { id, volume, .. } = *new;
         self.database.transaction_for(principal).run(|mut change| async move {
-            if let Some(made) = principal.made_before(&mut *change).await? {
-                let seen = snapshot_for(&mut *change, principal, &made, Need::See).await;
+            if let Some(made) = principal.made_before(&mut change).await? {
+                let seen = snapshot_for(&mut change, principal, &made, Need::See).await;
                 return seen.map_err(principal::gone_since);
             }
             let need = Need::Have(Right::Snapshot);
-            let of = check_volume(&mut *change, principal, volume, need).await?;
+            let of = check_volume(&mut change, principal, volume, need).await?;
             // The volume's owner owns it, whoever takes it.
             let owner = of.owner.map(|owner| owner.to_string()).unwrap_or_default();
             let taken = sqlx::query("SELECT id FROM snapshots WHERE name = $1 AND owner = $2")
@@ -119,13 +119,13 @@ impl Snapshots<'_> {
                 });
             }
             refuse_if_deleting(&of)?;
-            check_membership(&mut *change, principal, &of).await?;
+            check_membership(&mut change, principal, &of).await?;
             let more = Addition {
                 snapshots: 1,
                 ..Addition::default()
             };
-            check_quota(&mut *change, principal, of.project, more).await?;
-            let writer = attachments::writer_of(&mut *change, volume).await?;
+            check_quota(&mut change, principal, of.project, more).await?;
+            let writer = attachments::writer_of(&mut change, volume).await?;
             let made = sqlx::query(
                 "INSERT INTO snapshots (id, name, owner, project, volume, volume_name, \
                  size_bytes, block_bytes, encryption, version_volume, version_number, state, created_ms) \
@@ -145,13 +145,13 @@ impl Snapshots<'_> {
                 return Err(DatabaseError::not_found(ObjectKind::Volume, volume));
             }
             if let Some(writer) = writer {
-                hosts::assign(&mut *change, writer).await?;
+                hosts::assign(&mut change, writer).await?;
             }
-            tags::set(&mut *change, &id.to_string(), &new.tags).await?;
+            tags::set(&mut change, &id.to_string(), &new.tags).await?;
             let target = format!("{id} {} of {volume} {}", new.name, of.name);
-            principal.note(&mut *change, "snapshot", target).await?;
-            principal.note_made(&mut *change, id).await?;
-            by_id(&mut *change, id).await
+            principal.note(&mut change, "snapshot", target).await?;
+            principal.note_made(&mut change, id).await?;
+            by_id(&mut change, id).await
         }).await
     }
 
@@ -256,17 +256,17 @@ impl Snapshots<'_> {
             .transaction_for(principal)
             .run(|mut change| async move {
                 let need = Need::Have(Right::Administer);
-                let snapshot = check_snapshot(&mut *change, principal, id, need).await?;
+                let snapshot = check_snapshot(&mut change, principal, id, need).await?;
                 sqlx::query("DELETE FROM snapshots WHERE id = $1")
                     .bind(id.to_string())
                     .execute(&mut *change)
                     .await?;
-                hosts::clean(&mut *change).await?;
-                tags::forget(&mut *change, &id.to_string()).await?;
-                grants::forget(&mut *change, &id.to_string()).await?;
-                grants::forget_gone(&mut *change, snapshot.volume).await?;
+                hosts::clean(&mut change).await?;
+                tags::forget(&mut change, &id.to_string()).await?;
+                grants::forget(&mut change, &id.to_string()).await?;
+                grants::forget_gone(&mut change, snapshot.volume).await?;
                 let target = format!("{id} {}", snapshot.name);
-                principal.note(&mut *change, "delete", target).await?;
+                principal.note(&mut change, "delete", target).await?;
                 Ok(snapshot)
             })
             .await

@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(
             elsewhere(&filters),
             "  b: process; the disk fails without it\n  \
-             c: remote 10.0.0.7:10810; the disk goes on without it\n"
+             c: remote 10.0.0.7:10810; the disk works without it\n"
         );
     }
 }

@@ -55,7 +55,9 @@ fn kind(name: &str, before: &str, after: &str) -> Option<&'static str> {
         ("histogram", "histogram"),
         ("register", ""),
     ];
+    // A tuple of an array has no method before its parenthesis.
     let called = before.trim_end().strip_suffix('(');
+    let called = called.filter(|called| called.ends_with(|letter: char| letter.is_alphanumeric()));
     let method = match called {
         Some(called) => called.rsplit('.').next()?,
         None => {

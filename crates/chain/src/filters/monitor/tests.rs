@@ -571,7 +571,7 @@ fn a_partition_that_cannot_be_read_hides_no_other_one() {
     let [first, second, third] = notes[..] else {
         panic!("{told:?}");
     };
-    assert!(first.contains("beyond the end of its place"), "{first}");
+    assert!(first.contains("beyond the end of its partition"), "{first}");
     assert!(second.contains("cannot be read"), "{second}");
     assert!(third.contains("is followed"), "{third}");
     for (block, content) in before.written(&replayed, 4096) {

@@ -176,9 +176,9 @@ impl Catalog<'_> {
         self.database
             .transaction()
             .run(|mut change| async move {
-                leases::must_hold(&mut *change, volume, host, epoch).await?;
+                leases::must_hold(&mut change, volume, host, epoch).await?;
                 let named = folder.map(|folder| NamedJournal { epoch, folder });
-                put(&mut *change, volume, named).await
+                put(&mut change, volume, named).await
             })
             .await
     }

@@ -85,10 +85,10 @@ impl Attachments<'_> {
         heard_after: Millis,
     ) -> Result<AttachmentRow, DatabaseError> {
         self.database.transaction_for(principal).run(|mut change| async move {
-            let old = attachment_named(&mut *change, principal, &id.to_string()).await?;
+            let old = attachment_named(&mut change, principal, &id.to_string()).await?;
             let need = Need::Have(Right::Use);
-            let volume = check_volume(&mut *change, principal, old.volume, need).await?;
-            check_host(&mut *change, principal, next.host, next.vm.as_deref()).await?;
+            let volume = check_volume(&mut change, principal, old.volume, need).await?;
+            check_host(&mut change, principal, next.host, next.vm.as_deref()).await?;
             let is_same = |other: &Follower| (other.host, &other.vm) == (next.host, &next.vm);
             if old.follower.as_ref().is_some_and(is_same) {
                 return Ok(old);
@@ -121,7 +121,7 @@ impl Attachments<'_> {
                      be nowhere; move it to another one, or detach it here and attach it there"
                 ));
             }
-            wish(&mut *change, &old, false, false).await?;
+            wish(&mut change, &old, false, false).await?;
             sqlx::query(
                 "UPDATE attachments SET successor_id = $1, successor_host = $2, successor_vm = $3, \
                  successor_requested_by = $4 WHERE id = $5",
@@ -133,11 +133,11 @@ impl Attachments<'_> {
             .bind(id.to_string())
             .execute(&mut *change)
             .await?;
-            let from = audit_log::place(&mut *change, old.host, old.vm.as_deref()).await?;
-            let to = audit_log::place(&mut *change, next.host, next.vm.as_deref()).await?;
+            let from = audit_log::place(&mut change, old.host, old.vm.as_deref()).await?;
+            let to = audit_log::place(&mut change, next.host, next.vm.as_deref()).await?;
             let target = format!("{} {name} from {from} to {to}", old.volume);
-            principal.note(&mut *change, "move", target).await?;
-            attachment_of(&mut *change, id).await
+            principal.note(&mut change, "move", target).await?;
+            attachment_of(&mut change, id).await
         }).await
     }
 
@@ -155,12 +155,12 @@ impl Attachments<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let old = attachment_named(&mut *change, principal, &id.to_string()).await?;
-                if !administers(&mut *change, principal, old.volume).await? {
+                let old = attachment_named(&mut change, principal, &id.to_string()).await?;
+                if !administers(&mut change, principal, old.volume).await? {
                     // The same check as for attaching it where it is.
-                    check_volume(&mut *change, principal, old.volume, Need::Have(Right::Use))
+                    check_volume(&mut change, principal, old.volume, Need::Have(Right::Use))
                         .await?;
-                    check_host(&mut *change, principal, old.host, old.vm.as_deref()).await?;
+                    check_host(&mut change, principal, old.host, old.vm.as_deref()).await?;
                 }
                 let Some(follower) = &old.follower else {
                     return refused(format!("attachment {id} is not being moved"));
@@ -171,13 +171,13 @@ impl Attachments<'_> {
                         follower.id
                     ));
                 }
-                wish(&mut *change, &old, true, false).await?;
-                let volume = audit_log::volume(&mut *change, old.volume).await?;
+                wish(&mut change, &old, true, false).await?;
+                let volume = audit_log::volume(&mut change, old.volume).await?;
                 let to =
-                    audit_log::place(&mut *change, follower.host, follower.vm.as_deref()).await?;
+                    audit_log::place(&mut change, follower.host, follower.vm.as_deref()).await?;
                 let target = format!("{volume} to {to}");
-                principal.note(&mut *change, "cancel-move", target).await?;
-                attachment_of(&mut *change, id).await
+                principal.note(&mut change, "cancel-move", target).await?;
+                attachment_of(&mut change, id).await
             })
             .await
     }

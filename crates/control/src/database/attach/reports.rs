@@ -81,14 +81,14 @@ impl Attachments<'_> {
                     let access: Access = rows::spelt(&kept, "access")?;
                     if access == Access::ReadWrite {
                         let volume: VolumeId = rows::spelt(&kept, "volume")?;
-                        snapshots::settle(&mut *change, volume).await?;
+                        snapshots::settle(&mut change, volume).await?;
                         // Without a lease it has not touched the journal.
                         if kept.try_get::<Option<i64>, _>("epoch")?.is_some() {
-                            journals::forget(&mut *change, volume).await?;
+                            journals::forget(&mut change, volume).await?;
                         }
                         if let Some(reason) = &report.reason {
                             // It was discarded: say what was lost.
-                            let at = lease_terms::where_it_is(&mut *change, volume).await?;
+                            let at = lease_terms::where_it_is(&mut change, volume).await?;
                             sqlx::query("UPDATE attachments SET reason = $1 WHERE id = $2")
                                 .bind(format!("{reason}: the volume is {at}"))
                                 .bind(id.to_string())
@@ -96,9 +96,9 @@ impl Attachments<'_> {
                                 .await?;
                         }
                     }
-                    moves::follow(&mut *change, id, now).await?;
-                    hosts::clean(&mut *change).await?;
-                    hosts::assign(&mut *change, host).await?;
+                    moves::follow(&mut change, id, now).await?;
+                    hosts::clean(&mut change).await?;
+                    hosts::assign(&mut change, host).await?;
                 }
                 Ok(true)
             })

@@ -47,57 +47,57 @@ impl Attachments<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                if let Some(made) = principal.made_before(&mut *change).await? {
-                    let seen = attachment_named(&mut *change, principal, &made).await;
+                if let Some(made) = principal.made_before(&mut change).await? {
+                    let seen = attachment_named(&mut change, principal, &made).await;
                     return seen.map_err(principal::gone_since);
                 }
                 let need = Need::Have(match new.access {
                     Access::ReadOnly => Right::Read,
                     Access::ReadWrite => Right::Use,
                 });
-                let volume = check_volume(&mut *change, principal, new.volume, need).await?;
-                check_host(&mut *change, principal, new.host, new.vm.as_deref()).await?;
+                let volume = check_volume(&mut change, principal, new.volume, need).await?;
+                check_host(&mut change, principal, new.host, new.vm.as_deref()).await?;
                 refuse_if_deleting(&volume)?;
                 let name = &volume.name;
-                let others = of_volume(&mut *change, new.volume).await?;
+                let others = of_volume(&mut change, new.volume).await?;
                 let same = others
                     .iter()
                     .find(|one| (one.host, &one.vm, one.access) == (new.host, &new.vm, new.access));
                 // Only the user who requested it may request it again, or learn of it.
                 if let Some(same) = same
-                    && !may_see(&mut *change, principal, same).await?
+                    && !may_see(&mut change, principal, same).await?
                 {
                     let reason = format!("volume {name:?} is attached so by another user");
                     return Err(DatabaseError::Refused { reason });
                 }
-                let place = audit_log::place(&mut *change, new.host, new.vm.as_deref()).await?;
+                let place = audit_log::place(&mut change, new.host, new.vm.as_deref()).await?;
                 let target = format!("{} {name} to {place}", volume.id);
-                principal.note(&mut *change, "attach", target).await?;
+                principal.note(&mut change, "attach", target).await?;
                 if let Some(same) = same {
-                    principal.note_made(&mut *change, same.id).await?;
+                    principal.note_made(&mut change, same.id).await?;
                     if !same.is_wanted || same.state != AttachmentState::Attached {
-                        wish(&mut *change, same, true, false).await?;
+                        wish(&mut change, same, true, false).await?;
                     }
-                    return attachment_of(&mut *change, same.id).await;
+                    return attachment_of(&mut change, same.id).await;
                 }
                 let excludes = |one: &&AttachmentRow| {
                     one.access == Access::ReadWrite || new.access == Access::ReadWrite
                 };
                 if let Some(other) = others.iter().find(excludes) {
                     return Err(DatabaseError::Refused {
-                        reason: match may_see(&mut *change, principal, other).await? {
+                        reason: match may_see(&mut change, principal, other).await? {
                             true => in_use(&volume.name_for(principal.party.id), other),
                             false => format!("volume {name:?} is attached by another user"),
                         },
                     });
                 }
                 if new.access == Access::ReadOnly {
-                    refuse_too_many(&mut *change, principal, new.host).await?;
+                    refuse_too_many(&mut change, principal, new.host).await?;
                 }
-                insert(&mut *change, principal, new, &volume).await?;
-                principal.note_made(&mut *change, new.id).await?;
-                hosts::assign(&mut *change, new.host).await?;
-                attachment_of(&mut *change, new.id).await
+                insert(&mut change, principal, new, &volume).await?;
+                principal.note_made(&mut change, new.id).await?;
+                hosts::assign(&mut change, new.host).await?;
+                attachment_of(&mut change, new.id).await
             })
             .await
     }
@@ -115,19 +115,19 @@ impl Attachments<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let attachment = attachment_named(&mut *change, principal, &id.to_string()).await?;
+                let attachment = attachment_named(&mut change, principal, &id.to_string()).await?;
                 if attachment.state != AttachmentState::Detached {
                     // A forced detach stays forced.
                     let is_forced = is_forced || attachment.is_forced;
-                    wish(&mut *change, &attachment, false, is_forced).await?;
+                    wish(&mut change, &attachment, false, is_forced).await?;
                     let how = if is_forced { " by force" } else { "" };
-                    let volume = audit_log::volume(&mut *change, attachment.volume).await?;
+                    let volume = audit_log::volume(&mut change, attachment.volume).await?;
                     let vm = attachment.vm.as_deref();
-                    let place = audit_log::place(&mut *change, attachment.host, vm).await?;
+                    let place = audit_log::place(&mut change, attachment.host, vm).await?;
                     let target = format!("{volume} from {place}{how}");
-                    principal.note(&mut *change, "detach", target).await?;
+                    principal.note(&mut change, "detach", target).await?;
                 }
-                attachment_of(&mut *change, id).await
+                attachment_of(&mut change, id).await
             })
             .await
     }

@@ -71,7 +71,7 @@ impl Catalog<'_> {
         let parts = &parts;
         self.database
             .transaction()
-            .run(|mut change| async move { note_free(&mut *change, None, Millis(0), &parts).await })
+            .run(|mut change| async move { note_free(&mut change, None, Millis(0), parts).await })
             .await
     }
 
@@ -89,7 +89,7 @@ impl Catalog<'_> {
         self.database
             .transaction()
             .run(|mut change| async move {
-                if degraded::newest_of(&mut *change).await? > joined {
+                if degraded::newest_of(&mut change).await? > joined {
                     let reason =
                         format!("units have become members since free {id} was carried out");
                     return Err(DatabaseError::MembersChanged { reason });
@@ -99,7 +99,7 @@ impl Catalog<'_> {
                     .bind(id)
                     .execute(&mut *change)
                     .await?;
-                delete::forget_departed(&mut *change).await
+                delete::forget_departed(&mut change).await
             })
             .await
     }
@@ -114,7 +114,7 @@ impl Catalog<'_> {
         self.database
             .transaction()
             .run(|mut change| async move {
-                let (plan, lineages) = named(&mut *change, reach, id, segments).await?;
+                let (plan, lineages) = named(&mut change, reach, id, segments).await?;
                 let mut gathered = FreePlan::default();
                 for (segment, _) in plan.segments() {
                     let bits = segment.bits().cast_signed();
@@ -165,7 +165,7 @@ impl Catalog<'_> {
         self.database
             .transaction()
             .run(|mut change| async move {
-                let (plan, _) = named(&mut *change, reach, id, segments).await?;
+                let (plan, _) = named(&mut change, reach, id, segments).await?;
                 for (segment, _) in plan.segments() {
                     sqlx::query("DELETE FROM dead_slots WHERE segment = $1")
                         .bind(segment.bits().cast_signed())

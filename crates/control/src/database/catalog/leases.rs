@@ -132,14 +132,14 @@ impl Catalog<'_> {
                     .bind(i64::from(EPOCHS_AHEAD))
                     .execute(&mut *change)
                     .await?;
-                reports::reopen_all(&mut *change, host, now).await?;
+                reports::reopen_all(&mut change, host, now).await?;
                 // The members' states in this database may be outdated, and hosts may know of
                 // members that it does not have.
-                degraded::compare_all(&mut *change).await?;
-                degraded::join_anew(&mut *change).await?;
-                hosts::assign_all(&mut *change).await?;
+                degraded::compare_all(&mut change).await?;
+                degraded::join_anew(&mut change).await?;
+                hosts::assign_all(&mut change).await?;
                 // A unit that is away now may know of some more.
-                self.skip(&mut *change, SERIALS_AHEAD, leases, EPOCHS_AHEAD)
+                self.skip(&mut change, SERIALS_AHEAD, leases, EPOCHS_AHEAD)
                     .await
             })
             .await
@@ -198,20 +198,20 @@ impl Catalog<'_> {
                 .bind(volume.to_string())
                 .execute(&mut *change)
                 .await?;
-            reports::note_lease(&mut *change, volume, host, epoch).await?;
+            reports::note_lease(&mut change, volume, host, epoch).await?;
             let journal = match journal {
-                Some(last) => Some(last.brought(&mut *change, volume, host, journals).await?),
+                Some(last) => Some(last.brought(&mut change, volume, host, journals).await?),
                 None => None,
             };
-            snapshots::lose_cuts(&mut *change, volume).await?;
-            self.count_lease(&mut *change).await?;
-            lineages::note_salt(&mut *change, lineage, epoch, salt).await?;
-            let keys = lineages::keys_of(&mut *change, lineage).await?;
+            snapshots::lose_cuts(&mut change, volume).await?;
+            self.count_lease(&mut change).await?;
+            lineages::note_salt(&mut change, lineage, epoch, salt).await?;
+            let keys = lineages::keys_of(&mut change, lineage).await?;
             let head = match head {
-                Some(key) => Some(versions::version_of(&mut *change, key).await?),
+                Some(key) => Some(versions::version_of(&mut change, key).await?),
                 None => None,
             };
-            let leftovers = leftovers_of(&mut *change, volume, epoch).await?;
+            let leftovers = leftovers_of(&mut change, volume, epoch).await?;
             Ok(Lease {
                 volume,
                 epoch,
@@ -243,7 +243,7 @@ impl Catalog<'_> {
             .transaction()
             .notify()
             .run(|mut change| async move {
-                let holder = holder(&mut *change, volume, host).await?;
+                let holder = holder(&mut change, volume, host).await?;
                 holder.check_epoch(volume, version.epoch)?;
                 if version.lineage != holder.lineage {
                     // Otherwise a host could claim any key for its own volume.
@@ -252,7 +252,7 @@ impl Catalog<'_> {
                 }
                 if holder.head == Some(version.key) {
                     // The answer to an earlier call was lost.
-                    let there = versions::version_of(&mut *change, version.key).await?;
+                    let there = versions::version_of(&mut change, version.key).await?;
                     if there == *version {
                         return Ok(());
                     }
@@ -273,8 +273,8 @@ impl Catalog<'_> {
                 }
                 let degraded = commit.degraded.iter().map(|share| share.segment);
                 let open = commit.open_segments.iter().map(|open| open.segment);
-                check_segments(&mut *change, volume, degraded.chain(open).collect()).await?;
-                versions::insert(&mut *change, version).await?;
+                check_segments(&mut change, volume, degraded.chain(open).collect()).await?;
+                versions::insert(&mut change, version).await?;
                 let number = version.key.number.cast_signed();
                 sqlx::query(
                     "UPDATE volumes SET head_volume = $1, head_number = $2, number_last = $2, \
@@ -299,12 +299,12 @@ impl Catalog<'_> {
                 }
                 self.database
                     .repair()
-                    .record_missed(&mut *change, host, commit, now)
+                    .record_missed(&mut change, host, commit, now)
                     .await?;
-                note_open_segments(&mut *change, volume, version.epoch, &commit.open_segments)
+                note_open_segments(&mut change, volume, version.epoch, &commit.open_segments)
                     .await?;
-                note_serials_used(&mut *change, volume, version.epoch, commit.serial_next).await?;
-                frees::free_closed(&mut *change, volume).await
+                note_serials_used(&mut change, volume, version.epoch, commit.serial_next).await?;
+                frees::free_closed(&mut change, volume).await
             })
             .await
     }
@@ -320,11 +320,11 @@ impl Catalog<'_> {
         self.database
             .transaction()
             .run(|mut change| async move {
-                holder(&mut *change, volume, host)
+                holder(&mut change, volume, host)
                     .await?
                     .check_epoch(volume, epoch)?;
-                in_flight::heed_sets(&mut *change).await?;
-                let range = self.take_serials(&mut *change, count).await?;
+                in_flight::heed_sets(&mut change).await?;
+                let range = self.take_serials(&mut change, count).await?;
                 if !range.is_empty() {
                     sqlx::query(
                         "INSERT INTO serial_ranges (first, end_before, volume, epoch) \
@@ -352,7 +352,7 @@ impl Catalog<'_> {
         self.database
             .transaction()
             .run(|mut change| async move {
-                holder(&mut *change, volume, host)
+                holder(&mut change, volume, host)
                     .await?
                     .check_epoch(volume, epoch)?;
                 for statement in [
@@ -365,7 +365,7 @@ impl Catalog<'_> {
                         .execute(&mut *change)
                         .await?;
                 }
-                frees::free_closed(&mut *change, volume).await
+                frees::free_closed(&mut change, volume).await
             })
             .await
     }

@@ -206,9 +206,9 @@ impl Catalog<'_> {
             .transaction()
             .run(|mut change| async move {
                 let gone = || not_found(key);
-                let reached = reach.must_clean(&mut *change, key.volume, gone).await;
+                let reached = reach.must_clean(&mut change, key.volume, gone).await;
                 let found = match reached {
-                    Ok(()) => neighbours_of(&mut *change, key).await,
+                    Ok(()) => neighbours_of(&mut change, key).await,
                     Err(error) => Err(error),
                 };
                 let found = found.map_err(|error| match error {
@@ -238,8 +238,8 @@ impl Catalog<'_> {
                     return Err(DatabaseError::Refused { reason });
                 }
                 // Before they may go with it.
-                let lineage = version_of(&mut *change, key).await?.lineage;
-                let keys = lineages::keys_of(&mut *change, lineage).await?;
+                let lineage = version_of(&mut change, key).await?.lineage;
+                let keys = lineages::keys_of(&mut change, lineage).await?;
                 let lineages: Vec<Lineage> = keys.into_iter().map(|key| key.lineage).collect();
                 let parent = found.parent.map(|parent| parent.key);
                 sqlx::query(
@@ -258,9 +258,9 @@ impl Catalog<'_> {
                     .execute(&mut *change)
                     .await?;
                 let of = Some((key.volume, &lineages[..]));
-                note_free(&mut *change, of, not_before, &parts).await?;
-                delete::forget_departed(&mut *change).await?;
-                forget_lineages(&mut *change).await
+                note_free(&mut change, of, not_before, parts).await?;
+                delete::forget_departed(&mut change).await?;
+                forget_lineages(&mut change).await
             })
             .await?;
         if is_forgotten {

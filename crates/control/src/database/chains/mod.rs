@@ -200,7 +200,7 @@ impl Chains<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let volume = check(&mut *change, principal, new.volume).await?;
+                let volume = check(&mut change, principal, new.volume).await?;
                 let vm = new.vm.as_deref().unwrap_or_default();
                 let found = sqlx::query("SELECT * FROM chains WHERE volume = $1 AND vm = $2")
                     .bind(new.volume.to_string())
@@ -209,19 +209,19 @@ impl Chains<'_> {
                     .await?;
                 let old = found.as_ref().map(chain_row).transpose()?;
                 if let Some(old) = old.as_ref().filter(|old| old.policy == new.policy)
-                    && chain_volumes::of(&mut *change, old.id).await? == new.volumes
+                    && chain_volumes::of(&mut change, old.id).await? == new.volumes
                 {
                     // A chain from before addresses were kept has none yet.
-                    if chain_addresses::of(&mut *change, old.id).await? != new.addresses {
-                        chain_addresses::check(&mut *change, &volume, &new.addresses).await?;
-                        chain_addresses::set(&mut *change, old.id, &new.addresses).await?;
+                    if chain_addresses::of(&mut change, old.id).await? != new.addresses {
+                        chain_addresses::check(&mut change, &volume, &new.addresses).await?;
+                        chain_addresses::set(&mut change, old.id, &new.addresses).await?;
                     }
                     return Ok((old.clone(), false));
                 }
-                chain_volumes::check(&mut *change, principal, &volume, &new.volumes).await?;
-                chain_addresses::check(&mut *change, &volume, &new.addresses).await?;
+                chain_volumes::check(&mut change, principal, &volume, &new.volumes).await?;
+                chain_addresses::check(&mut change, &volume, &new.addresses).await?;
                 if old.is_none() {
-                    refuse_too_many(&mut *change, new.volume).await?;
+                    refuse_too_many(&mut change, new.volume).await?;
                 }
                 let kept = sqlx::query(
                     "INSERT INTO chains (id, volume, vm, policy, revision, changed_ms) \
@@ -237,11 +237,11 @@ impl Chains<'_> {
                 .fetch_one(&mut *change)
                 .await?;
                 let kept = chain_row(&kept)?;
-                chain_volumes::set(&mut *change, kept.id, &new.volumes).await?;
-                chain_addresses::set(&mut *change, kept.id, &new.addresses).await?;
-                wish_anew(&mut *change, new.volume).await?;
+                chain_volumes::set(&mut change, kept.id, &new.volumes).await?;
+                chain_addresses::set(&mut change, kept.id, &new.addresses).await?;
+                wish_anew(&mut change, new.volume).await?;
                 let target = format!("{} {}: {}", volume.id, volume.name, told(&kept));
-                principal.note(&mut *change, "apply-chain", target).await?;
+                principal.note(&mut change, "apply-chain", target).await?;
                 Ok((kept, true))
             })
             .await
@@ -260,17 +260,17 @@ impl Chains<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let chain = seen(&mut *change, principal, id).await?;
-                let volume = check(&mut *change, principal, chain.volume).await?;
-                chain_volumes::set(&mut *change, id, &ChainVolumes::new()).await?;
-                chain_addresses::set(&mut *change, id, &BTreeSet::new()).await?;
+                let chain = seen(&mut change, principal, id).await?;
+                let volume = check(&mut change, principal, chain.volume).await?;
+                chain_volumes::set(&mut change, id, &ChainVolumes::new()).await?;
+                chain_addresses::set(&mut change, id, &BTreeSet::new()).await?;
                 sqlx::query("DELETE FROM chains WHERE id = $1")
                     .bind(id.to_string())
                     .execute(&mut *change)
                     .await?;
-                wish_anew(&mut *change, chain.volume).await?;
+                wish_anew(&mut change, chain.volume).await?;
                 let target = format!("{} {}: {}", volume.id, volume.name, told(&chain));
-                principal.note(&mut *change, "delete-chain", target).await?;
+                principal.note(&mut change, "delete-chain", target).await?;
                 Ok(chain)
             })
             .await

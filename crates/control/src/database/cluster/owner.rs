@@ -101,7 +101,7 @@ impl Cluster<'_> {
         self.database
             .transaction()
             .run(|mut change| async move {
-                if owner_of(&mut *change).await?.as_ref() != before {
+                if owner_of(&mut change).await?.as_ref() != before {
                     return Ok(false);
                 }
                 sqlx::query(
@@ -110,7 +110,7 @@ impl Cluster<'_> {
                 )
                 .bind(owner.id.to_string())
                 .bind(i64::from(owner.generation))
-                .bind(&folder)
+                .bind(folder)
                 .bind(inode)
                 .bind(born_ns)
                 .execute(&mut *change)

@@ -151,14 +151,14 @@ impl Hosts<'_> {
             .transaction()
             .notify()
             .run(|mut change| async move {
-                let ended = sqlx::query(&statement)
+                let ended = sqlx::query(statement)
                     .bind(since.0)
                     .bind(ERROR)
                     .bind(reason)
                     .bind(now.0)
                     .fetch_all(&mut *change)
                     .await?;
-                assign(&mut *change, &ended).await?;
+                assign(&mut change, &ended).await?;
                 Ok(ended.len() as u64)
             })
             .await

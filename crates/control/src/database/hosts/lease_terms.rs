@@ -53,7 +53,7 @@ impl Hosts<'_> {
     pub async fn record_heard(self, host: PartyId, now: Millis) -> Result<(), DatabaseError> {
         self.database
             .transaction()
-            .run(|mut change| async move { hear(&mut *change, host, now).await })
+            .run(|mut change| async move { hear(&mut change, host, now).await })
             .await
     }
 
@@ -71,10 +71,10 @@ impl Hosts<'_> {
         self.database
             .transaction()
             .run(|mut change| async move {
-                hear(&mut *change, host, now).await?;
+                hear(&mut change, host, now).await?;
                 let mut renewed = Renewed::default();
                 for held in &renewal.leases {
-                    if !holds(&mut *change, host, held).await? {
+                    if !holds(&mut change, host, held).await? {
                         renewed.lost.push(held.clone());
                     }
                 }
@@ -146,7 +146,7 @@ impl Hosts<'_> {
                         .unwrap_or_default();
                     let unresponsive = unresponsive(&host, heard);
                     let reason =
-                        take_away(&mut *change, &attachment, &unresponsive, &report).await?;
+                        take_away(&mut change, &attachment, &unresponsive, &report).await?;
                     sqlx::query(
                         "UPDATE attachments SET state = 'detached', reason = $1, ended_ms = $2, \
                      uri = NULL, tcp_uri = NULL, generation = generation + 1 WHERE id = $3",
@@ -156,8 +156,8 @@ impl Hosts<'_> {
                     .bind(attachment.id.to_string())
                     .execute(&mut *change)
                     .await?;
-                    hosts::clean(&mut *change).await?;
-                    hosts::assign(&mut *change, attachment.host).await?;
+                    hosts::clean(&mut change).await?;
+                    hosts::assign(&mut change, attachment.host).await?;
                     ended.push(attachment.id);
                 }
                 Ok(ended)

@@ -135,7 +135,7 @@ impl Hosts<'_> {
                 .bind(host.to_string())
                 .bind(now.0)
                 .bind(report.look.cast_signed())
-                .bind(&text)
+                .bind(text)
                 .bind(report.free_bytes.map(u64::cast_signed))
                 .execute(&mut *change)
                 .await?;
@@ -252,11 +252,11 @@ impl Hosts<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let task = begin_task(&mut *change, host, &text, principal.by.at).await?;
-                assign(&mut *change, host).await?;
-                let place = audit_log::place(&mut *change, host, None).await?;
+                let task = begin_task(&mut change, host, text, principal.by.at).await?;
+                assign(&mut change, host).await?;
+                let place = audit_log::place(&mut change, host, None).await?;
                 principal
-                    .note(&mut *change, "ask-host", format!("{place}: {text}"))
+                    .note(&mut change, "ask-host", format!("{place}: {text}"))
                     .await?;
                 Ok(task)
             })
@@ -280,8 +280,8 @@ impl Hosts<'_> {
             .transaction()
             .notify()
             .run(|mut change| async move {
-                let task = begin_task(&mut *change, host, &text, now).await?;
-                assign(&mut *change, host).await?;
+                let task = begin_task(&mut change, host, text, now).await?;
+                assign(&mut change, host).await?;
                 Ok(task)
             })
             .await
@@ -339,12 +339,12 @@ impl Hosts<'_> {
             .notify()
             .run(|mut change| async move {
                 sqlx::query("UPDATE jobs SET answer = $1 WHERE id = $2 AND host = $3")
-                    .bind(&text)
+                    .bind(text)
                     .bind(task)
                     .bind(host.to_string())
                     .execute(&mut *change)
                     .await?;
-                assign(&mut *change, host).await
+                assign(&mut change, host).await
             })
             .await
     }

@@ -41,7 +41,7 @@ impl Images<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let row = administered(&mut *change, principal, volume).await?;
+                let row = administered(&mut change, principal, volume).await?;
                 let mark = match (row.image, pinned) {
                     (Some(mark), None) => mark,
                     (None, None) | (Some(_), Some(false)) => ImageMark::Marked,
@@ -54,9 +54,9 @@ impl Images<'_> {
                 if row.image == Some(mark) {
                     return Ok(row);
                 }
-                set(&mut *change, &row, Some(mark)).await?;
+                set(&mut change, &row, Some(mark)).await?;
                 let target = format!("{} {}: {mark}", row.id, row.name);
-                principal.note(&mut *change, "mark-image", target).await?;
+                principal.note(&mut change, "mark-image", target).await?;
                 Ok(VolumeRow {
                     image: Some(mark),
                     ..row
@@ -78,14 +78,14 @@ impl Images<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let row = administered(&mut *change, principal, volume).await?;
+                let row = administered(&mut change, principal, volume).await?;
                 if row.image.is_none() {
                     return Err(no_image(&row));
                 }
-                set(&mut *change, &row, None).await?;
-                Job::Preload.forget(&mut *change, row.id).await?;
+                set(&mut change, &row, None).await?;
+                Job::Preload.forget(&mut change, row.id).await?;
                 let target = format!("{} {}", row.id, row.name);
-                principal.note(&mut *change, "unmark-image", target).await?;
+                principal.note(&mut change, "unmark-image", target).await?;
                 Ok(row)
             })
             .await

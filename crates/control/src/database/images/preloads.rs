@@ -74,10 +74,10 @@ impl Images<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let row = administered(&mut *change, principal, volume).await?;
+                let row = administered(&mut change, principal, volume).await?;
                 // A user who may read it could attach it there as well.
                 let need = Need::Have(Right::Read);
-                rights::check_volume(&mut *change, principal, row.id, need).await?;
+                rights::check_volume(&mut change, principal, row.id, need).await?;
                 if row.image.is_none() {
                     return Err(no_image(&row));
                 }
@@ -88,8 +88,8 @@ impl Images<'_> {
                     });
                 };
                 for host in hosts {
-                    rights::check_host(&mut *change, principal, *host, None).await?;
-                    check_heard(&mut *change, *host).await?;
+                    rights::check_host(&mut change, principal, *host, None).await?;
+                    check_heard(&mut change, *host).await?;
                     sqlx::query(
                         "INSERT INTO preloads (volume, host, generation, version_volume, \
                      version_number, state, created_ms) VALUES ($1, $2, 1, $3, $4, $5, $6) \
@@ -109,10 +109,10 @@ impl Images<'_> {
                     .bind(now.0)
                     .execute(&mut *change)
                     .await?;
-                    hosts::assign(&mut *change, *host).await?;
-                    let place = audit_log::place(&mut *change, *host, None).await?;
+                    hosts::assign(&mut change, *host).await?;
+                    let place = audit_log::place(&mut change, *host, None).await?;
                     let target = format!("{} {} on {place}", row.id, row.name);
-                    principal.note(&mut *change, "preload", target).await?;
+                    principal.note(&mut change, "preload", target).await?;
                 }
                 let disabled = sqlx::query(
                     "SELECT id FROM parties WHERE disabled = 1 AND id IN \
@@ -124,7 +124,7 @@ impl Images<'_> {
                 for host in &disabled {
                     let host = rows::spelt(host, "id")?;
                     Job::Preload
-                        .end_of_host(&mut *change, host, jobs::IS_DISABLED, now)
+                        .end_of_host(&mut change, host, jobs::IS_DISABLED, now)
                         .await?;
                 }
                 Ok(row)
@@ -145,7 +145,7 @@ impl Images<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let row = administered(&mut *change, principal, volume).await?;
+                let row = administered(&mut change, principal, volume).await?;
                 if row.image.is_none() {
                     return Err(no_image(&row));
                 }
@@ -159,9 +159,9 @@ impl Images<'_> {
                 .bind(row.id.to_string())
                 .fetch_all(&mut *change)
                 .await?;
-                jobs::assign(&mut *change, &ended).await?;
+                jobs::assign(&mut change, &ended).await?;
                 let target = format!("{} {}", row.id, row.name);
-                principal.note(&mut *change, "end-preloads", target).await?;
+                principal.note(&mut change, "end-preloads", target).await?;
                 Ok(row)
             })
             .await
@@ -224,7 +224,7 @@ impl Images<'_> {
                 .execute(&mut *change)
                 .await?;
                 if kept.rows_affected() > 0 && ended.is_some() {
-                    hosts::assign(&mut *change, host).await?;
+                    hosts::assign(&mut change, host).await?;
                 }
                 Ok(kept.rows_affected() > 0)
             })

@@ -138,7 +138,7 @@ impl Keys<'_> {
             .transaction()
             .notify()
             .run(|mut change| async move {
-                match find(&mut *change, name).await {
+                match find(&mut change, name).await {
                     Ok(row) if row.key.parameters == *parameters => return Ok(row.key),
                     Ok(_) => {
                         return Err(DatabaseError::Taken {
@@ -160,12 +160,12 @@ impl Keys<'_> {
                 )
                 .bind(id.to_string())
                 .bind(name)
-                .bind(&text)
+                .bind(text)
                 .bind(created)
                 .execute(&mut *change)
                 .await?;
-                hosts::assign_all(&mut *change).await?;
-                Ok(find(&mut *change, name).await?.key)
+                hosts::assign_all(&mut change).await?;
+                Ok(find(&mut change, name).await?.key)
             })
             .await
     }
@@ -185,15 +185,15 @@ impl Keys<'_> {
             .transaction_for(principal)
             .run(|mut change| async move {
                 let (from, to) = (
-                    find(&mut *change, old).await?,
-                    find(&mut *change, new).await?,
+                    find(&mut change, old).await?,
+                    find(&mut change, new).await?,
                 );
                 let (from, to) = (from.key, to.key);
                 if from.id == to.id {
                     return refused(format!("{old:?} cannot take its own place"));
                 }
                 if from.replaced_by == Some(to.id) {
-                    return find(&mut *change, old).await;
+                    return find(&mut change, old).await;
                 }
                 if to.state != KeyState::Active {
                     return refused(format!(
@@ -216,11 +216,11 @@ impl Keys<'_> {
                 .bind(from.id.to_string())
                 .execute(&mut *change)
                 .await?;
-                retire(&mut *change).await?;
-                hosts::assign_all(&mut *change).await?;
+                retire(&mut change).await?;
+                hosts::assign_all(&mut change).await?;
                 let target = format!("{} {} to {}", from.id, from.name, to.name);
-                principal.note(&mut *change, "rotate-key", target).await?;
-                find(&mut *change, old).await
+                principal.note(&mut change, "rotate-key", target).await?;
+                find(&mut change, old).await
             })
             .await
     }
@@ -233,7 +233,7 @@ impl Keys<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let row = find(&mut *change, name).await?;
+                let row = find(&mut change, name).await?;
                 if row.key.state != KeyState::Retired {
                     return refused(format!(
                         "the wrapping key {:?} is {}, and wraps the keys of {} volumes; first let \
@@ -245,9 +245,9 @@ impl Keys<'_> {
                     .bind(row.key.id.to_string())
                     .execute(&mut *change)
                     .await?;
-                hosts::assign_all(&mut *change).await?;
+                hosts::assign_all(&mut change).await?;
                 let target = format!("{} {}", row.key.id, row.key.name);
-                principal.note(&mut *change, "delete-key", target).await?;
+                principal.note(&mut change, "delete-key", target).await?;
                 Ok(row)
             })
             .await
@@ -317,7 +317,7 @@ impl Keys<'_> {
                     .bind(before.0.clone())
                     .execute(&mut *change)
                     .await?;
-                Ok((set.rows_affected() == 1, retire(&mut *change).await?))
+                Ok((set.rows_affected() == 1, retire(&mut change).await?))
             })
             .await?;
         if is_retired {

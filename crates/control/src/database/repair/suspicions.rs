@@ -31,13 +31,13 @@ impl Repair<'_> {
             .transaction()
             .notify()
             .run(|mut change| async move {
-                if !is_known(&mut *change, unit).await? {
+                if !is_known(&mut change, unit).await? {
                     // It was removed, or was never a unit: nothing is rebuilt from it.
                     return Ok(true);
                 }
                 let is_older = match suspicion {
                     Suspicion::Rejoined => {
-                        try_again(&mut *change, unit).await?;
+                        try_again(&mut change, unit).await?;
                         return Ok(true);
                     }
                     Suspicion::Restarted => false,
@@ -50,30 +50,30 @@ impl Repair<'_> {
                         .execute(&mut *change)
                         .await?;
                 }
-                if is_taken(&mut *change, host, unit, is_older).await? {
+                if is_taken(&mut change, host, unit, is_older).await? {
                     return Ok(false);
                 }
-                try_again(&mut *change, unit).await?;
-                take(&mut *change, host, unit, is_older).await?;
+                try_again(&mut change, unit).await?;
+                take(&mut change, host, unit, is_older).await?;
                 let in_flight_set = match is_older {
                     true => None,
-                    false => Some(self.in_flight_set(&mut *change, now).await?),
+                    false => Some(self.in_flight_set(&mut change, now).await?),
                 };
-                let has_turned = suspect_unit(&mut *change, unit, in_flight_set, now).await?;
+                let has_turned = suspect_unit(&mut change, unit, in_flight_set, now).await?;
                 // Otherwise a host could repeat the report, and fill the log, without end.
-                if has_turned || is_taken(&mut *change, host, unit, is_older).await? {
+                if has_turned || is_taken(&mut change, host, unit, is_older).await? {
                     let what = if is_older { "older" } else { "restarted" };
                     let by = Origin {
                         at: now,
-                        who: name_of(&mut *change, host).await?,
+                        who: name_of(&mut change, host).await?,
                         key: None,
                         address: None,
                     };
-                    by.note(&mut *change, "suspicion", &format!("{unit} {what}"))
+                    by.note(&mut change, "suspicion", &format!("{unit} {what}"))
                         .await?;
                 }
                 if has_turned {
-                    hosts::assign_all(&mut *change).await?;
+                    hosts::assign_all(&mut change).await?;
                 }
                 Ok(true)
             })

@@ -91,15 +91,15 @@ impl Repair<'_> {
             .await?;
             let Some(row) = row else { return Ok(None) };
             let copyset = copyset_of(&row, "number")?;
-            let is_broken_off = is_under_way(&mut *change, copyset).await?;
+            let is_broken_off = is_under_way(&mut change, copyset).await?;
             let none = RepairProgress::default();
-            hold(&mut *change, host, copyset, &none, now).await?;
-            let serial_next = self.database.catalog().serial_next(&mut *change).await?;
-            let mut task = task_of(&mut *change, copyset, serial_next, now).await?;
+            hold(&mut change, host, copyset, &none, now).await?;
+            let serial_next = self.database.catalog().serial_next(&mut change).await?;
+            let mut task = task_of(&mut change, copyset, serial_next, now).await?;
             if let Some(task) = task.as_mut().filter(|_| is_broken_off) {
                 // The previous host reported nothing, and may have left partial writes.
                 let changed = changed_of(task);
-                in_flight::know_nothing(&mut *change, copyset, &changed).await?;
+                in_flight::know_nothing(&mut change, copyset, &changed).await?;
                 task.suspect.clear();
             }
             Ok(task)
@@ -118,12 +118,12 @@ impl Repair<'_> {
             .transaction()
             .alone()
             .run(|mut change| async move {
-                if !has(&mut *change, host, copyset, now).await? {
+                if !has(&mut change, host, copyset, now).await? {
                     return Ok(None);
                 }
-                hold(&mut *change, host, copyset, progress, now).await?;
-                let serial_next = self.database.catalog().serial_next(&mut *change).await?;
-                task_of(&mut *change, copyset, serial_next, now).await
+                hold(&mut change, host, copyset, progress, now).await?;
+                let serial_next = self.database.catalog().serial_next(&mut change).await?;
+                task_of(&mut change, copyset, serial_next, now).await
             })
             .await
     }
@@ -161,27 +161,27 @@ impl Repair<'_> {
     ) -> Result<bool, DatabaseError> {
         must_be_short(end)?;
         self.database.transaction().notify().run(|mut change| async move {
-            if !has(&mut *change, host, copyset, now).await? {
+            if !has(&mut change, host, copyset, now).await? {
                 return Ok(false);
             }
             // The host has not examined the others: those in sync stay so.
-            let task = task_of(&mut *change, copyset, 0, now).await?;
+            let task = task_of(&mut change, copyset, 0, now).await?;
             let looked_at = task.as_ref().map(changed_of).unwrap_or_default();
             let is_looked_at = |unit: &&UnitId| looked_at.contains(unit);
             for unit in end.lacking.iter().filter(is_looked_at) {
-                lacks(&mut *change, copyset, *unit, now).await?;
+                lacks(&mut change, copyset, *unit, now).await?;
             }
             for (unit, missed) in &end.whole {
-                becomes_whole(&mut *change, copyset, *unit, *missed, now).await?;
+                becomes_whole(&mut change, copyset, *unit, *missed, now).await?;
             }
             let brought = end.brought.as_ref().unwrap_or(&looked_at);
             let is_unfinished = |unit: &&UnitId| !end.whole.iter().any(|(whole, _)| whole == *unit);
             let unfinished: Vec<UnitId> = brought.iter().filter(is_unfinished).copied().collect();
-            in_flight::know_nothing(&mut *change, copyset, &unfinished).await?;
-            in_flight::forget_unneeded(&mut *change).await?;
-            suspicions::forget_suspicions(&mut *change).await?;
+            in_flight::know_nothing(&mut change, copyset, &unfinished).await?;
+            in_flight::forget_unneeded(&mut change).await?;
+            suspicions::forget_suspicions(&mut change).await?;
             let number = i64::from(copyset.number());
-            let is_filling = is_filling(&mut *change, copyset).await?;
+            let is_filling = is_filling(&mut change, copyset).await?;
             if !is_filling {
                 let (first, last) = segments_of(copyset);
                 sqlx::query("DELETE FROM degraded_segments WHERE segment BETWEEN $1 AND $2")
@@ -189,7 +189,7 @@ impl Repair<'_> {
                     .bind(last)
                     .execute(&mut *change)
                     .await?;
-                delete::forget_departed(&mut *change).await?;
+                delete::forget_departed(&mut change).await?;
             }
             let tries: i64 =
                 sqlx::query_scalar("SELECT repair_tries FROM copysets WHERE number = $1")
@@ -221,8 +221,8 @@ impl Repair<'_> {
             .bind(i64::from(is_filling))
             .execute(&mut *change)
             .await?;
-            draining::forget_drained(&mut *change, now).await?;
-            hosts::assign_all(&mut *change).await?;
+            draining::forget_drained(&mut change, now).await?;
+            hosts::assign_all(&mut change).await?;
             Ok(true)
         }).await
     }

@@ -224,15 +224,15 @@ impl Grants<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                if let Some(made) = principal.made_before(&mut *change).await? {
-                    let seen = find(&mut *change, principal, &made).await;
+                if let Some(made) = principal.made_before(&mut change).await? {
+                    let seen = find(&mut change, principal, &made).await;
                     return seen.map_err(principal::gone_since);
                 }
-                check(&mut *change, principal, new.object).await?;
+                check(&mut change, principal, new.object).await?;
                 if let Object::Volume(id) = new.object {
-                    rights::refuse_if_deleting(&volumes::by_id(&mut *change, id).await?)?;
+                    rights::refuse_if_deleting(&volumes::by_id(&mut change, id).await?)?;
                 }
-                let user = parties::party_of(&mut *change, &new.user).await?;
+                let user = parties::party_of(&mut change, &new.user).await?;
                 sqlx::query(
                     "INSERT INTO grants (id, object, party, right_name, vm, created_ms) \
                  VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
@@ -255,9 +255,9 @@ impl Grants<'_> {
                 .bind(&new.vm)
                 .fetch_one(&mut *change)
                 .await?;
-                let grant = find(&mut *change, principal, &id).await?;
-                principal.note(&mut *change, "grant", &grant).await?;
-                principal.note_made(&mut *change, &id).await?;
+                let grant = find(&mut change, principal, &id).await?;
+                principal.note(&mut change, "grant", &grant).await?;
+                principal.note_made(&mut change, &id).await?;
                 Ok(grant)
             })
             .await
@@ -299,16 +299,16 @@ impl Grants<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let grant = find(&mut *change, principal, id).await?;
+                let grant = find(&mut change, principal, id).await?;
                 let is_own = grant.user == principal.party.subject.name();
-                if !is_own && !may_take(&mut *change, principal, grant.object).await? {
-                    check(&mut *change, principal, grant.object).await?;
+                if !is_own && !may_take(&mut change, principal, grant.object).await? {
+                    check(&mut change, principal, grant.object).await?;
                 }
                 sqlx::query("DELETE FROM grants WHERE id = $1")
                     .bind(id)
                     .execute(&mut *change)
                     .await?;
-                principal.note(&mut *change, "revoke", &grant).await?;
+                principal.note(&mut change, "revoke", &grant).await?;
                 Ok(grant)
             })
             .await

@@ -90,7 +90,7 @@ impl Parties<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                if let Some(made) = principal.made_before(&mut *change).await? {
+                if let Some(made) = principal.made_before(&mut change).await? {
                     let row = sqlx::query("SELECT * FROM parties WHERE id = $1")
                         .bind(made)
                         .fetch_one(&mut *change)
@@ -107,21 +107,21 @@ impl Parties<'_> {
                         what: format!("a {} named {:?}", new.subject.kind(), new.subject.name()),
                     });
                 }
-                insert(&mut *change, new).await?;
+                insert(&mut change, new).await?;
                 match project {
                     Membership::None => {}
                     Membership::Own(id) => {
                         let name = new.subject.name();
-                        projects::insert(&mut *change, *id, name, new.created).await?;
-                        projects::join(&mut *change, *id, new.id).await?;
+                        projects::insert(&mut change, *id, name, new.created).await?;
+                        projects::join(&mut change, *id, new.id).await?;
                     }
                     Membership::Of(name) => {
-                        let id = projects::id_of(&mut *change, principal, name).await?;
-                        projects::join(&mut *change, id, new.id).await?;
+                        let id = projects::id_of(&mut change, principal, name).await?;
+                        projects::join(&mut change, id, new.id).await?;
                     }
                 }
-                principal.note(&mut *change, "add", &new.subject).await?;
-                principal.note_made(&mut *change, new.id).await?;
+                principal.note(&mut change, "add", &new.subject).await?;
+                principal.note_made(&mut change, new.id).await?;
                 Ok(new.clone())
             })
             .await
@@ -157,11 +157,11 @@ impl Parties<'_> {
                     is_disabled: false,
                     created: now,
                 };
-                insert(&mut *change, &new).await?;
+                insert(&mut change, &new).await?;
                 if kind == Kind::User {
                     let project = ProjectId::from_u128(id.as_u128());
-                    projects::insert(&mut *change, project, subject.name(), now).await?;
-                    projects::join(&mut *change, project, id).await?;
+                    projects::insert(&mut change, project, subject.name(), now).await?;
+                    projects::join(&mut change, project, id).await?;
                 }
                 Ok(id)
             })
@@ -252,15 +252,15 @@ impl Parties<'_> {
                 }
                 if subject.kind() == Kind::Unit {
                     // Hosts stop writing to its unit, or start again.
-                    hosts::assign_all(&mut *change).await?;
+                    hosts::assign_all(&mut change).await?;
                 }
                 if subject.kind() == Kind::Host && is_disabled {
-                    let host = party_of(&mut *change, subject).await?.id;
+                    let host = party_of(&mut change, subject).await?.id;
                     let why = jobs::IS_DISABLED;
-                    jobs::end_all_of_host(&mut *change, host, why, principal.by.at).await?;
+                    jobs::end_all_of_host(&mut change, host, why, principal.by.at).await?;
                 }
                 let action = if is_disabled { "disable" } else { "enable" };
-                principal.note(&mut *change, action, subject).await
+                principal.note(&mut change, action, subject).await
             })
             .await
     }
@@ -279,7 +279,7 @@ impl Parties<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let party = party_of(&mut *change, subject).await?;
+                let party = party_of(&mut change, subject).await?;
                 sqlx::query(
                     "INSERT INTO join_tokens (hash, party, expires_ms) VALUES ($1, $2, $3)",
                 )
@@ -288,7 +288,7 @@ impl Parties<'_> {
                 .bind(expires.0)
                 .execute(&mut *change)
                 .await?;
-                principal.note(&mut *change, "invite", subject).await
+                principal.note(&mut change, "invite", subject).await
             })
             .await
     }
@@ -325,8 +325,8 @@ impl Parties<'_> {
                     .bind(&token.0[..])
                     .execute(&mut *change)
                     .await?;
-                add_key(&mut *change, party.id, key, by.at).await?;
-                by.note(&mut *change, "join", &party.subject.to_string())
+                add_key(&mut change, party.id, key, by.at).await?;
+                by.note(&mut change, "join", &party.subject.to_string())
                     .await?;
                 Ok(Some(party))
             })
@@ -346,8 +346,8 @@ impl Parties<'_> {
         self.database
             .transaction()
             .run(|mut change| async move {
-                add_key(&mut *change, party.id, key, by.at).await?;
-                by.note(&mut *change, "renew", &party.subject.to_string())
+                add_key(&mut change, party.id, key, by.at).await?;
+                by.note(&mut change, "renew", &party.subject.to_string())
                     .await
             })
             .await
@@ -365,7 +365,7 @@ impl Parties<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let party = party_of(&mut *change, subject).await?;
+                let party = party_of(&mut change, subject).await?;
                 for statement in [
                     "DELETE FROM party_keys WHERE party = $1",
                     "DELETE FROM join_tokens WHERE party = $1",
@@ -377,9 +377,9 @@ impl Parties<'_> {
                 }
                 if subject.kind() == Kind::Host {
                     let why = "the host's keys were forgotten";
-                    jobs::end_all_of_host(&mut *change, party.id, why, principal.by.at).await?;
+                    jobs::end_all_of_host(&mut change, party.id, why, principal.by.at).await?;
                 }
-                principal.note(&mut *change, "forget-keys", subject).await
+                principal.note(&mut change, "forget-keys", subject).await
             })
             .await
     }

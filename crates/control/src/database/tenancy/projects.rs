@@ -110,17 +110,17 @@ impl Projects<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                if let Some(made) = principal.made_before(&mut *change).await? {
-                    let seen = find(&mut *change, principal, &made).await;
+                if let Some(made) = principal.made_before(&mut change).await? {
+                    let seen = find(&mut change, principal, &made).await;
                     return seen.map_err(principal::gone_since);
                 }
-                insert(&mut *change, new.id, &new.name, principal.by.at).await?;
-                set_quota(&mut *change, new.id, new.quota).await?;
+                insert(&mut change, new.id, &new.name, principal.by.at).await?;
+                set_quota(&mut change, new.id, new.quota).await?;
                 principal
-                    .note(&mut *change, "add-project", &new.name)
+                    .note(&mut change, "add-project", &new.name)
                     .await?;
-                principal.note_made(&mut *change, new.id).await?;
-                find(&mut *change, principal, &new.id.to_string()).await
+                principal.note_made(&mut change, new.id).await?;
+                find(&mut change, principal, &new.id.to_string()).await
             })
             .await
     }
@@ -193,12 +193,12 @@ impl Projects<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let project = find(&mut *change, principal, name).await?;
-                set_quota(&mut *change, project.id, quota).await?;
+                let project = find(&mut change, principal, name).await?;
+                set_quota(&mut change, project.id, quota).await?;
                 principal
-                    .note(&mut *change, "set-quota", &project.name)
+                    .note(&mut change, "set-quota", &project.name)
                     .await?;
-                find(&mut *change, principal, name).await
+                find(&mut change, principal, name).await
             })
             .await
     }
@@ -217,10 +217,10 @@ impl Projects<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let project = find(&mut *change, principal, name).await?;
-                let party = parties::party_of(&mut *change, user).await?;
+                let project = find(&mut change, principal, name).await?;
+                let party = parties::party_of(&mut change, user).await?;
                 let action = if is_member {
-                    join(&mut *change, project.id, party.id).await?;
+                    join(&mut change, project.id, party.id).await?;
                     "join"
                 } else {
                     sqlx::query("DELETE FROM project_members WHERE project = $1 AND party = $2")
@@ -231,8 +231,8 @@ impl Projects<'_> {
                     "leave"
                 };
                 let target = format!("{} {}", project.name, user.name());
-                principal.note(&mut *change, action, target).await?;
-                find(&mut *change, principal, name).await
+                principal.note(&mut change, action, target).await?;
+                find(&mut change, principal, name).await
             })
             .await
     }
@@ -261,7 +261,7 @@ impl Projects<'_> {
         name: &str,
     ) -> Result<ProjectRow, DatabaseError> {
         self.database.transaction_for(principal).run(|mut change| async move {
-            let project = find(&mut *change, principal, name).await?;
+            let project = find(&mut change, principal, name).await?;
             // A volume that is being deleted still refers to the project.
             let volumes: i64 =
                 sqlx::query_scalar("SELECT COUNT(*) FROM volumes WHERE project = $1")
@@ -282,7 +282,7 @@ impl Projects<'_> {
                 .execute(&mut *change)
                 .await?;
             principal
-                .note(&mut *change, "delete-project", &project.name)
+                .note(&mut change, "delete-project", &project.name)
                 .await?;
             Ok(project)
         }).await

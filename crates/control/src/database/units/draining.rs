@@ -62,19 +62,19 @@ impl Units<'_> {
             .transaction_for(principal)
             .run(|mut change| async move {
                 for unit in units {
-                    must_be_there(&mut *change, *unit).await?;
-                    set_draining(&mut *change, *unit, true).await?;
+                    must_be_there(&mut change, *unit).await?;
+                    set_draining(&mut change, *unit, true).await?;
                 }
                 let now = principal.by.at;
                 let mut moved = Vec::new();
                 for unit in units {
                     let copysets =
-                        replace(&mut *change, *unit, usable, Departure::Draining, now).await?;
+                        replace(&mut change, *unit, usable, Departure::Draining, now).await?;
                     moved.push((*unit, copysets));
-                    principal.note(&mut *change, "drain-unit", unit).await?;
+                    principal.note(&mut change, "drain-unit", unit).await?;
                 }
-                let gone = forget_drained(&mut *change, now).await?;
-                hosts::assign_all(&mut *change).await?;
+                let gone = forget_drained(&mut change, now).await?;
+                hosts::assign_all(&mut change).await?;
                 let moved = moved.into_iter().map(|(unit, copysets)| {
                     let is_removed = gone.contains(&unit);
                     let moved = Moved {
@@ -102,10 +102,10 @@ impl Units<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let rows = units_of(&mut *change).await?;
+                let rows = units_of(&mut change).await?;
                 let mut moved = Vec::new();
                 for unit in units {
-                    must_be_there(&mut *change, *unit).await?;
+                    must_be_there(&mut change, *unit).await?;
                     let places = sqlx::query(
                     "SELECT copyset FROM copyset_members WHERE unit = $1 AND state = 'draining'",
                 )
@@ -117,12 +117,12 @@ impl Units<'_> {
                         let reason = format!("{} is not being drained", name_of(&rows, *unit));
                         return Err(DatabaseError::Refused { reason });
                     }
-                    set_draining(&mut *change, *unit, false).await?;
+                    set_draining(&mut change, *unit, false).await?;
                     for row in &places {
                         let copyset = row.try_get("copyset")?;
-                        take_place_back(&mut *change, copyset, *unit, principal.by.at).await?;
+                        take_place_back(&mut change, copyset, *unit, principal.by.at).await?;
                     }
-                    principal.note(&mut *change, "cancel-drain", unit).await?;
+                    principal.note(&mut change, "cancel-drain", unit).await?;
                     let copysets = places.len() as u64;
                     let is_removed = false;
                     let one = Moved {
@@ -132,7 +132,7 @@ impl Units<'_> {
                     };
                     moved.push((*unit, one));
                 }
-                hosts::assign_all(&mut *change).await?;
+                hosts::assign_all(&mut change).await?;
                 Ok(moved)
             })
             .await
@@ -157,12 +157,12 @@ impl Units<'_> {
             .run(|mut change| async move {
                 let now = principal.by.at;
                 let (copysets, given_up) =
-                    take_out(&mut *change, unit, how, (usable, there), now).await?;
+                    take_out(&mut change, unit, how, (usable, there), now).await?;
                 let what = match how {
                     Removal::GivenUp => "accept-data-loss-unit",
                     Removal::Empty | Removal::Lost => "remove-unit",
                 };
-                principal.note(&mut *change, what, unit).await?;
+                principal.note(&mut change, what, unit).await?;
                 Ok(Moved {
                     copysets,
                     is_removed: true,
@@ -189,11 +189,11 @@ impl Units<'_> {
             .notify()
             .run(|mut change| async move {
                 let mut done = 0;
-                let copysets = copysets_of(&mut *change).await?;
-                let units = units_of(&mut *change).await?;
+                let copysets = copysets_of(&mut change).await?;
+                let units = units_of(&mut change).await?;
                 let mut loads = loads_of(&copysets, &still_usable(usable, &units));
                 let zones = zones_of(&units);
-                let used = Used::of(&mut *change).await?;
+                let used = Used::of(&mut change).await?;
                 for copyset in &copysets {
                     // It may rejoin, so it is drained, and counts until its replacement is in sync.
                     let goes = used.goes(copyset, Departure::Draining);
@@ -201,13 +201,13 @@ impl Units<'_> {
                         && (has_whole_without(copyset, unit, there) || goes == Departure::Empty)
                         && let Some(new) = copysets::replacement(copyset, unit, &loads, &zones)
                     {
-                        put_in_place(&mut *change, copyset, unit, new, goes, now).await?;
+                        put_in_place(&mut change, copyset, unit, new, goes, now).await?;
                         *loads.entry(new).or_default() += 1;
                         done += 1;
                     }
                 }
                 if done > 0 {
-                    hosts::assign_all(&mut *change).await?;
+                    hosts::assign_all(&mut change).await?;
                 }
                 Ok(done)
             })
@@ -226,23 +226,23 @@ impl Units<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let copysets = copysets_of(&mut *change).await?;
-                let units = units_of(&mut *change).await?;
+                let copysets = copysets_of(&mut change).await?;
+                let units = units_of(&mut change).await?;
                 let (usable, zones) = (still_usable(usable, &units), zones_of(&units));
                 let moves = copysets::rebalancing(&copysets, &loads_of(&copysets, &usable), &zones);
-                let used = Used::of(&mut *change).await?;
+                let used = Used::of(&mut change).await?;
                 for (id, old, new) in &moves {
                     let Some(copyset) = copysets.iter().find(|copyset| copyset.id == *id) else {
                         continue;
                     };
                     let now = principal.by.at;
                     let goes = used.goes(copyset, Departure::Draining);
-                    put_in_place(&mut *change, copyset, *old, *new, goes, now).await?;
+                    put_in_place(&mut change, copyset, *old, *new, goes, now).await?;
                 }
                 principal
-                    .note(&mut *change, "rebalance", moves.len())
+                    .note(&mut change, "rebalance", moves.len())
                     .await?;
-                hosts::assign_all(&mut *change).await?;
+                hosts::assign_all(&mut change).await?;
                 Ok(moves.len() as u64)
             })
             .await
@@ -259,7 +259,7 @@ impl Units<'_> {
     ) -> Result<u64, DatabaseError> {
         self.database.transaction_for(principal).run(|mut change| async move {
             if let Some(unit) = unit {
-                must_be_there(&mut *change, unit).await?;
+                must_be_there(&mut change, unit).await?;
             }
             let wanted = sqlx::query(
                 "UPDATE copysets SET scrub_requested = 1, repair_after_ms = 0 WHERE $1 = '' OR EXISTS \
@@ -268,7 +268,7 @@ impl Units<'_> {
             .bind(unit.map(|unit| unit.to_string()).unwrap_or_default())
             .execute(&mut *change)
             .await?;
-            hosts::assign_all(&mut *change).await?;
+            hosts::assign_all(&mut change).await?;
             Ok(wanted.rows_affected())
         }).await
     }
@@ -281,8 +281,8 @@ impl Units<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let wanted = degraded::compare_all(&mut *change).await?;
-                hosts::assign_all(&mut *change).await?;
+                let wanted = degraded::compare_all(&mut change).await?;
+                hosts::assign_all(&mut change).await?;
                 Ok(wanted)
             })
             .await

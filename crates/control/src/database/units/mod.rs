@@ -211,7 +211,7 @@ impl Units<'_> {
                         .await?;
                     return Ok(Heard::Second { first, ago_ms });
                 }
-                check_free(&mut *change, unit, claimed.url).await?;
+                check_free(&mut change, unit, claimed.url).await?;
                 sqlx::query(
                     "UPDATE units SET url = $1, daemon_location = $2, heard_ms = $3 WHERE id = $4",
                 )
@@ -224,7 +224,7 @@ impl Units<'_> {
                 if first == claimed.url {
                     return Ok(Heard::There);
                 }
-                hosts::assign_all(&mut *change).await?;
+                hosts::assign_all(&mut change).await?;
                 Ok(Heard::Moved { from: first })
             })
             .await
@@ -255,21 +255,21 @@ impl Units<'_> {
             .transaction()
             .notify()
             .run(|mut change| async move {
-                let mut all = units_of(&mut *change).await?;
+                let mut all = units_of(&mut change).await?;
                 let is_new = |unit: &&UnitRow| all.iter().all(|known| known.id != unit.id);
                 let mut new: Vec<UnitRow> = units.iter().filter(is_new).cloned().collect();
                 for unit in &mut new {
-                    check_not_removed(&mut *change, unit.id).await?;
+                    check_not_removed(&mut change, unit.id).await?;
                     match &unit.zone {
-                        Some(zone) => put_zone(&mut *change, unit.id, Some(zone)).await?,
-                        None => unit.zone = zone_of(&mut *change, unit.id).await?,
+                        Some(zone) => put_zone(&mut change, unit.id, Some(zone)).await?,
+                        None => unit.zone = zone_of(&mut change, unit.id).await?,
                     }
                 }
                 all.extend_from_slice(&new);
-                let existing = copysets_of(&mut *change).await?;
+                let existing = copysets_of(&mut change).await?;
                 let copysets = plan(&all, &existing);
                 if !new.is_empty() || !copysets.is_empty() {
-                    insert(&mut *change, &new, &copysets, added).await?;
+                    insert(&mut change, &new, &copysets, added).await?;
                 }
                 Ok(new)
             })
@@ -291,9 +291,9 @@ impl Units<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                put_zone(&mut *change, unit, zone).await?;
+                put_zone(&mut change, unit, zone).await?;
                 let target = format!("{unit}: {}", zone.unwrap_or("none"));
-                principal.note(&mut *change, "set-zone", target).await
+                principal.note(&mut change, "set-zone", target).await
             })
             .await
     }

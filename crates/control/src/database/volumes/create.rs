@@ -72,27 +72,27 @@ impl Volumes<'_> {
         new: &NewVolume,
     ) -> Result<VolumeRow, DatabaseError> {
         self.database.transaction_for(principal).run(|mut change| async move {
-            if let Some(made) = principal.made_before(&mut *change).await? {
+            if let Some(made) = principal.made_before(&mut change).await? {
                 let need = Need::See;
-                let seen = volume_for(&mut *change, principal, &made, need).await;
+                let seen = volume_for(&mut change, principal, &made, need).await;
                 return seen.map_err(principal::gone_since);
             }
             new.settings.refuse_unless_allowed(principal)?;
             let party = &principal.party;
-            let account = account_of(&mut *change, party, new.project.as_deref()).await?;
-            refuse_name(&mut *change, party.id, &new.name).await?;
+            let account = account_of(&mut change, party, new.project.as_deref()).await?;
+            refuse_name(&mut change, party.id, &new.name).await?;
             let more = Addition {
                 volumes: 1,
                 bytes: new.size_bytes,
                 snapshots: 0,
             };
-            check_quota(&mut *change, principal, Some(account), more).await?;
+            check_quota(&mut change, principal, Some(account), more).await?;
             if let Some(origin) = new.origin {
                 let need = Need::Have(Right::Read);
-                check_snapshot(&mut *change, principal, origin, need).await?;
+                check_snapshot(&mut change, principal, origin, need).await?;
             }
             let start = match new.origin {
-                Some(origin) => start_of(&mut *change, origin).await?,
+                Some(origin) => start_of(&mut change, origin).await?,
                 None => Start::default(),
             };
             sqlx::query("INSERT INTO lineages (lineage, parent, epoch_first) VALUES ($1, $2, $3)")
@@ -127,12 +127,12 @@ impl Volumes<'_> {
             .bind(new.erasure.map_or(0, |erasure| i64::from(erasure.parity())))
             .execute(&mut *change)
             .await?;
-            new.settings.write(&mut *change, &new.id.to_string()).await?;
-            tags::set(&mut *change, &new.id.to_string(), &new.tags).await?;
+            new.settings.write(&mut change, &new.id.to_string()).await?;
+            tags::set(&mut change, &new.id.to_string(), &new.tags).await?;
             let target = format!("{} {}", new.id, new.name);
-            principal.note(&mut *change, "create", target).await?;
-            principal.note_made(&mut *change, new.id).await?;
-            by_id(&mut *change, new.id).await
+            principal.note(&mut change, "create", target).await?;
+            principal.note_made(&mut change, new.id).await?;
+            by_id(&mut change, new.id).await
         }).await
     }
 }

@@ -51,7 +51,7 @@ impl Volumes<'_> {
             .transaction_for(principal)
             .run(|mut change| async move {
                 let need = Need::Have(Right::Administer);
-                let row = check_volume(&mut *change, principal, volume, need).await?;
+                let row = check_volume(&mut change, principal, volume, need).await?;
                 let changed = sqlx::query(
                     "UPDATE volumes SET deleting = 1, head_volume = NULL, head_number = NULL, \
              epoch = epoch + 1 WHERE id = $1 AND deleting = 0 \
@@ -66,17 +66,17 @@ impl Volumes<'_> {
                     let reason = format!("{volume} is in use, or was deleted");
                     return Err(DatabaseError::Refused { reason });
                 }
-                reports::fence(&mut *change, volume, now, "its volume was deleted").await?;
-                hosts::clean(&mut *change).await?;
-                snapshots::give_up(&mut *change, volume, "its volume was deleted").await?;
-                tags::forget(&mut *change, &volume.to_string()).await?;
-                chains::forget(&mut *change, volume).await?;
-                images::forget(&mut *change, &row).await?;
+                reports::fence(&mut change, volume, now, "its volume was deleted").await?;
+                hosts::clean(&mut change).await?;
+                snapshots::give_up(&mut change, volume, "its volume was deleted").await?;
+                tags::forget(&mut change, &volume.to_string()).await?;
+                chains::forget(&mut change, volume).await?;
+                images::forget(&mut change, &row).await?;
                 crate::database::Job::Audit
-                    .forget(&mut *change, volume)
+                    .forget(&mut change, volume)
                     .await?;
                 let target = format!("{volume} {}", row.name);
-                principal.note(&mut *change, "delete", target).await
+                principal.note(&mut change, "delete", target).await
             })
             .await
     }
@@ -100,7 +100,7 @@ impl Volumes<'_> {
                     .fetch_optional(&mut *change)
                     .await?;
                 // It was done before, or is another host's.
-                if deleting.is_none() || !reach.cleans(&mut *change, volume).await? {
+                if deleting.is_none() || !reach.cleans(&mut change, volume).await? {
                     return Ok(false);
                 }
                 // The host that cleans what is left of it.
@@ -122,10 +122,10 @@ impl Volumes<'_> {
                         .execute(&mut *change)
                         .await?;
                 }
-                frees::free_closed(&mut *change, volume).await?;
-                grants::forget_gone(&mut *change, volume).await?;
-                forget_departed(&mut *change).await?;
-                lineages::forget_lineages(&mut *change).await
+                frees::free_closed(&mut change, volume).await?;
+                grants::forget_gone(&mut change, volume).await?;
+                forget_departed(&mut change).await?;
+                lineages::forget_lineages(&mut change).await
             })
             .await?;
         if is_forgotten {

@@ -165,14 +165,14 @@ impl Volumes<'_> {
             .transaction_for(principal)
             .run(|mut change| async move {
                 let need = Need::Have(Right::Administer);
-                let row = check_volume(&mut *change, principal, volume, need).await?;
+                let row = check_volume(&mut change, principal, volume, need).await?;
                 refuse_if_deleting(&row)?;
-                check_membership(&mut *change, principal, &row).await?;
+                check_membership(&mut change, principal, &row).await?;
                 let more = Addition {
                     bytes: size_bytes.saturating_sub(row.size_bytes),
                     ..Addition::default()
                 };
-                check_quota(&mut *change, principal, row.project, more).await?;
+                check_quota(&mut change, principal, row.project, more).await?;
                 let changed = sqlx::query(
                     "UPDATE volumes SET size_bytes = $1 WHERE id = $2 AND size_bytes < $1",
                 )
@@ -181,12 +181,12 @@ impl Volumes<'_> {
                 .execute(&mut *change)
                 .await?;
                 if changed.rows_affected() == 1 {
-                    if let Some(writer) = attachments::writer_of(&mut *change, volume).await? {
-                        hosts::assign(&mut *change, writer).await?;
+                    if let Some(writer) = attachments::writer_of(&mut change, volume).await? {
+                        hosts::assign(&mut change, writer).await?;
                     }
                     let target = format!("{volume} {} to {size_bytes}", row.name);
-                    principal.note(&mut *change, "grow", target).await?;
-                    return by_id(&mut *change, volume).await;
+                    principal.note(&mut change, "grow", target).await?;
+                    return by_id(&mut change, volume).await;
                 }
                 let size = exact_bytes(size_bytes);
                 let reason = format!("{volume} was deleted, or is not smaller than {size}");
@@ -212,8 +212,8 @@ impl Volumes<'_> {
             .transaction_for(principal)
             .run(|mut change| async move {
                 let need = Need::Have(Right::Administer);
-                let row = check_volume(&mut *change, principal, volume, need).await?;
-                versions::version_of(&mut *change, head).await?;
+                let row = check_volume(&mut change, principal, volume, need).await?;
+                versions::version_of(&mut change, head).await?;
                 let changed = sqlx::query(
                     "UPDATE volumes SET head_volume = $1, head_number = $2, epoch = epoch + 1, \
              restores = restores + 1, journal_next = journal_next + $4 \
@@ -231,9 +231,9 @@ impl Volumes<'_> {
                     return Err(DatabaseError::Refused { reason });
                 }
                 // The journal continues a version that is no longer the head.
-                journals::forget(&mut *change, volume).await?;
+                journals::forget(&mut change, volume).await?;
                 let target = format!("{volume} {} to version {}", row.name, head.number);
-                principal.note(&mut *change, "restore", target).await
+                principal.note(&mut change, "restore", target).await
             })
             .await
     }

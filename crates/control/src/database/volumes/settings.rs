@@ -36,16 +36,16 @@ impl Volumes<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let row = administered(&mut *change, principal, volume).await?;
+                let row = administered(&mut change, principal, volume).await?;
                 if settings.journal_bytes != row.settings.journal_bytes {
                     settings.refuse_unless_allowed(principal)?;
                 }
-                settings.write(&mut *change, &row.id.to_string()).await?;
-                for attachment in of_volume(&mut *change, row.id).await? {
-                    hosts::assign(&mut *change, attachment.host).await?;
+                settings.write(&mut change, &row.id.to_string()).await?;
+                for attachment in of_volume(&mut change, row.id).await? {
+                    hosts::assign(&mut change, attachment.host).await?;
                 }
                 let target = format!("{} {}", row.id, row.name);
-                principal.note(&mut *change, "set-sizes", target).await?;
+                principal.note(&mut change, "set-sizes", target).await?;
                 Ok(VolumeRow { settings, ..row })
             })
             .await

@@ -86,11 +86,11 @@ impl Volumes<'_> {
             .transaction_for(principal)
             .run(|mut change| async move {
                 let need = Need::Have(Right::Administer);
-                let volume = rights::volume_for(&mut *change, principal, volume, need).await?;
+                let volume = rights::volume_for(&mut change, principal, volume, need).await?;
                 rights::refuse_if_deleting(&volume)?;
-                set(&mut *change, &volume.id.to_string(), tags).await?;
+                set(&mut change, &volume.id.to_string(), tags).await?;
                 let target = format!("{} {}", volume.id, volume.name);
-                principal.note(&mut *change, "tag", target).await?;
+                principal.note(&mut change, "tag", target).await?;
                 Ok(volume)
             })
             .await
@@ -114,10 +114,10 @@ impl Snapshots<'_> {
             .run(|mut change| async move {
                 let need = Need::Have(Right::Administer);
                 let snapshot =
-                    rights::snapshot_for(&mut *change, principal, snapshot, need).await?;
-                set(&mut *change, &snapshot.id.to_string(), tags).await?;
+                    rights::snapshot_for(&mut change, principal, snapshot, need).await?;
+                set(&mut change, &snapshot.id.to_string(), tags).await?;
                 let target = format!("{} {}", snapshot.id, snapshot.name);
-                principal.note(&mut *change, "tag", target).await?;
+                principal.note(&mut change, "tag", target).await?;
                 Ok(snapshot)
             })
             .await

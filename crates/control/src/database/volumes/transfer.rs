@@ -33,16 +33,16 @@ impl Volumes<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let volume = rights::volume_for(&mut *change, principal, volume, Need::Own).await?;
+                let volume = rights::volume_for(&mut change, principal, volume, Need::Own).await?;
                 let subject = Subject::new(Kind::User, user).map_err(|_| {
                     DatabaseError::not_found(ObjectKind::User, format_args!("{user:?}"))
                 })?;
-                let party = parties::party_of(&mut *change, &subject).await?;
-                refuse_if_in_use(&mut *change, &volume, party.id).await?;
-                let account = account_for(&mut *change, principal, &party, project).await?;
+                let party = parties::party_of(&mut change, &subject).await?;
+                refuse_if_in_use(&mut change, &volume, party.id).await?;
+                let account = account_for(&mut change, principal, &party, project).await?;
                 if volume.owner != Some(party.id) {
-                    create::refuse_name(&mut *change, party.id, &volume.name).await?;
-                    refuse_snapshot_names(&mut *change, party.id, user, volume.id).await?;
+                    create::refuse_name(&mut change, party.id, &volume.name).await?;
+                    refuse_snapshot_names(&mut change, party.id, user, volume.id).await?;
                 }
                 if volume.project != Some(account) {
                     let snapshots: i64 =
@@ -55,12 +55,12 @@ impl Volumes<'_> {
                         bytes: volume.size_bytes,
                         snapshots: snapshots.cast_unsigned(),
                     };
-                    check_quota(&mut *change, principal, Some(account), more).await?;
+                    check_quota(&mut change, principal, Some(account), more).await?;
                 }
-                hand_over(&mut *change, &volume, party.id, account).await?;
+                hand_over(&mut change, &volume, party.id, account).await?;
                 let target = format!("{} {} to {user}", volume.id, volume.name);
-                principal.note(&mut *change, "give", target).await?;
-                volumes::by_id(&mut *change, volume.id).await
+                principal.note(&mut change, "give", target).await?;
+                volumes::by_id(&mut change, volume.id).await
             })
             .await
     }
