@@ -430,7 +430,7 @@ impl Rows<'_> {
             let mut data = vec![0; (end - row) * length];
             self.on.pace.step(data.len() as u64)?;
             let unit = &self.on.members[member].unit;
-            // One that was freed just now is seen by the next pass.
+            // A slot that was just freed is found by the next pass.
             unit.read(Read {
                 run,
                 slot_bytes: copy.slot_bytes,

@@ -28,9 +28,9 @@ pub(super) struct SegmentSpread<'a> {
     pub to: usize,
     /// Each member's copy; `None` also for copies with another slot size.
     pub copies: Vec<Option<Copy>>,
-    /// To whom it belongs.
+    /// The lineage tag of the segment.
     pub lineage_tag: LineageTag,
-    /// The size of its slots.
+    /// Slot size in bytes.
     pub slot_bytes: u32,
     pub pace: &'a dyn Pace,
     pub rotten: Rotten,
@@ -64,7 +64,7 @@ impl<'a> SegmentSpread<'a> {
             false => there().map(|(_, copy)| copy).collect(),
         };
         let sizes: Vec<u32> = asked.iter().map(|copy| copy.slot_bytes).collect();
-        // Some units store no lineage tags.
+        // Not every unit keeps lineage tags.
         let tags_of = |copies: &mut dyn Iterator<Item = &Copy>| -> Vec<LineageTag> {
             let tags = copies.map(|copy| copy.lineage_tag);
             tags.filter(|tag| *tag != LineageTag::NONE).collect()

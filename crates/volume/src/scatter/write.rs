@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use base::{LineageTag, Location, SegmentId, Slot, UnitId};
-use unit::{Tag, Unit, UnitError};
+use unit::{Put, Tag, Unit, UnitError};
 use world::{PageBuffer, Random, parallel};
 
 use crate::catalog::DegradedShare;
@@ -337,7 +337,7 @@ impl SharePut {
             self.progress.check().map_err(ShareError::Stopped)?;
             member
                 .unit
-                .put(unit::Put {
+                .put(Put {
                     lineage_tag: LineageTag::NONE,
                     segment: self.share.segment,
                     slot_bytes: self.slot_bytes,

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::catalog::Erasure;
 use base::{Slot, UnitId};
 use unit::{Tag, Unit as _, UnitError};
 use world::{Pool, parallel};
 
 use super::code::encode;
+use crate::catalog::Erasure;
 use crate::scatter::Member;
 use crate::scatter::write::{ShareError, SharePut, Source};
 
