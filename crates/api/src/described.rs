@@ -1,4 +1,4 @@
-//! Descriptions of what a derived schema cannot say.
+//! OpenAPI schemas of types for which a derived schema says too little.
 
 use std::borrow::Cow;
 
@@ -30,7 +30,9 @@ impl PartialSchema for TagsSchema {
             .pattern(Some(r"^[^\u0000-\u001f\u007f-\u009f]*$"));
         let tags = ObjectBuilder::new()
             .schema_type(Type::Object)
-            .description(Some("Words for finding things. Keys have no `=`."))
+            .description(Some(
+                "Tags by which objects are found. Keys contain no `=`.",
+            ))
             .max_properties(Some(TAGS_MAX))
             .property_names(Some(key))
             .additional_properties(Some(value));
@@ -42,8 +44,7 @@ impl PartialSchema for TagsSchema {
 pub struct VmSchema;
 
 impl VmSchema {
-    /// `qmp:` and a path with one spelling only; or `libvirt:` and a name that is
-    /// no option.
+    /// `qmp:` and a normalized absolute path; or `libvirt:` and a name that is not an option.
     const PATTERN: &str = concat!(
         r"^(qmp:(/(\.{0,2}[^./\u0000-\u001f\u007f-\u009f][^/\u0000-\u001f\u007f-\u009f]*",
         r"|\.{3}[^/\u0000-\u001f\u007f-\u009f]*))+",
@@ -71,7 +72,7 @@ impl PartialSchema for VmSchema {
     }
 }
 
-/// Describes the size of a block.
+/// Describes a block size.
 pub struct BlockSizeSchema;
 
 impl ToSchema for BlockSizeSchema {

@@ -1,14 +1,14 @@
-//! Floor 3: what controllers, agents and the command line say to each other.
+//! Floor 3: the protocol between controllers, agents and the command line.
 //!
-//! * [`types`]: what people and their programs ask of a controller
-//! * [`host`]: what an agent asks of it, and tells it
-//! * [`mod@unit`]: what a unit daemon asks of it
-//! * [`words`]: states, kinds and codes, each spelt once
-//! * [`client`], which asks
-//! * [`profile`]: who is asking, and whom
-//! * [`vm`]: how a virtual machine is named
+//! * [`types`]: bodies of the public API
+//! * [`host`]: the requests of an agent to a controller
+//! * [`mod@unit`]: the requests of a unit daemon to a controller
+//! * [`words`]: states, kinds and codes, each spelled once
+//! * [`client`]: a client of the API
+//! * [`profile`]: the file with a party's certificate and its controllers' URLs
+//! * [`vm`]: addresses of virtual machines
 //!
-//! It must not know: SQL, keys, what a request leads to.
+//! It must not know: SQL, keys, how a request is carried out.
 
 pub mod client;
 mod connect;

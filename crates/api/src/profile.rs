@@ -1,5 +1,5 @@
-//! Who somebody is to the controllers of a cluster: their URLs, and a certificate
-//! with its key; in a file that only its owner can read.
+//! A party's profile: the URLs of the controllers, and the party's certificate with its key, in a
+//! file that only its owner can read.
 //!
 //! ```toml
 //! urls = ["https://c1.example:8443", "https://c2.example:8443"]
@@ -10,9 +10,9 @@
 //! key = """-----BEGIN PRIVATE KEY-----…"""
 //! ```
 //!
-//! `authority` is what the server is trusted by. With a certificate of another
-//! authority than the cluster's own, `certificate_file` and `key_file` say where
-//! it is from, and it is read there again: others renew it.
+//! `authority` is the certificate that the server is verified with. If the party's certificate was
+//! issued by another authority than the cluster's own, `certificate_file` and `key_file` name the
+//! files it comes from. It is read from there again, since another program renews it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use auth::{
     certificate_fingerprint, client_config, trusting_client_config,
 };
 use rustls::ClientConfig;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use world::{World, host};
 use zeroize::Zeroizing;
 
@@ -31,27 +31,26 @@ use crate::client::{Address, BadAddress};
 use crate::types::{AuthorityView, Certificate, Join, Party, Renew};
 use crate::{Client, ClientError};
 
-/// Longer files are no profiles.
+/// The longest profile in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// See the module's head.
+/// A party's certificate and key, and how to reach the controllers. It is what a client
+/// authenticates with.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// The controllers' URLs: at least one. An earlier program wrote one, as
-    /// `url`.
-    #[serde(alias = "url", deserialize_with = "one_or_more")]
+    /// The controllers' URLs, at least one. Any of them may be asked.
     pub urls: Vec<String>,
-    /// Who it is.
+    /// The party's URI, such as `scree://user/alice`.
     pub subject: String,
-    /// When the certificate ends.
+    /// When the certificate expires.
     pub expires: String,
     authority: String,
     certificate: String,
     key: Zeroizing<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     certificate_file: Option<PathBuf>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     key_file: Option<PathBuf>,
 }
 
@@ -66,7 +65,7 @@ impl std::fmt::Debug for Profile {
     }
 }
 
-/// Why there is no profile to work with.
+/// Why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// The file cannot be read or written.
@@ -77,10 +76,10 @@ pub enum ProfileError {
         /// What the operating system said.
         source: io::Error,
     },
-    /// Others than its owner can read the file.
+    /// Other users can read the file.
     #[error(
-        "{path} can be read by others (mode {mode:03o}), and has a key in it; run `chmod 600 \
-         {path}`, and join anew if they may have",
+        "{path} is readable by other users (mode {mode:03o}), and contains a private key; run \
+         `chmod 600 {path}`, and join again if someone may have read it",
         path = path.display()
     )]
     Open {
@@ -89,7 +88,7 @@ pub enum ProfileError {
         /// Its mode.
         mode: u32,
     },
-    /// The file is no profile, or no certificate.
+    /// The file is not a profile, or not a certificate.
     #[error("{path} cannot be used: {why}", path = path.display())]
     Bad {
         /// Which file.
@@ -97,7 +96,7 @@ pub enum ProfileError {
         /// Why not.
         why: String,
     },
-    /// The URL is none.
+    /// A URL is not valid.
     #[error(transparent)]
     Address(#[from] BadAddress),
     /// TLS cannot be set up.
@@ -106,7 +105,7 @@ pub enum ProfileError {
     /// No key could be made.
     #[error(transparent)]
     Key(#[from] AuthorityError),
-    /// The server says no, or nothing.
+    /// The server refused the request, or did not answer.
     #[error("{url}: {source}")]
     Server {
         /// Which server.
@@ -114,10 +113,10 @@ pub enum ProfileError {
         /// What it said.
         source: ClientError,
     },
-    /// The server is another one.
+    /// The server has another authority than expected.
     #[error(
         "{url} has an authority with the fingerprint {found}, not {expected}: it is another \
-         controller, or somebody in between; ask whoever gave you the token"
+         cluster, or the connection is intercepted; ask the administrator who issued the token"
     )]
     OtherAuthority {
         /// Which server.
@@ -130,8 +129,8 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// Becomes somebody: whoever `token` is for, at the controllers at `urls`
-    /// whose authority has this fingerprint. One of them is asked.
+    /// Joins a cluster as the party that `token` was issued for. The authority of the controllers at
+    /// `urls` must have this fingerprint. One of them is asked.
     ///
     /// # Errors
     /// [`ProfileError`].
@@ -355,19 +354,6 @@ fn addresses(urls: &[String]) -> Result<Vec<Address>, BadAddress> {
     urls.iter().map(|url| url.parse()).collect()
 }
 
-fn one_or_more<'a, D: Deserializer<'a>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum OneOrMore {
-        One(String),
-        More(Vec<String>),
-    }
-    Ok(match OneOrMore::deserialize(deserializer)? {
-        OneOrMore::One(url) => vec![url],
-        OneOrMore::More(urls) => urls,
-    })
-}
-
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> ProfileError {
     let path = path.to_owned();
     move |source| ProfileError::Io { path, source }
@@ -408,15 +394,13 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_of_one_controller_is_still_read_and_written_as_a_list() {
-        let old = read("url = \"https://c1:8443\"").expect("a profile");
-        assert_eq!(old.urls, ["https://c1:8443"]);
-        let text = toml::to_string(&old).expect("TOML");
-        assert!(text.contains("urls = [\"https://c1:8443\"]"), "{text}");
+    fn a_profile_names_at_least_one_controller() {
         let new = read("urls = [\"https://c1:8443\", \"https://c2:8443\"]").expect("a profile");
         assert_eq!(new.urls.len(), 2);
-        assert!(read("").is_err(), "a profile has a controller");
-        assert!(read("urls = [\"https://c1\"]\nurl = \"https://c1\"").is_err());
+        let text = toml::to_string(&new).expect("TOML");
+        assert!(text.contains("https://c2:8443"), "{text}");
+        assert!(read("").is_err());
+        assert!(read("url = \"https://c1\"").is_err());
         let none = read("urls = []").expect("read").client();
         assert!(matches!(none, Err(ProfileError::Address(_))));
     }

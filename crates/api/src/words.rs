@@ -1,9 +1,8 @@
-//! The words that fields of the API are limited to, as the description lists
-//! them and the server writes them.
+//! Enumerations of the API: states, kinds and codes, each spelled once.
 //!
-//! What a client reads is text all the same ([`types`](crate::types)), so that one
-//! of an earlier version goes on when a later server has a word more. Hosts and
-//! controllers read some of them as they are ([`host`](crate::host)).
+//! The OpenAPI description lists the words and the server writes them. Clients read such fields as
+//! text ([`types`](crate::types)), so that a client keeps working when a later server adds a word.
+//! Hosts and controllers parse some of them ([`host`](crate::host)).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,7 +31,7 @@ macro_rules! words {
             }
         }
 
-        // Derived, it would have the variants' names for words.
+        // A derived schema would list the variants' names instead of the words.
         impl PartialSchema for $name {
             fn schema() -> RefOr<Schema> {
                 let lines = [$($doc),*].map(|line: &str| line.strip_prefix(' ').unwrap_or(line));
@@ -45,17 +44,16 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All of them.
+            /// All words.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// As it is spelt.
+            /// The word.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)+
                 }
             }
-
         }
 
         impl fmt::Display for $name {
@@ -92,114 +90,101 @@ macro_rules! words {
 }
 
 words!(
-    /// How a volume is.
+    /// The state of a volume.
     ///
-    /// - `available`: nobody has it attached
-    /// - `in-use`: it is attached, or on its way there or back
-    /// - `deleting`: it was deleted, and is gone as soon as its host has closed it
-    /// - `error`: it cannot be opened or closed; `reason` says why, and it is tried again
+    /// - `available`: it is not attached
+    /// - `in-use`: it is attached, being attached or being detached
+    /// - `deleting`: it was deleted, and disappears when its host has closed it
+    /// - `error`: it cannot be opened or closed; `reason` says why, and the host keeps trying
     VolumeState {
-        /// Nobody has it attached.
+        /// It is not attached.
         Available = "available",
-        /// It is attached, or on its way.
+        /// It is attached, being attached or being detached.
         InUse = "in-use",
-        /// It was deleted, and is gone soon.
+        /// It was deleted, and disappears when its host has closed it.
         Deleting = "deleting",
-        /// It cannot be opened or closed: the reason says why.
+        /// It cannot be opened or closed.
         Error = "error",
     }
 );
 
 words!(
-    /// How a snapshot is.
+    /// The state of a snapshot.
     ///
-    /// - `pending`: its moment was taken, or will be; what was written until then is on its way
-    ///   to the units
-    /// - `completed`: a volume can be made from it
-    /// - `error`: its moment is lost; `reason` says why
+    /// - `pending`: its content is being destaged to the units
+    /// - `completed`: volumes can be cloned from it
+    /// - `error`: its consistency point is lost; `reason` says why
     SnapshotState {
-        /// On its way to the units.
+        /// Its content is being destaged to the units.
         Pending = "pending",
-        /// A volume can be made from it.
+        /// Volumes can be cloned from it.
         Completed = "completed",
-        /// Its moment is lost: the reason says why.
+        /// Its consistency point is lost.
         Error = "error",
     }
 );
 
 words!(
-    /// How a volume is a base image.
+    /// How a volume is used as a base image.
     ///
-    /// - `marked`: hosts keep its blocks in the part of their caches that is for images
-    /// - `pinned`: and they stay there
+    /// - `marked`: hosts keep its blocks in the image area of their caches
+    /// - `pinned`: as `marked`, and they are not evicted
     ImageMark {
-        /// Its blocks are kept as an image's.
+        /// Hosts keep its blocks in the image area of their caches.
         Marked = "marked",
-        /// And they stay.
+        /// As marked, and they are not evicted.
         Pinned = "pinned",
     }
 );
 
 words!(
-    /// How far a host has read an image into its cache.
+    /// The state of a preload: a host's reading of an image into its cache.
     ///
-    /// - `waiting`: the host has not begun yet
-    /// - `loading`: it reads
+    /// - `waiting`: the host has not started yet
+    /// - `loading`: the host is reading
     /// - `done`: all of it was read
-    /// - `skipped`: the host has no cache in a file
+    /// - `skipped`: the host has no cache file
     /// - `error`: it was not read to its end; `reason` says why
     PreloadState {
-        /// The host has not begun yet.
+        /// The host has not started yet.
         Waiting = "waiting",
-        /// It reads.
+        /// The host is reading.
         Loading = "loading",
         /// All of it was read.
         Done = "done",
-        /// The host has no cache to read it into.
+        /// The host has no cache file.
         Skipped = "skipped",
-        /// It was not read to its end: the reason says why.
+        /// It was not read to its end.
         Error = "error",
     }
 );
 
 words!(
-    /// How far an audit is.
+    /// The state of an audit.
     ///
-    /// - `waiting`: its host has not begun yet
-    /// - `running`: it is being done
-    /// - `done`: it is known what was found
-    /// - `error`: it has come to nothing; `reason` says why
+    /// - `waiting`: its host has not started yet
+    /// - `running`: its host is at work
+    /// - `done`: the result is there
+    /// - `error`: it failed; `reason` says why
     AuditState {
-        /// Its host has not begun yet.
+        /// Its host has not started yet.
         Waiting = "waiting",
-        /// It is being done.
+        /// Its host is at work.
         Running = "running",
-        /// It is known what was found.
+        /// The result is there.
         Done = "done",
-        /// It has come to nothing: the reason says why.
+        /// It failed.
         Error = "error",
     }
 );
 
 words!(
-    /// How a volume's blocks are sealed.
+    /// How a volume's blocks are encrypted.
     Encryption {
         /// With AES-256-GCM, under the volume's own key.
         Aes256Gcm = "aes-256-gcm",
-        /// Not at all: units can read them.
+        /// Not encrypted: units can read them.
         None = "none",
-    }
-);
-
-words!(
-    /// How a volume's blocks are sealed; `unknown` for one whose entry is damaged.
-    EncryptionShown {
-        /// With AES-256-GCM, under the volume's own key.
-        Aes256Gcm = "aes-256-gcm",
-        /// Not at all: units can read them.
-        None = "none",
-        /// Its entry is damaged.
-        Unknown = "unknown",
     }
 );
 
@@ -214,55 +199,54 @@ words!(
 );
 
 words!(
-    /// How far an attachment has come, in EC2's words.
+    /// The state of an attachment, in EC2's words.
     ///
-    /// - `attaching`: on its way
-    /// - `attached`: it can be used
-    /// - `detaching`: on its way out
-    /// - `detached`: it has ended
-    /// - `busy`: it should end and cannot yet: the guest does not let go, or the
-    ///   volume cannot be closed; `reason` says which
-    /// - `error`: it cannot be used; `reason` says why, and it is tried again
+    /// - `attaching`: the host is opening the volume
+    /// - `attached`: the volume can be used
+    /// - `detaching`: the host is closing the volume
+    /// - `detached`: the attachment has ended
+    /// - `busy`: it cannot be detached yet, because the guest holds the disk or the volume cannot be
+    ///   closed; `reason` says which
+    /// - `error`: the volume cannot be used; `reason` says why, and the host keeps trying
     AttachmentState {
-        /// On its way.
+        /// The host is opening the volume.
         Attaching = "attaching",
-        /// It can be used.
+        /// The volume can be used.
         Attached = "attached",
-        /// On its way out.
+        /// The host is closing the volume.
         Detaching = "detaching",
-        /// It has ended.
+        /// The attachment has ended.
         Detached = "detached",
-        /// It should end, and does not: the reason says why.
+        /// It cannot be detached yet.
         Busy = "busy",
-        /// It cannot be used: the reason says why. It is tried again.
+        /// The volume cannot be used. The host keeps trying.
         Error = "error",
     }
 );
 
 words!(
-    /// A right on something of somebody else's.
+    /// A right on an object that another user owns.
     ///
-    /// - `read`: attach read-only, clone from a snapshot
+    /// - `read`: attach read-only, clone a snapshot
     /// - `use`: attach, and `read`
     /// - `snapshot`: take snapshots, and see them
-    /// - `administer`: everything but giving it away
+    /// - `administer`: everything except transfer
     Right {
-        /// Attach read-only, clone from a snapshot.
+        /// Attach read-only, clone a snapshot.
         Read = "read",
         /// Attach, and what [`Right::Read`] has. The only one on hosts.
         Use = "use",
         /// Take snapshots, and see them.
         Snapshot = "snapshot",
-        /// Everything but giving it away.
+        /// Everything except transfer.
         Administer = "administer",
     }
 );
 
 words!(
-    /// What holds a wrapping key; `unknown` for one of a kind that this controller does not
-    /// know.
+    /// Where a wrapping key is kept; `unknown` if this controller does not know the kind.
     KeyKind {
-        /// A file of the host's.
+        /// A file on the host.
         File = "file",
         /// A passphrase.
         Passphrase = "passphrase",
@@ -272,77 +256,77 @@ words!(
         Pkcs11 = "pkcs11",
         /// A transit service.
         Transit = "transit",
-        /// This controller does not know.
+        /// This controller does not know the kind.
         Unknown = "unknown",
     }
 );
 
 words!(
-    /// What is done with a wrapping key.
+    /// The state of a wrapping key.
     ///
     /// - `active`: it may wrap new data keys
-    /// - `retiring`: what it wraps is being wrapped by the one that replaces it
+    /// - `retiring`: hosts are rewrapping its data keys with the key that replaces it
     /// - `retired`: it wraps nothing any more, and can be deleted
     KeyState {
         /// It may wrap new data keys.
         Active = "active",
-        /// It wraps nothing new, and what it wraps is wrapped by another one.
+        /// Hosts are rewrapping its data keys with the key that replaces it.
         Retiring = "retiring",
-        /// It wraps nothing any more.
+        /// It wraps nothing any more, and can be deleted.
         Retired = "retired",
     }
 );
 
 words!(
-    /// How a storage unit is.
+    /// The state of a storage unit.
     ///
-    /// - `healthy`: it does what it is asked
-    /// - `full`: it has no room for more
-    /// - `read-only`: it takes no writes
-    /// - `missing`: it is not there, or not the one it should be
-    /// - `failing`: it is there, and operations on it fail
-    /// - `disabled`: its daemon is: nothing more is put there, and hosts read it until its
-    ///   certificate ends
-    /// - `expected`: its daemon was made, and has not begun yet
-    /// - `unknown`: no host has said, or in a word that this controller does not know
+    /// - `healthy`: it works
+    /// - `full`: it has no free space
+    /// - `read-only`: it accepts no writes
+    /// - `missing`: it is not reachable, or another unit is in its place
+    /// - `failing`: it is reachable, and operations on it fail
+    /// - `disabled`: its daemon is disabled: hosts write nothing to it, and read from it until its
+    ///   certificate expires
+    /// - `expected`: its daemon was created, and has never started
+    /// - `unknown`: no host has reported on it, or in a word that this controller does not know
     UnitState {
-        /// It does what it is asked.
+        /// It works.
         Healthy = "healthy",
-        /// It has no room for more.
+        /// It has no free space.
         Full = "full",
-        /// It takes no writes.
+        /// It accepts no writes.
         ReadOnly = "read-only",
-        /// It is not there, or not the one it should be.
+        /// It is not reachable, or another unit is in its place.
         Missing = "missing",
-        /// It is there, and operations on it fail.
+        /// It is reachable, and operations on it fail.
         Failing = "failing",
-        /// Its daemon is.
+        /// Its daemon is disabled.
         Disabled = "disabled",
-        /// Its daemon has not begun yet.
+        /// Its daemon has never started.
         Expected = "expected",
-        /// No host has said, or in a word that this controller does not know.
+        /// No host has reported on it, or in a word that this controller does not know.
         Unknown = "unknown",
     }
 );
 
 words!(
-    /// A user, a host or a unit daemon.
+    /// The kind of a party.
     PartyKind {
-        /// Somebody who asks for volumes.
+        /// A user of volumes.
         User = "user",
-        /// A machine with an agent, where volumes are attached.
+        /// A machine with an agent, on which volumes are attached.
         Host = "host",
-        /// A daemon that keeps a storage unit for hosts.
+        /// A daemon that serves a storage unit to hosts.
         Unit = "unit",
     }
 );
 
 words!(
-    /// How the whole is doing.
+    /// The state of the whole cluster.
     Health {
-        /// Nothing needs anybody's attention.
+        /// Nothing needs attention.
         Ok = "ok",
-        /// `problems` says what does.
+        /// `problems` says what needs attention.
         Degraded = "degraded",
     }
 );
@@ -350,27 +334,27 @@ words!(
 words!(
     /// The kind of a problem, for programs. docs/api.md says what to do about each.
     ProblemCode {
-        /// The request makes no sense; `field` says which part of it.
+        /// The request is invalid; `field` names the field.
         InvalidArgument = "invalid-argument",
-        /// Nobody is known by the certificate that was shown, or none was.
+        /// The certificate belongs to no known party, or none was presented.
         Unauthenticated = "unauthenticated",
-        /// The one who asks may not.
+        /// The caller does not have the right.
         Forbidden = "forbidden",
-        /// The project has as much as it may have.
+        /// The project's quota is exhausted.
         QuotaExceeded = "quota-exceeded",
-        /// There is no such thing, or none that the one who asks may see.
+        /// The object does not exist, or the caller may not see it.
         NotFound = "not-found",
-        /// The name belongs to something else.
+        /// The name is taken.
         AlreadyExists = "already-exists",
-        /// The thing is in a state in which this cannot be done.
+        /// The object's state does not allow the request.
         Conflict = "conflict",
         /// The idempotency key was used for another request.
         IdempotencyConflict = "idempotency-conflict",
-        /// The units have no room for what is asked.
+        /// The units do not have enough free space.
         NoCapacity = "no-capacity",
-        /// Something that is needed does not answer; asking again later may help.
+        /// A needed component does not answer; a later retry may succeed.
         Unavailable = "unavailable",
-        /// A fault of Scree.
+        /// A bug in Scree.
         Internal = "internal",
     }
 );
@@ -379,7 +363,7 @@ words!(
 mod tests {
     use super::*;
 
-    /// In the database, in JSON and for people.
+    /// The same word is used in the database, in JSON and in output.
     #[test]
     fn a_word_is_spelt_in_one_way_everywhere() {
         for state in UnitState::ALL {

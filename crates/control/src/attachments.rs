@@ -1,8 +1,8 @@
-//! Volumes on hosts, and in VMs there: asking for them, and for their end.
+//! Attaching volumes to hosts and to VMs on them, and detaching them.
 //!
-//! What is asked for is a row, and the host does the rest (docs/service.md). A
-//! host that is unresponsive is never waited for without a word: what would help is
-//! part of the reason.
+//! A request changes the desired state in the database, and the host does the rest
+//! (docs/internals/desired-state.md). If the host is unresponsive, the answer says so, and what
+//! would help.
 
 use std::str::FromStr as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use api::vm::VmAddress;
 use base::{AttachmentId, PartyId};
 use world::{Millis, host};
 
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::database::{
     AttachmentRow, Follower, HostRow, Need, NewAttachment, Page, Right, VolumeName,
 };
@@ -20,11 +20,10 @@ use crate::error::ControlError;
 use crate::units::UNRESPONSIVE_MS;
 use crate::volumes::spell_time;
 
-/// Who waits looks again after so long, even if nothing is known to have
-/// changed: time itself may have.
+/// How often a waiting request looks again even if nothing has changed: a lease may have expired.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// An attachment as it was asked for.
+/// A request to attach a volume.
 #[derive(Debug, Clone, Default)]
 pub struct AttachmentRequest {
     /// Of this volume (name or id).
@@ -37,7 +36,7 @@ pub struct AttachmentRequest {
     pub read_only: bool,
 }
 
-/// Which attachments are meant; all that are not detached, if nothing is said.
+/// A filter for attachments. By default, all that are not detached.
 #[derive(Debug, Clone, Default)]
 pub struct AttachmentFilter {
     /// Of this volume (name or id).
@@ -79,7 +78,7 @@ fn check_vm(vm: Option<&str>) -> Result<(), ControlError> {
 }
 
 impl AttachmentView {
-    /// Whether its host has still something to say before it stays as it is.
+    /// Whether its state will change with the host's next report.
     fn is_moving(&self) -> bool {
         let row = &self.row;
         let is_said = row.reported == row.generation || row.state == AttachmentState::Detached;
@@ -91,9 +90,14 @@ impl AttachmentView {
     }
 }
 
-impl Acting {
-    /// Asks for a volume on a host, and in a VM there. The same again is asked
-    /// for once more.
+/// Attachments, as one authorized request may use them.
+#[derive(Clone, Copy)]
+pub struct Attachments<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Attachments<'_> {
+    /// Attaches a volume to a host, or to a VM on it. Repeating the request is no error.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if the VM is none, or several hosts could be meant;
@@ -103,17 +107,20 @@ impl Acting {
     /// [`ControlError::QuotaExceeded`] of read-only attachments;
     /// [`ControlError::Unavailable`] if no host is named and none is there. That it
     /// cannot be opened is no error here: its state says so.
-    pub async fn attach(&self, request: AttachmentRequest) -> Result<AttachmentView, ControlError> {
+    pub async fn attach(self, request: AttachmentRequest) -> Result<AttachmentView, ControlError> {
         check_vm(request.vm.as_deref())?;
-        let host = self.host_or_default(request.host.as_deref()).await?;
-        // Perhaps what is in the way has ended by now.
-        self.end_forced().await?;
+        let host = self
+            .request
+            .host_or_default(request.host.as_deref())
+            .await?;
+        // An attachment that is in the way may have expired.
+        self.request.end_forced().await?;
         let (access, need) = match request.read_only {
             true => (Access::ReadOnly, Right::Read),
             false => (Access::ReadWrite, Right::Use),
         };
-        let volume = self.living(&request.volume, need).await?;
-        let world = &self.inner.world;
+        let volume = self.request.living(&request.volume, need).await?;
+        let world = &self.request.inner.world;
         let new = NewAttachment {
             id: AttachmentId::from_u128(world.random.u128()),
             volume: volume.id,
@@ -122,127 +129,142 @@ impl Acting {
             access,
             created: world.clock.wall(),
         };
-        let row = self.inner.database.attach(self.principal(), &new).await?;
-        if self.is_dry_run() {
+        let row = self
+            .request
+            .inner
+            .database
+            .attachments()
+            .attach(self.request.principal(), &new)
+            .await?;
+        if self.request.is_dry_run() {
             return self.shown(row).await;
         }
         tracing::info!(attachment = %row.id, volume = volume.name, vm = ?row.vm, %access, "asked for");
         self.seen_attachment(row.id).await
     }
 
-    /// Asks for the end of an attachment. By force it ends whether or not the
-    /// guest lets go of the disk, and without its host if that is dead.
+    /// Detaches a volume. If forced, it is detached even if the guest does not release the disk,
+    /// and without the host if that is dead.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], also if the principal may not see it. One that has ended
     /// is no error.
     pub async fn detach(
-        &self,
+        self,
         id: AttachmentId,
         is_forced: bool,
     ) -> Result<AttachmentView, ControlError> {
-        let database = &self.inner.database;
-        let row = database.detach(self.principal(), id, is_forced).await?;
-        if self.is_dry_run() {
+        let database = &self.request.inner.database;
+        let row = database
+            .attachments()
+            .detach(self.request.principal(), id, is_forced)
+            .await?;
+        if self.request.is_dry_run() {
             return self.shown(row).await;
         }
         tracing::info!(attachment = %id, is_forced, state = %row.state, "its end was asked for");
         self.seen_attachment(id).await
     }
 
-    /// Asks for an attachment elsewhere, as soon as this one has let go. The
-    /// same again is no error, also when it is done.
+    /// Moves an attachment: it is replaced by one elsewhere as soon as it is detached. Repeating
+    /// the request is no error, even when the move is done.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if the VM is none; [`ControlError::NotFound`] (the
     /// attachment, the host); [`ControlError::Forbidden`] if the volume, the host or the
     /// VM is not for the principal; [`ControlError::Conflict`] if it cannot be moved: it has
     /// ended or is ending, is read-only or there already, or the host is not heard of.
-    pub async fn move_attachment(
-        &self,
+    pub async fn move_to(
+        self,
         id: AttachmentId,
         request: MoveRequest,
     ) -> Result<AttachmentView, ControlError> {
         check_vm(request.vm.as_deref())?;
-        let database = &self.inner.database;
-        // Whoever may not see it learns nothing of hosts either.
+        let database = &self.request.inner.database;
+        // A principal who may not see the attachment learns nothing of hosts either.
         database
-            .attachment_for(self.principal(), &id.to_string())
+            .attachments()
+            .find(self.request.principal(), &id.to_string())
             .await?;
         let next = Follower {
-            id: AttachmentId::from_u128(self.inner.world.random.u128()),
-            host: self.host_named(&request.host).await?,
+            id: AttachmentId::from_u128(self.request.inner.world.random.u128()),
+            host: self.request.host_named(&request.host).await?,
             vm: request.vm,
         };
-        let heard_after = self.unresponsive_before().await?;
+        let heard_after = self.request.unresponsive_before().await?;
         let row = database
-            .move_attachment(self.principal(), id, &next, heard_after)
+            .attachments()
+            .move_to(self.request.principal(), id, &next, heard_after)
             .await?;
-        if !self.is_dry_run() {
+        if !self.request.is_dry_run() {
             tracing::info!(attachment = %id, to = request.host, "its move was asked for");
         }
         self.shown(row).await
     }
 
-    /// Calls a move off.
+    /// Cancels a move.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the principal neither
     /// administers the volume nor could attach it there now; [`ControlError::Conflict`]
     /// if nothing is to follow it, or its host has let go by now.
-    pub async fn cancel_move(&self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
+    pub async fn cancel_move(self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
         let row = self
+            .request
             .inner
             .database
-            .cancel_move(self.principal(), id)
+            .attachments()
+            .cancel_move(self.request.principal(), id)
             .await?;
-        if !self.is_dry_run() {
+        if !self.request.is_dry_run() {
             tracing::info!(attachment = %id, "its move was canceled");
         }
         self.shown(row).await
     }
 
-    /// An attachment that is being moved, as [`Acting::attachment`]; what
+    /// An attachment that is being moved, as [`AuthorizedRequest::attachment`]; what
     /// follows it, as soon as that is there.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
-    pub async fn moved(
-        &self,
+    pub async fn wait_moved(
+        self,
         id: AttachmentId,
         wait: Duration,
     ) -> Result<AttachmentView, ControlError> {
-        let clock = &self.inner.world.clock;
+        let clock = &self.request.inner.world.clock;
         let until = clock.monotonic() + wait;
-        let old = self.attachment(id, wait).await?;
+        let old = self.get(id, wait).await?;
         match (&old.row.follower, old.row.state) {
             (Some(next), AttachmentState::Detached) => {
                 let rest = until.saturating_sub(clock.monotonic());
-                self.attachment(next.id, rest).await
+                self.get(next.id, rest).await
             }
             _ => Ok(old),
         }
     }
 
-    /// An attachment, once its host has said what came of what was asked last,
-    /// or `wait` has passed.
+    /// An attachment, as soon as its host has reported on the last request, or when `wait` has
+    /// passed.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
-    pub async fn attachment(
-        &self,
+    pub async fn get(
+        self,
         id: AttachmentId,
         wait: Duration,
     ) -> Result<AttachmentView, ControlError> {
-        self.end_forced().await?;
-        let database = &self.inner.database;
+        self.request.end_forced().await?;
+        let database = &self.request.inner.database;
         let id = database
-            .attachment_for(self.principal(), &id.to_string())
+            .attachments()
+            .find(self.request.principal(), &id.to_string())
             .await?
             .id;
         let settled = async {
             loop {
                 let found = self
+                    .request
                     .until(LOOK_AGAIN, || async {
                         let view = self.seen_attachment(id).await?;
                         Ok((!view.is_moving()).then_some(view))
@@ -251,7 +273,7 @@ impl Acting {
                 if let Some(view) = found {
                     return Ok(view);
                 }
-                self.end_forced().await?;
+                self.request.end_forced().await?;
             }
         };
         match host::timeout(wait, settled).await {
@@ -267,34 +289,37 @@ impl Acting {
     /// [`ControlError::NotFound`] (the volume or host of the filter);
     /// [`ControlError::Conflict`] if the volume's name could mean those of several
     /// owners.
-    pub async fn attachments(
-        &self,
+    pub async fn list(
+        self,
         filter: &AttachmentFilter,
         page: &Page,
     ) -> Result<(Vec<AttachmentView>, Option<String>), ControlError> {
-        self.end_forced().await?;
-        let database = &self.inner.database;
+        self.request.end_forced().await?;
+        let database = &self.request.inner.database;
         let volume = match &filter.volume {
             Some(volume) => {
                 let found = database
-                    .volume_for(self.principal(), volume, Need::See)
+                    .volumes()
+                    .find(self.request.principal(), volume, Need::See)
                     .await?;
                 Some(found.id)
             }
             None => None,
         };
         let host = match &filter.host {
-            Some(host) => Some(self.host_named(host).await?),
+            Some(host) => Some(self.request.host_named(host).await?),
             None => None,
         };
         let (rows, next) = database
-            .attachment_page(self.principal(), volume, host, filter.state, page)
+            .attachments()
+            .page(self.request.principal(), volume, host, filter.state, page)
             .await?;
         let names = database
-            .volume_names(rows.iter().map(|row| row.volume))
+            .volumes()
+            .names(rows.iter().map(|row| row.volume))
             .await?;
-        let hosts = database.hosts().await?;
-        let now = self.now().await?;
+        let hosts = database.hosts().all().await?;
+        let now = self.request.now().await?;
         let views = rows.into_iter().map(|row| {
             let volume = names.get(&row.volume).cloned();
             self.view(row, volume, &hosts, now)
@@ -302,24 +327,27 @@ impl Acting {
         Ok((views.collect(), next))
     }
 
-    async fn seen_attachment(&self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
-        let row = self.inner.database.attachment(id).await?;
+    async fn seen_attachment(self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
+        let row = self.request.inner.database.attachments().get(id).await?;
         self.shown(row).await
     }
 
-    async fn shown(&self, row: AttachmentRow) -> Result<AttachmentView, ControlError> {
-        let database = &self.inner.database;
-        let mut hosts = Vec::from_iter(database.host(row.host).await?);
+    async fn shown(self, row: AttachmentRow) -> Result<AttachmentView, ControlError> {
+        let database = &self.request.inner.database;
+        let mut hosts = Vec::from_iter(database.hosts().get(row.host).await?);
         if let Some(next) = &row.follower {
-            hosts.extend(database.host(next.host).await?);
+            hosts.extend(database.hosts().get(next.host).await?);
         }
-        let mut names = database.volume_names(std::iter::once(row.volume)).await?;
+        let mut names = database
+            .volumes()
+            .names(std::iter::once(row.volume))
+            .await?;
         let volume = names.remove(&row.volume);
-        Ok(self.view(row, volume, &hosts, self.now().await?))
+        Ok(self.view(row, volume, &hosts, self.request.now().await?))
     }
 
     fn view(
-        &self,
+        self,
         mut row: AttachmentRow,
         volume: Option<VolumeName>,
         hosts: &[HostRow],
@@ -341,21 +369,21 @@ impl Acting {
     }
 
     /// What is waited for, and what would help.
-    fn why_unresponsive(&self, host: &HostRow, row: &AttachmentRow, now: Millis) -> Option<String> {
+    fn why_unresponsive(self, host: &HostRow, row: &AttachmentRow, now: Millis) -> Option<String> {
         let name = &host.name;
-        if let (true, Some(lease)) = (row.is_forced, self.inner.lease) {
+        if let (true, Some(lease)) = (row.is_forced, self.request.inner.lease) {
             let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
             let ends = host.heard.unwrap_or(now).0.saturating_add(lease_ms);
             return Some(format!(
-                "waits until host {name:?} says that it has let go; if it is heard of no more, \
-                 until {}",
+                "waits until host {name:?} reports that it is detached; if the host no longer \
+                 reports, until {}",
                 spell_time(Millis(ends))
             ));
         }
         let since = match host.heard {
             Some(Millis(heard)) if now.0.saturating_sub(heard) < UNRESPONSIVE_MS => return None,
-            Some(heard) => format!("was last heard of at {}", spell_time(heard)),
-            None => "was never heard of".to_owned(),
+            Some(heard) => format!("last reported at {}", spell_time(heard)),
+            None => "has never reported".to_owned(),
         };
         let help = match (row.is_wanted, row.is_forced) {
             (true, _) => {
@@ -363,7 +391,7 @@ impl Acting {
                  `scree detach`"
             }
             (false, false) => {
-                "an administrator can start its agent; or give it up with `scree detach --force`"
+                "an administrator can start its agent; or detach it with `scree detach --force`"
             }
             (false, true) => "an administrator can start its agent",
         };

@@ -1,14 +1,14 @@
-//! The authority that signs users, hosts and controllers: a key file that
-//! controllers have, and the database has not.
+//! The authority that signs users, hosts and controllers: a certificate and a key in the
+//! controllers' data directories. The key is not in the database.
 //!
 //! ```text
 //!   D/authority.pem    its certificate: who is signed by it is checked by this
 //!   D/authority.key    its key, for the user who runs the controller only
 //! ```
 //!
-//! Instances on one database have the same two files: who founds the cluster
-//! makes them, and they are copied to the other machines. The database has the
-//! certificate's fingerprint, so that none goes on with others.
+//! All controllers of a database have the same two files. The first one creates them, and an
+//! operator copies them to the other machines. The database holds the certificate's fingerprint, so
+//! that no controller signs with another authority.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,37 +23,37 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 /// Why there is no authority.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityFileError {
-    /// One of the files cannot be read or made.
+    /// One of the files cannot be read or created.
     #[error("cannot use {path}: {source}", path = path.display())]
     Io {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Others than its owner can read the key.
     #[error(
-        "{path} can be read by others (mode {mode:03o}): whoever reads it can make certificates \
-         for anybody; run `chmod 600 {path}`, and consider the key known",
+        "{path} is readable by other users (mode {mode:03o}), who can issue certificates for \
+         any party with it; run `chmod 600 {path}`, and consider the key compromised",
         path = path.display()
     )]
     Open {
         /// The key file.
         path: PathBuf,
-        /// Its mode.
+        /// The file's mode.
         mode: u32,
     },
     /// One of the two files is there, and the other is not.
     #[error(
-        "{there} is there and {missing} is not; put it back from a backup, or, for a new \
-         authority by which everybody joins anew, take both away",
+        "{there} exists and {missing} does not; restore it from a backup, or, for a new \
+         authority with which all parties have to join again, remove both",
         there = there.display(),
         missing = missing.display()
     )]
     Half {
-        /// The one.
+        /// The file that exists.
         there: PathBuf,
-        /// The other.
+        /// The file that is missing.
         missing: PathBuf,
     },
     /// The cluster has an authority, and its files are not here.
@@ -61,11 +61,11 @@ pub enum AuthorityFileError {
         "{folder} has no authority.key and authority.pem, and the cluster has an authority \
          ({fingerprint}); copy both files from the folder of another of its controllers, with \
          mode 600. If they are lost everywhere, start one controller with --new-authority: \
-         everybody joins anew then",
+         all parties have to join again then",
         folder = folder.display()
     )]
     Missing {
-        /// D.
+        /// The data directory.
         folder: PathBuf,
         /// Of the authority's certificate.
         fingerprint: String,
@@ -74,8 +74,8 @@ pub enum AuthorityFileError {
     #[error(
         "{path} is another authority ({found}) than the cluster's ({expected}); put authority.key \
          and authority.pem of another of its controllers in their place, with mode 600. If those \
-         are lost everywhere, start one controller with --new-authority: everybody joins anew \
-         then",
+         are lost everywhere, start one controller with --new-authority: all parties have to join \
+         again then",
         path = path.display()
     )]
     Other {
@@ -91,7 +91,7 @@ pub enum AuthorityFileError {
     Certificate {
         /// The certificate's file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: TlsError,
     },
     /// They are no authority's.
@@ -99,7 +99,7 @@ pub enum AuthorityFileError {
     Authority {
         /// The certificate's file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: AuthorityError,
     },
 }
@@ -113,8 +113,8 @@ pub enum Expect<'a> {
     The(&'a str),
 }
 
-/// The authority in `folder`, founded if there is none and any will do; and its
-/// fingerprint.
+/// Opens the authority in `folder`, or creates one if there is none and any will do. Returns it
+/// with its fingerprint.
 ///
 /// # Errors
 /// [`AuthorityFileError`].
@@ -150,7 +150,7 @@ pub fn open_expected(
     }
 }
 
-/// The authority in `folder`, founded if there is none.
+/// Opens the authority in `folder`, or creates one if there is none.
 ///
 /// # Errors
 /// [`AuthorityFileError`].
@@ -177,8 +177,8 @@ pub fn open(world: &World, folder: &Path, cluster: &str) -> Result<Authority, Au
             let now = world.clock.wall();
             let (authority, key_pem) =
                 Authority::create(cluster, &*world.random, now).map_err(unusable)?;
-            // The key first: a certificate alone is of no use to anybody, and a
-            // crash in between leaves what says so.
+            // The key is written first: a crash in between leaves a key without a certificate,
+            // which is detected.
             write(world, &key, key_pem.as_bytes())?;
             write(world, &certificate, authority.certificate_pem().as_bytes())?;
             Ok(authority)
@@ -206,7 +206,7 @@ fn read(world: &World, path: &Path) -> Result<Option<Zeroizing<String>>, Authori
     }
 }
 
-/// Makes a private file, whole or not at all.
+/// Writes a private file completely or not at all.
 fn write(world: &World, path: &Path, content: &[u8]) -> Result<(), AuthorityFileError> {
     host::write_whole(&*world.disk, path, content).map_err(failed(path))
 }

@@ -1,4 +1,4 @@
-//! What hosts may do on unit daemons, signed (docs/units.md, "Who may do what").
+//! Signing capabilities: what hosts may do on unit daemons (docs/internals/capabilities.md).
 
 use std::collections::HashSet;
 
@@ -15,15 +15,15 @@ use crate::error::ControlError;
 /// How long a host may change what its capability names, in milliseconds.
 const CHANGE_MS: u64 = 60_000;
 
-/// How long it may read, in milliseconds: as long as it is known by a certificate. It
-/// has the keys of what it reads, and goes on when no controller answers.
+/// How long a host may read, in milliseconds: as long as its certificate is valid. It has the keys
+/// of what it reads, and continues while no controller answers.
 const READ_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// What one answer names at most, less one want: lines, ranges and segments, eight or
 /// sixteen bytes each. The first want is answered in any case.
 const ANSWER_ITEMS_MAX: usize = 1 << 16;
 
-/// Signs for one host, at one moment.
+/// Signs the capabilities of one host at one moment.
 struct Signer<'a> {
     key: &'a SigningKey,
     cluster: ClusterId,
@@ -33,8 +33,7 @@ struct Signer<'a> {
 }
 
 impl Control {
-    /// Capabilities for what `host` wants to do on unit daemons; for what it may
-    /// not do (any more), why.
+    /// Capabilities for what `host` requests to do on unit daemons, or why it may not.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -97,23 +96,26 @@ impl Control {
         let (database, cluster) = (&self.inner.database, self.inner.cluster);
         Ok(match want {
             Want::Lease { volume, epoch } => {
-                let rights = database.lease_rights(reach.host, volume, epoch).await?;
+                let rights = database
+                    .catalog()
+                    .lease_rights(reach.host, volume, epoch)
+                    .await?;
                 (leases(cluster, volume, &rights), CHANGE_MS)
             }
             Want::Sweep { volume } => {
-                let rights = database.sweep_rights(reach, volume).await?;
+                let rights = database.catalog().sweep_rights(reach, volume).await?;
                 (leases(cluster, volume, &rights), CHANGE_MS)
             }
             Want::Read { lineage } => {
-                let lineages = database.read_rights(reach, lineage).await?;
+                let lineages = database.catalog().read_rights(reach, lineage).await?;
                 (reads(cluster, &lineages), READ_MS)
             }
             Want::Count => {
-                let leases = database.leases().await?;
+                let leases = database.catalog().lease_count().await?;
                 (vec![Scope::Count { leases }], CHANGE_MS)
             }
             Want::Repair { copyset } => {
-                let rights = database.repair_rights(reach.host, copyset, now).await?;
+                let rights = database.repair().rights(reach.host, copyset, now).await?;
                 let Some(units) = rights else {
                     let reason =
                         format!("copyset {} is not this host's to repair", copyset.number());
@@ -123,7 +125,7 @@ impl Control {
                 (vec![Scope::Repair { copysets, units }], REPAIR_RIGHTS_MS)
             }
             Want::Free { plan } => {
-                let rights = database.free_rights(reach, now, plan).await?;
+                let rights = database.catalog().free_rights(reach, now, plan).await?;
                 let parts = rights.segments.chunks(ITEMS_MAX);
                 let frees = parts.map(|segments| Scope::Free {
                     segments: segments.to_vec(),
@@ -158,8 +160,8 @@ fn reads(cluster: ClusterId, lineages: &[Lineage]) -> Vec<Scope> {
     scopes.collect()
 }
 
-/// A lease's scope; in parts, if it has too many ranges for one. At least one: it
-/// fences whoever had the volume before, also if it names nothing yet.
+/// The scopes of a lease: several if it has too many ranges for one. There is at least one, since
+/// it fences the previous holder even if it covers nothing yet.
 fn leases(cluster: ClusterId, volume: VolumeId, rights: &LeaseRights) -> Vec<Scope> {
     let scope = |serials: &[std::ops::Range<u64>]| Scope::Lease {
         lineage_tag: lineage_tag_of(cluster, rights.lineage),

@@ -1,8 +1,7 @@
-//! What owners do with chains: the filters between a volume and whoever uses it.
+//! Requests on chains: the filters between a volume and its users.
 //!
-//! A policy is checked here as far as it can be without the host that carries it
-//! out. What only that can know, such as whether a key is there, it says of each
-//! attachment.
+//! A policy is checked here as far as possible without the host. What only the host can know, such
+//! as whether a key exists, it reports for each attachment.
 
 use std::str::FromStr as _;
 use std::time::Duration;
@@ -12,19 +11,19 @@ use api::vm::VmAddress;
 use base::{AttachmentId, ChainId};
 use chain_policy::Policy;
 
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::database::{
     AttachmentRow, ChainRow, ChainVolumes, Need, NewChain, Page, Right, VolumeName,
 };
 use crate::error::ControlError;
 
-/// A host that is there answers a question within so long.
+/// The time within which a responsive host answers a query.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A chain as it is shown.
 #[derive(Debug, Clone)]
 pub struct ChainView {
-    /// Its row.
+    /// The row.
     pub row: ChainRow,
     /// What the volume is called, if that is still there.
     pub volume: Option<VolumeName>,
@@ -33,7 +32,7 @@ pub struct ChainView {
 }
 
 impl ChainView {
-    /// Whether every host has said what came of it.
+    /// Whether every host has reported on the current revision.
     fn is_settled(&self) -> bool {
         let mut attachments = self.attachments.iter();
         attachments.all(|one| one.reported == one.generation)
@@ -60,9 +59,15 @@ async fn parse(text: &str) -> Result<Policy, ControlError> {
     Ok(policy)
 }
 
-impl Acting {
-    /// Puts the chain that `policy` describes in the place of the one that its volume
-    /// has. Hosts that have the volume attached exchange it while it is used.
+/// Chains of filters, as one authorized request may use them.
+#[derive(Clone, Copy)]
+pub struct Chains<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Chains<'_> {
+    /// Replaces the chain of a volume by the one that `policy` describes. Hosts that have the
+    /// volume attached exchange the filters while it is in use.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if it is no policy; [`ControlError::NotFound`] (the
@@ -71,22 +76,23 @@ impl Acting {
     /// being deleted, its name is not clear, or its filters would write in a circle or what
     /// those of another volume write; [`ControlError::QuotaExceeded`] of chains. That a host
     /// cannot carry it out is no error: its attachments say so.
-    pub async fn apply_chain(&self, policy: &str) -> Result<ChainView, ControlError> {
+    pub async fn apply(self, policy: &str) -> Result<ChainView, ControlError> {
         let policy = policy.to_owned();
-        self.to_its_end(|control| async move { control.apply(policy).await })
+        self.request
+            .to_its_end(|authorized| async move { authorized.chains().apply_now(policy).await })
             .await
     }
 
-    async fn apply(&self, text: String) -> Result<ChainView, ControlError> {
+    async fn apply_now(self, text: String) -> Result<ChainView, ControlError> {
         let volume = chain_policy::volume_of(&text).map_err(invalid)?;
-        let volume = self.living(&volume, Right::Administer).await?;
+        let volume = self.request.living(&volume, Right::Administer).await?;
         let policy = parse(&text).await?;
         let mut volumes = ChainVolumes::new();
         for name in policy.volumes() {
-            let replica = self.living(name, Right::Use).await?;
+            let replica = self.request.living(name, Right::Use).await?;
             volumes.insert(name.to_owned(), replica.id);
         }
-        let world = &self.inner.world;
+        let world = &self.request.inner.world;
         let new = NewChain {
             id: ChainId::from_u128(world.random.u128()),
             volume: volume.id,
@@ -97,45 +103,48 @@ impl Acting {
             changed: world.clock.wall(),
         };
         let (row, is_news) = self
+            .request
             .inner
             .database
-            .set_chain(self.principal(), &new)
+            .chains()
+            .set(self.request.principal(), &new)
             .await?;
-        if is_news && !self.is_dry_run() {
+        if is_news && !self.request.is_dry_run() {
             let revision = row.revision;
             tracing::info!(chain = %row.id, volume = volume.name, revision, "chain applied");
         }
-        self.view_chain(row).await
+        self.view(row).await
     }
 
-    /// Ends a chain; hosts that have the volume attached go on without its filters.
+    /// Deletes a chain. Hosts that have the volume attached remove its filters.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], [`ControlError::Forbidden`] as
-    /// [`Acting::apply_chain`].
-    pub async fn delete_chain(&self, id: ChainId) -> Result<ChainView, ControlError> {
-        self.to_its_end(|control| async move {
-            let database = &control.inner.database;
-            let row = database.delete_chain(control.principal(), id).await?;
-            if !control.is_dry_run() {
-                tracing::info!(chain = %row.id, volume = %row.volume, "chain deleted");
-            }
-            control.view_left(row).await
-        })
-        .await
+    /// [`AuthorizedRequest::apply_chain`].
+    pub async fn delete(self, id: ChainId) -> Result<ChainView, ControlError> {
+        self.request
+            .to_its_end(|authorized| async move {
+                let database = &authorized.inner.database;
+                let row = database.chains().delete(authorized.principal(), id).await?;
+                if !authorized.is_dry_run() {
+                    tracing::info!(chain = %row.id, volume = %row.volume, "chain deleted");
+                }
+                authorized.chains().view_left(row).await
+            })
+            .await
     }
 
-    /// A chain that was deleted, once all hosts have said what came of that, or `wait` has
-    /// passed; with the attachments that are served through it still.
+    /// A deleted chain, as soon as all hosts have removed it, or when `wait` has passed; with the
+    /// attachments where it is still active.
     ///
     /// # Errors
     /// What the database says.
-    pub async fn deleted_chain(
-        &self,
+    pub async fn delete_now(
+        self,
         row: ChainRow,
         wait: Duration,
     ) -> Result<ChainView, ControlError> {
-        let left = self.until(wait, || async {
+        let left = self.request.until(wait, || async {
             let view = self.view_left(row.clone()).await?;
             Ok(view.is_settled().then_some(view))
         });
@@ -145,24 +154,30 @@ impl Acting {
         }
     }
 
-    /// A chain, once all hosts have said what came of it, or `wait` has passed.
+    /// A chain, as soon as all hosts have reported on it, or when `wait` has passed.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], also if the principal does not administer its volume.
-    pub async fn chain(&self, id: ChainId, wait: Duration) -> Result<ChainView, ControlError> {
-        let settled = self.until(wait, || async {
-            let view = self.chain_now(id).await?;
+    pub async fn get(self, id: ChainId, wait: Duration) -> Result<ChainView, ControlError> {
+        let settled = self.request.until(wait, || async {
+            let view = self.get_now(id).await?;
             Ok(view.is_settled().then_some(view))
         });
         match settled.await? {
             Some(view) => Ok(view),
-            None => self.chain_now(id).await,
+            None => self.get_now(id).await,
         }
     }
 
-    async fn chain_now(&self, id: ChainId) -> Result<ChainView, ControlError> {
-        let row = self.inner.database.chain_for(self.principal(), id).await?;
-        self.view_chain(row).await
+    async fn get_now(self, id: ChainId) -> Result<ChainView, ControlError> {
+        let row = self
+            .request
+            .inner
+            .database
+            .chains()
+            .find(self.request.principal(), id)
+            .await?;
+        self.view(row).await
     }
 
     /// A page of the chains of the volumes that the principal administers, and after what
@@ -170,57 +185,65 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume).
-    pub async fn chains(
-        &self,
+    pub async fn list(
+        self,
         volume: Option<&str>,
         page: &Page,
     ) -> Result<(Vec<ChainView>, Option<String>), ControlError> {
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         let volume = match volume {
             Some(volume) => {
                 let need = Need::Have(Right::Administer);
                 Some(
                     database
-                        .volume_for(self.principal(), volume, need)
+                        .volumes()
+                        .find(self.request.principal(), volume, need)
                         .await?
                         .id,
                 )
             }
             None => None,
         };
-        let (rows, next) = database.chain_page(self.principal(), volume, page).await?;
+        let (rows, next) = database
+            .chains()
+            .page(self.request.principal(), volume, page)
+            .await?;
         let mut views = Vec::with_capacity(rows.len());
         for row in rows {
-            views.push(self.view_chain(row).await?);
+            views.push(self.view(row).await?);
         }
         Ok((views, next))
     }
 
-    /// What the filters of an attachment have told after `after`, or from now on: as soon as
-    /// there is something, or when `wait` has passed.
+    /// The events of an attachment's filters after `after`, or from now on; as soon as there are
+    /// any, or when `wait` has passed.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the attachment); [`ControlError::Forbidden`] unless the
     /// principal administers the volume and may read it; [`ControlError::Conflict`] if it has no
     /// filters that tell anything; [`ControlError::Unavailable`] if its host does not answer.
     pub async fn events(
-        &self,
+        self,
         id: AttachmentId,
         after: Option<u64>,
         count_max: u32,
         wait: Duration,
     ) -> Result<EventLines, ControlError> {
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         let row = database
-            .attachment_for(self.principal(), &id.to_string())
+            .attachments()
+            .find(self.request.principal(), &id.to_string())
             .await?;
-        database.check_watcher(self.principal(), row.volume).await?;
-        let host = database.host(row.host).await?;
-        let unresponsive_before = self.unresponsive_before().await?;
+        database
+            .chains()
+            .check_watcher(self.request.principal(), row.volume)
+            .await?;
+        let host = database.hosts().get(row.host).await?;
+        let unresponsive_before = self.request.unresponsive_before().await?;
         let heard = host.as_ref().and_then(|host| host.heard);
         if heard.is_none_or(|heard| heard <= unresponsive_before) {
             return Err(ControlError::Unavailable {
-                reason: "the host that has it is not heard of; an administrator can start its \
+                reason: "its host does not report; an administrator can start its \
                          agent"
                     .to_owned(),
             });
@@ -231,9 +254,16 @@ impl Acting {
             count_max,
             wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
         };
-        let now = self.principal().by.at;
-        let task = database.insert_question(row.host, &question, now).await?;
-        match self.task_done_within(task, wait + ANSWERED_WITHIN).await? {
+        let now = self.request.principal().by.at;
+        let task = database
+            .hosts()
+            .insert_query(row.host, &question, now)
+            .await?;
+        match self
+            .request
+            .task_done_within(task, wait + ANSWERED_WITHIN)
+            .await?
+        {
             Some(Ok(JobOutput::Events(events))) => Ok(events),
             Some(Ok(_)) => Err(ControlError::Internal {
                 reason: "the host has answered another question".to_owned(),
@@ -248,21 +278,30 @@ impl Acting {
         }
     }
 
-    /// A chain that is no more.
-    async fn view_left(&self, row: ChainRow) -> Result<ChainView, ControlError> {
-        let mut view = self.view_chain(row).await?;
-        let attachments = self.inner.database.attachments_of(view.row.volume).await?;
+    /// A chain that was deleted.
+    async fn view_left(self, row: ChainRow) -> Result<ChainView, ControlError> {
+        let mut view = self.view(row).await?;
+        let attachments = self
+            .request
+            .inner
+            .database
+            .attachments()
+            .of_volume(view.row.volume)
+            .await?;
         let id = view.row.id;
         let is_left = |one: &AttachmentRow| one.chain.is_some_and(|chain| chain.id == id);
         view.attachments = attachments.into_iter().filter(is_left).collect();
         Ok(view)
     }
 
-    async fn view_chain(&self, row: ChainRow) -> Result<ChainView, ControlError> {
-        let database = &self.inner.database;
-        let mut names = database.volume_names(std::iter::once(row.volume)).await?;
-        let chains = database.chains_of(row.volume).await?;
-        let mut attachments = database.attachments_of(row.volume).await?;
+    async fn view(self, row: ChainRow) -> Result<ChainView, ControlError> {
+        let database = &self.request.inner.database;
+        let mut names = database
+            .volumes()
+            .names(std::iter::once(row.volume))
+            .await?;
+        let chains = database.chains().of_volume(row.volume).await?;
+        let mut attachments = database.attachments().of_volume(row.volume).await?;
         attachments.retain(|one| {
             let chosen = chains.for_one(row.volume, one.vm.as_deref());
             one.is_wanted && chosen.is_some_and(|chosen| chosen.id == row.id)

@@ -1,8 +1,7 @@
 //! [`Control`]: a controller, without the command line around it.
 //!
-//! It has no state but the database's: whatever must survive it, or be seen by
-//! another instance, is a transaction there. What hosts are to do is written
-//! down, and what they have done is waited for.
+//! It has no state of its own: what must survive it, or be seen by another controller, is a
+//! transaction in the database. Requests to hosts are rows there, and their reports are waited for.
 
 use std::io;
 use std::path::PathBuf;
@@ -29,40 +28,40 @@ use crate::ownership::{self, Claim};
 use crate::parties::Parties;
 use crate::turns::HostTurns;
 
-/// How a controller was asked to run.
+/// How a controller runs.
 pub struct Settings {
-    /// D.
+    /// The data directory.
     pub folder: PathBuf,
-    /// The database, if it is not D's own.
+    /// The PostgreSQL database; `None`: SQLite in the data directory.
     pub database: Option<PostgresUrl>,
-    /// Looks for what lies in D beside the database.
+    /// Looks for files in the data directory that a used database leaves.
     pub remains: LookForRemains,
-    /// How many automatic versions are kept, and how long.
+    /// How many versions are kept, and for how long.
     pub retention: Retention,
-    /// How long the slots of a removed version stay, against mistakes.
+    /// How long the slots of a removed version are kept, as a protection against mistakes.
     pub grace: Duration,
-    /// How long leases hold after a host was last heard of; for ever, if there
-    /// is only one host.
+    /// How long leases hold after a host's last report; `None`: forever, which is right for a
+    /// single host.
     pub lease: Option<Duration>,
-    /// How many times the free room on the units may be promised to volumes.
+    /// By which factor volumes may exceed the free space on the units.
     pub overcommit: u32,
-    /// With how many others a unit shares segments, unless there are fewer.
+    /// The number of other units with which a unit shares segments.
     pub scatter_width: usize,
-    /// After so long a missing unit is replaced; zero: never.
+    /// How long a unit may be missing before it is replaced; zero: forever.
     pub replace_after: Duration,
-    /// The database was put back from a backup, and what is younger is lost.
+    /// Whether the database was restored from a backup, and what is newer is lost.
     pub restored_database: bool,
-    /// The authority in D, or a new one, takes the place of the cluster's.
+    /// Whether the authority in the data directory, or a new one, replaces the cluster's.
     pub new_authority: bool,
 }
 
-/// With how many others a unit shares segments, unless said otherwise.
+/// The default number of other units with which a unit shares segments.
 pub const SCATTER_WIDTH: usize = catalog::copysets::SCATTER_WIDTH;
 
-/// Why it does not start.
+/// Why a controller does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// D cannot be used.
+    /// The data directory cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// The database cannot be used.
@@ -71,68 +70,69 @@ pub enum StartError {
     /// There is no authority to sign users and hosts.
     #[error(transparent)]
     Authority(#[from] AuthorityFileError),
-    /// D is a copy.
+    /// The data directory is a copy.
     #[error(
         "{folder} is a copy of {was}; two copies that are served destroy \
-         each other's data on the units. Serve the original; or, if that is gone for good, start \
+         each other's data on the units. Serve the original; or, if that is lost for good, start \
          this one once with `--restored-database`",
         folder = folder.display(),
         was = was.display()
     )]
     Copied {
-        /// D.
+        /// The data directory.
         folder: PathBuf,
-        /// Where the database was served before.
+        /// The location it was served from before.
         was: PathBuf,
     },
-    /// D is another folder than before, at the same path.
+    /// The data directory is another folder than before, at the same path.
     #[error(
-        "{folder} was made anew since its database was last served, so it may be a copy; two \
+        "{folder} was created again since its database was last served, so it may be a copy; two \
          copies that are served destroy each other's data on the units. Serve the other one, \
-         if there is one; or, if that is gone for good, start this one once with \
+         if there is one; or, if that is lost for good, start this one once with \
          `--restored-database`",
         folder = folder.display()
     )]
     Renewed {
-        /// D.
+        /// The data directory.
         folder: PathBuf,
     },
-    /// The database is another one than it was, by what no copy has in common
-    /// with it.
+    /// The database has another location than before: it is a copy.
     #[error(
         "the database was served as {was}, and is {is} now: it is a copy (a dump that was \
-         restored, or one made from a template), or its server was made anew (pg_upgrade); two \
+         restored, or one made from a template), or its server was created again (pg_upgrade); two \
          copies that are served destroy each other's data on the units. Serve the original; or, if \
          that is gone for good, stop every controller and start this one once with \
          --restored-database"
     )]
     Moved {
-        /// Where it was served before.
+        /// The location it was served from before.
         was: String,
-        /// Where it is now.
+        /// The location it is served from now.
         is: String,
     },
-    /// D cannot be told from its copies.
-    #[error("cannot look when {folder} was made: {source}", folder = folder.display())]
+    /// The location of the data directory cannot be determined.
+    #[error("cannot read the birth time of {folder}: {source}", folder = folder.display())]
     Place {
-        /// D.
+        /// The data directory.
         folder: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
-/// How many times the free room may be promised, if nobody says: volumes take
-/// room only as they are written, and most are never filled.
+/// The default factor by which volumes may exceed the free space: volumes take space only as they
+/// are written, and most are never filled.
 pub const OVERCOMMIT: u32 = 100;
 
-/// How long leases hold where there are several hosts, if nobody says.
+/// The default time that leases hold where there are several hosts.
 pub const LEASE: Duration = Duration::from_secs(10);
 
-/// How much time the database has to close.
+/// How long closing the database may take.
 const DATABASE_WITHIN: Duration = Duration::from_secs(5);
 
-/// See the module's head. Cheap to clone.
+/// A controller: the database, the parties and the settings, behind which there is no state that
+/// another controller could not have. It answers requests of hosts and unit daemons itself; those
+/// of users go through [`AuthorizedRequest`](crate::AuthorizedRequest). Cheap to clone.
 #[derive(Clone)]
 pub struct Control {
     pub(crate) inner: Arc<Inner>,
@@ -144,26 +144,26 @@ pub(crate) struct Inner {
     pub database: Database,
     pub cluster: ClusterId,
     pub vouch: WrappedKey,
-    /// As whom hosts use the units.
+    /// The owner as which hosts use the units.
     pub claim: Claim,
     pub retention: Retention,
     pub grace: Duration,
-    /// Who may ask.
+    /// The parties that may send requests.
     pub parties: Parties,
-    /// Signs what hosts may do on unit daemons.
+    /// The key that signs capabilities for unit daemons.
     pub signing: SigningKey,
     pub lease: Option<Duration>,
     pub overcommit: u32,
     pub scatter_width: usize,
     pub replace_after: Duration,
-    /// For those who watch.
+    /// Health and metrics.
     pub health: Health,
-    /// The host that is this machine.
+    /// The host of this machine.
     pub local: PartyId,
     pub turns: HostTurns,
-    /// Since when hosts are heard.
+    /// Since when reports of hosts are received without a gap.
     pub listening: Listening,
-    /// Whether owners are served.
+    /// Whether requests of users are served.
     is_open: AtomicBool,
 }
 
@@ -174,7 +174,7 @@ fn ended_early(error: JoinError) -> ControlError {
 }
 
 impl Control {
-    /// Opens D.
+    /// Opens the data directory and the database, and starts.
     ///
     /// # Errors
     /// [`StartError`].
@@ -229,8 +229,8 @@ impl Control {
         })
     }
 
-    /// From now on owners' requests are carried out, or refused. Before, and
-    /// after, only hosts are heard: they have something to begin, or to finish.
+    /// Starts or stops serving requests of users. While they are refused, at the start and the end
+    /// of the process, hosts are still served.
     pub fn set_open(&self, is_open: bool) {
         self.inner.is_open.store(is_open, Ordering::Relaxed);
     }
@@ -243,12 +243,12 @@ impl Control {
     pub async fn shut_down(&self) {
         let closed = self.inner.database.close();
         if host::timeout(DATABASE_WITHIN, closed).await.is_none() {
-            tracing::error!("the database does not close; the next start repairs it");
+            tracing::error!("database did not close in time; the next start repairs it");
         }
     }
 
-    /// Runs an operation to its end, whether or not the caller waits for it: a
-    /// client that hangs up must not leave the operation half way.
+    /// Runs an operation to its end even if the caller is canceled: a client that disconnects must
+    /// not leave an operation half-way.
     pub(crate) async fn to_its_end<T, F>(
         &self,
         operation: impl FnOnce(Self) -> F,
@@ -262,8 +262,8 @@ impl Control {
             .map_err(ended_early)?
     }
 
-    /// Waits until `look` finds something, or `wait` has passed: then what it
-    /// finds is `None`. It looks whenever something has changed.
+    /// Calls `look` at every change until it finds something. Returns `None` when `wait` has
+    /// passed.
     pub(crate) async fn until<T, F>(
         &self,
         wait: Duration,
@@ -285,14 +285,14 @@ impl Control {
         host::timeout(wait, found).await.unwrap_or(Ok(None))
     }
 
-    /// Nothing is open on `host`, since it begins or ends. Answers with what it
-    /// has to know of the cluster.
+    /// Records that nothing is open on `host`, which starts or stops. Returns what the host has to
+    /// know of the cluster.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn begin(&self, host: PartyId) -> Result<Cluster, ControlError> {
         let inner = &self.inner;
-        inner.database.nothing_open(host).await?;
+        inner.database.attachments().nothing_open(host).await?;
         Ok(Cluster {
             id: inner.cluster,
             owner: self.owner().await?,
@@ -305,11 +305,11 @@ impl Control {
         })
     }
 
-    /// As whom the units are used.
+    /// The owner as which the units are used.
     pub(crate) async fn owner(&self) -> Result<Owner, ControlError> {
-        let owner = self.inner.database.owner().await?;
+        let owner = self.inner.database.cluster().owner().await?;
         let owner = owner.ok_or_else(|| ControlError::Internal {
-            reason: "the database does not know any more which copy it is".to_owned(),
+            reason: "the database has lost the record of which copy it is".to_owned(),
         })?;
         Ok(Owner {
             database: owner.id,
@@ -318,9 +318,9 @@ impl Control {
         })
     }
 
-    /// The table of copysets.
+    /// All copysets.
     pub(crate) async fn copysets(&self) -> Result<Vec<Copyset>, ControlError> {
-        Ok(self.inner.database.copysets().await?)
+        Ok(self.inner.database.units().copysets().await?)
     }
 
     /// The database.
@@ -329,33 +329,33 @@ impl Control {
         &self.inner.database
     }
 
-    /// D.
+    /// The data directory.
     #[must_use]
     pub fn folder(&self) -> &Folder {
         &self.inner.folder
     }
 
-    /// Who may ask.
+    /// The parties that may send requests.
     #[must_use]
     pub fn parties(&self) -> &Parties {
         &self.inner.parties
     }
 
-    /// The host that is this machine.
+    /// The host of this machine.
     #[must_use]
     pub fn local_host(&self) -> PartyId {
         self.inner.local
     }
 }
 
-/// The cluster of `database`, founded if it is new.
+/// The cluster of `database`, created if the database is new.
 async fn cluster_of(
     world: &World,
     folder: &Folder,
     database: &Database,
     remains: &LookForRemains,
 ) -> Result<(ClusterId, WrappedKey), StartError> {
-    if let Some(cluster) = database.cluster().await? {
+    if let Some(cluster) = database.cluster().get().await? {
         return Ok((cluster.id, cluster.vouch));
     }
     folder.check_new(remains)?;
@@ -363,18 +363,20 @@ async fn cluster_of(
     let id = ClusterId::from_u128(world.random.u128());
     let mut vouch = vec![0; 32];
     world.random.fill(&mut vouch);
-    database.found(id, &vouch, world.clock.wall()).await?;
-    // Another controller may have been faster.
-    let founded = database.cluster().await?;
+    database
+        .cluster()
+        .create(id, &vouch, world.clock.wall())
+        .await?;
+    // Another controller may have created it first.
+    let founded = database.cluster().get().await?;
     let founded = founded.ok_or_else(|| DatabaseError::Damaged {
-        what: "the cluster that was just founded is not there".to_owned(),
+        what: "the cluster that was just created is missing".to_owned(),
     })?;
     Ok((founded.id, founded.vouch))
 }
 
-/// The cluster's authority. Where there may be several controllers, it must be
-/// the one that the others have; a folder with its database has its authority,
-/// too.
+/// The cluster's authority. Where there may be several controllers, it must be the recorded one; a
+/// data directory with its own database may bring another one.
 async fn authority_of(
     world: &World,
     folder: &Folder,
@@ -382,7 +384,7 @@ async fn authority_of(
     cluster: ClusterId,
     settings: &Settings,
 ) -> Result<Authority, StartError> {
-    let known = database.authority().await?;
+    let known = database.cluster().authority().await?;
     let expect = match &known {
         Some(known) if settings.database.is_some() && !settings.new_authority => Expect::The(known),
         _ => Expect::Any,
@@ -396,13 +398,16 @@ async fn authority_of(
         tracing::warn!(
             was = known,
             is = found,
-            "another authority: everybody joins anew"
+            "cluster authority changed; all parties must join again"
         );
     }
-    let noted = database.set_authority(known.as_deref(), &found).await?;
+    let noted = database
+        .cluster()
+        .set_authority(known.as_deref(), &found)
+        .await?;
     match noted {
         Some(noted) if noted == found => Ok(authority),
-        // Another controller was faster.
+        // Another controller recorded its own first.
         noted => Err(AuthorityFileError::Other {
             path: path.join("authority.pem"),
             found,

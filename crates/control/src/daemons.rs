@@ -1,4 +1,4 @@
-//! What unit daemons ask of a controller (docs/units.md, "Daemons").
+//! The requests of unit daemons (docs/internals/unit-daemons.md).
 
 use std::net::SocketAddr;
 
@@ -17,8 +17,8 @@ pub fn unit_of(party: PartyId) -> UnitId {
 }
 
 impl Control {
-    /// The daemon of `party` is there, and if it says where it listens, its unit is
-    /// one of the cluster's. Answers with what it has to know.
+    /// Records that the daemon of `party` is running. If it reports where it listens, its unit
+    /// becomes one of the cluster. Returns the daemon's configuration.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] for a URL at which no host could reach it;
@@ -36,7 +36,7 @@ impl Control {
             self.take_unit_in(unit, url, begin.place.as_deref()).await?;
         }
         let owner = self.owner().await?;
-        let units = inner.database.units().await?.into_iter();
+        let units = inner.database.units().all().await?.into_iter();
         Ok(UnitCluster {
             id: inner.cluster,
             unit,
@@ -65,10 +65,10 @@ impl Control {
         let claimed = Claimed { url, place };
         let database = &self.inner.database;
         let now = self.now().await?;
-        let mut heard = database.hear_unit(id, claimed, now).await?;
+        let mut heard = database.units().record_daemon(id, claimed, now).await?;
         if heard == Heard::Unknown {
             self.add_units(&[UnitRow::new(id, url.to_owned())]).await?;
-            heard = database.hear_unit(id, claimed, now).await?;
+            heard = database.units().record_daemon(id, claimed, now).await?;
         }
         match heard {
             Heard::There => Ok(()),
@@ -81,14 +81,14 @@ impl Control {
                 let minutes = SECOND_PLACE_MS / 60_000;
                 tracing::error!(unit = %id, first, second = url, "two daemons claim a unit");
                 Err(ControlError::conflict(format!(
-                    "another daemon has this unit, at {first}, and was heard of {ago} s ago: \
+                    "another daemon has this unit, at {first}, and reported {ago} s ago: \
                      stop one of the two. If that one was stopped, or has this address now, \
                      wait {minutes} minutes; if this one's identity was copied, give it one of \
                      its own with `scree unit create`"
                 )))
             }
             Heard::Unknown => Err(ControlError::Internal {
-                reason: "a unit that was just added is not there".to_owned(),
+                reason: "a unit that was just added is missing".to_owned(),
             }),
         }
     }

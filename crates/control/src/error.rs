@@ -1,11 +1,11 @@
-//! What [`Control`](crate::Control) may answer instead, with a stable code for programs and a
-//! sentence that says what to do for people.
+//! Errors of [`Control`](crate::Control), each with a stable code for programs and a sentence that
+//! says what to do.
 
 use std::borrow::Cow;
 
 use api::words::ProblemCode;
 
-use crate::database::{DatabaseError, Thing, why_gone};
+use crate::database::{DatabaseError, ObjectKind, why_gone};
 
 /// Why a request was not carried out, or not to its end. A refusal
 /// ([`Invalid`](Self::Invalid), [`NotFound`](Self::NotFound),
@@ -14,10 +14,10 @@ use crate::database::{DatabaseError, Thing, why_gone};
 /// asking again is safe.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// A field of the request makes no sense.
+    /// A field of the request is invalid.
     #[error("{reason}")]
     Invalid {
-        /// Which field.
+        /// The field.
         field: &'static str,
         /// What is wrong with it, and what would be right.
         reason: String,
@@ -25,7 +25,7 @@ pub enum ControlError {
     /// No such volume, snapshot, version or unit.
     #[error("{what} does not exist; {hint}")]
     NotFound {
-        /// What was asked for.
+        /// The requested object.
         what: String,
         /// Where to look.
         hint: Cow<'static, str>,
@@ -36,22 +36,22 @@ pub enum ControlError {
         /// What has the name.
         what: String,
     },
-    /// The thing is in a state in which this cannot be done.
+    /// The object's state does not allow the request.
     #[error("{reason}")]
     Conflict {
         /// Why, and what to do first.
         reason: String,
     },
-    /// Nobody knows who is asking.
+    /// The caller is not authenticated.
     #[error("{reason}")]
     Unauthenticated {
         /// Why, and what to do.
         reason: String,
     },
-    /// Who is asking may not.
+    /// The caller does not have the right.
     #[error("{reason}")]
     Forbidden {
-        /// Who may.
+        /// Who has the right, or what to do.
         reason: String,
     },
     /// A project has as much as it may have.
@@ -60,7 +60,7 @@ pub enum ControlError {
         /// What is full, and what to do.
         reason: String,
     },
-    /// The units have no room for what is asked.
+    /// The units do not have enough free space.
     #[error("{reason}")]
     NoCapacity {
         /// How much there is, and what to do.
@@ -105,14 +105,14 @@ impl ControlError {
         }
     }
 
-    /// A refusal that says why.
+    /// A conflict with this reason.
     pub(crate) fn conflict(reason: impl Into<String>) -> Self {
         Self::Conflict {
             reason: reason.into(),
         }
     }
 
-    /// A field that makes no sense.
+    /// An invalid field.
     pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
         Self::Invalid {
             field,
@@ -154,29 +154,33 @@ impl From<DatabaseError> for ControlError {
     }
 }
 
-/// Where somebody finds out what there is instead.
-const fn where_to_look(thing: Thing) -> &'static str {
+/// The command that lists the objects of this kind.
+const fn where_to_look(thing: ObjectKind) -> &'static str {
     match thing {
-        Thing::Volume => "`scree volume list` shows those there are",
-        Thing::Snapshot => "`scree snapshot list` shows those there are",
-        Thing::Attachment => "`scree attachment list` shows those there are",
-        Thing::Chain => "`scree chain list` shows those there are",
-        Thing::Version => "`scree volume versions` and the volume's name show those that are kept",
-        Thing::WrappingKey => "`scree key list` shows those there are",
-        Thing::Project => "`scree project list` shows those there are",
-        Thing::Grant => "`scree grant list` shows those there are",
-        Thing::User => "an administrator can list them: `scree user list`",
-        Thing::Host => "an administrator can list them: `scree host list`",
-        Thing::Audit => {
+        ObjectKind::Volume => "`scree volume list` shows those there are",
+        ObjectKind::Snapshot => "`scree snapshot list` shows those there are",
+        ObjectKind::Attachment => "`scree attachment list` shows those there are",
+        ObjectKind::Chain => "`scree chain list` shows those there are",
+        ObjectKind::Version => {
+            "`scree volume versions` and the volume's name show those that are kept"
+        }
+        ObjectKind::WrappingKey => "`scree key list` shows those there are",
+        ObjectKind::Project => "`scree project list` shows those there are",
+        ObjectKind::Grant => "`scree grant list` shows those there are",
+        ObjectKind::User => "an administrator can list them: `scree user list`",
+        ObjectKind::Host => "an administrator can list them: `scree host list`",
+        ObjectKind::Audit => {
             "what was found is kept for a day; `scree privacy audits VOLUME` shows those there are"
         }
-        Thing::LineageKey | Thing::Controller | Thing::Unit | Thing::Task | Thing::Plan => {
-            "`scree status` shows what there is"
-        }
+        ObjectKind::LineageKey
+        | ObjectKind::Controller
+        | ObjectKind::Unit
+        | ObjectKind::Task
+        | ObjectKind::Plan => "`scree status` shows what there is",
     }
 }
 
-/// The same request under the same key, whose result has gone since.
+/// The error for a repeated request whose object was deleted since.
 pub(crate) fn gone_since(error: ControlError) -> ControlError {
     match error {
         ControlError::NotFound { what, .. } => ControlError::conflict(why_gone(&what)),

@@ -1,4 +1,4 @@
-//! The folder of a controller.
+//! The data directory of a controller.
 //!
 //! ```text
 //!   D/scree.db         the database, if it is SQLite
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use world::{OpenMode, World, host};
 
-/// A longer note is cut off where it is shown.
+/// The longest text of the file `database` that is shown.
 const NOTE_BYTES_MAX: u64 = 4096;
 
 /// A locked D. The lock ends with the process, however that ends.
@@ -23,7 +23,7 @@ pub struct Folder {
     _lock: File,
 }
 
-/// Looks for that. Asked only where there is no database, or an empty one.
+/// Looks for remains. Called only if there is no database, or an empty one.
 pub type LookForRemains = Box<dyn Fn() -> io::Result<Remains> + Send + Sync>;
 
 /// What an earlier process has left beside the database.
@@ -41,10 +41,10 @@ pub enum FolderError {
     /// Another process serves it.
     #[error("{path} is served by another `scree up` or controller; stop that one first", path = path.display())]
     Locked {
-        /// D.
+        /// The data directory.
         path: PathBuf,
     },
-    /// It was served before, and its database is gone.
+    /// It was served before, and its database is missing.
     #[error(
         "{path} has no database, but {trace}: it was served before, and a new database could read \
          none of it; put scree.db back from a backup, or give another folder for a new start",
@@ -52,9 +52,9 @@ pub enum FolderError {
         trace = trace.display()
     )]
     DatabaseLost {
-        /// D.
+        /// The data directory.
         path: PathBuf,
-        /// What only a database that was in use leaves.
+        /// A file that only a used database leaves.
         trace: PathBuf,
     },
     /// Its database is another one than the one that was named.
@@ -64,7 +64,7 @@ pub enum FolderError {
         path = path.display()
     )]
     Elsewhere {
-        /// D.
+        /// The data directory.
         path: PathBuf,
         /// Where its database is.
         elsewhere: String,
@@ -76,21 +76,21 @@ pub enum FolderError {
         path = path.display()
     )]
     Own {
-        /// D.
+        /// The data directory.
         path: PathBuf,
     },
-    /// It cannot be made or entered.
+    /// It cannot be created or opened.
     #[error("cannot use the folder {path}: {source}", path = path.display())]
     Io {
         /// Which folder or file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
 impl Folder {
-    /// Makes what is missing of the folder at `path`, and locks it.
+    /// Creates the folder at `path` if it does not exist, and locks it.
     ///
     /// # Errors
     /// [`FolderError`].
@@ -115,7 +115,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Makes the names in D durable.
+    /// Makes the names in the data directory durable.
     ///
     /// # Errors
     /// [`FolderError::Io`].
@@ -133,13 +133,13 @@ impl Folder {
         &self.path
     }
 
-    /// The database.
+    /// The path of the SQLite database.
     #[must_use]
     pub fn database(&self) -> PathBuf {
         self.path.join("scree.db")
     }
 
-    /// Refuses a D whose database is elsewhere.
+    /// Refuses a data directory whose database is a PostgreSQL server.
     ///
     /// # Errors
     /// [`FolderError::Elsewhere`].
@@ -193,8 +193,8 @@ impl Folder {
         self.path.join("database")
     }
 
-    /// Refuses a D whose database is not there, or empty, though it once was.
-    /// Looks at nothing in the database, and changes nothing.
+    /// Refuses a data directory whose database is missing or empty although it was in use. Reads
+    /// nothing from the database, and changes nothing.
     ///
     /// # Errors
     /// [`FolderError::DatabaseLost`].
@@ -215,8 +215,7 @@ impl Folder {
         self.refuse_if(self.look(remains)?.likely)
     }
 
-    /// Refuses a D that holds what a database that was in use has left, and
-    /// whose database knows of nothing.
+    /// Refuses a data directory with remains of a used database if its database is new.
     ///
     /// # Errors
     /// [`FolderError::DatabaseLost`].

@@ -1,14 +1,11 @@
-//! Whether a controller can do its work, and how it is doing, for those who
-//! watch.
+//! Readiness and metrics of a controller.
 //!
-//! It is *ready* when it serves owners and the database answers within
-//! [`DATABASE_WITHIN`]. What is counted is read from the database when somebody
-//! asks: every controller of a database has the same numbers of it, and its own
-//! of requests.
+//! It is *ready* when it serves users and the database answers within [`DATABASE_WITHIN`]. Counts
+//! are read from the database on request: all controllers of a database report the same, and each
+//! reports its own requests.
 //!
-//! Anybody who reaches the API may ask whether it is ready: an answer is good for
-//! [`ASK_AGAIN`], and only one question is under way at a time. What they hear
-//! says nothing of what the database said; the log does.
+//! Readiness is public: an answer is reused for [`ASK_AGAIN`], and only one query is under way at a
+//! time. The answer says nothing of the database's error; the log does.
 
 use std::time::Duration;
 
@@ -28,18 +25,18 @@ const DATABASE_WITHIN: Duration = Duration::from_secs(2);
 /// How long it is believed that it is well, or not.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What a controller keeps for those who watch it.
+/// The state of readiness and metrics.
 pub(crate) struct Health {
-    /// What was asked of the API.
+    /// Counts of API requests.
     pub requests: Requests,
     registry: Registry,
     probed: Mutex<Option<Probed>>,
 }
 
-/// What came of a question to the database.
+/// The result of a query to the database.
 #[derive(Debug, Clone, Copy)]
 struct Probed {
-    /// When it had answered, or was given up.
+    /// When the database answered or the query was given up.
     at: Duration,
     /// How long the answer took; `None` if there was none.
     latency: Option<Duration>,
@@ -58,7 +55,7 @@ impl Default for Health {
 }
 
 impl Control {
-    /// Why it cannot do its work at this moment, one sentence each.
+    /// Why it is not ready, one sentence each.
     pub(crate) async fn unready_for(&self) -> Vec<String> {
         let mut reasons = Vec::new();
         if !self.is_open() {
@@ -70,7 +67,7 @@ impl Control {
         reasons
     }
 
-    /// Asks the database whether it is there, unless it was asked just now.
+    /// Queries the database, unless that was done just now.
     async fn probe(&self) -> Probed {
         let clock = &self.inner.world.clock;
         let mut last = self.inner.health.probed.lock().await;
@@ -94,7 +91,7 @@ impl Control {
         let now = clock.monotonic();
         let took = now.saturating_sub(at);
         let probed = Probed {
-            // Whoever has waited meanwhile need not ask again.
+            // Callers that waited meanwhile use the same result.
             at: now,
             latency: failure.is_none().then_some(took),
         };
@@ -102,7 +99,7 @@ impl Control {
         probed
     }
 
-    /// What those who watch it are told.
+    /// The metrics.
     pub(crate) async fn measures(&self) -> Measures {
         let mut measures = Measures::default();
         measures.include(&self.inner.health.registry);
@@ -177,7 +174,7 @@ fn tell(measures: &mut Measures, counts: &Counts) {
     );
     measures.gauge(
         "scree_hosts",
-        "Hosts, by whether they were heard of within the term of a lease",
+        "Hosts, by whether they reported within the term of a lease",
         all(
             &["heard", "unresponsive", "never-heard", "disabled"],
             |state| state,

@@ -39,20 +39,20 @@ impl Control {
         let turns = &self.inner.turns;
         self.until(wait, || async {
             let _turn = turns.assignments(host).await;
-            let (serial, ..) = database.wanted_of(host).await?;
+            let (serial, ..) = database.hosts().counters(host).await?;
             Ok((Some(serial) != after).then_some(()))
         })
         .await?;
         let _turn = turns.assignments(host).await;
         // The serial first: a change meanwhile makes another one.
-        let (serial, look, clean) = database.wanted_of(host).await?;
+        let (serial, look, clean) = database.hosts().counters(host).await?;
         let mut attachments = Vec::new();
-        let pending = database.pending_cuts().await?;
-        let chains = database.chains_on(host).await?;
-        let written = database.chain_volumes_on(host).await?;
-        let images = database.images_on(host).await?;
-        for row in database.attachments_on(host).await? {
-            match database.volume(row.volume).await {
+        let pending = database.snapshots().pending_cuts().await?;
+        let chains = database.chains().on_host(host).await?;
+        let written = database.chains().volumes_on_host(host).await?;
+        let images = database.images().on_host(host).await?;
+        for row in database.attachments().on_host(host).await? {
+            match database.volumes().get(row.volume).await {
                 Ok(volume) => {
                     let chain = chains.for_one(row.volume, row.vm.as_deref());
                     let chain = chain.map(|chain| DesiredChain {
@@ -71,7 +71,7 @@ impl Control {
                 Err(error) => return Err(error.into()),
             }
         }
-        let units = database.units().await?.into_iter();
+        let units = database.units().all().await?.into_iter();
         Ok(Assignments {
             serial,
             attachments,
@@ -84,13 +84,13 @@ impl Control {
                 .collect(),
             copysets: self.copysets().await?,
             keys: self.wrapping_keys().await?,
-            tasks: database.tasks_of(host).await?,
+            tasks: database.hosts().jobs_of(host).await?,
             look,
             clean,
-            compare: database.compare_count().await?,
-            preloads: database.preloads_on(host).await?,
-            audits: database.audits_on(host).await?,
-            unpins: database.unpins().await?,
+            compare: database.repair().compare_count().await?,
+            preloads: database.images().preloads_on(host).await?,
+            audits: database.audits().on_host(host).await?,
+            unpins: database.images().unpins().await?,
         })
     }
 
@@ -100,7 +100,7 @@ impl Control {
     /// [`ControlError`].
     pub async fn keep_report(&self, host: PartyId, report: &Report) -> Result<(), ControlError> {
         let now = self.heard(self.now().await)?;
-        let kept = self.inner.database.keep_report(host, report, now);
+        let kept = self.inner.database.hosts().record_report(host, report, now);
         self.heard(kept.await.map_err(ControlError::from))?;
         self.replace_missing(report).await?;
         self.end_forced().await?;
@@ -119,7 +119,12 @@ impl Control {
             return Err(ControlError::invalid("leases", reason));
         }
         let now = self.now().await?;
-        let renewed = self.inner.database.renew(host, renewal, now).await?;
+        let renewed = self
+            .inner
+            .database
+            .hosts()
+            .renew(host, renewal, now)
+            .await?;
         // Hosts that are alive end the leases of those that are not.
         self.end_forced().await?;
         Ok(renewed)
@@ -131,7 +136,7 @@ impl Control {
     /// [`ControlError`].
     pub async fn note_heard(&self, host: PartyId) -> Result<(), ControlError> {
         let now = self.now().await?;
-        Ok(self.inner.database.note_heard(host, now).await?)
+        Ok(self.inner.database.hosts().record_heard(host, now).await?)
     }
 
     /// The time, by the clock that leases are measured with.
@@ -147,7 +152,13 @@ impl Control {
         };
         let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
         let now = self.now().await?;
-        for attachment in self.inner.database.end_forced(lease_ms, now).await? {
+        for attachment in self
+            .inner
+            .database
+            .hosts()
+            .end_forced(lease_ms, now)
+            .await?
+        {
             tracing::warn!(%attachment, "attachment was taken by force from an unresponsive host");
         }
         Ok(())
@@ -166,7 +177,8 @@ impl Control {
         let now = self.inner.world.clock.wall();
         let database = &self.inner.database;
         Ok(database
-            .keep_attachment_report(host, id, report, now)
+            .attachments()
+            .record_report(host, id, report, now)
             .await?)
     }
 
@@ -175,7 +187,7 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn cut_taken(&self, host: PartyId, id: SnapshotId) -> Result<(), ControlError> {
-        Ok(self.inner.database.note_cut(id, host).await?)
+        Ok(self.inner.database.snapshots().record_cut(id, host).await?)
     }
 
     /// Stores the result of a job.
@@ -189,7 +201,7 @@ impl Control {
         answer: &JobResult,
     ) -> Result<(), ControlError> {
         if let Ok(JobOutput::Unit(unit)) = answer {
-            let zone = match self.inner.database.task(host, task).await? {
+            let zone = match self.inner.database.hosts().job(host, task).await? {
                 Some(JobKind::AddUnit { zone, .. }) => zone,
                 _ => None,
             };
@@ -201,12 +213,20 @@ impl Control {
                         reason: error.to_string(),
                     };
                     let database = &self.inner.database;
-                    return Ok(database.answer_task(host, task, &Err(refusal)).await?);
+                    return Ok(database
+                        .hosts()
+                        .answer_job(host, task, &Err(refusal))
+                        .await?);
                 }
                 other => other?,
             }
         }
-        Ok(self.inner.database.answer_task(host, task, answer).await?)
+        Ok(self
+            .inner
+            .database
+            .hosts()
+            .answer_job(host, task, answer)
+            .await?)
     }
 
     /// Moves the database ahead of `leases`, which a unit knows of, if the operator has said that
@@ -219,10 +239,10 @@ impl Control {
             return Ok(false);
         }
         let database = &self.inner.database;
-        let from = database.leases().await?;
+        let from = database.catalog().lease_count().await?;
         if from < leases {
             let now = self.inner.world.clock.wall();
-            database.move_ahead(leases, host, now).await?;
+            database.catalog().move_ahead(leases, host, now).await?;
             tracing::warn!(
                 from,
                 to = leases,
@@ -243,7 +263,7 @@ impl Control {
     ) -> Result<Cleaning, ControlError> {
         let database = &self.inner.database;
         let reach = self.reach(host).await?;
-        let volumes = database.volumes().await?;
+        let volumes = database.volumes().all().await?;
         let rows: HashMap<VolumeId, &VolumeRow> =
             volumes.rows.iter().map(|row| (row.id, row)).collect();
         let now = self.inner.world.clock.wall();
@@ -251,6 +271,7 @@ impl Control {
         let retention = &self.inner.retention;
         let before = Millis(now.0.saturating_sub(retention.age_max_ms));
         for owner in database
+            .catalog()
             .version_owners(&reach, retention.count_max, before)
             .await?
         {
@@ -259,7 +280,7 @@ impl Control {
                 // It may not be deleted: its row cannot be read.
                 continue;
             }
-            let versions = database.versions_of(owner).await?;
+            let versions = database.catalog().versions_of(owner).await?;
             remove.extend(self.expired_of(row, &versions, busy.contains(&owner), now));
         }
         let grace_ms = i64::try_from(self.inner.grace.as_millis()).unwrap_or(i64::MAX);
@@ -304,11 +325,11 @@ impl Control {
     async fn deleted(&self, reach: &Reach) -> Result<Vec<Deleted>, DatabaseError> {
         let database = &self.inner.database;
         let mut deleted = Vec::new();
-        for volume in database.deleting(reach).await? {
+        for volume in database.volumes().deleting(reach).await? {
             deleted.push(Deleted {
                 volume,
                 // No lease is needed: its last holder was fenced when the deletion began.
-                leftovers: database.leftovers(volume).await?,
+                leftovers: database.catalog().leftovers(volume).await?,
             });
         }
         Ok(deleted)
@@ -323,7 +344,7 @@ impl Control {
             return Answer::unavailable(&error);
         }
         match self.reach(host).await {
-            Ok(reach) => self.inner.database.answer(&reach, call).await,
+            Ok(reach) => self.inner.database.catalog().answer(&reach, call).await,
             Err(error) => Answer::unavailable(&error),
         }
     }
@@ -359,8 +380,8 @@ fn assignment(
         cuts: cuts.map(|(snapshot, _)| *snapshot).collect(),
         chain,
         image: None,
-        journal_bytes: volume.sizes.journal_bytes,
-        cache_max_bytes: volume.sizes.cache_max_bytes,
+        journal_bytes: volume.settings.journal_bytes,
+        cache_max_bytes: volume.settings.cache_max_bytes,
         name: export_name(volume.owner_name, volume.name),
         size_bytes: volume.size_bytes,
         block_size: volume.block_size,
@@ -405,7 +426,7 @@ mod tests {
         let reading = control.assignments(asking, None, Duration::ZERO);
         let changing = async {
             reading.await.expect("its turn");
-            let asked = control.database().ask_hosts(Millis(0));
+            let asked = control.database().hosts().request_reports(Millis(0));
             asked.await.expect("asked");
         };
         let waited = async { waiting.await.expect("something has changed").serial };

@@ -5,7 +5,7 @@ use api::host::PreloadReport;
 use api::words::ImageMark;
 use base::{PartyId, VolumeId};
 
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::{Filter, Need, Page, PreloadRow, VolumeRow};
 use crate::error::ControlError;
@@ -29,44 +29,53 @@ impl ImageView {
     }
 }
 
-impl Acting {
-    /// Makes a volume a base image, or says of one whether it stays; `None`: as before.
+/// Base images, as one authorized request may use them.
+#[derive(Clone, Copy)]
+pub struct Images<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Images<'_> {
+    /// Marks a volume as a base image, and pins or unpins it; `None`: unchanged.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the principal does not
     /// administer the volume, or is no administrator of the cluster and it is to stay;
     /// [`ControlError::Conflict`] if it is being deleted, or is no image and is to stay no
     /// more.
-    pub async fn mark_image(
-        &self,
-        name: &str,
-        pinned: Option<bool>,
-    ) -> Result<ImageView, ControlError> {
-        let database = &self.inner.database;
-        let row = database.mark_image(self.principal(), name, pinned).await?;
-        self.view_image(row).await
+    pub async fn mark(self, name: &str, pinned: Option<bool>) -> Result<ImageView, ControlError> {
+        let database = &self.request.inner.database;
+        let row = database
+            .images()
+            .mark(self.request.principal(), name, pinned)
+            .await?;
+        self.view(row).await
     }
 
-    /// A volume is no base image any more. It is shown as it was.
+    /// Unmarks a base image. Returns it as it was.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`], [`ControlError::Forbidden`] as [`Acting::mark_image`];
+    /// [`ControlError::NotFound`], [`ControlError::Forbidden`] as [`AuthorizedRequest::mark_image`];
     /// [`ControlError::Conflict`] if it is none, or is being deleted.
-    pub async fn unmark_image(&self, name: &str) -> Result<ImageView, ControlError> {
-        let database = &self.inner.database;
-        let row = database.unmark_image(self.principal(), name).await?;
-        self.view_image(row).await
+    pub async fn unmark(self, name: &str) -> Result<ImageView, ControlError> {
+        let database = &self.request.inner.database;
+        let row = database
+            .images()
+            .unmark(self.request.principal(), name)
+            .await?;
+        self.view(row).await
     }
 
     /// A base image.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], also if the volume is no image.
-    pub async fn image(&self, name: &str) -> Result<ImageView, ControlError> {
-        self.tend_jobs().await?;
-        let database = &self.inner.database;
+    pub async fn get(self, name: &str) -> Result<ImageView, ControlError> {
+        self.request.tend_jobs().await?;
+        let database = &self.request.inner.database;
         let row = database
-            .volume_for(self.principal(), name, Need::See)
+            .volumes()
+            .find(self.request.principal(), name, Need::See)
             .await?;
         if row.image.is_none() {
             return Err(ControlError::NotFound {
@@ -74,37 +83,36 @@ impl Acting {
                 hint: "`scree image list` shows those there are".into(),
             });
         }
-        self.view_image(row).await
+        self.view(row).await
     }
 
-    /// A page of the base images that the principal may see, and after what the next one begins.
-    /// One whose row is damaged is left out: it is listed with the volumes.
+    /// A page of the base images that the principal may see, and the value of `after` for the next
+    /// page. Images with damaged rows are left out: they are listed with the volumes.
     ///
     /// # Errors
     /// Only those of the database.
-    pub async fn images(
-        &self,
-        page: &Page,
-    ) -> Result<(Vec<ImageView>, Option<String>), ControlError> {
-        self.tend_jobs().await?;
+    pub async fn list(self, page: &Page) -> Result<(Vec<ImageView>, Option<String>), ControlError> {
+        self.request.tend_jobs().await?;
         let filter = Filter {
             is_image: true,
             ..Filter::default()
         };
         let found = self
+            .request
             .inner
             .database
-            .volume_page(self.principal(), &filter, page)
+            .volumes()
+            .page(self.request.principal(), &filter, page)
             .await?;
         let mut views = Vec::new();
         for row in found.volumes.rows {
-            views.push(self.view_image(row).await?);
+            views.push(self.view(row).await?);
         }
         Ok((views, found.next))
     }
 
-    /// Has hosts read a base image into their caches; without any, all that are for the principal
-    /// and were heard of a moment ago.
+    /// Has hosts read a base image into their caches. Without any, all responsive hosts that the
+    /// principal may use.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, a host); [`ControlError::Forbidden`] unless the
@@ -112,47 +120,54 @@ impl Acting {
     /// [`ControlError::Conflict`] if it is no image, is being deleted, nothing of it is on the
     /// units, or a host was never heard of; [`ControlError::Unavailable`] if no host is named
     /// and none is heard of.
-    pub async fn preload_image(
-        &self,
-        name: &str,
-        hosts: &[String],
-    ) -> Result<ImageView, ControlError> {
+    pub async fn preload(self, name: &str, hosts: &[String]) -> Result<ImageView, ControlError> {
         let mut ids = Vec::new();
         for host in hosts {
-            ids.push(self.host_named(host).await?);
+            ids.push(self.request.host_named(host).await?);
         }
         if hosts.is_empty() {
-            ids = self.hosts_there().await?;
+            ids = self.request.hosts_there().await?;
         }
-        let database = &self.inner.database;
-        let now = self.now().await?;
-        let begun = database.begin_preloads(self.principal(), name, &ids, now);
-        self.view_image(begun.await?).await
+        let database = &self.request.inner.database;
+        let now = self.request.now().await?;
+        let begun = database
+            .images()
+            .begin_preloads(self.request.principal(), name, &ids, now);
+        self.view(begun.await?).await
     }
 
-    /// No host reads a base image into its cache any more.
+    /// Cancels the preloads of a base image.
     ///
     /// # Errors
-    /// As [`Acting::unmark_image`].
-    pub async fn end_preloads(&self, name: &str) -> Result<ImageView, ControlError> {
-        let now = self.now().await?;
-        let database = &self.inner.database;
-        let ended = database.end_preloads(self.principal(), name, now);
-        self.view_image(ended.await?).await
+    /// As [`Images::unmark`].
+    pub async fn end_preloads(self, name: &str) -> Result<ImageView, ControlError> {
+        let now = self.request.now().await?;
+        let database = &self.request.inner.database;
+        let ended = database
+            .images()
+            .end_preloads(self.request.principal(), name, now);
+        self.view(ended.await?).await
     }
 
-    async fn view_image(&self, row: VolumeRow) -> Result<ImageView, ControlError> {
-        let database = &self.inner.database;
-        if !database.administers(self.principal(), row.id).await? {
+    async fn view(self, row: VolumeRow) -> Result<ImageView, ControlError> {
+        let database = &self.request.inner.database;
+        if !database
+            .images()
+            .administers(self.request.principal(), row.id)
+            .await?
+        {
             return Ok(ImageView {
                 row,
                 clones: None,
                 preloads: Vec::new(),
             });
         }
-        let mut preloads = database.preloads_of(std::iter::once(row.id)).await?;
+        let mut preloads = database
+            .images()
+            .preloads_of(std::iter::once(row.id))
+            .await?;
         Ok(ImageView {
-            clones: Some(database.clone_count(row.id).await?),
+            clones: Some(database.images().clone_count(row.id).await?),
             preloads: preloads.remove(&row.id).unwrap_or_default(),
             row,
         })
@@ -160,7 +175,7 @@ impl Acting {
 }
 
 impl Control {
-    /// Keeps how far `host` is with an image; `false` if something else is wanted by now.
+    /// Records the progress of a preload on `host`; `false` if it was replaced or canceled.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -172,7 +187,9 @@ impl Control {
     ) -> Result<bool, ControlError> {
         let now = self.heard(self.now().await)?;
         let database = &self.inner.database;
-        let kept = database.keep_preload_report(host, volume, report, now);
+        let kept = database
+            .images()
+            .record_preload_report(host, volume, report, now);
         self.heard(kept.await.map_err(ControlError::from))
     }
 }

@@ -1,36 +1,36 @@
-//! What hosts do beside what is attached, as far as nobody does it any more: preloads, and audits
-//! of volumes.
+//! Ending long jobs (preloads and audits) of hosts that have stopped working on them.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use world::Millis;
 
 use crate::control::Control;
 use crate::database::{DatabaseError, Job};
 use crate::error::ControlError;
 
-/// What a host says nothing of for so long, it does not do any more.
+/// A job that its host has not reported on for this time has ended.
 const UNRESPONSIVE_FOR: Duration = Duration::from_secs(300);
 
-/// A clock that goes on so much further than another one, or less far, has been set.
+/// If two clocks differ by more than this, one has been set.
 const JUMP_MS: u64 = 30_000;
 
-/// Since when whatever a host says is heard: before that, nobody knows who was unresponsive. Hosts that
-/// told of what they do while the controller or its database was away were heard by nobody.
+/// Since when reports of hosts are received without a gap. Before that, it is not known which hosts
+/// were unresponsive: reports that were sent while the controller or its database was unavailable
+/// were lost.
 #[derive(Debug)]
 pub(crate) struct Listening(Mutex<Since>);
 
 #[derive(Debug, Clone, Copy)]
 struct Since {
-    /// By the clock that never goes back.
+    /// By the monotonic clock.
     begun: Duration,
     /// How far the clock by which silence is measured was ahead of that one, in milliseconds.
     ahead_ms: Option<i64>,
 }
 
 impl Listening {
-    /// From now on, by the clock that never goes back.
+    /// Starts now, by the monotonic clock.
     pub fn new(monotonic: Duration) -> Self {
         Self(Mutex::new(Since {
             begun: monotonic,
@@ -38,16 +38,16 @@ impl Listening {
         }))
     }
 
-    /// It begins anew: something was not kept that a host has said, or may have.
+    /// Starts again: a report was or may have been lost.
     pub fn was_lost(&self, monotonic: Duration) {
-        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = self.0.lock();
         since.begun = monotonic;
     }
 
-    /// For how long it has gone on; `now` is the moment by the clock by which silence is measured.
-    /// If that was set, it begins anew: hosts were unresponsive for longer, or for less, than it says.
+    /// How long it has lasted. `now` is the time by the clock that reports are recorded with; if
+    /// that was set, it starts again, since ages of reports are wrong then.
     fn lasts(&self, monotonic: Duration, now: Millis) -> Duration {
-        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = self.0.lock();
         let monotonic_ms = i64::try_from(monotonic.as_millis()).unwrap_or(i64::MAX);
         let ahead_ms = now.0.saturating_sub(monotonic_ms);
         let before = since.ahead_ms.replace(ahead_ms).unwrap_or(ahead_ms);
@@ -59,8 +59,8 @@ impl Listening {
 }
 
 impl Control {
-    /// Ends what hosts do not do any more, and forgets what audits have found long ago. Where a
-    /// database can be read only, as one on a full disk, both go on.
+    /// Ends the jobs that hosts have stopped working on, and deletes old results of audits. Both
+    /// are skipped while the database is read-only, as on a full disk.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -81,12 +81,12 @@ impl Control {
         if lasts >= UNRESPONSIVE_FOR {
             self.end_all_unresponsive(now).await?;
         }
-        database.forget_old_audits(now).await?;
+        database.audits().forget_old(now).await?;
         Ok(())
     }
 
-    /// As it was `kept` what a host has said. If the database could not, others may have said
-    /// something in vain as well.
+    /// Passes on the result of recording a report. If recording failed, other reports may have been
+    /// lost as well.
     pub(crate) fn heard<T>(&self, kept: Result<T, ControlError>) -> Result<T, ControlError> {
         if matches!(kept, Err(ControlError::Unavailable { .. })) {
             let monotonic = self.inner.world.clock.monotonic();
@@ -103,7 +103,7 @@ impl Control {
         for (job, reason) in [
             (
                 Job::Preload,
-                format!("the host was not heard of for {minutes} minutes"),
+                format!("the host has not reported for {minutes} minutes"),
             ),
             (
                 Job::Audit,
@@ -113,7 +113,11 @@ impl Control {
                 ),
             ),
         ] {
-            match database.end_unresponsive(job, since, &reason, now).await? {
+            match database
+                .hosts()
+                .end_unresponsive(job, since, &reason, now)
+                .await?
+            {
                 0 => {}
                 ended => tracing::warn!(ended, ?job, reason, "hosts do not what was asked"),
             }
@@ -126,7 +130,7 @@ impl Control {
 mod tests {
     use super::*;
 
-    /// The first host that was heard of again ended what all others did.
+    /// The first report after an outage once ended the jobs of all other hosts.
     #[test]
     fn nobody_was_unresponsive_before_there_was_somebody_to_hear() {
         let seconds = Duration::from_secs;
@@ -136,7 +140,7 @@ mod tests {
         assert_eq!(listening.lasts(seconds(310), now(300)), UNRESPONSIVE_FOR);
         // A clock that runs ahead slowly is right.
         assert_eq!(listening.lasts(seconds(410), now(420)), seconds(400));
-        // Its machine slept for a day, or somebody has set it back again.
+        // The machine slept for a day, or its clock was set.
         assert_eq!(listening.lasts(seconds(420), now(86_400)), seconds(0));
         assert_eq!(listening.lasts(seconds(720), now(86_700)), UNRESPONSIVE_FOR);
         assert_eq!(listening.lasts(seconds(730), now(730)), seconds(0));

@@ -1,5 +1,4 @@
-//! Wrapping keys, as their owners and hosts speak of them. What is in them, no
-//! controller knows.
+//! Requests on wrapping keys. A controller does not know what is in them.
 
 use std::time::Duration;
 
@@ -7,7 +6,7 @@ use api::host::calls::RegisterKey;
 use api::host::{JobKind, JobOutput, KeyState, WrappingKey};
 use base::{KeyId, PartyId};
 
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::{DatabaseError, KeyRow};
 use crate::error::ControlError;
@@ -17,27 +16,27 @@ use crate::units::not_asked;
 impl Control {
     /// All wrapping keys, as hosts know them.
     pub(crate) async fn wrapping_keys(&self) -> Result<Vec<WrappingKey>, ControlError> {
-        let rows = self.keys().await?;
+        let rows = self.all_keys().await?;
         Ok(rows.into_iter().map(|row| row.key).collect())
     }
 
-    /// All wrapping keys, those first that were founded first.
+    /// All wrapping keys, oldest first.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn keys(&self) -> Result<Vec<KeyRow>, ControlError> {
-        Ok(self.inner.database.wrapping_keys().await?)
+    pub async fn all_keys(&self) -> Result<Vec<KeyRow>, ControlError> {
+        Ok(self.inner.database.keys().all().await?)
     }
 
-    /// One of them.
+    /// The wrapping key with this name or id.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
     pub async fn key(&self, name: &str) -> Result<KeyRow, ControlError> {
-        Ok(self.inner.database.wrapping_key(name).await?)
+        Ok(self.inner.database.keys().get(name).await?)
     }
 
-    /// Stores a wrapping key that a host has created.
+    /// Records a wrapping key that a host has created.
     ///
     /// # Errors
     /// [`ControlError::Exists`] if another one has its name.
@@ -47,20 +46,27 @@ impl Control {
         let now = self.inner.world.clock.wall();
         let database = &self.inner.database;
         Ok(database
-            .insert_wrapping_key(id, name, &key.parameters, now)
+            .keys()
+            .insert(id, name, &key.parameters, now)
             .await?)
     }
 }
 
-impl Acting {
+/// Wrapping keys, as one authorized request may change them.
+#[derive(Clone, Copy)]
+pub struct Keys<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Keys<'_> {
     /// Has `host` found the wrapping key that its `keys.toml` calls `name`.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn add_key(&self, host: PartyId, name: &str) -> Result<KeyRow, ControlError> {
-        self.must_administer()?;
+    pub async fn add(self, host: PartyId, name: &str) -> Result<KeyRow, ControlError> {
+        self.request.must_administer()?;
         let name = parse::name(name)?;
-        match self.key(name).await {
+        match self.request.key(name).await {
             Err(ControlError::NotFound { .. }) => {}
             Err(error) => return Err(error),
             Ok(_) => {
@@ -73,27 +79,30 @@ impl Acting {
             name: name.to_owned(),
         };
         let hint = "it founds the key when it can, and `scree key list` shows it then";
-        let JobOutput::Key(key) = self.task(host, &what, "name", hint).await? else {
+        let JobOutput::Key(key) = self.request.task(host, &what, "name", hint).await? else {
             return Err(not_asked());
         };
         tracing::info!(key = %key.id, name = key.name, "wrapping key added");
-        self.key(&key.id.to_string()).await
+        self.request.key(&key.id.to_string()).await
     }
 
-    /// Lets `new` take the place of `old`; waits for that as long as `wait`.
+    /// Replaces the key `old` by `new`; waits up to `wait` until nothing is wrapped by `old`.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn rotate_key(
-        &self,
+    pub async fn rotate(
+        self,
         old: &str,
         new: &str,
         wait: Duration,
     ) -> Result<KeyRow, ControlError> {
-        self.must_administer()?;
-        let database = &self.inner.database;
-        let begun = database.rotate_key(self.principal(), old, new).await?;
-        if self.is_dry_run() {
+        self.request.must_administer()?;
+        let database = &self.request.inner.database;
+        let begun = database
+            .keys()
+            .rotate(self.request.principal(), old, new)
+            .await?;
+        if self.request.is_dry_run() {
             return Ok(begun);
         }
         let id = begun.key.id.to_string();
@@ -102,24 +111,28 @@ impl Acting {
             name = begun.key.name,
             "wrapping key is being replaced"
         );
-        self.until(wait, || async {
-            match database.wrapping_key(&id).await {
-                Ok(row) => Ok((row.key.state != KeyState::Retiring).then_some(())),
-                Err(DatabaseError::NotFound { .. }) => Ok(Some(())),
-                Err(error) => Err(error.into()),
-            }
-        })
-        .await?;
-        self.key(&id).await
+        self.request
+            .until(wait, || async {
+                match database.keys().get(&id).await {
+                    Ok(row) => Ok((row.key.state != KeyState::Retiring).then_some(())),
+                    Err(DatabaseError::NotFound { .. }) => Ok(Some(())),
+                    Err(error) => Err(error.into()),
+                }
+            })
+            .await?;
+        self.request.key(&id).await
     }
 
-    /// Forgets a wrapping key that wraps nothing any more.
+    /// Deletes a wrapping key that wraps nothing any more.
     ///
     /// # Errors
     /// [`ControlError::Conflict`] if it is not retired.
-    pub async fn delete_key(&self, name: &str) -> Result<KeyRow, ControlError> {
-        self.must_administer()?;
-        let database = &self.inner.database;
-        Ok(database.delete_wrapping_key(self.principal(), name).await?)
+    pub async fn delete(self, name: &str) -> Result<KeyRow, ControlError> {
+        self.request.must_administer()?;
+        let database = &self.request.inner.database;
+        Ok(database
+            .keys()
+            .delete(self.request.principal(), name)
+            .await?)
     }
 }

@@ -1,26 +1,25 @@
-//! Floor 5: a controller: names, owners, order and states, in a database; and
-//! the HTTP edge.
+//! Floor 5: a controller: names, owners, order and states in a database, and the HTTP API.
 //!
 //! * [`database`]: SQLite or PostgreSQL
-//! * [`control`]: an instance; [`acting`]: the same, on somebody's behalf
+//! * [`control`]: a controller; [`authorized_request`]: one request of an authenticated principal
 //! * [`volumes`], [`snapshots`], [`attachments`], [`chains`], [`projects`], [`units`], [`keys`]:
-//!   what owners and operators ask of it
-//! * [`hosts`]: what agents ask of it, and tell it; `report`: how they are doing;
-//!   `turns`: how many calls of one at a time; `capabilities`: what they may do on
-//!   unit daemons; [`daemons`]: what those ask
-//! * [`parties`]: users, hosts and unit daemons, and how they come to be known; [`authority`]:
-//!   what signs them
-//! * [`ownership`]: folders that are copies
-//! * [`folder`], [`parse`]: what operators hand in, checked once
-//! * [`http`]: HTTP over all of that, degraded
-//! * `health`: whether it can do its work, and how it is doing
+//!   the requests of users and operators
+//! * [`hosts`]: the requests and reports of agents; `report`: a summary of the cluster; `turns`:
+//!   limits the calls of each host; `capabilities`: what hosts may do on unit daemons; [`daemons`]:
+//!   the requests of unit daemons
+//! * [`parties`]: users, hosts and unit daemons, and their authentication; [`authority`]: the key
+//!   that signs their certificates
+//! * [`ownership`]: detects copies of a database
+//! * [`folder`], [`parse`]: checks of what operators and users provide
+//! * [`http`]: the HTTP API
+//! * `health`: readiness and metrics
 //!
-//! It must not know: the terminal, where blocks lie, what opens them. Keys pass
-//! through it wrapped; it depends on nothing that could name one.
+//! It must not know: the terminal, where blocks are, the keys that decrypt them. Keys pass through
+//! it wrapped; it depends on nothing that could name one.
 
-pub mod acting;
 pub mod attachments;
 pub mod authority;
+pub mod authorized_request;
 mod capabilities;
 pub mod chains;
 pub mod control;
@@ -46,7 +45,7 @@ pub mod units;
 pub mod volume_audits;
 pub mod volumes;
 
-pub use acting::Acting;
+pub use authorized_request::AuthorizedRequest;
 pub use control::{Control, Settings, StartError};
 pub use error::ControlError;
 pub use parties::Parties;

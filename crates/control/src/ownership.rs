@@ -1,24 +1,22 @@
 //! Which of several copies of the database may change the units.
 //!
-//! A copy would hand out the same segments as the original and free what that
-//! still needs. Two things keep them apart:
+//! A copy would hand out the same segments as the original, and free what the original still needs.
+//! Two things keep them apart:
 //!
-//! * the database knows the *place* it was served from. Of SQLite that is D:
-//!   when it was made, which no tool copies, or its path and inode where the
-//!   file system does not know that. Of PostgreSQL it is the server's system
-//!   identifier and the database's number there, so that all controllers on it
-//!   are at the same place, and a restored dump is not. Served from another
-//!   place, it is a copy, and Scree does not start;
-//! * each unit's marker names the *owner*: a database that is served with the
-//!   word of the operator that the others are gone (`--restored-database`)
-//!   enters a later generation, and the units are its own from then on. A
-//!   generation is a moment, so that the last of several such words counts,
-//!   whichever copies it was said to.
+//! * the database records the *location* it was served from. For SQLite that is the data directory:
+//!   its birth time, which no tool copies, or its path and inode where the file system has no birth
+//!   times. For PostgreSQL it is the server's system identifier and the database's number, so all
+//!   controllers on it share the location, and a restored dump does not. Served from another
+//!   location, it is a copy, and Scree does not start;
+//! * each unit's marker names the *owner*: with `--restored-database` the operator confirms that
+//!   all other copies are gone. The database then enters a later generation, and takes over the
+//!   units. A generation is a time, so that the last such start wins, whichever copies it was given
+//!   to.
 //!
-//! A copy of a whole file system has the same place as its original, whether it
-//! was made block by block or as a snapshot or clone of btrfs or ZFS; and so has
-//! a PostgreSQL server that was copied whole (`pg_basebackup`, a standby). Nothing
-//! here can tell them apart (docs/service.md, "Several controllers").
+//! A copy of a whole file system has the same location as its original, whether it was copied block
+//! by block or as a snapshot or clone of btrfs or ZFS; and so has a PostgreSQL server that was
+//! copied as a whole (`pg_basebackup`, a standby). Nothing here can tell them apart
+//! (docs/service.md, "Several controllers").
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,24 +29,23 @@ use crate::control::StartError;
 use crate::database::{Database, FolderPlace, OwnerRow, PlaceRow};
 use world::host;
 
-/// That this may change the units. Which database it is, and of which
-/// generation, is read from there each time: another controller may have been
-/// told that it was restored.
+/// Proof that this database may change the units. Its id and generation are read from the database
+/// each time, since another controller may have been started with `--restored-database`.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     /// Where it is, for people.
     pub place: String,
-    /// The operator says that whoever has the units is gone.
+    /// Whether the operator has confirmed that the previous owner of the units is gone.
     pub takes_over: bool,
 }
 
-/// The place that `folder` is.
+/// The location of `folder`.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's error.
 pub fn place_of(folder: &Path) -> io::Result<PlaceRow> {
     let born = host::born(folder)?.and_then(|born| born.duration_since(UNIX_EPOCH).ok());
-    // Zero is what a file system says that does not know it.
+    // A file system without birth times reports zero.
     let born = born.filter(|since| !since.is_zero());
     Ok(PlaceRow::Folder(FolderPlace {
         folder: url::encode(folder),
@@ -80,22 +77,22 @@ fn is_equal_if_known(one: Option<i64>, other: Option<i64>) -> bool {
     one.zip(other).is_none_or(|(one, other)| one == other)
 }
 
-/// The generation after `known`: the second that it is, unless the clock is
-/// behind. Enough for 32 bits until 2106.
+/// The generation after `known`: the current time in seconds, unless the clock is behind. 32 bits
+/// suffice until 2106.
 fn generation_after(known: u32, now: Millis) -> u32 {
     let seconds = u32::try_from(now.0 / 1000).unwrap_or(0);
     known.saturating_add(1).max(seconds)
 }
 
-/// Who the database of the controller in `folder` is. `is_restored`: the
-/// operator has said that its other copies are gone.
+/// Claims the database of the controller in `folder`. `is_restored`: the operator has confirmed
+/// that its other copies are gone.
 pub(crate) async fn claim(
     world: &World,
     database: &Database,
     folder: &Path,
     is_restored: bool,
 ) -> Result<Claim, StartError> {
-    let place = match database.server_place().await? {
+    let place = match database.cluster().server_location().await? {
         Some(place) => PlaceRow::Server(place),
         None => place_of(folder).map_err(|source| StartError::Place {
             folder: folder.to_owned(),
@@ -103,10 +100,9 @@ pub(crate) async fn claim(
         })?,
     };
     let new_id = DatabaseId::from_u128(world.random.u128());
-    // Another controller may be claiming it, too: who is second finds it
-    // claimed.
+    // Another controller may claim it at the same time; the second one finds it claimed.
     loop {
-        let known = database.owner().await?;
+        let known = database.cluster().owner().await?;
         let now = match &known {
             None => OwnerRow {
                 id: new_id,
@@ -128,7 +124,9 @@ pub(crate) async fn claim(
                 }
             }
         };
-        if known.as_ref() == Some(&now) || database.set_owner(known.as_ref(), &now).await? {
+        if known.as_ref() == Some(&now)
+            || database.cluster().set_owner(known.as_ref(), &now).await?
+        {
             return Ok(Claim {
                 place: spelt(folder, &now.place),
                 takes_over: is_restored,
@@ -137,7 +135,7 @@ pub(crate) async fn claim(
     }
 }
 
-/// A place, for people who find it in a unit's marker.
+/// The text of a location in a unit's marker.
 fn spelt(folder: &Path, place: &PlaceRow) -> String {
     match place {
         PlaceRow::Folder(_) => format!("{} on {}", folder.display(), host::machine_name()),
@@ -229,7 +227,7 @@ mod tests {
         let is = place("/srv/a", Some(8), Some(2));
         let said = |was: &str| other_place(folder, &place(was, Some(7), Some(1)), &is).to_string();
         assert!(
-            said("/srv/a").contains("/srv/a was made anew"),
+            said("/srv/a").contains("/srv/a was created again"),
             "{}",
             said("/srv/a")
         );

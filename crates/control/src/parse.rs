@@ -8,14 +8,14 @@ use base::{
     ProjectId, SnapshotId, UnitId, VolumeId,
 };
 
-use crate::database::{Quota, VolumeSizes};
+use crate::database::{Quota, VolumeSettings};
 use crate::error::ControlError;
 use api::types::{TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX};
 use base::size::exact_bytes;
 use catalog::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN};
 
-/// The largest volume, 64 TiB: what a map of three levels addresses with room
-/// to spare, and more than any file system a guest will put on it.
+/// The largest volume in bytes, 64 TiB: less than a map of three levels can address, and more than
+/// the file systems of guests need.
 pub const VOLUME_BYTES_MAX: u64 = 64 << 40;
 
 /// Names are 1 to 63 letters long, as host names are.
@@ -55,8 +55,8 @@ pub fn zone(text: &str) -> Result<&str, ControlError> {
     })
 }
 
-/// Refuses what would be taken for an id, of whatever: names and ids are given
-/// in the same places, and a user's name is that of a project as well.
+/// Refuses a name that looks like an id of any kind: names and ids are accepted in the same places,
+/// and a user's name is a project's name as well.
 ///
 /// # Errors
 /// [`ControlError::Invalid`].
@@ -85,7 +85,7 @@ pub fn refuse_id(text: &str) -> Result<(), ControlError> {
     Ok(())
 }
 
-/// What a field says that has one of some words ([`api::words`]).
+/// Parses a field with a word of an enumeration ([`api::words`]).
 ///
 /// # Errors
 /// [`ControlError::Invalid`] about `field`, with the words that there are.
@@ -188,9 +188,12 @@ const CACHE_MAX_BYTES_MIN: u64 = 1 << 20;
 ///
 /// # Errors
 /// [`ControlError::Invalid`].
-pub fn sizes(sizes: VolumeSizes) -> Result<(), ControlError> {
+pub fn settings(settings: VolumeSettings) -> Result<(), ControlError> {
     let lengths = JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX;
-    if let Some(bytes) = sizes.journal_bytes.filter(|bytes| !lengths.contains(bytes)) {
+    if let Some(bytes) = settings
+        .journal_bytes
+        .filter(|bytes| !lengths.contains(bytes))
+    {
         let (min, max) = (
             exact_bytes(JOURNAL_BYTES_MIN),
             exact_bytes(JOURNAL_BYTES_MAX),
@@ -202,7 +205,7 @@ pub fn sizes(sizes: VolumeSizes) -> Result<(), ControlError> {
         return Err(ControlError::invalid("journal_size", reason));
     }
     let is_small = |bytes: &u64| *bytes < CACHE_MAX_BYTES_MIN || i64::try_from(*bytes).is_err();
-    if let Some(bytes) = sizes.cache_max_bytes.filter(is_small) {
+    if let Some(bytes) = settings.cache_max_bytes.filter(is_small) {
         let min = exact_bytes(CACHE_MAX_BYTES_MIN);
         let reason = format!(
             "a volume may have {min} of a cache at least, and not {}",
@@ -258,8 +261,7 @@ mod tests {
         }
     }
 
-    /// Of one byte it was said that the next sizes are 0 and 4096, and 0 was
-    /// refused.
+    /// For a size of one byte, 0 was once suggested and then refused.
     #[test]
     fn the_sizes_that_are_advised_are_sizes() {
         let said = |bytes| {

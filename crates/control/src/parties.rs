@@ -1,8 +1,7 @@
-//! Users, hosts and unit daemons: who they are, how they come to be known, and who may do
-//! that (docs/service.md, "Identity").
+//! Users, hosts and unit daemons: how they join and are authenticated (docs/internals/identity.md).
 //!
-//! Every request is judged anew, by the database as it is then: a party that
-//! was disabled a moment ago is nobody.
+//! Every request is authenticated against the current database: a party that was just disabled is
+//! refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use world::{Millis, World};
 use zeroize::Zeroizing;
 
 use crate::daemons::unit_of;
-use crate::database::{AuditRow, By, Database, DatabaseError, Membership, PartyRow, Principal};
+use crate::database::{AuditRow, Database, DatabaseError, Membership, Origin, PartyRow, Principal};
 use crate::error::ControlError;
 use crate::http::Caller;
 use crate::parse;
@@ -25,7 +24,7 @@ use crate::volumes::spell_time;
 /// How long a token may be used.
 pub const TOKEN_TERM: Duration = Duration::from_secs(60 * 60);
 
-/// Identity, for everything that asks.
+/// Authenticates callers, and signs certificates.
 #[derive(Clone)]
 pub struct Parties {
     world: World,
@@ -36,25 +35,24 @@ pub struct Parties {
 /// How the API is served over TLS.
 #[derive(Default)]
 pub struct ServerOptions {
-    /// DNS names and addresses by which the server is reached; for a certificate
-    /// that is made for it.
+    /// DNS names and addresses of the server, for the certificate that is created for it.
     pub names: Vec<String>,
-    /// Authorities (PEM) of the operator's: whom they sign is known by what the
-    /// certificate says.
+    /// The operator's own authorities (PEM). Parties with a certificate that they signed are known
+    /// by its subject.
     pub client_authorities: Vec<String>,
-    /// A certificate with what lies between it and its root, and its key (PEM), to
-    /// serve with in place of one that is made.
+    /// A certificate chain and its key (PEM) to serve with, instead of a certificate that is
+    /// created.
     pub credentials: Option<(String, Zeroizing<String>)>,
 }
 
 /// A certificate, fresh from the authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued {
-    /// Whose.
+    /// The party.
     pub subject: Subject,
-    /// In PEM.
+    /// The certificate in PEM.
     pub certificate_pem: String,
-    /// When it ends.
+    /// When the certificate expires.
     pub ends: Millis,
 }
 
@@ -69,11 +67,11 @@ impl Parties {
         }
     }
 
-    /// The user or host that is this machine, made if there is none.
+    /// The user or host of this machine, created if it does not exist.
     pub(crate) async fn make_local(&self, kind: Kind) -> Result<PartyId, DatabaseError> {
         let id = PartyId::from_u128(self.world.random.u128());
         let now = self.world.clock.wall();
-        self.database.local_party(kind, id, now).await
+        self.database.parties().local(kind, id, now).await
     }
 
     /// The authority's certificate.
@@ -130,7 +128,7 @@ impl Parties {
         Ok((Arc::new(tls), lifetime.ends()))
     }
 
-    /// Who is asking.
+    /// The principal of a request.
     ///
     /// # Errors
     /// [`ControlError::Unauthenticated`].
@@ -154,8 +152,8 @@ impl Parties {
         }
         let (found, nobody) = match peer.signed_by {
             SignedBy::OwnAuthority => (
-                self.database.party_of_key(peer.key).await?,
-                "nobody is known by this certificate's key; join with a new token".to_owned(),
+                self.database.parties().of_key(peer.key).await?,
+                "this certificate's key belongs to no party; join with a new token".to_owned(),
             ),
             SignedBy::NamedAuthority => self.party_named_by(peer).await?,
         };
@@ -172,8 +170,8 @@ impl Parties {
         }
     }
 
-    /// Whom a certificate names that one of the operator's authorities has
-    /// signed; or what to say if it is nobody.
+    /// The party that a certificate of one of the operator's authorities names, or why there is
+    /// none.
     async fn party_named_by(
         &self,
         peer: &Peer,
@@ -183,15 +181,15 @@ impl Parties {
             Err(error) => return Ok((None, error.to_string())),
         };
         if !matches!(subject.kind(), Kind::User | Kind::Host) || *subject == local(subject.kind()) {
-            let nobody = format!("the certificate names {subject}, who is nobody over TLS");
+            let nobody = format!("the certificate names {subject}, which cannot be used over TLS");
             return Ok((None, nobody));
         }
-        match self.database.party(subject).await {
+        match self.database.parties().get(subject).await {
             Ok(party) => Ok((Some(party), String::new())),
             Err(DatabaseError::NotFound { .. }) => {
                 let (kind, name) = (subject.kind(), subject.name());
                 let nobody = format!(
-                    "nobody is known as {subject}; an administrator adds one with \
+                    "{subject} does not exist; an administrator adds it with \
                      `scree {kind} add {name}`"
                 );
                 Ok((None, nobody))
@@ -200,7 +198,7 @@ impl Parties {
         }
     }
 
-    /// Whoever can open D's socket has D.
+    /// The local user: a process that can open the socket in the data directory owns it.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -210,14 +208,14 @@ impl Parties {
         Ok(principal(party, by, None))
     }
 
-    fn by(&self, caller: &Caller, who: String) -> By {
+    fn by(&self, caller: &Caller, who: String) -> Origin {
         let (key, address) = match caller {
             Caller::Local => (None, None),
             Caller::Remote { address, peer } => {
                 (peer.as_ref().map(|peer| peer.key), Some(*address))
             }
         };
-        By {
+        Origin {
             at: self.world.clock.wall(),
             who,
             key,
@@ -230,11 +228,11 @@ impl Parties {
     /// # Errors
     /// [`ControlError`].
     pub async fn audit(&self, before: i64, count_max: u32) -> Result<Vec<AuditRow>, ControlError> {
-        Ok(self.database.audit(before, count_max).await?)
+        Ok(self.database.parties().audit_log(before, count_max).await?)
     }
 
-    /// Makes a user or host that is known by no key yet. A user is a member of
-    /// `project`, or of a new one of their own name.
+    /// Creates a party without a key. A user becomes a member of `project`, or of a new project of
+    /// the same name.
     ///
     /// # Errors
     /// [`ControlError::Exists`]; [`ControlError::Invalid`], if its name would be
@@ -274,7 +272,8 @@ impl Parties {
         };
         Ok(self
             .database
-            .insert_party(principal, &new, &membership)
+            .parties()
+            .insert(principal, &new, &membership)
             .await?)
     }
 
@@ -288,7 +287,7 @@ impl Parties {
         after: &str,
         count_max: u32,
     ) -> Result<Vec<PartyRow>, ControlError> {
-        Ok(self.database.parties(kind, after, count_max).await?)
+        Ok(self.database.parties().all(kind, after, count_max).await?)
     }
 
     /// The user or host of this name.
@@ -296,7 +295,7 @@ impl Parties {
     /// # Errors
     /// [`ControlError::NotFound`].
     pub async fn one(&self, subject: &Subject) -> Result<PartyRow, ControlError> {
-        Ok(self.database.party(subject).await?)
+        Ok(self.database.parties().get(subject).await?)
     }
 
     /// Hands out a token with which a party can join, and when it ends.
@@ -312,12 +311,13 @@ impl Parties {
         let term_ms = i64::try_from(TOKEN_TERM.as_millis()).expect("an hour");
         let expires = Millis(self.world.clock.wall().0.saturating_add(term_ms));
         self.database
-            .insert_join(principal, subject, token.hash(), expires)
+            .parties()
+            .insert_join_token(principal, subject, token.hash(), expires)
             .await?;
         Ok((token, expires))
     }
 
-    /// Signs the key of whoever shows a token: it is that party's from now on.
+    /// Signs the key of a caller with a valid token, and records it as a key of the token's party.
     ///
     /// # Errors
     /// [`ControlError::Unauthenticated`] for a token that is none, or is over;
@@ -330,22 +330,21 @@ impl Parties {
     ) -> Result<Issued, ControlError> {
         let refused = || {
             unauthenticated(
-                "the token is not good (any more): each is good for one use within an hour; ask \
+                "the token is not valid (any more): each is valid for one use within an hour; ask \
                  an administrator for another",
             )
         };
         let token: JoinToken = token.parse().map_err(|_| refused())?;
         let key = key_of(request_pem)?;
-        let by = By {
+        let by = Origin {
             key: Some(key),
             ..self.by(caller, "a token".to_owned())
         };
-        let party = self.database.join(token.hash(), key, &by).await?;
+        let party = self.database.parties().join(token.hash(), key, &by).await?;
         self.sign(&party.ok_or_else(refused)?, request_pem)
     }
 
-    /// Signs a new certificate for whoever has one: for the same key, or for
-    /// another that replaces none.
+    /// Signs a new certificate for a party that has one, for the same key or for an additional one.
     ///
     /// # Errors
     /// As [`Parties::join`].
@@ -360,6 +359,7 @@ impl Parties {
         }
         let key = key_of(request_pem)?;
         self.database
+            .parties()
             .insert_key(&principal.party, key, &principal.by)
             .await?;
         self.sign(&principal.party, request_pem)
@@ -378,17 +378,18 @@ impl Parties {
     ) -> Result<PartyRow, ControlError> {
         if is_disabled && *subject == local(subject.kind()) {
             return Err(ControlError::conflict(format!(
-                "{subject} is the controller's own machine: whoever can open its folder is that, \
-                 and cannot be locked out here; take away what lets others into the folder"
+                "{subject} is the controller's own machine and cannot be disabled; restrict the \
+                 access to the controller's folder instead"
             )));
         }
         self.database
+            .parties()
             .set_disabled(principal, subject, is_disabled)
             .await?;
         self.one(subject).await
     }
 
-    /// Makes a party known by nothing: its keys may be in other hands.
+    /// Deletes the keys and tokens of a party whose keys may be compromised.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
@@ -397,12 +398,15 @@ impl Parties {
         principal: &Principal,
         subject: &Subject,
     ) -> Result<PartyRow, ControlError> {
-        self.database.forget_keys(principal, subject).await?;
+        self.database
+            .parties()
+            .forget_keys(principal, subject)
+            .await?;
         self.one(subject).await
     }
 
-    /// Signs a key with which a host is known to unit daemons, and to nobody else:
-    /// controllers do not know it.
+    /// Signs a key with which a host authenticates to unit daemons only. Controllers do not accept
+    /// it.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] for a request that cannot be signed.
@@ -412,7 +416,7 @@ impl Parties {
         request_pem: &str,
     ) -> Result<Issued, ControlError> {
         key_of(request_pem)?;
-        let host = self.database.party_with(host).await?;
+        let host = self.database.parties().find(host).await?;
         self.sign(&host, request_pem)
     }
 
@@ -435,7 +439,7 @@ impl Parties {
     }
 }
 
-fn principal(party: PartyRow, by: By, signed_by: Option<SignedBy>) -> Principal {
+fn principal(party: PartyRow, by: Origin, signed_by: Option<SignedBy>) -> Principal {
     Principal {
         party,
         by,

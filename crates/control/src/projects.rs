@@ -1,18 +1,18 @@
-//! Projects and grants: on whose account things are, and who else may use them.
+//! Requests on projects and grants.
 
 use api::vm::VM_LENGTH_MAX;
 use auth::{Kind, Subject};
 use base::{GrantId, ProjectId};
 
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::database::{GrantRow, Need, NewGrant, NewProject, Object, ProjectRow, Quota, Right};
 use crate::error::ControlError;
 use crate::parse;
 use crate::parties::local;
 
-/// On what a right is to be given, by name or id.
+/// The object of a grant, by name or id.
 #[derive(Debug, Clone)]
-pub enum Named {
+pub enum GrantTarget {
     /// A volume.
     Volume(String),
     /// A snapshot.
@@ -21,87 +21,103 @@ pub enum Named {
     Host(String),
 }
 
-/// A right to be given, as it was asked for.
+/// A request to grant a right.
 #[derive(Debug, Clone)]
 pub struct GrantRequest {
-    /// On what.
-    pub on: Named,
-    /// To this user.
+    /// The object.
+    pub on: GrantTarget,
+    /// The name of the user who gets the right.
     pub user: String,
-    /// Which.
+    /// The right.
     pub right: Right,
-    /// On a host: for VMs whose address begins so.
+    /// On a host: for VMs whose address starts with this.
     pub vm: Option<String>,
 }
 
-impl Acting {
-    /// Makes a project.
+/// Projects, as one authorized request may use them.
+#[derive(Clone, Copy)]
+pub struct Projects<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Projects<'_> {
+    /// Creates a project.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn add_project(&self, name: &str, quota: Quota) -> Result<ProjectRow, ControlError> {
-        self.must_administer()?;
+    pub async fn add(self, name: &str, quota: Quota) -> Result<ProjectRow, ControlError> {
+        self.request.must_administer()?;
         let new = NewProject {
-            id: ProjectId::from_u128(self.inner.world.random.u128()),
+            id: ProjectId::from_u128(self.request.inner.world.random.u128()),
             name: parse::name(name)?.to_owned(),
             quota: parse::quota(quota)?,
         };
-        let database = &self.inner.database;
-        Ok(database.insert_project(self.principal(), &new).await?)
+        let database = &self.request.inner.database;
+        Ok(database
+            .projects()
+            .insert(self.request.principal(), &new)
+            .await?)
     }
 
     /// The projects that the principal is in; all, for an administrator.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn projects(
-        &self,
-        after: &str,
-        count_max: u32,
-    ) -> Result<Vec<ProjectRow>, ControlError> {
-        let database = &self.inner.database;
+    pub async fn list(self, after: &str, count_max: u32) -> Result<Vec<ProjectRow>, ControlError> {
+        let database = &self.request.inner.database;
         Ok(database
-            .projects(self.principal(), after, count_max)
+            .projects()
+            .all(self.request.principal(), after, count_max)
             .await?)
     }
 
-    /// One of them.
+    /// The project with this name or id.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
-    pub async fn project(&self, name: &str) -> Result<ProjectRow, ControlError> {
-        Ok(self.inner.database.project(self.principal(), name).await?)
+    pub async fn get(self, name: &str) -> Result<ProjectRow, ControlError> {
+        Ok(self
+            .request
+            .inner
+            .database
+            .projects()
+            .get(self.request.principal(), name)
+            .await?)
     }
 
     /// Sets how much a project may have.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn set_quota(&self, name: &str, quota: Quota) -> Result<ProjectRow, ControlError> {
-        self.must_administer()?;
+    pub async fn set_quota(self, name: &str, quota: Quota) -> Result<ProjectRow, ControlError> {
+        self.request.must_administer()?;
         let quota = parse::quota(quota)?;
-        let database = &self.inner.database;
-        Ok(database.set_quota(self.principal(), name, quota).await?)
+        let database = &self.request.inner.database;
+        Ok(database
+            .projects()
+            .set_quota(self.request.principal(), name, quota)
+            .await?)
     }
 
-    /// Makes a user a member of a project, or no longer one.
+    /// Adds or removes a member of a project.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn set_member(
-        &self,
+        self,
         name: &str,
         user: &str,
         is_member: bool,
     ) -> Result<ProjectRow, ControlError> {
-        self.must_administer()?;
+        self.request.must_administer()?;
         let user = user_named(user)?;
         if !is_member && user == local(Kind::User) {
             self.refuse_if_local(name).await?;
         }
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         Ok(database
-            .set_member(self.principal(), name, &user, is_member)
+            .projects()
+            .set_member(self.request.principal(), name, &user, is_member)
             .await?)
     }
 
@@ -109,20 +125,22 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn delete_project(&self, name: &str) -> Result<ProjectRow, ControlError> {
-        self.must_administer()?;
+    pub async fn delete(self, name: &str) -> Result<ProjectRow, ControlError> {
+        self.request.must_administer()?;
         self.refuse_if_local(name).await?;
         Ok(self
+            .request
             .inner
             .database
-            .delete_project(self.principal(), name)
+            .projects()
+            .delete(self.request.principal(), name)
             .await?)
     }
 
-    /// Refuses to take its project from the controller's own machine: nothing
-    /// makes it anew, and the machine's commands name none.
-    async fn refuse_if_local(&self, name: &str) -> Result<(), ControlError> {
-        let project = self.project(name).await?;
+    /// Refuses to delete the project of the controller's own machine: nothing would create it
+    /// again, and commands on the machine use it without naming it.
+    async fn refuse_if_local(self, name: &str) -> Result<(), ControlError> {
+        let project = self.get(name).await?;
         match project.name == local(Kind::User).name() {
             false => Ok(()),
             true => Err(ControlError::conflict(
@@ -131,12 +149,20 @@ impl Acting {
             )),
         }
     }
+}
 
-    /// Gives a right.
+/// Grants, as one authorized request may use them.
+#[derive(Clone, Copy)]
+pub struct Grants<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Grants<'_> {
+    /// Grants a right.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn add_grant(&self, request: GrantRequest) -> Result<GrantRow, ControlError> {
+    pub async fn add(self, request: GrantRequest) -> Result<GrantRow, ControlError> {
         let need = Need::Have(Right::Administer);
         let object = self.object(&request.on, need).await?;
         let is_host = matches!(object, Object::Host(_));
@@ -159,27 +185,28 @@ impl Acting {
             return Err(ControlError::invalid("vm", reason));
         }
         let new = NewGrant {
-            id: GrantId::from_u128(self.inner.world.random.u128()),
+            id: GrantId::from_u128(self.request.inner.world.random.u128()),
             object,
             user: user_named(&request.user)?,
             right: request.right,
             vm,
         };
         Ok(self
+            .request
             .inner
             .database
-            .insert_grant(self.principal(), &new)
+            .grants()
+            .insert(self.request.principal(), &new)
             .await?)
     }
 
-    /// The rights that the principal has been given, or can take away: on one
-    /// thing, or on all.
+    /// The rights that the principal has or can revoke: on one object, or on all.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn grants(
-        &self,
-        on: Option<&Named>,
+    pub async fn list(
+        self,
+        on: Option<&GrantTarget>,
         after: &str,
         count_max: u32,
     ) -> Result<Vec<GrantRow>, ControlError> {
@@ -187,9 +214,10 @@ impl Acting {
             Some(on) => Some(self.object(on, Need::See).await?),
             None => None,
         };
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         Ok(database
-            .grants(self.principal(), object, after, count_max)
+            .grants()
+            .list(self.request.principal(), object, after, count_max)
             .await?)
     }
 
@@ -197,26 +225,34 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn delete_grant(&self, id: &str) -> Result<GrantRow, ControlError> {
+    pub async fn delete(self, id: &str) -> Result<GrantRow, ControlError> {
         Ok(self
+            .request
             .inner
             .database
-            .delete_grant(self.principal(), id)
+            .grants()
+            .delete(self.request.principal(), id)
             .await?)
     }
 
-    async fn object(&self, named: &Named, need: Need) -> Result<Object, ControlError> {
-        let database = &self.inner.database;
+    async fn object(self, named: &GrantTarget, need: Need) -> Result<Object, ControlError> {
+        let database = &self.request.inner.database;
         Ok(match named {
-            Named::Volume(name) => {
-                let row = database.volume_for(self.principal(), name, need).await?;
+            GrantTarget::Volume(name) => {
+                let row = database
+                    .volumes()
+                    .find(self.request.principal(), name, need)
+                    .await?;
                 Object::Volume(row.id)
             }
-            Named::Snapshot(name) => {
-                let row = database.snapshot_for(self.principal(), name, need).await?;
+            GrantTarget::Snapshot(name) => {
+                let row = database
+                    .snapshots()
+                    .find(self.request.principal(), name, need)
+                    .await?;
                 Object::Snapshot(row.id)
             }
-            Named::Host(name) => Object::Host(self.host_named(name).await?),
+            GrantTarget::Host(name) => Object::Host(self.request.host_named(name).await?),
         })
     }
 }

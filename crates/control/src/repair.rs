@@ -8,31 +8,30 @@ use api::words::UnitState;
 use base::UnitId;
 use world::Millis;
 
-use crate::acting::Acting;
 use crate::control::Control;
 use crate::database::{HostReport, Moved, Removal, RepairRow, UnitRow};
 use crate::error::ControlError;
+use crate::units::Units;
 use crate::units::{UnitView, is_called, no_unit};
 
-/// After so long a missing unit is replaced, if nobody says.
+/// The default time after which a missing unit is replaced.
 pub const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
-impl Acting {
-    /// Has other units take over what these hold. Each of them is removed when it is a
-    /// member of no copyset any more.
+impl Units<'_> {
+    /// Drains units: others take over what they hold. Each is removed when it is a member of no
+    /// copyset any more.
     ///
     /// # Errors
     /// [`ControlError`]: then nothing has changed.
-    pub async fn drain_units(
-        &self,
-        names: &[String],
-    ) -> Result<Vec<(UnitId, Moved)>, ControlError> {
-        self.must_administer()?;
-        let views = self.units().await?;
+    pub async fn drain(self, names: &[String]) -> Result<Vec<(UnitId, Moved)>, ControlError> {
+        self.request.must_administer()?;
+        let views = self.request.all_units().await?;
         let units = all_named(&views, names)?;
         let usable = usable(&views);
-        let database = &self.inner.database;
-        let drained = database.drain_units(self.principal(), &units, &usable);
+        let database = &self.request.inner.database;
+        let drained = database
+            .units()
+            .drain(self.request.principal(), &units, &usable);
         Ok(drained.await?)
     }
 
@@ -41,27 +40,25 @@ impl Acting {
     /// # Errors
     /// [`ControlError`]: then nothing has changed.
     pub async fn cancel_drain(
-        &self,
+        self,
         names: &[String],
     ) -> Result<Vec<(UnitId, Moved)>, ControlError> {
-        self.must_administer()?;
-        let units = all_named(&self.units().await?, names)?;
-        let database = &self.inner.database;
-        Ok(database.cancel_drain(self.principal(), &units).await?)
+        self.request.must_administer()?;
+        let units = all_named(&self.request.all_units().await?, names)?;
+        let database = &self.request.inner.database;
+        Ok(database
+            .units()
+            .cancel_drain(self.request.principal(), &units)
+            .await?)
     }
 
-    /// Removes a unit that holds nothing any more, or one that is lost for good; or
-    /// one that is given up with what only it may have.
+    /// Removes a unit that is a member of no copyset, or that is lost for good.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn remove_unit(
-        &self,
-        name: &str,
-        how: Removal,
-    ) -> Result<(UnitId, Moved), ControlError> {
-        self.must_administer()?;
-        let units = self.units().await?;
+    pub async fn remove(self, name: &str, how: Removal) -> Result<(UnitId, Moved), ControlError> {
+        self.request.must_administer()?;
+        let units = self.request.all_units().await?;
         let removed = view_of(&units, name)?;
         let unit = removed.row.id;
         let there = units.iter().filter(|unit| unit.found_by.is_some());
@@ -77,8 +74,10 @@ impl Acting {
             return Err(ControlError::Conflict { reason });
         }
         let usable = usable(&units);
-        let database = &self.inner.database;
-        let removed = database.remove_unit(self.principal(), unit, how, &usable, &there);
+        let database = &self.request.inner.database;
+        let removed = database
+            .units()
+            .remove(self.request.principal(), unit, how, &usable, &there);
         Ok((unit, removed.await?))
     }
 
@@ -86,13 +85,15 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn rebalance(&self) -> Result<u64, ControlError> {
-        self.must_administer()?;
-        let usable = usable(&self.units().await?);
+    pub async fn rebalance(self) -> Result<u64, ControlError> {
+        self.request.must_administer()?;
+        let usable = usable(&self.request.all_units().await?);
         Ok(self
+            .request
             .inner
             .database
-            .rebalance(self.principal(), &usable)
+            .units()
+            .rebalance(self.request.principal(), &usable)
             .await?)
     }
 
@@ -101,37 +102,48 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn scrub(&self, name: Option<&str>) -> Result<u64, ControlError> {
-        self.must_administer()?;
+    pub async fn scrub(self, name: Option<&str>) -> Result<u64, ControlError> {
+        self.request.must_administer()?;
         let unit = match name {
             None => None,
-            Some(name) => Some(named(&self.inner.database.units().await?, name)?),
+            Some(name) => Some(named(
+                &self.request.inner.database.units().all().await?,
+                name,
+            )?),
         };
         Ok(self
+            .request
             .inner
             .database
-            .want_scrub(self.principal(), unit)
+            .units()
+            .request_scrub(self.request.principal(), unit)
             .await?)
     }
 
-    /// Has all members of all copysets compared, and what they lack copied, now.
-    /// Returns of how many copysets.
+    /// Requests a comparison of all members of all copysets; what is missing is copied. Returns the
+    /// number of copysets.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn repair(&self) -> Result<u64, ControlError> {
-        self.must_administer()?;
-        Ok(self.inner.database.want_repair(self.principal()).await?)
+    pub async fn repair(self) -> Result<u64, ControlError> {
+        self.request.must_administer()?;
+        Ok(self
+            .request
+            .inner
+            .database
+            .units()
+            .request_comparison(self.request.principal())
+            .await?)
     }
 
     /// What is repaired, or waits for it.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn repairs(&self) -> Result<Vec<RepairRow>, ControlError> {
-        self.must_administer()?;
-        let now = self.now().await?;
-        Ok(self.inner.database.repair(now).await?)
+    pub async fn repairs(self) -> Result<Vec<RepairRow>, ControlError> {
+        self.request.must_administer()?;
+        let now = self.request.now().await?;
+        Ok(self.request.inner.database.repair().list(now).await?)
     }
 }
 
@@ -142,12 +154,12 @@ impl Control {
         let is_missing = |unit: &api::host::UnitReport| {
             unit.state.parse().unwrap_or(UnitState::Unknown) == UnitState::Missing
         };
-        let units = inner.database.units().await?;
+        let units = inner.database.units().all().await?;
         let is_noted = units.iter().any(|unit| unit.missing_since.is_some());
         if inner.replace_after.is_zero() || (!is_noted && !report.units.iter().any(is_missing)) {
             return Ok(());
         }
-        let hosts = inner.database.host_reports().await?;
+        let hosts = inner.database.hosts().reports().await?;
         let unresponsive_before = self.unresponsive_before().await?;
         let missing = missing(&units, &hosts, unresponsive_before);
         let now = self.now().await?;
@@ -155,7 +167,8 @@ impl Control {
         let since = Millis(now.0.saturating_sub(after));
         let database = &inner.database;
         let long = database
-            .note_missing(&missing, now, since, unresponsive_before)
+            .units()
+            .record_missing(&missing, now, since, unresponsive_before)
             .await?;
         if long.is_empty() {
             return Ok(());
@@ -165,7 +178,10 @@ impl Control {
         let ids = units.iter().map(|unit| unit.id);
         let there: HashSet<UnitId> = ids.filter(|unit| !missing.contains(unit)).collect();
         for unit in long {
-            let replaced = inner.database.replace_missing(unit, &usable, &there, now);
+            let replaced = inner
+                .database
+                .units()
+                .replace_missing(unit, &usable, &there, now);
             let copysets = replaced.await?;
             if copysets > 0 {
                 tracing::warn!(%unit, copysets, "missing for too long: others take its place");
@@ -175,7 +191,7 @@ impl Control {
     }
 }
 
-/// The units that hosts which are heard of all say are missing.
+/// The units that all responsive hosts report missing.
 fn missing(
     units: &[UnitRow],
     hosts: &[HostReport],

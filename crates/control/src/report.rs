@@ -1,21 +1,21 @@
-//! How the whole is doing, and what needs somebody's attention.
+//! The state of the whole cluster, and what needs attention.
 
 use api::host::AttachmentState;
 use api::types::{HostLoad, VolumeLoad};
 use base::ClusterId;
 
 use crate::control::Control;
-use crate::database::{DegradedVolume, HostReport, RepairRow, Volumes};
+use crate::database::{DegradedVolume, HostReport, RepairRow, VolumeRows};
 use crate::error::ControlError;
 
-/// A look at everything.
+/// A summary of the cluster.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The cluster.
     pub cluster: ClusterId,
     /// How many volumes there are.
     pub volumes: u64,
-    /// How many of them are served.
+    /// How many of them are exported.
     pub exported: u64,
     /// How many snapshots.
     pub snapshots: u64,
@@ -23,7 +23,7 @@ pub struct Report {
     pub units: u64,
     /// How many of them are healthy.
     pub units_healthy: u64,
-    /// The room that segments take on all units, in bytes.
+    /// The space that segments take on all units, in bytes.
     pub bytes: u64,
     /// Journal bytes that wait to be destaged.
     pub journal_used_bytes: u64,
@@ -33,17 +33,17 @@ pub struct Report {
     pub degraded_segments: u64,
     /// How many such slots there are at most: some may have been freed since.
     pub degraded_blocks: u64,
-    /// What is wrong, one sentence each.
+    /// What needs attention, one sentence each.
     pub problems: Vec<String>,
 }
 
 impl Control {
-    /// Looks at everything.
+    /// Summarizes the cluster.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn report(&self) -> Result<Report, ControlError> {
-        let volumes = self.inner.database.volumes().await?;
+        let volumes = self.inner.database.volumes().all().await?;
         let (hosts, unasked) = self.host_reports().await?;
         let units = self.units_of(&hosts).await?;
         let mut problems: Vec<String> = unasked.into_iter().collect();
@@ -60,7 +60,7 @@ impl Control {
             let (name, why) = (&volume.name, &volume.reason);
             problems.push(format!("volume {name:?} is in error: {why}"));
         }
-        let attachments = self.inner.database.attachments().await?;
+        let attachments = self.inner.database.attachments().all().await?;
         for attachment in &attachments {
             let name = volumes.name_of(attachment.volume).unwrap_or_default();
             if let Some(why) = &attachment.reason {
@@ -79,13 +79,13 @@ impl Control {
             }
         }
         problems.extend(self.shared_zones().await?);
-        let degraded = self.inner.database.degraded_volumes().await?;
+        let degraded = self.inner.database.repair().degraded_volumes().await?;
         problems.extend(
             degraded
                 .iter()
                 .map(|degraded| degraded_problem(degraded, &volumes)),
         );
-        let repair = self.inner.database.repair(self.now().await?).await?;
+        let repair = self.inner.database.repair().list(self.now().await?).await?;
         problems.extend(repair_problem(&repair));
         for host in hosts {
             problems.extend(host.report.problems);
@@ -100,12 +100,12 @@ impl Control {
             cluster: self.inner.cluster,
             volumes: (there + volumes.damaged.len()) as u64,
             exported: served.count() as u64,
-            snapshots: self.inner.database.snapshot_count().await?,
+            snapshots: self.inner.database.snapshots().count().await?,
             units: units.len() as u64,
             units_healthy: healthy.count() as u64,
             bytes,
             journal_used_bytes,
-            pending_frees: self.inner.database.pending_free_count().await?,
+            pending_frees: self.inner.database.catalog().pending_free_count().await?,
             degraded_segments: degraded.iter().map(|degraded| degraded.segments).sum(),
             degraded_blocks: degraded.iter().map(|degraded| degraded.slots).sum(),
             problems,
@@ -114,12 +114,12 @@ impl Control {
 }
 
 impl Control {
-    /// What each host has to do, and what its cache spares it, as it last said.
+    /// The load of each host and its cache, as last reported.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn load(&self) -> Result<Vec<HostLoad>, ControlError> {
-        let volumes = self.inner.database.volumes().await?;
+        let volumes = self.inner.database.volumes().all().await?;
         let (hosts, _) = self.host_reports().await?;
         let loads = hosts.into_iter().map(|HostReport { host, report }| {
             let open = report.volumes.into_iter().map(|open| VolumeLoad {
@@ -138,7 +138,7 @@ impl Control {
     }
 }
 
-fn degraded_problem(degraded: &DegradedVolume, volumes: &Volumes) -> String {
+fn degraded_problem(degraded: &DegradedVolume, volumes: &VolumeRows) -> String {
     let of = match volumes.name_of(degraded.volume) {
         Some(name) => format!("volume {name:?}"),
         None => format!("the deleted volume {}", degraded.volume),
@@ -151,7 +151,7 @@ fn degraded_problem(degraded: &DegradedVolume, volumes: &Volumes) -> String {
     )
 }
 
-/// What is to be said of the copysets that are repaired.
+/// The problems of repair.
 fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     let mut problems = Vec::new();
     let rotten: u64 = repair.iter().map(|row| row.rotten).sum();
@@ -163,14 +163,18 @@ fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     }
     let filled: Vec<&RepairRow> = repair
         .iter()
-        .filter(|row| row.members.iter().any(|(_, state)| state == "filling"))
+        .filter(|row| row.members.iter().any(|(_, state)| state == "rebuilding"))
         .collect();
     if filled.is_empty() {
         return problems;
     }
     let mut units: Vec<String> = filled
         .iter()
-        .flat_map(|row| row.members.iter().filter(|(_, state)| state == "filling"))
+        .flat_map(|row| {
+            row.members
+                .iter()
+                .filter(|(_, state)| state == "rebuilding")
+        })
         .map(|(unit, _)| unit.to_string())
         .collect();
     units.sort_unstable();
@@ -181,13 +185,13 @@ fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     });
     let percent = (done * 100).checked_div(all).unwrap_or(0);
     let mut text = format!(
-        "in {} copysets {} may lack something and {} filled; of what is compared now {percent} % \
-         is done",
+        "in {} copysets {} may be missing something and {} being rebuilt; the running \
+         comparison is {percent} % done",
         filled.len(),
         units.join(", "),
         if units.len() == 1 { "is" } else { "are" }
     );
-    // What is being tried again may be in the way no more.
+    // A copyset that is being retried may succeed now.
     let mut waiting = filled.iter().filter(|row| row.repairer.is_none());
     if let Some(problem) = waiting.find_map(|row| row.problem.as_ref()) {
         text += &format!("; in the way is: {problem}");

@@ -4,20 +4,26 @@ use std::time::Duration;
 
 use base::SnapshotId;
 
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::database::{
     Filter, Need, NewSnapshot, Page, Right, SnapshotPage, SnapshotRow, SnapshotState, Tags,
 };
 use crate::error::{ControlError, gone_since};
 use crate::parse;
 
-/// A host that is well takes a snapshot's moment in less.
+/// The time within which a responsive host takes a consistency point.
 const CUT_WITHIN: Duration = Duration::from_secs(10);
 
-impl Acting {
-    /// Takes a snapshot. Of a volume that is served it is pending at first; its
-    /// moment lies between the call and its return, unless its host does not
-    /// answer in time: then it comes later.
+/// Snapshots, as one authorized request may use them.
+#[derive(Clone, Copy)]
+pub struct Snapshots<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Snapshots<'_> {
+    /// Takes a snapshot. If the volume is attached, the snapshot is pending at first; its
+    /// consistency point lies between the request and the response, unless the host does not answer
+    /// in time: then it comes later.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if the name or a tag is none;
@@ -27,64 +33,78 @@ impl Acting {
     /// deleted, or what was made under the idempotency key is gone;
     /// [`ControlError::IdempotencyConflict`] if that was another request. That its moment
     /// was not taken in time is no error: it comes later.
-    pub async fn create_snapshot(
-        &self,
+    pub async fn create(
+        self,
         volume: &str,
         name: Option<&str>,
         tags: Tags,
     ) -> Result<SnapshotRow, ControlError> {
         let (volume, name) = (volume.to_owned(), name.map(str::to_owned));
-        self.to_its_end(|control| async move { control.take(&volume, name.as_deref(), tags).await })
+        self.request
+            .to_its_end(|authorized| async move {
+                authorized
+                    .snapshots()
+                    .take_now(&volume, name.as_deref(), tags)
+                    .await
+            })
             .await
     }
 
-    async fn take(
-        &self,
+    async fn take_now(
+        self,
         volume: &str,
         name: Option<&str>,
         tags: Tags,
     ) -> Result<SnapshotRow, ControlError> {
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         // Whatever has become of its volume.
-        if let Some(made) = database.made_under_key(self.principal()).await? {
-            return self.snapshot_cut(&made).await.map_err(gone_since);
+        if let Some(made) = database
+            .parties()
+            .made_under_key(self.request.principal())
+            .await?
+        {
+            return self.wait_cut(&made).await.map_err(gone_since);
         }
         parse::tags(&tags)?;
-        let id = SnapshotId::from_u128(self.inner.world.random.u128());
+        let id = SnapshotId::from_u128(self.request.inner.world.random.u128());
         let name = match name {
             Some(name) => parse::name(name)?.to_owned(),
             None => id.to_string(),
         };
-        let row = self.living(volume, Right::Snapshot).await?;
+        let row = self.request.living(volume, Right::Snapshot).await?;
         let new = NewSnapshot {
             id,
             name,
             volume: row.id,
             tags,
-            created: self.inner.world.clock.wall(),
+            created: self.request.inner.world.clock.wall(),
         };
-        let database = &self.inner.database;
-        let snapshot = database.insert_snapshot(self.principal(), &new).await?;
+        let database = &self.request.inner.database;
+        let snapshot = database
+            .snapshots()
+            .insert(self.request.principal(), &new)
+            .await?;
         let id = snapshot.id;
-        if self.is_dry_run() || snapshot.state != SnapshotState::Pending {
+        if self.request.is_dry_run() || snapshot.state != SnapshotState::Pending {
             return Ok(snapshot);
         }
         // What is written after the answer is not in it.
-        let snapshot = self.snapshot_cut(&id.to_string()).await?;
+        let snapshot = self.wait_cut(&id.to_string()).await?;
         tracing::info!(snapshot = %id, name = snapshot.name, volume = %row.id, "snapshot taken");
         Ok(snapshot)
     }
 
-    /// The snapshot, once its moment was taken, or its host has had its time.
-    async fn snapshot_cut(&self, id: &str) -> Result<SnapshotRow, ControlError> {
-        let taken = self.until(CUT_WITHIN, || async {
-            let snapshot = self.snapshot(id).await?;
+    /// The snapshot, as soon as its consistency point was taken, or when its host has not answered
+    /// in time.
+    async fn wait_cut(self, id: &str) -> Result<SnapshotRow, ControlError> {
+        let taken = self.request.until(CUT_WITHIN, || async {
+            let snapshot = self.get(id).await?;
             let is_taken = snapshot.is_cut || snapshot.state != SnapshotState::Pending;
             Ok(is_taken.then_some(snapshot))
         });
         match taken.await? {
             Some(snapshot) => Ok(snapshot),
-            None => self.snapshot(id).await,
+            None => self.get(id).await,
         }
     }
 
@@ -92,30 +112,31 @@ impl Acting {
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
-    pub async fn snapshot(&self, name: &str) -> Result<SnapshotRow, ControlError> {
-        let database = &self.inner.database;
+    pub async fn get(self, name: &str) -> Result<SnapshotRow, ControlError> {
+        let database = &self.request.inner.database;
         Ok(database
-            .snapshot_for(self.principal(), name, Need::See)
+            .snapshots()
+            .find(self.request.principal(), name, Need::See)
             .await?)
     }
 
-    /// As [`Acting::snapshot`], once it is no longer pending or `wait` has
+    /// As [`AuthorizedRequest::snapshot`], once it is no longer pending or `wait` has
     /// passed.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
-    pub async fn snapshot_settled(
-        &self,
+    pub async fn wait_settled(
+        self,
         name: &str,
         wait: Duration,
     ) -> Result<SnapshotRow, ControlError> {
-        let settled = self.until(wait, || async {
-            let snapshot = self.snapshot(name).await?;
+        let settled = self.request.until(wait, || async {
+            let snapshot = self.get(name).await?;
             Ok((snapshot.state != SnapshotState::Pending).then_some(snapshot))
         });
         match settled.await? {
             Some(snapshot) => Ok(snapshot),
-            None => self.snapshot(name).await,
+            None => self.get(name).await,
         }
     }
 
@@ -123,14 +144,11 @@ impl Acting {
     ///
     /// # Errors
     /// Only those of the database.
-    pub async fn snapshots(
-        &self,
-        filter: &Filter,
-        page: &Page,
-    ) -> Result<SnapshotPage, ControlError> {
-        let database = &self.inner.database;
+    pub async fn list(self, filter: &Filter, page: &Page) -> Result<SnapshotPage, ControlError> {
+        let database = &self.request.inner.database;
         Ok(database
-            .snapshot_page(self.principal(), filter, page)
+            .snapshots()
+            .page(self.request.principal(), filter, page)
             .await?)
     }
 
@@ -138,43 +156,48 @@ impl Acting {
     ///
     /// # Errors
     /// Only those of the database: of what is not there, there are no tags.
-    pub async fn tags_of(&self, id: SnapshotId) -> Result<Tags, ControlError> {
-        Ok(self.inner.database.tags_of(&id.to_string()).await?)
+    pub async fn tags_of(self, id: SnapshotId) -> Result<Tags, ControlError> {
+        Ok(self.request.inner.database.tags_of(&id.to_string()).await?)
     }
 
-    /// Puts `tags` in the place of a snapshot's.
+    /// Replaces the tags of a snapshot.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if a tag is none ([`parse::tags`]);
     /// [`ControlError::NotFound`] and [`ControlError::Forbidden`] if the principal may not
     /// see or not administer the snapshot; [`ControlError::Conflict`] if the name is
     /// not clear.
-    pub async fn tag_snapshot(&self, name: &str, tags: &Tags) -> Result<SnapshotRow, ControlError> {
+    pub async fn set_tags(self, name: &str, tags: &Tags) -> Result<SnapshotRow, ControlError> {
         parse::tags(tags)?;
-        let database = &self.inner.database;
-        Ok(database.tag_snapshot(self.principal(), name, tags).await?)
+        let database = &self.request.inner.database;
+        Ok(database
+            .snapshots()
+            .set_tags(self.request.principal(), name, tags)
+            .await?)
     }
 
-    /// Deletes a snapshot. Clones of it go on; what only it held is freed in
-    /// the background.
+    /// Deletes a snapshot. Its clones stay; what only the snapshot held is freed in the background.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], [`ControlError::Forbidden`];
     /// [`ControlError::Conflict`] if the name is not clear.
-    pub async fn delete_snapshot(&self, name: &str) -> Result<SnapshotRow, ControlError> {
+    pub async fn delete(self, name: &str) -> Result<SnapshotRow, ControlError> {
         let name = name.to_owned();
-        self.to_its_end(|control| async move {
-            let database = &control.inner.database;
-            let need = Need::Have(Right::Administer);
-            let snapshot = database
-                .snapshot_for(control.principal(), &name, need)
-                .await?;
-            let gone = database
-                .delete_snapshot(control.principal(), snapshot.id)
-                .await?;
-            tracing::info!(snapshot = %gone.id, name = gone.name, "snapshot deleted");
-            Ok(gone)
-        })
-        .await
+        self.request
+            .to_its_end(|authorized| async move {
+                let database = &authorized.inner.database;
+                let need = Need::Have(Right::Administer);
+                let snapshot = database
+                    .snapshots()
+                    .find(authorized.principal(), &name, need)
+                    .await?;
+                let gone = database
+                    .snapshots()
+                    .delete(authorized.principal(), snapshot.id)
+                    .await?;
+                tracing::info!(snapshot = %gone.id, name = gone.name, "snapshot deleted");
+                Ok(gone)
+            })
+            .await
     }
 }

@@ -1,25 +1,26 @@
-//! How many calls of one host are carried out at a time.
+//! Limits how many calls of one host run at the same time.
 //!
-//! All hosts share the database's connections, and each renews its leases over
-//! them in time or stalls. So a host that asks without end, broken or compromised,
-//! waits for itself: it has [`CALLS_MAX`] turns, and one more each for renewals and
-//! for what is wanted of it, which its own calls do not hold up. Of its calls, one
-//! may be long: each is read into memory before anything is known of it.
+//! All hosts share the database's connections, and each has to renew its leases over them in time.
+//! So a host that sends too many calls, because it is broken or compromised, waits for itself: it
+//! has [`CALLS_MAX`] permits, and one more each for renewing leases and for reading its desired
+//! state. One of its calls may have a long body, since a body is read into memory before it is
+//! parsed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::PartyId;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// So many calls of a host go on at a time: less than there are connections.
+/// The largest number of concurrent calls of a host: fewer than there are connections.
 const CALLS_MAX: usize = 6;
 
-/// The turns of all hosts.
+/// The permits of all hosts.
 #[derive(Default)]
 pub(crate) struct HostTurns(Mutex<HashMap<PartyId, Turns>>);
 
-/// One host's.
+/// The permits of one host.
 #[derive(Clone)]
 struct Turns {
     calls: Arc<Semaphore>,
@@ -28,7 +29,7 @@ struct Turns {
     long: Arc<Semaphore>,
 }
 
-/// It goes on until this is dropped.
+/// A permit, which is released when it is dropped.
 pub(crate) struct Turn {
     _permit: OwnedSemaphorePermit,
 }
@@ -39,7 +40,7 @@ impl HostTurns {
         taken(self.of(host).calls).await
     }
 
-    /// Waits until `host` may make a long call, of which the body is read then.
+    /// Waits until `host` may make a call with a long body.
     pub async fn long(&self, host: PartyId) -> Turn {
         taken(self.of(host).long).await
     }
@@ -49,14 +50,14 @@ impl HostTurns {
         taken(self.of(host).renewals).await
     }
 
-    /// Waits until what is wanted of `host` may be read for it. While it waits for
-    /// that to change it has no turn.
+    /// Waits until the desired state of `host` may be read. The permit is not held while waiting
+    /// for a change.
     pub async fn assignments(&self, host: PartyId) -> Turn {
         taken(self.of(host).assignments).await
     }
 
     fn of(&self, host: PartyId) -> Turns {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.0.lock();
         let own = turns.entry(host).or_insert_with(|| Turns {
             calls: Arc::new(Semaphore::new(CALLS_MAX)),
             renewals: Arc::new(Semaphore::new(1)),

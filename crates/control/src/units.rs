@@ -12,7 +12,7 @@ use catalog::copysets::{self, Zones};
 use catalog::{Copyset, Erasure};
 use world::Millis;
 
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::daemons::unit_of;
 use crate::database::{DatabaseError, HostReport, HostRow, UnitRow};
@@ -20,31 +20,28 @@ use crate::error::ControlError;
 use crate::parse;
 use crate::volumes::Redundancy;
 
-/// Who asks how things are is kept waiting no longer.
+/// How long a request for the current state waits for hosts.
 const SHOW_WITHIN: Duration = Duration::from_millis(800);
 
-/// A host that was not heard of for longer is unresponsive, and not waited for, in
-/// milliseconds.
+/// A host that has not reported for this time, in milliseconds, is unresponsive and not waited for.
 pub(crate) const UNRESPONSIVE_MS: i64 = 10_000;
 
-/// A host that is well makes a folder a unit in less.
+/// The time within which a responsive host creates a unit.
 const ADD_WITHIN: Duration = Duration::from_secs(60);
 
-/// An answer that nobody has come for in so long is forgotten, in milliseconds.
+/// How long an answer that no one fetched is kept, in milliseconds.
 const FORGET_MS: i64 = 3_600_000;
 
 /// A unit as it is shown.
 #[derive(Debug, Clone)]
 pub struct UnitView {
-    /// Its row.
+    /// The row.
     pub row: UnitRow,
-    /// As the host finds it that has the most trouble with it, of those that
-    /// are heard of if any of these has said anything of it; none if none has.
+    /// The worst report on it, among those of responsive hosts if any of these has reported on it.
     pub report: Option<UnitReport>,
-    /// A host, by name, that finds it there, in whatever state, of those whose word
-    /// counts.
+    /// The name of a host that reaches it, in whatever state, among those whose reports count.
     pub found_by: Option<String>,
-    /// Where a second daemon is that has claimed it a moment ago.
+    /// The URL of a second daemon that has just claimed it.
     pub second: Option<String>,
     /// How many bytes of blocks all hosts have read from it.
     pub read_bytes: u64,
@@ -53,7 +50,7 @@ pub struct UnitView {
 }
 
 impl UnitView {
-    /// How it is, as `report` says, unless its daemon is disabled or has not begun.
+    /// The state in `report`, unless its daemon is disabled or has never started.
     #[must_use]
     pub fn state(&self) -> UnitState {
         if self.row.is_disabled {
@@ -72,12 +69,12 @@ impl UnitView {
         let found = || known.and_then(|report| report.reason.clone());
         match (self.state(), &self.second) {
             (UnitState::Disabled, _) => Some(
-                "its daemon is disabled, and nothing more is put there; enable it with `scree \
-                 unit enable`, or leave it if the unit is gone for good"
+                "its daemon is disabled, and nothing is written to it; enable it with `scree \
+                 unit enable`, or leave it disabled if the unit is lost for good"
                     .to_owned(),
             ),
             (UnitState::Expected, _) => {
-                Some("its daemon has not begun; start it with `scree unit --listen`".to_owned())
+                Some("its daemon has never started; start it with `scree unit --listen`".to_owned())
             }
             (_, Some(second)) => Some(format!(
                 "a second daemon at {second} claims it, and is refused: stop that one, or give it \
@@ -94,7 +91,7 @@ impl UnitView {
     }
 }
 
-/// How a host says that a unit is.
+/// The state in a host's report.
 fn state_in(report: &UnitReport) -> UnitState {
     report.state.parse().unwrap_or(UnitState::Unknown)
 }
@@ -113,18 +110,18 @@ fn trouble(state: UnitState) -> u8 {
 }
 
 impl Control {
-    /// Hosts that were not heard of since are unresponsive.
+    /// The time since which a responsive host has reported.
     pub(crate) async fn unresponsive_before(&self) -> Result<Millis, ControlError> {
         Ok(Millis(self.now().await?.0.saturating_sub(UNRESPONSIVE_MS)))
     }
 
-    /// Asks the hosts that are there how they are, and waits until they have said
-    /// so, but not for long. Where a database can be read only, as one on a full disk, what
-    /// they said last is what is known: why they were not asked.
+    /// Requests reports from the responsive hosts and waits for them, but not for long. Returns why
+    /// they were not requested if the database is read-only, as on a full disk: the last reports
+    /// then have to do.
     pub(crate) async fn ask_hosts(&self) -> Result<Option<String>, ControlError> {
         let since = self.unresponsive_before().await?;
         let database = &self.inner.database;
-        let asked = match database.ask_hosts(since).await {
+        let asked = match database.hosts().request_reports(since).await {
             Err(error @ (DatabaseError::Full(_) | DatabaseError::ReadOnly(_))) => {
                 return Ok(Some(error.to_string()));
             }
@@ -136,7 +133,7 @@ impl Control {
                 is_there && host.seen < host.look
             };
             self.until(SHOW_WITHIN, || async {
-                let hosts = database.hosts().await?;
+                let hosts = database.hosts().all().await?;
                 Ok((!hosts.iter().any(is_owing)).then_some(()))
             })
             .await?;
@@ -144,30 +141,31 @@ impl Control {
         Ok(None)
     }
 
-    /// What all hosts say, who are asked anew; or why they were not asked.
+    /// The reports of all hosts, after a request for fresh ones; and why fresh ones were not
+    /// requested, if so.
     pub(crate) async fn host_reports(
         &self,
     ) -> Result<(Vec<HostReport>, Option<String>), ControlError> {
         let unasked = self.ask_hosts().await?;
-        Ok((self.inner.database.host_reports().await?, unasked))
+        Ok((self.inner.database.hosts().reports().await?, unasked))
     }
 
-    /// All units. Hosts are asked anew; one that does not answer at once is
-    /// believed what it said last.
+    /// All units, after a request for fresh reports. The last report of a host that does not answer
+    /// at once is used.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn units(&self) -> Result<Vec<UnitView>, ControlError> {
+    pub async fn all_units(&self) -> Result<Vec<UnitView>, ControlError> {
         let (hosts, _) = self.host_reports().await?;
         self.units_of(&hosts).await
     }
 
-    /// The units of daemons that were made and have not begun.
+    /// The units of daemons that were created and have never started.
     ///
     /// # Errors
     /// [`ControlError`].
     pub(crate) async fn expected_units(&self) -> Result<Vec<UnitView>, ControlError> {
-        let rows = self.inner.database.expected_units().await?.into_iter();
+        let rows = self.inner.database.units().expected().await?.into_iter();
         Ok(rows.map(|row| view(row, &[], Millis(0))).collect())
     }
 
@@ -176,7 +174,7 @@ impl Control {
         &self,
         hosts: &[HostReport],
     ) -> Result<Vec<UnitView>, ControlError> {
-        let rows = self.inner.database.units().await?.into_iter();
+        let rows = self.inner.database.units().all().await?.into_iter();
         let since = self.unresponsive_before().await?;
         Ok(rows.map(|row| view(row, hosts, since)).collect())
     }
@@ -202,7 +200,7 @@ impl Control {
 
     /// Adds those that are not there yet, and plans copysets over them.
     pub(crate) async fn add_units(&self, asked: &[UnitRow]) -> Result<(), ControlError> {
-        let known = self.inner.database.units().await?;
+        let known = self.inner.database.units().all().await?;
         let is_known = |unit: &UnitRow| known.iter().any(|known| known.id == unit.id);
         if asked.iter().all(is_known) {
             return Ok(());
@@ -210,8 +208,8 @@ impl Control {
         self.plan_over(asked).await
     }
 
-    /// Plans copysets over the units there are and those that are added, as wide
-    /// as those there are and as a volume is to which nothing is said.
+    /// Plans copysets over the existing and the added units, as wide as existing ones and as the
+    /// default redundancy.
     async fn plan_over(&self, added: &[UnitRow]) -> Result<(), ControlError> {
         let plan = |all: &[UnitRow], existing: &[Copyset]| {
             let of = |set: &Copyset| (set.members.len() as u8, set.data);
@@ -233,7 +231,7 @@ impl Control {
             added
         };
         let now = self.inner.world.clock.wall();
-        for unit in self.inner.database.plan_units(added, plan, now).await? {
+        for unit in self.inner.database.units().plan(added, plan, now).await? {
             tracing::info!(unit = %unit.id, url = unit.url, "unit added");
         }
         Ok(())
@@ -253,14 +251,14 @@ impl Control {
         copysets::plan(&ids, &zones, replicas, erasure, existing, width, random)
     }
 
-    /// What to say of it, if so many copies, or units of data and parity, cannot all
-    /// lie in zones of their own.
+    /// The notice if the copies, or the units with data and parity, cannot all be in different
+    /// zones.
     pub(crate) async fn missing_zones(
         &self,
         redundancy: Redundancy,
     ) -> Result<Option<String>, ControlError> {
         let needed = redundancy.members();
-        let units = self.inner.database.units().await?;
+        let units = self.inner.database.units().all().await?;
         let used = used(&units);
         let zones = copysets::zone_count(&used, &zones_of(&units));
         let is_enough = zones >= usize::from(needed) || used.len() < usize::from(needed);
@@ -277,13 +275,13 @@ impl Control {
         }))
     }
 
-    /// Makes sure that there are copysets for volumes of this redundancy.
+    /// Creates copysets for volumes of this redundancy, if there are none.
     pub(crate) async fn ensure_copysets(
         &self,
         redundancy: Redundancy,
         is_dry_run: bool,
     ) -> Result<(), ControlError> {
-        let units = self.inner.database.units().await?;
+        let units = self.inner.database.units().all().await?;
         let count = used(&units).len();
         let needed = redundancy.members();
         if count < usize::from(needed) {
@@ -300,17 +298,17 @@ impl Control {
             ));
         }
         let plan = |all: &[UnitRow], existing: &[Copyset]| self.plan(all, redundancy, existing);
-        // Nearly always there is nothing to add, and nobody has to wait for that.
+        // There is rarely anything to add, and reading first avoids a write transaction.
         if !is_dry_run && !plan(&units, &self.copysets().await?).is_empty() {
             let now = self.inner.world.clock.wall();
-            self.inner.database.plan_units(&[], plan, now).await?;
+            self.inner.database.units().plan(&[], plan, now).await?;
         }
         Ok(())
     }
 
-    /// What to say of copysets that were planned before zones were as they are.
+    /// The notice if copysets were planned before the zones were set.
     pub(crate) async fn shared_zones(&self) -> Result<Option<String>, ControlError> {
-        let units = self.inner.database.units().await?;
+        let units = self.inner.database.units().all().await?;
         let (ids, zones) = (used(&units), zones_of(&units));
         let enough = copysets::zone_count(&ids, &zones);
         let is_shared = |set: &&Copyset| {
@@ -326,94 +324,103 @@ impl Control {
         }))
     }
 
-    /// How many copies a volume gets if nothing is said: two, so that a unit
-    /// may be lost, if there are two units.
+    /// The default number of copies: two if there are two units, so that a unit may be lost; else
+    /// one.
     pub(crate) async fn default_replicas(&self) -> Result<u8, ControlError> {
-        let units = self.inner.database.units().await?;
+        let units = self.inner.database.units().all().await?;
         Ok(default_replicas(used(&units).len()))
     }
 
-    /// Free room on the units' file systems, in bytes, as far as it is known.
+    /// Free space on the units' file systems in bytes, if it is known.
     pub(crate) async fn free_bytes(&self) -> Result<Option<u64>, ControlError> {
-        let hosts = self.inner.database.hosts().await?;
+        let hosts = self.inner.database.hosts().all().await?;
         Ok(least_free(&hosts, self.unresponsive_before().await?))
     }
 }
 
-impl Acting {
-    /// Makes the place at `url` a unit in `zone`, as `host` sees it. It must
-    /// exist, so that a mistyped or unmounted path is not taken for a new unit; and
-    /// be empty, or be a unit of this cluster already.
+/// Storage units, as one authorized request may change them.
+#[derive(Clone, Copy)]
+pub struct Units<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Units<'_> {
+    /// Adds a unit at `url` in `zone`, which `host` creates. The folder, bucket or pool must exist,
+    /// so that a mistyped or unmounted path is not taken for a new unit; and be empty, or be a unit
+    /// of this cluster already.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn add_unit(
-        &self,
+    pub async fn add(
+        self,
         host: PartyId,
         url: &str,
         zone: Option<&str>,
     ) -> Result<UnitView, ControlError> {
-        self.must_administer()?;
+        self.request.must_administer()?;
         let zone = zone.map(parse::zone).transpose()?;
         let what = JobKind::AddUnit {
             url: url.to_owned(),
             zone: zone.map(str::to_owned),
         };
         let hint = "it adds the unit when it can, and `scree unit list` shows it then";
-        let JobOutput::Unit(unit) = self.task(host, &what, "url", hint).await? else {
+        let JobOutput::Unit(unit) = self.request.task(host, &what, "url", hint).await? else {
             return Err(not_asked());
         };
-        self.unit(&unit.id.to_string()).await
+        self.get(&unit.id.to_string()).await
     }
 
     /// A unit: by its id, its URL, or the name of its daemon.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
-    pub async fn unit(&self, name: &str) -> Result<UnitView, ControlError> {
-        self.must_administer()?;
-        let mut units = self.units().await?.into_iter();
+    pub async fn get(self, name: &str) -> Result<UnitView, ControlError> {
+        self.request.must_administer()?;
+        let mut units = self.request.all_units().await?.into_iter();
         let found = units.find(|unit| is_called(&unit.row, name));
         found.ok_or_else(|| no_unit(name))
     }
 
-    /// Says in which zone a unit is, which may be that of a daemon that has not
-    /// begun yet. Copysets that heed it are added to those there are. Returns its
-    /// id, and what somebody should know about it.
+    /// Sets the zone of a unit, which may be that of a daemon that has never started. Copysets that
+    /// respect the zone are added. Returns the unit's id and a notice for the operator.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Invalid`] for a name that is none.
     pub async fn set_zone(
-        &self,
+        self,
         name: &str,
         zone: Option<&str>,
     ) -> Result<(UnitId, Option<String>), ControlError> {
-        self.must_administer()?;
+        self.request.must_administer()?;
         let zone = zone.map(parse::zone).transpose()?;
-        let database = &self.inner.database;
-        let units = database.units().await?;
+        let database = &self.request.inner.database;
+        let units = database.units().all().await?;
         let unit = match units.iter().find(|unit| is_called(unit, name)) {
             Some(unit) => unit.id,
             None => {
                 let daemon = Subject::new(Kind::Unit, name).map_err(|_| no_unit(name))?;
-                match database.party(&daemon).await {
+                match database.parties().get(&daemon).await {
                     Ok(party) => unit_of(party.id),
                     Err(DatabaseError::NotFound { .. }) => return Err(no_unit(name)),
                     Err(error) => return Err(error.into()),
                 }
             }
         };
-        database.set_zone(self.principal(), unit, zone).await?;
-        if self.is_dry_run() {
+        database
+            .units()
+            .set_zone(self.request.principal(), unit, zone)
+            .await?;
+        if self.request.is_dry_run() {
             return Ok((unit, None));
         }
-        self.plan_over(&[]).await?;
-        Ok((unit, self.shared_zones().await?))
+        self.request.plan_over(&[]).await?;
+        Ok((unit, self.request.shared_zones().await?))
     }
+}
 
-    /// Has `host` do something, and waits until it has. What makes no sense is
-    /// in the request's `field`; `hint` says what comes of it if the host does
-    /// not answer.
+impl AuthorizedRequest {
+    /// Sends a job to `host` and waits for the answer. A refusal names the request's `field`;
+    /// `hint` says what happens if the host does not answer.
     pub(crate) async fn task(
         &self,
         host: PartyId,
@@ -426,7 +433,8 @@ impl Acting {
         let task = self
             .inner
             .database
-            .insert_task(self.principal(), host, what);
+            .hosts()
+            .insert_job(self.principal(), host, what);
         let answer = self.task_done_within(task.await?, ADD_WITHIN).await?;
         let Some(answer) = answer else {
             return Err(ControlError::Unavailable {
@@ -436,7 +444,7 @@ impl Acting {
         answer.map_err(|refusal| refused(&refusal, field))
     }
 
-    /// What came of a task, if anything did by then: it is forgotten then.
+    /// The answer to a job, if it arrives in time. The job is deleted then.
     pub(crate) async fn task_done_within(
         &self,
         task: i64,
@@ -444,20 +452,21 @@ impl Acting {
     ) -> Result<Option<JobResult>, ControlError> {
         let database = &self.inner.database;
         let answer = self
-            .until(within, || async { Ok(database.task_answer(task).await?) })
+            .until(within, || async {
+                Ok(database.hosts().job_answer(task).await?)
+            })
             .await?;
         if answer.is_some() {
             let now = self.principal().by.at;
             let old = Millis(now.0.saturating_sub(FORGET_MS));
-            database.forget_task(task, old).await?;
+            database.hosts().forget_job(task, old).await?;
         }
         Ok(answer)
     }
 }
 
-/// Of what hosts have said, and when each was last heard of, that which counts:
-/// what those say that were heard of after `unresponsive_before`, or, if none of them
-/// says anything, what the unresponsive ones said last.
+/// Selects the reports that count: those of responsive hosts, or, if none of these reports on the
+/// object, the last ones of unresponsive hosts.
 fn counting<T>(
     said: impl Iterator<Item = (Option<Millis>, T)>,
     unresponsive_before: Millis,
@@ -473,8 +482,8 @@ fn counting<T>(
     counts.into_iter().map(|(_, what)| what)
 }
 
-/// The free room as that host sees it which sees the least, in bytes. What unresponsive
-/// hosts said counts only if nobody else says anything.
+/// The least free space that a host reports, in bytes. Unresponsive hosts count only if no other
+/// host reports.
 fn least_free(hosts: &[HostRow], unresponsive_before: Millis) -> Option<u64> {
     let said = hosts.iter();
     let said = said.filter_map(|host| Some((host.heard, host.free_bytes?)));
@@ -528,7 +537,7 @@ fn default_replicas(units: usize) -> u8 {
     if units >= 2 { 2 } else { 1 }
 }
 
-/// A host has answered something that it was not asked.
+/// The error if a host's answer does not match the job.
 pub(crate) fn not_asked() -> ControlError {
     ControlError::Internal {
         reason: "the host has done something else than it was asked".to_owned(),
@@ -587,7 +596,7 @@ mod tests {
         }
     }
 
-    /// Of one unit: when each host was heard of, and what it says.
+    /// A unit by reports: when each host reported, and its state.
     fn said(words: &[(i64, &str)]) -> UnitView {
         let row = UnitRow::new(UnitId::from_u128(7), "file:///srv/unit-7".to_owned());
         let report = |(heard, word): &(i64, &str)| HostReport {
@@ -631,8 +640,8 @@ mod tests {
         }
     }
 
-    /// A unit that was repaired stayed broken for as long as a host was away that
-    /// had seen it so.
+    /// A repaired unit was once shown as broken while a host that had reported it so was
+    /// unresponsive.
     #[test]
     fn what_a_unresponsive_host_said_of_a_unit_counts_if_no_other_says_anything() {
         let repaired = said(&[(100, "missing"), (101, "healthy")]);

@@ -9,7 +9,7 @@ use api::types::{AUDIT_UNITS_MAX, AuditKey, AuditPlacement};
 use base::{AuditId, PartyId, SnapshotId, UnitId, VolumeId};
 use catalog::{Copyset, Erasure};
 
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::{AuditOfVolume, Need, NewAudit, Right, SnapshotRow, UnitRow, VolumeRow};
 use crate::error::ControlError;
@@ -18,18 +18,24 @@ use crate::units::{is_called, no_unit};
 /// An audit as it is shown.
 #[derive(Debug, Clone)]
 pub struct AuditView {
-    /// Its row.
+    /// The row.
     pub row: AuditOfVolume,
-    /// How blocks came to lie on units when it was asked for.
+    /// How blocks were placed on units when it was requested.
     pub placement: AuditPlacement,
-    /// What opens what is sealed of what was found, for whoever has the wrapping key.
+    /// The wrapped data key that decrypts the sealed part of the result.
     pub key: Option<AuditKey>,
-    /// What was in the journal of the volume's host then, in bytes, if that was said and matters.
+    /// What the journal of the volume's host held then, in bytes, if that is known and matters.
     pub journal_bytes: Option<u64>,
 }
 
-impl Acting {
-    /// Has a host find out what some units alone have of a volume, or of a snapshot of it.
+/// Audits of volumes, as one authorized request may use them.
+#[derive(Clone, Copy)]
+pub struct Audits<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl Audits<'_> {
+    /// Requests an audit: what some units alone hold of a volume or of a snapshot.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, the snapshot, a unit);
@@ -38,14 +44,14 @@ impl Acting {
     /// deleted, the snapshot is not of it or not completed, a unit holds nothing of any volume,
     /// or enough of it are under way; [`ControlError::Invalid`] if no unit is named;
     /// [`ControlError::Unavailable`] if no host is heard of that could do it.
-    pub async fn begin_audit(
-        &self,
+    pub async fn begin(
+        self,
         volume: &str,
         units: &[String],
         snapshot: Option<&str>,
         files: bool,
     ) -> Result<AuditView, ControlError> {
-        let row = self.living(volume, Right::Read).await?;
+        let row = self.request.living(volume, Right::Read).await?;
         let snapshot = match snapshot {
             Some(name) => Some(self.snapshot_to_audit(name).await?.id),
             None if row.head.is_none() => {
@@ -56,7 +62,7 @@ impl Acting {
         };
         let units = self.compromised(units).await?;
         let new = NewAudit {
-            id: AuditId::from_u128(self.inner.world.random.u128()),
+            id: AuditId::from_u128(self.request.inner.world.random.u128()),
             placement: self.placement(&row, &units).await?,
             journal_bytes: self.journal_bytes(row.id, snapshot).await?,
             units,
@@ -64,11 +70,13 @@ impl Acting {
             files,
             host: self.auditor_of(&row).await?,
         };
-        let now = self.now().await?;
-        let database = &self.inner.database;
+        let now = self.request.now().await?;
+        let database = &self.request.inner.database;
         let volume = row.id.to_string();
-        let begun = database.begin_audit(self.principal(), &volume, &new, now);
-        self.view_audit(&row, begun.await?).await
+        let begun = database
+            .audits()
+            .begin(self.request.principal(), &volume, &new, now);
+        self.view(&row, begun.await?).await
     }
 
     /// An audit, once it has ended, or `wait` has passed.
@@ -76,17 +84,21 @@ impl Acting {
     /// # Errors
     /// [`ControlError::NotFound`], also a day after it has ended; [`ControlError::Forbidden`]
     /// unless the principal may read the volume.
-    pub async fn audit_of_volume(
-        &self,
+    pub async fn get(
+        self,
         volume: &str,
         id: AuditId,
         wait: Duration,
     ) -> Result<AuditView, ControlError> {
-        self.tend_jobs().await?;
-        let database = &self.inner.database;
-        let now = self.now().await?;
-        let look = || database.audit_for(self.principal(), volume, id, now);
-        let ended = self.until(wait, || async {
+        self.request.tend_jobs().await?;
+        let database = &self.request.inner.database;
+        let now = self.request.now().await?;
+        let look = || {
+            database
+                .audits()
+                .find(self.request.principal(), volume, id, now)
+        };
+        let ended = self.request.until(wait, || async {
             let (row, audit) = look().await?;
             Ok(audit.ended.is_some().then_some((row, audit)))
         });
@@ -94,56 +106,66 @@ impl Acting {
             Some(ended) => ended,
             None => look().await?,
         };
-        self.view_audit(&row, audit).await
+        self.view(&row, audit).await
     }
 
-    /// The audits of a volume that are under way or kept, the newest one first, without what they
-    /// have found.
+    /// The audits of a volume, newest first, without their results.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] unless the principal may read the
     /// volume.
-    pub async fn audits_of_volume(&self, volume: &str) -> Result<Vec<AuditView>, ControlError> {
-        self.tend_jobs().await?;
-        let now = self.now().await?;
-        let database = &self.inner.database;
-        let (row, audits) = database.audits_for(self.principal(), volume, now).await?;
+    pub async fn list(self, volume: &str) -> Result<Vec<AuditView>, ControlError> {
+        self.request.tend_jobs().await?;
+        let now = self.request.now().await?;
+        let database = &self.request.inner.database;
+        let (row, audits) = database
+            .audits()
+            .list(self.request.principal(), volume, now)
+            .await?;
         let mut views = Vec::new();
         for audit in audits {
-            views.push(self.view_audit(&row, audit).await?);
+            views.push(self.view(&row, audit).await?);
         }
         Ok(views)
     }
 
-    /// Calls an audit off, if it has not ended, and forgets what it has found; as it was, and
-    /// without that for one who may not read the volume.
+    /// Cancels an audit or deletes its result. Returns it as it was, without the result for a
+    /// principal who may not read the volume.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if it is another's on a volume that
     /// the principal does not administer.
-    pub async fn delete_audit(&self, volume: &str, id: AuditId) -> Result<AuditView, ControlError> {
-        let now = self.now().await?;
-        let database = &self.inner.database;
-        let deleted = database.delete_audit(self.principal(), volume, id, now);
+    pub async fn delete(self, volume: &str, id: AuditId) -> Result<AuditView, ControlError> {
+        let now = self.request.now().await?;
+        let database = &self.request.inner.database;
+        let deleted = database
+            .audits()
+            .delete(self.request.principal(), volume, id, now);
         let (row, audit) = deleted.await?;
-        self.view_audit(&row, audit).await
+        self.view(&row, audit).await
     }
 
-    async fn snapshot_to_audit(&self, name: &str) -> Result<SnapshotRow, ControlError> {
+    async fn snapshot_to_audit(self, name: &str) -> Result<SnapshotRow, ControlError> {
         let need = Need::Have(Right::Read);
-        let database = &self.inner.database;
-        Ok(database.snapshot_for(self.principal(), name, need).await?)
+        let database = &self.request.inner.database;
+        Ok(database
+            .snapshots()
+            .find(self.request.principal(), name, need)
+            .await?)
     }
 
     /// The units that are named, each once.
-    async fn compromised(&self, names: &[String]) -> Result<Vec<UnitId>, ControlError> {
+    async fn compromised(self, names: &[String]) -> Result<Vec<UnitId>, ControlError> {
         if !(1..=AUDIT_UNITS_MAX).contains(&names.len()) {
             let reason =
                 format!("name 1 to {AUDIT_UNITS_MAX} units that are taken for compromised");
             return Err(ControlError::invalid("units", reason));
         }
-        let database = &self.inner.database;
-        let (known, sets) = (database.units().await?, database.copysets().await?);
+        let database = &self.request.inner.database;
+        let (known, sets) = (
+            database.units().all().await?,
+            database.units().copysets().await?,
+        );
         let mut compromised = BTreeSet::new();
         for name in names {
             let is_it = |unit: &&UnitRow| is_called(unit, name);
@@ -166,32 +188,28 @@ impl Acting {
         Ok(compromised.into_iter().collect())
     }
 
-    /// Who audits a volume, and whether it has that: a host that has it, or had it last, or any
-    /// that is for the principal.
-    async fn auditor_of(&self, row: &VolumeRow) -> Result<(PartyId, bool), ControlError> {
-        let database = &self.inner.database;
-        let since = self.unresponsive_before().await?;
-        let hosts = database.hosts().await?;
+    /// The host that audits a volume, and whether that host has the volume: the host that has it
+    /// attached, or had it last, or any that the principal may use.
+    async fn auditor_of(self, row: &VolumeRow) -> Result<(PartyId, bool), ControlError> {
+        let database = &self.request.inner.database;
+        let since = self.request.unresponsive_before().await?;
+        let hosts = database.hosts().all().await?;
         let is_there = |host: PartyId| {
             let mut hosts = hosts.iter().filter(|one| one.host == host);
             hosts.any(|one| one.heard.is_some_and(|heard| heard > since))
         };
-        let attachments = database.attachments_of(row.id).await?;
+        let attachments = database.attachments().of_volume(row.id).await?;
         let has_it = attachments.iter().find(|one| is_there(one.host));
         if let Some(attachment) = has_it {
             return Ok((attachment.host, true));
         }
-        let there = self.hosts_there().await?;
+        let there = self.request.hosts_there().await?;
         let last = row.last_host.filter(|host| there.contains(host));
         Ok((last.unwrap_or(there[0]), false))
     }
 
-    async fn view_audit(
-        &self,
-        row: &VolumeRow,
-        audit: AuditOfVolume,
-    ) -> Result<AuditView, ControlError> {
-        // Of one that older controllers took nobody has kept it: it is said as it is now.
+    async fn view(self, row: &VolumeRow, audit: AuditOfVolume) -> Result<AuditView, ControlError> {
+        // Without a recorded placement, the current one is shown.
         let (placement, journal_bytes) = match &audit.placement {
             Some(placement) => (placement.clone(), audit.journal_bytes),
             None => (
@@ -201,7 +219,7 @@ impl Acting {
         };
         let found = audit.found.as_ref();
         let key = match found.and_then(|found| found.sealed.as_ref()) {
-            Some(sealed) => self.audit_key(row, &sealed.lineage).await?,
+            Some(sealed) => self.key(row, &sealed.lineage).await?,
             None => None,
         };
         Ok(AuditView {
@@ -214,17 +232,19 @@ impl Acting {
 
     /// The wrapped data key of a lineage that a host has named, if it is the volume's, or one
     /// that the volume was cloned from.
-    async fn audit_key(
-        &self,
-        row: &VolumeRow,
-        lineage: &str,
-    ) -> Result<Option<AuditKey>, ControlError> {
-        let keys = self.inner.database.wrapped_keys_of(row.lineage).await?;
+    async fn key(self, row: &VolumeRow, lineage: &str) -> Result<Option<AuditKey>, ControlError> {
+        let keys = self
+            .request
+            .inner
+            .database
+            .keys()
+            .wrapped_keys_of(row.lineage)
+            .await?;
         let mut keys = keys.into_iter();
         let Some(key) = keys.find(|key| key.lineage.to_string() == lineage) else {
             return Ok(None);
         };
-        let wrapping = self.wrapping_keys().await?;
+        let wrapping = self.request.wrapping_keys().await?;
         let by = wrapping
             .into_iter()
             .find(|by| Some(by.id) == key.wrapped_by);
@@ -238,20 +258,20 @@ impl Acting {
         }))
     }
 
-    /// What the journal of the volume's host has, in bytes, as it said last: what is no part of
-    /// its newest version. A snapshot has all of it.
+    /// What the journal of the volume's host holds beyond the newest version, in bytes, as last
+    /// reported. For a snapshot nothing is missing.
     async fn journal_bytes(
-        &self,
+        self,
         volume: VolumeId,
         snapshot: Option<SnapshotId>,
     ) -> Result<Option<u64>, ControlError> {
         if snapshot.is_some() {
             return Ok(None);
         }
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         let mut bytes = None;
-        for attachment in database.attachments_of(volume).await? {
-            let Some(said) = database.host_report(attachment.host).await? else {
+        for attachment in database.attachments().of_volume(volume).await? {
+            let Some(said) = database.hosts().report(attachment.host).await? else {
                 continue;
             };
             let mut open = said.report.volumes.into_iter();
@@ -262,13 +282,13 @@ impl Acting {
     }
 
     async fn placement(
-        &self,
+        self,
         row: &VolumeRow,
         compromised: &[UnitId],
     ) -> Result<AuditPlacement, ControlError> {
         let size = row.erasure.map_or(row.replicas, Erasure::members);
         let data = row.erasure.map_or(1, Erasure::data);
-        let all = self.inner.database.copysets().await?;
+        let all = self.request.inner.database.units().copysets().await?;
         let counted = counted(&all, (usize::from(size), data), compromised);
         let [units, compromised, sets] =
             counted.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
@@ -277,16 +297,16 @@ impl Acting {
             compromised,
             replicas: row.replicas,
             erasure: row.erasure.map(|erasure| erasure.to_string()),
-            scatter_width: u32::try_from(self.inner.scatter_width).unwrap_or(u32::MAX),
+            scatter_width: u32::try_from(self.request.inner.scatter_width).unwrap_or(u32::MAX),
             sets,
             block_size: row.block_size.bytes() as u64,
         })
     }
 }
 
-/// On how many units segments lie that have so many members, the first `data` of them with data;
-/// how many of those are compromised; and in how many sets they are. A unit that leaves has what was
-/// put until then, and is audited.
+/// Counts the units that hold segments with this many members, `data` of them with data; how many
+/// of those are compromised; and the copysets. A draining unit holds what was written until it
+/// began to drain, and is counted.
 fn counted(all: &[Copyset], (members, data): (usize, u8), compromised: &[UnitId]) -> [usize; 3] {
     let is_such = |set: &&Copyset| set.members.len() == members && set.data == data;
     let (mut units, mut sets) = (BTreeSet::new(), 0);
@@ -299,7 +319,7 @@ fn counted(all: &[Copyset], (members, data): (usize, u8), compromised: &[UnitId]
     [units.len(), are_compromised.count(), sets]
 }
 
-/// The only unit whose URL ends with this part.
+/// The only unit whose URL ends with this text.
 fn ending_so<'a>(units: &'a [UnitRow], name: &str) -> Option<&'a UnitRow> {
     let is_it = |unit: &&UnitRow| unit.url.rsplit('/').next() == Some(name);
     let mut found = units.iter().filter(is_it);
@@ -307,7 +327,7 @@ fn ending_so<'a>(units: &'a [UnitRow], name: &str) -> Option<&'a UnitRow> {
 }
 
 impl Control {
-    /// Keeps how far `host` is with an audit; `false` if that is not wanted any more.
+    /// Records the progress of an audit on `host`; `false` if the audit no longer exists.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -319,7 +339,7 @@ impl Control {
     ) -> Result<bool, ControlError> {
         let now = self.heard(self.now().await)?;
         let database = &self.inner.database;
-        let kept = database.keep_audit_report(host, id, report, now);
+        let kept = database.audits().record_report(host, id, report, now);
         self.heard(kept.await.map_err(ControlError::from))
     }
 }
@@ -331,7 +351,7 @@ mod tests {
 
     use super::*;
 
-    /// It was audited, and said to be no compromised one.
+    /// A draining unit was once audited without being counted as compromised.
     #[test]
     fn a_unit_that_leaves_is_counted() {
         let unit = |number: u128| UnitId::from_u128(number);

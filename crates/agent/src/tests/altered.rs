@@ -27,7 +27,8 @@ pub async fn alter(pool: &SqlitePool, statement: &str) {
 async fn shown_reason(control: &Scree) -> String {
     let list = control
         .control
-        .volumes(&Filter::default(), &Page::default())
+        .volumes()
+        .list(&Filter::default(), &Page::default())
         .await
         .expect("listed");
     assert!(list.volumes.iter().all(|view| view.row.name != "disk"));
@@ -45,7 +46,8 @@ async fn a_volume_whose_lease_salt_is_lost_says_so() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     writes(&control, 0, 7).await;
@@ -67,12 +69,14 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     let taken = control
         .control
-        .create_snapshot("disk", Some("held"), Tags::new())
+        .snapshots()
+        .create("disk", Some("held"), Tags::new())
         .await;
     taken.expect("taken");
     let pool = open(&control.control.folder().database()).await;
@@ -87,7 +91,7 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
         .chain([("replicas", 0, 2), ("replicas", 5, 2)])
     {
         alter(&pool, &format!("UPDATE volumes SET {column} = {altered}")).await;
-        let shown = control.control.volume("disk").await;
+        let shown = control.control.volumes().get("disk").await;
         let served = control.export("disk").await;
         for error in [shown.expect_err("damaged"), served.expect_err("damaged")] {
             assert!(is_damaged(&error), "{column} {altered}: {error}");
@@ -100,7 +104,8 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
     control.control.report().await.expect("all the same");
     let error = control
         .control
-        .snapshots(&Filter::default(), &Page::default())
+        .snapshots()
+        .list(&Filter::default(), &Page::default())
         .await
         .expect_err("damaged");
     assert!(is_damaged(&error), "{error}");
@@ -117,12 +122,14 @@ async fn an_altered_volume_delays_no_other() {
     let control = rig.start().await;
     let disk = control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     control
         .control
-        .create_volume(small("other"))
+        .volumes()
+        .create(small("other"))
         .await
         .expect("made");
     for block in 0..3 {
@@ -144,7 +151,7 @@ async fn an_altered_volume_delays_no_other() {
         pool.close().await;
 
         let control = rig.start().await;
-        let other = control.control.volume("other").await.expect("there");
+        let other = control.control.volumes().get("other").await.expect("there");
         assert!(other.served().is_some());
         let reason = shown_reason(&control).await;
         assert!(reason.contains("the database is damaged"), "{reason}");
@@ -160,12 +167,22 @@ async fn an_altered_volume_delays_no_other() {
         );
 
         // Its versions wait for the row to be put right.
-        let kept = control.control.database().versions_of(disk.row.id).await;
+        let kept = control
+            .control
+            .database()
+            .catalog()
+            .versions_of(disk.row.id)
+            .await;
         let kept = kept.expect("read").len();
         assert!(kept > 1, "{kept}");
         let removed = control.agent.parts.cleaning.remove_unneeded().await;
         removed.expect("those of others");
-        let left = control.control.database().versions_of(disk.row.id).await;
+        let left = control
+            .control
+            .database()
+            .catalog()
+            .versions_of(disk.row.id)
+            .await;
         assert_eq!(left.expect("read").len(), kept);
         end(control).await;
     }
@@ -177,7 +194,7 @@ async fn an_altered_volume_delays_no_other() {
     .await;
     pool.close().await;
     let control = rig.start().await;
-    let disk = control.control.volume("disk").await.expect("there");
+    let disk = control.control.volumes().get("disk").await.expect("there");
     assert!(disk.served().is_some());
     end(control).await;
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use api::host::Encryption;
 use api::types::AuditHeld;
+use api::types::CreateVolume;
 use api::words::AuditState;
 use control::ControlError;
 use control::volume_audits::AuditView;
-use control::volumes::VolumeRequest;
 
 use super::rig::{Rig, Scree, small};
 use super::{end, writes};
@@ -18,7 +18,11 @@ const WAIT: Duration = Duration::from_secs(60);
 
 async fn begin(scree: &Scree, units: &[&str]) -> Result<AuditView, ControlError> {
     let units: Vec<String> = units.iter().map(|unit| (*unit).to_owned()).collect();
-    scree.control.begin_audit("disk", &units, None, true).await
+    scree
+        .control
+        .audits()
+        .begin("disk", &units, None, true)
+        .await
 }
 
 async fn audited(scree: &Scree, units: &[&str]) -> AuditView {
@@ -26,7 +30,8 @@ async fn audited(scree: &Scree, units: &[&str]) -> AuditView {
     assert_eq!(begun.row.state, AuditState::Waiting);
     let ended = scree
         .control
-        .audit_of_volume("disk", begun.row.id, WAIT)
+        .audits()
+        .get("disk", begun.row.id, WAIT)
         .await
         .expect("there");
     assert!(ended.row.ended.is_some());
@@ -53,7 +58,7 @@ fn blocks_of(unit: &Path, byte: u8) -> u64 {
 }
 
 async fn ids(scree: &Scree, rig: &Rig) -> Vec<String> {
-    let units = scree.control.units().await.expect("read");
+    let units = scree.control.all_units().await.expect("read");
     let of = |number: usize| {
         let folder = rig.unit(number).display().to_string();
         let mut units = units.iter();
@@ -68,12 +73,12 @@ async fn an_audit_finds_what_a_compromised_unit_reveals() {
     for seal in [Encryption::None, Encryption::Aes256Gcm] {
         let rig = Rig::new();
         let scree = rig.start().await;
-        let new = VolumeRequest {
+        let new = CreateVolume {
             replicas: Some(1),
-            encryption: Some(seal),
+            encryption: Some(seal.to_string()),
             ..small("disk")
         };
-        scree.control.create_volume(new).await.expect("made");
+        scree.control.volumes().create(new).await.expect("made");
         let units = ids(&scree, &rig).await;
         let refused = begin(&scree, &[&units[0]])
             .await
@@ -126,11 +131,11 @@ async fn an_audit_finds_what_a_compromised_unit_reveals() {
 async fn a_wrong_audit_is_refused_and_an_unavailable_unit_is_named() {
     let rig = Rig::new();
     let scree = rig.start().await;
-    let new = VolumeRequest {
+    let new = CreateVolume {
         replicas: Some(1),
         ..small("disk")
     };
-    scree.control.create_volume(new).await.expect("made");
+    scree.control.volumes().create(new).await.expect("made");
     for block in 0..40 {
         writes(&scree, block, 7).await;
     }
@@ -163,17 +168,17 @@ async fn a_wrong_audit_is_refused_and_an_unavailable_unit_is_named() {
 async fn an_audit_that_waits_for_its_turn_is_reported() {
     let rig = Rig::new();
     let scree = rig.start().await;
-    let new = VolumeRequest {
+    let new = CreateVolume {
         replicas: Some(1),
         ..small("disk")
     };
-    scree.control.create_volume(new).await.expect("made");
+    scree.control.volumes().create(new).await.expect("made");
     writes(&scree, 0, 7).await;
     let units = ids(&scree, &rig).await;
     let turn = scree.agent.parts.audits.turn().lock().await;
     let begun = begin(&scree, &[&units[0], &units[1]]).await.expect("begun");
     let look = async |wait| {
-        let look = scree.control.audit_of_volume("disk", begun.row.id, wait);
+        let look = scree.control.audits().get("disk", begun.row.id, wait);
         look.await.expect("there").row
     };
     let mut seen = begun.row.clone();

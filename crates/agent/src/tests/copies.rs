@@ -59,7 +59,8 @@ async fn a_copy_of_a_served_folder_is_refused() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     let (folder, settings) = copied(&rig);
@@ -78,8 +79,8 @@ async fn a_copy_of_a_served_folder_is_refused() {
         generation: 1,
         place: place_of(&folder).expect("there"),
     };
-    let before = database.owner().await.expect("read");
-    let is_set = database.set_owner(before.as_ref(), &other).await;
+    let before = database.cluster().owner().await.expect("read");
+    let is_set = database.cluster().set_owner(before.as_ref(), &other).await;
     assert!(is_set.expect("noted"));
     database.close().await;
     let settings = RigSettings {
@@ -102,7 +103,8 @@ async fn a_restored_folder_takes_the_units_over_only_when_the_operator_says_so()
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     let away = rig.folder.path().join("away");
@@ -154,7 +156,8 @@ async fn units_that_take_no_writes_do_not_keep_a_restored_folder_from_starting()
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     export(&control).await;
@@ -185,7 +188,8 @@ async fn the_folder_that_took_the_units_over_last_keeps_them() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     end(control).await;

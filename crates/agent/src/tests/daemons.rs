@@ -129,13 +129,13 @@ fn rig() -> Rig {
 }
 
 async fn three_copies(scree: &Scree) {
-    let request = control::volumes::VolumeRequest {
+    let request = api::types::CreateVolume {
         replicas: Some(3),
         strict_zones: false,
         erasure: None,
         ..small("disk")
     };
-    scree.control.create_volume(request).await.expect("made");
+    scree.control.volumes().create(request).await.expect("made");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -156,7 +156,12 @@ async fn a_volume_lives_on_a_daemon_and_leaves_nothing_there_when_it_is_deleted(
     store.is_used(&scree).await;
     writes(&scree, 1, 8).await;
 
-    scree.control.delete_volume("disk").await.expect("deleted");
+    scree
+        .control
+        .volumes()
+        .delete("disk")
+        .await
+        .expect("deleted");
     let removed = scree.agent.parts.cleaning.remove_unneeded().await;
     removed.expect("removed");
     scree.agent.parts.cleaning.free_due().await.expect("freed");
@@ -194,7 +199,13 @@ async fn a_daemon_refuses_what_no_controller_has_signed() {
     three_copies(&scree).await;
     writes(&scree, 0, 7).await;
     let found = store.segments()[0];
-    let row = scree.control.volume("disk").await.expect("there").row;
+    let row = scree
+        .control
+        .volumes()
+        .get("disk")
+        .await
+        .expect("there")
+        .row;
 
     // Another process of the same host: it has a certificate, and shows nothing.
     end(scree).await;

@@ -19,7 +19,8 @@ async fn degraded_segments_are_shown_until_they_are_repaired() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     writes(&control, 0, 7).await;
@@ -60,7 +61,7 @@ async fn degraded_segments_are_shown_until_they_are_repaired() {
             .repair_one()
             .await
             .expect("repaired");
-        let copysets = database.copysets().await.expect("read");
+        let copysets = database.units().copysets().await.expect("read");
         if copysets.iter().all(|copyset| copyset.rebuilding.is_empty()) {
             break;
         }

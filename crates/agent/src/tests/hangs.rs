@@ -18,7 +18,14 @@ async fn served(control: &Scree) {
 /// One block that lies in the journal only, and units that take nothing.
 async fn written_and_held(rig: &Rig, control: &Scree) {
     served(control).await;
-    let id = control.control.volume("disk").await.expect("there").row.id;
+    let id = control
+        .control
+        .volumes()
+        .get("disk")
+        .await
+        .expect("there")
+        .row
+        .id;
     let attached = control.open(id).expect("attached");
     let started = attached
         .on_volume(|volume| volume.start(Request::write(1, 0, &[7; 4096], Durability::Volatile)));
@@ -52,14 +59,15 @@ async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
 
     written_and_held(&rig, &control).await;
     let ending = tokio::spawn({
         let control = control.control.clone();
-        async move { control.unexport_volume("disk").await }
+        async move { control.volumes().unexport("disk").await }
     });
     let why = as_time_passes(&rig, ending).await;
     let why = why.expect_err("nothing destaged");
@@ -67,7 +75,7 @@ async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
     for word in ["nothing was put on any unit for 60 s", "in its journal"] {
         assert!(why.contains(word), "{why}");
     }
-    let shown = control.control.volume("disk").await.expect("there");
+    let shown = control.control.volumes().get("disk").await.expect("there");
     assert_eq!(
         (shown.state(), shown.attachments.len()),
         (VolumeState::Error, 1)
@@ -77,7 +85,8 @@ async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
     served(&control).await;
     control
         .control
-        .unexport_volume("disk")
+        .volumes()
+        .unexport("disk")
         .await
         .expect("it answers");
 
@@ -90,7 +99,7 @@ async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
     rig.disk.let_go();
     end(control).await;
     let control = rig.start().await;
-    let shown = control.control.volume("disk").await.expect("there");
+    let shown = control.control.volumes().get("disk").await.expect("there");
     assert!(shown.served().is_some() && shown.reason().is_none());
     end(control).await;
 }

@@ -31,7 +31,7 @@ fn number(text: &str, row: &str) -> Option<f64> {
 async fn a_host_without_a_controller_is_not_ready_and_shows_stalled_volumes() {
     let rig = Rig::new();
     let mut scree = start(&rig).await;
-    let made = scree.control.create_volume(small("disk")).await;
+    let made = scree.control.volumes().create(small("disk")).await;
     let volume = made.expect("made").row.id;
     scree.export("disk").await.expect("served");
     scree.agent.parts.leases.renew().await.expect("heard");
@@ -66,7 +66,7 @@ async fn a_host_without_a_controller_is_not_ready_and_shows_stalled_volumes() {
 async fn a_volume_that_does_not_answer_is_shown_as_it_was_and_asked_once() {
     let rig = Rig::new();
     let scree = rig.start().await;
-    let made = scree.control.create_volume(small("disk")).await;
+    let made = scree.control.volumes().create(small("disk")).await;
     let volume = made.expect("made").row.id;
     scree.export("disk").await.expect("served");
     let unresponsive = format!("scree_volume_unresponsive{{volume=\"{volume}\"}}");

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::types::CreateVolume;
 use cache::store::{AreaKind, Cache, CacheConfig, Division};
 use control::database::PreloadRow;
 use control::images::ImageView;
-use control::volumes::VolumeRequest;
 
 use api::words::PreloadState;
 use base::{BlockDevice as _, Durability, Outcome, Request, SnapshotId, Started};
@@ -36,16 +36,17 @@ async fn cached(rig: &Rig) -> (Scree, Arc<Cache>) {
 /// A volume with two blocks, and a clone of it.
 async fn base_and_clone(scree: &Scree) {
     let control = &scree.control;
-    control.create_volume(small("disk")).await.expect("made");
+    control.volumes().create(small("disk")).await.expect("made");
     writes(scree, 0, 7).await;
     writes(scree, 100, 8).await;
     let snapshot = control
-        .create_snapshot("disk", Some("moment"), Default::default())
+        .snapshots()
+        .create("disk", Some("moment"), Default::default())
         .await
         .expect("taken");
     let id: SnapshotId = snapshot.id;
     eventually("the snapshot is completed", async || {
-        let found = control.snapshot(&id.to_string()).await.ok()?;
+        let found = control.snapshots().get(&id.to_string()).await.ok()?;
         matches!(
             found.state,
             control::database::SnapshotState::Completed(Some(_))
@@ -53,12 +54,12 @@ async fn base_and_clone(scree: &Scree) {
         .then_some(())
     })
     .await;
-    let clone = VolumeRequest {
+    let clone = CreateVolume {
         name: "clone".to_owned(),
         from: Some("moment".to_owned()),
-        ..VolumeRequest::default()
+        ..CreateVolume::default()
     };
-    control.create_volume(clone).await.expect("made");
+    control.volumes().create(clone).await.expect("made");
 }
 
 /// How many blocks the image area has, and the active one.
@@ -89,7 +90,8 @@ async fn blocks_of_an_image_are_cached_as_image_blocks_once_it_is_marked() {
     let mark = async |pinned| {
         scree
             .control
-            .mark_image("disk", pinned)
+            .images()
+            .mark("disk", pinned)
             .await
             .expect("kept")
     };
@@ -118,7 +120,8 @@ async fn blocks_of_an_image_are_cached_as_image_blocks_once_it_is_marked() {
     .await;
     scree
         .control
-        .unexport_volume("clone")
+        .volumes()
+        .unexport("clone")
         .await
         .expect("closed");
     end(scree).await;
@@ -130,7 +133,7 @@ async fn preloaded(scree: &Scree) -> ImageView {
 
 async fn preloaded_of(scree: &Scree, name: &str) -> ImageView {
     eventually("the preload ends", async || {
-        let image = scree.control.image(name).await.expect("there");
+        let image = scree.control.images().get(name).await.expect("there");
         let one = image.preloads.first()?;
         one.ended.is_some().then_some(image)
     })
@@ -143,8 +146,12 @@ async fn a_preloaded_image_is_read_from_the_cache() {
     let (scree, file) = cached(&rig).await;
     base_and_clone(&scree).await;
     let control = &scree.control;
-    control.mark_image("disk", Some(true)).await.expect("kept");
-    let begun = control.preload_image("disk", &[]).await;
+    control
+        .images()
+        .mark("disk", Some(true))
+        .await
+        .expect("kept");
+    let begun = control.images().preload("disk", &[]).await;
     assert_eq!(begun.expect("begun").preloads.len(), 1);
     let image = preloaded(&scree).await;
     let one = &image.preloads[0];
@@ -167,8 +174,8 @@ async fn a_preloaded_image_is_read_from_the_cache() {
 /// An image of so many blocks, and what came of reading it into the cache.
 async fn preloads(scree: &Scree, name: &str, blocks: usize, pinned: bool) -> PreloadRow {
     let control = &scree.control;
-    if control.image(name).await.is_err() {
-        control.create_volume(small(name)).await.expect("made");
+    if control.images().get(name).await.is_err() {
+        control.volumes().create(small(name)).await.expect("made");
         let exported = scree.export(name).await.expect("served");
         let attached = scree.open(exported.volume).expect("attached");
         let written = attached.on_volume(move |volume| {
@@ -180,11 +187,11 @@ async fn preloads(scree: &Scree, name: &str, blocks: usize, pinned: bool) -> Pre
             ))
         });
         written.await.expect("answers");
-        control.unexport_volume(name).await.expect("closed");
-        let marked = control.mark_image(name, pinned.then_some(true)).await;
+        control.volumes().unexport(name).await.expect("closed");
+        let marked = control.images().mark(name, pinned.then_some(true)).await;
         marked.expect("marked");
     }
-    control.preload_image(name, &[]).await.expect("begun");
+    control.images().preload(name, &[]).await.expect("begun");
     let mut image = preloaded_of(scree, name).await;
     image.preloads.remove(0)
 }
@@ -227,14 +234,14 @@ async fn the_reason_for_a_failed_preload_is_reported() {
     let scree = rig.start().await;
     base_and_clone(&scree).await;
     let control = &scree.control;
-    control.mark_image("disk", None).await.expect("kept");
-    control.preload_image("disk", &[]).await.expect("begun");
+    control.images().mark("disk", None).await.expect("kept");
+    control.images().preload("disk", &[]).await.expect("begun");
     let why = preloaded(&scree).await.preloads[0].reason.clone();
     assert!(
         why.as_ref().is_some_and(|why| why.contains("--cache")),
         "{why:?}"
     );
-    let skipped = control.image("disk").await.expect("there");
+    let skipped = control.images().get("disk").await.expect("there");
     assert_eq!(skipped.preloads[0].state, PreloadState::Skipped);
     end(scree).await;
 
@@ -245,7 +252,7 @@ async fn the_reason_for_a_failed_preload_is_reported() {
         std::fs::rename(rig.unit(number as usize), away(number)).expect("renamed");
     }
     finish(scree.agent.parts.units.probe(true)).await;
-    control.preload_image("disk", &[]).await.expect("begun");
+    control.images().preload("disk", &[]).await.expect("begun");
     let why = preloaded(&scree).await.preloads[0].reason.clone();
     assert!(
         why.as_ref().is_some_and(|why| why.contains("unit")),
@@ -264,8 +271,8 @@ async fn the_reason_for_a_failed_preload_is_reported() {
         volume.start(Request::write(1, 0, &[3; 1 << 20], Durability::Volatile))
     });
     written.await.expect("answers");
-    control.unexport_volume("disk").await.expect("closed");
-    control.preload_image("disk", &[]).await.expect("begun");
+    control.volumes().unexport("disk").await.expect("closed");
+    control.images().preload("disk", &[]).await.expect("begun");
     let why = preloaded(&scree).await.preloads[0].reason.clone();
     assert!(
         why.as_ref().is_some_and(|why| why.contains("has room for")),

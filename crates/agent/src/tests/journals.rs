@@ -35,7 +35,7 @@ fn journal(rig: &Rig) -> PathBuf {
 
 /// A volume that is served, and was written to.
 async fn written(scree: &Scree) -> (VolumeId, AttachmentId) {
-    let made = scree.control.create_volume(small("disk")).await;
+    let made = scree.control.volumes().create(small("disk")).await;
     let volume = made.expect("made").row.id;
     let id = scree.export("disk").await.expect("served").id;
     let attached = scree.open(volume).expect("open");
@@ -50,7 +50,11 @@ async fn written(scree: &Scree) -> (VolumeId, AttachmentId) {
 }
 
 async fn state(scree: &Scree, id: AttachmentId) -> (AttachmentState, String) {
-    let view = scree.control.attachment(id, Duration::from_secs(60)).await;
+    let view = scree
+        .control
+        .attachments()
+        .get(id, Duration::from_secs(60))
+        .await;
     let row = view.expect("there").row;
     (row.state, row.reason.unwrap_or_default())
 }
@@ -84,11 +88,16 @@ async fn a_lost_journal_is_an_error_until_it_is_restored_or_given_up_by_force() 
     fs::remove_file(journal(&rig)).expect("removed");
     let scree = start(&rig).await;
     assert_eq!(state(&scree, id).await.0, AttachmentState::Error);
-    scree.control.detach(id, true).await.expect("asked");
+    scree
+        .control
+        .attachments()
+        .detach(id, true)
+        .await
+        .expect("asked");
     let (now, reason) = state(&scree, id).await;
     assert_eq!(now, AttachmentState::Detached);
     assert!(
-        reason.contains("given up by force") && reason.contains(": the volume is at version "),
+        reason.contains("detached by force") && reason.contains(": the volume is at version "),
         "{reason}"
     );
     let row = scree.export("disk").await.expect("served");
@@ -105,7 +114,12 @@ async fn a_force_from_before_the_loss_gives_no_journal_up() {
     let scree = start(&rig).await;
     let (_, id) = written(&scree).await;
     scree.cut_off();
-    scree.control.detach(id, true).await.expect("asked");
+    scree
+        .control
+        .attachments()
+        .detach(id, true)
+        .await
+        .expect("asked");
     end(scree).await;
     let (lost, aside) = (journal(&rig), folder(&rig).join("aside"));
     fs::rename(&lost, &aside).expect("moved");
@@ -115,7 +129,12 @@ async fn a_force_from_before_the_loss_gives_no_journal_up() {
     assert_eq!(now, AttachmentState::Busy);
     assert!(reason.contains("is missing"), "{reason}");
     fs::rename(&aside, &lost).expect("moved");
-    scree.control.detach(id, true).await.expect("asked again");
+    scree
+        .control
+        .attachments()
+        .detach(id, true)
+        .await
+        .expect("asked again");
     assert_eq!(
         state(&scree, id).await,
         (AttachmentState::Detached, String::new())

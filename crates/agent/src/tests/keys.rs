@@ -27,7 +27,8 @@ const TOKEN: u64 = 1;
 async fn make(scree: &Scree, name: &str, byte: u8) {
     scree
         .control
-        .create_volume(small(name))
+        .volumes()
+        .create(small(name))
         .await
         .expect("made");
     let id = scree.export(name).await.expect("served").volume;
@@ -41,7 +42,12 @@ async fn make(scree: &Scree, name: &str, byte: u8) {
         ))
     });
     started.await.expect("answers");
-    scree.control.unexport_volume(name).await.expect("closed");
+    scree
+        .control
+        .volumes()
+        .unexport(name)
+        .await
+        .expect("closed");
 }
 
 /// The wrapped data keys in the database.
@@ -84,22 +90,28 @@ async fn a_killed_key_rotation_continues_until_the_old_key_wraps_nothing() {
     assert_eq!(shown(&scree, "main").await, ("active".to_owned(), 4));
 
     let host = scree.control.local_host();
-    let unnamed = scree.control.add_key(host, "new").await;
+    let unnamed = scree.control.keys().add(host, "new").await;
     let unnamed = unnamed.expect_err("not named yet");
     assert!(unnamed.to_string().contains("[keys.new]"), "{unnamed}");
     let keys = rig.path().join("keys");
     let text = "[keys.new]\nkind = \"file\"\npath = \"new.key\"\n";
     fs::write(keys.join("keys.toml"), text).expect("written");
-    scree.control.add_key(host, "new").await.expect("founded");
+    scree
+        .control
+        .keys()
+        .add(host, "new")
+        .await
+        .expect("founded");
     assert!(keys.join("new.key").exists());
-    let again = scree.control.add_key(host, "new").await;
+    let again = scree.control.keys().add(host, "new").await;
     assert!(matches!(again, Err(ControlError::Exists { .. })));
-    let early = scree.control.delete_key("new").await;
+    let early = scree.control.keys().delete("new").await;
     assert!(matches!(early, Err(ControlError::Conflict { .. })));
 
     let begun = scree
         .control
-        .rotate_key("main", "new", std::time::Duration::ZERO);
+        .keys()
+        .rotate("main", "new", std::time::Duration::ZERO);
     begun.await.expect("begun");
     let is_retiring = |key: &WrappingKey| key.state == KeyState::Retiring;
     let keys_here = &scree.agent.parts.keys;
@@ -150,8 +162,8 @@ async fn a_killed_key_rotation_continues_until_the_old_key_wraps_nothing() {
         reads(&scree, name, 1, byte).await;
     }
     reads(&scree, "e", 1, 5).await;
-    scree.control.delete_key("main").await.expect("retired");
-    let keys = scree.control.keys().await.expect("listed");
+    scree.control.keys().delete("main").await.expect("retired");
+    let keys = scree.control.all_keys().await.expect("listed");
     assert_eq!(keys.len(), 1);
     end(scree).await;
 }
@@ -165,7 +177,12 @@ async fn a_host_without_a_volumes_key_names_it_and_opens_the_others() {
     let text = "[keys.new]\nkind = \"file\"\npath = \"new.key\"\n";
     fs::write(keys.join("keys.toml"), text).expect("written");
     let host = scree.control.local_host();
-    scree.control.add_key(host, "new").await.expect("founded");
+    scree
+        .control
+        .keys()
+        .add(host, "new")
+        .await
+        .expect("founded");
     make(&scree, "b", 2).await;
     end(scree).await;
 
@@ -177,12 +194,18 @@ async fn a_host_without_a_volumes_key_names_it_and_opens_the_others() {
     for word in ["has not the wrapping key \"main\"", "keys.toml"] {
         assert!(refused.contains(word), "{refused}");
     }
-    scree.control.unexport_volume("a").await.expect("given up");
-    scree.control.delete_volume("b").await.expect("deleted");
+    scree
+        .control
+        .volumes()
+        .unexport("a")
+        .await
+        .expect("given up");
+    scree.control.volumes().delete("b").await.expect("deleted");
     let _ = scree.agent.parts.cleaning.remove_unneeded().await;
     let left = scree
         .control
-        .volumes(&Filter::default(), &Page::default())
+        .volumes()
+        .list(&Filter::default(), &Page::default())
         .await
         .expect("listed")
         .volumes;
@@ -204,7 +227,12 @@ async fn the_key_of_a_deleted_volume_is_in_no_file_of_the_database() {
     make(&scree, "disk", 2).await;
     let before = wrapped(&database).await;
     assert!(before.iter().all(|bytes| is_in_files(&database, bytes)));
-    scree.control.delete_volume("disk").await.expect("deleted");
+    scree
+        .control
+        .volumes()
+        .delete("disk")
+        .await
+        .expect("deleted");
     let removed = scree.agent.parts.cleaning.remove_unneeded().await;
     removed.expect("removed");
     let after = wrapped(&database).await;
@@ -314,7 +342,7 @@ async fn what_an_earlier_scree_wrapped_opens_with_the_key_main() {
         earlier(&path, &key, &columns, lineage).await;
         for _ in 0..2 {
             let database = Database::open(&path).await.expect("an earlier Scree's");
-            let rows = database.wrapping_keys().await.expect("read");
+            let rows = database.keys().all().await.expect("read");
             let [row] = &rows[..] else { panic!("{rows:?}") };
             assert_eq!((row.key.name.as_str(), row.lineages), ("main", 1));
             let keys = HostKeys::new(

@@ -28,7 +28,7 @@ async fn start(rig: &Rig) -> Scree {
 
 /// A volume that is served, and was written to.
 async fn written(scree: &Scree) -> (VolumeId, AttachmentId, Arc<Attached>) {
-    let made = scree.control.create_volume(small("disk")).await;
+    let made = scree.control.volumes().create(small("disk")).await;
     let volume = made.expect("made").row.id;
     let id = scree.export("disk").await.expect("served").id;
     let attached = scree.open(volume).expect("open");
@@ -71,29 +71,39 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     rig.clock.advance(Duration::from_secs(5));
 
     // Without force it waits, and says for what.
-    let view = scree.control.detach(id, false).await.expect("asked");
+    let view = scree
+        .control
+        .attachments()
+        .detach(id, false)
+        .await
+        .expect("asked");
     assert_eq!(view.row.state, AttachmentState::Detaching);
     rig.clock.advance(Duration::from_secs(100));
-    let view = scree.control.attachment(id, Duration::ZERO).await;
+    let view = scree.control.attachments().get(id, Duration::ZERO).await;
     let view = view.expect("there");
     let reason = view.row.reason.as_deref().expect("a reason");
     assert_eq!(view.row.state, AttachmentState::Detaching);
     assert!(
-        reason.contains("last heard of") && reason.contains("--force"),
+        reason.contains("last reported") && reason.contains("--force"),
         "{reason}"
     );
 
     // The host has one more word to say, which renews what it has.
     scree.agent.parts.leases.renew().await.expect("heard");
-    let view = scree.control.detach(id, true).await.expect("asked");
+    let view = scree
+        .control
+        .attachments()
+        .detach(id, true)
+        .await
+        .expect("asked");
     let reason = view.row.reason.as_deref().expect("a reason");
     assert_eq!(view.row.state, AttachmentState::Detaching);
     assert!(reason.contains("until"), "{reason}");
     rig.clock.advance(LEASE - Duration::from_millis(1));
-    let view = scree.control.attachment(id, Duration::ZERO).await;
+    let view = scree.control.attachments().get(id, Duration::ZERO).await;
     assert_eq!(view.expect("there").row.state, AttachmentState::Detaching);
     rig.clock.advance(Duration::from_millis(1));
-    let view = scree.control.attachment(id, Duration::ZERO).await;
+    let view = scree.control.attachments().get(id, Duration::ZERO).await;
     let view = view.expect("there");
     assert_eq!(view.row.state, AttachmentState::Detached);
     let reason = view.row.reason.expect("a reason");
@@ -149,7 +159,7 @@ async fn leases_are_renewed_while_the_agent_ends() {
         rig.clock.advance(LEASE / 2);
         let now = rig.clock.wall();
         eventually("the host is heard of", async || {
-            let hosts = scree.control.database().hosts().await.expect("read");
+            let hosts = scree.control.database().hosts().all().await.expect("read");
             hosts[0]
                 .heard
                 .is_some_and(|heard| heard >= now)
@@ -167,12 +177,22 @@ async fn a_living_host_loses_no_volume_by_force() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     let (volume, id, _) = written(&scree).await;
-    scree.control.detach(id, true).await.expect("asked");
+    scree
+        .control
+        .attachments()
+        .detach(id, true)
+        .await
+        .expect("asked");
     let wait = Duration::from_secs(60);
-    let view = scree.control.attachment(id, wait).await.expect("there");
+    let view = scree
+        .control
+        .attachments()
+        .get(id, wait)
+        .await
+        .expect("there");
     assert_eq!(view.row.state, AttachmentState::Detached);
     assert_eq!(view.row.reason, None);
-    let view = scree.control.volume("disk").await.expect("there");
+    let view = scree.control.volumes().get("disk").await.expect("there");
     assert!(view.row.head.is_some(), "what it wrote is in a version");
     assert_eq!(journals(&scree), Vec::<String>::new());
     let row = scree.export("disk").await.expect("served");
@@ -195,7 +215,7 @@ async fn a_lease_that_is_renewed_late_continues() {
     let status = attached.engine_status().await.expect("answers");
     assert_eq!(status.stopped, None);
     drop(attached);
-    let view = scree.control.unexport_volume("disk").await;
+    let view = scree.control.volumes().unexport("disk").await;
     assert!(view.expect("closed").row.head.is_some());
     end(scree).await;
 }
@@ -271,7 +291,12 @@ async fn files_of_filters_stay_as_long_as_their_volume() {
     let scree = start(&rig).await;
     let (volume, id, attached) = written(&scree).await;
     drop(attached);
-    scree.control.detach(id, true).await.expect("asked");
+    scree
+        .control
+        .attachments()
+        .detach(id, true)
+        .await
+        .expect("asked");
     is_let_go(&scree, volume).await;
     let kept = |volume: VolumeId| scree.agent.folder().chain(volume).join("fast.journal");
     let (there, gone) = (kept(volume), kept(VolumeId::from_u128(99)));
@@ -316,9 +341,14 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
     let (volume, id, attached) = written(&scree).await;
     drop(attached);
     scree.cut_off();
-    scree.control.detach(id, true).await.expect("asked");
+    scree
+        .control
+        .attachments()
+        .detach(id, true)
+        .await
+        .expect("asked");
     rig.clock.advance(LEASE);
-    let view = scree.control.attachment(id, Duration::ZERO).await;
+    let view = scree.control.attachments().get(id, Duration::ZERO).await;
     assert_eq!(view.expect("there").row.state, AttachmentState::Detached);
 
     let other = PartyId::from_u128(7);
@@ -331,7 +361,9 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
         created: Millis(0),
     };
     let database = scree.control.database();
-    let made = database.insert_party(principal, &party, &Membership::None);
+    let made = database
+        .parties()
+        .insert(principal, &party, &Membership::None);
     made.await.expect("made");
     let new = NewAttachment {
         id: AttachmentId::from_u128(8),
@@ -341,9 +373,14 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
         access: Access::ReadWrite,
         created: Millis(0),
     };
-    database.attach(principal, &new).await.expect("asked");
+    database
+        .attachments()
+        .attach(principal, &new)
+        .await
+        .expect("asked");
     let salt = LeaseSalt([8; 16]);
     let lease = database
+        .catalog()
         .answer(
             &Reach::new(other, Millis(0)),
             Acquire {
@@ -356,9 +393,18 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
         .await;
     let lease = String::from_utf8(lease.into_bytes()).expect("JSON");
     assert!(lease.starts_with("{\"Ok\":"), "{lease}");
-    scree.control.detach(new.id, true).await.expect("asked");
+    scree
+        .control
+        .attachments()
+        .detach(new.id, true)
+        .await
+        .expect("asked");
     rig.clock.advance(LEASE);
-    let view = scree.control.attachment(new.id, Duration::ZERO).await;
+    let view = scree
+        .control
+        .attachments()
+        .get(new.id, Duration::ZERO)
+        .await;
     assert_eq!(view.expect("there").row.state, AttachmentState::Detached);
 
     scree.connect();

@@ -14,7 +14,8 @@ async fn a_folder_without_its_database_is_not_a_new_one() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     let exported = control.export("disk").await;
@@ -52,7 +53,7 @@ async fn a_folder_without_its_database_is_not_a_new_one() {
     fs::rename(&away, &key).expect("renamed");
     fs::rename(&kept, &path).expect("renamed");
     let control = rig.start().await;
-    assert!(control.control.volume("disk").await.is_ok());
+    assert!(control.control.volumes().get("disk").await.is_ok());
     end(control).await;
 }
 

@@ -50,7 +50,8 @@ async fn an_operation_runs_to_its_end_without_its_client() {
     let control = rig.start().await;
     let disk = control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     rig.disk.hold(&control.agent.folder().journal(disk.row.id));
@@ -60,14 +61,14 @@ async fn an_operation_runs_to_its_end_without_its_client() {
         () = aside(move || held.wait_for_one()) => {}
     }
     // The client is gone; another comes.
-    let deleted = control.control.delete_volume("disk").await;
+    let deleted = control.control.volumes().delete("disk").await;
     assert!(
         matches!(deleted, Err(ControlError::Conflict { .. })),
         "{deleted:?}"
     );
     rig.disk.let_go();
     control.export("disk").await.expect("the same again");
-    let view = control.control.volume("disk").await.expect("there");
+    let view = control.control.volumes().get("disk").await.expect("there");
     assert!(view.served().is_some() && view.reason().is_none());
     end(control).await;
 }
@@ -80,14 +81,20 @@ async fn a_volume_that_is_being_opened_at_shutdown_is_closed() {
     let control = rig.start().await;
     let disk = control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     rig.disk.hold(&control.agent.folder().journal(disk.row.id));
     let opening = tokio::spawn({
         let control = control.control.clone();
         let host = control.local_host();
-        async move { control.export_volume("disk", host, Access::ReadWrite).await }
+        async move {
+            control
+                .volumes()
+                .export("disk", host, Access::ReadWrite)
+                .await
+        }
     });
     let held = Arc::clone(&rig.disk);
     aside(move || held.wait_for_one()).await;
@@ -104,7 +111,7 @@ async fn a_volume_that_is_being_opened_at_shutdown_is_closed() {
     drop(opening.await);
     end(control).await;
     let control = rig.start().await;
-    let view = control.control.volume("disk").await.expect("there");
+    let view = control.control.volumes().get("disk").await.expect("there");
     assert!(view.served().is_some() && view.reason().is_none());
     end(control).await;
 }
@@ -145,7 +152,7 @@ async fn a_unit_has_one_url_however_old_its_row_is() {
     let control = rig.start().await;
     let urls: Vec<String> = control
         .control
-        .units()
+        .all_units()
         .await
         .expect("known")
         .into_iter()
@@ -181,7 +188,7 @@ pub async fn writes(scree: &Scree, block: u64, content: u8) {
         ))
     });
     started.await.expect("answers");
-    let closed = scree.control.unexport_volume("disk").await;
+    let closed = scree.control.volumes().unexport("disk").await;
     closed.expect("closed");
 }
 
@@ -191,7 +198,12 @@ pub async fn reads(scree: &Scree, name: &str, block: u64, content: u8) {
     let attached = scree.open(id).expect("attached");
     let read = attached.on_volume(move |volume| read_block(volume, block));
     assert_eq!(read.await.expect("answers"), vec![content; 4096], "{name}");
-    scree.control.unexport_volume(name).await.expect("closed");
+    scree
+        .control
+        .volumes()
+        .unexport(name)
+        .await
+        .expect("closed");
 }
 
 /// What block `block` has. Waits, in the thread that serves it.
@@ -233,7 +245,8 @@ async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     let state = |control: &Scree| control.agent.parts.units.reports()[0].state.clone();
@@ -312,7 +325,8 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     let database = control.control.folder().database();
@@ -325,7 +339,8 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     export(&control).await.expect("a lease");
     let epoch = control
         .control
-        .volume("disk")
+        .volumes()
+        .get("disk")
         .await
         .expect("there")
         .row
@@ -359,7 +374,13 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     settings.restored_database = true;
     let control = rig.try_start(settings).await.expect("starts");
     export(&control).await.expect("a lease");
-    let row = control.control.volume("disk").await.expect("there").row;
+    let row = control
+        .control
+        .volumes()
+        .get("disk")
+        .await
+        .expect("there")
+        .row;
     assert!(row.epoch > epoch + 60_000, "{} after {epoch}", row.epoch);
     end(control).await;
 
@@ -367,7 +388,13 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     let mut settings = rig.settings();
     settings.restored_database = true;
     let control = rig.try_start(settings).await.expect("starts");
-    let again = control.control.volume("disk").await.expect("there").row;
+    let again = control
+        .control
+        .volumes()
+        .get("disk")
+        .await
+        .expect("there")
+        .row;
     assert!(again.epoch <= row.epoch + 1, "it is moved ahead once");
     end(control).await;
 }
@@ -378,7 +405,8 @@ async fn a_lease_needs_one_unit_that_notes_it() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     let (units, away) = (rig.path().join("units"), rig.folder.path().join("away"));
@@ -405,9 +433,14 @@ async fn a_failing_plan_does_not_delay_those_behind_it() {
     // Copysets of one unit each.
     let mut request = small("disk");
     request.replicas = Some(1);
-    control.control.create_volume(request).await.expect("made");
+    control
+        .control
+        .volumes()
+        .create(request)
+        .await
+        .expect("made");
     let database = control.control.database();
-    let copysets = database.copysets().await.expect("read");
+    let copysets = database.units().copysets().await.expect("read");
     let units = control.agent.parts.units.reports();
     let on = |unit: usize| {
         let is_it = |set: &&catalog::Copyset| set.members == [units[unit].id];
@@ -429,13 +462,20 @@ async fn a_failing_plan_does_not_delay_those_behind_it() {
         .free_due()
         .await
         .expect_err("a unit is lost");
-    assert_eq!(database.pending_free_count().await.expect("read"), 39);
+    assert_eq!(
+        database.catalog().pending_free_count().await.expect("read"),
+        39
+    );
     end(control).await;
 }
 
 /// Notes a plan, as the removal of a version does.
 async fn note(database: &Database, plan: &FreePlan) {
-    database.note_free_now(&plan.encode()).await.expect("noted");
+    database
+        .catalog()
+        .record_free_now(&plan.encode())
+        .await
+        .expect("noted");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -444,7 +484,8 @@ async fn a_volume_is_closed_without_a_polling_client() {
     let control = rig.start().await;
     let view = control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     control.export("disk").await.expect("served");
@@ -456,7 +497,8 @@ async fn a_volume_is_closed_without_a_polling_client() {
     assert!(matches!(started, Started::Done | Started::Pending));
     let view = control
         .control
-        .unexport_volume("disk")
+        .volumes()
+        .unexport("disk")
         .await
         .expect("closed");
     assert!(view.row.head.is_some() && view.attachments.is_empty());

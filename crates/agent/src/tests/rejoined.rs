@@ -46,11 +46,11 @@ async fn said(scree: &Scree) -> Vec<String> {
 }
 
 async fn two_copies(scree: &Scree) {
-    let request = control::volumes::VolumeRequest {
+    let request = api::types::CreateVolume {
         replicas: Some(2),
         ..small("disk")
     };
-    scree.control.create_volume(request).await.expect("made");
+    scree.control.volumes().create(request).await.expect("made");
     scree.agent.parts.rejoin_reports.report().await;
     // Nothing was ever read: that comes first.
     while let Ok(true) = scree.agent.parts.repair.repair_one().await {}

@@ -43,7 +43,8 @@ async fn an_invalid_request_is_answered_with_a_problem_document() {
     let control = rig.start().await;
     control
         .control
-        .create_volume(small("disk"))
+        .volumes()
+        .create(small("disk"))
         .await
         .expect("made");
     let long = "x".repeat(9000);
@@ -78,7 +79,8 @@ async fn an_invalid_request_is_answered_with_a_problem_document() {
     }
     let size = control
         .control
-        .volume("disk")
+        .volumes()
+        .get("disk")
         .await
         .expect("there")
         .row

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::host::Access;
+use api::types::CreateVolume;
 use base::VolumeId;
 use catalog::retention::Retention;
 use control::database::AttachmentRow;
 use control::folder::Remains;
 use control::units::UnitView;
-use control::volumes::VolumeRequest;
-use control::{Acting, Control, ControlError, http};
+use control::{AuthorizedRequest, Control, ControlError, http};
 use parking_lot::{Condvar, Mutex};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -249,7 +249,7 @@ pub struct RigSettings {
 /// without the agent's loops, except those that a test waits for.
 pub struct Scree {
     /// Authorized as the local user.
-    pub control: Acting,
+    pub control: AuthorizedRequest,
     pub agent: Agent,
     folder: PathBuf,
     stop: oneshot::Sender<()>,
@@ -337,7 +337,10 @@ impl Scree {
             }
         });
         Ok(Self {
-            control: control.acting_here().await.map_err(|error| text(&error))?,
+            control: control
+                .local_request()
+                .await
+                .map_err(|error| text(&error))?,
             agent,
             folder,
             stop,
@@ -349,7 +352,7 @@ impl Scree {
     pub async fn export(&self, name: &str) -> Result<AttachmentRow, ControlError> {
         let host = self.control.local_host();
         let access = Access::ReadWrite;
-        self.control.export_volume(name, host, access).await
+        self.control.volumes().export(name, host, access).await
     }
 
     /// From now on the host neither reports nor follows.
@@ -369,7 +372,8 @@ impl Scree {
 
     pub async fn add_unit(&self, url: &str) -> Result<UnitView, ControlError> {
         self.control
-            .add_unit(self.control.local_host(), url, None)
+            .units()
+            .add(self.control.local_host(), url, None)
             .await
     }
 
@@ -437,11 +441,11 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
 }
 
 /// A volume to be made.
-pub fn small(name: &str) -> VolumeRequest {
-    VolumeRequest {
+pub fn small(name: &str) -> CreateVolume {
+    CreateVolume {
         name: name.to_owned(),
-        size_bytes: Some(8 << 20),
-        ..VolumeRequest::default()
+        size: Some(8 << 20),
+        ..CreateVolume::default()
     }
 }
 

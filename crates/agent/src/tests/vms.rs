@@ -50,14 +50,29 @@ async fn attach(scree: &Scree, vm: &str) -> AttachmentView {
         vm: Some(vm.to_owned()),
         ..AttachmentRequest::default()
     };
-    let asked = scree.control.attach(request).await.expect("asked");
-    let view = scree.control.attachment(asked.row.id, ENOUGH).await;
+    let asked = scree
+        .control
+        .attachments()
+        .attach(request)
+        .await
+        .expect("asked");
+    let view = scree.control.attachments().get(asked.row.id, ENOUGH).await;
     view.expect("there")
 }
 
 async fn detach(scree: &Scree, id: AttachmentId, force: bool) -> AttachmentView {
-    scree.control.detach(id, force).await.expect("asked");
-    scree.control.attachment(id, ENOUGH).await.expect("there")
+    scree
+        .control
+        .attachments()
+        .detach(id, force)
+        .await
+        .expect("asked");
+    scree
+        .control
+        .attachments()
+        .get(id, ENOUGH)
+        .await
+        .expect("there")
 }
 
 fn is_busy(view: &AttachmentView) {
@@ -72,7 +87,7 @@ async fn a_guest_that_does_not_release_its_disk_keeps_it_until_it_is_forced() {
     let scree = rig.start().await;
     let monitor = rig.folder.path().join("qmp");
     let vm = format!("qmp:{}", monitor.display());
-    let made = scree.control.create_volume(small("disk")).await;
+    let made = scree.control.volumes().create(small("disk")).await;
     let volume = made.expect("made").row.id;
 
     // Its VM does not run yet; what is wanted is tried again.
@@ -105,7 +120,12 @@ async fn a_guest_that_does_not_release_its_disk_keeps_it_until_it_is_forced() {
     end(scree).await;
     assert!(!socket.exists());
     let scree = rig.start().await;
-    let view = scree.control.attachment(id, ENOUGH).await.expect("there");
+    let view = scree
+        .control
+        .attachments()
+        .get(id, ENOUGH)
+        .await
+        .expect("there");
     is_busy(&view);
     assert!(scree.open(volume).is_some() && socket.exists());
 
@@ -132,7 +152,7 @@ async fn a_vm_that_has_ended_has_no_disk_to_unplug() {
     let scree = rig.start().await;
     let monitor = rig.folder.path().join("qmp");
     let vm = format!("qmp:{}", monitor.display());
-    let made = scree.control.create_volume(small("disk")).await;
+    let made = scree.control.volumes().create(small("disk")).await;
     made.expect("made");
     let qemu = Qemu::start(&monitor).await;
     let view = attach(&scree, &vm).await;
@@ -142,7 +162,7 @@ async fn a_vm_that_has_ended_has_no_disk_to_unplug() {
     rig.clock.advance(Duration::from_secs(11));
     // No report was due yet by this clock.
     let reason = eventually("the attachment is in error", async || {
-        let view = scree.control.attachment(id, Duration::ZERO).await;
+        let view = scree.control.attachments().get(id, Duration::ZERO).await;
         let row = view.expect("there").row;
         let is_error = row.state == AttachmentState::Error;
         is_error.then(|| row.reason.expect("a reason"))
@@ -153,11 +173,16 @@ async fn a_vm_that_has_ended_has_no_disk_to_unplug() {
     // A volume that is deleted and made again under its name is another one.
     let view = detach(&scree, id, false).await;
     assert_eq!(view.row.state, AttachmentState::Detached, "{view:?}");
-    scree.control.delete_volume("disk").await.expect("deleted");
+    scree
+        .control
+        .volumes()
+        .delete("disk")
+        .await
+        .expect("deleted");
     let again = eventually("its name is free", async || {
         let cleaned = scree.agent.parts.cleaning.remove_unneeded().await;
         cleaned.expect("cleaned");
-        scree.control.create_volume(small("disk")).await.ok()
+        scree.control.volumes().create(small("disk")).await.ok()
     });
     let again = again.await;
     let _qemu = Qemu::start(&monitor).await;

@@ -1,4 +1,4 @@
-//! Attachments: volumes on hosts, and in VMs there.
+//! Attachments: volumes on hosts, exported or plugged into VMs.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,10 +6,9 @@ use utoipa::ToSchema;
 use crate::described::VmSchema;
 use crate::words::AttachmentState;
 
-/// So many read-only attachments a user has on one host at most, those included
-/// that are on their way out. Of writable ones there are no more than volumes.
-/// Far more than one user's VMs on one host, and few enough for its agent, which
-/// has a version open for each.
+/// The largest number of read-only attachments of one user on one host, including those that are
+/// being detached. (Writable attachments are limited by the number of volumes.) It is far more than
+/// one user's VMs on one host, and few enough for its agent, which has a version open for each.
 pub const READ_ONLY_ATTACHMENTS_MAX: u32 = 256;
 
 /// A volume on a host, plugged into a VM or exported.
@@ -18,97 +17,95 @@ pub struct Attachment {
     /// `att-…`.
     #[schema(pattern = "^att-[0-9a-f]{17}$", example = "att-0f3c5b7d9e1a2b4c6")]
     pub id: String,
-    /// The volume's name; its id, if it is gone.
+    /// The volume's name, or its id if it was deleted.
     pub volume: String,
-    /// The name of the user whose volume it is; null, if it is gone.
-    #[serde(default)]
+    /// The name of the user who owns the volume; null if it was deleted.
     pub owner: Option<String>,
     /// The volume's id.
     #[schema(pattern = "^vol-[0-9a-f]{17}$")]
     pub volume_id: String,
     /// The host's name.
     pub host: String,
-    /// The VM: `qmp:…` or `libvirt:…`; none for a plain export.
+    /// The VM: `qmp:…` or `libvirt:…`; null for an export without a VM.
     pub vm: Option<String>,
-    /// The serial by which the VM's guest knows the disk, while it is plugged.
+    /// The disk's serial number in the VM while it is plugged in.
     pub device: Option<String>,
-    /// Writes are refused.
+    /// Whether writes are refused.
     pub read_only: bool,
-    /// How far it has come.
+    /// The attachment's state.
     #[schema(value_type = AttachmentState)]
     pub state: String,
-    /// Why it is so, and what would help.
+    /// In states `error` and `busy`: why, and what would help.
     pub reason: Option<String>,
-    /// What is worth knowing and no error.
+    /// What else the user should know; not an error.
     pub note: Option<String>,
-    /// What to give to a client on its host.
+    /// The NBD URI for clients on the same host.
     pub uri: Option<String>,
-    /// The id of the chain of filters that it is served through, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The id of the chain of filters that is active, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^chain-[0-9a-f]{17}$")]
     pub chain: Option<String>,
-    /// That chain's revision.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The revision of the active chain.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub chain_revision: Option<u64>,
-    /// Why it is not served through the chain that is wanted; or, if it is, why its guest does
-    /// not see yet that the volume has grown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Why the desired chain is not active; or, if it is, why the guest does not see yet that the
+    /// volume has grown.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub chain_problem: Option<String>,
-    /// The id of the user who asked for it.
-    #[serde(default)]
+    /// The id of the user who requested it.
     #[schema(pattern = "^party-[0-9a-f]{17}$")]
     pub asked_by: Option<String>,
-    /// When it was asked for.
+    /// When it was requested.
     #[schema(format = DateTime)]
     pub created: String,
     /// When it was detached.
     #[schema(format = DateTime)]
     pub ended: Option<String>,
-    /// The attachment that follows as soon as this one has let go, or that
-    /// followed it; none if it is not moved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The attachment that replaces this one when it is detached, or that has replaced it; left out
+    /// if it is not moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub follower: Option<Follower>,
 }
 
-/// The attachment that follows one that is moved.
+/// The attachment that replaces one that is moved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Follower {
-    /// `att-…`; it can be asked for when this one is detached.
+    /// `att-…`; it exists once the moved attachment is detached.
     pub id: String,
     /// The name of its host.
     pub host: String,
-    /// The VM that it is plugged into; none for a plain export.
+    /// The VM that it is plugged into; null for an export without a VM.
     pub vm: Option<String>,
 }
 
-/// Where an attachment is to be moved to.
+/// A request to move an attachment.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveAttachment {
-    /// To this host (name or id).
+    /// The new host (name or id).
     pub host: String,
-    /// Plugged into this VM there: `qmp:/path/to/its/socket` or `libvirt:NAME`;
-    /// a plain export if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The VM there: `qmp:/path/to/its/socket` or `libvirt:NAME`. An export without a VM if it is
+    /// left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<VmSchema>)]
     pub vm: Option<String>,
 }
 
-/// An attachment to be made.
+/// A request to attach a volume.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateAttachment {
-    /// Of this volume (name or id).
+    /// The volume (name or id).
     #[schema(example = "disk")]
     pub volume: String,
-    /// On this host (name or id); the controller's own if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The host (name or id); the controller's own by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Plugged into this VM there: `qmp:/path/to/its/socket` or `libvirt:NAME`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The VM there: `qmp:/path/to/its/socket` or `libvirt:NAME`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<VmSchema>)]
     pub vm: Option<String>,
-    /// Refuse writes.
+    /// Whether writes are refused.
     #[serde(default)]
     pub read_only: bool,
 }

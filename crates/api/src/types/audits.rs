@@ -5,30 +5,30 @@ use utoipa::ToSchema;
 
 use crate::words::AuditState;
 
-/// So many units are named at once at most.
+/// The largest number of units in one request.
 pub const AUDIT_UNITS_MAX: usize = 1000;
 
-/// So many files are listed at most, those first of which most is readable.
+/// The largest number of files listed. Those of which most is readable come first.
 pub const AUDIT_FILES_MAX: usize = 10_000;
 
-/// What is to be audited.
+/// A request to audit a volume.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuditVolume {
-    /// The units that are taken for compromised: ids, names of their daemons, or the last part of
-    /// their URLs, where only one ends so.
+    /// The units that are assumed compromised: ids, daemons' names, or the last part of a URL if it is
+    /// unique.
     #[schema(min_items = 1, max_items = 1000, pattern = r"^[^\u0000]*$")]
     pub units: Vec<String>,
-    /// This snapshot of the volume (name or id), in the place of its newest version.
+    /// Audit this snapshot of the volume (name or id) instead of its newest version.
     #[schema(pattern = r"^[^\u0000]*$")]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// List the files of which something is on these units.
+    /// Whether to list the files of which these units hold a part.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub files: bool,
 }
 
-/// An audit of a volume. Who it is for, and how far it is.
+/// An audit of a volume: what it covers, its progress, and its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Audit {
     /// `audit-…`.
@@ -37,139 +37,136 @@ pub struct Audit {
     /// The volume's id.
     #[schema(pattern = "^vol-[0-9a-f]{17}$", example = "vol-0f3c5b7d9e1a2b4c6")]
     pub volume: String,
-    /// The snapshot's id, if one was named.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The id of the audited snapshot, if one was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// The number of the version that is audited. What was written since, and what is in a
-    /// journal, is not in it.
+    /// The number of the audited version. Later writes, and what is in a journal, are not in it.
     pub version: u64,
-    /// How much the journal of the volume's host had that was in no version when the audit was
-    /// asked for, in bytes: it was on no unit. None of a snapshot, or if the volume was not in use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// How much the journal of the volume's host held that was in no version when the audit was
+    /// requested, in bytes: it was on no unit. Left out for a snapshot, and if the volume was not in
+    /// use.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub journal_bytes: Option<u64>,
-    /// The ids of the units that are taken for compromised.
+    /// The ids of the units that are assumed compromised.
     pub units: Vec<String>,
-    /// How the volume's blocks came to lie on units when it was asked for, for who wants to compare
-    /// it with the model.
+    /// How the volume's blocks were placed on units when the audit was requested, for comparison with
+    /// the model.
     pub placement: AuditPlacement,
-    /// Who has asked for it, by name: for who administers the volume, and for themselves.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The name of the user who requested it. Shown to that user and to those who administer the
+    /// volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
-    /// The name of the host that does it.
+    /// The name of the host that runs it.
     pub host: String,
-    /// How far it is.
+    /// The audit's state.
     #[schema(value_type = AuditState)]
     pub state: String,
-    /// Up to where it has gone through the volume, in bytes.
+    /// How much of the volume it has covered, in bytes.
     pub done_bytes: u64,
-    /// To where it goes, in bytes.
+    /// How much there is to cover, in bytes.
     pub all_bytes: u64,
-    /// Why it has come to nothing, in state `error`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// In state `error`: why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When it was asked for.
+    /// When it was requested.
     #[schema(format = DateTime)]
     pub created: String,
     /// When it ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     pub ended: Option<String>,
-    /// What was found, in state `done`, for who may read the volume. Lists leave it out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// In state `done`: the result. Shown to those who may read the volume; lists leave it out.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<AuditFound>,
-    /// What opens what is sealed of that, for whoever has the wrapping key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The wrapped data key that decrypts the sealed part of the result.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<AuditKey>,
 }
 
-/// How a volume's blocks come to lie on units.
+/// How a volume's blocks are placed on units.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditPlacement {
-    /// On how many units segments like this volume's lie, those included that are leaving.
+    /// The number of units that hold segments like this volume's, including draining ones.
     pub units: u32,
-    /// How many of those are taken for compromised.
+    /// How many of those are assumed compromised.
     pub compromised: u32,
-    /// Copies of each segment.
+    /// The number of copies of each segment.
     pub replicas: u8,
-    /// What is in their place: `k+m`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Erasure coding in place of copies: `k+m`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub erasure: Option<String>,
-    /// With how many others each unit shares segments, by the plan.
+    /// The planned number of other units with which each unit shares segments.
     pub scatter_width: u32,
-    /// How many sets of units there are that hold segments like these.
+    /// The number of copysets that hold segments like these.
     pub sets: u32,
     /// Block size in bytes.
     pub block_size: u64,
 }
 
-/// What some units alone have, in bytes.
+/// How much of something the compromised units hold, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AuditHeld {
-    /// Of so much.
+    /// The total.
     pub all: u64,
-    /// Can be read there.
+    /// Readable on those units.
     pub readable: u64,
-    /// Lies there, sealed.
+    /// Present on those units, but sealed.
     pub sealed: u64,
-    /// In its place lies something else: it was damaged, or is not what the unit was given.
+    /// Replaced by something else: damaged, or not what was written to the unit.
     pub other: u64,
 }
 
-/// What was found.
+/// The result of an audit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AuditFound {
-    /// All blocks of the volume that were written and lie on units.
+    /// All blocks of the volume that are on units.
     pub blocks: AuditHeld,
-    /// The pages that say where blocks lie: leaves of the map, and the tail's.
+    /// The pages that locate blocks: leaves of the map, and tail pages.
     pub map: AuditHeld,
-    /// Regular files that have some content on units.
+    /// Regular files with content on units.
     pub files: AuditFiles,
-    /// What else is known of files; nothing, of a volume that is sealed.
+    /// Details of files. Empty for an encrypted volume.
     #[serde(flatten)]
     pub listing: AuditListing,
-    /// The same of a volume that is sealed, for whoever has its wrapping key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// For an encrypted volume: the same details, sealed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sealed: Option<AuditSealed>,
 }
 
-/// What is known of files, besides counts: what is of a volume's content.
+/// Details of files: everything that reveals a volume's content.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AuditListing {
-    /// The file systems that were looked for, one for each partition; nothing is known of files
-    /// where there is none.
-    #[serde(default)]
+    /// The file systems that were looked for, one for each partition.
     pub file_systems: Vec<AuditFileSystem>,
-    /// Those files of which something is on these units, if they were asked for.
+    /// The files of which these units hold a part, if they were requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listed: Vec<AuditFile>,
-    /// How many more there are than are listed.
-    #[serde(default)]
+    /// How many more such files there are.
     pub unlisted: u64,
-    /// How much content each file has, in bytes, and how many have so much: of all files.
-    #[serde(default)]
+    /// The distribution of file lengths over all files.
     pub lengths: Vec<AuditLength>,
 }
 
-/// What is known of files of a sealed volume. It is sealed with a key that is made of the
-/// volume's (docs/keys.md, "What audits find").
+/// Details of the files of an encrypted volume, sealed with a key that is derived from the volume's
+/// data key (docs/keys.md, "What audits find").
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AuditSealed {
-    /// Of whose key: `lineage-…`.
+    /// The lineage whose data key it is derived from: `lineage-…`.
     pub lineage: String,
-    /// What its key is made of, besides the volume's: base64.
+    /// The salt of the derivation: base64.
     #[serde(with = "catalog::bytes")]
     #[schema(value_type = String)]
     pub salt: [u8; 32],
-    /// The JSON of what is known, sealed: base64.
+    /// The sealed JSON of an `AuditListing`: base64.
     #[serde(with = "catalog::bytes")]
     #[schema(value_type = String)]
     pub letter: Vec<u8>,
 }
 
-/// A wrapped data key, and what opens it.
+/// A wrapped data key, and the wrapping key that unwraps it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditKey {
-    /// Whose: `lineage-…`.
+    /// The lineage whose data key it is: `lineage-…`.
     pub lineage: String,
     /// The data key, wrapped: base64.
     #[serde(with = "catalog::bytes")]
@@ -177,66 +174,63 @@ pub struct AuditKey {
     pub wrapped: Vec<u8>,
     /// The wrapping key's id: `key-…`.
     pub key: String,
-    /// Its name.
+    /// The wrapping key's name.
     pub name: String,
-    /// How it is had, and known again; not secret.
+    /// How the wrapping key is derived and verified; not secret.
     #[schema(value_type = Object)]
     pub parameters: serde_json::Value,
 }
 
-/// Files that have as much content.
+/// The files of one length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditLength {
-    /// How much, each, in bytes.
+    /// Length of each file in bytes.
     pub bytes: u64,
-    /// How many they are.
+    /// The number of files.
     pub files: u64,
 }
 
-/// A place for a file system, and what is there.
+/// A partition, and the file system in it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AuditFileSystem {
-    /// Where it begins, in bytes.
+    /// Offset in the volume in bytes.
     pub offset: u64,
-    /// How long it is, in bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Why nothing is known of its files: it is none, or damaged.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Why its files could not be read: there is no known file system, or it is damaged.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// How many things in it made no sense, and were left out.
-    #[serde(default)]
+    /// How many damaged structures were skipped.
     pub damaged: u64,
-    /// How many regular files it has with content on units.
-    #[serde(default)]
+    /// The number of regular files with content on units.
     pub files: u64,
 }
 
-/// Files, by how much of their content can be read.
+/// Files, by how much of their content is readable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AuditFiles {
-    /// Of all of which it can.
+    /// The number of files that are readable in full.
     pub whole: u64,
-    /// How long those are together, in bytes.
+    /// Total length of those in bytes.
     pub whole_bytes: u64,
-    /// Of a part of which it can.
+    /// The number of files that are readable in part.
     pub part: u64,
-    /// Of nothing of which it can.
+    /// The number of files of which nothing is readable.
     pub none: u64,
-    /// The content of all of them.
+    /// The content of all files together.
     pub content: AuditHeld,
 }
 
-/// A file of which something is on the units.
+/// A file of which the compromised units hold a part.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AuditFile {
-    /// One of its names; none, if no directory has one. Bytes that are no text are told as such.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// One of its paths; left out if no directory names it. Bytes that are not UTF-8 are escaped.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Its number.
+    /// The inode number.
     pub inode: u32,
-    /// Which of the file systems it is in, from 0.
-    #[serde(default)]
+    /// Index of its file system, from 0.
     pub file_system: u32,
-    /// Its content.
+    /// The file's content.
     pub content: AuditHeld,
 }

@@ -1,32 +1,32 @@
-//! How somebody comes to be known, and stays so.
+//! Joining a cluster, and renewing a certificate.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What somebody joins with. It is shown once.
+/// A token with which a party joins the cluster. It is shown once.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Token {
-    /// Good for one certificate.
+    /// The token. It is good for one certificate.
     pub token: String,
-    /// Until then.
+    /// When the token expires.
     #[schema(format = DateTime)]
     pub expires: String,
-    /// The authority's fingerprint, by which whoever joins knows the
-    /// controllers: `sha256:…`.
+    /// The fingerprint of the authority, by which a joining party recognizes the controllers:
+    /// `sha256:…`.
     pub authority: String,
 }
 
-/// To become somebody.
+/// A request to join with a token.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Join {
     /// The token that an administrator handed out.
     pub token: String,
-    /// A signing request (PKCS #10 in PEM) for one's own key.
+    /// A signing request (PKCS #10 in PEM) for the party's own key.
     pub request: String,
 }
 
-/// To stay somebody.
+/// A request to renew the caller's certificate.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Renew {
@@ -34,16 +34,16 @@ pub struct Renew {
     pub request: String,
 }
 
-/// A certificate.
+/// A certificate that was issued.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Certificate {
-    /// Whose: `scree://user/…` or `scree://host/…`.
+    /// The party: `scree://user/…` or `scree://host/…`.
     pub subject: String,
-    /// In PEM.
+    /// The certificate in PEM.
     pub certificate: String,
-    /// That of the authority that signed it, in PEM.
+    /// The certificate of the authority that signed it, in PEM.
     pub authority: String,
-    /// When it ends.
+    /// When the certificate expires.
     #[schema(format = DateTime)]
     pub expires: String,
 }
@@ -51,6 +51,6 @@ pub struct Certificate {
 /// The authority that signs users, hosts and controllers.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AuthorityView {
-    /// Its certificate, in PEM.
+    /// The authority's certificate in PEM.
     pub certificate: String,
 }

@@ -1,4 +1,4 @@
-//! What operators look after: units, wrapping keys, and how the whole is doing.
+//! Units, wrapping keys, and the state of the whole cluster: what operators look after.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,73 +11,67 @@ pub struct Unit {
     /// `unit-…`.
     #[schema(pattern = "^unit-[0-9a-f]{17}$", example = "unit-0f3c5b7d9e1a2b4c6")]
     pub id: String,
-    /// Where it is; empty if its daemon has not begun.
+    /// The unit's URL; empty if its daemon has never started.
     pub url: String,
-    /// What its daemon is called, if it has one.
-    #[serde(default)]
+    /// The name of its daemon, if it has one.
     pub daemon: Option<String>,
-    /// `healthy`, or what is wrong with it, as the host finds it that has the
-    /// most trouble with it.
+    /// `healthy`, or what is wrong, as reported by the host that finds the worst.
     #[schema(value_type = UnitState)]
     pub state: String,
-    /// How many segments it holds, if that can be asked.
+    /// How many segments it holds, if that is known.
     pub segments: Option<u64>,
-    /// The room they take, in bytes.
+    /// The space that the segments take, in bytes.
     pub bytes: Option<u64>,
-    /// Free room in bytes, where that is known.
+    /// Free space in bytes, if that is known.
     pub free_bytes: Option<u64>,
-    /// How many bytes of blocks were read from it since `scree up` began, its
-    /// part of the page cache included.
+    /// Bytes of blocks read from it since the hosts' processes started, including reads that the
+    /// page cache answered.
     pub read_bytes: u64,
-    /// How many bytes of blocks were written to it since then.
+    /// Bytes of blocks written to it since the hosts' processes started.
     pub written_bytes: u64,
-    /// What was found, if it is not healthy.
+    /// What is wrong, if it is not healthy.
     pub reason: Option<String>,
-    /// In which zone it is, if that was said: what may be lost at once, as a rack
-    /// is.
-    #[serde(default)]
+    /// The failure zone it is in, such as a rack, if one was set.
     pub zone: Option<String>,
-    /// What was found out of the place when it was made a unit; empty if nothing
-    /// was, or its host has not said so yet.
-    #[serde(default)]
+    /// Properties of its storage that were probed when it was added. Empty if none were, or the host
+    /// has not reported them yet.
     pub facts: Vec<UnitFact>,
 }
 
-/// Something that was found out of the place that a unit is.
+/// A property of a unit's storage that was probed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UnitFact {
-    /// What was tried.
+    /// The property.
     #[schema(example = "holes")]
     pub what: String,
-    /// Whether it is so.
+    /// Whether the storage has it.
     pub holds: bool,
-    /// What follows, if it is not.
+    /// The consequence if the storage does not have it.
     pub otherwise: String,
 }
 
-/// In which zone a unit is to be.
+/// A request to set the zone of a unit.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetZone {
-    /// Its name; in one of its own, if it is left out.
-    #[serde(default)]
+    /// The zone's name; a zone of its own if it is left out.
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "rack-3")]
     pub zone: Option<String>,
 }
 
-/// In which zone a unit is.
+/// The zone of a unit.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct UnitZone {
     /// The unit's id.
     #[schema(pattern = "^unit-[0-9a-f]{17}$", example = "unit-0f3c5b7d9e1a2b4c6")]
     pub unit: String,
-    /// Its zone.
+    /// The unit's zone; null for a zone of its own.
     pub zone: Option<String>,
-    /// What somebody should know about it.
+    /// What the operator should know about it.
     pub notice: Option<String>,
 }
 
-/// A unit to be added.
+/// A request to add a unit.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddUnit {
@@ -88,98 +82,92 @@ pub struct AddUnit {
         example = "/srv/unit-9"
     )]
     pub url: String,
-    /// As this host (name or id) sees it; the only one that there is, if it is
-    /// left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The host (name or id) that reaches this URL. May be left out if there is one host only.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// In this zone; in one of its own, if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The unit's zone; a zone of its own if it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "rack-3")]
     pub zone: Option<String>,
 }
 
-/// Which units are drained.
+/// A request to drain units, or to cancel that.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DrainUnits {
-    /// Their ids, URLs, or daemons' names. Either all of them are, or none.
+    /// The units' ids, URLs, or daemons' names. Either all of them are drained, or none.
     #[schema(min_items = 1, max_items = 256, pattern = r"^[^\u0000]*$")]
     pub units: Vec<String>,
-    /// They are not to be drained after all: each takes its places back, where what
-    /// was to replace it is not whole yet.
+    /// Cancel draining: each unit stays a member where its replacement is not in sync yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel: bool,
 }
 
-/// How a unit is removed.
+/// A request to remove a unit.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveUnit {
-    /// It is gone for good: others take its place, from what their other members
-    /// have. Refused if it may have the last whole copy of anything that is there, or
-    /// a host finds it there.
+    /// The unit is lost for good: other units replace it and are rebuilt from the remaining copies.
+    /// Refused if it may hold the last complete copy of anything, or if a host still reaches it.
     #[serde(default)]
     pub lost: bool,
-    /// With `lost`: what nobody else has is given up. Refused as well if a host finds the
-    /// unit there.
+    /// With `lost`: accept that what only this unit held is lost. Refused as well if a host still
+    /// reaches the unit.
     #[serde(default)]
     pub accept_data_loss: bool,
 }
 
-/// What came of draining or removing a unit.
+/// The result of draining or removing a unit.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct UnitMoved {
     /// `unit-…`.
     #[schema(pattern = "^unit-[0-9a-f]{17}$", example = "unit-0f3c5b7d9e1a2b4c6")]
     pub unit: String,
-    /// In so many copysets another unit takes its place.
+    /// The number of copysets in which another unit replaces it.
     pub copysets: u64,
-    /// Whether it is a unit no more; else it will be when those are whole.
+    /// Whether it was removed. If not, it will be when the replacements are in sync.
     pub removed: bool,
-    /// In so many copysets nobody else that is there had all of it: what only this unit
-    /// had there is lost.
-    #[serde(default)]
+    /// The number of copysets in which no other available unit had everything: what only this unit
+    /// held there is lost.
     pub given_up: u64,
 }
 
-/// What is to be read and compared.
+/// A request to scrub: to read and compare every slot.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scrub {
-    /// The copysets of this unit (its id, URL, or daemon's name); all, if it is left
-    /// out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Scrub the copysets of this unit (id, URL, or daemon's name); all copysets by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
 }
 
-/// What was begun.
+/// The result of a request to scrub or repair.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct UnitsWanted {
-    /// In how many copysets.
+    /// The number of copysets that were queued.
     pub copysets: u64,
 }
 
-/// A copyset that is repaired, or waits for it.
+/// A copyset that is being repaired or waits for repair.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct RepairJob {
-    /// Its number.
+    /// The copyset's number.
     pub copyset: u16,
-    /// The units that may lack something.
+    /// The units that may be missing something.
     pub filling: Vec<String>,
-    /// The units that are replaced.
+    /// The units that are being replaced.
     pub leaving: Vec<String>,
-    /// The host that repairs it now.
+    /// The name of the host that repairs it now.
     pub host: Option<String>,
-    /// So many segments has it compared,
+    /// The number of segments that were compared so far.
     pub segments_done: u64,
-    /// of so many; 0 as long as that is not known.
+    /// The number of segments to compare; 0 if that is not known yet.
     pub segments: u64,
-    /// Whether also whole members are compared, or all slots read.
+    /// Whether members that are in sync are compared as well, or all slots are read.
     pub compares: bool,
-    /// Slots of which no unit has a copy that is as it was put, when they were read
-    /// last.
+    /// Slots of which the last scrub found no intact copy.
     pub rotten: u64,
-    /// What was in the way the last time.
+    /// Why the last attempt failed.
     pub problem: Option<String>,
 }
 
@@ -189,50 +177,49 @@ pub struct Key {
     /// `key-…`.
     #[schema(pattern = "^key-[0-9a-f]{17}$", example = "key-0f3c5b7d9e1a2b4c6")]
     pub id: String,
-    /// Its name.
+    /// The key's name.
     pub name: String,
-    /// What holds it.
+    /// Where the key is kept.
     #[schema(value_type = KeyKind)]
     pub kind: String,
-    /// What is done with it.
+    /// The key's state.
     #[schema(value_type = KeyState)]
     pub state: String,
-    /// How many lineages' data keys it wraps: each volume has one, and so have
-    /// deleted ones that a clone or a snapshot needs.
+    /// How many data keys it wraps: one for each volume, and for each deleted volume that a clone or
+    /// a snapshot needs.
     pub lineages: u64,
-    /// The id of the key that takes these over, if it is retiring.
+    /// If it is retiring: the id of the key that replaces it.
     #[schema(pattern = "^key-[0-9a-f]{17}$")]
     pub replaced_by: Option<String>,
-    /// When it was founded.
+    /// When it was created.
     #[schema(format = DateTime)]
     pub created: String,
 }
 
-/// A wrapping key to be founded.
+/// A request to create a wrapping key.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddKey {
-    /// What the host's `keys.toml` calls it.
+    /// The key's name in the host's `keys.toml`.
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "second")]
     pub name: String,
-    /// On this host (name or id); on the only one that there is, if it is left
-    /// out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The host (name or id). May be left out if there is one host only.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
 }
 
-/// A wrapping key to be replaced.
+/// A request to replace a wrapping key.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotateKey {
-    /// The one that takes its place: name or id.
+    /// The key that replaces it (name or id).
     pub to: String,
 }
 
-/// How the whole is doing.
+/// The state of the whole cluster.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Status {
-    /// `ok`, or `degraded` if a unit or a volume is not well.
+    /// `ok`, or `degraded` if `problems` is not empty.
     #[schema(value_type = Health)]
     pub state: String,
     /// Scree's version.
@@ -240,9 +227,9 @@ pub struct Status {
     /// The cluster's id.
     #[schema(pattern = "^cluster-[0-9a-f]{32}$")]
     pub cluster: String,
-    /// The folder it is served from.
+    /// The controller's data directory.
     pub folder: String,
-    /// Process id.
+    /// The controller's process id.
     pub pid: u32,
     /// How many volumes there are.
     pub volumes: u64,
@@ -254,19 +241,17 @@ pub struct Status {
     pub units: u64,
     /// How many of them are healthy.
     pub units_healthy: u64,
-    /// The room that segments take on all units, in bytes.
+    /// The space that segments take on all units, in bytes.
     pub bytes: u64,
     /// Journal bytes that wait to be destaged.
     pub journal_used_bytes: u64,
-    /// Removed versions whose slots wait to be freed.
+    /// The number of removed versions whose slots wait to be freed.
     pub pending_frees: u64,
-    /// Segments with blocks that have fewer copies than they should: units
-    /// were away when those were written.
-    #[serde(default)]
+    /// Segments with blocks that have fewer copies than they should, because units were unavailable
+    /// when they were written.
     pub degraded_segments: u64,
-    /// How many such blocks there are at most: some may have been freed since.
-    #[serde(default)]
+    /// An upper bound of the number of such blocks: some may have been freed since.
     pub degraded_blocks: u64,
-    /// What needs somebody's attention, one sentence each.
+    /// What needs an operator's attention, one sentence each.
     pub problems: Vec<String>,
 }

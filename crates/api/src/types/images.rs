@@ -1,4 +1,4 @@
-//! Base images: volumes whose blocks hosts keep for all that are cloned from them.
+//! Base images: volumes whose blocks hosts cache once for all their clones.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,62 +13,55 @@ pub struct Image {
     pub id: String,
     /// The volume's name.
     pub name: String,
-    /// The name of the user whose it is.
-    #[serde(default)]
+    /// The name of the user who owns it.
     pub owner: Option<String>,
     /// Size in bytes.
     pub size: u64,
-    /// Its blocks stay in the caches of hosts, as far as there is room for what stays.
+    /// Whether its blocks stay in the hosts' caches, as far as there is space for pinned blocks.
     pub pinned: bool,
-    /// How many volumes descend from it, for those who administer it.
-    #[serde(default)]
+    /// The number of volumes that descend from it. Shown to those who administer it.
     pub clones: Option<u64>,
-    /// How far hosts have read it into their caches, for those who administer it: of each
-    /// host, what it was asked last.
+    /// The last preload on each host. Shown to those who administer it.
     pub preloads: Vec<Preload>,
 }
 
-/// How far one host has read an image into its cache.
+/// A request to read an image into one host's cache, and its progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Preload {
     /// The host's name.
     pub host: String,
-    /// How far.
+    /// The preload's state.
     #[schema(value_type = PreloadState)]
     pub state: String,
-    /// How much of it was read, in bytes.
+    /// How much was read, in bytes.
     pub done_bytes: u64,
-    /// How much there is to be read, in bytes, once that is known.
-    #[serde(default)]
+    /// How much there is to read, in bytes, once that is known.
     pub all_bytes: Option<u64>,
-    /// Why it is not done, in the states `error` and `skipped`.
-    #[serde(default)]
+    /// In states `error` and `skipped`: why it was not done.
     pub reason: Option<String>,
-    /// When it was asked for.
+    /// When it was requested.
     #[schema(format = DateTime)]
     pub created: String,
     /// When it ended.
-    #[serde(default)]
     #[schema(format = DateTime)]
     pub ended: Option<String>,
 }
 
-/// How a volume is to be an image.
+/// A request to mark a volume as a base image.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MarkImage {
-    /// Whether its blocks are to stay, which only administrators say of one whose blocks do
-    /// not; as before, if it is left out. `false` of what is no image is refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Whether its blocks stay in the hosts' caches; unchanged if it is left out. Only administrators
+    /// may pin. `false` is refused for a volume that is not an image.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned: Option<bool>,
 }
 
-/// Where an image is to be read into caches.
+/// A request to read an image into the caches of hosts.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreloadImage {
-    /// On these hosts (names or ids); on all that are for the caller and were heard of a
-    /// moment ago, if it is left out or empty.
+    /// The hosts (names or ids). By default, all responsive hosts that the caller may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
 }

@@ -1,59 +1,59 @@
-//! What hosts have to do, and what their caches spare them.
+//! The load of hosts, and the statistics of their caches.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::volumes::Engine;
 
-/// The length of a cache's blocks, in bytes.
+/// Length of a cache block in bytes.
 pub const CACHE_BLOCK_BYTES: u64 = 4096;
 
-/// How often blocks of 4 KiB were asked for, and where they were. What units of the host
-/// itself have at hand is asked of them, and not counted.
+/// Lookups of 4 KiB blocks, by where the block was found. Reads that a unit on the host itself
+/// answers are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Asked {
-    /// In the cache's memory.
+    /// Found in the cache's memory.
     pub memory: u64,
-    /// In its file.
+    /// Found in the cache's file.
     pub file: u64,
-    /// On units.
+    /// Read from units.
     pub units: u64,
 }
 
-/// The same, of each area of a cache.
+/// Lookups by area of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AskedByArea {
     /// Pages of maps.
     pub metadata: Asked,
     /// Base images.
     pub image: Asked,
-    /// All else.
+    /// Everything else.
     pub active: Asked,
 }
 
-/// What the cache does for a volume, since it was attached.
+/// Cache statistics of a volume since it was attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct VolumeCache {
-    /// What was asked of it.
+    /// Lookups.
     pub asked: AskedByArea,
-    /// Blocks of 4 KiB that were read ahead.
+    /// 4 KiB blocks that were read ahead.
     pub ahead_brought: u64,
-    /// Of these, those that were asked for.
+    /// Blocks that were read ahead and then used.
     pub ahead_used: u64,
-    /// And those that went unread.
+    /// Blocks that were read ahead and evicted unused.
     pub ahead_unread: u64,
 }
 
-/// An area of a cache's file, in blocks of 4 KiB.
+/// An area of a cache's file, in 4 KiB blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct CacheArea {
-    /// There are so many.
+    /// Blocks that are cached.
     pub blocks: u64,
-    /// And may be.
+    /// The largest number of cached blocks.
     pub capacity: u64,
-    /// So many came, since the host's process began.
+    /// Blocks inserted since the host's process started.
     pub brought: u64,
-    /// So many went to make room.
+    /// Blocks evicted since the host's process started.
     pub evicted: u64,
 }
 
@@ -64,69 +64,68 @@ pub struct CacheFile {
     pub metadata: CacheArea,
     /// Base images.
     pub image: CacheArea,
-    /// All else.
+    /// Everything else.
     pub active: CacheArea,
-    /// Pages of maps that are protected.
+    /// Pages of maps in the protected segment.
     pub protected: u64,
-    /// Blocks of images that stay.
-    #[serde(default)]
+    /// Blocks of pinned images.
     pub pinned: u64,
-    /// Blocks that were not what they should be, and were read from units.
+    /// Blocks that failed verification and were read from units.
     pub damaged: u64,
-    /// Blocks that were not kept because too much was being written.
+    /// Blocks that were not inserted because too many writes were pending.
     pub refused: u64,
-    /// How often the file has failed.
+    /// I/O errors of the file.
     pub failures: u64,
 }
 
-/// A host's cache, since its process began.
+/// A host's cache since its process started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct HostCache {
-    /// What was asked of it.
+    /// Lookups.
     pub asked: AskedByArea,
-    /// Blocks of 4 KiB in memory.
+    /// 4 KiB blocks in memory.
     pub memory_blocks: u64,
-    /// So many may be.
+    /// The largest number of blocks in memory.
     pub memory_capacity: u64,
-    /// Its file, if one is in use.
+    /// The cache's file, if one is in use.
     pub file: Option<CacheFile>,
 }
 
-/// What a volume has to do on a host.
+/// The load of a volume on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeLoad {
-    /// Its id.
+    /// The volume's id.
     pub volume: String,
-    /// Its name.
+    /// The volume's name.
     pub name: String,
-    /// Which attachment.
+    /// The attachment's id.
     pub attachment: String,
-    /// Its engine, as it last said.
+    /// The state of its engine, as last reported.
     pub engine: Engine,
 }
 
-/// What a host has to do, as it last said.
+/// The load of a host, as last reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HostLoad {
-    /// Its name.
+    /// The host's name.
     pub host: String,
-    /// Its cache, if it has told of one.
+    /// The host's cache, if it reported one.
     pub cache: Option<HostCache>,
-    /// What is open there.
+    /// The volumes that are open there.
     pub volumes: Vec<VolumeLoad>,
 }
 
 impl Asked {
-    /// How much of it the cache had, of 1; none, if nothing was asked.
+    /// The share of lookups that the cache answered, from 0 to 1; `None` if there were none.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     pub fn hit_ratio(&self) -> Option<f64> {
-        let had = self.memory + self.file;
-        let all = had + self.units;
-        (all > 0).then(|| had as f64 / all as f64)
+        let hits = self.memory + self.file;
+        let all = hits + self.units;
+        (all > 0).then(|| hits as f64 / all as f64)
     }
 
-    /// What was asked since `earlier`.
+    /// The lookups since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {

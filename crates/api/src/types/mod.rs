@@ -1,6 +1,6 @@
-//! What the API says, as JSON. The command line reads these same types.
+//! The JSON bodies of requests and responses. The command line reads these same types.
 //!
-//! Fields are only ever added. Sizes are in bytes, times in RFC 3339.
+//! From 0.1.0 on, fields are only added. Sizes are in bytes, times in RFC 3339.
 
 mod attachments;
 mod audits;
@@ -41,16 +41,16 @@ pub use parties::{AddGrant, AddParty, AddProject, AuditEntry, Grant, Party, Proj
 pub use snapshots::{CreateSnapshot, Snapshot};
 pub use tags::{SetTags, TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX, Tags};
 pub use volumes::{
-    CreateVolume, Engine, Export, ExportVolume, GrowVolume, REPLICAS_MAX, RestoreVolume, SetSizes,
-    TransferVolume, Version, Volume,
+    CreateVolume, DamagedVolume, Engine, Export, ExportVolume, GrowVolume, ListedVolume,
+    REPLICAS_MAX, RestoreVolume, SetSizes, TransferVolume, Version, Volume,
 };
 
-/// A part of a list, in the order of ids.
+/// One page of a list, ordered by id.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
-    /// What is on it.
+    /// The items of this page.
     pub items: Vec<T>,
-    /// What to ask for as `after` to get the next page; null on the last one.
+    /// The value of `after` that requests the next page; null on the last page.
     pub next: Option<String>,
 }
 
@@ -64,17 +64,17 @@ pub struct Problem {
         example = "urn:scree:problem:not-found"
     )]
     pub kind: String,
-    /// The kind in words.
+    /// The kind of problem in words.
     pub title: String,
     /// The HTTP status.
     #[schema(minimum = 400, maximum = 599, example = 404)]
     pub status: u16,
-    /// What happened this time, and what to do.
+    /// What went wrong, and what to do about it.
     pub detail: String,
-    /// The kind, for programs.
+    /// The kind of problem, for programs.
     #[schema(value_type = ProblemCode)]
     pub code: String,
-    /// Which field of the request is meant.
+    /// The field of the request that was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
 }

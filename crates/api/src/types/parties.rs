@@ -1,4 +1,4 @@
-//! Who there is, what they may have and do, and what they did.
+//! Users, hosts and unit daemons; projects, grants, and the audit log.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,157 +11,152 @@ pub struct Party {
     /// `party-…`; of a unit daemon, the digits are those of its unit.
     #[schema(pattern = "^party-[0-9a-f]{17}$", example = "party-0f3c5b7d9e1a2b4c6")]
     pub id: String,
-    /// Which of these it is.
+    /// The kind of party.
     #[schema(value_type = PartyKind)]
     pub kind: String,
-    /// Its name, unique within its kind.
+    /// The party's name, unique within its kind.
     pub name: String,
-    /// It may everything but read volumes.
+    /// Whether it may do everything except read volumes.
     pub administrator: bool,
-    /// Its requests are refused.
+    /// Whether its requests are refused.
     pub disabled: bool,
-    /// When it was made.
+    /// When it was created.
     #[schema(format = DateTime)]
     pub created: String,
 }
 
-/// A user, host or unit daemon to be made.
+/// A request to create a user, host or unit daemon.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddParty {
-    /// Its name: 1 to 63 small letters, digits, dots, underscores and hyphens.
+    /// The name: 1 to 63 lower-case letters, digits, dots, underscores and hyphens.
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "bob")]
     pub name: String,
-    /// It may everything but read volumes. Users only.
+    /// Whether it may do everything except read volumes. Users only.
     #[serde(default)]
     pub administrator: bool,
-    /// The project (name or id) that it is a member of; a new one of the same
-    /// name, if it is left out. Users only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The project (name or id) that it becomes a member of; a new one of the same name by default.
+    /// Users only.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
 }
 
-/// How much a project may have; what is left out has no limit.
+/// The limits of a project. A limit that is left out does not apply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
-    /// How many volumes.
-    #[serde(default)]
+    /// The largest number of volumes.
     #[schema(maximum = 9_223_372_036_854_775_807_u64)]
     pub volumes: Option<u64>,
-    /// How many snapshots.
-    #[serde(default)]
+    /// The largest number of snapshots.
     #[schema(maximum = 9_223_372_036_854_775_807_u64)]
     pub snapshots: Option<u64>,
-    /// How many bytes its volumes may have together, as their guests see them.
-    #[serde(default)]
+    /// The largest total size of its volumes in bytes, as their guests see them.
     #[schema(maximum = 9_223_372_036_854_775_807_u64)]
     pub bytes: Option<u64>,
 }
 
-/// A project: what quotas are for.
+/// A project, to which volumes and snapshots are charged.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Project {
     /// `proj-…`.
     #[schema(pattern = "^proj-[0-9a-f]{17}$", example = "proj-0f3c5b7d9e1a2b4c6")]
     pub id: String,
-    /// Its name.
+    /// The project's name.
     pub name: String,
-    /// How much it may have.
+    /// The project's limits.
     pub quota: Quota,
-    /// How many volumes it has.
+    /// The number of its volumes.
     pub volumes: u64,
-    /// How many snapshots.
+    /// The number of its snapshots.
     pub snapshots: u64,
-    /// How many bytes its volumes have together, as their guests see them.
+    /// The total size of its volumes in bytes, as their guests see them.
     pub bytes: u64,
-    /// The names of the users who may make volumes on its account.
+    /// The names of the users who may charge volumes to it.
     pub members: Vec<String>,
-    /// When it was made.
+    /// When it was created.
     #[schema(format = DateTime)]
     pub created: String,
 }
 
-/// A project to be made.
+/// A request to create a project.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddProject {
-    /// Its name.
+    /// The project's name.
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "web")]
     pub name: String,
-    /// How much it may have.
+    /// The project's limits.
     #[serde(default)]
     pub quota: Quota,
 }
 
-/// A right that a user has on something of somebody else's.
+/// A right of a user on an object that another user owns.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Grant {
     /// `grant-…`.
     #[schema(pattern = "^grant-[0-9a-f]{17}$", example = "grant-0f3c5b7d9e1a2b4c6")]
     pub id: String,
-    /// The id of what it is on: a volume, a snapshot or a host.
+    /// The id of the volume, snapshot or host.
     pub on: String,
-    /// What that is called, if it is still there.
+    /// The object's name, if it still exists.
     pub name: Option<String>,
-    /// The name of the user whose volume or snapshot it is on.
-    #[serde(default)]
+    /// The name of the user who owns the volume or snapshot.
     pub owner: Option<String>,
-    /// The name of the user who has it.
+    /// The name of the user who has the right.
     pub user: String,
     /// `read`, `use`, `snapshot` or `administer`.
     #[schema(value_type = Right)]
     pub right: String,
-    /// On a host: only for VMs whose address begins so.
+    /// On a host: only for VMs whose address starts with this.
     pub vm: Option<String>,
-    /// Since when.
+    /// When it was granted.
     #[schema(format = DateTime)]
     pub created: String,
 }
 
-/// A right to be given: on exactly one of volume, snapshot and host.
+/// A request to grant a right on exactly one of volume, snapshot and host.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddGrant {
-    /// To this user (name).
+    /// The name of the user who gets the right.
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "alice")]
     pub user: String,
-    /// `read` (attach read-only, clone), `use` (attach), `snapshot` (take
-    /// snapshots) or `administer` (everything but giving it away). On a
-    /// snapshot only `read`, on a host only `use`.
+    /// `read` (attach read-only, clone), `use` (attach), `snapshot` (take snapshots) or `administer`
+    /// (everything except transfer). On a snapshot only `read`, on a host only `use`.
     #[schema(value_type = Right)]
     pub right: String,
-    /// On this volume (name or id), and its snapshots.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The volume (name or id). The right covers its snapshots.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
-    /// On this snapshot (name or id).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The snapshot (name or id).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// On this host (name or id); administrators only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The host (name or id). Administrators only.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// On a host: only for VMs whose address begins so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// On a host: only for VMs whose address starts with this.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 256, pattern = r"^[^\u0000-\u001f\u007f-\u009f]*$")]
     pub vm: Option<String>,
 }
 
-/// A line of the log of who changed what.
+/// An entry of the audit log.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
-    /// Its number; they grow.
+    /// The entry's number. Numbers grow.
     pub id: i64,
-    /// When.
+    /// When the change was made.
     #[schema(format = DateTime)]
     pub time: String,
-    /// Who: `scree://user/…`, or where somebody without a name came from.
+    /// The party: `scree://user/…`, or the origin of an unauthenticated request.
     pub who: String,
-    /// The fingerprint of the key that was shown.
+    /// The fingerprint of the party's key.
     pub key: Option<String>,
-    /// Where the request came from.
+    /// The address that the request came from.
     pub address: Option<String>,
-    /// What was done.
+    /// The action.
     pub action: String,
-    /// To what.
+    /// The object of the action.
     pub target: String,
 }

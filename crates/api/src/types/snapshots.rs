@@ -15,47 +15,44 @@ pub struct Snapshot {
     /// `snap-…`.
     #[schema(pattern = "^snap-[0-9a-f]{17}$", example = "snap-0f3c5b7d9e1a2b4c6")]
     pub id: String,
-    /// Its name. An owner has it once.
+    /// The snapshot's name, unique among its owner's snapshots.
     pub name: String,
-    /// The name of the user whose it is.
-    #[serde(default)]
+    /// The name of the user who owns it.
     pub owner: Option<String>,
-    /// Its tags.
-    #[serde(default)]
+    /// The snapshot's tags.
     #[schema(value_type = TagsSchema)]
     pub tags: Tags,
-    /// The name its volume had.
+    /// The name of its volume when it was taken.
     pub volume: String,
-    /// The id of its volume, which may be gone.
+    /// The id of its volume, which may have been deleted.
     #[schema(pattern = "^vol-[0-9a-f]{17}$")]
     pub volume_id: String,
     /// Size in bytes.
     pub size: u64,
-    /// How far it has come.
+    /// The snapshot's state.
     #[schema(value_type = SnapshotState)]
     pub state: String,
-    /// Its moment is over: what is written from now on is not in it. Of a volume
-    /// whose host does not answer in time, that comes later.
-    #[serde(default)]
+    /// Whether its consistency point was taken: later writes are not in it. If the volume's host is
+    /// slow to answer, that happens after the request has returned.
     pub taken: bool,
-    /// What is wrong, in state `error`.
+    /// In state `error`: what went wrong.
     pub reason: Option<String>,
-    /// When it was asked for.
+    /// When it was requested.
     #[schema(format = DateTime)]
     pub created: String,
 }
 
-/// A snapshot to be taken.
+/// A request to take a snapshot.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {
-    /// Of this volume (name or id).
+    /// The volume (name or id).
     #[schema(example = "disk")]
     pub volume: String,
-    /// Its name; its id if left out.
+    /// The snapshot's name; its id by default.
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "before-upgrade")]
     pub name: Option<String>,
-    /// Its tags.
+    /// The snapshot's tags.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = TagsSchema)]
     pub tags: Tags,

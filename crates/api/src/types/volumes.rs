@@ -1,4 +1,4 @@
-//! Volumes, and what is asked for them.
+//! Volumes, and the requests on them.
 
 use std::collections::BTreeMap;
 
@@ -7,131 +7,156 @@ use utoipa::ToSchema;
 
 use super::{Tags, VolumeCache};
 use crate::described::{BlockSizeSchema, TagsSchema};
-use crate::words::{Encryption, EncryptionShown, ImageMark, VolumeState};
+use crate::words::{Encryption, ImageMark, VolumeState};
 
-/// The most copies that a segment has. The database says so too.
+/// The largest number of copies of a segment. The database schema checks the same limit.
 pub const REPLICAS_MAX: u8 = 4;
 
-/// A volume. Of one whose entry in the database is damaged, a list has id, name
-/// and reason; its state is `error`, its encryption `unknown`, its numbers are 0, and so
-/// is its moment (of 1970).
+/// A volume.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Volume {
     /// `vol-…`.
     #[schema(pattern = "^vol-[0-9a-f]{17}$", example = "vol-0f3c5b7d9e1a2b4c6")]
     pub id: String,
-    /// Its name. An owner has it once.
+    /// The volume's name, unique among its owner's volumes.
     pub name: String,
-    /// The name of the user whose it is.
-    #[serde(default)]
+    /// The name of the user who owns it.
     pub owner: Option<String>,
-    /// The name of the project on whose account it is, for its owner and those
-    /// who are in that project.
-    #[serde(default)]
+    /// The name of the project it is charged to. Shown to its owner and to the project's members.
     pub project: Option<String>,
-    /// Its tags.
-    #[serde(default)]
+    /// The volume's tags.
     #[schema(value_type = TagsSchema)]
     pub tags: Tags,
     /// Size in bytes.
     pub size: u64,
-    /// How it is.
+    /// The volume's state.
     #[schema(value_type = VolumeState)]
     pub state: String,
     /// Block size in bytes.
     pub block_size: u64,
-    /// How its blocks are sealed.
-    #[schema(value_type = EncryptionShown)]
+    /// How its blocks are encrypted.
+    #[schema(value_type = Encryption)]
     pub encryption: String,
-    /// Copies of each segment.
+    /// The number of copies of each segment.
     pub replicas: u8,
-    /// How its segments are spread in the place of copies: k units with data and m
-    /// with parity, `k+m`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Erasure coding in place of copies, `k+m`: k units hold data and m hold parity.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(pattern = r"^[2-8]\+[1-3]$", example = "4+2")]
     pub erasure: Option<String>,
-    /// How long its journal is from its next attachment on, in bytes; as its host has it for
-    /// all, if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Length of its journal in bytes, effective from the next attachment. The host's default
+    /// applies if it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub journal_size: Option<u64>,
-    /// What it may have of each host's cache for what volumes read, in bytes; its fair share,
-    /// if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Its largest share of each host's read cache in bytes. A fair share applies if it is left
+    /// out.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_max: Option<u64>,
-    /// How it is a base image; it is none, if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// How it is used as a base image. Left out if it is not one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ImageMark>)]
     pub image: Option<String>,
-    /// When it was made.
+    /// When it was created.
     #[schema(format = DateTime)]
     pub created: String,
-    /// The id of the snapshot it was cloned from, which may be gone.
+    /// The id of the snapshot it was cloned from, which may have been deleted.
     #[schema(pattern = "^snap-[0-9a-f]{17}$")]
     pub from: Option<String>,
-    /// How it is served, if it is.
+    /// Where it is served, if it is.
     pub export: Option<Export>,
-    /// What is wrong, in state `error`.
+    /// In state `error`: what is wrong.
     pub reason: Option<String>,
-    /// What its owner should know, after it was made or grown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// What its owner should know after it was created or grown.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
-    /// How its engine is doing, while it is attached. Not in lists.
+    /// The state of its engine while it is attached. Lists leave it out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Engine>,
 }
 
-/// An attached volume's engine.
+/// A volume in a list: one that cannot be read keeps no other from being listed.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ListedVolume {
+    /// A volume.
+    Readable(Box<Volume>),
+    /// A volume whose row in the database is damaged.
+    Damaged(DamagedVolume),
+}
+
+impl ListedVolume {
+    /// The volume's id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Readable(volume) => &volume.id,
+            Self::Damaged(volume) => &volume.id,
+        }
+    }
+}
+
+/// A volume whose row in the database is damaged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DamagedVolume {
+    /// The id that the row has.
+    pub id: String,
+    /// The name that the row has.
+    pub name: String,
+    /// `error`.
+    #[schema(value_type = VolumeState)]
+    pub state: String,
+    /// What is wrong with the row.
+    pub reason: String,
+}
+
+/// The state of an attached volume's engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Engine {
     /// The newest version's number.
     pub version: Option<u64>,
     /// Size of the journal in bytes.
     pub journal_bytes: u64,
-    /// How much of it waits to be destaged, in bytes.
+    /// How much of the journal waits to be destaged, in bytes.
     pub journal_used_bytes: u64,
-    /// Blocks written since it was attached.
+    /// Blocks written since the volume was attached.
     pub blocks_written: u64,
-    /// Blocks destaged since it was attached.
+    /// Blocks destaged since the volume was attached.
     pub blocks_destaged: u64,
-    /// Client connections.
+    /// Open client connections.
     pub connections: u64,
-    /// Why destaging does not get on, if it does not.
+    /// Why destaging fails, if it does.
     pub destage_error: Option<String>,
-    /// Why reads wait for units that are away, if any do.
-    #[serde(default)]
+    /// Why reads wait for unavailable units, if any do.
     pub read_error: Option<String>,
-    /// What the host's cache does for it, if it has one.
-    #[serde(default)]
+    /// Statistics of the host's cache for this volume, if the host has a cache.
     pub cache: Option<VolumeCache>,
 }
 
-/// How a volume is served.
+/// Where a volume is served.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Export {
-    /// What to give to a client: `nbd+unix:///…`.
+    /// The URI for clients on the same host: `nbd+unix:///…`.
     pub uri: String,
-    /// Over TCP, if the server listens there: `nbd://…` or `nbds://…`.
+    /// The URI over TCP, if the server listens there: `nbd://…` or `nbds://…`.
     pub tcp_uri: Option<String>,
-    /// Writes are refused.
+    /// Whether writes are refused.
     pub read_only: bool,
 }
 
-/// A volume to be made.
+/// A request to create a volume.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVolume {
-    /// Its name.
+    /// The volume's name.
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "disk")]
     pub name: String,
-    /// On the account of this project (name or id); of the caller's own, if it
-    /// is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Charge it to this project (name or id); the caller's own by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
-    /// Its tags.
+    /// The volume's tags.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = TagsSchema)]
     pub tags: Tags,
-    /// Size in bytes. A clone has its snapshot's size if it is left out.
+    /// Size in bytes. A clone has its snapshot's size by default.
     #[schema(
         minimum = 4096,
         maximum = 70_368_744_177_664_u64,
@@ -139,56 +164,55 @@ pub struct CreateVolume {
         example = 1_073_741_824
     )]
     pub size: Option<u64>,
-    /// Start from this snapshot (name or id).
+    /// Clone this snapshot (name or id).
     pub from: Option<String>,
-    /// Block size in bytes; 4096 unless cloned.
+    /// Block size in bytes. By default 4096, or that of the snapshot.
     #[schema(value_type = Option<BlockSizeSchema>)]
     pub block_size: Option<u64>,
-    /// How its blocks are sealed; `aes-256-gcm` if nothing is said.
+    /// How its blocks are encrypted; `aes-256-gcm` by default.
     #[schema(value_type = Option<Encryption>)]
     pub encryption: Option<String>,
-    /// Copies of each segment: 2 if there are two units, else 1.
+    /// The number of copies of each segment. By default 2, or 1 if there is one unit.
     #[schema(minimum = 1, maximum = 4)]
     pub replicas: Option<u8>,
-    /// Refuse to make it if two copies had to lie in one zone.
+    /// Refuse to create it if two copies would have to be in one zone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict_zones: bool,
-    /// In the place of copies: 2 to 8 units with data and 1 to 3 with parity, any of
-    /// which as many as have parity may be lost.
-    #[serde(default)]
+    /// Erasure coding in place of copies, `k+m`: 2 to 8 units hold data and 1 to 3 hold parity; any
+    /// m of them may be lost.
     #[schema(pattern = r"^[2-8]\+[1-3]$", example = "4+2")]
     pub erasure: Option<String>,
-    /// How long its journal is, in bytes, as in `SetSizes`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Length of its journal in bytes, as in `SetSizes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 8_388_608, maximum = 274_877_906_944_u64)]
     pub journal_size: Option<u64>,
-    /// What it may have of each host's cache, in bytes, as in `SetSizes`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Its largest share of each host's read cache in bytes, as in `SetSizes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1_048_576, maximum = 9_223_372_036_854_775_807_u64)]
     pub cache_max: Option<u64>,
 }
 
-/// What a volume may take of hosts. Both are put in the place of what was said before.
+/// Limits on what a volume takes from hosts. Both replace the previous values.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetSizes {
-    /// How long its journal is from its next attachment on, in bytes: 8 MiB to 256 GiB. As its
-    /// host has it for all, if it is left out. Only administrators say another one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Length of its journal in bytes, 8 MiB to 256 GiB, effective from the next attachment. The
+    /// host's default applies if it is left out. Only administrators may change it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 8_388_608, maximum = 274_877_906_944_u64)]
     pub journal_size: Option<u64>,
-    /// What it may have of each host's cache for what volumes read, in bytes; 1 MiB at least.
-    /// Its fair share, if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Its largest share of each host's read cache in bytes, at least 1 MiB. A fair share applies if
+    /// it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1_048_576, maximum = 9_223_372_036_854_775_807_u64)]
     pub cache_max: Option<u64>,
 }
 
-/// A new size.
+/// A request to grow a volume.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrowVolume {
-    /// Size in bytes, larger than now.
+    /// The new size in bytes, larger than the current one.
     #[schema(
         minimum = 4096,
         maximum = 70_368_744_177_664_u64,
@@ -198,12 +222,12 @@ pub struct GrowVolume {
     pub size: u64,
 }
 
-/// Where to go back to: exactly one of the two.
+/// The state to restore: exactly one of the two fields.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(max_properties = 1)]
 pub struct RestoreVolume {
-    /// The newest version not younger than this moment (RFC 3339), which is past.
+    /// The newest version that existed at this past time (RFC 3339).
     #[schema(format = DateTime, nullable = false)]
     #[serde(
         default,
@@ -211,7 +235,7 @@ pub struct RestoreVolume {
         skip_serializing_if = "Option::is_none"
     )]
     pub time: Option<String>,
-    /// This version.
+    /// The version with this number.
     #[schema(nullable = false, maximum = 9_223_372_036_854_775_807_u64)]
     #[serde(
         default,
@@ -221,47 +245,45 @@ pub struct RestoreVolume {
     pub version: Option<u64>,
 }
 
-/// What is there is a value: `null` is neither that nor left out.
+/// Deserializes a field that is present: `null` is not a value.
 fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }
 
-/// How to serve a volume.
+/// A request to serve a volume without a VM.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportVolume {
-    /// On this host (name or id); on the only one that there is for the caller,
-    /// if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The host (name or id). May be left out if the caller may use one host only.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Refuse writes.
+    /// Whether writes are refused.
     #[serde(default)]
     pub read_only: bool,
 }
 
-/// A volume to be given away.
+/// A request to transfer a volume to another user.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TransferVolume {
-    /// To this user (name).
+    /// The name of the new owner.
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "alice")]
     pub user: String,
-    /// On the account of this project of theirs (name or id); of their own, if
-    /// it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Charge it to this project of the new owner (name or id); their own by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
 }
 
 /// A kept version of a volume.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Version {
-    /// Its number.
+    /// The version's number.
     pub version: u64,
     /// When it was committed.
     #[schema(format = DateTime)]
     pub created: String,
-    /// It is the volume's state (but for what is in the journal).
+    /// Whether it is the volume's current state, apart from what is in the journal.
     pub head: bool,
-    /// The snapshots that hold it.
+    /// The names of the snapshots that hold it.
     pub snapshots: Vec<String>,
 }

@@ -1,12 +1,12 @@
-//! How many there are of everything, for those who watch.
+//! Counts of all objects, for metrics.
 
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use world::Millis;
 
-use super::{Database, DatabaseError, Transaction, rows};
+use crate::database::{Database, DatabaseError, OpenTransaction, rows};
 
-/// Numbers of one moment.
+/// The counts at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Volumes by state: `available`, `in-use`, `deleting`, `error`.
@@ -23,7 +23,7 @@ pub struct Counts {
     pub degraded_segments: u64,
 }
 
-/// As `VolumeView::state` has it.
+/// The same rules as in `VolumeView::state`.
 const VOLUMES: &str = "SELECT CASE WHEN v.deleting = 1 THEN 'deleting' \
      WHEN EXISTS (SELECT 1 FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached' \
      AND a.reason IS NOT NULL) THEN 'error' \
@@ -42,7 +42,7 @@ const HOSTS: &str = "SELECT CASE WHEN p.disabled = 1 THEN 'disabled' \
      LEFT JOIN host_reports r ON r.party = h.party GROUP BY 1";
 
 impl Database {
-    /// Asks the smallest question that only a database that works can answer.
+    /// Runs the cheapest query that only a working database can answer.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -53,8 +53,8 @@ impl Database {
         Ok(())
     }
 
-    /// Counts everything at one moment. Hosts that were not heard of since
-    /// `heard_min` are unresponsive.
+    /// Counts all objects at one moment. Hosts that have not reported since `heard_min` are
+    /// unresponsive.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -78,7 +78,7 @@ impl Database {
 }
 
 async fn by_state(
-    moment: &mut Transaction,
+    moment: &mut OpenTransaction,
     statement: &'static str,
 ) -> Result<Vec<(String, u64)>, DatabaseError> {
     let found = sqlx::query(statement).fetch_all(&mut **moment).await?;
@@ -89,7 +89,10 @@ fn state(row: &AnyRow) -> Result<(String, u64), DatabaseError> {
     Ok((row.try_get("state")?, rows::number(row, "count")?))
 }
 
-async fn count(moment: &mut Transaction, statement: &'static str) -> Result<u64, DatabaseError> {
+async fn count(
+    moment: &mut OpenTransaction,
+    statement: &'static str,
+) -> Result<u64, DatabaseError> {
     let count: i64 = sqlx::query_scalar(statement)
         .fetch_one(&mut **moment)
         .await?;

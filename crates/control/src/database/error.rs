@@ -7,14 +7,14 @@ use catalog::CatalogError;
 
 /// What there may be, or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Thing {
+pub enum ObjectKind {
     /// A volume.
     Volume,
     /// A snapshot.
     Snapshot,
     /// An attachment.
     Attachment,
-    /// The filters between a volume and who uses it.
+    /// A chain of filters.
     Chain,
     /// A version of a volume.
     Version,
@@ -24,7 +24,7 @@ pub enum Thing {
     WrappingKey,
     /// A project.
     Project,
-    /// A right that was given.
+    /// A granted right.
     Grant,
     /// A user.
     User,
@@ -42,7 +42,7 @@ pub enum Thing {
     Audit,
 }
 
-impl fmt::Display for Thing {
+impl fmt::Display for ObjectKind {
     /// What stands before its name.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
@@ -85,12 +85,12 @@ pub enum DatabaseError {
         /// Where it is, and what to do.
         reason: String,
     },
-    /// No such thing.
+    /// The object does not exist, or the principal may not see it.
     #[error("{thing} {name} does not exist")]
     NotFound {
-        /// What was asked for.
-        thing: Thing,
-        /// Its name or id, as it was asked for.
+        /// The kind of object.
+        thing: ObjectKind,
+        /// The name or id in the request.
         name: String,
     },
     /// The name belongs to something else.
@@ -99,10 +99,10 @@ pub enum DatabaseError {
         /// What has the name.
         what: String,
     },
-    /// Who asks may not.
+    /// The principal does not have the right.
     #[error("{reason}")]
     Forbidden {
-        /// Who may.
+        /// Who has the right, or what to do.
         reason: String,
     },
     /// The project has no room for it.
@@ -114,7 +114,7 @@ pub enum DatabaseError {
     /// An idempotency key was used for another request.
     #[error("the idempotency key {key:?} was used for another request; take a new one")]
     OtherRequest {
-        /// The key.
+        /// The idempotency key.
         key: String,
     },
     /// The change is refused, and will be until something else changes.
@@ -137,18 +137,17 @@ pub enum DatabaseError {
     },
     /// The database was made by a newer Scree.
     #[error(
-        "the database was made by a newer version of Scree (its schema has step {step}, which \
+        "the database was created by a newer version of Scree (its schema has step {step}, which \
          this program does not know); start that version, or a later one"
     )]
     Newer {
-        /// The first step that is not known.
+        /// The first schema version that is unknown.
         step: i64,
     },
-    /// Nobody answers where the database should be, or no more.
+    /// The database does not answer.
     #[error("the database does not answer: {0}")]
     Away(sqlx::Error),
-    /// Others have held what a change needs for as long as anybody waits. Nothing was
-    /// changed.
+    /// Other transactions held a needed lock for too long. Nothing was changed.
     #[error(
         "the database is busy: what others change there takes too long ({0}); nothing was \
          changed, ask again; if this goes on, look at what holds PostgreSQL's locks (pg_locks)"
@@ -172,8 +171,8 @@ pub enum DatabaseError {
 }
 
 impl DatabaseError {
-    /// There is no such thing of this name.
-    pub(super) fn not_found(thing: Thing, name: impl fmt::Display) -> Self {
+    /// The error for an object that does not exist.
+    pub(super) fn not_found(thing: ObjectKind, name: impl fmt::Display) -> Self {
         Self::NotFound {
             thing,
             name: name.to_string(),
@@ -202,10 +201,10 @@ impl From<sqlx::Error> for DatabaseError {
     }
 }
 
-/// What PostgreSQL says after its `lock_timeout`.
+/// PostgreSQL's code after `lock_timeout`.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// That a file could not be made longer.
+/// SQLite's code for a full disk.
 const SQLITE_FULL: &str = "13";
 const POSTGRESQL_DISK_FULL: &str = "53100";
 

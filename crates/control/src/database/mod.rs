@@ -1,126 +1,97 @@
-//! The database: names, order, leases and wrapped keys, in SQLite or
-//! PostgreSQL, with one text of SQL for both.
+//! The database: names, order, leases and wrapped keys, in SQLite or PostgreSQL, with one text of
+//! SQL for both.
 //!
-//! Every promise here is one transaction, and transactions are as if they came
-//! one after another: SQLite has one writer, PostgreSQL is told so
-//! (`SERIALIZABLE`), and a change that came in between is made again. Readers
-//! see the last committed state and wait for nobody. A transaction that
-//! returned `Ok` is on stable storage.
+//! [`Database`] is a connection; what can be done with it is sorted by noun: `database.volumes()`,
+//! `database.attachments()`, and so on return a handle that borrows it. Each noun is a folder or a
+//! file here:
+//!
+//! * `tenancy`: parties, projects, grants, rights, the audit log
+//! * `volumes`, `snapshots`, `images`, `chains`, `audits`
+//! * `attach`: attachments, from the request to the host's report
+//! * `catalog`: what the engine asks of its catalog: leases, versions, frees
+//! * `keys`: wrapping keys, and the data keys of lineages
+//! * `hosts`, `units`, `repair`, `cluster`
+//! * `transaction`: how a change is made; `open`: connections and the schema
+//!
+//! Every promise is one transaction, and transactions are serializable. Readers see the last
+//! committed state and wait for no writer. A transaction that returned `Ok` is on stable storage.
 //!
 //! It must not know: keys in the clear, content, the HTTP edge.
 //!
 //! Invariants:
-//! * `volumes.epoch` only grows, and a version is committed only under it
-//!   (invariant 5);
+//! * `volumes.epoch` only grows, and a version is committed only under it (invariant 5);
 //! * the next segment serial only grows: none is handed out twice;
-//! * a version is removed only while no head and no snapshot names it
-//!   (invariant 6);
+//! * a version is removed only while no head and no snapshot names it (invariant 6);
 //! * a lineage's row outlives everything that was sealed under it.
 
 #[macro_use]
-mod change;
-#[macro_use]
 mod rows;
 #[macro_use]
-mod reach;
-mod accounts;
-mod address;
-mod attaching;
-mod attachment_states;
-mod attachments;
-mod audit;
-mod authority;
-mod calls;
-mod capabilities;
-mod chain_addresses;
-mod chain_volumes;
+mod catalog;
+mod attach;
+mod audits;
 mod chains;
-mod counters;
+mod cluster;
 mod counts;
-mod degraded;
-mod deleting;
-mod draining;
 mod error;
-mod frees;
-mod grants;
 mod hosts;
 mod images;
-mod in_flight;
-mod jobs;
-mod journals;
 mod keys;
-mod leases;
-mod lineages;
-mod making;
-mod moves;
 mod open;
-mod owner;
 mod pages;
-mod parties;
-mod places;
-mod preloads;
-mod principal;
-mod projects;
+mod postgres_url;
 mod repair;
-mod repair_shown;
-mod rights;
-mod sizes;
 mod snapshots;
-mod suspicions;
-mod tags;
-mod terms;
-mod transfers;
+mod tenancy;
+mod transaction;
 mod units;
-mod versions;
-mod volume_audits;
 mod volumes;
 
-pub use address::{AddressError, PostgresUrl};
 pub use api::words::Right;
-pub use attaching::NewAttachment;
-pub use attachments::AttachmentRow;
-pub use audit::{AuditRow, By};
-pub use calls::Answer;
-pub use capabilities::{FreeRights, LeaseRights};
-pub use chain_volumes::ChainVolumes;
-pub use chains::{ChainKey, ChainRow, NewChain};
+pub use attach::attachments::{AttachmentRow, Attachments};
+pub use attach::moves::Follower;
+pub use attach::requests::NewAttachment;
+pub use audits::{AuditOfVolume, Audits, NewAudit};
+pub use catalog::calls::{Answer, Catalog};
+pub use catalog::capabilities::{FreeRights, LeaseRights};
+pub use catalog::reach::{Reach, UNRESPONSIVE_FOR_MS};
+pub use catalog::versions::VersionRow;
+pub use chains::chain_volumes::ChainVolumes;
+pub use chains::{ChainKey, ChainRow, Chains, NewChain};
+pub use cluster::owner::{Cluster, FolderPlace, OwnerRow, PlaceRow, ServerPlace};
 pub use counts::Counts;
-pub use degraded::DegradedVolume;
-pub use draining::{Moved, Removal};
-pub use error::{DatabaseError, Thing};
-pub use grants::{GrantRow, NewGrant, Object};
-pub use hosts::{HostReport, HostRow};
-pub use jobs::Job;
-pub use keys::KeyRow;
-pub use making::NewVolume;
-pub use moves::Follower;
-pub use owner::{FolderPlace, OwnerRow, PlaceRow, ServerPlace};
+pub use error::{DatabaseError, ObjectKind};
+pub use hosts::jobs::Job;
+pub use hosts::{HostReport, HostRow, Hosts};
+pub use images::Images;
+pub use images::preloads::PreloadRow;
+pub use keys::wrapping_keys::{KeyRow, Keys};
 pub use pages::{Filter, Page, SnapshotPage, VolumePage};
-pub use parties::{Membership, PartyRow};
-pub use preloads::PreloadRow;
-pub(crate) use principal::why_gone;
-pub use principal::{Idempotency, Principal};
-pub use projects::{NewProject, ProjectRow, Quota};
-pub use reach::{Reach, UNRESPONSIVE_FOR_MS};
-pub use repair::REPAIR_RIGHTS_MS;
-pub use repair_shown::RepairRow;
-pub use rights::Need;
+pub use postgres_url::{AddressError, PostgresUrl};
+pub use repair::degraded::DegradedVolume;
+pub use repair::list::RepairRow;
+pub use repair::tasks::{REPAIR_RIGHTS_MS, Repair};
 pub use rows::{SnapshotRow, SnapshotState, VolumeRow};
-pub use sizes::VolumeSizes;
-pub use snapshots::NewSnapshot;
-pub use tags::Tags;
-pub use units::{Claimed, ClusterRow, Heard, UnitRow};
-pub use versions::VersionRow;
-pub use volume_audits::{AuditOfVolume, NewAudit};
-pub use volumes::{DamagedVolume, VolumeName, Volumes};
+pub use snapshots::{NewSnapshot, Snapshots};
+pub use tenancy::audit_log::{AuditRow, Origin};
+pub use tenancy::grants::{GrantRow, Grants, NewGrant, Object};
+pub use tenancy::parties::{Membership, Parties, PartyRow};
+pub(crate) use tenancy::principal::why_gone;
+pub use tenancy::principal::{Idempotency, Principal};
+pub use tenancy::projects::{NewProject, ProjectRow, Projects, Quota};
+pub use tenancy::rights::Need;
+pub use units::draining::{Moved, Removal};
+pub use units::{Claimed, ClusterRow, Heard, UnitRow, Units};
+pub use volumes::create::NewVolume;
+pub use volumes::settings::VolumeSettings;
+pub use volumes::tags::Tags;
+pub use volumes::{DamagedVolume, VolumeName, VolumeRows, Volumes};
 
 use std::sync::{Arc, OnceLock};
 
-use sqlx::{AnyPool, Executor as _};
+use sqlx::AnyPool;
 use tokio::sync::watch;
 use tokio::task::JoinError;
-
-use change::Turn;
 
 /// Which kind of database it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,72 +108,116 @@ pub struct Database {
     writer: AnyPool,
     /// For SQLite, read-only connections.
     reader: AnyPool,
-    /// Rings when a snapshot or a volume changed its state.
+    /// Counts changes of the state of a volume, a snapshot or a host.
     changes: watch::Sender<u64>,
-    /// Where PostgreSQL has this database, once that was looked at: a connection
-    /// that leads elsewhere is not used.
+    /// Where the PostgreSQL server has this database, once that is known: a connection that leads
+    /// elsewhere is not used.
     place: Arc<OnceLock<ServerPlace>>,
     _listener: Option<Arc<open::Listening>>,
 }
 
-/// So many connections are tried for one that can begin.
+/// How many connections are tried until one can begin a transaction.
 const BEGINS_MAX: u32 = 16;
 
-/// A transaction.
-type Transaction = sqlx::Transaction<'static, sqlx::Any>;
+/// A transaction that has begun. Dropping it rolls it back.
+type OpenTransaction = sqlx::Transaction<'static, sqlx::Any>;
+
+/// Handles by noun.
+impl Database {
+    /// Attachments of volumes to hosts.
+    #[must_use]
+    pub fn attachments(&self) -> Attachments<'_> {
+        Attachments { database: self }
+    }
+
+    /// Audits of volumes.
+    #[must_use]
+    pub fn audits(&self) -> Audits<'_> {
+        Audits { database: self }
+    }
+
+    /// What the engine asks of its catalog.
+    #[must_use]
+    pub fn catalog(&self) -> Catalog<'_> {
+        Catalog { database: self }
+    }
+
+    /// Chains of filters.
+    #[must_use]
+    pub fn chains(&self) -> Chains<'_> {
+        Chains { database: self }
+    }
+
+    /// The cluster itself: its id, owner and authority.
+    #[must_use]
+    pub fn cluster(&self) -> Cluster<'_> {
+        Cluster { database: self }
+    }
+
+    /// Rights that were granted.
+    #[must_use]
+    pub fn grants(&self) -> Grants<'_> {
+        Grants { database: self }
+    }
+
+    /// Hosts, their reports and their jobs.
+    #[must_use]
+    pub fn hosts(&self) -> Hosts<'_> {
+        Hosts { database: self }
+    }
+
+    /// Base images, and preloads of them.
+    #[must_use]
+    pub fn images(&self) -> Images<'_> {
+        Images { database: self }
+    }
+
+    /// Wrapping keys and data keys.
+    #[must_use]
+    pub fn keys(&self) -> Keys<'_> {
+        Keys { database: self }
+    }
+
+    /// Users, hosts and unit daemons.
+    #[must_use]
+    pub fn parties(&self) -> Parties<'_> {
+        Parties { database: self }
+    }
+
+    /// Projects and their quotas.
+    #[must_use]
+    pub fn projects(&self) -> Projects<'_> {
+        Projects { database: self }
+    }
+
+    /// The repair of copysets.
+    #[must_use]
+    pub fn repair(&self) -> Repair<'_> {
+        Repair { database: self }
+    }
+
+    /// Snapshots.
+    #[must_use]
+    pub fn snapshots(&self) -> Snapshots<'_> {
+        Snapshots { database: self }
+    }
+
+    /// Storage units and copysets.
+    #[must_use]
+    pub fn units(&self) -> Units<'_> {
+        Units { database: self }
+    }
+
+    /// Volumes.
+    #[must_use]
+    pub fn volumes(&self) -> Volumes<'_> {
+        Volumes { database: self }
+    }
+}
 
 impl Database {
-    /// Ends a change as its work has ended.
-    async fn end<T>(
-        &self,
-        change: Transaction,
-        done: Result<T, DatabaseError>,
-    ) -> Result<T, DatabaseError> {
-        // If not, it is rolled back as it is dropped.
-        let done = done?;
-        change.commit().await?;
-        Ok(done)
-    }
-
-    /// As [`Database::end`], when people may be waiting for it.
-    async fn end_and_tell<T>(
-        &self,
-        mut change: Transaction,
-        done: Result<T, DatabaseError>,
-    ) -> Result<T, DatabaseError> {
-        if self.backend == Backend::Postgres && done.is_ok() {
-            // Heard when, and only if, the change is committed.
-            sqlx::query(open::NOTIFY).execute(&mut *change).await?;
-        }
-        let done = self.end(change, done).await?;
-        self.changes.send_modify(|count| *count += 1);
-        Ok(done)
-    }
-
-    /// Begins a change.
-    async fn begin(&self, turn: Turn) -> Result<Transaction, DatabaseError> {
-        let (begin, lock) = match (self.backend, turn) {
-            // Nothing else can change until it ends.
-            (Backend::Sqlite, _) => ("BEGIN IMMEDIATE", None),
-            (Backend::Postgres, Turn::Shared) => (
-                "BEGIN ISOLATION LEVEL SERIALIZABLE",
-                Some("LOCK TABLE turns IN ROW SHARE MODE"),
-            ),
-            (Backend::Postgres, Turn::Alone) => (
-                "BEGIN ISOLATION LEVEL SERIALIZABLE",
-                Some("LOCK TABLE turns IN EXCLUSIVE MODE"),
-            ),
-        };
-        let mut change = begun(&self.writer, begin).await?;
-        if let Some(lock) = lock {
-            // Within the transaction: whoever gives up waiting rolls it back.
-            change.execute(lock).await?;
-        }
-        Ok(change)
-    }
-
     /// Several reads of one and the same state.
-    async fn moment(&self) -> Result<Transaction, DatabaseError> {
+    async fn moment(&self) -> Result<OpenTransaction, DatabaseError> {
         let begin = match self.backend {
             Backend::Sqlite => "BEGIN",
             Backend::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
@@ -210,15 +225,15 @@ impl Database {
         begun(&self.reader, begin).await
     }
 
-    /// Rings whenever a snapshot or a volume has changed its state.
+    /// A receiver that is notified of every change of the state of a volume, a snapshot or a host.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Makes sure that what was deleted from SQLite is in none of its files: the
-    /// file itself forgets by `secure_delete`, its log by being written back. One
-    /// who reads meanwhile puts that off, until the next time or the end.
+    /// Erases deleted rows from all of SQLite's files: `secure_delete` erases them from the
+    /// database file, and the checkpoint from the log. A concurrent reader delays that until the
+    /// next call.
     async fn erase(&self) {
         if self.backend == Backend::Sqlite {
             let written = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -234,8 +249,8 @@ impl Database {
     pub async fn close(&self) {
         if self.backend == Backend::Sqlite {
             self.reader.close().await;
-            // SQLite does so by itself as the last connection goes, unless that
-            // is a reader whose thread ended late.
+            // SQLite does so by itself when the last connection closes, unless that is a reader
+            // whose thread ended late.
             self.erase().await;
         }
         self.writer.close().await;
@@ -244,13 +259,12 @@ impl Database {
 
 /// Begins a transaction on some connection.
 ///
-/// In a task of its own, which goes on to its end if nobody waits for it any
-/// more: sqlx would put a connection that is half way into a transaction back
-/// into its pool, for others to work in it.
+/// It runs in a task of its own, which ends even if the caller is canceled: sqlx would put a
+/// connection that is half-way into a transaction back into its pool.
 ///
 /// SQLite rolls back by itself after some errors, a full disk among them; sqlx
 /// then counts a transaction that will never end, and the connection is closed.
-async fn begun(pool: &AnyPool, begin: &'static str) -> Result<Transaction, DatabaseError> {
+async fn begun(pool: &AnyPool, begin: &'static str) -> Result<OpenTransaction, DatabaseError> {
     let mut count = 0;
     loop {
         count += 1;
@@ -265,7 +279,7 @@ async fn begun(pool: &AnyPool, begin: &'static str) -> Result<Transaction, Datab
     }
 }
 
-/// What a task has found, which nobody ends early but a process that is ending.
+/// The result of a task that is canceled only when the process exits.
 fn joined<T>(found: Result<T, JoinError>) -> Result<T, DatabaseError> {
     let ended = match found {
         Ok(found) => return Ok(found),
@@ -279,9 +293,10 @@ fn joined<T>(found: Result<T, JoinError>) -> Result<T, DatabaseError> {
 
 #[cfg(test)]
 mod tests {
+    use super::transaction::Turn;
     use super::*;
 
-    /// It has not panicked, and was taken for one that had.
+    /// It was once reported as a panic.
     #[tokio::test]
     async fn a_task_that_was_ended_early_is_an_error() {
         let task = tokio::spawn(std::future::pending::<()>());

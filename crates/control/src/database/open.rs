@@ -13,7 +13,7 @@ use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Executo
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::owner::server_place;
+use super::cluster::owner::server_place;
 use super::{Backend, Database, DatabaseError, PostgresUrl, ServerPlace};
 use world::host;
 
@@ -29,16 +29,15 @@ const CONNECTIONS_MAX: u32 = 16;
 /// How long a change on SQLite waits for those before it.
 const WRITER_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How long to wait for a connection to PostgreSQL before saying that there is
-/// none. Whoever asked is told so before a host's leases end.
+/// How long to wait for a connection to PostgreSQL. Callers get the error before a host's leases
+/// end.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// What each connection to PostgreSQL is told first. No change takes nearly as
-/// long; and what a controller had begun whose machine has gone is given up by
-/// the server soon, instead of after hours.
+/// The settings of each connection to PostgreSQL. No transaction takes nearly as long as the
+/// timeouts; the server soon gives up what a controller had begun whose machine failed.
 ///
-/// A controller that stands still in the middle of a change holds up all others
-/// no longer than it takes them to renew a lease.
+/// A controller that hangs in the middle of a transaction holds up the others no longer than a host
+/// takes to renew a lease.
 const POSTGRES_SETTINGS: &str = "SET statement_timeout = '30s'; \
      SET idle_in_transaction_session_timeout = '4s'; \
      SET lock_timeout = '6s'; \
@@ -47,33 +46,33 @@ const POSTGRES_SETTINGS: &str = "SET statement_timeout = '30s'; \
      SET tcp_keepalives_count = 3; \
      SET tcp_user_timeout = '15s'";
 
-/// What each connection to SQLite is told first. A wrapped key that was deleted
-/// is then gone from the file too.
+/// The settings of each connection to SQLite. With them, a deleted wrapped key is erased from the
+/// file, too.
 const SQLITE_SETTINGS: &str = "PRAGMA journal_mode = WAL; \
      PRAGMA synchronous = FULL; \
      PRAGMA foreign_keys = ON; \
      PRAGMA busy_timeout = 10000; \
      PRAGMA secure_delete = ON";
 
-/// The channel on which instances tell each other that something changed.
+/// The channel on which controllers notify each other of changes.
 const CHANNEL: &str = "scree_changes";
 
-/// Tells them.
+/// The statement that notifies the other controllers.
 pub(super) const NOTIFY: &str = "NOTIFY scree_changes";
 
-/// Those who wait look again after this long, in case a notice was lost.
+/// Waiting requests look again after this time, in case a notification was lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Database {
-    /// Opens the SQLite database at `path`, or makes it, and checks that it is
-    /// whole and not from the future.
+    /// Opens the SQLite database at `path`, or creates it, and checks that it is intact and its
+    /// schema is not newer than this program.
     ///
     /// # Errors
     /// [`DatabaseError::Newer`], [`DatabaseError::Damaged`], or what SQLite
     /// says.
     pub async fn open(path: &Path) -> Result<Self, DatabaseError> {
         install_default_drivers();
-        // For its owner only; SQLite gives its other files the same mode.
+        // Readable by its owner only. SQLite gives its other files the same mode.
         host::open_private(path).map_err(|error| {
             let kind = error.kind();
             let error = sqlx::Error::Io(error);
@@ -99,20 +98,18 @@ impl Database {
         })?;
         SQLITE_STEPS.run(&writer).await.map_err(migrate_error)?;
         let reader = sqlite_pool(&options.read_only(true), READERS_MAX).await?;
-        let database = Self {
+        Ok(Self {
             backend: Backend::Sqlite,
             writer,
             reader,
             changes: watch::Sender::new(0),
             place: Arc::default(),
             _listener: None,
-        };
-        database.spell_former_key().await?;
-        Ok(database)
+        })
     }
 
-    /// Connects to the PostgreSQL database at `url`, and makes its tables if it
-    /// has none. Others may be doing so, too: one after the other.
+    /// Connects to the PostgreSQL database at `url`, and creates its schema if it is empty.
+    /// Controllers that do so at the same time do it one after the other.
     ///
     /// # Errors
     /// [`DatabaseError::Away`] if nobody answers there,
@@ -120,11 +117,11 @@ impl Database {
     pub async fn connect(url: &PostgresUrl) -> Result<Self, DatabaseError> {
         install_default_drivers();
         let options: AnyConnectOptions = url.reveal().parse()?;
-        // A pool would try again and again, and not say why.
+        // A pool would retry without reporting why.
         let first = host::timeout(CONNECT_WITHIN, AnyConnection::connect_with(&options)).await;
         let first = first.ok_or_else(|| sqlx::Error::from(timed_out()))??;
         first.close().await?;
-        // On a connection whose statements may take their time.
+        // On a connection without a statement timeout.
         let patient = AnyPoolOptions::new().max_connections(1);
         let patient = patient.connect_with(options.clone()).await?;
         POSTGRES_STEPS.run(&patient).await.map_err(migrate_error)?;
@@ -145,16 +142,14 @@ impl Database {
             .await?;
         let changes = watch::Sender::new(0);
         let listener = listen(url, changes.clone()).await?;
-        let database = Self {
+        Ok(Self {
             backend: Backend::Postgres,
             writer: pool.clone(),
             reader: pool,
             changes,
             place,
             _listener: Some(Arc::new(Listening(listener))),
-        };
-        database.spell_former_key().await?;
-        Ok(database)
+        })
     }
 }
 
@@ -248,14 +243,14 @@ async fn listen(
     }))
 }
 
-/// Asks SQLite to look through the file's structure. The catalog is small:
-/// about a kilobyte for each version kept.
+/// Has SQLite check the file's structure. The catalog is small: about a kilobyte for each kept
+/// version.
 async fn check(pool: &AnyPool) -> Result<(), DatabaseError> {
     let found: Vec<String> = sqlx::query_scalar("PRAGMA quick_check(100)")
         .fetch_all(pool)
         .await?;
-    // What a volume's row says is looked at when it is read: then one that is
-    // wrong keeps no other volume from being served.
+    // A volume's row is checked when it is read, so that a damaged one keeps no other volume from
+    // being served.
     let is_well = |found: &str| found == "ok" || found == "CHECK constraint failed in volumes";
     match found.into_iter().find(|found| !is_well(found)) {
         None => Ok(()),

@@ -1,8 +1,7 @@
-//! Lists, a page at a time, as somebody may see them.
+//! Paged lists of what a principal may see.
 //!
-//! Every list is in the order of its ids: those neither change nor come twice,
-//! so a page goes on exactly where the one before ended, whatever was made or
-//! deleted in between.
+//! Every list is ordered by id. Ids neither change nor repeat, so a page starts exactly where the
+//! previous one ended, whatever was created or deleted in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +10,21 @@ use base::{PartyId, VolumeId};
 use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 
-use super::attachments::{AttachmentRow, attachment_row};
-use super::tags::{self, Tags};
-use super::volumes::volumes_of;
-use super::{Database, DatabaseError, Principal, SnapshotRow, Volumes, rows};
+use crate::database::attach::attachments::{AttachmentRow, attachment_row};
+use crate::database::tenancy::projects;
+use crate::database::volumes::tags::{self, Tags};
+use crate::database::volumes::volumes_of;
+use crate::database::{
+    Attachments, Chains, DatabaseError, Principal, SnapshotRow, Snapshots, VolumeRows, Volumes,
+    rows,
+};
 
-/// Which page.
+/// The page to read.
 #[derive(Debug, Clone)]
 pub struct Page {
-    /// What comes after this id; from the beginning, if it is empty.
+    /// Ids after this one; empty: from the beginning.
     pub after: String,
-    /// At most so many.
+    /// The largest number of items.
     pub count_max: u32,
 }
 
@@ -35,15 +38,14 @@ impl Default for Page {
     }
 }
 
-/// Which volumes or snapshots are meant: those of which all holds that is
-/// said.
+/// A filter for volumes or snapshots. All conditions must hold.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Called so.
+    /// The name.
     pub name: Option<String>,
     /// Of the user of this name.
     pub owner: Option<String>,
-    /// On the account of the project of this name. (Volumes.)
+    /// On the account of the project of this name. (VolumeRows.)
     pub project: Option<String>,
     /// In this state, one of those that there are.
     pub state: Option<String>,
@@ -51,7 +53,7 @@ pub struct Filter {
     pub volume: Option<VolumeId>,
     /// With all of these tags; none has one key with two values.
     pub tags: Vec<(String, String)>,
-    /// Only base images. (Volumes.)
+    /// Only base images. (VolumeRows.)
     pub is_image: bool,
 }
 
@@ -59,7 +61,7 @@ pub struct Filter {
 #[derive(Debug, Clone, Default)]
 pub struct VolumePage {
     /// The volumes.
-    pub volumes: Volumes,
+    pub volumes: VolumeRows,
     /// Those that are attached, or not yet detached.
     pub attached: BTreeSet<VolumeId>,
     /// Their attachments that are not detached, as far as the principal may see
@@ -67,7 +69,7 @@ pub struct VolumePage {
     pub attachments: Vec<AttachmentRow>,
     /// Their tags, by id.
     pub tags: BTreeMap<String, Tags>,
-    /// After what the next page begins, if there is one.
+    /// The value of `after` for the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
@@ -78,7 +80,7 @@ pub struct SnapshotPage {
     pub snapshots: Vec<SnapshotRow>,
     /// Their tags, by id.
     pub tags: BTreeMap<String, Tags>,
-    /// After what the next page begins, if there is one.
+    /// The value of `after` for the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
@@ -110,7 +112,7 @@ impl Condition {
         }
     }
 
-    /// One row more than the page has tells whether there is another page.
+    /// Reads one row more than the page holds, to know whether there is another page.
     async fn page(
         &self,
         connection: &mut AnyConnection,
@@ -145,19 +147,19 @@ impl Condition {
 /// What is not detached of the volume of a row.
 const OPEN: &str = "SELECT 1 FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached'";
 
-/// What the principal may see of attachments `a` of volumes `v`: their own, and
-/// those of volumes that they administer. In which VMs others have a volume,
-/// and what is wrong there, is not for whoever may read it.
-const SEEN: &str = "($3 = 1 OR a.asked_by = $2 OR v.owner = $2 OR EXISTS (SELECT 1 FROM grants g \
+/// An SQL condition: the principal may see attachment `a` of volume `v`, because it is their own or
+/// they administer the volume. Users who may only read a volume do not see where others have
+/// attached it.
+const SEEN: &str = "($3 = 1 OR a.requested_by = $2 OR v.owner = $2 OR EXISTS (SELECT 1 FROM grants g \
      WHERE g.party = $2 AND g.object = a.volume AND g.right_name = 'administer'))";
 
-impl Database {
+impl Volumes<'_> {
     /// The volumes that `principal` may see.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn volume_page(
-        &self,
+    pub async fn page(
+        self,
         principal: &Principal,
         filter: &Filter,
         page: &Page,
@@ -176,7 +178,7 @@ impl Database {
         }
         if let Some(project) = &filter.project {
             condition.and("j.name = {}", project);
-            // As little as it is shown with them (`Acting::known`).
+            // The project is not shown to others either (`Volumes::known`).
             condition.text.push_str(
                 " AND ($3 = 1 OR v.owner = $2 OR EXISTS (SELECT 1 FROM project_members m \
                  WHERE m.project = v.project AND m.party = $2))",
@@ -201,11 +203,11 @@ impl Database {
             // `creating`: it is over when it is answered.
             Some(_) => " AND 1 = 0".to_owned(),
         };
-        let mut moment = self.moment().await?;
+        let mut moment = self.database.moment().await?;
         let (found, next) = condition
             .page(&mut moment, volumes!(""), "v.id", principal, page)
             .await?;
-        let (first, last) = super::projects::ends(&found)?;
+        let (first, last) = projects::ends(&found)?;
         let (attached, attachments) = not_detached(&mut moment, principal, &first, &last).await?;
         Ok(VolumePage {
             volumes: volumes_of(&found),
@@ -215,29 +217,69 @@ impl Database {
             next,
         })
     }
+}
 
+impl Attachments<'_> {
     /// Whether a volume is attached, or not yet detached; and its attachments,
     /// as far as `principal` may see them.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn attachments_seen(
-        &self,
+    pub async fn visible_of_volume(
+        self,
         principal: &Principal,
         volume: VolumeId,
     ) -> Result<(bool, Vec<AttachmentRow>), DatabaseError> {
         let id = volume.to_string();
-        let connection = &mut *self.reader.acquire().await?;
+        let connection = &mut *self.database.reader.acquire().await?;
         let (attached, seen) = not_detached(connection, principal, &id, &id).await?;
         Ok((!attached.is_empty(), seen))
     }
 
+    /// The attachments that `principal` may see: their own, and those of volumes that they
+    /// administer. Detached ones only if the filter asks for that state.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn page(
+        self,
+        principal: &Principal,
+        volume: Option<VolumeId>,
+        host: Option<PartyId>,
+        state: Option<AttachmentState>,
+        page: &Page,
+    ) -> Result<(Vec<AttachmentRow>, Option<String>), DatabaseError> {
+        let mut condition = Condition {
+            text: format!("a.id > $1 AND {SEEN}"),
+            values: Vec::new(),
+        };
+        if let Some(volume) = volume {
+            condition.and("a.volume = {}", volume.to_string());
+        }
+        if let Some(host) = host {
+            condition.and("a.host = {}", host.to_string());
+        }
+        match state {
+            Some(state) => condition.and("a.state = {}", state.as_str()),
+            None => condition.text.push_str(" AND a.state <> 'detached'"),
+        }
+        let mut moment = self.database.moment().await?;
+        let select = "SELECT a.* FROM attachments a LEFT JOIN volumes v ON v.id = a.volume";
+        let (found, next) = condition
+            .page(&mut moment, select, "a.id", principal, page)
+            .await?;
+        let rows = found.iter().map(attachment_row);
+        Ok((rows.collect::<Result<_, _>>()?, next))
+    }
+}
+
+impl Snapshots<'_> {
     /// The snapshots that `principal` may see.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn snapshot_page(
-        &self,
+    pub async fn page(
+        self,
         principal: &Principal,
         filter: &Filter,
         page: &Page,
@@ -261,11 +303,11 @@ impl Database {
             condition.and("s.volume = {}", volume.to_string());
         }
         condition.and_tags("s.id", &filter.tags);
-        let mut moment = self.moment().await?;
+        let mut moment = self.database.moment().await?;
         let (found, next) = condition
             .page(&mut moment, snapshots!(""), "s.id", principal, page)
             .await?;
-        let (first, last) = super::projects::ends(&found)?;
+        let (first, last) = projects::ends(&found)?;
         Ok(SnapshotPage {
             snapshots: found
                 .iter()
@@ -275,47 +317,12 @@ impl Database {
             next,
         })
     }
+}
 
-    /// The attachments that `principal` may see: their own, and those of volumes
-    /// that they administer. Those that are not detached, unless that is the
-    /// state that is asked for.
-    ///
-    /// # Errors
-    /// [`DatabaseError`].
-    pub async fn attachment_page(
-        &self,
-        principal: &Principal,
-        volume: Option<VolumeId>,
-        host: Option<PartyId>,
-        state: Option<AttachmentState>,
-        page: &Page,
-    ) -> Result<(Vec<AttachmentRow>, Option<String>), DatabaseError> {
-        let mut condition = Condition {
-            text: format!("a.id > $1 AND {SEEN}"),
-            values: Vec::new(),
-        };
-        if let Some(volume) = volume {
-            condition.and("a.volume = {}", volume.to_string());
-        }
-        if let Some(host) = host {
-            condition.and("a.host = {}", host.to_string());
-        }
-        match state {
-            Some(state) => condition.and("a.state = {}", state.as_str()),
-            None => condition.text.push_str(" AND a.state <> 'detached'"),
-        }
-        let mut moment = self.moment().await?;
-        let select = "SELECT a.* FROM attachments a LEFT JOIN volumes v ON v.id = a.volume";
-        let (found, next) = condition
-            .page(&mut moment, select, "a.id", principal, page)
-            .await?;
-        let rows = found.iter().map(attachment_row);
-        Ok((rows.collect::<Result<_, _>>()?, next))
-    }
-
+impl Chains<'_> {
     /// The rows of the chains whose volumes `principal` administers.
-    pub(super) async fn page_of_chains(
-        &self,
+    pub(in crate::database) async fn page_of_chains(
+        self,
         principal: &Principal,
         volume: Option<VolumeId>,
         page: &Page,
@@ -330,7 +337,7 @@ impl Database {
             condition.and("c.volume = {}", volume.to_string());
         }
         let select = "SELECT c.* FROM chains c JOIN volumes v ON v.id = c.volume";
-        let mut moment = self.moment().await?;
+        let mut moment = self.database.moment().await?;
         condition
             .page(&mut moment, select, "c.id", principal, page)
             .await

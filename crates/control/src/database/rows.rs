@@ -1,4 +1,4 @@
-//! From rows to types, once.
+//! Conversion of rows to types.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 use world::Millis;
 
-use super::{DatabaseError, VolumeSizes};
+use super::{DatabaseError, VolumeSettings};
 use api::types::REPLICAS_MAX;
 
 /// Volumes as they are read, with what follows `FROM`: their owners' and
@@ -37,16 +37,16 @@ macro_rules! snapshots {
     };
 }
 
-/// How far a snapshot has come.
+/// The state of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SnapshotState {
-    /// Its cut is in the journal, not yet in a version.
+    /// Its consistency point is not in a version yet.
     Pending,
     /// It holds a version (`None`: the empty disk).
     Completed(Option<VersionKey>),
-    /// It will never complete.
+    /// Its consistency point is lost.
     Error {
-        /// Why.
+        /// What went wrong.
         reason: String,
     },
 }
@@ -54,51 +54,51 @@ pub enum SnapshotState {
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeRow {
-    /// Its id.
+    /// The id.
     pub id: VolumeId,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Whose it is.
+    /// The owner.
     pub owner: Option<PartyId>,
-    /// What they are called.
+    /// The owner's name.
     pub owner_name: Option<String>,
-    /// On whose account it is.
+    /// The project that it is charged to.
     pub project: Option<ProjectId>,
-    /// What that is called.
+    /// The project's name.
     pub project_name: Option<String>,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Block size.
+    /// The block size.
     pub block_size: BlockSize,
-    /// How it is sealed.
+    /// How it is encrypted.
     pub encryption: Encryption,
-    /// Copies of each segment.
+    /// The number of copies of each segment.
     pub replicas: u8,
-    /// What is in their place.
+    /// Erasure coding in place of copies.
     pub erasure: Option<Erasure>,
-    /// Under which lineage it writes.
+    /// The lineage under which it writes.
     pub lineage: Lineage,
     /// The last lease's epoch.
     pub epoch: u32,
-    /// Its state when detached.
+    /// The version that is its state when it is detached.
     pub head: Option<VersionKey>,
-    /// The host that had a lease on it last.
+    /// The last host that had a lease on it.
     pub last_host: Option<PartyId>,
-    /// The snapshot it was cloned from, which may be gone.
+    /// The snapshot that it was cloned from, which may have been deleted.
     pub origin: Option<SnapshotId>,
-    /// What it may take of hosts.
-    pub sizes: VolumeSizes,
-    /// How it is a base image, if it is one.
+    /// The settings.
+    pub settings: VolumeSettings,
+    /// How it is used as a base image, if it is one.
     pub image: Option<ImageMark>,
-    /// On its way out.
+    /// Whether it is being deleted.
     pub deleting: bool,
-    /// When it was made.
+    /// When it was created.
     pub created: Millis,
 }
 
 impl VolumeRow {
-    /// What `party` has to call it where it is to be changed: `owner/name`, if it
-    /// is another's.
+    /// The name by which `party` has to refer to it in a request that changes it: `owner/name` if
+    /// another user owns it.
     #[must_use]
     pub fn name_for(&self, party: PartyId) -> String {
         match &self.owner_name {
@@ -111,38 +111,38 @@ impl VolumeRow {
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotRow {
-    /// Its id.
+    /// The id.
     pub id: SnapshotId,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Whose it is: its volume's owner.
+    /// The owner, who is the owner of its volume.
     pub owner: Option<PartyId>,
-    /// What they are called.
+    /// The owner's name.
     pub owner_name: Option<String>,
-    /// Its volume, which may be gone.
+    /// The volume, which may have been deleted.
     pub volume: VolumeId,
-    /// The name that volume had.
+    /// The volume's name when it was taken.
     pub volume_name: String,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Block size.
+    /// The block size.
     pub block_size: BlockSize,
-    /// How its volume is sealed.
+    /// How its volume is encrypted.
     pub encryption: Encryption,
-    /// How far it has come, and what it holds.
+    /// Its state, and the version it holds.
     pub state: SnapshotState,
-    /// While it is pending: its moment was taken, and waits for a version.
+    /// While pending: whether its consistency point was taken and waits for a version.
     pub is_cut: bool,
-    /// When it was taken.
+    /// When it was requested.
     pub created: Millis,
 }
 
-/// Reads one column.
+/// Reads an unsigned 64-bit number.
 pub(super) fn number(row: &AnyRow, column: &str) -> Result<u64, DatabaseError> {
     Ok(row.try_get::<i64, _>(column)?.cast_unsigned())
 }
 
-/// Reads a number that is smaller than 64 bits.
+/// Reads a number of a smaller type.
 pub(super) fn small<T: TryFrom<i64>>(row: &AnyRow, column: &str) -> Result<T, DatabaseError> {
     let value: i64 = row.try_get(column)?;
     T::try_from(value).map_err(|_| DatabaseError::Damaged {
@@ -150,12 +150,12 @@ pub(super) fn small<T: TryFrom<i64>>(row: &AnyRow, column: &str) -> Result<T, Da
     })
 }
 
-/// Reads a number that says yes or no.
+/// Reads a flag.
 pub(super) fn flag(row: &AnyRow, column: &str) -> Result<bool, DatabaseError> {
     Ok(small::<u8>(row, column)? != 0)
 }
 
-/// Reads a column that is spelt.
+/// Reads a column that is text and parses it.
 pub(super) fn spelt<T: FromStr<Err: fmt::Display>>(
     row: &AnyRow,
     column: &str,
@@ -163,7 +163,7 @@ pub(super) fn spelt<T: FromStr<Err: fmt::Display>>(
     parse(row.try_get(column)?)
 }
 
-/// As [`spelt`], where there may be nothing.
+/// Reads and parses a column that may be null.
 pub(super) fn spelt_if_any<T: FromStr<Err: fmt::Display>>(
     row: &AnyRow,
     column: &str,
@@ -181,7 +181,7 @@ fn parse<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, DatabaseError> 
         })
 }
 
-/// Reads whose something is; empty is nobody's.
+/// Reads an id; empty means none.
 fn owned<T: FromStr<Err: fmt::Display>>(
     row: &AnyRow,
     column: &str,
@@ -200,8 +200,7 @@ pub(super) fn block_size(row: &AnyRow) -> Result<BlockSize, DatabaseError> {
     })
 }
 
-/// Reads the size of a volume of such blocks: what is computed with it later
-/// counts on what is checked when one is made.
+/// Reads and checks the size of a volume, since later computations rely on it.
 fn size_bytes(row: &AnyRow, block_size: BlockSize) -> Result<u64, DatabaseError> {
     let bytes = number(row, "size_bytes")?;
     crate::parse::volume_size(bytes, block_size).map_err(|error| DatabaseError::Damaged {
@@ -220,7 +219,7 @@ fn replicas(row: &AnyRow) -> Result<u8, DatabaseError> {
     })
 }
 
-/// Reads what a volume has in the place of copies.
+/// Reads the erasure coding of a volume.
 fn erasure(row: &AnyRow) -> Result<Option<Erasure>, DatabaseError> {
     match (small(row, "data")?, small(row, "parity")?) {
         (1, 0) => Ok(None),
@@ -283,7 +282,7 @@ pub(super) fn volume_row(row: &AnyRow) -> Result<VolumeRow, DatabaseError> {
         head: version_key(row, "head_volume", "head_number")?,
         last_host: spelt_if_any(row, "last_host")?,
         origin: spelt_if_any(row, "origin")?,
-        sizes: VolumeSizes::of(row)?,
+        settings: VolumeSettings::of(row)?,
         image: spelt_if_any(row, "image")?,
         deleting: flag(row, "deleting")?,
         created: Millis(row.try_get("created_ms")?),
@@ -320,7 +319,7 @@ pub(super) fn snapshot_row(row: &AnyRow) -> Result<SnapshotRow, DatabaseError> {
         block_size,
         encryption: spelt(row, "encryption")?,
         state,
-        is_cut: flag(row, "cut")?,
+        is_cut: flag(row, "is_cut")?,
         created: Millis(row.try_get("created_ms")?),
     })
 }

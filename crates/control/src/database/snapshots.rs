@@ -4,29 +4,33 @@ use base::{PartyId, SnapshotId, VolumeId};
 use sqlx::AnyConnection;
 use world::Millis;
 
-use super::accounts::{More, check_membership, check_quota};
-use super::rights::{check_snapshot, check_volume, refuse_if_deleting, snapshot_for};
-use super::rows::{self, SnapshotRow};
-use super::tags::{self, Tags};
-use super::{Database, DatabaseError, Need, Principal, Right, Thing};
+use crate::database::attach::attachments;
+use crate::database::rows::{self, SnapshotRow};
+use crate::database::tenancy::quotas::{Addition, check_membership, check_quota};
+use crate::database::tenancy::rights::{
+    check_snapshot, check_volume, refuse_if_deleting, snapshot_for,
+};
+use crate::database::tenancy::{grants, principal};
+use crate::database::volumes::tags::{self, Tags};
+use crate::database::{Database, DatabaseError, Need, ObjectKind, Principal, Right, hosts};
 
 /// A snapshot to be taken.
 #[derive(Debug, Clone)]
 pub struct NewSnapshot {
-    /// Its id.
+    /// The id.
     pub id: SnapshotId,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Of what.
+    /// The volume.
     pub volume: VolumeId,
-    /// Its tags.
+    /// The tags.
     pub tags: Tags,
-    /// When.
+    /// When it was requested.
     pub created: Millis,
 }
 
-/// Snapshots of `volume` that wait for a cut which will not come.
-pub(super) async fn give_up(
+/// Fails the snapshots of `volume` whose consistency point will never be taken.
+pub(in crate::database) async fn give_up(
     connection: &mut AnyConnection,
     volume: VolumeId,
     reason: &str,
@@ -41,16 +45,15 @@ pub(super) async fn give_up(
     Ok(())
 }
 
-/// The moments that were taken of `volume` went with the process that took
-/// them.
-pub(super) async fn lose_cuts(
+/// Resets the snapshots of `volume` whose consistency point was lost with the process that took it.
+pub(in crate::database) async fn lose_cuts(
     connection: &mut AnyConnection,
     volume: VolumeId,
 ) -> Result<(), DatabaseError> {
     sqlx::query(
         "UPDATE snapshots SET state = 'error', reason = \
          'Scree ended before the snapshot was completed; take it again' \
-         WHERE volume = $1 AND state = 'pending' AND cut = 1",
+         WHERE volume = $1 AND state = 'pending' AND is_cut = 1",
     )
     .bind(volume.to_string())
     .execute(connection)
@@ -58,9 +61,8 @@ pub(super) async fn lose_cuts(
     Ok(())
 }
 
-/// `volume` was closed: its head is its state, and that of all snapshots whose
-/// moment was still to be taken.
-pub(super) async fn settle(
+/// Completes all pending snapshots of `volume`, which was closed, with its head.
+pub(in crate::database) async fn settle(
     connection: &mut AnyConnection,
     volume: VolumeId,
 ) -> Result<(), DatabaseError> {
@@ -68,7 +70,7 @@ pub(super) async fn settle(
         "UPDATE snapshots SET state = 'completed', \
          version_volume = (SELECT head_volume FROM volumes WHERE id = $1), \
          version_number = (SELECT head_number FROM volumes WHERE id = $1) \
-         WHERE volume = $1 AND state = 'pending' AND cut = 0",
+         WHERE volume = $1 AND state = 'pending' AND is_cut = 0",
     )
     .bind(volume.to_string())
     .execute(&mut *connection)
@@ -76,29 +78,35 @@ pub(super) async fn settle(
     give_up(connection, volume, "the volume was closed before its cut").await
 }
 
-impl Database {
-    /// Makes a snapshot of `volume`: completed at once with the head if the
-    /// volume is detached, else pending until the engine pins it.
+/// Snapshots.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshots<'a> {
+    pub(in crate::database) database: &'a Database,
+}
+
+impl Snapshots<'_> {
+    /// Creates a snapshot of `volume`. It is completed at once with the head if the volume is
+    /// detached; otherwise it is pending until the engine commits a version for it.
     ///
     /// # Errors
     /// [`DatabaseError::Taken`]; [`DatabaseError::NotFound`] (the volume);
     /// [`DatabaseError::Forbidden`], also if the volume's owner has left its project;
     /// [`DatabaseError::Quota`]; [`DatabaseError::Refused`] if the volume is being
     /// deleted; [`DatabaseError::OtherRequest`].
-    pub async fn insert_snapshot(
-        &self,
+    pub async fn insert(
+        self,
         principal: &Principal,
         new: &NewSnapshot,
     ) -> Result<SnapshotRow, DatabaseError> {
         let NewSnapshot { id, volume, .. } = *new;
-        act!(self, principal, change, {
+        self.database.transaction_for(principal).run(|mut change| async move {
             if let Some(made) = principal.made_before(&mut *change).await? {
                 let seen = snapshot_for(&mut *change, principal, &made, Need::See).await;
-                return seen.map_err(super::principal::gone_since);
+                return seen.map_err(principal::gone_since);
             }
             let need = Need::Have(Right::Snapshot);
             let of = check_volume(&mut *change, principal, volume, need).await?;
-            // It is the volume's owner's, whoever takes it.
+            // The volume's owner owns it, whoever takes it.
             let owner = of.owner.map(|owner| owner.to_string()).unwrap_or_default();
             let taken = sqlx::query("SELECT id FROM snapshots WHERE name = $1 AND owner = $2")
                 .bind(&new.name)
@@ -112,12 +120,12 @@ impl Database {
             }
             refuse_if_deleting(&of)?;
             check_membership(&mut *change, principal, &of).await?;
-            let more = More {
+            let more = Addition {
                 snapshots: 1,
-                ..More::default()
+                ..Addition::default()
             };
             check_quota(&mut *change, principal, of.project, more).await?;
-            let writer = super::attachments::writer_of(&mut *change, volume).await?;
+            let writer = attachments::writer_of(&mut *change, volume).await?;
             let made = sqlx::query(
                 "INSERT INTO snapshots (id, name, owner, project, volume, volume_name, \
                  size_bytes, block_bytes, encryption, version_volume, version_number, state, created_ms) \
@@ -134,62 +142,67 @@ impl Database {
             .execute(&mut *change)
             .await?;
             if made.rows_affected() == 0 {
-                return Err(DatabaseError::not_found(Thing::Volume, volume));
+                return Err(DatabaseError::not_found(ObjectKind::Volume, volume));
             }
             if let Some(writer) = writer {
-                super::hosts::assign(&mut *change, writer).await?;
+                hosts::assign(&mut *change, writer).await?;
             }
             tags::set(&mut *change, &id.to_string(), &new.tags).await?;
             let target = format!("{id} {} of {volume} {}", new.name, of.name);
             principal.note(&mut *change, "snapshot", target).await?;
             principal.note_made(&mut *change, id).await?;
-            by_id(change, id).await
-        })
+            by_id(&mut *change, id).await
+        }).await
     }
 
-    /// The snapshot that `principal` means by this id, name or `owner/name`, if
-    /// they may do what is needed.
+    /// The snapshot with this id, name or `owner/name`, if `principal` has the needed right.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], also if they may not see it;
     /// [`DatabaseError::Forbidden`].
-    pub async fn snapshot_for(
-        &self,
+    pub async fn find(
+        self,
         principal: &Principal,
         text: &str,
         need: Need,
     ) -> Result<SnapshotRow, DatabaseError> {
-        snapshot_for(&mut *self.reader.acquire().await?, principal, text, need).await
+        snapshot_for(
+            &mut *self.database.reader.acquire().await?,
+            principal,
+            text,
+            need,
+        )
+        .await
     }
 
     /// The snapshot with this id.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn snapshot(&self, id: SnapshotId) -> Result<SnapshotRow, DatabaseError> {
-        by_id(&mut *self.reader.acquire().await?, id).await
+    pub async fn get(self, id: SnapshotId) -> Result<SnapshotRow, DatabaseError> {
+        by_id(&mut *self.database.reader.acquire().await?, id).await
     }
 
     /// All snapshots, oldest first.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn snapshots(&self) -> Result<Vec<SnapshotRow>, DatabaseError> {
+    pub async fn all(self) -> Result<Vec<SnapshotRow>, DatabaseError> {
         sqlx::query(snapshots!("ORDER BY s.created_ms, s.id"))
-            .fetch_all(&self.reader)
+            .fetch_all(&self.database.reader)
             .await?
             .iter()
             .map(rows::snapshot_row)
             .collect()
     }
 
-    /// The snapshots whose moment is still to be taken, and of what.
+    /// The snapshots whose consistency point is still to be taken, with their volumes.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn pending_cuts(&self) -> Result<Vec<(SnapshotId, VolumeId)>, DatabaseError> {
-        sqlx::query("SELECT id, volume FROM snapshots WHERE state = 'pending' AND cut = 0")
-            .fetch_all(&self.reader)
+    pub async fn pending_cuts(self) -> Result<Vec<(SnapshotId, VolumeId)>, DatabaseError> {
+        sqlx::query("SELECT id, volume FROM snapshots WHERE state = 'pending' AND is_cut = 0")
+            .fetch_all(&self.database.reader)
             .await?
             .iter()
             .map(|row| Ok((rows::spelt(row, "id")?, rows::spelt(row, "volume")?)))
@@ -200,56 +213,63 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn snapshot_count(&self) -> Result<u64, DatabaseError> {
+    pub async fn count(self) -> Result<u64, DatabaseError> {
         let count: i64 = sqlx::query_scalar("SELECT count(*) FROM snapshots")
-            .fetch_one(&self.reader)
+            .fetch_one(&self.database.reader)
             .await?;
         Ok(count.cast_unsigned())
     }
 
-    /// Notes that the moment of a pending snapshot was taken.
+    /// Records that the consistency point of a pending snapshot was taken.
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn note_cut(&self, id: SnapshotId, host: PartyId) -> Result<(), DatabaseError> {
-        change_and_tell!(self, change, {
-            sqlx::query(
-                "UPDATE snapshots SET cut = 1 WHERE id = $1 AND volume IN (SELECT volume \
+    pub async fn record_cut(self, id: SnapshotId, host: PartyId) -> Result<(), DatabaseError> {
+        self.database
+            .transaction()
+            .notify()
+            .run(|mut change| async move {
+                sqlx::query(
+                    "UPDATE snapshots SET is_cut = 1 WHERE id = $1 AND volume IN (SELECT volume \
                  FROM attachments WHERE host = $2 AND access = 'read-write' \
                  AND state <> 'detached')",
-            )
-            .bind(id.to_string())
-            .bind(host.to_string())
-            .execute(change)
-            .await?;
-            Ok(())
-        })
+                )
+                .bind(id.to_string())
+                .bind(host.to_string())
+                .execute(&mut *change)
+                .await?;
+                Ok(())
+            })
+            .await
     }
 
     /// Forgets a snapshot. The version it held may go now.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
-    pub async fn delete_snapshot(
-        &self,
+    pub async fn delete(
+        self,
         principal: &Principal,
         id: SnapshotId,
     ) -> Result<SnapshotRow, DatabaseError> {
-        act!(self, principal, change, {
-            let need = Need::Have(Right::Administer);
-            let snapshot = check_snapshot(&mut *change, principal, id, need).await?;
-            sqlx::query("DELETE FROM snapshots WHERE id = $1")
-                .bind(id.to_string())
-                .execute(&mut *change)
-                .await?;
-            super::hosts::clean(&mut *change).await?;
-            tags::forget(&mut *change, &id.to_string()).await?;
-            super::grants::forget(&mut *change, &id.to_string()).await?;
-            super::grants::forget_gone(&mut *change, snapshot.volume).await?;
-            let target = format!("{id} {}", snapshot.name);
-            principal.note(&mut *change, "delete", target).await?;
-            Ok(snapshot)
-        })
+        self.database
+            .transaction_for(principal)
+            .run(|mut change| async move {
+                let need = Need::Have(Right::Administer);
+                let snapshot = check_snapshot(&mut *change, principal, id, need).await?;
+                sqlx::query("DELETE FROM snapshots WHERE id = $1")
+                    .bind(id.to_string())
+                    .execute(&mut *change)
+                    .await?;
+                hosts::clean(&mut *change).await?;
+                tags::forget(&mut *change, &id.to_string()).await?;
+                grants::forget(&mut *change, &id.to_string()).await?;
+                grants::forget_gone(&mut *change, snapshot.volume).await?;
+                let target = format!("{id} {}", snapshot.name);
+                principal.note(&mut *change, "delete", target).await?;
+                Ok(snapshot)
+            })
+            .await
     }
 }
 
@@ -261,6 +281,6 @@ async fn by_id(
         .bind(id.to_string())
         .fetch_optional(connection)
         .await?
-        .ok_or_else(|| DatabaseError::not_found(Thing::Snapshot, id))?;
+        .ok_or_else(|| DatabaseError::not_found(ObjectKind::Snapshot, id))?;
     rows::snapshot_row(&row)
 }

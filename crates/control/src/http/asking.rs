@@ -1,8 +1,8 @@
-//! On whose behalf a request is, and how: what handlers take out of it first.
+//! The principal of a request, and how it is to be carried out: what handlers extract first.
 //!
-//! `Idempotency-Key: KEY` makes a creation one that can be repeated: what the
-//! key stands for is the method, the path and the body, whose JSON is compared
-//! by its meaning. `?dry_run=true` checks everything and changes nothing.
+//! `Idempotency-Key: KEY` makes a creation repeatable: the key stands for the method, the path and
+//! the body, whose JSON is compared by its meaning. `?dry_run=true` checks everything and changes
+//! nothing.
 
 use aws_lc_rs::digest;
 use axum::body::{Body as RawBody, to_bytes};
@@ -15,7 +15,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{ApiError, Caller, Query};
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::{Idempotency, Page, Principal};
 use crate::error::ControlError;
@@ -26,21 +26,21 @@ pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// The longest key, in bytes.
 pub(super) const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 
-/// The longest body that is looked at, as axum has it.
+/// The longest body that is read, which is axum's limit.
 const BODY_BYTES_MAX: usize = 2 << 20;
 
-/// A page has at most so many lines, and usually.
+/// The largest and the default number of items on a page.
 const LIMIT_MAX: u32 = 1000;
 const LIMIT: u32 = 100;
 
-/// An principal who is an administrator.
-pub(super) struct Administrator(pub Acting);
+/// A request of an administrator.
+pub(super) struct Administrator(pub AuthorizedRequest);
 
-/// What any change may be asked with. Where the description of a call does not
-/// have it, it is refused before ([`queries`](super::queries)).
+/// Parameters of every change. Operations whose description does not list them refuse them before
+/// ([`queries`](super::queries)).
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct How {
+struct ChangeParameters {
     dry_run: bool,
 }
 
@@ -51,19 +51,19 @@ impl FromRequestParts<Control> for Principal {
         let caller = parts.extensions.get::<Caller>().ok_or_else(nowhere)?;
         let mut principal = control.parties().principal(caller).await?;
         principal.idempotency = parts.extensions.get::<Idempotency>().cloned();
-        let Query(how) = Query::<How>::from_request_parts(parts, control).await?;
+        let Query(how) = Query::<ChangeParameters>::from_request_parts(parts, control).await?;
         principal.is_dry_run = how.dry_run;
         Ok(principal)
     }
 }
 
-impl FromRequestParts<Control> for Acting {
+impl FromRequestParts<Control> for AuthorizedRequest {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
-        let acting = control.acting(Principal::from_request_parts(parts, control).await?);
-        acting.must_be_user()?;
-        Ok(acting)
+        let authorized = control.authorized(Principal::from_request_parts(parts, control).await?);
+        authorized.must_be_user()?;
+        Ok(authorized)
     }
 }
 
@@ -71,13 +71,13 @@ impl FromRequestParts<Control> for Administrator {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
-        let acting = Acting::from_request_parts(parts, control).await?;
-        acting.must_administer()?;
-        Ok(Self(acting))
+        let authorized = AuthorizedRequest::from_request_parts(parts, control).await?;
+        authorized.must_administer()?;
+        Ok(Self(authorized))
     }
 }
 
-/// Nobody has said where a request came from.
+/// The error if the server has not said where a request came from.
 pub(super) fn nowhere() -> ControlError {
     ControlError::Internal {
         reason: "the request came over no connection".to_owned(),
@@ -89,9 +89,9 @@ pub(super) fn nowhere() -> ControlError {
 #[into_params(parameter_in = Query)]
 #[serde(default)]
 pub(super) struct Paging {
-    /// What comes after this: the `next` of the page before.
+    /// The `next` of the previous page.
     after: Option<String>,
-    /// At most so many; 100 if nothing is said.
+    /// The largest number of items; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
@@ -112,7 +112,7 @@ impl Paging {
     }
 }
 
-/// A page as it is shown, of rows of which one more was asked for than it has.
+/// A page of rows, of which one more was read than the page has.
 pub(super) fn page_of<R, T>(
     mut rows: Vec<R>,
     page: &Page,

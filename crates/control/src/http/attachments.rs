@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 
 use super::asking::Paging;
 use super::{ApiError, Body, Name, Query, Wait};
-use crate::acting::Acting;
 use crate::attachments::{AttachmentFilter, AttachmentRequest, AttachmentView, MoveRequest};
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::VolumeName;
 use crate::error::ControlError;
@@ -29,11 +29,11 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(move_on, cancel))
 }
 
-/// Which attachments: those of which all holds that is said.
+/// A filter for attachments. All conditions must hold.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
-struct Which {
+struct AttachmentFilterQuery {
     /// Of this volume (name or id).
     volume: Option<String>,
     /// On this host (name or id).
@@ -45,11 +45,11 @@ struct Which {
 
 /// List attachments: the caller's own, and those of volumes they administer
 #[utoipa::path(get, path = "/v1/attachments", operation_id = "list_attachments",
-    tag = "attachments", params(Which, Paging),
+    tag = "attachments", params(AttachmentFilterQuery, Paging),
     responses((status = 200, body = Page<Attachment>)))]
 async fn list(
-    acting: Acting,
-    Query(which): Query<Which>,
+    authorized: AuthorizedRequest,
+    Query(which): Query<AttachmentFilterQuery>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Attachment>>, ApiError> {
     let state = which.state.map(|state| parse::word("state", &state));
@@ -58,7 +58,10 @@ async fn list(
         host: which.host,
         state: state.transpose()?,
     };
-    let (views, next) = acting.attachments(&filter, &paging.page()?).await?;
+    let (views, next) = authorized
+        .attachments()
+        .list(&filter, &paging.page()?)
+        .await?;
     let items = views.into_iter().map(shown).collect();
     Ok(Json(Page { items, next }))
 }
@@ -69,7 +72,7 @@ async fn list(
     responses((status = 201, description = "It is attached", body = Attachment),
         (status = 202, description = "It is on its way, or cannot be now", body = Attachment)))]
 async fn create(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Query(wait): Query<Wait>,
     Body(new): Body<CreateAttachment>,
 ) -> Answer {
@@ -79,13 +82,16 @@ async fn create(
         vm: new.vm,
         read_only: new.read_only,
     };
-    let asked = acting
-        .to_its_end(|acting| async move { acting.attach(request).await })
+    let asked = authorized
+        .to_its_end(|authorized| async move { authorized.attachments().attach(request).await })
         .await?;
-    if acting.is_dry_run() {
+    if authorized.is_dry_run() {
         return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
     }
-    let view = acting.attachment(asked.row.id, wait.duration()).await?;
+    let view = authorized
+        .attachments()
+        .get(asked.row.id, wait.duration())
+        .await?;
     Ok(match view.row.state {
         AttachmentState::Attached => (StatusCode::CREATED, Json(shown(view))),
         _ => (StatusCode::ACCEPTED, Json(shown(view))),
@@ -97,11 +103,14 @@ async fn create(
     tag = "attachments", params(("attachment" = String, Path, description = "Its id"), Wait),
     responses((status = 200, body = Attachment)))]
 async fn show(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(id): Name,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Attachment>, ApiError> {
-    let view = acting.attachment(parse(&id)?, wait.duration()).await?;
+    let view = authorized
+        .attachments()
+        .get(parse(&id)?, wait.duration())
+        .await?;
     Ok(Json(shown(view)))
 }
 
@@ -110,8 +119,7 @@ async fn show(
 #[into_params(parameter_in = Query)]
 #[serde(default)]
 struct Detach {
-    /// Whether or not the guest lets go of it, and without its host if that is
-    /// dead.
+    /// Even if the guest does not release the disk, and without the host if that is dead.
     force: bool,
 }
 
@@ -122,19 +130,19 @@ struct Detach {
     responses((status = 200, description = "It is detached", body = Attachment),
         (status = 202, description = "It is on its way, or cannot be now", body = Attachment)))]
 async fn detach(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(id): Name,
     Query(how): Query<Detach>,
     Query(wait): Query<Wait>,
 ) -> Answer {
     let (id, force) = (parse(&id)?, how.force);
-    let asked = acting
-        .to_its_end(|acting| async move { acting.detach(id, force).await })
+    let asked = authorized
+        .to_its_end(|authorized| async move { authorized.attachments().detach(id, force).await })
         .await?;
-    if acting.is_dry_run() {
+    if authorized.is_dry_run() {
         return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
     }
-    let view = acting.attachment(id, wait.duration()).await?;
+    let view = authorized.attachments().get(id, wait.duration()).await?;
     Ok(match view.row.state {
         AttachmentState::Detached => (StatusCode::OK, Json(shown(view))),
         _ => (StatusCode::ACCEPTED, Json(shown(view))),
@@ -143,9 +151,9 @@ async fn detach(
 
 /// Move an attachment to another host, or to another VM
 ///
-/// The host that has it destages and lets go; the transaction that keeps that
-/// word makes the attachment that follows, so nobody comes in between. The
-/// answer is what follows once that is there, and until then what there is.
+/// The current host destages and detaches; the transaction that records that creates the successor,
+/// so no other host can attach in between. The answer is the successor if it exists in time, else
+/// the current attachment.
 #[utoipa::path(post, path = "/v1/attachments/{attachment}/move",
     operation_id = "move_attachment", tag = "attachments",
     params(("attachment" = String, Path, description = "Its id"), Wait),
@@ -153,7 +161,7 @@ async fn detach(
     responses((status = 200, description = "It is attached there", body = Attachment),
         (status = 202, description = "It is on its way, or cannot be now", body = Attachment)))]
 async fn move_on(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(id): Name,
     Query(wait): Query<Wait>,
     Body(to): Body<MoveAttachment>,
@@ -163,30 +171,37 @@ async fn move_on(
         host: to.host,
         vm: to.vm,
     };
-    let asked = acting
-        .to_its_end(|acting| async move { acting.move_attachment(id, request).await })
+    let asked = authorized
+        .to_its_end(|authorized| async move { authorized.attachments().move_to(id, request).await })
         .await?;
-    if acting.is_dry_run() {
+    if authorized.is_dry_run() {
         return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
     }
-    Ok(attached(acting.moved(id, wait.duration()).await?))
+    Ok(attached(
+        authorized
+            .attachments()
+            .wait_moved(id, wait.duration())
+            .await?,
+    ))
 }
 
-/// Call a move off, as long as the host that has it has not let go
+/// Cancel a move, as long as the current host has not detached
 #[utoipa::path(delete, path = "/v1/attachments/{attachment}/move",
     operation_id = "cancel_move", tag = "attachments",
     params(("attachment" = String, Path, description = "Its id"), Wait),
     responses((status = 200, description = "It is attached where it was", body = Attachment),
         (status = 202, description = "It will be, or cannot be now", body = Attachment)))]
-async fn cancel(acting: Acting, Name(id): Name, Query(wait): Query<Wait>) -> Answer {
+async fn cancel(authorized: AuthorizedRequest, Name(id): Name, Query(wait): Query<Wait>) -> Answer {
     let id = parse(&id)?;
-    let asked = acting
-        .to_its_end(|acting| async move { acting.cancel_move(id).await })
+    let asked = authorized
+        .to_its_end(|authorized| async move { authorized.attachments().cancel_move(id).await })
         .await?;
-    if acting.is_dry_run() {
+    if authorized.is_dry_run() {
         return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
     }
-    Ok(attached(acting.attachment(id, wait.duration()).await?))
+    Ok(attached(
+        authorized.attachments().get(id, wait.duration()).await?,
+    ))
 }
 
 fn attached(view: AttachmentView) -> (StatusCode, Json<Attachment>) {

@@ -1,10 +1,8 @@
-//! Every request is answered in bounded time, whatever the database and its
-//! network do: at last with `unavailable`. What it had begun may still be
-//! carried out.
+//! Every request is answered in bounded time, whatever the database and its network do: at last
+//! with `unavailable`. What it had begun may still be carried out.
 //!
-//! A connection to PostgreSQL that has gone unresponsive (its machine lost power, the
-//! network is cut) holds what waits for it until the operating system gives it
-//! up, which takes a quarter of an hour.
+//! A dead connection to PostgreSQL (its machine lost power, the network is cut) blocks what waits
+//! for it until the operating system gives it up, which takes a quarter of an hour.
 
 use std::time::Duration;
 
@@ -19,8 +17,8 @@ use world::host;
 use super::{ApiError, WAIT_MAX};
 use crate::error::ControlError;
 
-/// How long what takes no host's part may take, and what hosts ask: less than
-/// they wait.
+/// The limit for requests that involve no host, and for those of hosts, which wait longer than
+/// that.
 const BRIEF: Duration = Duration::from_secs(25);
 
 /// What waits for a host's part may take as long as that may, and some.
@@ -40,13 +38,13 @@ fn bound_of(method: &Method, path: &str, query: &str) -> Duration {
     waits + if is_brief { BRIEF } else { WITH_HOST }
 }
 
-/// What says how long a request may take.
+/// Computes the limit of a request.
 pub(super) type Bound = fn(&Method, &str, &str) -> Duration;
 
 /// The bounds of the API.
 pub(super) const BOUND: Bound = bound_of;
 
-/// Gives up what takes longer than it may.
+/// Gives up a request that exceeds its limit.
 pub(super) async fn answer_in_time(
     State(bound): State<Bound>,
     request: Request,

@@ -1,4 +1,4 @@
-//! `/v1/chains`, and what filters tell.
+//! `/v1/chains`, and the events of filters.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::asking::Paging;
 use super::{ApiError, Body, Name, Query, Wait, attachments};
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::chains::ChainView;
 use crate::control::Control;
 use crate::database::VolumeName;
@@ -26,45 +26,48 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(events))
 }
 
-/// Which chains.
+/// A filter for chains.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
-struct Which {
+struct ChainFilterQuery {
     /// Of this volume (name or id).
     volume: Option<String>,
 }
 
 /// List the chains of the volumes that the caller administers
 #[utoipa::path(get, path = "/v1/chains", operation_id = "list_chains", tag = "chains",
-    params(Which, Paging), responses((status = 200, body = Page<Chain>)))]
+    params(ChainFilterQuery, Paging), responses((status = 200, body = Page<Chain>)))]
 async fn list(
-    acting: Acting,
-    Query(which): Query<Which>,
+    authorized: AuthorizedRequest,
+    Query(which): Query<ChainFilterQuery>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Chain>>, ApiError> {
     let volume = which.volume.as_deref();
-    let (views, next) = acting.chains(volume, &paging.page()?).await?;
+    let (views, next) = authorized.chains().list(volume, &paging.page()?).await?;
     let items = views.into_iter().map(shown).collect();
     Ok(Json(Page { items, next }))
 }
 
-/// Put a chain in the place of the one that a volume has
+/// Set the chain of a volume
 ///
-/// Hosts that have the volume attached exchange the filters while it is used.
+/// Hosts that have the volume attached exchange the filters while it is in use.
 #[utoipa::path(post, path = "/v1/chains", operation_id = "apply_chain", tag = "chains",
     params(Wait), request_body = ApplyChain, responses((status = 200, body = Chain)))]
 async fn apply(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Query(wait): Query<Wait>,
     Body(new): Body<ApplyChain>,
 ) -> Result<Json<Chain>, ApiError> {
-    let view = acting.apply_chain(&new.policy).await?;
-    if wait.duration().is_zero() || acting.is_dry_run() {
+    let view = authorized.chains().apply(&new.policy).await?;
+    if wait.duration().is_zero() || authorized.is_dry_run() {
         return Ok(Json(shown(view)));
     }
     Ok(Json(shown(
-        acting.chain(view.row.id, wait.duration()).await?,
+        authorized
+            .chains()
+            .get(view.row.id, wait.duration())
+            .await?,
     )))
 }
 
@@ -73,60 +76,66 @@ async fn apply(
     params(("chain" = String, Path, description = "Its id"), Wait),
     responses((status = 200, body = Chain)))]
 async fn show(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(id): Name,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Chain>, ApiError> {
     Ok(Json(shown(
-        acting.chain(parse(&id)?, wait.duration()).await?,
+        authorized
+            .chains()
+            .get(parse(&id)?, wait.duration())
+            .await?,
     )))
 }
 
-/// Delete a chain; its volume is served without filters then
+/// Delete a chain; its volume is then served without filters
 ///
-/// The attachments that are told are those that are served through it still.
+/// The answer lists the attachments where the chain is still active.
 #[utoipa::path(delete, path = "/v1/chains/{chain}", operation_id = "delete_chain",
     tag = "chains", params(("chain" = String, Path, description = "Its id"), Wait),
     responses((status = 200, body = Chain)))]
 async fn delete(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(id): Name,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Chain>, ApiError> {
-    let view = acting.delete_chain(parse(&id)?).await?;
-    if wait.duration().is_zero() || acting.is_dry_run() {
+    let view = authorized.chains().delete(parse(&id)?).await?;
+    if wait.duration().is_zero() || authorized.is_dry_run() {
         return Ok(Json(shown(view)));
     }
-    let view = acting.deleted_chain(view.row, wait.duration()).await?;
+    let view = authorized
+        .chains()
+        .delete_now(view.row, wait.duration())
+        .await?;
     Ok(Json(shown(view)))
 }
 
-/// Which events.
+/// The events to read.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
 struct WhichEvents {
-    /// What came after this; what comes from now on, if it is left out.
+    /// Events after this one; by default, events from now on.
     after: Option<u64>,
-    /// At most so many.
+    /// The largest number of events.
     #[param(minimum = 1, maximum = 1000, default = 500)]
     limit: Option<u32>,
 }
 
-/// So long a host is asked to wait for events: what asks again is sooner known to be there.
+/// How long a host is asked to wait for events. A short wait soon detects a client that went away.
 const EVENTS_WAIT_MAX: Duration = Duration::from_secs(10);
 const EVENTS_MAX: u32 = 1000;
 const EVENTS: u32 = 500;
 
-/// Read what the filters of an attachment tell
+/// Read the events of an attachment's filters
 ///
-/// With `wait`, the answer is held back until there is something, 10 seconds at most.
+/// With `wait`, the answer is held back until there are events, for 10 seconds at most.
 #[utoipa::path(get, path = "/v1/attachments/{attachment}/events",
     operation_id = "read_events", tag = "chains",
     params(("attachment" = String, Path, description = "Its id"), WhichEvents, Wait),
     responses((status = 200, body = Events)))]
 async fn events(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(id): Name,
     Query(which): Query<WhichEvents>,
     Query(wait): Query<Wait>,
@@ -137,7 +146,8 @@ async fn events(
         return Err(ControlError::invalid("limit", reason).into());
     }
     let wait = wait.duration().min(EVENTS_WAIT_MAX);
-    let read = acting
+    let read = authorized
+        .chains()
         .events(attachments::parse(&id)?, which.after, count_max, wait)
         .await?;
     let items = read.lines.iter().map(|line| serde_json::from_str(line));

@@ -1,4 +1,4 @@
-//! What handlers take out of a request; its mistakes come back as problems.
+//! What handlers extract from a request. Mistakes in it are answered with problem documents.
 
 use axum::body::{Body as RawBody, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -10,8 +10,8 @@ use serde_json::error::Category;
 
 use super::ApiError;
 
-/// Longer bodies are read once only: what makes a tree of them takes far more
-/// room than they do. Nobody but hosts sends any.
+/// Longer bodies are parsed once only: a tree of values takes far more memory than the text. Only
+/// hosts send such bodies.
 const TREE_BYTES_MAX: usize = 1 << 20;
 
 /// A body that is one JSON object.
@@ -37,7 +37,7 @@ pub async fn bytes_of(request: Request) -> Result<Bytes, ApiError> {
     let bytes = Bytes::from_request(request, &())
         .await
         .map_err(|error| ApiError::mistake(error.status(), error.body_text()))?;
-    // No text that is kept has it, and PostgreSQL takes none.
+    // No stored text contains it, and PostgreSQL accepts none.
     if bytes.windows(6).any(|six| six == b"\\u0000") {
         return Err(ApiError::mistake(
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -109,7 +109,7 @@ fn make_whole(value: &mut Value) -> bool {
     }
 }
 
-/// What follows the `?`. What may be given several times is a list.
+/// The query parameters. One that may be repeated is a list.
 pub struct Query<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {

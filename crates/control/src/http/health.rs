@@ -1,6 +1,5 @@
-//! `/healthz`, `/readyz` and `/metrics` of the API itself, on D's socket and over
-//! TLS. The first two are for anybody who reaches it, a load balancer's probe for
-//! one; numbers are for administrators.
+//! `/healthz`, `/readyz` and `/metrics` of the API itself, on the local socket and over TLS. The
+//! first two are public, for a load balancer's probe; metrics are for administrators.
 
 use axum::extract::State;
 use axum::http::header;

@@ -1,4 +1,4 @@
-//! The API over HTTPS: TLS 1.3, and who is asking.
+//! The API over HTTPS: TLS 1.3, and the authentication of the caller.
 //!
 //! ```text
 //!  1. accept     no more connections than CONNECTIONS_MAX
@@ -8,8 +8,7 @@
 //!  4. serve      every request carries the Peer; none if none was shown
 //! ```
 //!
-//! Nobody waits for anybody: each connection is a task of its own, and one
-//! that says nothing is closed.
+//! Each connection is a task of its own, and an idle one is closed.
 
 use std::io;
 use std::net::SocketAddr;
@@ -42,13 +41,13 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// idle between two.
 const HEAD_MAX: Duration = Duration::from_secs(60);
 
-/// How long those under way have to end when the server stops.
+/// How long running requests have to end when the server stops.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
 /// What a TLS record that begins a handshake begins with.
 const HANDSHAKE_RECORD: u8 = 0x16;
 
-/// What somebody is told who speaks HTTP in the clear.
+/// The answer to a client that speaks HTTP without TLS.
 const IN_THE_CLEAR: &str = "{\"type\":\"urn:scree:problem:invalid-argument\",\
     \"title\":\"invalid argument\",\"status\":400,\
     \"detail\":\"this port speaks HTTPS only; ask for https:// instead\",\
@@ -77,9 +76,9 @@ impl HttpsListener {
         self.address
     }
 
-    /// Serves `router` until `stop` resolves, and what is under way then for a
-    /// little longer. New connections have the newest of the `tls`
-    /// configurations, so a certificate can be renewed while it runs.
+    /// Serves `router` until `stop` resolves, and running requests for a little longer. A new
+    /// connection uses the newest of the `tls` configurations, so a certificate can be renewed
+    /// while it runs.
     pub async fn serve(
         self,
         router: Router,

@@ -1,4 +1,4 @@
-//! `/v1/images`, and how a volume is one.
+//! `/v1/images`, and the image mark of a volume.
 
 use api::types::{Image, MarkImage, Page, Preload, PreloadImage};
 use axum::Json;
@@ -8,7 +8,7 @@ use utoipa_axum::routes;
 
 use super::asking::Paging;
 use super::{ApiError, Body, Name, Query};
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::PreloadRow;
 use crate::images::ImageView;
@@ -26,8 +26,8 @@ pub(super) fn router() -> OpenApiRouter<Control> {
 /// List the base images that the caller may see
 #[utoipa::path(get, path = "/v1/images", operation_id = "list_images", tag = "images",
     params(Paging), responses((status = 200, body = Page<Image>)))]
-async fn list(acting: Acting, Query(paging): Query<Paging>) -> Answer<Page<Image>> {
-    let (views, next) = acting.images(&paging.page()?).await?;
+async fn list(authorized: AuthorizedRequest, Query(paging): Query<Paging>) -> Answer<Page<Image>> {
+    let (views, next) = authorized.images().list(&paging.page()?).await?;
     let items = views.into_iter().map(shown).collect();
     Ok(Json(Page { items, next }))
 }
@@ -36,38 +36,44 @@ async fn list(acting: Acting, Query(paging): Query<Paging>) -> Answer<Page<Image
 #[utoipa::path(get, path = "/v1/volumes/{volume}/image", operation_id = "show_image",
     tag = "images", params(("volume" = String, Path, description = "Name or id")),
     responses((status = 200, body = Image)))]
-async fn show(acting: Acting, Name(volume): Name) -> Answer<Image> {
-    Ok(Json(shown(acting.image(&volume).await?)))
+async fn show(authorized: AuthorizedRequest, Name(volume): Name) -> Answer<Image> {
+    Ok(Json(shown(authorized.images().get(&volume).await?)))
 }
 
-/// Make a volume a base image, or say of one whether its blocks stay in caches
+/// Mark a volume as a base image, or pin or unpin one
 #[utoipa::path(put, path = "/v1/volumes/{volume}/image", operation_id = "mark_image",
     tag = "images", params(("volume" = String, Path, description = "Name or id")),
     request_body = MarkImage, responses((status = 200, body = Image)))]
-async fn mark(acting: Acting, Name(volume): Name, Body(how): Body<MarkImage>) -> Answer<Image> {
-    Ok(Json(shown(acting.mark_image(&volume, how.pinned).await?)))
+async fn mark(
+    authorized: AuthorizedRequest,
+    Name(volume): Name,
+    Body(how): Body<MarkImage>,
+) -> Answer<Image> {
+    Ok(Json(shown(
+        authorized.images().mark(&volume, how.pinned).await?,
+    )))
 }
 
-/// Make a volume no base image; it is shown as it was
+/// Unmark a base image
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/image", operation_id = "unmark_image",
     tag = "images", params(("volume" = String, Path, description = "Name or id")),
     responses((status = 200, body = Image)))]
-async fn unmark(acting: Acting, Name(volume): Name) -> Answer<Image> {
-    Ok(Json(shown(acting.unmark_image(&volume).await?)))
+async fn unmark(authorized: AuthorizedRequest, Name(volume): Name) -> Answer<Image> {
+    Ok(Json(shown(authorized.images().unmark(&volume).await?)))
 }
 
-/// Have hosts read a base image into their caches
+/// Read a base image into the caches of hosts
 ///
-/// How far they are, the image says when it is shown.
+/// The image shows their progress.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/image/preloads", operation_id = "preload_image",
     tag = "images", params(("volume" = String, Path, description = "Name or id")),
     request_body = PreloadImage, responses((status = 202, body = Image)))]
 async fn preload(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(volume): Name,
     Body(how): Body<PreloadImage>,
 ) -> Result<(StatusCode, Json<Image>), ApiError> {
-    let view = acting.preload_image(&volume, &how.hosts).await?;
+    let view = authorized.images().preload(&volume, &how.hosts).await?;
     Ok((StatusCode::ACCEPTED, Json(shown(view))))
 }
 
@@ -76,8 +82,10 @@ async fn preload(
     operation_id = "end_preloads", tag = "images",
     params(("volume" = String, Path, description = "Name or id")),
     responses((status = 200, body = Image)))]
-async fn end(acting: Acting, Name(volume): Name) -> Answer<Image> {
-    Ok(Json(shown(acting.end_preloads(&volume).await?)))
+async fn end(authorized: AuthorizedRequest, Name(volume): Name) -> Answer<Image> {
+    Ok(Json(shown(
+        authorized.images().end_preloads(&volume).await?,
+    )))
 }
 
 fn shown(view: ImageView) -> Image {

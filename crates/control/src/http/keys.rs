@@ -23,8 +23,8 @@ pub(super) fn router() -> OpenApiRouter<Control> {
 /// List the wrapping keys
 #[utoipa::path(get, path = "/v1/keys", operation_id = "list_keys", tag = "keys",
     responses((status = 200, body = Vec<Key>)))]
-async fn list(Administrator(acting): Administrator) -> Result<Json<Vec<Key>>, ApiError> {
-    let keys = acting.keys().await?;
+async fn list(Administrator(authorized): Administrator) -> Result<Json<Vec<Key>>, ApiError> {
+    let keys = authorized.all_keys().await?;
     Ok(Json(keys.into_iter().map(shown).collect()))
 }
 
@@ -33,35 +33,38 @@ async fn list(Administrator(acting): Administrator) -> Result<Json<Vec<Key>>, Ap
     params(("key" = String, Path, description = "Name or id")),
     responses((status = 200, body = Key)))]
 async fn show(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Name(key): Name,
 ) -> Result<Json<Key>, ApiError> {
-    Ok(Json(shown(acting.key(&key).await?)))
+    Ok(Json(shown(authorized.key(&key).await?)))
 }
 
 /// Have a host found a wrapping key
 #[utoipa::path(post, path = "/v1/keys", operation_id = "add_key", tag = "keys",
     request_body = AddKey, responses((status = 201, body = Key)))]
 async fn add(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Body(new): Body<AddKey>,
 ) -> Result<(StatusCode, Json<Key>), ApiError> {
-    let host = acting.host_or_default(new.host.as_deref()).await?;
-    let key = acting.add_key(host, &new.name).await?;
+    let host = authorized.host_or_default(new.host.as_deref()).await?;
+    let key = authorized.keys().add(host, &new.name).await?;
     Ok((StatusCode::CREATED, Json(shown(key))))
 }
 
-/// Let one wrapping key take the place of another
+/// Replace a wrapping key by another
 #[utoipa::path(post, path = "/v1/keys/{key}/rotate", operation_id = "rotate_key", tag = "keys",
     params(("key" = String, Path, description = "Name or id"), Wait), request_body = RotateKey,
     responses((status = 202, body = Key)))]
 async fn rotate(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Name(old): Name,
     Query(wait): Query<Wait>,
     Body(rotate): Body<RotateKey>,
 ) -> Result<(StatusCode, Json<Key>), ApiError> {
-    let key = acting.rotate_key(&old, &rotate.to, wait.duration()).await?;
+    let key = authorized
+        .keys()
+        .rotate(&old, &rotate.to, wait.duration())
+        .await?;
     Ok((StatusCode::ACCEPTED, Json(shown(key))))
 }
 
@@ -70,10 +73,10 @@ async fn rotate(
     params(("key" = String, Path, description = "Name or id")),
     responses((status = 200, body = Key)))]
 async fn delete(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Name(key): Name,
 ) -> Result<Json<Key>, ApiError> {
-    Ok(Json(shown(acting.delete_key(&key).await?)))
+    Ok(Json(shown(authorized.keys().delete(&key).await?)))
 }
 
 fn shown(row: KeyRow) -> Key {

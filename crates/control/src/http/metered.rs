@@ -1,9 +1,8 @@
 //! How many requests there are, how they end, and how long they take.
 //!
-//! A request is counted by its *route*, `/v1/volumes/{volume}`, never by its
-//! path: there are as many rows as there are routes and methods, whatever is
-//! asked for. A call of the host RPC is counted by its name. What waits by design
-//! (`?wait=`, a host's assignments) takes as long as it waits.
+//! A request is counted by its *route*, `/v1/volumes/{volume}`, never by its path, so the number of
+//! time series is that of routes and methods. Requests that wait by design (`?wait=`, a host's
+//! assignments) count with the time they wait.
 
 use api::host::{HostCall, RPC_PATH};
 use axum::extract::{MatchedPath, Request, State};
@@ -22,7 +21,7 @@ use crate::control::Control;
 /// Up to what a request took, in seconds. The last are for those that wait.
 const SECONDS: [f64; 9] = [0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0];
 
-/// No route has it, or no method.
+/// The label for unknown routes and methods.
 const OTHER: &str = "other";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -38,7 +37,7 @@ struct Ended {
     status: &'static str,
 }
 
-/// What was asked of the API so far.
+/// The counts of API requests.
 #[derive(Clone)]
 pub(crate) struct Requests {
     ended: Family<Ended, Counter>,
@@ -119,7 +118,7 @@ fn route_of(request: &Request) -> String {
     format!("{RPC_PATH}{name}")
 }
 
-/// Anybody can make up methods.
+/// Clients can invent methods.
 fn known(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

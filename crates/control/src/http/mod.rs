@@ -1,16 +1,16 @@
-//! The HTTP edge: REST under `/v1`, on D's socket and over TLS.
+//! The HTTP edge: REST under `/v1`, on the local socket and over TLS.
 //!
-//! A handler turns a request into one call of [`Control`] and its answer into
-//! JSON; it decides nothing. Failures are problem documents (RFC 9457) with a
-//! stable `code`. (What is not HTTP, and a request line of more than 64 KiB,
-//! never gets here: hyper answers with a status and no body.)
+//! A handler turns a request into one call of [`Control`] or
+//! [`AuthorizedRequest`](crate::AuthorizedRequest) and the result into JSON; it decides nothing.
+//! Failures are problem documents (RFC 9457) with a stable `code`. (Data that is not HTTP, and
+//! request lines longer than 64 KiB, never get here: hyper answers with a status and no body.)
 //!
-//! The routes are written beside their handlers, from which `docs/openapi.json`
-//! is made (`openapi.rs`). What hosts ask is not in it.
+//! The routes are declared beside their handlers, from which `docs/openapi.json` is generated
+//! (`openapi.rs`). The requests of hosts are not in it.
 //!
-//! `{volume}`, `{snapshot}` and `{key}` are names or ids. What takes long answers at
-//! once with a state (`pending`, `deleting`, `retiring`), and `wait` says how long to hold
-//! the answer back until that state has ended.
+//! `{volume}`, `{snapshot}` and `{key}` are names or ids. A long operation is answered at once with
+//! a state (`pending`, `deleting`, `retiring`); `wait` says how long to hold back the answer until
+//! that state has ended.
 
 mod asking;
 mod attachments;
@@ -62,7 +62,7 @@ pub use extract::{Body, Name, Query};
 pub(crate) use metered::Requests;
 pub use problem::ApiError;
 
-/// Nobody is kept waiting for longer.
+/// The longest `wait`.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// How long to wait.
@@ -70,8 +70,7 @@ const WAIT_MAX: Duration = Duration::from_secs(300);
 #[into_params(parameter_in = Query)]
 #[serde(default)]
 struct Wait {
-    /// How long to hold the answer back while something is on its way, in
-    /// seconds.
+    /// How long to hold back the answer while the operation runs, in seconds.
     #[param(maximum = 300)]
     #[serde(deserialize_with = "wait_seconds")]
     wait: u64,
@@ -83,7 +82,7 @@ impl Wait {
     }
 }
 
-/// Whoever asks for longer would believe that to be waited.
+/// A longer wait is refused, since it would not be honored.
 fn wait_seconds<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let seconds = u64::deserialize(from)?;
     if seconds > WAIT_MAX.as_secs() {
@@ -95,7 +94,7 @@ fn wait_seconds<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     Ok(seconds)
 }
 
-/// Where a request came from.
+/// The origin of a request.
 #[derive(Debug, Clone)]
 pub enum Caller {
     /// From D's socket, which only one user of this machine can open.
@@ -109,7 +108,7 @@ pub enum Caller {
     },
 }
 
-/// What users ask, and how it is described.
+/// The routes of users, with their description.
 fn users() -> OpenApiRouter<Control> {
     OpenApiRouter::with_openapi(openapi::beginning())
         .merge(volumes::router())
@@ -136,7 +135,7 @@ async fn describe() -> Json<utoipa::openapi::OpenApi> {
     Json(description())
 }
 
-/// All routes. Whoever serves them says where each request came from.
+/// All routes. The server adds the [`Caller`] of each request.
 pub fn router(control: Control) -> Router {
     let (users, document) = users().split_for_parts();
     let known = queries::Known::of(&openapi::complete(document));
@@ -162,8 +161,8 @@ pub fn router(control: Control) -> Router {
     bounded_and_counted(router, control, bounded::BOUND)
 }
 
-/// Every request ends within its bound, and is counted: outside of all, so that
-/// what is given up is counted, too.
+/// Limits the time of every request, and counts it. Counting is outermost, so that requests that
+/// were given up count, too.
 fn bounded_and_counted(router: Router, control: Control, bound: bounded::Bound) -> Router {
     router
         .layer(middleware::from_fn_with_state(
@@ -173,7 +172,7 @@ fn bounded_and_counted(router: Router, control: Control, bound: bounded::Bound) 
         .layer(middleware::from_fn_with_state(control, metered::count))
 }
 
-/// As it begins and ends, only hosts and unit daemons are heard.
+/// While the controller starts and stops, only requests of hosts and unit daemons are served.
 async fn refuse_unless_open(
     State(control): State<Control>,
     request: Request,
@@ -190,13 +189,13 @@ async fn refuse_unless_open(
     Ok(next.run(request).await)
 }
 
-/// Where the API listens. Its name goes with it.
+/// A listening socket, whose file is removed with it.
 pub struct ApiListener {
     listener: UnixListener,
     _name: Listener,
 }
 
-/// Listens at `socket`, for this user only, whoever can enter the folder.
+/// Listens at `socket`, for this user only.
 ///
 /// # Errors
 /// As [`Listener::bind`].
@@ -210,11 +209,10 @@ pub fn listen(socket: &Path) -> io::Result<ApiListener> {
     })
 }
 
-/// Serves the API until `stop` resolves and the requests under way are
-/// answered.
+/// Serves the API until `stop` resolves and running requests are answered.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's error.
 pub async fn serve(
     control: Control,
     listener: ApiListener,

@@ -1,8 +1,7 @@
-//! The API's description, made from the handlers themselves.
+//! The OpenAPI description of the API, generated from the handlers.
 //!
-//! What is true of every operation is added here, once: how it fails, that a
-//! change can be tried, that a creation can be repeated, who may ask, and what
-//! no text of a request has in it.
+//! What all operations have in common is added here: their failures, dry runs, idempotency keys,
+//! authentication, and the characters that texts must not contain.
 
 use std::collections::BTreeMap;
 
@@ -35,8 +34,8 @@ const REPEATABLE: [&str; 9] = [
     "add_key",
 ];
 
-/// Changes that cannot be tried: only somebody else knows whether they can be
-/// made, or they are none of the kind.
+/// Changes without a dry run: only a host or unit knows whether they are possible, or they are not
+/// of that kind.
 const NEVER_DRY: [&str; 9] = [
     "join",
     "renew_certificate",
@@ -49,7 +48,7 @@ const NEVER_DRY: [&str; 9] = [
     "invite_daemon",
 ];
 
-/// What anybody may ask, without a certificate.
+/// Operations that need no certificate.
 const FOR_ANYBODY: [&str; 2] = ["authority", "join"];
 
 /// What takes room on units.
@@ -58,84 +57,83 @@ const TAKES_ROOM: [&str; 2] = ["create_volume", "grow_volume"];
 /// What only reads, and yet meets a state in which it cannot be done.
 const READS_WHAT_RUNS: [&str; 1] = ["read_events"];
 
-/// The name of the one way to say who is asking.
+/// The name of the authentication scheme.
 const CERTIFICATE: &str = "client certificate";
 
 /// The groups of operations, in the order in which they are shown.
 const TAGS: [(&str, &str); 14] = [
     (
         "volumes",
-        "Virtual disks. Making one writes a row, whatever its size; so does cloning.",
+        "Virtual disks. Creating or cloning one writes a row, whatever its size.",
     ),
     (
         "snapshots",
-        "Named moments of volumes, from which volumes can be made. They outlive their volume.",
+        "Named states of volumes, from which volumes can be cloned. They outlive their volume.",
     ),
     (
         "attachments",
-        "Volumes on hosts: plugged into a VM there, or exported over NBD. An attachment is what \
-         is wanted; its state is how far the host has come.",
+        "Volumes on hosts: plugged into a VM there, or exported over NBD. An attachment is \
+         a desired state; its own state is what the host reported last.",
     ),
     (
         "chains",
-        "Filters between a volume and whoever uses it, as its owner wrote them down. They are \
-         exchanged while the volume is used.",
+        "Filters between a volume and its users, as its owner defines them. They are exchanged \
+         while the volume is in use.",
     ),
     (
         "images",
-        "Volumes whose blocks hosts keep for all that are cloned from them, in a part of their \
-         caches that is for images.",
+        "Volumes whose blocks hosts cache once for all their clones, in an area of their caches \
+         for images.",
     ),
     (
         "audits",
-        "What some units alone have of a volume, byte by byte: what whoever captures them reads.",
+        "What some units alone hold of a volume, byte by byte: what an attacker who has them reads.",
     ),
     (
         "projects",
-        "On whose account volumes are, and how much that may have.",
+        "Projects to which volumes are charged, and their limits.",
     ),
     (
         "grants",
-        "Rights on what is somebody else's: a volume, a snapshot, a host.",
+        "Rights on objects of other users: volumes, snapshots, hosts.",
     ),
     (
         "identity",
-        "Who is asking, how one becomes somebody, and the log of who changed what.",
+        "The caller, joining a cluster, and the audit log.",
     ),
-    ("users", "Who may ask. For administrators."),
+    ("users", "The users of volumes. For administrators."),
     (
         "hosts",
         "The machines on which volumes are attached. For administrators.",
     ),
     (
         "daemons",
-        "The machines that keep units for hosts. For administrators.",
+        "The daemons that serve units to hosts. For administrators.",
     ),
     (
         "units",
-        "Where blocks are kept, and how the whole is doing. For administrators.",
+        "Where blocks are stored, and the state of the cluster. For administrators.",
     ),
     (
         "keys",
-        "The keys that wrap volumes' keys, which the controller never sees. For administrators.",
+        "The keys that wrap volumes' data keys; no controller sees them. For administrators.",
     ),
 ];
 
 /// What holds of each text in a request: it has no NUL character.
 const TEXT: &str = r"^[^\u0000]*$";
 
-/// How a request can fail: the name of the response, its status, and what it
-/// means.
+/// The failures of a request: the name of the response, its status, and its meaning.
 const PROBLEMS: [(&str, &str, &str); 13] = [
     (
         "BadRequest",
         "400",
-        "`invalid-argument`: something in the request makes no sense; `field` says what.",
+        "`invalid-argument`: the request is invalid; `field` names the field.",
     ),
     (
         "Unauthenticated",
         "401",
-        "`unauthenticated`: nobody is known by the certificate that was shown, or none was.",
+        "`unauthenticated`: the certificate belongs to no known party, or none was presented.",
     ),
     (
         "Forbidden",
@@ -254,16 +252,16 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     document
 }
 
-/// Says of an object that one of its fields at least must be there. (utoipa 5.5
-/// makes `max_properties` of `min_properties`.)
+/// Requires at least one field of an object. (utoipa 5.5 writes `max_properties` for
+/// `min_properties`.)
 fn ask_for_one(schemas: &mut BTreeMap<String, RefOr<Schema>>, name: &str) {
     if let Some(RefOr::T(Schema::Object(object))) = schemas.get_mut(name) {
         object.min_properties = Some(1);
     }
 }
 
-/// Says of each text in what is sent that it is [`TEXT`], if nothing more
-/// precise is said of it. What is sent is what may have no unknown fields.
+/// Describes each text in a request body as [`TEXT`] unless it has a more precise description.
+/// Request bodies are the schemas without unknown fields.
 fn spell_texts(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     for schema in schemas.values_mut() {
         let RefOr::T(Schema::Object(body)) = schema else {
@@ -293,8 +291,7 @@ fn spell_text(schema: &mut RefOr<Schema>) {
     }
 }
 
-/// A page is described with all that is on it; its items have a name, though, and
-/// are to clients what a single one is.
+/// Replaces the inlined items of pages by references to their schemas.
 fn name_items_of_pages(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     for (name, schema) in schemas {
         let (Some(item), RefOr::T(Schema::Object(page))) = (name.strip_prefix("Page_"), schema)

@@ -1,4 +1,4 @@
-//! `/v1/me`, `/v1/users`, `/v1/hosts`, `/v1/daemons`, and how to become one of them.
+//! `/v1/me`, `/v1/users`, `/v1/hosts`, `/v1/daemons`, and joining.
 //!
 //! ```text
 //! GET    /v1/authority                    POST   /v1/join
@@ -9,8 +9,8 @@
 //! DELETE /v1/users/{user}/keys            GET    /v1/audit?before=ID&limit=N
 //! ```
 //!
-//! and the same for `/v1/hosts` and `/v1/daemons`. The first two are for anybody; what concerns
-//! others is for administrators.
+//! and the same for `/v1/hosts` and `/v1/daemons`. The first two need no certificate; requests on
+//! other parties are for administrators.
 
 use api::types::{
     AddParty, AuditEntry, AuthorityView, Certificate, Join, Page, Party, Renew, Token,
@@ -32,7 +32,7 @@ use crate::error::ControlError;
 use crate::parties::{Issued, Parties, local};
 use crate::volumes::spell_time;
 
-/// A page of the log has at most so many lines, and usually.
+/// The largest and the default number of entries on a page of the audit log.
 const LINES_MAX: u32 = 1000;
 const LINES: u32 = 100;
 
@@ -49,7 +49,7 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .merge(daemons::router())
 }
 
-/// The authority by which everybody is known
+/// Show the certificate of the authority
 #[utoipa::path(get, path = "/v1/authority", operation_id = "authority", tag = "identity",
     responses((status = 200, body = AuthorityView)))]
 async fn authority(State(control): State<Control>) -> Json<AuthorityView> {
@@ -58,7 +58,7 @@ async fn authority(State(control): State<Control>) -> Json<AuthorityView> {
     })
 }
 
-/// Become somebody, with a token
+/// Join with a token
 #[utoipa::path(post, path = "/v1/join", operation_id = "join", tag = "identity",
     request_body = Join, responses((status = 201, body = Certificate)))]
 async fn join(
@@ -71,7 +71,7 @@ async fn join(
     Ok((StatusCode::CREATED, Json(certificate(parties, issued))))
 }
 
-/// Who is asking
+/// Show the caller
 #[utoipa::path(get, path = "/v1/me", operation_id = "me", tag = "identity",
     responses((status = 200, body = Party)))]
 async fn me(principal: Principal) -> Json<Party> {
@@ -125,11 +125,11 @@ macro_rules! party_routes {
                                     pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
                                 responses((status = 200, body = Party)))]
             async fn show(
-                Administrator(acting): Administrator,
+                Administrator(authorized): Administrator,
                 Name(name): Name,
             ) -> Result<Json<Party>, ApiError> {
                 let subject = subject($kind, &name)?;
-                Ok(Json(shown(acting.parties().one(&subject).await?)))
+                Ok(Json(shown(authorized.parties().one(&subject).await?)))
             }
 
             #[doc = concat!("Make a ", $one)]
@@ -178,19 +178,19 @@ macro_rules! party_routes {
                 super::set_disabled(administrator, &subject($kind, &name)?, false).await
             }
 
-            #[doc = concat!("Know a ", $one, " by none of its keys any more")]
+            #[doc = concat!("Delete the keys of a ", $one)]
             #[utoipa::path(delete, path = concat!($path, "/{name}/keys"), operation_id = $forget,
                                 tag = $tag, params(("name" = String, Path, description = "Its name",
                                     pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
                                 responses((status = 200, body = Party)))]
             async fn forget(
-                Administrator(acting): Administrator,
+                Administrator(authorized): Administrator,
                 Name(name): Name,
             ) -> Result<Json<Party>, ApiError> {
                 let subject = subject($kind, &name)?;
-                let parties = acting.parties();
+                let parties = authorized.parties();
                 Ok(Json(shown(
-                    parties.forget_keys(acting.principal(), &subject).await?,
+                    parties.forget_keys(authorized.principal(), &subject).await?,
                 )))
             }
         }
@@ -242,40 +242,45 @@ party_routes!(
 );
 
 async fn list(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     kind: Kind,
     paging: Paging,
 ) -> Result<Json<Page<Party>>, ApiError> {
     let page = paging.page()?;
-    let parties = acting.parties();
+    let parties = authorized.parties();
     let rows = parties.all(kind, &page.after, page.count_max + 1).await?;
     Ok(Json(page_of(rows, &page, |row| row.id.to_string(), shown)))
 }
 
 async fn create(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     kind: Kind,
     new: AddParty,
 ) -> Result<(StatusCode, Json<Party>), ApiError> {
     let subject = subject(kind, &new.name)?;
-    let parties = acting.parties();
+    let parties = authorized.parties();
     let added = parties
-        .add(acting.principal(), subject, new.administrator, new.project)
+        .add(
+            authorized.principal(),
+            subject,
+            new.administrator,
+            new.project,
+        )
         .await?;
     Ok((StatusCode::CREATED, Json(shown(added))))
 }
 
 async fn invite(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     subject: &Subject,
 ) -> Result<(StatusCode, Json<Token>), ApiError> {
     if *subject == local(subject.kind()) {
-        let reason = "whoever is on the controller's machine is known by that, and nobody else is \
-                      `local`; add a user or host of another name";
+        let reason = "`local` is the controller's own machine and needs no token; add a user or host \
+                      with another name";
         return Err(ControlError::conflict(reason).into());
     }
-    let parties = acting.parties();
-    let (token, expires) = parties.invite(acting.principal(), subject).await?;
+    let parties = authorized.parties();
+    let (token, expires) = parties.invite(authorized.principal(), subject).await?;
     let token = Token {
         token: token.reveal().to_string(),
         expires: spell_time(expires),
@@ -285,17 +290,17 @@ async fn invite(
 }
 
 async fn set_disabled(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     subject: &Subject,
     is_disabled: bool,
 ) -> Result<Json<Party>, ApiError> {
-    if is_disabled && *subject == acting.principal().party.subject {
+    if is_disabled && *subject == authorized.principal().party.subject {
         let reason = "you cannot disable yourself; another administrator can";
         return Err(ControlError::conflict(reason).into());
     }
-    let parties = acting.parties();
+    let parties = authorized.parties();
     let row = parties
-        .set_disabled(acting.principal(), subject, is_disabled)
+        .set_disabled(authorized.principal(), subject, is_disabled)
         .await?;
     Ok(Json(shown(row)))
 }
@@ -307,7 +312,7 @@ async fn set_disabled(
 struct Lines {
     /// Only lines with smaller numbers.
     before: i64,
-    /// At most so many.
+    /// The largest number of entries.
     #[param(minimum = 1, maximum = 1000)]
     limit: u32,
 }
@@ -321,18 +326,21 @@ impl Default for Lines {
     }
 }
 
-/// Who changed what, newest first
+/// List the audit log, newest entry first
 #[utoipa::path(get, path = "/v1/audit", operation_id = "audit", tag = "identity", params(Lines),
     responses((status = 200, body = Vec<AuditEntry>)))]
 async fn audit(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Query(lines): Query<Lines>,
 ) -> Result<Json<Vec<AuditEntry>>, ApiError> {
     if !(1..=LINES_MAX).contains(&lines.limit) {
         let reason = format!("a page has 1 to {LINES_MAX} lines, not {}", lines.limit);
         return Err(ControlError::invalid("limit", reason).into());
     }
-    let lines = acting.parties().audit(lines.before, lines.limit).await?;
+    let lines = authorized
+        .parties()
+        .audit(lines.before, lines.limit)
+        .await?;
     Ok(Json(lines.into_iter().map(line).collect()))
 }
 

@@ -12,7 +12,7 @@ use api::words::ProblemCode;
 /// Names have 63 letters, and moments some 30.
 const URL_BYTES_MAX: usize = 8192;
 
-/// A failure on its way out.
+/// A failure as a problem document.
 #[derive(Debug)]
 pub struct ApiError {
     status: StatusCode,
@@ -74,7 +74,7 @@ impl IntoResponse for ApiError {
             HeaderValue::from_static("application/problem+json"),
         );
         if self.status == StatusCode::UNAUTHORIZED {
-            // Who is known by a newer certificate shows that on a new connection.
+            // A client with a newer certificate presents it on a new connection.
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
@@ -83,7 +83,7 @@ impl IntoResponse for ApiError {
 }
 
 impl ApiError {
-    /// A request that makes no sense to the server.
+    /// A malformed request.
     pub(super) fn mistake(status: StatusCode, detail: String) -> Self {
         Self {
             status,
@@ -94,8 +94,7 @@ impl ApiError {
     }
 }
 
-/// Refuses a URL that is longer than any that makes sense, before anything
-/// looks at it.
+/// Refuses a URL that is too long before it is parsed.
 pub(super) async fn refuse_long_urls(request: Request, next: Next) -> Result<Response, ApiError> {
     let uri = request.uri();
     let bytes = uri.path_and_query().map_or(0, |text| text.as_str().len());
@@ -103,7 +102,7 @@ pub(super) async fn refuse_long_urls(request: Request, next: Next) -> Result<Res
         let detail = format!("the URL has {bytes} bytes, and may have {URL_BYTES_MAX}");
         return Err(ApiError::mistake(StatusCode::URI_TOO_LONG, detail));
     }
-    // No name has it, and PostgreSQL takes none.
+    // No name contains it, and PostgreSQL accepts none.
     if uri
         .path_and_query()
         .is_some_and(|text| text.as_str().contains("%00"))

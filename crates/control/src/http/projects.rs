@@ -11,12 +11,12 @@ use utoipa_axum::routes;
 
 use super::asking::{Administrator, Paging, page_of};
 use super::{ApiError, Body, Name, Query};
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::{GrantRow, Object, ProjectRow, Quota};
 use crate::error::ControlError;
 use crate::parse;
-use crate::projects::{GrantRequest, Named};
+use crate::projects::{GrantRequest, GrantTarget};
 use crate::volumes::spell_time;
 
 type Answer<T> = Result<Json<T>, ApiError>;
@@ -34,9 +34,15 @@ pub(super) fn router() -> OpenApiRouter<Control> {
 /// List the projects that the caller is in; all, for an administrator
 #[utoipa::path(get, path = "/v1/projects", operation_id = "list_projects", tag = "projects",
     params(Paging), responses((status = 200, body = Page<Project>)))]
-async fn list(acting: Acting, Query(paging): Query<Paging>) -> Answer<Page<Project>> {
+async fn list(
+    authorized: AuthorizedRequest,
+    Query(paging): Query<Paging>,
+) -> Answer<Page<Project>> {
     let page = paging.page()?;
-    let rows = acting.projects(&page.after, page.count_max + 1).await?;
+    let rows = authorized
+        .projects()
+        .list(&page.after, page.count_max + 1)
+        .await?;
     Ok(Json(page_of(rows, &page, |row| row.id.to_string(), shown)))
 }
 
@@ -44,18 +50,21 @@ async fn list(acting: Acting, Query(paging): Query<Paging>) -> Answer<Page<Proje
 #[utoipa::path(get, path = "/v1/projects/{project}", operation_id = "show_project",
     tag = "projects", params(("project" = String, Path, description = "Name or id")),
     responses((status = 200, body = Project)))]
-async fn show(acting: Acting, Name(project): Name) -> Answer<Project> {
-    Ok(Json(shown(acting.project(&project).await?)))
+async fn show(authorized: AuthorizedRequest, Name(project): Name) -> Answer<Project> {
+    Ok(Json(shown(authorized.projects().get(&project).await?)))
 }
 
-/// Make a project
+/// Create a project
 #[utoipa::path(post, path = "/v1/projects", operation_id = "create_project", tag = "projects",
     request_body = AddProject, responses((status = 201, body = Project)))]
 async fn create(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Body(new): Body<AddProject>,
 ) -> Result<(StatusCode, Json<Project>), ApiError> {
-    let project = acting.add_project(&new.name, quota_of(new.quota)).await?;
+    let project = authorized
+        .projects()
+        .add(&new.name, quota_of(new.quota))
+        .await?;
     Ok((StatusCode::CREATED, Json(shown(project))))
 }
 
@@ -64,11 +73,14 @@ async fn create(
     tag = "projects", params(("project" = String, Path, description = "Name or id")),
     request_body = api::types::Quota, responses((status = 200, body = Project)))]
 async fn set_quota(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Name(project): Name,
     Body(quota): Body<api::types::Quota>,
 ) -> Answer<Project> {
-    let project = acting.set_quota(&project, quota_of(quota)).await?;
+    let project = authorized
+        .projects()
+        .set_quota(&project, quota_of(quota))
+        .await?;
     Ok(Json(shown(project)))
 }
 
@@ -92,26 +104,28 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Member {
     }
 }
 
-/// Make a user a member of a project
+/// Add a member to a project
 #[utoipa::path(put, path = "/v1/projects/{project}/members/{user}", operation_id = "join_project",
     tag = "projects", params(("project" = String, Path, description = "Name or id"),
         ("user" = String, Path, description = "Name", pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
     responses((status = 200, body = Project)))]
-async fn join(Administrator(acting): Administrator, member: Member) -> Answer<Project> {
-    let project = acting
+async fn join(Administrator(authorized): Administrator, member: Member) -> Answer<Project> {
+    let project = authorized
+        .projects()
         .set_member(&member.project, &member.user, true)
         .await?;
     Ok(Json(shown(project)))
 }
 
-/// Make a user no longer a member of a project
+/// Remove a member from a project
 #[utoipa::path(delete, path = "/v1/projects/{project}/members/{user}",
     operation_id = "leave_project", tag = "projects",
     params(("project" = String, Path, description = "Name or id"),
         ("user" = String, Path, description = "Name", pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
     responses((status = 200, body = Project)))]
-async fn leave(Administrator(acting): Administrator, member: Member) -> Answer<Project> {
-    let project = acting
+async fn leave(Administrator(authorized): Administrator, member: Member) -> Answer<Project> {
+    let project = authorized
+        .projects()
         .set_member(&member.project, &member.user, false)
         .await?;
     Ok(Json(shown(project)))
@@ -121,8 +135,8 @@ async fn leave(Administrator(acting): Administrator, member: Member) -> Answer<P
 #[utoipa::path(delete, path = "/v1/projects/{project}", operation_id = "delete_project",
     tag = "projects", params(("project" = String, Path, description = "Name or id")),
     responses((status = 200, body = Project)))]
-async fn delete(Administrator(acting): Administrator, Name(project): Name) -> Answer<Project> {
-    Ok(Json(shown(acting.delete_project(&project).await?)))
+async fn delete(Administrator(authorized): Administrator, Name(project): Name) -> Answer<Project> {
+    Ok(Json(shown(authorized.projects().delete(&project).await?)))
 }
 
 /// On what: at most one of them.
@@ -139,12 +153,12 @@ struct On {
 }
 
 impl On {
-    fn named(self) -> Result<Option<Named>, ControlError> {
+    fn named(self) -> Result<Option<GrantTarget>, ControlError> {
         match (self.volume, self.snapshot, self.host) {
             (None, None, None) => Ok(None),
-            (Some(volume), None, None) => Ok(Some(Named::Volume(volume))),
-            (None, Some(snapshot), None) => Ok(Some(Named::Snapshot(snapshot))),
-            (None, None, Some(host)) => Ok(Some(Named::Host(host))),
+            (Some(volume), None, None) => Ok(Some(GrantTarget::Volume(volume))),
+            (None, Some(snapshot), None) => Ok(Some(GrantTarget::Snapshot(snapshot))),
+            (None, None, Some(host)) => Ok(Some(GrantTarget::Host(host))),
             _ => Err(on_one()),
         }
     }
@@ -154,26 +168,27 @@ fn on_one() -> ControlError {
     ControlError::invalid("volume", "name one of `volume`, `snapshot` and `host`")
 }
 
-/// List the rights that the caller has been given, or can take away
+/// List the rights that the caller has or can revoke
 #[utoipa::path(get, path = "/v1/grants", operation_id = "list_grants", tag = "grants",
     params(On, Paging), responses((status = 200, body = Page<Grant>)))]
 async fn list_grants(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Query(on): Query<On>,
     Query(paging): Query<Paging>,
 ) -> Answer<Page<Grant>> {
     let (page, on) = (paging.page()?, on.named()?);
-    let rows = acting
-        .grants(on.as_ref(), &page.after, page.count_max + 1)
+    let rows = authorized
+        .grants()
+        .list(on.as_ref(), &page.after, page.count_max + 1)
         .await?;
     Ok(Json(page_of(rows, &page, |row| row.id.to_string(), grant)))
 }
 
-/// Give a right
+/// Grant a right
 #[utoipa::path(post, path = "/v1/grants", operation_id = "create_grant", tag = "grants",
     request_body = AddGrant, responses((status = 201, body = Grant)))]
 async fn create_grant(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Body(new): Body<AddGrant>,
 ) -> Result<(StatusCode, Json<Grant>), ApiError> {
     let on = On {
@@ -187,7 +202,7 @@ async fn create_grant(
         right: parse::word("right", &new.right)?,
         vm: new.vm,
     };
-    let row = acting.add_grant(request).await?;
+    let row = authorized.grants().add(request).await?;
     Ok((StatusCode::CREATED, Json(grant(row))))
 }
 
@@ -195,8 +210,8 @@ async fn create_grant(
 #[utoipa::path(delete, path = "/v1/grants/{grant}", operation_id = "delete_grant", tag = "grants",
     params(("grant" = String, Path, description = "Its id")),
     responses((status = 200, body = Grant)))]
-async fn delete_grant(acting: Acting, Name(id): Name) -> Answer<Grant> {
-    Ok(Json(grant(acting.delete_grant(&id).await?)))
+async fn delete_grant(authorized: AuthorizedRequest, Name(id): Name) -> Answer<Grant> {
+    Ok(Json(grant(authorized.grants().delete(&id).await?)))
 }
 
 fn quota_of(quota: api::types::Quota) -> Quota {

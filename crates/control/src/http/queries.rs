@@ -1,5 +1,5 @@
-//! What may follow the `?` of each call: what its description names, and nothing
-//! else. Whoever misspells `dry_run` would have it done.
+//! The query parameters of each operation: only those in its description are accepted. Otherwise a
+//! misspelled `dry_run` would carry out the change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn may_be_empty(parameter: &Parameter) -> bool {
     }
 }
 
-/// Refuses what follows the `?` and means nothing there.
+/// Refuses unknown query parameters.
 pub(super) async fn refuse_unknown(
     State(Known(known)): State<Known>,
     path: MatchedPath,

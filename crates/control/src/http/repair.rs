@@ -14,7 +14,7 @@ use crate::control::Control;
 use crate::database::{Moved, Removal, RepairRow};
 use crate::error::ControlError;
 
-/// So many units are drained at a time.
+/// The largest number of units in one request to drain.
 const DRAINED_MAX: usize = 256;
 
 pub(super) fn router() -> OpenApiRouter<Control> {
@@ -31,7 +31,7 @@ pub(super) fn router() -> OpenApiRouter<Control> {
 #[utoipa::path(post, path = "/v1/units/drain", operation_id = "drain_units", tag = "units",
     request_body = DrainUnits, responses((status = 202, body = Vec<UnitMoved>)))]
 async fn drain(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Body(which): Body<DrainUnits>,
 ) -> Result<(StatusCode, Json<Vec<UnitMoved>>), ApiError> {
     if !(1..=DRAINED_MAX).contains(&which.units.len()) {
@@ -39,20 +39,20 @@ async fn drain(
         return Err(ControlError::invalid("units", reason).into());
     }
     let moved = match which.cancel {
-        false => acting.drain_units(&which.units).await?,
-        true => acting.cancel_drain(&which.units).await?,
+        false => authorized.units().drain(&which.units).await?,
+        true => authorized.units().cancel_drain(&which.units).await?,
     };
     let moved = moved.into_iter().map(shown).collect();
     Ok((StatusCode::ACCEPTED, Json(moved)))
 }
 
-/// Remove a unit that holds nothing any more, or one that is lost for good
+/// Remove a unit that is drained, or one that is lost for good
 #[utoipa::path(post, path = "/v1/units/{unit}/remove", operation_id = "remove_unit",
     tag = "units", request_body = RemoveUnit,
     params(("unit" = String, Path, description = "Its id, its URL, or its daemon's name.")),
     responses((status = 200, body = UnitMoved)))]
 async fn remove(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Path(unit): Path<String>,
     Body(how): Body<RemoveUnit>,
 ) -> Result<Json<UnitMoved>, ApiError> {
@@ -61,20 +61,20 @@ async fn remove(
         (true, false) => Removal::Lost,
         (true, true) => Removal::GivenUp,
         (false, true) => {
-            let reason = "only what is lost is given up: say `lost` as well";
+            let reason = "`accept_data_loss` is for lost units; set `lost` as well";
             return Err(ControlError::invalid("accept_data_loss", reason).into());
         }
     };
-    Ok(Json(shown(acting.remove_unit(&unit, how).await?)))
+    Ok(Json(shown(authorized.units().remove(&unit, how).await?)))
 }
 
 /// Let units take over from those that have more
 #[utoipa::path(post, path = "/v1/units/rebalance", operation_id = "rebalance_units",
     tag = "units", responses((status = 202, body = UnitsWanted)))]
 async fn rebalance(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
 ) -> Result<(StatusCode, Json<UnitsWanted>), ApiError> {
-    let copysets = acting.rebalance().await?;
+    let copysets = authorized.units().rebalance().await?;
     Ok((StatusCode::ACCEPTED, Json(UnitsWanted { copysets })))
 }
 
@@ -82,28 +82,28 @@ async fn rebalance(
 #[utoipa::path(post, path = "/v1/units/scrub", operation_id = "scrub_units", tag = "units",
     request_body = Scrub, responses((status = 202, body = UnitsWanted)))]
 async fn scrub(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Body(what): Body<Scrub>,
 ) -> Result<(StatusCode, Json<UnitsWanted>), ApiError> {
-    let copysets = acting.scrub(what.unit.as_deref()).await?;
+    let copysets = authorized.units().scrub(what.unit.as_deref()).await?;
     Ok((StatusCode::ACCEPTED, Json(UnitsWanted { copysets })))
 }
 
-/// Have all units compared now, and what one lacks copied
+/// Compare all units now, and copy what is missing
 #[utoipa::path(post, path = "/v1/units/repair", operation_id = "repair_units", tag = "units",
     responses((status = 202, body = UnitsWanted)))]
 async fn repair(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
 ) -> Result<(StatusCode, Json<UnitsWanted>), ApiError> {
-    let copysets = acting.repair().await?;
+    let copysets = authorized.units().repair().await?;
     Ok((StatusCode::ACCEPTED, Json(UnitsWanted { copysets })))
 }
 
 /// List what is repaired, or waits for it
 #[utoipa::path(get, path = "/v1/units/tasks", operation_id = "list_unit_tasks", tag = "units",
     responses((status = 200, body = Vec<RepairJob>)))]
-async fn tasks(Administrator(acting): Administrator) -> Result<Json<Vec<RepairJob>>, ApiError> {
-    let tasks = acting.repairs().await?;
+async fn tasks(Administrator(authorized): Administrator) -> Result<Json<Vec<RepairJob>>, ApiError> {
+    let tasks = authorized.units().repairs().await?;
     Ok(Json(tasks.into_iter().map(task).collect()))
 }
 
@@ -123,8 +123,8 @@ fn task(row: RepairRow) -> RepairJob {
     };
     RepairJob {
         copyset: row.copyset.number(),
-        filling: members("filling"),
-        leaving: members("leaving"),
+        filling: members("rebuilding"),
+        leaving: members("draining"),
         host: row.repairer,
         segments_done: row.progress.done,
         segments: row.progress.all,

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 use super::asking::Paging;
 use super::volumes::{TagFilter, parse_tags, refuse_unknown_state};
 use super::{ApiError, Body, Name, Query, Wait};
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::{Filter, SnapshotRow, SnapshotState, Tags};
 use crate::volumes::spell_time;
@@ -24,12 +24,12 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(tag))
 }
 
-/// Which snapshots: those of which all holds that is said.
+/// A filter for snapshots. All conditions must hold.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
-struct Which {
-    /// Called so.
+struct SnapshotFilter {
+    /// The name.
     name: Option<String>,
     /// Of this user (name).
     owner: Option<String>,
@@ -38,21 +38,21 @@ struct Which {
     /// In this state.
     #[param(value_type = Option<Stage>)]
     state: Option<String>,
-    /// With this tag, as `KEY=VALUE`; may be given again.
+    /// A tag, as `KEY=VALUE`. May be repeated.
     #[param(value_type = Vec<TagFilter>, max_items = 50)]
     tag: Vec<String>,
 }
 
 /// List the snapshots that the caller may see
 #[utoipa::path(get, path = "/v1/snapshots", operation_id = "list_snapshots", tag = "snapshots",
-    params(Which, Paging), responses((status = 200, body = Page<Snapshot>)))]
+    params(SnapshotFilter, Paging), responses((status = 200, body = Page<Snapshot>)))]
 async fn list(
-    acting: Acting,
-    Query(which): Query<Which>,
+    authorized: AuthorizedRequest,
+    Query(which): Query<SnapshotFilter>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Snapshot>>, ApiError> {
     let volume = match &which.volume {
-        Some(volume) => Some(acting.volume_id(volume).await?),
+        Some(volume) => Some(authorized.volume_id(volume).await?),
         None => None,
     };
     refuse_unknown_state::<Stage>(which.state.as_deref())?;
@@ -65,7 +65,10 @@ async fn list(
         tags: parse_tags(&which.tag)?,
         is_image: false,
     };
-    let mut page = acting.snapshots(&filter, &paging.page()?).await?;
+    let mut page = authorized
+        .snapshots()
+        .list(&filter, &paging.page()?)
+        .await?;
     let items = page.snapshots.into_iter().map(|row| {
         let tags = page.tags.remove(&row.id.to_string());
         shown(row, tags.unwrap_or_default())
@@ -81,12 +84,15 @@ async fn list(
     tag = "snapshots", params(("snapshot" = String, Path, description = "Name or id"), Wait),
     responses((status = 200, body = Snapshot)))]
 async fn show(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(snapshot): Name,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Snapshot>, ApiError> {
-    let row = acting.snapshot_settled(&snapshot, wait.duration()).await?;
-    let tags = acting.tags_of(row.id).await?;
+    let row = authorized
+        .snapshots()
+        .wait_settled(&snapshot, wait.duration())
+        .await?;
+    let tags = authorized.snapshots().tags_of(row.id).await?;
     Ok(Json(shown(row, tags)))
 }
 
@@ -94,22 +100,26 @@ async fn show(
 #[utoipa::path(post, path = "/v1/snapshots", operation_id = "create_snapshot", tag = "snapshots",
     params(Wait), request_body = CreateSnapshot, responses((status = 201, body = Snapshot)))]
 async fn create(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Query(wait): Query<Wait>,
     Body(new): Body<CreateSnapshot>,
 ) -> Result<(StatusCode, Json<Snapshot>), ApiError> {
     let name = new.name.as_deref();
-    let mut snapshot = acting
-        .create_snapshot(&new.volume, name, new.tags.clone())
+    let mut snapshot = authorized
+        .snapshots()
+        .create(&new.volume, name, new.tags.clone())
         .await?;
-    if acting.is_dry_run() {
+    if authorized.is_dry_run() {
         return Ok((StatusCode::CREATED, Json(shown(snapshot, new.tags))));
     }
     if !wait.duration().is_zero() {
         let id = snapshot.id.to_string();
-        snapshot = acting.snapshot_settled(&id, wait.duration()).await?;
+        snapshot = authorized
+            .snapshots()
+            .wait_settled(&id, wait.duration())
+            .await?;
     }
-    let tags = acting.tags_of(snapshot.id).await?;
+    let tags = authorized.snapshots().tags_of(snapshot.id).await?;
     Ok((StatusCode::CREATED, Json(shown(snapshot, tags))))
 }
 
@@ -118,20 +128,26 @@ async fn create(
     tag = "snapshots", params(("snapshot" = String, Path, description = "Name or id")),
     request_body = SetTags, responses((status = 200, body = Snapshot)))]
 async fn tag(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(snapshot): Name,
     Body(set): Body<SetTags>,
 ) -> Result<Json<Snapshot>, ApiError> {
-    let row = acting.tag_snapshot(&snapshot, &set.tags).await?;
+    let row = authorized
+        .snapshots()
+        .set_tags(&snapshot, &set.tags)
+        .await?;
     Ok(Json(shown(row, set.tags)))
 }
 
-/// Delete a snapshot; clones of it go on
+/// Delete a snapshot; its clones stay
 #[utoipa::path(delete, path = "/v1/snapshots/{snapshot}", operation_id = "delete_snapshot",
     tag = "snapshots", params(("snapshot" = String, Path, description = "Name or id")),
     responses((status = 200, body = Snapshot)))]
-async fn delete(acting: Acting, Name(snapshot): Name) -> Result<Json<Snapshot>, ApiError> {
-    let row = acting.delete_snapshot(&snapshot).await?;
+async fn delete(
+    authorized: AuthorizedRequest,
+    Name(snapshot): Name,
+) -> Result<Json<Snapshot>, ApiError> {
+    let row = authorized.snapshots().delete(&snapshot).await?;
     Ok(Json(shown(row, Tags::new())))
 }
 

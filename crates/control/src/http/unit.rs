@@ -1,4 +1,4 @@
-//! What unit daemons ask: `/v1/unit`.
+//! The requests of unit daemons: `/v1/unit`.
 
 use api::unit::{BeginUnit, UnitCluster};
 use auth::Kind;
@@ -39,7 +39,7 @@ async fn begin(
     Asking(party): Asking,
     Body(asked): Body<BeginUnit>,
 ) -> Result<Json<UnitCluster>, ApiError> {
-    // It reads the table of units, and may write: as a host's calls, in turns.
+    // It reads the units and may write, so it is limited like a host's calls.
     let _turn = control.inner.turns.call(party).await;
     Ok(Json(control.begin_unit(party, &asked).await?))
 }

@@ -24,9 +24,9 @@ pub(super) fn router() -> OpenApiRouter<Control> {
 /// List the units, and how they are
 #[utoipa::path(get, path = "/v1/units", operation_id = "list_units", tag = "units",
     responses((status = 200, body = Vec<Unit>)))]
-async fn list(Administrator(acting): Administrator) -> Result<Json<Vec<Unit>>, ApiError> {
-    let mut units = acting.units().await?;
-    units.extend(acting.expected_units().await?);
+async fn list(Administrator(authorized): Administrator) -> Result<Json<Vec<Unit>>, ApiError> {
+    let mut units = authorized.all_units().await?;
+    units.extend(authorized.expected_units().await?);
     Ok(Json(units.into_iter().map(shown).collect()))
 }
 
@@ -35,25 +35,28 @@ async fn list(Administrator(acting): Administrator) -> Result<Json<Vec<Unit>>, A
     params(("unit" = String, Path, description = "Id, or the name of its daemon")),
     responses((status = 200, body = Unit)))]
 async fn show(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Name(unit): Name,
 ) -> Result<Json<Unit>, ApiError> {
-    Ok(Json(shown(acting.unit(&unit).await?)))
+    Ok(Json(shown(authorized.units().get(&unit).await?)))
 }
 
-/// Say in which zone a unit is
+/// Set the zone of a unit
 ///
-/// Copies of a segment lie in different zones, where there are enough.
+/// Copies of a segment are placed in different zones, if there are enough.
 #[utoipa::path(put, path = "/v1/units/{unit}/zone", operation_id = "set_unit_zone", tag = "units",
     params(("unit" = String, Path,
         description = "Id, or the name of its daemon, which need not have begun")),
     request_body = SetZone, responses((status = 200, body = UnitZone)))]
 async fn set_zone(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Name(unit): Name,
     Body(new): Body<SetZone>,
 ) -> Result<Json<UnitZone>, ApiError> {
-    let (id, notice) = acting.set_zone(&unit, new.zone.as_deref()).await?;
+    let (id, notice) = authorized
+        .units()
+        .set_zone(&unit, new.zone.as_deref())
+        .await?;
     Ok(Json(UnitZone {
         unit: id.to_string(),
         zone: new.zone,
@@ -61,19 +64,22 @@ async fn set_zone(
     }))
 }
 
-/// Make an empty folder, or a bucket or a prefix of one, a unit
+/// Add a unit in an empty folder, bucket or pool
 #[utoipa::path(post, path = "/v1/units", operation_id = "add_unit", tag = "units",
     request_body = AddUnit, responses((status = 201, body = Unit)))]
 async fn add(
-    Administrator(acting): Administrator,
+    Administrator(authorized): Administrator,
     Body(new): Body<AddUnit>,
 ) -> Result<(StatusCode, Json<Unit>), ApiError> {
-    let host = acting.host_or_default(new.host.as_deref()).await?;
-    let unit = acting.add_unit(host, &new.url, new.zone.as_deref()).await?;
+    let host = authorized.host_or_default(new.host.as_deref()).await?;
+    let unit = authorized
+        .units()
+        .add(host, &new.url, new.zone.as_deref())
+        .await?;
     Ok((StatusCode::CREATED, Json(shown(unit))))
 }
 
-/// How the whole is doing
+/// Show the state of the cluster
 #[utoipa::path(get, path = "/v1/status", operation_id = "status", tag = "units",
     responses((status = 200, body = Status)))]
 async fn status(Administrator(control): Administrator) -> Result<Json<Status>, ApiError> {
@@ -105,9 +111,9 @@ async fn status(Administrator(control): Administrator) -> Result<Json<Status>, A
     }))
 }
 
-/// What each host has to do, and what its cache spares it
+/// Show the load of each host and its cache
 ///
-/// As hosts last said: they are asked anew, and one that does not answer at once is believed.
+/// Fresh reports are requested; the last report of a host that does not answer at once is used.
 #[utoipa::path(get, path = "/v1/load", operation_id = "load", tag = "hosts",
     responses((status = 200, body = Vec<HostLoad>)))]
 async fn load(Administrator(control): Administrator) -> Result<Json<Vec<HostLoad>>, ApiError> {

@@ -10,7 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{ApiError, Body, Name, Query, Wait};
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::error::ControlError;
 use crate::volume_audits::AuditView;
@@ -22,43 +22,48 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(show, delete))
 }
 
-/// Find out what some units alone have of a volume
+/// Audit a volume: what some units alone hold of it
 ///
-/// A host reads all of the volume's newest version, or of a snapshot, and what lies on these
-/// units. What it finds, the audit says when it is shown, for a day. Of a volume that is sealed
-/// it tells counts, and the rest to whoever has the volume's wrapping key.
+/// A host reads the whole newest version of the volume, or a snapshot, and what is on these units.
+/// The audit shows the result for a day. For an encrypted volume it contains counts; the details
+/// are sealed for those who have the volume's wrapping key.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/audits", operation_id = "audit_volume",
     tag = "audits", params(("volume" = String, Path, description = "Name or id")),
     request_body = AuditVolume, responses((status = 202, body = Audit)))]
 async fn begin(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(volume): Name,
     Body(what): Body<AuditVolume>,
 ) -> Result<(StatusCode, Json<Audit>), ApiError> {
     let snapshot = what.snapshot.as_deref();
-    let begun = acting.begin_audit(&volume, &what.units, snapshot, what.files);
+    let begun = authorized
+        .audits()
+        .begin(&volume, &what.units, snapshot, what.files);
     Ok((StatusCode::ACCEPTED, Json(shown(begun.await?))))
 }
 
 /// List the audits of a volume
 ///
-/// Those that are under way, and those that have ended within a day, the newest one first. What
-/// was found is said when one is shown.
+/// Running audits, and those that ended within a day, newest first. Their results are shown with
+/// each audit alone.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/audits", operation_id = "list_audits",
     tag = "audits", params(("volume" = String, Path, description = "Name or id")),
     responses((status = 200, body = Vec<Audit>)))]
-async fn list(acting: Acting, Name(volume): Name) -> Result<Json<Vec<Audit>>, ApiError> {
-    let found = acting.audits_of_volume(&volume).await?;
+async fn list(
+    authorized: AuthorizedRequest,
+    Name(volume): Name,
+) -> Result<Json<Vec<Audit>>, ApiError> {
+    let found = authorized.audits().list(&volume).await?;
     Ok(Json(found.into_iter().map(shown).collect()))
 }
 
 /// A volume and an audit of it.
-struct Which {
+struct AuditPath {
     volume: String,
     audit: String,
 }
 
-impl Which {
+impl AuditPath {
     fn id(&self) -> Result<AuditId, ControlError> {
         self.audit.parse().map_err(|_| ControlError::NotFound {
             what: format!("audit {:?}", self.audit),
@@ -67,7 +72,7 @@ impl Which {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Which {
+impl<S: Send + Sync> FromRequestParts<S> for AuditPath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
@@ -86,25 +91,27 @@ impl<S: Send + Sync> FromRequestParts<S> for Which {
         ("audit" = String, Path, description = "Its id"), Wait),
     responses((status = 200, body = Audit)))]
 async fn show(
-    acting: Acting,
-    which: Which,
+    authorized: AuthorizedRequest,
+    which: AuditPath,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Audit>, ApiError> {
-    let found = acting.audit_of_volume(&which.volume, which.id()?, wait.duration());
+    let found = authorized
+        .audits()
+        .get(&which.volume, which.id()?, wait.duration());
     Ok(Json(shown(found.await?)))
 }
 
-/// Call an audit of a volume off, or forget what it has found
+/// Cancel an audit of a volume, or delete its result
 ///
-/// For who has asked for it, or administers the volume. It is shown as it was; what was found is
-/// for who may read the volume.
+/// For the user who requested it and those who administer the volume. It is shown as it was; the
+/// result only to those who may read the volume.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/audits/{audit}",
     operation_id = "delete_audit", tag = "audits",
     params(("volume" = String, Path, description = "Name or id"),
         ("audit" = String, Path, description = "Its id")),
     responses((status = 200, body = Audit)))]
-async fn delete(acting: Acting, which: Which) -> Result<Json<Audit>, ApiError> {
-    let deleted = acting.delete_audit(&which.volume, which.id()?);
+async fn delete(authorized: AuthorizedRequest, which: AuditPath) -> Result<Json<Audit>, ApiError> {
+    let deleted = authorized.audits().delete(&which.volume, which.id()?);
     Ok(Json(shown(deleted.await?)))
 }
 

@@ -4,10 +4,10 @@ use std::str::FromStr;
 
 use api::host::Access;
 use api::types::{
-    CreateVolume, Export, ExportVolume, GrowVolume, Page, RestoreVolume, SetSizes, SetTags,
-    TAGS_MAX, TransferVolume, Version, Volume,
+    CreateVolume, Export, ExportVolume, GrowVolume, ListedVolume, Page, RestoreVolume, SetSizes,
+    SetTags, TAGS_MAX, TransferVolume, Version, Volume,
 };
-use api::words::{EncryptionShown, VolumeState};
+use api::words::VolumeState;
 use axum::Json;
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -17,12 +17,12 @@ use utoipa_axum::routes;
 
 use super::asking::Paging;
 use super::{ApiError, Body, Name, Query, Wait};
-use crate::acting::Acting;
+use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
-use crate::database::{AttachmentRow, DamagedVolume, Filter, Tags, VolumeSizes};
+use crate::database::{Filter, Tags, VolumeSettings};
 use crate::error::ControlError;
 use crate::parse;
-use crate::volumes::{RestoreTo, VolumeRequest, VolumeView, spell_time};
+use crate::volumes::{RestoreTo, spell_time};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -39,26 +39,26 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(export, unexport))
 }
 
-/// Which volumes: those of which all holds that is said.
+/// A filter for volumes. All conditions must hold.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
-pub(super) struct Which {
-    /// Called so.
+pub(super) struct VolumeFilter {
+    /// The name.
     name: Option<String>,
-    /// Of this user (name).
+    /// The owner's name.
     owner: Option<String>,
-    /// On the account of this project (name).
+    /// The project's name.
     project: Option<String>,
-    /// In this state.
+    /// The state.
     #[param(value_type = Option<VolumeState>)]
     state: Option<String>,
-    /// With this tag, as `KEY=VALUE`; may be given again.
+    /// A tag, as `KEY=VALUE`. May be repeated.
     #[param(value_type = Vec<TagFilter>, max_items = 50)]
     tag: Vec<String>,
 }
 
-/// A tag as queries have it.
+/// A tag in a query parameter.
 #[derive(ToSchema)]
 #[schema(
     pattern = r"^[^=\u0000-\u001f\u007f-\u009f]{1,128}=[^\u0000-\u001f\u007f-\u009f]{0,256}$",
@@ -67,7 +67,7 @@ pub(super) struct Which {
 #[expect(dead_code, reason = "only its description is used")]
 pub(super) struct TagFilter(String);
 
-/// Tags as queries have them. One key may have two values, which nothing has.
+/// Parses the tags of a query. A key may have two values, which no object has.
 pub(super) fn parse_tags(tags: &[String]) -> Result<Vec<(String, String)>, ControlError> {
     if tags.len() > TAGS_MAX {
         let reason = format!("{} tags; ask for {TAGS_MAX} at most", tags.len());
@@ -84,7 +84,7 @@ pub(super) fn parse_tags(tags: &[String]) -> Result<Vec<(String, String)>, Contr
     tags.iter().map(parse).collect()
 }
 
-/// Refuses a state that is none of the words `W`.
+/// Refuses a state that is not a word of `W`.
 pub(super) fn refuse_unknown_state<W: FromStr<Err = String>>(
     state: Option<&str>,
 ) -> Result<(), ControlError> {
@@ -93,12 +93,12 @@ pub(super) fn refuse_unknown_state<W: FromStr<Err = String>>(
 
 /// List the volumes that the caller may see
 #[utoipa::path(get, path = "/v1/volumes", operation_id = "list_volumes", tag = "volumes",
-    params(Which, Paging), responses((status = 200, body = Page<Volume>)))]
+    params(VolumeFilter, Paging), responses((status = 200, body = Page<ListedVolume>)))]
 async fn list(
-    acting: Acting,
-    Query(which): Query<Which>,
+    authorized: AuthorizedRequest,
+    Query(which): Query<VolumeFilter>,
     Query(paging): Query<Paging>,
-) -> Answer<Page<Volume>> {
+) -> Answer<Page<ListedVolume>> {
     let state = which.state.as_deref();
     refuse_unknown_state::<VolumeState>(state)?;
     let filter = Filter {
@@ -110,12 +110,11 @@ async fn list(
         tags: parse_tags(&which.tag)?,
         is_image: false,
     };
-    let list = acting.volumes(&filter, &paging.page()?).await?;
-    let known = list.volumes.into_iter().map(shown);
-    let mut items: Vec<Volume> = known
-        .chain(list.damaged.into_iter().map(shown_damaged))
-        .collect();
-    items.sort_by(|one, other| one.id.cmp(&other.id));
+    let list = authorized.volumes().list(&filter, &paging.page()?).await?;
+    let known = list.volumes.into_iter().map(ListedVolume::from);
+    let damaged = list.damaged.into_iter().map(ListedVolume::from);
+    let mut items: Vec<ListedVolume> = known.chain(damaged).collect();
+    items.sort_by(|one, other| one.id().cmp(other.id()));
     let next = list.next;
     Ok(Json(Page { items, next }))
 }
@@ -124,40 +123,19 @@ async fn list(
 #[utoipa::path(get, path = "/v1/volumes/{volume}", operation_id = "show_volume", tag = "volumes",
     params(("volume" = String, Path, description = "Name or id")),
     responses((status = 200, body = Volume)))]
-async fn show(acting: Acting, Name(volume): Name) -> Answer<Volume> {
-    Ok(Json(shown(acting.volume(&volume).await?)))
+async fn show(authorized: AuthorizedRequest, Name(volume): Name) -> Answer<Volume> {
+    Ok(Json(Volume::from(authorized.volumes().get(&volume).await?)))
 }
 
-/// Make a volume, empty or from a snapshot
+/// Create a volume, empty or from a snapshot
 #[utoipa::path(post, path = "/v1/volumes", operation_id = "create_volume", tag = "volumes",
     request_body = CreateVolume, responses((status = 201, body = Volume)))]
 async fn create(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Body(new): Body<CreateVolume>,
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
-    let encryption = new
-        .encryption
-        .map(|encryption| parse::word("encryption", &encryption))
-        .transpose()?;
-    let erasure = new.erasure.map(|erasure| parse::word("erasure", &erasure));
-    let request = VolumeRequest {
-        name: new.name,
-        project: new.project,
-        tags: new.tags,
-        size_bytes: new.size,
-        from: new.from,
-        block_bytes: new.block_size,
-        encryption,
-        replicas: new.replicas,
-        strict_zones: new.strict_zones,
-        erasure: erasure.transpose()?,
-        sizes: VolumeSizes {
-            journal_bytes: new.journal_size,
-            cache_max_bytes: new.cache_max,
-        },
-    };
-    let view = acting.create_volume(request).await?;
-    Ok((StatusCode::CREATED, Json(shown(view))))
+    let view = authorized.volumes().create(new).await?;
+    Ok((StatusCode::CREATED, Json(view.into())))
 }
 
 /// Delete a volume; its snapshots stay
@@ -165,31 +143,40 @@ async fn create(
     tag = "volumes", params(("volume" = String, Path, description = "Name or id"), Wait),
     responses((status = 202, body = Volume)))]
 async fn delete(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(volume): Name,
     Query(wait): Query<Wait>,
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
-    let view = acting.delete_volume(&volume).await?;
-    if !wait.duration().is_zero() && !acting.is_dry_run() {
-        acting.volume_gone(view.row.id, wait.duration()).await?;
+    let view = authorized.volumes().delete(&volume).await?;
+    if !wait.duration().is_zero() && !authorized.is_dry_run() {
+        authorized
+            .volumes()
+            .wait_deleted(view.row.id, wait.duration())
+            .await?;
     }
-    Ok((StatusCode::ACCEPTED, Json(shown(view))))
+    Ok((StatusCode::ACCEPTED, Json(Volume::from(view))))
 }
 
-/// Make a volume larger
+/// Grow a volume
 #[utoipa::path(post, path = "/v1/volumes/{volume}/grow", operation_id = "grow_volume",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     request_body = GrowVolume, responses((status = 200, body = Volume)))]
-async fn grow(acting: Acting, Name(volume): Name, Body(grow): Body<GrowVolume>) -> Answer<Volume> {
-    Ok(Json(shown(acting.grow_volume(&volume, grow.size).await?)))
+async fn grow(
+    authorized: AuthorizedRequest,
+    Name(volume): Name,
+    Body(grow): Body<GrowVolume>,
+) -> Answer<Volume> {
+    Ok(Json(Volume::from(
+        authorized.volumes().grow(&volume, grow.size).await?,
+    )))
 }
 
-/// Go back to an earlier state of a volume
+/// Restore an earlier version of a volume
 #[utoipa::path(post, path = "/v1/volumes/{volume}/restore", operation_id = "restore_volume",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     request_body = RestoreVolume, responses((status = 200, body = Volume)))]
 async fn restore(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(volume): Name,
     Body(restore): Body<RestoreVolume>,
 ) -> Answer<Volume> {
@@ -207,55 +194,65 @@ async fn restore(
         (None, Some(version)) => RestoreTo::Version(version),
         _ => return Err(invalid("say either `time` or `version`".to_owned()).into()),
     };
-    Ok(Json(shown(acting.restore_volume(&volume, to).await?)))
+    Ok(Json(Volume::from(
+        authorized.volumes().restore(&volume, to).await?,
+    )))
 }
 
 /// Set a volume's tags
 #[utoipa::path(put, path = "/v1/volumes/{volume}/tags", operation_id = "tag_volume",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     request_body = SetTags, responses((status = 200, body = Volume)))]
-async fn tag(acting: Acting, Name(volume): Name, Body(set): Body<SetTags>) -> Answer<Volume> {
-    Ok(Json(shown(acting.tag_volume(&volume, set.tags).await?)))
+async fn tag(
+    authorized: AuthorizedRequest,
+    Name(volume): Name,
+    Body(set): Body<SetTags>,
+) -> Answer<Volume> {
+    Ok(Json(Volume::from(
+        authorized.volumes().set_tags(&volume, set.tags).await?,
+    )))
 }
 
-/// Say what a volume may take of hosts
+/// Set the journal length and cache share of a volume
 ///
-/// Of their caches at once, of a journal from its next attachment on.
+/// Hosts apply a cache share at once, and a journal length at the next attachment.
 #[utoipa::path(put, path = "/v1/volumes/{volume}/sizes", operation_id = "set_volume_sizes",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     request_body = SetSizes, responses((status = 200, body = Volume)))]
 async fn set_sizes(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(volume): Name,
     Body(set): Body<SetSizes>,
 ) -> Answer<Volume> {
-    let sizes = VolumeSizes {
-        journal_bytes: set.journal_size,
-        cache_max_bytes: set.cache_max,
-    };
-    Ok(Json(shown(acting.set_volume_sizes(&volume, sizes).await?)))
+    let settings = VolumeSettings::from(&set);
+    Ok(Json(Volume::from(
+        authorized.volumes().set_settings(&volume, settings).await?,
+    )))
 }
 
-/// Give a volume, and its snapshots, to another user
+/// Transfer a volume and its snapshots to another user
 #[utoipa::path(post, path = "/v1/volumes/{volume}/transfer", operation_id = "transfer_volume",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     request_body = TransferVolume, responses((status = 200, body = Volume)))]
 async fn give(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(volume): Name,
     Body(give): Body<TransferVolume>,
 ) -> Answer<Volume> {
     let project = give.project.as_deref();
-    let view = acting.transfer_volume(&volume, &give.user, project).await?;
-    Ok(Json(shown(view)))
+    let view = authorized
+        .volumes()
+        .transfer(&volume, &give.user, project)
+        .await?;
+    Ok(Json(Volume::from(view)))
 }
 
-/// List the states that a volume can go back to
+/// List the versions of a volume that can be restored
 #[utoipa::path(get, path = "/v1/volumes/{volume}/versions", operation_id = "list_versions",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     responses((status = 200, body = Vec<Version>)))]
-async fn versions(acting: Acting, Name(volume): Name) -> Answer<Vec<Version>> {
-    let (row, versions) = acting.versions(&volume).await?;
+async fn versions(authorized: AuthorizedRequest, Name(volume): Name) -> Answer<Vec<Version>> {
+    let (row, versions) = authorized.volumes().versions(&volume).await?;
     let shown = versions.into_iter().map(|version| Version {
         version: version.key.number,
         created: spell_time(version.created),
@@ -265,12 +262,12 @@ async fn versions(acting: Acting, Name(volume): Name) -> Answer<Vec<Version>> {
     Ok(Json(shown.collect()))
 }
 
-/// Serve a volume on a host, until it is asked not to
+/// Export a volume on a host until it is unexported
 #[utoipa::path(put, path = "/v1/volumes/{volume}/export", operation_id = "export_volume",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     request_body = ExportVolume, responses((status = 200, body = Export)))]
 async fn export(
-    acting: Acting,
+    authorized: AuthorizedRequest,
     Name(volume): Name,
     Body(how): Body<ExportVolume>,
 ) -> Answer<Export> {
@@ -279,78 +276,17 @@ async fn export(
     } else {
         Access::ReadWrite
     };
-    let host = acting.host_or_default(how.host.as_deref()).await?;
-    let attachment = acting.export_volume(&volume, host, access).await?;
-    Ok(Json(export_of(&attachment)))
+    let host = authorized.host_or_default(how.host.as_deref()).await?;
+    let attachment = authorized.volumes().export(&volume, host, access).await?;
+    Ok(Json(Export::from(&attachment)))
 }
 
-/// Serve a volume no more
+/// End the exports of a volume
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/export", operation_id = "unexport_volume",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
     responses((status = 200, body = Volume)))]
-async fn unexport(acting: Acting, Name(volume): Name) -> Answer<Volume> {
-    Ok(Json(shown(acting.unexport_volume(&volume).await?)))
-}
-
-/// As far as it is known.
-fn shown_damaged(volume: DamagedVolume) -> Volume {
-    Volume {
-        id: volume.id,
-        name: volume.name,
-        owner: None,
-        project: None,
-        tags: Tags::new(),
-        size: 0,
-        state: VolumeState::Error.as_str().to_owned(),
-        block_size: 0,
-        encryption: EncryptionShown::Unknown.as_str().to_owned(),
-        replicas: 0,
-        erasure: None,
-        journal_size: None,
-        cache_max: None,
-        image: None,
-        created: spell_time(world::Millis(0)),
-        from: None,
-        export: None,
-        reason: Some(volume.reason),
-        notice: None,
-        engine: None,
-    }
-}
-
-fn export_of(attachment: &AttachmentRow) -> Export {
-    Export {
-        uri: attachment.uri.clone().unwrap_or_default(),
-        tcp_uri: attachment.tcp_uri.clone(),
-        read_only: attachment.access == Access::ReadOnly,
-    }
-}
-
-fn shown(view: VolumeView) -> Volume {
-    let state = view.state();
-    let export = view.served().filter(|one| one.vm.is_none()).map(export_of);
-    let reason = view.reason().map(str::to_owned);
-    let row = view.row;
-    Volume {
-        state: state.as_str().to_owned(),
-        id: row.id.to_string(),
-        owner: row.owner_name,
-        project: row.project_name,
-        tags: view.tags,
-        size: row.size_bytes,
-        block_size: row.block_size.bytes() as u64,
-        encryption: row.encryption.to_string(),
-        replicas: row.replicas,
-        erasure: row.erasure.map(|erasure| erasure.to_string()),
-        journal_size: row.sizes.journal_bytes,
-        cache_max: row.sizes.cache_max_bytes,
-        image: row.image.map(|mark| mark.as_str().to_owned()),
-        created: spell_time(row.created),
-        from: row.origin.map(|origin| origin.to_string()),
-        export,
-        reason,
-        notice: view.notice,
-        engine: view.engine,
-        name: row.name,
-    }
+async fn unexport(authorized: AuthorizedRequest, Name(volume): Name) -> Answer<Volume> {
+    Ok(Json(Volume::from(
+        authorized.volumes().unexport(&volume).await?,
+    )))
 }

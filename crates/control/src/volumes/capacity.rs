@@ -7,9 +7,9 @@ use base::size::about_bytes;
 
 use catalog::Erasure;
 
-use crate::acting::Acting;
 use crate::database::VolumeRow;
 use crate::error::ControlError;
+use crate::volumes::Volumes;
 
 /// What guards a volume from the loss of units.
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +26,7 @@ impl Redundancy {
         self.erasure.map_or(self.replicas, Erasure::members)
     }
 
-    /// How much so many bytes take, in bytes.
+    /// The space that `bytes` take on units, in bytes.
     pub fn taken(self, bytes: u64) -> u64 {
         let (times, of) = match self.erasure {
             None => (self.replicas, 1),
@@ -57,16 +57,20 @@ impl fmt::Display for Redundancy {
     }
 }
 
-impl Acting {
-    /// Volumes take room only as they are written, so a large one is no
-    /// mistake; but one that can never be filled is worth a word.
+impl Volumes<'_> {
+    /// The notice if a volume could never be filled. Volumes take space only as they are written,
+    /// so a large one is not an error.
     pub(super) async fn overcommitted(
-        &self,
+        self,
         size_bytes: u64,
         redundancy: Redundancy,
     ) -> Result<Option<String>, ControlError> {
         let needed = redundancy.taken(size_bytes);
-        let free = self.free_bytes().await?.filter(|free| *free < needed);
+        let free = self
+            .request
+            .free_bytes()
+            .await?
+            .filter(|free| *free < needed);
         Ok(free.map(|free| {
             format!(
                 "full, it would take {} ({redundancy}), and the units have {} free; an \
@@ -77,19 +81,25 @@ impl Acting {
         }))
     }
 
-    /// Refuses what, with all that was promised before, could be filled only
-    /// with many times the room that there is.
+    /// Refuses a volume with which the total size of all volumes would exceed the free space by
+    /// more than the allowed factor.
     pub(super) async fn refuse_beyond_capacity(
-        &self,
+        self,
         size_bytes: u64,
         redundancy: Redundancy,
     ) -> Result<(), ControlError> {
-        let Some(free) = self.free_bytes().await? else {
+        let Some(free) = self.request.free_bytes().await? else {
             return Ok(());
         };
-        let promised = self.inner.database.promised_bytes().await?;
+        let promised = self
+            .request
+            .inner
+            .database
+            .volumes()
+            .promised_bytes()
+            .await?;
         let needed = promised.saturating_add(redundancy.taken(size_bytes));
-        let overcommit = u64::from(self.inner.overcommit);
+        let overcommit = u64::from(self.request.inner.overcommit);
         if needed <= free.saturating_mul(overcommit) {
             return Ok(());
         }

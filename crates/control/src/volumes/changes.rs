@@ -1,4 +1,4 @@
-//! Changing what a volume is: its tags, its owner, its size; and its end.
+//! Changing a volume's tags, settings, owner and size; deleting a volume.
 
 use std::time::Duration;
 
@@ -7,56 +7,60 @@ use base::VolumeId;
 use base::size::exact_bytes;
 
 use super::VolumeView;
-use crate::acting::Acting;
-use crate::database::{AttachmentRow, DatabaseError, Right, Tags, VolumeRow, VolumeSizes};
+use crate::database::{AttachmentRow, DatabaseError, Right, Tags, VolumeRow, VolumeSettings};
 use crate::error::ControlError;
 use crate::parse;
+use crate::volumes::Volumes;
 
-/// So long it is waited for that a volume's size is seen by its clients.
+/// How long to wait until clients see a volume's new size.
 const GROWN_WITHIN: Duration = Duration::from_secs(5);
 
-impl Acting {
-    /// Puts `tags` in the place of a volume's.
+impl Volumes<'_> {
+    /// Replaces the tags of a volume.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if a tag is none ([`parse::tags`]);
     /// [`ControlError::NotFound`] and [`ControlError::Forbidden`] if the principal may not
     /// see or not administer the volume; [`ControlError::Conflict`] if it is being
     /// deleted, or the name is not clear.
-    pub async fn tag_volume(&self, name: &str, tags: Tags) -> Result<VolumeView, ControlError> {
+    pub async fn set_tags(self, name: &str, tags: Tags) -> Result<VolumeView, ControlError> {
         parse::tags(&tags)?;
-        let database = &self.inner.database;
-        let row = database.tag_volume(self.principal(), name, &tags).await?;
+        let database = &self.request.inner.database;
+        let row = database
+            .volumes()
+            .set_tags(self.request.principal(), name, &tags)
+            .await?;
         Ok(VolumeView {
             tags,
             ..self.seen(row.id).await?
         })
     }
 
-    /// Says what a volume may take of hosts: of their caches at once, of a journal from its
-    /// next attachment on.
+    /// Changes the settings of a volume. Hosts apply a cache share at once, and a journal length at
+    /// the next attachment.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if a size is none; [`ControlError::NotFound`];
     /// [`ControlError::Forbidden`] if the principal does not administer the volume, or is no
     /// administrator of the cluster and its journal is to be of another length;
     /// [`ControlError::Conflict`] if it is being deleted, or the name is not clear.
-    pub async fn set_volume_sizes(
-        &self,
+    pub async fn set_settings(
+        self,
         name: &str,
-        sizes: VolumeSizes,
+        settings: VolumeSettings,
     ) -> Result<VolumeView, ControlError> {
-        parse::sizes(sizes)?;
-        let database = &self.inner.database;
+        parse::settings(settings)?;
+        let database = &self.request.inner.database;
         let row = database
-            .set_volume_sizes(self.principal(), name, sizes)
+            .volumes()
+            .set_settings(self.request.principal(), name, settings)
             .await?;
         let mut view = self.seen(row.id).await?;
-        view.row.sizes = sizes;
+        view.row.settings = settings;
         Ok(view)
     }
 
-    /// Gives a volume to another user.
+    /// Transfers a volume to another user.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, the user, the project);
@@ -65,21 +69,22 @@ impl Acting {
     /// that name; [`ControlError::QuotaExceeded`] of the project;
     /// [`ControlError::Conflict`] if it is being deleted, attached and not the user's
     /// already, or no project is named or shared on whose account it could be.
-    pub async fn transfer_volume(
-        &self,
+    pub async fn transfer(
+        self,
         name: &str,
         user: &str,
         project: Option<&str>,
     ) -> Result<VolumeView, ControlError> {
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         let row = database
-            .transfer_volume(self.principal(), name, user, project)
+            .volumes()
+            .transfer(self.request.principal(), name, user, project)
             .await?;
         let seen = self.seen(row.id).await?;
         Ok(VolumeView { row, ..seen })
     }
 
-    /// Makes a volume larger. Connections that exist see it when they ask.
+    /// Grows a volume. Existing connections see the new size when they ask for it.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if the size is none that a volume can have, or not
@@ -88,18 +93,17 @@ impl Acting {
     /// [`ControlError::NoCapacity`] if the units could never be enough;
     /// [`ControlError::Conflict`] if it is being deleted. That its host has not said
     /// yet that clients see the new size is a notice, and no error.
-    pub async fn grow_volume(
-        &self,
-        name: &str,
-        size_bytes: u64,
-    ) -> Result<VolumeView, ControlError> {
+    pub async fn grow(self, name: &str, size_bytes: u64) -> Result<VolumeView, ControlError> {
         let name = name.to_owned();
-        self.to_its_end(|control| async move { control.grow(&name, size_bytes).await })
+        self.request
+            .to_its_end(|authorized| async move {
+                authorized.volumes().grow_now(&name, size_bytes).await
+            })
             .await
     }
 
-    async fn grow(&self, name: &str, size_bytes: u64) -> Result<VolumeView, ControlError> {
-        let row = self.living(name, Right::Administer).await?;
+    async fn grow_now(self, name: &str, size_bytes: u64) -> Result<VolumeView, ControlError> {
+        let row = self.request.living(name, Right::Administer).await?;
         parse::volume_size(size_bytes, row.block_size)?;
         if size_bytes <= row.size_bytes {
             let reason = format!(
@@ -112,16 +116,17 @@ impl Acting {
         }
         let more = size_bytes - row.size_bytes;
         self.refuse_beyond_capacity(more, row.redundancy()).await?;
-        let database = &self.inner.database;
+        let database = &self.request.inner.database;
         let grown = database
-            .set_size(self.principal(), row.id, size_bytes)
+            .volumes()
+            .set_size(self.request.principal(), row.id, size_bytes)
             .await?;
-        if self.is_dry_run() {
+        if self.request.is_dry_run() {
             let mut view = self.seen(row.id).await?;
             view.row.size_bytes = grown.size_bytes;
             return Ok(view);
         }
-        let seen = self.until(GROWN_WITHIN, || async {
+        let seen = self.request.until(GROWN_WITHIN, || async {
             let view = self.seen(row.id).await?;
             let is_smaller = |one: &AttachmentRow| {
                 one.access == Access::ReadWrite && one.size_bytes.unwrap_or(0) < size_bytes
@@ -143,25 +148,29 @@ impl Acting {
         Ok(view)
     }
 
-    /// Deletes a volume that is not served. Its snapshots stay. Its room is
-    /// given back in the background.
+    /// Deletes a volume that is not attached. Its snapshots stay. Its space is freed in the
+    /// background.
     ///
     /// # Errors
     /// [`ControlError::NotFound`], [`ControlError::Forbidden`];
     /// [`ControlError::Conflict`] if it is in use, or being deleted already.
-    pub async fn delete_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
+    pub async fn delete(self, name: &str) -> Result<VolumeView, ControlError> {
         let name = name.to_owned();
-        self.to_its_end(|control| async move { control.delete(&name).await })
+        self.request
+            .to_its_end(|authorized| async move { authorized.volumes().delete_now(&name).await })
             .await
     }
 
-    async fn delete(&self, name: &str) -> Result<VolumeView, ControlError> {
-        let row = self.living(name, Right::Administer).await?;
-        self.refuse_if_wanted(&row).await?;
-        let now = self.inner.world.clock.wall();
-        let database = &self.inner.database;
-        database.begin_delete(self.principal(), row.id, now).await?;
-        if self.is_dry_run() {
+    async fn delete_now(self, name: &str) -> Result<VolumeView, ControlError> {
+        let row = self.request.living(name, Right::Administer).await?;
+        self.refuse_if_attached_to(&row).await?;
+        let now = self.request.inner.world.clock.wall();
+        let database = &self.request.inner.database;
+        database
+            .volumes()
+            .begin_delete(self.request.principal(), row.id, now)
+            .await?;
+        if self.request.is_dry_run() {
             return self.seen(row.id).await;
         }
         tracing::info!(volume = %row.id, name = row.name, "volume is being deleted");
@@ -180,14 +189,13 @@ impl Acting {
         }
     }
 
-    /// Waits until a volume that is being deleted has gone, or `wait` has
-    /// passed.
+    /// Waits until a volume that is being deleted is removed, or `wait` has passed.
     ///
     /// # Errors
     /// Only those of the database: that it is still there is none.
-    pub async fn volume_gone(&self, id: VolumeId, wait: Duration) -> Result<(), ControlError> {
-        let gone = self.until(wait, || async {
-            match self.inner.database.volume(id).await {
+    pub async fn wait_deleted(self, id: VolumeId, wait: Duration) -> Result<(), ControlError> {
+        let gone = self.request.until(wait, || async {
+            match self.request.inner.database.volumes().get(id).await {
                 Err(DatabaseError::NotFound { .. }) => Ok(Some(())),
                 Err(error) => Err(error.into()),
                 Ok(_) => Ok(None),
@@ -196,9 +204,15 @@ impl Acting {
         gone.await.map(|_| ())
     }
 
-    pub(super) async fn refuse_if_wanted(&self, row: &VolumeRow) -> Result<(), ControlError> {
-        let attachments = self.inner.database.attachments_of(row.id).await?;
-        let name = row.name_for(self.principal().party.id);
+    pub(super) async fn refuse_if_attached_to(self, row: &VolumeRow) -> Result<(), ControlError> {
+        let attachments = self
+            .request
+            .inner
+            .database
+            .attachments()
+            .of_volume(row.id)
+            .await?;
+        let name = row.name_for(self.request.principal().party.id);
         match attachments.iter().find(|attachment| attachment.is_wanted) {
             None => Ok(()),
             Some(attachment) => Err(ControlError::conflict(match &attachment.vm {

@@ -1,5 +1,4 @@
-//! Serving a volume on a host without a VM, and ending that: its host's word is
-//! waited for.
+//! Exporting a volume on a host without a VM, and ending that. Both wait for the host's report.
 
 use std::time::Duration;
 
@@ -7,16 +6,16 @@ use api::host::{Access, AttachmentState};
 use base::{AttachmentId, PartyId};
 
 use super::VolumeView;
-use crate::acting::Acting;
 use crate::database::{AttachmentRow, DatabaseError, Need, NewAttachment, Right};
 use crate::error::ControlError;
+use crate::volumes::Volumes;
 
 /// A host that is well opens or closes a volume in less.
 const HOST_WITHIN: Duration = Duration::from_secs(100);
 
-impl Acting {
-    /// Serves a volume on `host`, until it is asked not to; also after a
-    /// restart. Returns when it can be used.
+impl Volumes<'_> {
+    /// Exports a volume on `host` until it is unexported, also after a restart. Returns when it can
+    /// be used.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if neither the volume nor
@@ -24,8 +23,8 @@ impl Acting {
     /// way, or being deleted; [`ControlError::QuotaExceeded`] of read-only attachments;
     /// [`ControlError::Unavailable`] if it cannot be opened now, or its host does not
     /// answer: then its host goes on trying.
-    pub async fn export_volume(
-        &self,
+    pub async fn export(
+        self,
         name: &str,
         host: PartyId,
         access: Access,
@@ -34,18 +33,24 @@ impl Acting {
             Access::ReadOnly => Right::Read,
             Access::ReadWrite => Right::Use,
         };
-        let row = self.living(name, need).await?;
-        let id = AttachmentId::from_u128(self.inner.world.random.u128());
+        let row = self.request.living(name, need).await?;
+        let id = AttachmentId::from_u128(self.request.inner.world.random.u128());
         let new = NewAttachment {
             id,
             volume: row.id,
             host,
             vm: None,
             access,
-            created: self.inner.world.clock.wall(),
+            created: self.request.inner.world.clock.wall(),
         };
-        let asked = self.inner.database.attach(self.principal(), &new).await?;
-        let now = self.settled(&asked).await?;
+        let asked = self
+            .request
+            .inner
+            .database
+            .attachments()
+            .attach(self.request.principal(), &new)
+            .await?;
+        let now = self.wait_exported(&asked).await?;
         match now.state {
             AttachmentState::Attached => Ok(now),
             state => Err(ControlError::Unavailable {
@@ -56,21 +61,28 @@ impl Acting {
         }
     }
 
-    /// Stops serving a volume wherever it is: everything that was written is
-    /// in a version afterwards.
+    /// Ends the exports of a volume on all hosts: everything that was written is in a version
+    /// afterwards.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Conflict`] if the principal has it
     /// exported nowhere; [`ControlError::Unavailable`] if it cannot be closed now, or
     /// its host does not answer: then its host goes on trying.
-    pub async fn unexport_volume(&self, name: &str) -> Result<VolumeView, ControlError> {
-        let database = &self.inner.database;
+    pub async fn unexport(self, name: &str) -> Result<VolumeView, ControlError> {
+        let database = &self.request.inner.database;
         let need = Need::SeeToChange;
-        let row = database.volume_for(self.principal(), name, need).await?;
+        let row = database
+            .volumes()
+            .find(self.request.principal(), name, need)
+            .await?;
         let mut attachments = Vec::new();
-        for attachment in database.attachments_of(row.id).await? {
+        for attachment in database.attachments().of_volume(row.id).await? {
             let id = attachment.id.to_string();
-            match database.attachment_for(self.principal(), &id).await {
+            match database
+                .attachments()
+                .find(self.request.principal(), &id)
+                .await
+            {
                 Ok(seen) => attachments.push(seen),
                 // Another user's.
                 Err(DatabaseError::NotFound { .. }) => {}
@@ -79,7 +91,7 @@ impl Acting {
         }
         let of_vm = attachments.extract_if(.., |one| one.vm.is_some()).next();
         if attachments.is_empty() {
-            let name = row.name_for(self.principal().party.id);
+            let name = row.name_for(self.request.principal().party.id);
             let vm = of_vm.and_then(|one| one.vm);
             return Err(ControlError::conflict(match vm {
                 None => format!("volume {name:?} is not exported"),
@@ -90,11 +102,12 @@ impl Acting {
             }));
         }
         for attachment in attachments {
-            let database = &self.inner.database;
+            let database = &self.request.inner.database;
             let asked = database
-                .detach(self.principal(), attachment.id, false)
+                .attachments()
+                .detach(self.request.principal(), attachment.id, false)
                 .await?;
-            let now = self.settled(&asked).await?;
+            let now = self.wait_exported(&asked).await?;
             if now.state != AttachmentState::Detached {
                 return Err(ControlError::Unavailable {
                     reason: now.reason.unwrap_or_else(|| {
@@ -106,13 +119,13 @@ impl Acting {
         self.seen(row.id).await
     }
 
-    /// The attachment, once its host has said what came of `asked`.
-    async fn settled(&self, asked: &AttachmentRow) -> Result<AttachmentRow, ControlError> {
+    /// The attachment, as soon as its host has reported on `asked`.
+    async fn wait_exported(self, asked: &AttachmentRow) -> Result<AttachmentRow, ControlError> {
         // No host would hear of it.
-        debug_assert!(!self.is_dry_run(), "an export is not tried");
-        let database = &self.inner.database;
-        let said = self.until(HOST_WITHIN, || async {
-            let now = database.attachment(asked.id).await?;
+        debug_assert!(!self.request.is_dry_run(), "an export is not tried");
+        let database = &self.request.inner.database;
+        let said = self.request.until(HOST_WITHIN, || async {
+            let now = database.attachments().get(asked.id).await?;
             let is_said = now.generation != asked.generation || now.reported == now.generation;
             let is_over = !matches!(
                 now.state,
@@ -122,7 +135,7 @@ impl Acting {
         });
         match said.await? {
             Some(now) => Ok(now),
-            None => Ok(database.attachment(asked.id).await?),
+            None => Ok(database.attachments().get(asked.id).await?),
         }
     }
 }

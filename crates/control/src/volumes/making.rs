@@ -1,46 +1,21 @@
-//! Making a volume, empty or from a snapshot.
+//! Creating a volume, empty or from a snapshot.
+
+use std::str::FromStr;
 
 use api::host::Encryption;
-use api::types::REPLICAS_MAX;
+use api::types::{CreateVolume, REPLICAS_MAX};
 use base::size::exact_bytes;
 use base::{Lineage, VolumeId};
 use catalog::Erasure;
 
 use super::{Redundancy, VolumeView};
-use crate::acting::Acting;
-use crate::database::{Need, NewVolume, Right, SnapshotRow, Tags, VolumeSizes};
+use crate::database::{Need, NewVolume, Right, SnapshotRow, VolumeSettings};
 use crate::error::{ControlError, gone_since};
 use crate::parse;
+use crate::volumes::Volumes;
 
-/// A volume to be made, as it was asked for.
-#[derive(Debug, Clone, Default)]
-pub struct VolumeRequest {
-    /// Its name.
-    pub name: String,
-    /// On whose account; on the principal's own, if none is named.
-    pub project: Option<String>,
-    /// Its tags.
-    pub tags: Tags,
-    /// Size in bytes; a clone's default is its snapshot's.
-    pub size_bytes: Option<u64>,
-    /// Start from this snapshot (name or id).
-    pub from: Option<String>,
-    /// Block size in bytes.
-    pub block_bytes: Option<u64>,
-    /// How to seal it.
-    pub encryption: Option<Encryption>,
-    /// Copies of each segment.
-    pub replicas: Option<u8>,
-    /// Whether it is refused if two copies had to lie in one zone.
-    pub strict_zones: bool,
-    /// What is in their place.
-    pub erasure: Option<Erasure>,
-    /// What it may take of hosts.
-    pub sizes: VolumeSizes,
-}
-
-impl Acting {
-    /// Makes a volume.
+impl Volumes<'_> {
+    /// Creates a volume.
     ///
     /// # Errors
     /// [`ControlError::Invalid`] if a name, tag, size or number of replicas is none, or
@@ -50,56 +25,68 @@ impl Acting {
     /// [`ControlError::Conflict`] if the snapshot is not completed, it is not clear on
     /// whose account it should be, or what was made under the idempotency key is gone;
     /// [`ControlError::IdempotencyConflict`] if that was another request.
-    pub async fn create_volume(&self, request: VolumeRequest) -> Result<VolumeView, ControlError> {
-        self.to_its_end(|control| async move { control.create(request).await })
+    pub async fn create(self, request: CreateVolume) -> Result<VolumeView, ControlError> {
+        self.request
+            .to_its_end(|authorized| async move { authorized.volumes().create_now(request).await })
             .await
     }
 
-    async fn create(&self, request: VolumeRequest) -> Result<VolumeView, ControlError> {
-        let database = &self.inner.database;
-        // Whatever has become of what it was made from.
-        if let Some(made) = database.made_under_key(self.principal()).await? {
-            return self.volume(&made).await.map_err(gone_since);
+    async fn create_now(self, request: CreateVolume) -> Result<VolumeView, ControlError> {
+        let database = &self.request.inner.database;
+        // A repeated request succeeds even if the snapshot was deleted since.
+        if let Some(made) = database
+            .parties()
+            .made_under_key(self.request.principal())
+            .await?
+        {
+            return self.get(&made).await.map_err(gone_since);
         }
         let name = parse::name(&request.name)?.to_owned();
         parse::tags(&request.tags)?;
-        parse::sizes(request.sizes)?;
+        let settings = VolumeSettings::from(&request);
+        parse::settings(settings)?;
+        let encryption = word("encryption", request.encryption.as_deref())?;
+        let erasure: Option<Erasure> = word("erasure", request.erasure.as_deref())?;
         let origin = match &request.from {
             Some(from) => {
                 let need = Need::Have(Right::Read);
-                Some(database.snapshot_for(self.principal(), from, need).await?)
+                Some(
+                    database
+                        .snapshots()
+                        .find(self.request.principal(), from, need)
+                        .await?,
+                )
             }
             None => None,
         };
-        let (size_bytes, block_size, encryption) = shape_of(&request, origin.as_ref())?;
-        if request.replicas.is_some() && request.erasure.is_some() {
+        let (size_bytes, block_size, encryption) = shape_of(&request, encryption, origin.as_ref())?;
+        if request.replicas.is_some() && erasure.is_some() {
             let reason = "a volume has replicas or erasure, and not both";
             return Err(ControlError::invalid("erasure", reason.to_owned()));
         }
-        let replicas = match (request.replicas, request.erasure) {
+        let replicas = match (request.replicas, erasure) {
             (Some(replicas), _) => replicas,
             (None, Some(_)) => 1,
-            (None, None) => self.default_replicas().await?,
+            (None, None) => self.request.default_replicas().await?,
         };
-        let redundancy = Redundancy {
-            replicas,
-            erasure: request.erasure,
-        };
+        let redundancy = Redundancy { replicas, erasure };
         if !(1..=REPLICAS_MAX).contains(&replicas) {
             let reason = format!("{replicas} replicas; a volume has 1 to {REPLICAS_MAX}");
             return Err(ControlError::invalid("replicas", reason));
         }
         self.refuse_beyond_capacity(size_bytes, redundancy).await?;
-        let zones = self.missing_zones(redundancy).await?;
+        let zones = self.request.missing_zones(redundancy).await?;
         if let Some(missing) = zones.as_ref().filter(|_| request.strict_zones) {
-            let field = match request.erasure {
+            let field = match erasure {
                 Some(_) => "erasure",
                 None => "replicas",
             };
             return Err(ControlError::invalid(field, missing.clone()));
         }
-        self.ensure_copysets(redundancy, self.is_dry_run()).await?;
-        let world = &self.inner.world;
+        self.request
+            .ensure_copysets(redundancy, self.request.is_dry_run())
+            .await?;
+        let world = &self.request.inner.world;
         let id = VolumeId::from_u128(world.random.u128());
         let new = NewVolume {
             id,
@@ -110,15 +97,18 @@ impl Acting {
             block_size,
             encryption,
             replicas,
-            erasure: request.erasure,
+            erasure,
             // By its name the wrapped key is bound to the volume.
             lineage: Lineage::from_u128(id.as_u128()),
-            sizes: request.sizes,
+            settings,
             origin: origin.map(|snapshot| snapshot.id),
             created: world.clock.wall(),
         };
-        let row = database.insert_volume(self.principal(), &new).await?;
-        let mut view = if self.is_dry_run() {
+        let row = database
+            .volumes()
+            .insert(self.request.principal(), &new)
+            .await?;
+        let mut view = if self.request.is_dry_run() {
             VolumeView::fresh(row, new.tags)
         } else {
             tracing::info!(volume = %row.id, name = row.name, size_bytes, "volume created");
@@ -131,22 +121,31 @@ impl Acting {
     }
 }
 
+/// Parses a field that may be left out.
+fn word<W: FromStr<Err = String>>(
+    field: &'static str,
+    text: Option<&str>,
+) -> Result<Option<W>, ControlError> {
+    text.map(|text| parse::word(field, text)).transpose()
+}
+
 /// Size, block size and encryption of a new volume.
 fn shape_of(
-    request: &VolumeRequest,
+    request: &CreateVolume,
+    encryption: Option<Encryption>,
     origin: Option<&SnapshotRow>,
 ) -> Result<(u64, base::BlockSize, Encryption), ControlError> {
-    let asked = request.block_bytes.map(parse::block_size).transpose()?;
+    let asked = request.block_size.map(parse::block_size).transpose()?;
     let Some(origin) = origin else {
         let block_size = asked.unwrap_or(base::BlockSize::DEFAULT);
-        let size = request.size_bytes.ok_or_else(|| {
+        let size = request.size.ok_or_else(|| {
             ControlError::invalid("size", "a new volume needs a size, such as --size 10G")
         })?;
         let size = parse::volume_size(size, block_size)?;
         return Ok((
             size,
             block_size,
-            request.encryption.unwrap_or(Encryption::Aes256Gcm),
+            encryption.unwrap_or(Encryption::Aes256Gcm),
         ));
     };
     let name = &origin.name;
@@ -157,17 +156,14 @@ fn shape_of(
         );
         return Err(ControlError::invalid("block_size", reason));
     }
-    if request
-        .encryption
-        .is_some_and(|encryption| encryption != origin.encryption)
-    {
+    if encryption.is_some_and(|encryption| encryption != origin.encryption) {
         let reason = format!(
             "snapshot {name:?} is sealed with {}, and so are its clones; leave the encryption out",
             origin.encryption
         );
         return Err(ControlError::invalid("encryption", reason));
     }
-    let size = request.size_bytes.unwrap_or(origin.size_bytes);
+    let size = request.size.unwrap_or(origin.size_bytes);
     let size = parse::volume_size(size, origin.block_size)?;
     if size < origin.size_bytes {
         let reason = format!(

@@ -1,19 +1,18 @@
-//! What owners do with volumes.
+//! Requests on volumes.
 //!
-//! Each change is one transaction. Where a host has to do its part (open,
-//! close, grow), that is written down with it, and its word is waited for.
+//! Each change is one transaction. Where a host has to act (open, close, grow), the request is a
+//! row in the database, and the host's report is waited for.
 //!
-//! Wherever something is named, a name that is not clear is a conflict: several
-//! owners have one, or a bare name that is another's is to be changed or used.
-//! Whatever asks the database may fail with
-//! [`ControlError::Unavailable`](crate::ControlError::Unavailable) while that does
-//! not answer.
+//! An ambiguous name is a conflict: several owners use it, or a bare name of another user's object
+//! is used in a request that changes it. Every request may fail with
+//! [`ControlError::Unavailable`](crate::ControlError::Unavailable) while the database does not
+//! answer.
 //!
-//! * `view`: how a volume is shown, and to whom
-//! * `making`; `capacity`: how much may be promised
+//! * `view`: volumes as the API shows them, and all conversions
+//! * `making`: creating a volume; `capacity`: the limit on the total size
 //! * `changes`: tags, owner, size, deletion
-//! * `versions`: what is kept of a volume, and going back to it
-//! * `exports`: serving it without a VM
+//! * `versions`: kept versions, and restoring one
+//! * `exports`: serving a volume without a VM
 
 mod capacity;
 mod changes;
@@ -22,14 +21,20 @@ mod making;
 mod versions;
 mod view;
 
+use crate::authorized_request::AuthorizedRequest;
 use world::Millis;
 
 pub(crate) use capacity::Redundancy;
-pub use making::VolumeRequest;
 pub use versions::RestoreTo;
 pub use view::{VolumeList, VolumeView};
 
-/// A moment as RFC 3339 writes it.
+/// Volumes, as one authorized request may use them.
+#[derive(Clone, Copy)]
+pub struct Volumes<'a> {
+    pub(crate) request: &'a AuthorizedRequest,
+}
+
+/// A time in RFC 3339.
 #[must_use]
 pub fn spell_time(time: Millis) -> String {
     jiff::Timestamp::from_millisecond(time.0)

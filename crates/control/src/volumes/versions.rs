@@ -4,53 +4,61 @@ use catalog::VersionKey;
 use world::Millis;
 
 use super::{VolumeView, spell_time};
-use crate::acting::Acting;
 use crate::database::{Need, Right, VersionRow, VolumeRow};
 use crate::error::ControlError;
+use crate::volumes::Volumes;
 
 /// Where to go back to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestoreTo {
     /// The newest version that is not younger.
     Time(Millis),
-    /// This version.
+    /// The version with this number.
     Version(u64),
 }
 
-impl Acting {
-    /// Makes a kept version the state of a volume that is not served.
+impl Volumes<'_> {
+    /// Makes a kept version the state of a detached volume.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, a version from then);
     /// [`ControlError::Forbidden`]; [`ControlError::Invalid`] if the moment is to come;
     /// [`ControlError::Conflict`] if the volume is in use, still being closed, or being
     /// deleted.
-    pub async fn restore_volume(
-        &self,
-        name: &str,
-        to: RestoreTo,
-    ) -> Result<VolumeView, ControlError> {
+    pub async fn restore(self, name: &str, to: RestoreTo) -> Result<VolumeView, ControlError> {
         let name = name.to_owned();
-        self.to_its_end(|control| async move { control.restore(&name, to).await })
+        self.request
+            .to_its_end(
+                |authorized| async move { authorized.volumes().restore_now(&name, to).await },
+            )
             .await
     }
 
-    async fn restore(&self, name: &str, to: RestoreTo) -> Result<VolumeView, ControlError> {
-        let row = self.living(name, Right::Administer).await?;
-        self.refuse_if_wanted(&row).await?;
+    async fn restore_now(self, name: &str, to: RestoreTo) -> Result<VolumeView, ControlError> {
+        let row = self.request.living(name, Right::Administer).await?;
+        self.refuse_if_attached_to(&row).await?;
         // What a journal still has becomes a version first, so that going back
         // can itself be undone.
         self.refuse_if_attached(&row).await?;
-        let line = self.inner.database.line_of(row.id).await?;
+        let line = self
+            .request
+            .inner
+            .database
+            .catalog()
+            .line_of(row.id)
+            .await?;
         let version = self.choose(&row, &line, to)?;
-        let database = &self.inner.database;
-        database.set_head(self.principal(), row.id, version).await?;
+        let database = &self.request.inner.database;
+        database
+            .volumes()
+            .set_head(self.request.principal(), row.id, version)
+            .await?;
         tracing::info!(volume = %row.id, name = row.name, version = version.number, "restored");
         self.seen(row.id).await
     }
 
     fn choose(
-        &self,
+        self,
         row: &VolumeRow,
         line: &[VersionRow],
         to: RestoreTo,
@@ -58,7 +66,7 @@ impl Acting {
         let found = match to {
             RestoreTo::Version(number) => line.iter().find(|version| version.key.number == number),
             RestoreTo::Time(time) => {
-                if time.0 > self.inner.world.clock.wall().0 {
+                if time.0 > self.request.inner.world.clock.wall().0 {
                     let reason = "that moment lies in the future".to_owned();
                     return Err(ControlError::invalid("time", reason));
                 }
@@ -83,8 +91,14 @@ impl Acting {
             })
     }
 
-    async fn refuse_if_attached(&self, row: &VolumeRow) -> Result<(), ControlError> {
-        let attachments = self.inner.database.attachments_of(row.id).await?;
+    async fn refuse_if_attached(self, row: &VolumeRow) -> Result<(), ControlError> {
+        let attachments = self
+            .request
+            .inner
+            .database
+            .attachments()
+            .of_volume(row.id)
+            .await?;
         let name = &row.name;
         match attachments.first() {
             None => Ok(()),
@@ -101,12 +115,19 @@ impl Acting {
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Conflict`] if the name could mean
     /// the volumes of several owners.
-    pub async fn versions(&self, name: &str) -> Result<(VolumeRow, Vec<VersionRow>), ControlError> {
-        let database = &self.inner.database;
+    pub async fn versions(self, name: &str) -> Result<(VolumeRow, Vec<VersionRow>), ControlError> {
+        let database = &self.request.inner.database;
         let row = database
-            .volume_for(self.principal(), name, Need::See)
+            .volumes()
+            .find(self.request.principal(), name, Need::See)
             .await?;
-        let line = self.inner.database.line_of(row.id).await?;
+        let line = self
+            .request
+            .inner
+            .database
+            .catalog()
+            .line_of(row.id)
+            .await?;
         Ok((row, line))
     }
 }

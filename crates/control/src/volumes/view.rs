@@ -1,51 +1,53 @@
-//! Volumes as they are shown, and to whom: where others have one, and on whose
-//! account it is, is not for everybody who may see it.
+//! Volumes as the API shows them. Where other users have a volume attached, and which project it is
+//! charged to, is not shown to everyone who may see it.
+//!
+//! All conversions between a volume's row and the API's types are here.
 
 use std::collections::BTreeSet;
 
-use api::host::AttachmentState;
-use api::types::Engine;
+use api::host::{Access, AttachmentState};
+use api::types::{CreateVolume, Engine, Export, ListedVolume, SetSizes, Volume};
 use api::words::VolumeState;
 use base::{ProjectId, VolumeId};
 
-use crate::acting::Acting;
 use crate::database::{
-    AttachmentRow, DamagedVolume, Filter, Need, Page, Tags, VolumePage, VolumeRow,
+    AttachmentRow, DamagedVolume, Filter, Need, Page, Tags, VolumePage, VolumeRow, VolumeSettings,
 };
 use crate::error::ControlError;
+use crate::volumes::Volumes;
+use crate::volumes::spell_time;
 
-/// A volume as it is shown.
+/// A volume as the API shows it.
 #[derive(Debug, Clone)]
 pub struct VolumeView {
-    /// Its row.
+    /// The row.
     pub row: VolumeRow,
-    /// Its tags.
+    /// The tags.
     pub tags: Tags,
-    /// Whether it is attached anywhere, or not yet detached.
+    /// Whether it is attached anywhere, or not detached yet.
     pub is_attached: bool,
-    /// Where, as far as the principal may see that: where others have it is for
-    /// those who administer it.
+    /// The attachments that the principal may see: their own, and all if they administer the
+    /// volume.
     pub attachments: Vec<AttachmentRow>,
-    /// How its engine is doing, as its host said last, if the principal may see
-    /// where that is.
+    /// The last reported state of its engine, if the principal may see the attachment.
     pub engine: Option<Engine>,
-    /// What its owner should know, just after it was made or grown.
+    /// What its owner should know after it was created or grown.
     pub notice: Option<String>,
 }
 
-/// A page of volumes as they are shown.
+/// A page of volumes.
 #[derive(Debug, Clone)]
 pub struct VolumeList {
-    /// Those of which everything is known.
+    /// The volumes.
     pub volumes: Vec<VolumeView>,
-    /// Those whose rows in the database are damaged.
+    /// The volumes with damaged rows.
     pub damaged: Vec<DamagedVolume>,
-    /// After what the next page begins, if there is one.
+    /// The value of `after` for the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
 impl VolumeView {
-    /// Its state, in EC2's words.
+    /// The state, in EC2's words.
     #[must_use]
     pub fn state(&self) -> VolumeState {
         if self.row.deleting {
@@ -66,14 +68,14 @@ impl VolumeView {
         attachments.find_map(|attachment| attachment.reason.as_deref())
     }
 
-    /// How it is served, if it is.
+    /// The attachment that is active, if there is one.
     #[must_use]
     pub fn served(&self) -> Option<&AttachmentRow> {
         let mut attachments = self.attachments.iter();
         attachments.find(|attachment| attachment.state == AttachmentState::Attached)
     }
 
-    /// One that is attached nowhere.
+    /// A detached volume.
     pub(super) fn fresh(row: VolumeRow, tags: Tags) -> Self {
         Self {
             row,
@@ -86,22 +88,23 @@ impl VolumeView {
     }
 }
 
-impl Acting {
-    /// A volume by name or id, its host asked how it is.
+impl Volumes<'_> {
+    /// A volume by name or id, with the state of its engine from a fresh report of its host.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
-    pub async fn volume(&self, name: &str) -> Result<VolumeView, ControlError> {
-        let database = &self.inner.database;
+    pub async fn get(self, name: &str) -> Result<VolumeView, ControlError> {
+        let database = &self.request.inner.database;
         let row = database
-            .volume_for(self.principal(), name, Need::See)
+            .volumes()
+            .find(self.request.principal(), name, Need::See)
             .await?;
         let mut view = self.seen(row.id).await?;
         if view.served().is_some() {
-            self.ask_hosts().await?;
+            self.request.ask_hosts().await?;
             let on = BTreeSet::from_iter(view.attachments.iter().map(|one| one.host));
             for host in on {
-                let Some(said) = database.host_report(host).await? else {
+                let Some(said) = database.hosts().report(host).await? else {
                     continue;
                 };
                 let mut open = said.report.volumes.into_iter();
@@ -115,20 +118,22 @@ impl Acting {
         Ok(view)
     }
 
-    /// A page of the volumes that the principal may see, without their engines'
-    /// states.
+    /// A page of the volumes that the principal may see, without the states of their engines.
     ///
     /// # Errors
     /// Only those of the database. A volume whose row is damaged is listed as that.
-    pub async fn volumes(&self, filter: &Filter, page: &Page) -> Result<VolumeList, ControlError> {
-        let database = &self.inner.database;
+    pub async fn list(self, filter: &Filter, page: &Page) -> Result<VolumeList, ControlError> {
+        let database = &self.request.inner.database;
         let VolumePage {
             volumes,
             attached,
             mut attachments,
             mut tags,
             next,
-        } = database.volume_page(self.principal(), filter, page).await?;
+        } = database
+            .volumes()
+            .page(self.request.principal(), filter, page)
+            .await?;
         let projects = self.projects_known().await?;
         let mut view = |row: VolumeRow| VolumeView {
             is_attached: attached.contains(&row.id),
@@ -147,16 +152,19 @@ impl Acting {
         })
     }
 
-    /// As [`Acting::volume`], but nobody is asked.
-    pub(super) async fn seen(&self, id: VolumeId) -> Result<VolumeView, ControlError> {
-        let database = &self.inner.database;
-        let (is_attached, attachments) = database.attachments_seen(self.principal(), id).await?;
+    /// As [`Self::get`], without requesting a fresh report.
+    pub(super) async fn seen(self, id: VolumeId) -> Result<VolumeView, ControlError> {
+        let database = &self.request.inner.database;
+        let (is_attached, attachments) = database
+            .attachments()
+            .visible_of_volume(self.request.principal(), id)
+            .await?;
         Ok(VolumeView {
             is_attached,
             attachments,
             ..VolumeView::fresh(
                 self.known(
-                    database.volume(id).await?,
+                    database.volumes().get(id).await?,
                     self.projects_known().await?.as_ref(),
                 ),
                 database.tags_of(&id.to_string()).await?,
@@ -164,28 +172,107 @@ impl Acting {
         })
     }
 
-    /// Which projects the principal may know of with the volumes of others; `None`
-    /// if all.
-    pub(super) async fn projects_known(&self) -> Result<Option<BTreeSet<ProjectId>>, ControlError> {
-        let party = &self.principal().party;
+    /// The projects whose names the principal may see on volumes of others; `None`: all.
+    pub(super) async fn projects_known(self) -> Result<Option<BTreeSet<ProjectId>>, ControlError> {
+        let party = &self.request.principal().party;
         if party.is_administrator {
             return Ok(None);
         }
-        Ok(Some(self.inner.database.projects_of(party.id).await?))
+        Ok(Some(
+            self.request
+                .inner
+                .database
+                .projects()
+                .of_party(party.id)
+                .await?,
+        ))
     }
 
-    /// The row as it is shown: on whose account something is, is for its owner
-    /// and those who are in that project.
-    pub(super) fn known(
-        &self,
-        row: VolumeRow,
-        projects: Option<&BTreeSet<ProjectId>>,
-    ) -> VolumeRow {
-        let is_known = row.owner == Some(self.principal().party.id)
+    /// The row without the project's name, unless the principal owns the volume or is a member of
+    /// the project.
+    pub(super) fn known(self, row: VolumeRow, projects: Option<&BTreeSet<ProjectId>>) -> VolumeRow {
+        let is_known = row.owner == Some(self.request.principal().party.id)
             || projects.is_none_or(|all| row.project.is_some_and(|one| all.contains(&one)));
         VolumeRow {
             project_name: row.project_name.clone().filter(|_| is_known),
             ..row
+        }
+    }
+}
+
+impl From<VolumeView> for Volume {
+    fn from(view: VolumeView) -> Self {
+        let state = view.state();
+        let export = view.served().filter(|one| one.vm.is_none());
+        let export = export.map(Export::from);
+        let reason = view.reason().map(str::to_owned);
+        let row = view.row;
+        Self {
+            id: row.id.to_string(),
+            name: row.name,
+            owner: row.owner_name,
+            project: row.project_name,
+            tags: view.tags,
+            size: row.size_bytes,
+            state: state.as_str().to_owned(),
+            block_size: row.block_size.bytes() as u64,
+            encryption: row.encryption.to_string(),
+            replicas: row.replicas,
+            erasure: row.erasure.map(|erasure| erasure.to_string()),
+            journal_size: row.settings.journal_bytes,
+            cache_max: row.settings.cache_max_bytes,
+            image: row.image.map(|mark| mark.as_str().to_owned()),
+            created: spell_time(row.created),
+            from: row.origin.map(|origin| origin.to_string()),
+            export,
+            reason,
+            notice: view.notice,
+            engine: view.engine,
+        }
+    }
+}
+
+impl From<VolumeView> for ListedVolume {
+    fn from(view: VolumeView) -> Self {
+        Self::Readable(Box::new(view.into()))
+    }
+}
+
+impl From<DamagedVolume> for ListedVolume {
+    fn from(volume: DamagedVolume) -> Self {
+        Self::Damaged(api::types::DamagedVolume {
+            id: volume.id,
+            name: volume.name,
+            state: VolumeState::Error.as_str().to_owned(),
+            reason: volume.reason,
+        })
+    }
+}
+
+impl From<&AttachmentRow> for Export {
+    fn from(attachment: &AttachmentRow) -> Self {
+        Self {
+            uri: attachment.uri.clone().unwrap_or_default(),
+            tcp_uri: attachment.tcp_uri.clone(),
+            read_only: attachment.access == Access::ReadOnly,
+        }
+    }
+}
+
+impl From<&CreateVolume> for VolumeSettings {
+    fn from(new: &CreateVolume) -> Self {
+        Self {
+            journal_bytes: new.journal_size,
+            cache_max_bytes: new.cache_max,
+        }
+    }
+}
+
+impl From<&SetSizes> for VolumeSettings {
+    fn from(set: &SetSizes) -> Self {
+        Self {
+            journal_bytes: set.journal_size,
+            cache_max_bytes: set.cache_max,
         }
     }
 }

@@ -29,13 +29,16 @@ struct Rows {
 
 impl fresh::Rows for Rows {
     async fn new(database: Database) -> Self {
-        let host = database.local_party(Kind::Host, PartyId::from_u128(number()), Millis(0));
+        let host = database
+            .parties()
+            .local(Kind::Host, PartyId::from_u128(number()), Millis(0));
         let host = host.await.expect("there");
         let new = fresh::volume("disk", Millis(0));
         let volume = new.id;
         let principal = local(&database).await;
         database
-            .insert_volume(&principal, &new)
+            .volumes()
+            .insert(&principal, &new)
             .await
             .expect("made");
         Self {
@@ -57,7 +60,10 @@ impl Rows {
             vm: vm.map(str::to_owned),
             ..fresh::attachment(self.volume, self.host, access, Millis(0))
         };
-        self.database.attach(&self.principal, &new).await
+        self.database
+            .attachments()
+            .attach(&self.principal, &new)
+            .await
     }
 
     async fn call(&self, call: impl Into<CatalogCall>) -> Result<Value, CatalogError> {
@@ -91,16 +97,33 @@ impl Rows {
 
     /// Attached by a host that was not heard of since, and taken from it.
     async fn take(&self, asked: &AttachmentRow) -> String {
-        let detached = self.database.detach(&self.principal, asked.id, true);
+        let detached = self
+            .database
+            .attachments()
+            .detach(&self.principal, asked.id, true);
         detached.await.expect("there");
-        let ended = self.database.end_forced(LEASE_MS, Millis(LEASE_MS)).await;
+        let ended = self
+            .database
+            .hosts()
+            .end_forced(LEASE_MS, Millis(LEASE_MS))
+            .await;
         assert_eq!(ended.expect("looked"), [asked.id]);
-        let row = self.database.attachment(asked.id).await.expect("there");
+        let row = self
+            .database
+            .attachments()
+            .get(asked.id)
+            .await
+            .expect("there");
         row.reason.expect("a reason")
     }
 
     async fn note(&self, asked: &AttachmentRow) -> Option<String> {
-        let row = self.database.attachment(asked.id).await.expect("there");
+        let row = self
+            .database
+            .attachments()
+            .get(asked.id)
+            .await
+            .expect("there");
         row.note
     }
 
@@ -118,9 +141,10 @@ impl Rows {
             reason: reason.map(str::to_owned),
             ..fresh::report(asked, state)
         };
-        let kept = self
-            .database
-            .keep_attachment_report(self.host, asked.id, &report, Millis(0));
+        let kept =
+            self.database
+                .attachments()
+                .record_report(self.host, asked.id, &report, Millis(0));
         kept.await.expect("asked")
     }
 }
@@ -227,15 +251,16 @@ mod claims {
             let refused = rows.attach(vm, Access::ReadWrite).await;
             assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
         }
-        for one in rows.database.attachments().await.expect("read") {
+        for one in rows.database.attachments().all().await.expect("read") {
             let asked = rows
                 .database
+                .attachments()
                 .detach(&rows.principal, one.id, false)
                 .await
                 .expect("there");
             assert!(rows.report(&asked, AttachmentState::Detached).await);
         }
-        let ended = rows.database.ended_attachments(10).await.expect("read");
+        let ended = rows.database.attachments().ended(10).await.expect("read");
         assert_eq!(ended.len(), 3);
         let writer = rows.attach(Some("libvirt:one"), Access::ReadWrite).await;
         writer.expect("alone");
@@ -251,6 +276,7 @@ mod claims {
         let asked = asked.expect("asked");
         let ended = rows
             .database
+            .attachments()
             .detach(&rows.principal, asked.id, false)
             .await
             .expect("there");
@@ -259,6 +285,7 @@ mod claims {
         // Asked again, the guest is asked again; until then it is not busy.
         let again = rows
             .database
+            .attachments()
             .detach(&rows.principal, asked.id, false)
             .await
             .expect("there");
@@ -276,7 +303,11 @@ mod claims {
         let database = &rows.database;
         let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
         let heard = Millis(1_000_000);
-        database.note_heard(rows.host, heard).await.expect("heard");
+        database
+            .hosts()
+            .record_heard(rows.host, heard)
+            .await
+            .expect("heard");
         rows.acquire().await;
         let held = HeldLease {
             attachment: asked.id,
@@ -286,32 +317,33 @@ mod claims {
             leases: vec![held.clone()],
             journals: vec![rows.volume],
         };
-        let renewed = database.renew(rows.host, &renewal, heard).await;
+        let renewed = database.hosts().renew(rows.host, &renewal, heard).await;
         let renewed = renewed.expect("heard");
         assert!(renewed.lost.is_empty() && renewed.fenced.is_empty());
 
         // Nobody asked for it: nothing is taken, however unresponsive the host is.
         let late = Millis(heard.0 + 100 * LEASE_MS);
-        let ended = database.end_forced(LEASE_MS, late).await;
+        let ended = database.hosts().end_forced(LEASE_MS, late).await;
         assert_eq!(ended.expect("looked"), []);
         let forced = database
+            .attachments()
             .detach(&rows.principal, asked.id, true)
             .await
             .expect("there");
         assert_eq!(forced.state, AttachmentState::Detaching);
         for (after, taken) in [(LEASE_MS - 1, vec![]), (LEASE_MS, vec![asked.id])] {
             let now = Millis(heard.0 + after);
-            let ended = database.end_forced(LEASE_MS, now).await;
+            let ended = database.hosts().end_forced(LEASE_MS, now).await;
             assert_eq!(ended.expect("looked"), taken);
         }
-        let row = database.attachment(asked.id).await.expect("there");
+        let row = database.attachments().get(asked.id).await.expect("there");
         assert_eq!(row.state, AttachmentState::Detached);
         let reason = row.reason.expect("a reason");
         assert!(reason.contains("the volume is empty"), "{reason}");
         assert!(!rows.report(&forced, AttachmentState::Attached).await);
 
         // Its host is back.
-        let renewed = database.renew(rows.host, &renewal, late).await;
+        let renewed = database.hosts().renew(rows.host, &renewal, late).await;
         let renewed = renewed.expect("heard");
         assert_eq!(renewed.lost, [held]);
         let fenced = Fenced {
@@ -337,7 +369,7 @@ mod claims {
     pub async fn the_room_that_a_host_sees_is_known_without_its_report(rows: Rows) {
         let database = &rows.database;
         let host = async || {
-            let of = database.hosts().await.expect("read").into_iter();
+            let of = database.hosts().all().await.expect("read").into_iter();
             let mut of = of.filter(|row| row.host == rows.host);
             of.next().expect("there")
         };
@@ -349,19 +381,21 @@ mod claims {
                 problems: vec!["one".to_owned()],
                 ..Report::default()
             };
-            let kept = database.keep_report(rows.host, &report, Millis(heard));
+            let kept = database
+                .hosts()
+                .record_report(rows.host, &report, Millis(heard));
             kept.await.expect("kept");
             let row = host().await;
             assert_eq!((row.free_bytes, row.seen), (free_bytes, 9));
             assert_eq!(row.heard, Some(Millis(heard)));
-            let reports = database.host_reports().await.expect("read");
+            let reports = database.hosts().reports().await.expect("read");
             let whole = reports.iter().find(|one| one.host == row);
             assert_eq!(whole.map(|one| &one.report), Some(&report));
-            let own = database.host_report(rows.host).await.expect("read");
+            let own = database.hosts().report(rows.host).await.expect("read");
             assert_eq!(own.as_ref(), whole);
         }
         // That it is there says nothing else.
-        let heard = database.note_heard(rows.host, Millis(5)).await;
+        let heard = database.hosts().record_heard(rows.host, Millis(5)).await;
         heard.expect("kept");
         assert_eq!(host().await.free_bytes, Some(7));
     }
@@ -372,15 +406,19 @@ mod claims {
     pub async fn what_was_ended_by_force_is_not_so_after_the_next_restore(rows: Rows) {
         let database = &rows.database;
         let restore = async || {
-            let moved = database.move_ahead(1, rows.host, Millis(7));
+            let moved = database.catalog().move_ahead(1, rows.host, Millis(7));
             moved.await.expect("moved");
-            let of = database.attachments_of(rows.volume).await.expect("read");
+            let of = database
+                .attachments()
+                .of_volume(rows.volume)
+                .await
+                .expect("read");
             assert_eq!(of.len(), 1);
             of[0].clone()
         };
         let first = restore().await;
         rows.take(&first).await;
-        let taken = database.attachment(first.id).await.expect("there");
+        let taken = database.attachments().get(first.id).await.expect("there");
         assert!(taken.ended.is_some() && taken.is_forced);
 
         let again = restore().await;
@@ -388,7 +426,7 @@ mod claims {
         assert_eq!(again.state, AttachmentState::Detaching);
         assert!(!again.is_forced && again.ended.is_none() && again.reason.is_none());
         let late = Millis(100 * LEASE_MS);
-        let ended = database.end_forced(LEASE_MS, late).await;
+        let ended = database.hosts().end_forced(LEASE_MS, late).await;
         assert_eq!(ended.expect("looked"), []);
         // What was said of the wishes before counts for nothing.
         assert!(again.generation > taken.generation && again.reported == 0);
@@ -449,7 +487,10 @@ mod claims {
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
         let detach = async |asked: &AttachmentRow, is_forced| {
             let database = &rows.database;
-            let wish = database.detach(&rows.principal, asked.id, is_forced).await;
+            let wish = database
+                .attachments()
+                .detach(&rows.principal, asked.id, is_forced)
+                .await;
             wish.expect("there")
         };
         let wish = detach(&asked, false).await;
@@ -477,12 +518,16 @@ mod claims {
         let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
-        let wish = rows.database.detach(&rows.principal, asked.id, true).await;
+        let wish = rows
+            .database
+            .attachments()
+            .detach(&rows.principal, asked.id, true)
+            .await;
         let wish = wish.expect("there");
         let kept = rows.report_with(&wish, AttachmentState::Detached, Some("it is gone"));
         assert!(kept.await);
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
-        let note = "it is gone: the volume is empty, as it was made";
+        let note = "it is gone: the volume is empty, as it was created";
         assert_eq!(next.note.as_deref(), Some(note));
         let lease = rows
             .acquire_with(None)

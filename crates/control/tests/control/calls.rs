@@ -12,6 +12,6 @@ pub async fn answer(
     reach: &Reach,
     call: impl Into<CatalogCall>,
 ) -> Result<Value, CatalogError> {
-    let answer = database.answer(reach, call.into()).await;
+    let answer = database.catalog().answer(reach, call.into()).await;
     serde_json::from_slice(&answer.into_bytes()).expect("JSON")
 }

@@ -46,7 +46,9 @@ struct Called {
 
 impl Called {
     fn new(database: &Database, runtime: &Runtime) -> Self {
-        let host = database.local_party(Kind::Host, PartyId::from_u128(1), Millis(0));
+        let host = database
+            .parties()
+            .local(Kind::Host, PartyId::from_u128(1), Millis(0));
         Self {
             host: runtime.block_on(host).expect("there"),
             principal: runtime.block_on(local(database)),
@@ -62,7 +64,10 @@ impl Called {
         let json = serde_json::to_vec(&call).expect("JSON");
         let call = CatalogCall::read(C::NAME, &json).expect("a call");
         let reach = Reach::new(self.host, Millis(0));
-        let answer = self.database.answer(&reach, call.expect("its fields"));
+        let answer = self
+            .database
+            .catalog()
+            .answer(&reach, call.expect("its fields"));
         let answer = self.runtime.block_on(answer).into_bytes();
         serde_json::from_slice::<C::Answer>(&answer).expect("the answer")
     }
@@ -76,16 +81,22 @@ impl Called {
             access: Access::ReadWrite,
             created: Millis(0),
         };
-        let attached = self.database.attach(&self.principal, &new);
+        let attached = self.database.attachments().attach(&self.principal, &new);
         self.runtime.block_on(attached).expect("attached");
     }
 
     /// As an agent that has closed it.
     fn detach(&self, volume: VolumeId) {
         self.runtime.block_on(async {
-            let of = self.database.attachments_of(volume).await.expect("read");
+            let of = self
+                .database
+                .attachments()
+                .of_volume(volume)
+                .await
+                .expect("read");
             let asked = self
                 .database
+                .attachments()
                 .detach(&self.principal, of[0].id, false)
                 .await
                 .expect("there");
@@ -103,7 +114,8 @@ impl Called {
             };
             let kept =
                 self.database
-                    .keep_attachment_report(self.host, asked.id, &report, Millis(0));
+                    .attachments()
+                    .record_report(self.host, asked.id, &report, Millis(0));
             assert!(kept.await.expect("heard"));
         });
     }
@@ -117,8 +129,8 @@ impl Catalog for Called {
         journals: Option<JournalFolderId>,
     ) -> Result<Lease, CatalogError> {
         let of = self.runtime.block_on(async {
-            self.database.volume(volume).await?;
-            self.database.attachments_of(volume).await
+            self.database.volumes().get(volume).await?;
+            self.database.attachments().of_volume(volume).await
         });
         // One that is gone, the database is to refuse.
         if of.is_ok_and(|of| of.is_empty()) {
@@ -262,7 +274,9 @@ impl Sqlite {
     }
 
     fn on(runtime: Runtime, database: Database, folder: tempfile::TempDir) -> Self {
-        let founded = database.found(ClusterId::from_u128(1), &[1; 32], Millis(0));
+        let founded = database
+            .cluster()
+            .create(ClusterId::from_u128(1), &[1; 32], Millis(0));
         runtime.block_on(founded).expect("founded");
         let catalog = Called::new(&database, &runtime);
         Self {
@@ -293,9 +307,12 @@ impl Sqlite {
             lineage: Lineage::from_u128(self.number()),
             origin,
             created: Millis(1),
-            sizes: control::database::VolumeSizes::default(),
+            settings: control::database::VolumeSettings::default(),
         };
-        let inserted = self.database.insert_volume(&self.catalog.principal, &new);
+        let inserted = self
+            .database
+            .volumes()
+            .insert(&self.catalog.principal, &new);
         self.runtime.block_on(inserted)?;
         Ok(id)
     }
@@ -307,12 +324,17 @@ impl Sqlite {
     fn take_snapshot(&self, volume: VolumeId, name: &str) -> Result<SnapshotId, DatabaseError> {
         let id = SnapshotId::from_u128(self.number());
         let new = snapshot(id, name, volume);
-        let insert = self.database.insert_snapshot(&self.catalog.principal, &new);
+        let insert = self
+            .database
+            .snapshots()
+            .insert(&self.catalog.principal, &new);
         self.runtime.block_on(insert).map(|row| row.id)
     }
 
     fn state(&self, snapshot: SnapshotId) -> SnapshotState {
-        let row = self.runtime.block_on(self.database.snapshot(snapshot));
+        let row = self
+            .runtime
+            .block_on(self.database.snapshots().get(snapshot));
         row.expect("there").state
     }
 
@@ -383,19 +405,26 @@ impl Fixture for Sqlite {
         self.runtime
             .block_on(
                 self.database
-                    .delete_snapshot(&self.catalog.principal, snapshot),
+                    .snapshots()
+                    .delete(&self.catalog.principal, snapshot),
             )
             .expect("there");
     }
 
     fn take_away(&self, volume: VolumeId) {
         self.runtime.block_on(async {
-            let of = self.database.attachments_of(volume).await.expect("read");
+            let of = self
+                .database
+                .attachments()
+                .of_volume(volume)
+                .await
+                .expect("read");
             let asked = self
                 .database
+                .attachments()
                 .detach(&self.catalog.principal, of[0].id, true);
             asked.await.expect("there");
-            let ended = self.database.end_forced(1, Millis(1)).await;
+            let ended = self.database.hosts().end_forced(1, Millis(1)).await;
             assert_eq!(ended.expect("nobody was heard of"), [of[0].id]);
         });
     }
@@ -460,7 +489,7 @@ fn instances_on_one_database_never_give_the_same_twice() {
                             SnapshotId::from_u128(snapshots.fetch_add(1, Ordering::Relaxed).into());
                         let name = format!("of-turn-{turn}");
                         let new = snapshot(id, &name, volume);
-                        let taken = database.insert_snapshot(&catalog.principal, &new);
+                        let taken = database.snapshots().insert(&catalog.principal, &new);
                         match runtime.block_on(taken) {
                             Ok(_) => made += 1,
                             Err(DatabaseError::Taken { .. }) => {}
@@ -571,6 +600,7 @@ fn a_volume_that_goes_back_leaves_its_journal_behind() {
     sqlite.take_away(volume);
     let set_back = sqlite
         .database
+        .volumes()
         .set_head(&sqlite.catalog.principal, volume, held);
     sqlite.runtime.block_on(set_back).expect("detached");
     let lease = sqlite.catalog.acquire(volume, SALT, folder);
@@ -591,14 +621,16 @@ fn a_clone_goes_back_to_its_origin_and_no_further() {
     let own = sqlite.write(clone);
     assert_eq!((held.number, own.number), (2, 3));
     let line = || {
-        let line = sqlite.runtime.block_on(sqlite.database.line_of(clone));
+        let line = sqlite
+            .runtime
+            .block_on(sqlite.database.catalog().line_of(clone));
         line.expect("a line")
     };
     let keys = || -> Vec<VersionKey> { line().iter().map(|version| version.key).collect() };
     assert_eq!(keys(), [held, own]);
     assert_eq!(line()[0].snapshots, ["held"]);
     let go_back = |to| {
-        let gone = sqlite.runtime.block_on(sqlite.database.set_head(
+        let gone = sqlite.runtime.block_on(sqlite.database.volumes().set_head(
             &sqlite.catalog.principal,
             clone,
             to,
@@ -611,7 +643,8 @@ fn a_clone_goes_back_to_its_origin_and_no_further() {
     // Whatever becomes of the snapshot and of the versions around it.
     let forgotten = sqlite
         .database
-        .delete_snapshot(&sqlite.catalog.principal, snapshot);
+        .snapshots()
+        .delete(&sqlite.catalog.principal, snapshot);
     sqlite.runtime.block_on(forgotten).expect("there");
     assert_eq!(keys(), [held, own]);
     let around = sqlite.catalog.neighbours(held).expect("kept");
@@ -630,11 +663,11 @@ fn names_are_taken_until_their_volume_is_deleted() {
     ));
     sqlite
         .runtime
-        .block_on(
-            sqlite
-                .database
-                .begin_delete(&sqlite.catalog.principal, first, Millis(0)),
-        )
+        .block_on(sqlite.database.volumes().begin_delete(
+            &sqlite.catalog.principal,
+            first,
+            Millis(0),
+        ))
         .expect("detached");
     let second = sqlite.insert("disk", None).expect("free again");
     let found = sqlite
@@ -642,7 +675,8 @@ fn names_are_taken_until_their_volume_is_deleted() {
         .block_on(
             sqlite
                 .database
-                .volume_for(&sqlite.catalog.principal, "disk", Need::See),
+                .volumes()
+                .find(&sqlite.catalog.principal, "disk", Need::See),
         )
         .expect("there");
     assert_eq!(found.id, second);
@@ -668,7 +702,10 @@ fn a_pending_snapshot_ends_and_never_stays() {
     let sqlite = Sqlite::new();
     let is_error = |snapshot| matches!(sqlite.state(snapshot), SnapshotState::Error { .. });
     let cut = |snapshot| {
-        let cut = sqlite.database.note_cut(snapshot, sqlite.catalog.host);
+        let cut = sqlite
+            .database
+            .snapshots()
+            .record_cut(snapshot, sqlite.catalog.host);
         sqlite.runtime.block_on(cut).expect("noted");
     };
     let volume = sqlite.create();
@@ -701,19 +738,21 @@ fn a_pending_snapshot_ends_and_never_stays() {
     assert!(is_error(later), "no version has its moment");
 
     let deleted = sqlite.snapshot(volume);
-    let attachments = sqlite.database.attachments_of(volume);
+    let attachments = sqlite.database.attachments().of_volume(volume);
     let attachments = sqlite.runtime.block_on(attachments).expect("read");
-    let asked = sqlite
-        .database
-        .detach(&sqlite.catalog.principal, attachments[0].id, false);
+    let asked =
+        sqlite
+            .database
+            .attachments()
+            .detach(&sqlite.catalog.principal, attachments[0].id, false);
     sqlite.runtime.block_on(asked).expect("there");
     sqlite
         .runtime
-        .block_on(
-            sqlite
-                .database
-                .begin_delete(&sqlite.catalog.principal, volume, Millis(0)),
-        )
+        .block_on(sqlite.database.volumes().begin_delete(
+            &sqlite.catalog.principal,
+            volume,
+            Millis(0),
+        ))
         .expect("not wanted");
     assert!(is_error(deleted));
 }
@@ -727,11 +766,11 @@ fn deleting_a_volume_leaves_its_snapshots_and_their_clones() {
     let head = sqlite.write(volume);
     sqlite
         .runtime
-        .block_on(
-            sqlite
-                .database
-                .begin_delete(&sqlite.catalog.principal, volume, Millis(0)),
-        )
+        .block_on(sqlite.database.volumes().begin_delete(
+            &sqlite.catalog.principal,
+            volume,
+            Millis(0),
+        ))
         .expect("detached");
     sqlite.remove(head).expect("nothing holds the head now");
     assert!(matches!(
@@ -774,7 +813,10 @@ fn only_volumes_with_versions_that_may_go_are_looked_at() {
         fixture.take_snapshot(gone, "held").expect("a new name");
         let reach = Reach::new(fixture.catalog.host, Millis(0));
         let owners = |count_max, before| {
-            let owners = fixture.database.version_owners(&reach, count_max, before);
+            let owners = fixture
+                .database
+                .catalog()
+                .version_owners(&reach, count_max, before);
             fixture.runtime.block_on(owners).expect("read")
         };
         let first = Millis(versions[0].number.cast_signed());
@@ -785,9 +827,11 @@ fn only_volumes_with_versions_that_may_go_are_looked_at() {
         );
         assert_eq!(owners(2, first), [busy], "three are more than two");
         assert_eq!(owners(3, last), [busy], "heads stay, however old");
-        let deleted = fixture
-            .database
-            .begin_delete(&fixture.catalog.principal, gone, Millis(0));
+        let deleted =
+            fixture
+                .database
+                .volumes()
+                .begin_delete(&fixture.catalog.principal, gone, Millis(0));
         fixture.runtime.block_on(deleted).expect("detached");
         assert_eq!(owners(3, first), [gone]);
         fixture.finish_delete(gone);
@@ -810,11 +854,11 @@ fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
     let parent = keys[1].lineage;
     sqlite
         .runtime
-        .block_on(
-            sqlite
-                .database
-                .begin_delete(&sqlite.catalog.principal, volume, Millis(0)),
-        )
+        .block_on(sqlite.database.volumes().begin_delete(
+            &sqlite.catalog.principal,
+            volume,
+            Millis(0),
+        ))
         .expect("detached");
     sqlite.finish_delete(volume);
     sqlite.delete_snapshot(snapshot);
@@ -825,11 +869,11 @@ fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
     sqlite.catalog.detach(clone);
     sqlite
         .runtime
-        .block_on(
-            sqlite
-                .database
-                .begin_delete(&sqlite.catalog.principal, clone, Millis(0)),
-        )
+        .block_on(sqlite.database.volumes().begin_delete(
+            &sqlite.catalog.principal,
+            clone,
+            Millis(0),
+        ))
         .expect("detached");
     sqlite.remove(key).expect("nothing holds it now");
     assert!(
@@ -856,11 +900,11 @@ fn going_back_fences_the_owner_and_needs_a_closed_volume() {
     let lease = sqlite.catalog.acquire(volume, SALT, None).expect("a lease");
     sqlite.attach(volume);
     let set_head = || {
-        sqlite.runtime.block_on(
-            sqlite
-                .database
-                .set_head(&sqlite.catalog.principal, volume, old),
-        )
+        sqlite.runtime.block_on(sqlite.database.volumes().set_head(
+            &sqlite.catalog.principal,
+            volume,
+            old,
+        ))
     };
     assert!(matches!(set_head(), Err(DatabaseError::Refused { .. })));
     sqlite.catalog.detach(volume);
@@ -879,11 +923,13 @@ fn a_volume_in_use_is_not_deleted() {
     let sqlite = Sqlite::new();
     let volume = sqlite.create();
     sqlite.attach(volume);
-    let refused = sqlite.runtime.block_on(sqlite.database.begin_delete(
-        &sqlite.catalog.principal,
-        volume,
-        Millis(0),
-    ));
+    let refused = sqlite
+        .runtime
+        .block_on(sqlite.database.volumes().begin_delete(
+            &sqlite.catalog.principal,
+            volume,
+            Millis(0),
+        ));
     assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
 }
 
@@ -968,7 +1014,7 @@ fn a_database_that_was_moved_ahead_hands_out_nothing_twice() {
     let leases = || {
         sqlite
             .runtime
-            .block_on(sqlite.database.leases())
+            .block_on(sqlite.database.catalog().lease_count())
             .expect("read")
     };
     let volume = sqlite.create();
@@ -983,6 +1029,7 @@ fn a_database_that_was_moved_ahead_hands_out_nothing_twice() {
         .block_on(
             sqlite
                 .database
+                .catalog()
                 .move_ahead(70_000, sqlite.catalog.host, Millis(0)),
         )
         .expect("moved");
@@ -997,11 +1044,12 @@ fn a_database_that_was_moved_ahead_hands_out_nothing_twice() {
     sqlite.catalog.detach(volume);
     let moved = sqlite
         .database
+        .catalog()
         .move_ahead(80_000, sqlite.catalog.host, Millis(0));
     sqlite.runtime.block_on(moved).expect("moved");
     let of = sqlite
         .runtime
-        .block_on(sqlite.database.attachments_of(volume));
+        .block_on(sqlite.database.attachments().of_volume(volume));
     let of = of.expect("read");
     assert!(
         of[0].epoch.is_some() && !of[0].is_wanted,

@@ -176,12 +176,12 @@ async fn the_api_refuses_whom_it_does_not_know_any_more_or_in_that_role() {
             &[],
         );
         let said = refusal(&scene, &stranger, "GET /v1/me", 401).await;
-        assert!(said.contains("nobody is known by"), "{kind}: {said}");
+        assert!(said.contains("belongs to no party"), "{kind}: {said}");
     }
     // A controller's is good for clients, too; it is none of them.
     let server = signed(&scene.server.authority, "scree://controller/c1", &[]);
     let said = refusal(&scene, &server, "GET /v1/me", 401).await;
-    assert!(said.contains("nobody is known by"), "{said}");
+    assert!(said.contains("belongs to no party"), "{said}");
 
     let (alice, h1) = (
         scene.member("users", "alice").await,
@@ -354,9 +354,9 @@ async fn a_named_authoritys_certificate_that_names_nobody_or_several_is_nobodys(
         (&[alice, bob], "alice", "names both"),
         (&[alice, host], "alice", "names both"),
         (&[alice, alice], "alice", "names both"),
-        (&["scree://user/local"], "local", "nobody over TLS"),
-        (&["scree://host/local"], "local", "nobody over TLS"),
-        (&["scree://controller/c1"], "c1", "nobody over TLS"),
+        (&["scree://user/local"], "local", "cannot be used over TLS"),
+        (&["scree://host/local"], "local", "cannot be used over TLS"),
+        (&["scree://controller/c1"], "c1", "cannot be used over TLS"),
     ] {
         let party = named.client(uris, common_name);
         let said = refusal(&scene, &party, "GET /v1/me", 401).await;
@@ -390,10 +390,10 @@ async fn what_one_authority_has_signed_is_not_known_in_the_others_way() {
     let purpose = ExtendedKeyUsagePurpose::ClientAuth;
     let other = named.signed(&["scree://user/nobody"], "alice", &key, purpose);
     let said = refusal(&scene, &other, "GET /v1/me", 401).await;
-    assert!(said.contains("nobody is known as"), "{said}");
+    assert!(said.contains("does not exist"), "{said}");
     // Her name, with a key that is forgotten.
     let forget = "DELETE /v1/users/alice/keys";
     scene.ask(Some(&scene.root), forget, Value::Null, 200).await;
     let said = refusal(&scene, &alice, "GET /v1/me", 401).await;
-    assert!(said.contains("nobody is known by"), "{said}");
+    assert!(said.contains("belongs to no party"), "{said}");
 }

@@ -29,7 +29,8 @@ impl fresh::Rows for Rows {
         let new = fresh::volume("disk", NOW);
         let volume = new.id;
         database
-            .insert_volume(&principal, &new)
+            .volumes()
+            .insert(&principal, &new)
             .await
             .expect("made");
         Self {
@@ -47,7 +48,11 @@ impl Rows {
             vm: vm.map(str::to_owned),
             ..attachment(self.volume, self.host, Access::ReadOnly, NOW)
         };
-        let asked = self.database.attach(&self.principal, &new).await;
+        let asked = self
+            .database
+            .attachments()
+            .attach(&self.principal, &new)
+            .await;
         asked.expect("asked")
     }
 
@@ -75,21 +80,31 @@ impl Rows {
             addresses: addresses.iter().map(|one| (*one).to_owned()).collect(),
             changed: NOW,
         };
-        self.database.set_chain(&self.principal, &new).await
+        self.database.chains().set(&self.principal, &new).await
     }
 
     /// The chain that is wanted in `vm`.
     async fn wanted(&self, vm: Option<&str>) -> Option<ChainKey> {
-        let chains = self.database.chains_on(self.host).await.expect("read");
+        let chains = self
+            .database
+            .chains()
+            .on_host(self.host)
+            .await
+            .expect("read");
         chains.for_one(self.volume, vm).map(ChainRow::key)
     }
 
     async fn row(&self, of: &AttachmentRow) -> AttachmentRow {
-        self.database.attachment(of.id).await.expect("there")
+        self.database.attachments().get(of.id).await.expect("there")
     }
 
     async fn serial(&self) -> u64 {
-        self.database.wanted_of(self.host).await.expect("there").0
+        self.database
+            .hosts()
+            .counters(self.host)
+            .await
+            .expect("there")
+            .0
     }
 }
 
@@ -145,14 +160,18 @@ mod claims {
         assert!(wish.generation > asked.generation && wish.state == asked.state);
         let late = report(&asked, AttachmentState::Attached);
         let database = &rows.database;
-        let late = database.keep_attachment_report(rows.host, asked.id, &late, NOW);
+        let late = database
+            .attachments()
+            .record_report(rows.host, asked.id, &late, NOW);
         assert!(!late.await.expect("heard"), "that was of the older wish");
         let said = AttachmentReport {
             chain: Some(first.key()),
             chain_problem: Some("none".to_owned()),
             ..report(&wish, AttachmentState::Attached)
         };
-        let kept = database.keep_attachment_report(rows.host, asked.id, &said, NOW);
+        let kept = database
+            .attachments()
+            .record_report(rows.host, asked.id, &said, NOW);
         assert!(kept.await.expect("heard"));
         let shown = rows.row(&asked).await;
         assert_eq!(shown.chain, Some(first.key()));
@@ -165,7 +184,7 @@ mod claims {
         let (second, _) = rows.apply(None, "two").await.expect("kept");
         assert_eq!((second.id, second.revision), (first.id, 2));
         assert_eq!(rows.wanted(None).await, Some(second.key()));
-        let gone = database.delete_chain(&rows.principal, first.id).await;
+        let gone = database.chains().delete(&rows.principal, first.id).await;
         assert_eq!(gone.expect("deleted").policy, "two");
         assert_eq!(rows.wanted(None).await, None);
         assert!(rows.serial().await > before);
@@ -174,7 +193,11 @@ mod claims {
         assert!(other.id != first.id && other.revision == 1);
 
         // What a host said of what it had open is over when it begins anew.
-        rows.database.nothing_open(rows.host).await.expect("kept");
+        rows.database
+            .attachments()
+            .nothing_open(rows.host)
+            .await
+            .expect("kept");
         assert_eq!(rows.row(&asked).await.chain, None);
     }
 
@@ -186,7 +209,7 @@ mod claims {
         assert_eq!(rows.wanted(one).await, Some(own.key()));
         assert_eq!(rows.wanted(two).await, Some(all.key()));
         assert_eq!(rows.wanted(None).await, Some(all.key()));
-        let deleted = rows.database.delete_chain(&rows.principal, own.id).await;
+        let deleted = rows.database.chains().delete(&rows.principal, own.id).await;
         deleted.expect("deleted");
         assert_eq!(rows.wanted(one).await, Some(all.key()));
     }
@@ -205,11 +228,13 @@ mod claims {
 
         let database = &rows.database;
         let deleted = database
+            .volumes()
             .begin_delete(&rows.principal, rows.volume, NOW)
             .await;
         deleted.expect("on its way out");
         let gone = database
-            .chain_for(&rows.principal, last.expect("made").id)
+            .chains()
+            .find(&rows.principal, last.expect("made").id)
             .await;
         assert!(matches!(gone, Err(DatabaseError::NotFound { .. })));
         let late = rows.apply(vm, "late").await;
@@ -225,7 +250,7 @@ mod claims {
         let (here, place) = (rows.volume, ["10.0.0.1:10809/x"]);
         let new = fresh::volume("other", NOW);
         let other = new.id;
-        let made = rows.database.insert_volume(&rows.principal, &new).await;
+        let made = rows.database.volumes().insert(&rows.principal, &new).await;
         made.expect("made");
         let (first, _) = rows.apply_to(here, None, ("one", &[])).await.expect("kept");
         let again = rows.apply_to(here, None, ("one", &place)).await;

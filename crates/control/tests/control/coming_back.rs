@@ -54,7 +54,7 @@ mod claims {
         scene.ends_well(0, &task).await;
         scene.is_repaired().await;
         assert_eq!(scene.take(0, NOW).await, None);
-        let audit = scene.database.audit(i64::MAX, 100).await;
+        let audit = scene.database.parties().audit_log(i64::MAX, 100).await;
         let audit = audit.expect("read");
         let said = audit.iter().filter(|row| row.action == "suspicion");
         let mut said: Vec<(&str, String)> = said
@@ -78,7 +78,12 @@ mod claims {
         for _ in 0..3 {
             assert!(scene.suspicion(9999, true).await, "there is no such unit");
         }
-        let audit = scene.database.audit(i64::MAX, 100).await.expect("read");
+        let audit = scene
+            .database
+            .parties()
+            .audit_log(i64::MAX, 100)
+            .await
+            .expect("read");
         assert!(
             audit.iter().all(|row| row.action != "suspicion"),
             "{audit:?}"
@@ -102,7 +107,7 @@ mod claims {
         };
         let taken = scene.call(2, NOW, call).await.expect("answered");
         assert_eq!(taken, Value::Bool(true));
-        let repair = scene.database.repair(NOW).await.expect("read");
+        let repair = scene.database.repair().list(NOW).await.expect("read");
         let problem = repair.iter().find_map(|row| row.problem.as_deref());
         assert_eq!(problem, None, "that it was away is told no more");
         let again = scene.take(0, NOW).await.expect("at once");
@@ -172,7 +177,11 @@ mod claims {
     /// A comparison puts on whole members, too: they went on to be whole, and what it had
     /// put there in part was not read when they came back.
     pub async fn what_a_comparison_left_is_read_later(scene: Scene) {
-        let wanted = scene.database.want_repair(&scene.principal).await;
+        let wanted = scene
+            .database
+            .units()
+            .request_comparison(&scene.principal)
+            .await;
         assert_eq!(wanted.expect("wanted"), 1);
         scene.take(0, NOW).await.expect("to be compared");
         // Its host is not heard of any more, and the unit is away.

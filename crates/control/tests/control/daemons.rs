@@ -64,7 +64,13 @@ async fn a_daemon_becomes_a_unit_when_it_listens(scene: Scene) {
     assert_eq!(unit["id"], cluster.unit.to_string());
     assert_eq!(unit["daemon"], "store-1");
     assert_eq!(found.len(), before, "it was expected: {found:?}");
-    let sets = scene.control.database().copysets().await.expect("read");
+    let sets = scene
+        .control
+        .database()
+        .units()
+        .copysets()
+        .await
+        .expect("read");
     assert!(sets.iter().any(|set| set.members.contains(&cluster.unit)));
     assert!(again.units.iter().any(|known| known.url == url));
 
@@ -101,15 +107,15 @@ async fn a_unit_that_a_host_finds_is_not_given_up_unless_its_daemon_is_disabled(
         .send(Some(&host), "POST", "/v1/host/rpc/report-host", &report);
     assert!((200..300).contains(&told.await.expect("answered").status));
     let (root, remove) = (Some(&scene.root), "POST /v1/units/store-1/remove");
-    for give_up in [false, true] {
-        let how = json!({"lost": true, "give_up": give_up});
+    for accept in [false, true] {
+        let how = json!({"lost": true, "accept_data_loss": accept});
         let refused = scene.ask(root, remove, how, 409).await;
         let why = refused["detail"].to_string();
         assert!(why.contains("host h1 finds store-1 there"), "{refused}");
     }
     let disable = "POST /v1/daemons/store-1/disable";
     scene.ask(root, disable, Value::Null, 200).await;
-    let how = json!({"lost": true, "give_up": true}).to_string();
+    let how = json!({"lost": true, "accept_data_loss": true}).to_string();
     let (_, said) = scene.try_ask(root, remove, &how).await;
     assert!(!said.to_string().contains("finds store-1 there"), "{said}");
 }
@@ -199,13 +205,25 @@ async fn a_disabled_daemon_is_shown_so_and_gets_nothing_more(scene: Scene) {
     let status = scene.ask(root, "GET /v1/status", Value::Null, 200).await;
     let problems = status["problems"].to_string();
     assert!(problems.contains("is disabled"), "{problems}");
-    let sets = scene.control.database().copysets().await.expect("read");
+    let sets = scene
+        .control
+        .database()
+        .units()
+        .copysets()
+        .await
+        .expect("read");
 
     // Its address is free, and hosts are told.
     let next = begin(&scene, &new, json!(url)).await;
     let known = next.units.iter().find(|unit| unit.id == cluster.unit);
     assert!(known.expect("it is known").is_disabled);
-    let more = scene.control.database().copysets().await.expect("read");
+    let more = scene
+        .control
+        .database()
+        .units()
+        .copysets()
+        .await
+        .expect("read");
     let added = more.iter().filter(|set| !sets.contains(set));
     for set in added {
         assert!(!set.members.contains(&cluster.unit), "{set:?}");

@@ -62,7 +62,7 @@ pub async fn add_host(
     now: Millis,
 ) -> PartyId {
     let party = add_party(database, principal, (Kind::Host, name), now).await;
-    let heard = database.note_heard(party.id, now);
+    let heard = database.hosts().record_heard(party.id, now);
     heard.await.expect("kept");
     party.id
 }
@@ -90,7 +90,9 @@ async fn add_party(
         is_disabled: false,
         created: now,
     };
-    let made = database.insert_party(principal, &party, &Membership::None);
+    let made = database
+        .parties()
+        .insert(principal, &party, &Membership::None);
     made.await.expect("made");
     party
 }
@@ -108,7 +110,7 @@ pub fn volume(name: &str, created: Millis) -> NewVolume {
         project: None,
         tags: Tags::new(),
         lineage: Lineage::from_u128(number()),
-        sizes: control::database::VolumeSizes::default(),
+        settings: control::database::VolumeSettings::default(),
         origin: None,
         created,
     }

@@ -186,7 +186,9 @@ async fn a_controller_that_starts_or_ends_is_not_ready() {
 
 /// Two volumes, one of them attached; a host that was heard of at 100.
 async fn counted(database: &Database) -> Counts {
-    let host = database.local_party(Kind::Host, PartyId::from_u128(1), Millis(0));
+    let host = database
+        .parties()
+        .local(Kind::Host, PartyId::from_u128(1), Millis(0));
     let host = host.await.expect("made");
     let principal = local(database).await;
     for number in [2, 3] {
@@ -204,10 +206,11 @@ async fn counted(database: &Database) -> Counts {
             lineage: Lineage::from_u128(number),
             origin: None,
             created: Millis(0),
-            sizes: control::database::VolumeSizes::default(),
+            settings: control::database::VolumeSettings::default(),
         };
         database
-            .insert_volume(&principal, &new)
+            .volumes()
+            .insert(&principal, &new)
             .await
             .expect("made");
     }
@@ -219,9 +222,13 @@ async fn counted(database: &Database) -> Counts {
         access: Access::ReadWrite,
         created: Millis(0),
     };
-    database.attach(&principal, &new).await.expect("attached");
+    database
+        .attachments()
+        .attach(&principal, &new)
+        .await
+        .expect("attached");
     let report = Report::default();
-    let kept = database.keep_report(host, &report, Millis(100));
+    let kept = database.hosts().record_report(host, &report, Millis(100));
     kept.await.expect("kept");
     database.counts(Millis(50)).await.expect("counted")
 }

@@ -30,7 +30,9 @@ pub struct Rows {
 
 impl fresh::Rows for Rows {
     async fn new(database: Database) -> Self {
-        let founded = database.found(base::ClusterId::from_u128(1), &[1; 32], NOW);
+        let founded = database
+            .cluster()
+            .create(base::ClusterId::from_u128(1), &[1; 32], NOW);
         founded.await.expect("founded");
         let principal = local(&database).await;
         let mut hosts = Vec::new();
@@ -39,7 +41,7 @@ impl fresh::Rows for Rows {
         }
         let key = KeyId::from_u128(number());
         let parameters = json!({"name": "main"});
-        let made = database.insert_wrapping_key(key, "main", &parameters, NOW);
+        let made = database.keys().insert(key, "main", &parameters, NOW);
         made.await.expect("kept");
         let mut rows = Self {
             database,
@@ -68,7 +70,7 @@ impl Rows {
             origin,
             ..fresh::volume(name, NOW)
         };
-        let made = self.database.insert_volume(&self.principal, &new).await;
+        let made = self.database.volumes().insert(&self.principal, &new).await;
         made.expect("made");
         self.volumes.push((new.id, lineage));
         (new.id, lineage)
@@ -76,7 +78,11 @@ impl Rows {
 
     async fn attach(&self, volume: VolumeId, host: PartyId) -> control::database::AttachmentRow {
         let new = fresh::attachment(volume, host, Access::ReadWrite, NOW);
-        let made = self.database.attach(&self.principal, &new).await;
+        let made = self
+            .database
+            .attachments()
+            .attach(&self.principal, &new)
+            .await;
         made.expect("asked")
     }
 
@@ -128,13 +134,18 @@ impl Rows {
         };
         self.call(host, calls::Commit { commit }).await;
         let database = &self.database;
-        let ended = database.detach(&self.principal, asked.id, false).await;
+        let ended = database
+            .attachments()
+            .detach(&self.principal, asked.id, false)
+            .await;
         let said = report(&ended.expect("there"), AttachmentState::Detached);
-        let kept = database.keep_attachment_report(host, asked.id, &said, NOW);
+        let kept = database
+            .attachments()
+            .record_report(host, asked.id, &said, NOW);
         assert!(kept.await.expect("heard"));
         let id = SnapshotId::from_u128(number());
         let new = snapshot(id, &format!("of-{name}"), volume);
-        let taken = database.insert_snapshot(&self.principal, &new).await;
+        let taken = database.snapshots().insert(&self.principal, &new).await;
         taken.expect("a new name");
         id
     }
@@ -142,7 +153,8 @@ impl Rows {
     async fn mark(&self, name: &str, pinned: Option<bool>) -> Result<(), DatabaseError> {
         let marked = self
             .database
-            .mark_image(&self.principal, name, pinned)
+            .images()
+            .mark(&self.principal, name, pinned)
             .await;
         marked.map(drop)
     }
@@ -153,7 +165,7 @@ impl Rows {
         let mut all = [None; 2];
         for (number, one) in all.iter_mut().enumerate() {
             let host = self.hosts[number];
-            let images = self.database.images_on(host).await.expect("read");
+            let images = self.database.images().on_host(host).await.expect("read");
             let image = images.get(&self.volumes[number + 1].0);
             *one = image.map(|BaseImage { lineage, is_pinned }| {
                 let mut volumes = self.volumes.iter();
@@ -165,12 +177,12 @@ impl Rows {
     }
 
     pub async fn serial(&self, host: usize) -> u64 {
-        let wanted = self.database.wanted_of(self.hosts[host]).await;
+        let wanted = self.database.hosts().counters(self.hosts[host]).await;
         wanted.expect("there").0
     }
 
     async fn unpins(&self) -> u64 {
-        self.database.unpins().await.expect("read")
+        self.database.images().unpins().await.expect("read")
     }
 }
 
@@ -224,7 +236,7 @@ mod claims {
         assert_eq!(rows.images().await, [Some((0, false)); 2]);
         assert!(rows.serial(0).await > before[0] && rows.serial(1).await > before[1]);
         assert_eq!(rows.serial(2).await, idle, "it has nothing of it");
-        let count = rows.database.clone_count(rows.volumes[0].0).await;
+        let count = rows.database.images().clone_count(rows.volumes[0].0).await;
         assert_eq!(count.expect("read"), 2);
 
         // A clone may be one, too: also its own blocks are an image's then.
@@ -233,7 +245,7 @@ mod claims {
         let before = rows.serial(0).await;
         rows.mark("clone", None).await.expect("it is one already");
         assert_eq!(rows.serial(0).await, before);
-        let unmark = async |name| rows.database.unmark_image(&rows.principal, name).await;
+        let unmark = async |name| rows.database.images().unmark(&rows.principal, name).await;
         unmark("base").await.expect("unmarked");
         assert_eq!(rows.images().await, [Some((1, false)); 2]);
         unmark("clone").await.expect("unmarked");
@@ -261,12 +273,16 @@ mod claims {
         assert_eq!(rows.unpins().await, 1);
         assert!(rows.serial(2).await > before, "it may have had it before");
         // Nothing more is let go of if it is unmarked now.
-        let unmarked = rows.database.unmark_image(&rows.principal, "base").await;
+        let unmarked = rows.database.images().unmark(&rows.principal, "base").await;
         assert_eq!(unmarked.expect("unmarked").image, Some(ImageMark::Marked));
         assert_eq!(rows.unpins().await, 1);
         rows.mark("base", Some(true)).await.expect("pinned");
         let base = rows.volumes[0].0;
-        let deleted = rows.database.begin_delete(&rows.principal, base, NOW).await;
+        let deleted = rows
+            .database
+            .volumes()
+            .begin_delete(&rows.principal, base, NOW)
+            .await;
         deleted.expect("on its way out");
         assert_eq!(rows.unpins().await, 2);
         assert_eq!(rows.images().await, [None, None]);
@@ -277,7 +293,9 @@ mod claims {
         let (volume, lineage) = rows.volumes[0];
         let begin = async || {
             let hosts = [host];
-            let begun = database.begin_preloads(&rows.principal, "base", &hosts, NOW);
+            let begun = database
+                .images()
+                .begin_preloads(&rows.principal, "base", &hosts, NOW);
             begun.await.map(drop)
         };
         assert!(matches!(begin().await, Err(DatabaseError::Refused { .. })));
@@ -292,16 +310,20 @@ mod claims {
         };
         // The one that had it last is heard of still.
         database
-            .keep_report(rows.hosts[2], &api::host::Report::default(), NOW)
+            .hosts()
+            .record_report(rows.hosts[2], &api::host::Report::default(), NOW)
             .await
             .expect("kept");
         assert_eq!(reads().await, (false, true));
         begin().await.expect("begun");
         assert_eq!(reads().await, (true, true));
-        let wanted = database.preloads_on(host).await.expect("read");
+        let wanted = database.images().preloads_on(host).await.expect("read");
         assert_eq!((wanted[0].volume, wanted[0].version), (volume, key));
         begin().await.expect("it is under way");
-        assert_eq!(database.preloads_on(host).await.expect("read"), wanted);
+        assert_eq!(
+            database.images().preloads_on(host).await.expect("read"),
+            wanted
+        );
 
         let say = async |generation, done_bytes, end| {
             let said = PreloadReport {
@@ -311,11 +333,13 @@ mod claims {
                 end,
                 has_no_cache: false,
             };
-            let kept = database.keep_preload_report(host, volume, &said, NOW);
+            let kept = database
+                .images()
+                .record_preload_report(host, volume, &said, NOW);
             kept.await.expect("heard")
         };
         let shown = async || {
-            let all = database.preloads_of(std::iter::once(volume)).await;
+            let all = database.images().preloads_of(std::iter::once(volume)).await;
             let all = all.expect("read").remove(&volume).unwrap_or_default();
             let all = all.into_iter();
             all.map(|one| (one.host_name, one.state, one.done_bytes, one.reason))
@@ -337,17 +361,20 @@ mod claims {
         begin().await.expect("once more");
         assert_eq!(shown().await, is(PreloadState::Waiting, 0, None));
         let serial = rows.serial(0).await;
-        let ended = database.end_preloads(&rows.principal, "base", NOW).await;
+        let ended = database
+            .images()
+            .end_preloads(&rows.principal, "base", NOW)
+            .await;
         ended.expect("canceled");
         assert!(rows.serial(0).await > serial);
-        assert_eq!(database.preloads_on(host).await.expect("read"), []);
+        assert_eq!(database.images().preloads_on(host).await.expect("read"), []);
         let called_off = is(PreloadState::Error, 0, Some("it was canceled"));
         assert_eq!(shown().await, called_off);
         // With the image goes all that is known of it.
         begin().await.expect("once more");
-        let unmarked = database.unmark_image(&rows.principal, "base").await;
+        let unmarked = database.images().unmark(&rows.principal, "base").await;
         unmarked.expect("unmarked");
-        assert_eq!(database.preloads_on(host).await.expect("read"), []);
+        assert_eq!(database.images().preloads_on(host).await.expect("read"), []);
         assert_eq!(shown().await, vec![]);
     }
 
@@ -356,11 +383,14 @@ mod claims {
         let (database, volume) = (&rows.database, rows.volumes[0].0);
         rows.mark("base", None).await.expect("marked");
         let begin = async |at| {
-            let begun = database.begin_preloads(&rows.principal, "base", &rows.hosts, Millis(at));
+            let begun =
+                database
+                    .images()
+                    .begin_preloads(&rows.principal, "base", &rows.hosts, Millis(at));
             begun.await.map(drop).expect("begun");
         };
         let shown = async || {
-            let all = database.preloads_of(std::iter::once(volume)).await;
+            let all = database.images().preloads_of(std::iter::once(volume)).await;
             let all = all.expect("read").remove(&volume).unwrap_or_default();
             let all = all.into_iter();
             all.map(|one| (one.state, one.reason, one.ended.map(|ended| ended.0)))
@@ -370,12 +400,18 @@ mod claims {
         let waits = (PreloadState::Waiting, None, None);
         let hear = async |host: usize, at| {
             let said = api::host::Report::default();
-            let kept = database.keep_report(rows.hosts[host], &said, Millis(at));
+            let kept = database
+                .hosts()
+                .record_report(rows.hosts[host], &said, Millis(at));
             kept.await.expect("kept");
         };
         let unresponsive = async |since, now| {
-            let ended =
-                database.end_unresponsive(Job::Preload, Millis(since), "unresponsive", Millis(now));
+            let ended = database.hosts().end_unresponsive(
+                Job::Preload,
+                Millis(since),
+                "unresponsive",
+                Millis(now),
+            );
             ended.await.expect("ended")
         };
         hear(0, 2_001_000).await;
@@ -389,17 +425,29 @@ mod claims {
         let gone = wrong("unresponsive", 2_002_000);
         assert_eq!(shown().await, [waits.clone(), gone.clone(), gone]);
         assert!(rows.serial(1).await > serial);
-        assert_eq!(database.preloads_on(rows.hosts[1]).await.expect("read"), []);
+        assert_eq!(
+            database
+                .images()
+                .preloads_on(rows.hosts[1])
+                .await
+                .expect("read"),
+            []
+        );
 
         let subject = |name| Subject::new(Kind::Host, name).expect("a name");
         let disable = async |name, is_disabled| {
             let (principal, subject) = (&rows.principal, subject(name));
-            let done = database.set_disabled(principal, &subject, is_disabled);
+            let done = database
+                .parties()
+                .set_disabled(principal, &subject, is_disabled);
             done.await.expect("done");
         };
         begin(2_003_000).await;
         disable("h1", true).await;
-        let forgotten = database.forget_keys(&rows.principal, &subject("h2")).await;
+        let forgotten = database
+            .parties()
+            .forget_keys(&rows.principal, &subject("h2"))
+            .await;
         forgotten.expect("done");
         let whys = |shown: Vec<(PreloadState, Option<String>, Option<i64>)>| {
             shown.into_iter().map(|(_, why, _)| why).collect::<Vec<_>>()

@@ -6,18 +6,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use api::host::HostUnit;
+use api::types::CreateVolume;
 use base::{PartyId, UnitId};
 use catalog::retention::Retention;
 use control::authority::AuthorityFileError;
 use control::database::{Database, DatabaseError, Filter, Page};
 use control::folder::{FolderError, Remains};
-use control::volumes::VolumeRequest;
-use control::{Acting, Control, ControlError, Settings, StartError};
+use control::{AuthorizedRequest, Control, ControlError, Settings, StartError};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 use tempfile::TempDir;
 use world::{Millis, World, host};
 
-use crate::keys;
 use crate::postgres::Postgres;
 
 /// A request that cannot be carried out is answered within.
@@ -43,10 +42,10 @@ fn settings(folder: &Path, url: Option<&str>) -> Settings {
     }
 }
 
-async fn start(folder: &Path, url: &str) -> Result<Acting, StartError> {
+async fn start(folder: &Path, url: &str) -> Result<AuthorizedRequest, StartError> {
     let control = Control::start(World::real(1), settings(folder, Some(url))).await?;
     control.set_open(true);
-    Ok(control.acting_here().await.expect("the operator's own"))
+    Ok(control.local_request().await.expect("the operator's own"))
 }
 
 /// Why a controller does not start.
@@ -65,7 +64,7 @@ fn copy_authority(from: &TempDir, to: &TempDir) {
 
 /// Two controllers on a database, each with a folder of its own.
 struct Pair {
-    controls: [Acting; 2],
+    controls: [AuthorizedRequest; 2],
     folders: [TempDir; 2],
     url: String,
 }
@@ -98,14 +97,14 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce(Postgres, String) -> F) {
     runtime.block_on(test(server, url));
 }
 
-fn small(name: &str, replicas: u8) -> VolumeRequest {
-    VolumeRequest {
+fn small(name: &str, replicas: u8) -> CreateVolume {
+    CreateVolume {
         name: name.to_owned(),
-        size_bytes: Some(1 << 20),
+        size: Some(1 << 20),
         replicas: Some(replicas),
         strict_zones: false,
         erasure: None,
-        ..VolumeRequest::default()
+        ..CreateVolume::default()
     }
 }
 
@@ -143,10 +142,18 @@ fn controllers_with_folders_of_their_own_are_one_cluster() {
         assert_eq!(one.id, other.id);
         assert_eq!(one.owner, other.owner, "the same place");
         first.register_units(&units(1)).await.expect("registered");
-        first.create_volume(small("disk", 1)).await.expect("made");
-        let seen = second.volume("disk").await.expect("the other sees it");
+        first
+            .volumes()
+            .create(small("disk", 1))
+            .await
+            .expect("made");
+        let seen = second
+            .volumes()
+            .get("disk")
+            .await
+            .expect("the other sees it");
         assert_eq!(seen.row.size_bytes, 1 << 20);
-        let taken = second.create_volume(small("disk", 1)).await;
+        let taken = second.volumes().create(small("disk", 1)).await;
         assert!(matches!(taken, Err(ControlError::Exists { .. })));
         // They start again, in any order.
         let url = pair.url.clone();
@@ -241,21 +248,17 @@ fn controllers_that_start_at_once_on_a_new_database_found_one_cluster() {
 }
 
 #[test]
-fn two_that_start_at_once_on_an_older_database_bring_it_up_to_date_once() {
+fn two_that_connect_at_once_to_an_empty_database_create_its_schema_once() {
     run(async |_server, url| {
-        keys::earlier(&url, &keys::POSTGRES, 3).await;
         let connect = || {
             let url = url.parse().expect("a URL");
             tokio::spawn(async move { Database::connect(&url).await })
         };
         let (one, other) = (connect(), connect());
         for database in [one, other] {
-            let database = database
-                .await
-                .expect("no panic")
-                .expect("brought up to date");
-            let keys = database.wrapping_keys().await.expect("read");
-            assert_eq!(keys.len(), 1);
+            let database = database.await.expect("no panic").expect("connected");
+            let keys = database.keys().all().await.expect("read");
+            assert!(keys.is_empty(), "{keys:?}");
             database.close().await;
         }
     });
@@ -311,7 +314,10 @@ fn a_connection_that_leads_to_another_database_is_not_used() {
         server
             .execute("postgres", "CREATE DATABASE scree0 TEMPLATE original")
             .await;
-        let refused = control.volumes(&Filter::default(), &Page::default()).await;
+        let refused = control
+            .volumes()
+            .list(&Filter::default(), &Page::default())
+            .await;
         assert!(
             matches!(refused, Err(ControlError::Unavailable { .. })),
             "{refused:?}"
@@ -328,7 +334,8 @@ fn a_connection_that_leads_to_another_database_is_not_used() {
             server.execute("postgres", statement).await;
         }
         control
-            .volumes(&Filter::default(), &Page::default())
+            .volumes()
+            .list(&Filter::default(), &Page::default())
             .await
             .expect("it goes on");
     });
@@ -369,7 +376,7 @@ fn copysets_are_planned_once_whoever_plans() {
                 control.register_units(&units(6)).await.expect("registered");
                 for replicas in 1..=4 {
                     let volume = small(&format!("disk-{turn}-{replicas}"), replicas);
-                    control.create_volume(volume).await.expect("made");
+                    control.volumes().create(volume).await.expect("made");
                 }
             }));
         }
@@ -377,8 +384,8 @@ fn copysets_are_planned_once_whoever_plans() {
             one.await.expect("no panic");
         }
         let database = pair.controls[0].database();
-        assert_eq!(database.units().await.expect("read").len(), 6);
-        let copysets = database.copysets().await.expect("read");
+        assert_eq!(database.units().all().await.expect("read").len(), 6);
+        let copysets = database.units().copysets().await.expect("read");
         let mut members: Vec<_> = copysets.iter().map(|set| set.members.clone()).collect();
         let count = members.len();
         members.sort_unstable();
@@ -402,7 +409,7 @@ fn requests_are_answered_while_the_database_is_away_and_carried_out_when_it_is_b
         for (turn, control) in pair.controls.iter().enumerate() {
             server.kill();
             let asked = Instant::now();
-            let away = control.create_volume(small("lost", 1)).await;
+            let away = control.volumes().create(small("lost", 1)).await;
             assert!(
                 matches!(away, Err(ControlError::Unavailable { .. })),
                 "{away:?}"
@@ -410,10 +417,15 @@ fn requests_are_answered_while_the_database_is_away_and_carried_out_when_it_is_b
             assert!(asked.elapsed() < ANSWERED_WITHIN, "{:?}", asked.elapsed());
             server.restart();
             let name = format!("disk-{turn}");
-            control.create_volume(small(&name, 1)).await.expect("made");
+            control
+                .volumes()
+                .create(small(&name, 1))
+                .await
+                .expect("made");
         }
         let volumes = pair.controls[0]
-            .volumes(&Filter::default(), &Page::default())
+            .volumes()
+            .list(&Filter::default(), &Page::default())
             .await
             .expect("listed");
         assert_eq!(volumes.volumes.len(), 2, "what was refused was not made");
@@ -427,7 +439,10 @@ fn a_database_that_stands_still_holds_nobody_up_for_ever() {
         let [control, _] = &pair.controls;
         server.freeze(true);
         let asked = Instant::now();
-        let away = control.volumes(&Filter::default(), &Page::default()).await;
+        let away = control
+            .volumes()
+            .list(&Filter::default(), &Page::default())
+            .await;
         assert!(
             matches!(away, Err(ControlError::Unavailable { .. })),
             "{away:?}"
@@ -435,7 +450,8 @@ fn a_database_that_stands_still_holds_nobody_up_for_ever() {
         assert!(asked.elapsed() < ANSWERED_WITHIN, "{:?}", asked.elapsed());
         server.freeze(false);
         control
-            .volumes(&Filter::default(), &Page::default())
+            .volumes()
+            .list(&Filter::default(), &Page::default())
             .await
             .expect("it goes on");
     });
@@ -454,19 +470,31 @@ fn who_gives_up_waiting_for_a_turn_leaves_no_transaction_behind() {
         other.execute(alone).await.expect("nobody has it");
         let nobody = PartyId::from_u128(1);
         for _ in 0..4 {
-            let waits = control.database().note_heard(nobody, Millis(1));
+            let waits = control.database().hosts().record_heard(nobody, Millis(1));
             let told = host::timeout(Duration::from_millis(200), waits).await;
             assert!(told.is_none(), "{told:?}");
         }
         let asked = Instant::now();
-        let told = control.database().note_heard(nobody, Millis(1)).await;
+        let told = control
+            .database()
+            .hosts()
+            .record_heard(nobody, Millis(1))
+            .await;
         assert!(matches!(told, Err(DatabaseError::Busy(_))), "{told:?}");
         assert!(asked.elapsed() < ANSWERED_WITHIN, "{:?}", asked.elapsed());
         other.execute("ROLLBACK").await.expect("done");
         for turn in 0..40 {
             let name = format!("disk-{turn}");
-            control.create_volume(small(&name, 1)).await.expect("made");
-            control.volume(&name).await.expect("what was made is seen");
+            control
+                .volumes()
+                .create(small(&name, 1))
+                .await
+                .expect("made");
+            control
+                .volumes()
+                .get(&name)
+                .await
+                .expect("what was made is seen");
         }
         let begun = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() \
                      AND state LIKE 'idle in transaction%'";
@@ -493,7 +521,7 @@ fn a_controller_whose_connections_are_cut_connects_again() {
                 )
                 .await;
             let volume = small(&format!("disk-{turn}"), 1);
-            control.create_volume(volume).await.expect("made");
+            control.volumes().create(volume).await.expect("made");
         }
     });
 }
@@ -504,7 +532,11 @@ fn a_database_that_takes_no_changes_is_read_and_says_so() {
         let pair = Pair::new(url).await;
         let [control, _] = &pair.controls;
         control.register_units(&units(1)).await.expect("registered");
-        control.create_volume(small("disk", 1)).await.expect("made");
+        control
+            .volumes()
+            .create(small("disk", 1))
+            .await
+            .expect("made");
         let read_only = |is_read_only: bool| {
             format!(
                 "ALTER DATABASE scree0 SET default_transaction_read_only = {is_read_only}; \
@@ -513,12 +545,12 @@ fn a_database_that_takes_no_changes_is_read_and_says_so() {
             )
         };
         server.execute("postgres", &read_only(true)).await;
-        let refused = control.create_volume(small("more", 1)).await;
+        let refused = control.volumes().create(small("more", 1)).await;
         let Err(ControlError::Unavailable { reason }) = refused else {
             panic!("{refused:?}");
         };
         assert!(reason.contains("takes no changes"), "{reason}");
-        control.volume("disk").await.expect("it can be read");
+        control.volumes().get("disk").await.expect("it can be read");
         let told = control.report().await.expect("so can the rest");
         let mut problems = told.problems.iter();
         assert!(problems.any(|problem| problem.contains("takes no changes")));
@@ -528,7 +560,11 @@ fn a_database_that_takes_no_changes_is_read_and_says_so() {
             "{error}"
         );
         server.execute("postgres", &read_only(false)).await;
-        control.create_volume(small("more", 1)).await.expect("made");
+        control
+            .volumes()
+            .create(small("more", 1))
+            .await
+            .expect("made");
     });
 }
 

@@ -1,15 +1,11 @@
 //! Wrapping keys in the database.
 
-use std::borrow::Cow;
-use std::path::Path;
-
 use api::host::{KeyState, WrappedRow};
 use auth::Kind;
 use base::{KeyId, Lineage, PartyId};
 use catalog::{CatalogError, WrappedKey};
 use control::database::{Database, DatabaseError, Reach};
 use serde_json::json;
-use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, any::install_default_drivers};
 use world::Millis;
 
@@ -17,101 +13,62 @@ use crate::calls;
 use crate::postgres::Postgres;
 use crate::principals::local;
 
-static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
-pub static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
-
 const LINEAGE: Lineage = Lineage::from_u128(7);
 
-/// A database as an earlier Scree left it, with a passphrase and one wrapped
-/// key.
-pub async fn earlier(url: &str, steps: &Migrator, last: i64) {
+/// Adds a key `main`, and two lineages: one whose data key `main` wraps, and one without a data key.
+async fn add_main(database: &Database, url: &str) {
+    let main = KeyId::from_u128(1);
+    let parameters = json!({});
+    let added = database.keys().insert(main, "main", &parameters, Millis(5));
+    added.await.expect("added");
     install_default_drivers();
     let pool = AnyPool::connect(url).await.expect("connects");
-    let steps = steps.iter().filter(|step| step.version <= last).cloned();
-    let earlier = Migrator {
-        migrations: Cow::Owned(steps.collect()),
-        ..Migrator::DEFAULT
-    };
-    earlier.run(&pool).await.expect("made");
-    sqlx::query(
-        "INSERT INTO cluster (one, id, created_ms, vouch, key_source, key_salt, key_memory_kib, \
-         key_passes, key_lanes, key_verifier) VALUES (1, $1, 5, $2, 'passphrase', $3, 9000, 2, 3, $4)",
-    )
-    .bind("cluster-0123456789abcdef0123456789abcdef".to_owned())
-    .bind(vec![0_u8; 32])
-    .bind(b"sixteen bytes ok".to_vec())
-    .bind(vec![1_u8, 2, 3])
-    .execute(&pool)
-    .await
-    .expect("written");
     for (lineage, wrapped) in [(LINEAGE, Some(vec![4_u8])), (Lineage::from_u128(8), None)] {
-        sqlx::query("INSERT INTO lineages (lineage, epoch_first, wrapped) VALUES ($1, 1, $2)")
-            .bind(lineage.to_string())
-            .bind(wrapped)
-            .execute(&pool)
-            .await
-            .expect("written");
+        sqlx::query(
+            "INSERT INTO lineages (lineage, epoch_first, wrapped, wrapping_key) \
+             VALUES ($1, 1, $2, $3)",
+        )
+        .bind(lineage.to_string())
+        .bind(wrapped.clone())
+        .bind(wrapped.map(|_| main.to_string()))
+        .execute(&pool)
+        .await
+        .expect("inserted");
     }
     pool.close().await;
 }
 
-async fn is_converted(database: &Database) {
-    let rows = database.wrapping_keys().await.expect("read");
-    let [row] = &rows[..] else {
-        panic!("{rows:?}");
-    };
-    assert_eq!((row.key.name.as_str(), row.lineages), ("main", 1));
-    assert_eq!((row.key.state, row.created), (KeyState::Active, Millis(5)));
-    let passphrase = json!({
-        "kind": "passphrase",
-        "salt": "c2l4dGVlbiBieXRlcyBvaw==",
-        "memory_kib": 9000,
-        "passes": 2,
-        "lanes": 3,
-    });
-    let parameters = json!({"source": passphrase, "verifier": "AQID"});
-    assert_eq!(row.key.parameters, parameters);
-}
-
-fn url_of(path: &Path) -> String {
-    format!("sqlite://{}?mode=rwc", path.display())
-}
-
 #[test]
-fn the_key_of_an_earlier_scree_is_the_key_main() {
+fn a_key_is_deleted_only_after_another_one_has_taken_over_what_it_wraps() {
     let server = Postgres::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let url = server.database(&runtime);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("scree.db");
     runtime.block_on(async {
-        earlier(&url_of(&path), &SQLITE, 10).await;
-        earlier(&url, &POSTGRES, 3).await;
-        for turn in 0..2 {
-            for database in [
-                Database::open(&path).await,
-                Database::connect(&url.parse().expect("a URL")).await,
-            ] {
-                let database = database.expect("an earlier Scree's");
-                is_converted(&database).await;
-                if turn == 1 {
-                    rotates(&database).await;
-                }
-                database.close().await;
-            }
-        }
+        let sqlite = Database::open(&path).await.expect("created");
+        add_main(&sqlite, &format!("sqlite://{}", path.display())).await;
+        rotates(&sqlite).await;
+        sqlite.close().await;
+        let postgres = Database::connect(&url.parse().expect("a URL")).await;
+        let postgres = postgres.expect("created");
+        add_main(&postgres, &url).await;
+        rotates(&postgres).await;
+        postgres.close().await;
     });
 }
 
-/// What an agent asks while it rewraps.
+/// Rewraps as an agent does.
 async fn rotates(database: &Database) {
     let principal = local(database).await;
-    let host = database.local_party(Kind::Host, PartyId::from_u128(1), Millis(5));
+    let host = database
+        .parties()
+        .local(Kind::Host, PartyId::from_u128(1), Millis(5));
     let host = host.await.expect("there");
-    let main = database.wrapping_key("main").await.expect("there").key.id;
+    let main = database.keys().get("main").await.expect("there").key.id;
     let new = KeyId::from_u128(2);
     let (parameters, others) = (json!({}), json!({"a": 1}));
-    let added = |parameters| database.insert_wrapping_key(new, "new", parameters, Millis(6));
+    let added = |parameters| database.keys().insert(new, "new", parameters, Millis(6));
     for _ in 0..2 {
         assert_eq!(added(&parameters).await.expect("kept").id, new);
     }
@@ -132,21 +89,22 @@ async fn rotates(database: &Database) {
     for refused in [("new", "new"), ("main", "none"), ("none", "new")] {
         let (old, by) = refused;
         assert!(
-            database.rotate_key(&principal, old, by).await.is_err(),
+            database.keys().rotate(&principal, old, by).await.is_err(),
             "{refused:?}"
         );
     }
     for _ in 0..2 {
         let begun = database
-            .rotate_key(&principal, "main", "new")
+            .keys()
+            .rotate(&principal, "main", "new")
             .await
             .expect("begun");
         assert_eq!((begun.key.state, begun.lineages), (KeyState::Retiring, 1));
     }
-    let back = database.rotate_key(&principal, "new", "main").await;
+    let back = database.keys().rotate(&principal, "new", "main").await;
     assert!(matches!(back, Err(DatabaseError::Refused { .. })));
     for name in ["main", "new"] {
-        let kept = database.delete_wrapping_key(&principal, name).await;
+        let kept = database.keys().delete(&principal, name).await;
         assert!(matches!(kept, Err(DatabaseError::Refused { .. })), "{name}");
     }
     let fresh = calls::SetKey {
@@ -170,10 +128,13 @@ async fn rotates(database: &Database) {
 
     // A third key takes over what was on its way to the second one.
     let third = KeyId::from_u128(3);
-    let made = database.insert_wrapping_key(third, "third", &parameters, Millis(7));
+    let made = database
+        .keys()
+        .insert(third, "third", &parameters, Millis(7));
     made.await.expect("kept");
     let passed_on = database
-        .rotate_key(&principal, "new", "third")
+        .keys()
+        .rotate(&principal, "new", "third")
         .await
         .expect("begun");
     assert_eq!(passed_on.key.state, KeyState::Retired, "it wraps nothing");
@@ -200,13 +161,14 @@ async fn rotates(database: &Database) {
         call(to_third(4).into()).await.expect("answers"),
         json!(false)
     );
-    let main = database.wrapping_key("main").await.expect("there");
+    let main = database.keys().get("main").await.expect("there");
     assert_eq!((main.key.state, main.lineages), (KeyState::Retired, 0));
     for name in ["main", "new"] {
         database
-            .delete_wrapping_key(&principal, name)
+            .keys()
+            .delete(&principal, name)
             .await
             .expect("retired");
     }
-    assert_eq!(database.wrapping_keys().await.expect("read").len(), 1);
+    assert_eq!(database.keys().all().await.expect("read").len(), 1);
 }

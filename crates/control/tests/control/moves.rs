@@ -36,11 +36,16 @@ impl fresh::Rows for Rows {
         let new = fresh::volume("disk", NOW);
         let volume = new.id;
         database
-            .insert_volume(&principal, &new)
+            .volumes()
+            .insert(&principal, &new)
             .await
             .expect("made");
         let first = attachment(volume, hosts[0], Access::ReadWrite, NOW);
-        let attached = database.attach(&principal, &first).await.expect("asked");
+        let attached = database
+            .attachments()
+            .attach(&principal, &first)
+            .await
+            .expect("asked");
         let rows = Self {
             database,
             principal,
@@ -72,7 +77,9 @@ impl Rows {
     async fn report(&self, host: usize, of: &AttachmentRow, state: AttachmentState) -> bool {
         let report = fresh::report(of, state);
         let database = &self.database;
-        let kept = database.keep_attachment_report(self.hosts[host], of.id, &report, NOW);
+        let kept = database
+            .attachments()
+            .record_report(self.hosts[host], of.id, &report, NOW);
         kept.await.expect("asked")
     }
 
@@ -88,20 +95,25 @@ impl Rows {
         let database = &self.database;
         let id = self.attached.id;
         database
-            .move_attachment(&self.principal, id, to, HEARD_AFTER)
+            .attachments()
+            .move_to(&self.principal, id, to, HEARD_AFTER)
             .await
     }
 
     /// Those that have not ended.
     async fn there(&self) -> Vec<AttachmentRow> {
-        let there = self.database.attachments_of(self.volume).await;
+        let there = self.database.attachments().of_volume(self.volume).await;
         there.expect("read")
     }
 
     async fn nobody_else_gets_it(&self) {
         for access in [Access::ReadWrite, Access::ReadOnly] {
             let new = attachment(self.volume, self.hosts[2], access, NOW);
-            let refused = self.database.attach(&self.principal, &new).await;
+            let refused = self
+                .database
+                .attachments()
+                .attach(&self.principal, &new)
+                .await;
             assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
         }
     }
@@ -156,10 +168,15 @@ mod claims {
         rows.nobody_else_gets_it().await;
         let deleted = rows
             .database
+            .volumes()
             .begin_delete(&rows.principal, rows.volume, NOW);
         assert!(matches!(deleted.await, Err(DatabaseError::Refused { .. })));
         // Its agent is killed, and starts again; so is what is wanted.
-        let begun = rows.database.nothing_open(rows.hosts[0]).await;
+        let begun = rows
+            .database
+            .attachments()
+            .nothing_open(rows.hosts[0])
+            .await;
         begun.expect("noted");
         // What was said before the move was asked for, is heard of late.
         assert!(
@@ -196,7 +213,10 @@ mod claims {
     pub async fn is_called_off(rows: Rows) {
         let database = &rows.database;
         let id = rows.attached.id;
-        let early = database.cancel_move(&rows.principal, id).await;
+        let early = database
+            .attachments()
+            .cancel_move(&rows.principal, id)
+            .await;
         assert!(matches!(early, Err(DatabaseError::Refused { .. })));
         let moving = rows.start(&rows.to(1)).await.expect("asked");
         // To another one after all.
@@ -207,6 +227,7 @@ mod claims {
         );
         assert!(!rows.report(0, &moving, AttachmentState::Detached).await);
         let stays = database
+            .attachments()
             .cancel_move(&rows.principal, id)
             .await
             .expect("in time");
@@ -216,9 +237,12 @@ mod claims {
 
         let moving = rows.start(&rows.to(1)).await.expect("asked");
         assert!(rows.report(0, &moving, AttachmentState::Detached).await);
-        let late = database.cancel_move(&rows.principal, id).await;
+        let late = database
+            .attachments()
+            .cancel_move(&rows.principal, id)
+            .await;
         let late = late.expect_err("it has let go").to_string();
-        assert!(late.contains("follows it"), "{late}");
+        assert!(late.contains("has replaced it"), "{late}");
         assert_eq!(rows.there().await[0].host, rows.hosts[1]);
     }
 
@@ -226,10 +250,17 @@ mod claims {
         let (database, id) = (&rows.database, rows.attached.id);
         rows.start(&rows.to(1)).await.expect("asked");
         // Its host is dead, and it is taken from it.
-        let forced = database.detach(&rows.principal, id, true).await;
+        let forced = database
+            .attachments()
+            .detach(&rows.principal, id, true)
+            .await;
         assert_eq!(forced.expect("asked").follower, None);
         let late = Millis(NOW.0 + LEASE_MS);
-        let ended = database.end_forced(LEASE_MS, late).await.expect("looked");
+        let ended = database
+            .hosts()
+            .end_forced(LEASE_MS, late)
+            .await
+            .expect("looked");
         assert_eq!(ended, [id]);
         assert_eq!(rows.there().await, [], "nothing follows");
         let gone = rows.start(&rows.to(1)).await;
@@ -239,9 +270,11 @@ mod claims {
     /// Where it is, it is in use.
     pub async fn stays_away_from_the_unresponsive(rows: Rows) {
         let (to, database) = (rows.to(1), &rows.database);
-        let moved = database.move_attachment(&rows.principal, rows.attached.id, &to, NOW);
+        let moved = database
+            .attachments()
+            .move_to(&rows.principal, rows.attached.id, &to, NOW);
         let refused = moved.await.expect_err("unresponsive").to_string();
-        assert!(refused.contains("not heard of"), "{refused}");
+        assert!(refused.contains("does not report"), "{refused}");
         let [there] = &rows.there().await[..] else {
             panic!("one attachment");
         };
@@ -251,9 +284,10 @@ mod claims {
     pub async fn stays(rows: Rows) {
         let there = rows.start(&rows.to(0)).await.expect_err("there already");
         assert!(there.to_string().contains("there already"), "{there}");
-        let detaching = rows
-            .database
-            .detach(&rows.principal, rows.attached.id, false);
+        let detaching =
+            rows.database
+                .attachments()
+                .detach(&rows.principal, rows.attached.id, false);
         let detaching = detaching.await.expect("asked");
         let ending = rows.start(&rows.to(1)).await;
         assert!(matches!(ending, Err(DatabaseError::Refused { .. })));
@@ -261,13 +295,15 @@ mod claims {
         let reader = attachment(rows.volume, rows.hosts[0], Access::ReadOnly, NOW);
         let reader = rows
             .database
+            .attachments()
             .attach(&rows.principal, &reader)
             .await
             .expect("asked");
         let to = rows.to(1);
         let shown = rows
             .database
-            .move_attachment(&rows.principal, reader.id, &to, HEARD_AFTER)
+            .attachments()
+            .move_to(&rows.principal, reader.id, &to, HEARD_AFTER)
             .await;
         let shown = shown.expect_err("read-only").to_string();
         assert!(shown.contains("read-only"), "{shown}");

@@ -378,7 +378,13 @@ async fn what_was_changed_is_in_the_log_and_what_was_refused_is_not() {
             .expect("text")
             .starts_with("127.0.0.1:")
     );
-    let page = scene.control.database().audit(4, 2).await.expect("a page");
+    let page = scene
+        .control
+        .database()
+        .parties()
+        .audit_log(4, 2)
+        .await
+        .expect("a page");
     let ids: Vec<i64> = page.iter().map(|row| row.id).collect();
     assert_eq!(ids, [3, 2]);
 }

@@ -2,22 +2,22 @@
 
 use auth::Kind;
 use base::{PartyId, SnapshotId, VolumeId};
-use control::database::{By, Database, NewSnapshot, PartyRow, Principal, Tags};
+use control::database::{Database, NewSnapshot, Origin, PartyRow, Principal, Tags};
 use world::Millis;
 
 /// Whoever has the database.
 pub async fn local(database: &Database) -> Principal {
     let id = PartyId::from_u128(2);
-    let made = database.local_party(Kind::User, id, Millis(0)).await;
+    let made = database.parties().local(Kind::User, id, Millis(0)).await;
     let subject = control::parties::local(Kind::User);
-    let party = database.party(&subject).await.expect("there");
+    let party = database.parties().get(&subject).await.expect("there");
     assert_eq!(made.expect("made"), party.id);
     of(party)
 }
 
 /// This user.
 pub fn of(party: PartyRow) -> Principal {
-    let by = By {
+    let by = Origin {
         at: Millis(0),
         who: party.subject.to_string(),
         key: None,

@@ -60,7 +60,9 @@ struct Scene {
 
 impl Scene {
     async fn new(database: Database, stage: Stage) -> Self {
-        let founded = database.found(ClusterId::from_u128(1), &[1; 32], NOW);
+        let founded = database
+            .cluster()
+            .create(ClusterId::from_u128(1), &[1; 32], NOW);
         founded.await.expect("founded");
         let mut scene = Self {
             principal: local(&database).await,
@@ -78,14 +80,12 @@ impl Scene {
         }
         for (key, name) in scene.keys.into_iter().zip(["old", "new"]) {
             let parameters = json!({"name": name});
-            let made = scene
-                .database
-                .insert_wrapping_key(key, name, &parameters, NOW);
+            let made = scene.database.keys().insert(key, name, &parameters, NOW);
             made.await.expect("kept");
         }
         scene.write().await;
         scene.clone_it().await;
-        let rotated = scene.database.rotate_key(&scene.principal, "old", "new");
+        let rotated = scene.database.keys().rotate(&scene.principal, "old", "new");
         rotated.await.expect("begun");
         match stage {
             Stage::Attached => {
@@ -96,9 +96,11 @@ impl Scene {
                 scene.attach("shows", scene.volume, Access::ReadOnly).await;
             }
             Stage::Deleting => {
-                let begun = scene
-                    .database
-                    .begin_delete(&scene.principal, scene.volume, NOW);
+                let begun =
+                    scene
+                        .database
+                        .volumes()
+                        .begin_delete(&scene.principal, scene.volume, NOW);
                 begun.await.expect("detached");
             }
         }
@@ -120,21 +122,31 @@ impl Scene {
             origin,
             ..fresh::volume(&format!("disk-{}", number()), NOW)
         };
-        let made = self.database.insert_volume(&self.principal, &new).await;
+        let made = self.database.volumes().insert(&self.principal, &new).await;
         made.expect("made");
     }
 
     async fn attach(&self, host: &str, volume: VolumeId, access: Access) -> AttachmentId {
         let new = fresh::attachment(volume, self.host(host), access, NOW);
-        let made = self.database.attach(&self.principal, &new).await;
+        let made = self
+            .database
+            .attachments()
+            .attach(&self.principal, &new)
+            .await;
         made.expect("asked").id
     }
 
     async fn detach(&self, host: &str, id: AttachmentId) {
-        let asked = self.database.detach(&self.principal, id, false).await;
+        let asked = self
+            .database
+            .attachments()
+            .detach(&self.principal, id, false)
+            .await;
         let report = fresh::report(&asked.expect("there"), AttachmentState::Detached);
         let database = &self.database;
-        let kept = database.keep_attachment_report(self.host(host), id, &report, NOW);
+        let kept = database
+            .attachments()
+            .record_report(self.host(host), id, &report, NOW);
         assert!(kept.await.expect("heard"));
     }
 
@@ -207,7 +219,11 @@ impl Scene {
 
     async fn clone_it(&self) {
         let new = snapshot(self.snapshot, "moment", self.volume);
-        let taken = self.database.insert_snapshot(&self.principal, &new).await;
+        let taken = self
+            .database
+            .snapshots()
+            .insert(&self.principal, &new)
+            .await;
         taken.expect("a new name");
         let clone = VolumeId::from_u128(number());
         let lineage = Lineage::from_u128(number());
@@ -333,12 +349,19 @@ impl Scene {
         let (database, volume) = (&self.database, self.volume);
         let outcome = match what {
             "write" => {
-                let rights = database.lease_rights(reach.host, volume, self.epoch).await;
+                let rights = database
+                    .catalog()
+                    .lease_rights(reach.host, volume, self.epoch)
+                    .await;
                 rights.map(drop)
             }
-            "sweep" => database.sweep_rights(&reach, volume).await.map(drop),
+            "sweep" => database
+                .catalog()
+                .sweep_rights(&reach, volume)
+                .await
+                .map(drop),
             "read" => {
-                let lines = database.read_rights(&reach, self.lineage).await;
+                let lines = database.catalog().read_rights(&reach, self.lineage).await;
                 lines.map(|lineages| assert_eq!(lineages, [self.lineage]))
             }
             "free" => {
@@ -346,9 +369,9 @@ impl Scene {
                 let CatalogCall::Freed(calls::Freed { id, .. }) = plan else {
                     panic!("it is one");
                 };
-                let early = database.free_rights(&reach, Millis(-1), id).await;
+                let early = database.catalog().free_rights(&reach, Millis(-1), id).await;
                 assert!(early.is_err(), "it is not due yet");
-                let segments = database.free_rights(&reach, NOW, id).await;
+                let segments = database.catalog().free_rights(&reach, NOW, id).await;
                 segments.map(|rights| {
                     assert_eq!(rights.segments.len(), 1);
                     assert_eq!(rights.lineages, [self.lineage]);
@@ -374,12 +397,12 @@ impl Scene {
         match (name, answer) {
             ("wrapped-by" | "due-frees", Ok(list)) => list != json!([]),
             ("rewrap", Ok(is_done)) => is_done == json!(true),
-            ("freed", Ok(_)) => database.pending_free_count().await.expect("read") == 0,
-            ("finish-delete", Ok(_)) => database.volume(self.volume).await.is_err(),
+            ("freed", Ok(_)) => database.catalog().pending_free_count().await.expect("read") == 0,
+            ("finish-delete", Ok(_)) => database.volumes().get(self.volume).await.is_err(),
             (_, Ok(_)) => true,
             (_, Err(CatalogError::NotFound { .. } | CatalogError::Fenced { .. })) => false,
             ("remove-version", Err(CatalogError::Refused { reason })) => {
-                assert!(reason.ends_with("is gone already"), "{reason}");
+                assert!(reason.ends_with("was removed already"), "{reason}");
                 false
             }
             (_, Err(error)) => panic!("{name} by {host}: {error}"),
@@ -552,7 +575,10 @@ async fn what_a_lease_leaves_open_was_reserved_for_its_volume() {
         "{refused:?}"
     );
     let host = scene.host("has");
-    let rights = scene.database.lease_rights(host, scene.volume, scene.epoch);
+    let rights = scene
+        .database
+        .catalog()
+        .lease_rights(host, scene.volume, scene.epoch);
     assert_eq!(rights.await.expect("its own").serials, []);
 
     let reserve = scene.asked("reserve-serials").await;
@@ -573,7 +599,10 @@ async fn what_a_lease_leaves_open_was_reserved_for_its_volume() {
     }];
     commit.serial_next = serials.end;
     scene.call("has", calls::Commit { commit }).await;
-    let rights = scene.database.lease_rights(host, scene.volume, scene.epoch);
+    let rights = scene
+        .database
+        .catalog()
+        .lease_rights(host, scene.volume, scene.epoch);
     assert_eq!(rights.await.expect("its own").serials, [serials]);
 }
 

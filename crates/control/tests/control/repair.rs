@@ -26,14 +26,15 @@ mod claims {
         let may = |host: usize, now| {
             scene
                 .database
-                .repair_rights(scene.hosts[host], copyset(), now)
+                .repair()
+                .rights(scene.hosts[host], copyset(), now)
         };
         // What is filled it may change, and not where that comes from.
         assert_eq!(may(0, NOW).await.expect("read"), Some(vec![unit(1)]));
         assert_eq!(may(1, NOW).await.expect("read"), None);
         let said = Millis(NOW.0 + 50_000);
         assert!(scene.look(0, said).await.is_some(), "it says how far it is");
-        let shown = scene.database.repair(said).await.expect("read");
+        let shown = scene.database.repair().list(said).await.expect("read");
         assert_eq!(
             (shown[0].progress.done, shown[0].repairer.as_deref()),
             (1, Some("one"))
@@ -88,7 +89,7 @@ mod claims {
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, wordy).await);
-        let shown = scene.database.repair(NOW).await.expect("read");
+        let shown = scene.database.repair().list(NOW).await.expect("read");
         let shown = shown.iter().find(|row| row.copyset == task.copyset.id);
         let problem = shown.and_then(|row| row.problem.clone()).expect("shown");
         assert_eq!(problem.chars().count(), 2000);
@@ -100,11 +101,15 @@ mod claims {
         let id = CopysetId::new(1).expect("12 bits");
         let plan =
             |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(1), unit(2)])];
-        let planned = scene.database.plan_units(&[], plan, NOW);
+        let planned = scene.database.units().plan(&[], plan, NOW);
         planned.await.expect("planned");
         let task = scene.take(0, NOW).await.expect("it was never read");
         assert_eq!(task.copyset.id, id);
-        let rights = scene.database.repair_rights(scene.hosts[0], id, NOW).await;
+        let rights = scene
+            .database
+            .repair()
+            .rights(scene.hosts[0], id, NOW)
+            .await;
         assert_eq!(rights.expect("read"), Some(vec![unit(1), unit(2)]));
         assert!(scene.take(0, NOW).await.is_some_and(|same| same == task));
         let call = calls::EndRepair {
@@ -171,7 +176,12 @@ mod claims {
             .commit(2, all, second)
             .await
             .expect("the other has it");
-        let may = |now| scene.database.repair_rights(scene.hosts[1], copyset(), now);
+        let may = |now| {
+            scene
+                .database
+                .repair()
+                .rights(scene.hosts[1], copyset(), now)
+        };
         assert_eq!(may(later).await.expect("read"), None);
         assert_eq!(scene.look(1, later).await, None);
         // The only host there is repairs on.
@@ -207,7 +217,11 @@ mod claims {
         assert_eq!(scene.states().await, [filling, whole]);
         scene.is_repaired().await;
         // In a comparison it looks at all of them.
-        let wanted = scene.database.want_repair(&scene.principal).await;
+        let wanted = scene
+            .database
+            .units()
+            .request_comparison(&scene.principal)
+            .await;
         assert_eq!(wanted.expect("wanted"), 1);
         scene.take(0, NOW).await.expect("to be compared");
         assert!(scene.end(0, NOW, end).await);
@@ -247,7 +261,8 @@ mod claims {
         let usable = Scene::others(&[2, 3]);
         let moved = scene
             .database
-            .drain_units(&scene.principal, &[unit(0)], &usable)
+            .units()
+            .drain(&scene.principal, &[unit(0)], &usable)
             .await;
         let (_, moved) = moved.expect("there are others").remove(0);
         assert_eq!((moved.copysets, moved.is_removed), (1, false));
@@ -260,17 +275,17 @@ mod claims {
                 (unit(0), MemberState::Draining)
             ]
         );
-        let table = scene.database.copysets().await.expect("read");
+        let table = scene.database.units().copysets().await.expect("read");
         assert_eq!((table[0].joined, table[0].draining[0].place), (1, 0));
-        assert_eq!(scene.database.units().await.expect("read").len(), 4);
+        assert_eq!(scene.database.units().all().await.expect("read").len(), 4);
         let task = scene.take(0, NOW).await.expect("filling");
         scene.ends_well(0, &task).await;
         assert_eq!(scene.member_states().await.len(), 2);
-        let left = scene.database.units().await.expect("read");
+        let left = scene.database.units().all().await.expect("read");
         assert!(left.iter().all(|row| row.id != unit(0)), "it is removed");
         // With what it held then it does not come back.
         let again = [UnitRow::new(unit(0), "file:///0".to_owned())];
-        let added = scene.database.plan_units(&again, |_, _| Vec::new(), NOW);
+        let added = scene.database.units().plan(&again, |_, _| Vec::new(), NOW);
         assert!(matches!(added.await, Err(DatabaseError::Refused { .. })));
     }
 
@@ -302,7 +317,9 @@ mod claims {
         scene.commit(3, (0, 0), None).await.expect("the other one");
         scene.is_repaired().await;
         let all = Scene::others(&[0, 1, 2, 3]);
-        let lost = database.remove_unit(principal, unit(1), Removal::Lost, &usable, &all);
+        let lost = database
+            .units()
+            .remove(principal, unit(1), Removal::Lost, &usable, &all);
         lost.await.expect("the other one is whole");
         for _ in 0..2 {
             refused(scene.commit(4, (0, 0), None).await);
@@ -310,7 +327,7 @@ mod claims {
         }
         scene.commit(4, (1, 1), None).await.expect("one is there");
         // Whoever puts anew knows who is there now.
-        let table = database.copysets().await.expect("read");
+        let table = database.units().copysets().await.expect("read");
         let newest = table[0].joined;
         scene.commit(5, (newest, newest), None).await.expect("both");
         // It names nothing new.
@@ -322,7 +339,11 @@ mod claims {
         let database = &scene.database;
         let mut plan = FreePlan::default();
         plan.add(Location::from_bits(1));
-        database.note_free_now(&plan.encode()).await.expect("noted");
+        database
+            .catalog()
+            .record_free_now(&plan.encode())
+            .await
+            .expect("noted");
         let usable = Scene::others(&[2]);
         scene.drain(0, &usable).await;
         let due = calls::DueFrees {
@@ -343,10 +364,16 @@ mod claims {
                 freed(0).await,
                 Err(CatalogError::MembersChanged { .. })
             ));
-            assert_eq!(database.pending_free_count().await.expect("read"), 1);
+            assert_eq!(
+                database.catalog().pending_free_count().await.expect("read"),
+                1
+            );
         }
         freed(1).await.expect("forgotten");
-        assert_eq!(database.pending_free_count().await.expect("read"), 0);
+        assert_eq!(
+            database.catalog().pending_free_count().await.expect("read"),
+            0
+        );
     }
 
     /// A unit was whole when a pass began, and was then found to be older than it was:
@@ -374,7 +401,8 @@ mod claims {
         let usable = Scene::others(&[1, 2, 3]);
         let none = Scene::others(&[]);
         let refused = database
-            .drain_units(principal, &[unit(2), unit(0)], &none)
+            .units()
+            .drain(principal, &[unit(2), unit(0)], &none)
             .await;
         match refused {
             Err(DatabaseError::Refused { reason }) => {
@@ -382,17 +410,17 @@ mod claims {
             }
             other => panic!("{other:?}"),
         }
-        let rows = database.units().await.expect("read");
+        let rows = database.units().all().await.expect("read");
         assert!(rows.iter().all(|row| !row.is_draining), "all or none");
         // A unit with a place, and one that would be the first to get it.
         let id = CopysetId::new(1).expect("12 bits");
         let plan =
             |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(1), unit(2)])];
-        let planned = database.plan_units(&[], plan, NOW).await;
+        let planned = database.units().plan(&[], plan, NOW).await;
         planned.expect("planned");
         scene.drain(2, &usable).await;
         scene.drain(0, &usable).await;
-        for copyset in database.copysets().await.expect("read") {
+        for copyset in database.units().copysets().await.expect("read") {
             let members: HashSet<UnitId> = copyset.members.into_iter().collect();
             assert_eq!(members, Scene::others(&[1, 3]));
         }
@@ -402,7 +430,12 @@ mod claims {
     pub async fn is_not_drained_after_all(scene: Scene) {
         let segment = scene.attach().await;
         let (principal, database) = (&scene.principal, &scene.database);
-        let cancel = async |number: u128| database.cancel_drain(principal, &[unit(number)]).await;
+        let cancel = async |number: u128| {
+            database
+                .units()
+                .cancel_drain(principal, &[unit(number)])
+                .await
+        };
         let refused = cancel(0).await;
         assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
         let usable = Scene::others(&[2]);
@@ -418,7 +451,7 @@ mod claims {
                 (unit(2), MemberState::Draining)
             ]
         );
-        let copysets = database.copysets().await.expect("read");
+        let copysets = database.units().copysets().await.expect("read");
         assert_eq!((copysets[0].joined, copysets[0].draining[0].place), (2, 0));
         // What was put while it left is on the others, and so it may be in a version.
         let lacking = Some((segment, &[1][..]));
@@ -432,7 +465,7 @@ mod claims {
         again.missed.retain(|(member, _)| *member != unit(2));
         scene.ends_well(0, &again).await;
         assert_eq!(scene.states().await, [MemberState::InSync; 2]);
-        let rows = database.units().await.expect("read");
+        let rows = database.units().all().await.expect("read");
         assert_eq!(rows.len(), 4);
         assert!(rows.iter().all(|row| !row.is_draining));
     }
@@ -441,10 +474,10 @@ mod claims {
     /// members of the lost one put on units that were none.
     pub async fn is_put_back(scene: Scene) {
         scene.drain(0, &Scene::others(&[2])).await;
-        let before = scene.database.copysets().await.expect("read");
-        let moved = scene.database.move_ahead(9, scene.hosts[0], NOW);
+        let before = scene.database.units().copysets().await.expect("read");
+        let moved = scene.database.catalog().move_ahead(9, scene.hosts[0], NOW);
         moved.await.expect("moved");
-        let after = scene.database.copysets().await.expect("read");
+        let after = scene.database.units().copysets().await.expect("read");
         assert!(after[0].joined > before[0].joined + (1 << 31));
         let known = scene.call(0, NOW, calls::Joined {}).await;
         assert_eq!(known.expect("known"), Value::from(after[0].joined));
@@ -463,7 +496,8 @@ mod claims {
             let removed =
                 scene
                     .database
-                    .remove_unit(&scene.principal, unit(number), how, &usable, &there);
+                    .units()
+                    .remove(&scene.principal, unit(number), how, &usable, &there);
             match removed.await {
                 Err(DatabaseError::Refused { reason }) => reason,
                 other => format!("{other:?}"),
@@ -506,7 +540,8 @@ mod claims {
         // One that is a member of nothing goes at once.
         let moved = scene
             .database
-            .drain_units(&scene.principal, &[unit(3)], &HashSet::new())
+            .units()
+            .drain(&scene.principal, &[unit(3)], &HashSet::new())
             .await;
         assert!(matches!(moved, Err(DatabaseError::Refused { .. })));
     }
@@ -517,9 +552,11 @@ mod claims {
         let usable = Scene::others(&[2, 3]);
         let remove = async |number: u128, how, there: &[u128]| {
             let (principal, there) = (&scene.principal, Scene::others(there));
-            let removed = scene
-                .database
-                .remove_unit(principal, unit(number), how, &usable, &there);
+            let removed =
+                scene
+                    .database
+                    .units()
+                    .remove(principal, unit(number), how, &usable, &there);
             match removed.await {
                 Err(DatabaseError::Refused { reason }) => reason,
                 other => format!("{other:?}"),
@@ -539,8 +576,8 @@ mod claims {
         scene.suspicion(1, true).await;
         let said = remove(2, Removal::Lost, &[0, 1, 3]).await;
         assert!(said.contains("file:///1 (unit-"), "{said}");
-        assert!(said.contains("may lack something"), "{said}");
-        assert!(said.contains("since it leaves"), "{said}");
+        assert!(said.contains("may be missing something"), "{said}");
+        assert!(said.contains("since it began to drain"), "{said}");
         let said = remove(2, Removal::GivenUp, &[0, 1, 3]).await;
         assert!(said.starts_with("Ok"), "{said}");
         assert!(said.contains("given_up: 1"), "{said}");
@@ -555,10 +592,10 @@ mod claims {
     pub async fn where_nothing_lies_a_place_is_free(scene: Scene) {
         let id = CopysetId::new(1).expect("12 bits");
         let plan = |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(0)])];
-        let added = scene.database.plan_units(&[], plan, NOW);
+        let added = scene.database.units().plan(&[], plan, NOW);
         added.await.expect("planned");
         let of_one = async || {
-            let copysets = scene.database.copysets().await.expect("read");
+            let copysets = scene.database.units().copysets().await.expect("read");
             let found = copysets.into_iter().find(|copyset| copyset.id == id);
             found
                 .expect("it is there")
@@ -567,9 +604,11 @@ mod claims {
         };
         let (principal, usable) = (&scene.principal, Scene::others(&[2]));
         let all = Scene::others(&[0, 1, 2, 3]);
-        let removed = scene
-            .database
-            .remove_unit(principal, unit(0), Removal::Lost, &usable, &all);
+        let removed =
+            scene
+                .database
+                .units()
+                .remove(principal, unit(0), Removal::Lost, &usable, &all);
         assert_eq!(removed.await.expect("removed").copysets, 2);
         assert_eq!(of_one().await, [(unit(2), MemberState::InSync)]);
         assert_eq!(
@@ -579,12 +618,14 @@ mod claims {
 
         // From now on there may be something.
         let new = volume("single", NOW);
-        let inserted = scene.database.insert_volume(principal, &new);
+        let inserted = scene.database.volumes().insert(principal, &new);
         inserted.await.expect("made");
         let usable = Scene::others(&[3]);
-        let refused = scene
-            .database
-            .remove_unit(principal, unit(2), Removal::Lost, &usable, &all);
+        let refused =
+            scene
+                .database
+                .units()
+                .remove(principal, unit(2), Removal::Lost, &usable, &all);
         assert!(matches!(refused.await, Err(DatabaseError::Refused { .. })));
         assert_eq!(of_one().await, [(unit(2), MemberState::InSync)]);
     }
@@ -596,7 +637,8 @@ mod claims {
             let (now, since) = (Millis(now), Millis(now - 1000));
             scene
                 .database
-                .note_missing(&missing, now, since, unresponsive_before)
+                .units()
+                .record_missing(&missing, now, since, unresponsive_before)
         };
         assert_eq!(note(5000).await.expect("noted"), []);
         assert_eq!(note(5999).await.expect("noted"), []);
@@ -608,11 +650,15 @@ mod claims {
         let usable = Scene::others(&[3]);
         // The other one is missing as well: it is no copy.
         let none = HashSet::new();
-        let replaced = scene.database.replace_missing(unit(0), &usable, &none, NOW);
+        let replaced = scene
+            .database
+            .units()
+            .replace_missing(unit(0), &usable, &none, NOW);
         assert_eq!(replaced.await.expect("looked at"), 0);
         let there = Scene::others(&[1, 2, 3]);
         let replaced = scene
             .database
+            .units()
             .replace_missing(unit(0), &usable, &there, NOW)
             .await;
         assert_eq!(replaced.expect("replaced"), 1);
@@ -622,13 +668,15 @@ mod claims {
         );
         let replaced = scene
             .database
+            .units()
             .replace_missing(unit(0), &usable, &there, NOW)
             .await;
         assert_eq!(replaced.expect("it was before"), 0);
         // It is back before the other one is whole.
         let back = scene
             .database
-            .note_missing(&HashSet::new(), NOW, NOW, NOW)
+            .units()
+            .record_missing(&HashSet::new(), NOW, NOW, NOW)
             .await;
         assert_eq!(back.expect("noted"), []);
     }

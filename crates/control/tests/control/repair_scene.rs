@@ -39,7 +39,9 @@ pub struct Scene {
 
 impl Rows for Scene {
     async fn new(database: Database) -> Self {
-        let founded = database.found(ClusterId::from_u128(1), &[1; 32], NOW);
+        let founded = database
+            .cluster()
+            .create(ClusterId::from_u128(1), &[1; 32], NOW);
         founded.await.expect("founded");
         let principal = local(&database).await;
         let hosts = [
@@ -53,7 +55,7 @@ impl Rows for Scene {
         let plan = |_: &[UnitRow], _: &[Copyset]| {
             vec![Copyset::of_copies(copyset(), vec![unit(0), unit(1)])]
         };
-        let added = database.plan_units(&units, plan, NOW);
+        let added = database.units().plan(&units, plan, NOW);
         added.await.expect("added");
         // Something may lie there.
         let disk = NewVolume {
@@ -61,7 +63,8 @@ impl Rows for Scene {
             ..volume("disk", NOW)
         };
         database
-            .insert_volume(&principal, &disk)
+            .volumes()
+            .insert(&principal, &disk)
             .await
             .expect("made");
         let scene = Self {
@@ -136,7 +139,7 @@ impl Scene {
     }
 
     pub async fn member_states(&self) -> Vec<(UnitId, MemberState)> {
-        let copysets = self.database.copysets().await.expect("read");
+        let copysets = self.database.units().copysets().await.expect("read");
         copysets[0].member_states().collect()
     }
 
@@ -160,7 +163,11 @@ impl Scene {
     pub async fn attach(&self) -> SegmentId {
         let volume = self.disk.id;
         let new = attachment(volume, self.hosts[1], Access::ReadWrite, NOW);
-        let attached = self.database.attach(&self.principal, &new).await;
+        let attached = self
+            .database
+            .attachments()
+            .attach(&self.principal, &new)
+            .await;
         attached.expect("asked");
         let salt = LeaseSalt([3; 16]);
         let acquire = calls::Acquire {
@@ -201,7 +208,13 @@ impl Scene {
             volume: self.disk.id,
             number,
         };
-        let head = self.database.volume(self.disk.id).await.expect("read").head;
+        let head = self
+            .database
+            .volumes()
+            .get(self.disk.id)
+            .await
+            .expect("read")
+            .head;
         let share = |(segment, lacking): (SegmentId, &[u128])| DegradedShare {
             segment,
             slots: 1,
@@ -232,7 +245,8 @@ impl Scene {
         let units = [unit(number)];
         let drained = self
             .database
-            .drain_units(&self.principal, &units, usable)
+            .units()
+            .drain(&self.principal, &units, usable)
             .await;
         drained.expect("there are others");
     }

@@ -87,7 +87,7 @@ async fn the_same_request_under_the_same_key_makes_nothing_twice(scene: Scene) {
         gone["detail"]
             .as_str()
             .expect("text")
-            .contains("gone since"),
+            .contains("deleted since"),
         "{gone}"
     );
 
@@ -724,8 +724,8 @@ fn words_are_described_as_they_are_sent() {
             "{state}"
         );
     }
-    let items = &document["components"]["schemas"]["Page_Volume"]["properties"]["items"];
-    assert_eq!(items["items"]["$ref"], "#/components/schemas/Volume");
+    let items = &document["components"]["schemas"]["Page_ListedVolume"]["properties"]["items"];
+    assert_eq!(items["items"]["$ref"], "#/components/schemas/ListedVolume");
 }
 
 #[test]

@@ -788,7 +788,7 @@ async fn where_others_have_a_volume_is_for_those_who_administer_it(scene: Scene)
     };
     let host = scene
         .control
-        .acting_here()
+        .local_request()
         .await
         .expect("local")
         .host_or_default(Some("h1"))

@@ -113,7 +113,9 @@ mod claims {
         let (database, principal, host) = (&rows.database, &rows.principal, rows.hosts[0]);
         let begin = async |volume, at| {
             let asked = new(host);
-            let begun = database.begin_audit(principal, volume, &asked, Millis(at));
+            let begun = database
+                .audits()
+                .begin(principal, volume, &asked, Millis(at));
             begun.await.map(|audit| audit.id)
         };
         let end = async |id, at| {
@@ -121,7 +123,9 @@ mod claims {
                 done_bytes: 0,
                 end: Some(Err(String::new())),
             };
-            let kept = database.keep_audit_report(host, id, &report, Millis(at));
+            let kept = database
+                .audits()
+                .record_report(host, id, &report, Millis(at));
             assert!(kept.await.expect("heard"));
         };
         let mut under_way = Vec::new();
@@ -146,7 +150,7 @@ mod claims {
         }
         begin("fourth", at + 1).await.expect("begun");
         let much_later = Millis(at + 2 * DAY_MS);
-        let gone = database.forget_old_audits(much_later).await;
+        let gone = database.audits().forget_old(much_later).await;
         assert_eq!(gone.expect("gone"), 63, "with the one that is under way");
     }
 
@@ -156,7 +160,7 @@ mod claims {
         let key = VersionKey { volume, number: 1 };
         // The one that had it last is heard of still, so others do not clean it.
         let report = api::host::Report::default();
-        let kept = database.keep_report(rows.hosts[2], &report, NOW);
+        let kept = database.hosts().record_report(rows.hosts[2], &report, NOW);
         kept.await.expect("kept");
         let reads = async || {
             let reach = Reach::new(host, NOW);
@@ -168,15 +172,17 @@ mod claims {
         assert!(!before.0);
         let serial = rows.serial(1).await;
         let asked = new(host);
-        let begun = database.begin_audit(&rows.principal, "base", &asked, NOW);
+        let begun = database
+            .audits()
+            .begin(&rows.principal, "base", &asked, NOW);
         let begun = begun.await.expect("begun");
         assert_eq!((begun.state, begun.version), (AuditState::Waiting, key));
         assert!(rows.serial(1).await > serial, "the host is told");
         assert_eq!(reads().await, (true, true));
-        let wanted = database.audits_on(host).await.expect("read");
+        let wanted = database.audits().on_host(host).await.expect("read");
         assert_eq!((wanted[0].id, &wanted[0].units), (asked.id, &asked.units));
         assert!(wanted[0].files);
-        let versions = database.versions_of(volume).await.expect("read");
+        let versions = database.catalog().versions_of(volume).await.expect("read");
         assert!(versions[0].is_read, "it is not removed meanwhile");
 
         let say = async |host, end, now| {
@@ -184,14 +190,17 @@ mod claims {
                 done_bytes: 4096,
                 end,
             };
-            let kept = database.keep_audit_report(host, asked.id, &report, now);
+            let kept = database
+                .audits()
+                .record_report(host, asked.id, &report, now);
             kept.await.expect("heard")
         };
         assert!(!say(rows.hosts[0], None, NOW).await, "it is another's");
         assert!(say(host, None, NOW).await);
         let show = async || {
             let shown = database
-                .audit_for(&rows.principal, "base", asked.id, NOW)
+                .audits()
+                .find(&rows.principal, "base", asked.id, NOW)
                 .await;
             shown.map(|(_, audit)| audit)
         };
@@ -203,63 +212,85 @@ mod claims {
         let shown = show().await.expect("there");
         assert_eq!((shown.state, shown.found), (AuditState::Done, Some(found)));
         assert_eq!(reads().await, before);
-        assert!(database.audits_on(host).await.expect("read").is_empty());
+        assert!(
+            database
+                .audits()
+                .on_host(host)
+                .await
+                .expect("read")
+                .is_empty()
+        );
         assert!(!say(host, Some(Err("late".to_owned())), NOW).await);
         // Of another volume it is none.
         let other = database
-            .audit_for(&rows.principal, "clone", asked.id, NOW)
+            .audits()
+            .find(&rows.principal, "clone", asked.id, NOW)
             .await;
         assert!(matches!(other, Err(DatabaseError::NotFound { .. })));
 
         // A day later it is not shown, and soon forgotten.
         assert_eq!(
             database
-                .forget_old_audits(Millis(NOW.0 + DAY_MS))
+                .audits()
+                .forget_old(Millis(NOW.0 + DAY_MS))
                 .await
                 .expect("none"),
             0
         );
         let later = Millis(NOW.0 + DAY_MS + 1);
         let shown = database
-            .audit_for(&rows.principal, "base", asked.id, later)
+            .audits()
+            .find(&rows.principal, "base", asked.id, later)
             .await;
         assert!(matches!(shown, Err(DatabaseError::NotFound { .. })));
-        assert_eq!(database.forget_old_audits(later).await.expect("gone"), 1);
+        assert_eq!(database.audits().forget_old(later).await.expect("gone"), 1);
         assert!(matches!(show().await, Err(DatabaseError::NotFound { .. })));
         // One that is under way can be canceled, and its host hears of it.
         let asked_next = new(host);
-        let next = database.begin_audit(&rows.principal, "base", &asked_next, later);
+        let next = database
+            .audits()
+            .begin(&rows.principal, "base", &asked_next, later);
         next.await.expect("begun");
         let serial = rows.serial(1).await;
-        let gone = database.delete_audit(&rows.principal, "base", asked_next.id, later);
+        let gone = database
+            .audits()
+            .delete(&rows.principal, "base", asked_next.id, later);
         assert_eq!(gone.await.expect("canceled").1.state, AuditState::Waiting);
         assert!(rows.serial(1).await > serial, "the host is told");
         let report = AuditReport {
             done_bytes: 0,
             end: None,
         };
-        let kept = database.keep_audit_report(host, asked_next.id, &report, later);
+        let kept = database
+            .audits()
+            .record_report(host, asked_next.id, &report, later);
         assert!(!kept.await.expect("heard"), "it is not wanted any more");
         // No more are kept of a volume than so many.
         for number in 0..20 {
             let asked = new(host);
             let at = Millis(later.0 + number);
-            let begun = database.begin_audit(&rows.principal, "base", &asked, at);
+            let begun = database.audits().begin(&rows.principal, "base", &asked, at);
             begun.await.expect("begun");
             let report = AuditReport {
                 done_bytes: 0,
                 end: Some(Err(String::new())),
             };
-            let kept = database.keep_audit_report(host, asked.id, &report, at);
+            let kept = database.audits().record_report(host, asked.id, &report, at);
             assert!(kept.await.expect("heard"));
         }
         let much_later = Millis(later.0 + 2 * DAY_MS);
         assert_eq!(
-            database.forget_old_audits(much_later).await.expect("gone"),
+            database
+                .audits()
+                .forget_old(much_later)
+                .await
+                .expect("gone"),
             16
         );
         let asked = new(host);
-        let nothing = database.begin_audit(&rows.principal, "second", &asked, NOW);
+        let nothing = database
+            .audits()
+            .begin(&rows.principal, "second", &asked, NOW);
         let nothing = nothing.await.map(drop);
         assert!(
             nothing.is_ok(),
@@ -278,7 +309,11 @@ mod claims {
             right,
             vm: String::new(),
         };
-        database.insert_grant(owner, &grant).await.expect("given");
+        database
+            .grants()
+            .insert(owner, &grant)
+            .await
+            .expect("given");
         (user, grant.id)
     }
 
@@ -289,7 +324,9 @@ mod claims {
             end: Some(Ok(AuditFound::default())),
         };
         let database = &rows.database;
-        let kept = database.keep_audit_report(rows.hosts[0], id, &report, at);
+        let kept = database
+            .audits()
+            .record_report(rows.hosts[0], id, &report, at);
         assert!(kept.await.expect("heard"));
     }
 
@@ -303,12 +340,18 @@ mod claims {
         root.party.is_administrator = true;
         let asked = async |principal| {
             let asked = new(rows.hosts[0]);
-            let begun = database.begin_audit(principal, &volume, &asked, NOW).await;
+            let begun = database
+                .audits()
+                .begin(principal, &volume, &asked, NOW)
+                .await;
             end(&rows, begun.expect("begun").id, NOW).await;
             asked.id
         };
         let deleted = async |principal, audit| {
-            let deleted = database.delete_audit(principal, &volume, audit, NOW).await;
+            let deleted = database
+                .audits()
+                .delete(principal, &volume, audit, NOW)
+                .await;
             deleted.map(|(_, audit)| audit)
         };
         let [first, second, third] = [
@@ -316,7 +359,7 @@ mod claims {
             asked(&reader).await,
             asked(&reader).await,
         ];
-        let shown = database.audit_for(&root, &volume, first, NOW).await;
+        let shown = database.audits().find(&root, &volume, first, NOW).await;
         assert!(matches!(shown, Err(DatabaseError::Forbidden { .. })));
         assert_eq!(deleted(&root, first).await.expect("deleted").found, None);
         let own = deleted(&reader, second).await.expect("their own");
@@ -332,8 +375,12 @@ mod claims {
             right: Right::Snapshot,
             vm: String::new(),
         };
-        database.insert_grant(owner, &grant).await.expect("given");
-        let taken = database.delete_grant(owner, &right.to_string()).await;
+        database
+            .grants()
+            .insert(owner, &grant)
+            .await
+            .expect("given");
+        let taken = database.grants().delete(owner, &right.to_string()).await;
         taken.expect("taken away");
         let own = deleted(&reader, third).await.expect("still their own");
         assert_eq!(own.found, None);
@@ -346,12 +393,14 @@ mod claims {
         let mut ids = Vec::new();
         for (principal, at) in [(owner, 0), (&reader, 1), (owner, 2)] {
             let asked = new(rows.hosts[0]);
-            let begun = database.begin_audit(principal, &volume, &asked, Millis(NOW.0 + at));
+            let begun = database
+                .audits()
+                .begin(principal, &volume, &asked, Millis(NOW.0 + at));
             ids.push(begun.await.expect("begun").id);
         }
         end(&rows, ids[1], NOW).await;
         let list = async |principal, now| {
-            let listed = database.audits_for(principal, &volume, now).await;
+            let listed = database.audits().list(principal, &volume, now).await;
             listed.expect("listed").1
         };
         let listed = list(owner, NOW).await;
@@ -376,7 +425,11 @@ mod claims {
         // What has ended is there for a day.
         let later = Millis(NOW.0 + DAY_MS + 1);
         assert_eq!(list(owner, later).await.len(), 2);
-        let log = database.audit(i64::MAX, 10).await.expect("read");
+        let log = database
+            .parties()
+            .audit_log(i64::MAX, 10)
+            .await
+            .expect("read");
         let is_noted = |id: &AuditId| {
             let id = id.to_string();
             let mut lines = log.iter().filter(|line| line.action == "audit-volume");
@@ -384,7 +437,7 @@ mod claims {
         };
         assert!(ids.iter().all(is_noted), "{log:?}");
         let stranger = principals::of(add_user(database, owner, "stranger", NOW).await);
-        let hidden = database.audits_for(&stranger, &volume, NOW).await;
+        let hidden = database.audits().list(&stranger, &volume, NOW).await;
         assert!(matches!(hidden, Err(DatabaseError::NotFound { .. })));
     }
 
@@ -396,7 +449,9 @@ mod claims {
         let mut asked = async |principal| {
             at += 1;
             let asked = new(rows.hosts[0]);
-            let begun = database.begin_audit(principal, &volume, &asked, Millis(at));
+            let begun = database
+                .audits()
+                .begin(principal, &volume, &asked, Millis(at));
             let id = begun.await.expect("begun").id;
             end(&rows, id, Millis(at)).await;
             id
@@ -406,7 +461,7 @@ mod claims {
         for _ in 0..40 {
             last = asked(&reader).await;
         }
-        let listed = database.audits_for(owner, &volume, NOW).await;
+        let listed = database.audits().list(owner, &volume, NOW).await;
         let ids: Vec<AuditId> = listed
             .expect("listed")
             .1
@@ -418,7 +473,7 @@ mod claims {
         // Who has none yet has room made for them by others.
         for _ in 0..2 {
             let next = asked(owner).await;
-            let shown = database.audit_for(owner, &volume, next, NOW).await;
+            let shown = database.audits().find(owner, &volume, next, NOW).await;
             shown.expect("kept");
         }
     }
@@ -430,11 +485,17 @@ mod claims {
         let volume = id.to_string();
         let begin = async |principal| {
             let asked = new(host);
-            let begun = database.begin_audit(principal, &volume, &asked, NOW).await;
+            let begun = database
+                .audits()
+                .begin(principal, &volume, &asked, NOW)
+                .await;
             begun.expect("begun").id
         };
         let delete = async |principal, audit| {
-            let deleted = database.delete_audit(principal, &volume, audit, NOW).await;
+            let deleted = database
+                .audits()
+                .delete(principal, &volume, audit, NOW)
+                .await;
             deleted.map(drop)
         };
         let (of_owner, of_reader) = (begin(owner).await, begin(&reader).await);
@@ -443,7 +504,10 @@ mod claims {
             matches!(refused, Err(DatabaseError::Forbidden { .. })),
             "{refused:?}"
         );
-        let shown = database.audit_for(&reader, &volume, of_owner, NOW).await;
+        let shown = database
+            .audits()
+            .find(&reader, &volume, of_owner, NOW)
+            .await;
         assert_eq!(
             shown.expect("still there").1.principal,
             Some(owner.party.id)
@@ -462,34 +526,39 @@ mod claims {
         for host in [first, second, first, second] {
             let asked = new(host);
             ids.push(asked.id);
-            let begun = database.begin_audit(principal, "base", &asked, NOW).await;
+            let begun = database
+                .audits()
+                .begin(principal, "base", &asked, NOW)
+                .await;
             begun.expect("begun");
         }
         let more = database
-            .begin_audit(principal, "base", &new(first), NOW)
+            .audits()
+            .begin(principal, "base", &new(first), NOW)
             .await;
         assert!(
             matches!(more, Err(DatabaseError::Refused { .. })),
             "{more:?}"
         );
         let state = async |id| {
-            let audit = database.audit_for(principal, "base", id, NOW).await;
+            let audit = database.audits().find(principal, "base", id, NOW).await;
             let (_, audit) = audit.expect("there");
             (audit.state, audit.reason)
         };
         let later = Millis(NOW.0 + 1000);
         // One host is heard of and says nothing of what it was asked for.
-        let heard = database.note_heard(first, later).await;
+        let heard = database.hosts().record_heard(first, later).await;
         heard.expect("kept");
         for id in [ids[1], ids[3]] {
             let report = AuditReport {
                 done_bytes: 0,
                 end: None,
             };
-            let kept = database.keep_audit_report(second, id, &report, later);
+            let kept = database.audits().record_report(second, id, &report, later);
             assert!(kept.await.expect("heard"));
         }
         let unresponsive = database
+            .hosts()
             .end_unresponsive(Job::Audit, NOW, "unresponsive", later)
             .await;
         assert_eq!(unresponsive.expect("ended"), 2);
@@ -497,16 +566,30 @@ mod claims {
         assert_eq!(state(ids[0]).await, ended);
         assert_eq!(state(ids[1]).await.0, AuditState::Running);
         let subject = auth::Subject::new(auth::Kind::Host, "h2").expect("a name");
-        let disabled = database.set_disabled(principal, &subject, true).await;
+        let disabled = database
+            .parties()
+            .set_disabled(principal, &subject, true)
+            .await;
         disabled.expect("disabled");
         assert_eq!(state(ids[1]).await.0, AuditState::Error);
-        assert!(database.audits_on(second).await.expect("read").is_empty());
+        assert!(
+            database
+                .audits()
+                .on_host(second)
+                .await
+                .expect("read")
+                .is_empty()
+        );
         // With a volume its audits go.
         let (volume, _) = rows.volumes[0];
-        let deleted = database.begin_delete(principal, volume, later).await;
+        let deleted = database
+            .volumes()
+            .begin_delete(principal, volume, later)
+            .await;
         deleted.expect("on its way out");
         let gone = database
-            .audit_for(principal, &volume.to_string(), ids[0], NOW)
+            .audits()
+            .find(principal, &volume.to_string(), ids[0], NOW)
             .await;
         assert!(matches!(gone, Err(DatabaseError::NotFound { .. })));
     }

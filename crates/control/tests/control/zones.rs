@@ -56,7 +56,13 @@ async fn copies_lie_in_different_zones_also_of_daemons_that_had_not_begun(scene:
             (id, unit["zone"].as_str().expect("it is known").to_owned())
         })
         .collect();
-    let sets = scene.control.database().copysets().await.expect("read");
+    let sets = scene
+        .control
+        .database()
+        .units()
+        .copysets()
+        .await
+        .expect("read");
     let pairs: Vec<_> = sets.iter().filter(|set| set.members.len() == 2).collect();
     assert!(pairs.len() >= 8, "{}", pairs.len());
     for pair in pairs {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::types::{CreateSnapshot, SetTags, Snapshot, Volume};
+use api::types::{CreateSnapshot, ListedVolume, SetTags, Snapshot};
 use base::size::about_bytes as bytes;
 use serde::Serialize;
 
@@ -13,6 +13,34 @@ use crate::progress::Progress;
 
 /// The longest wait of `--wait`, in seconds.
 const WAIT_SECONDS: u64 = 300;
+
+/// What the tree needs of a volume.
+struct TreeVolume {
+    id: String,
+    name: String,
+    owner: Option<String>,
+    /// The snapshot that it was cloned from.
+    from: Option<String>,
+}
+
+impl From<ListedVolume> for TreeVolume {
+    fn from(volume: ListedVolume) -> Self {
+        match volume {
+            ListedVolume::Readable(volume) => Self {
+                id: volume.id,
+                name: volume.name,
+                owner: volume.owner,
+                from: volume.from,
+            },
+            ListedVolume::Damaged(volume) => Self {
+                id: volume.id,
+                name: volume.name,
+                owner: None,
+                from: None,
+            },
+        }
+    }
+}
 
 /// A volume in the tree, with its snapshots.
 #[derive(Serialize)]
@@ -84,9 +112,10 @@ impl Session {
                 self.print_snapshots(&snapshots, &snapshots).await
             }
             SnapshotCommand::Tree => {
-                let volumes = self.client.all("/v1/volumes").await?;
+                let volumes: Vec<ListedVolume> = self.client.all("/v1/volumes").await?;
+                let volumes: Vec<TreeVolume> = volumes.into_iter().map(TreeVolume::from).collect();
                 let snapshots = self.snapshots("/v1/snapshots").await?;
-                let owners = volumes.iter().map(|one: &Volume| one.owner.as_ref());
+                let owners = volumes.iter().map(|one| one.owner.as_ref());
                 let owners = owners.chain(snapshots.iter().map(|one| one.owner.as_ref()));
                 let is_own = self.are_own(owners).await?;
                 let tree = tree(volumes, snapshots);
@@ -148,7 +177,7 @@ fn list(snapshots: &[Snapshot], is_own: bool) -> String {
 }
 
 /// The volumes that are no clones of an existing snapshot, each with its subtree.
-fn tree(volumes: Vec<Volume>, snapshots: Vec<Snapshot>) -> Vec<VolumeNode> {
+fn tree(volumes: Vec<TreeVolume>, snapshots: Vec<Snapshot>) -> Vec<VolumeNode> {
     let mut by_volume: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
     let mut gone = BTreeMap::new();
     let mut known: Vec<String> = Vec::new();
@@ -163,13 +192,14 @@ fn tree(volumes: Vec<Volume>, snapshots: Vec<Snapshot>) -> Vec<VolumeNode> {
             .or_default()
             .push(snapshot);
     }
-    let (clones, roots): (Vec<Volume>, Vec<Volume>) = volumes.into_iter().partition(|volume| {
-        volume
-            .from
-            .as_ref()
-            .is_some_and(|from| known.contains(from))
-    });
-    let mut by_origin: BTreeMap<String, Vec<Volume>> = BTreeMap::new();
+    let (clones, roots): (Vec<TreeVolume>, Vec<TreeVolume>) =
+        volumes.into_iter().partition(|volume| {
+            volume
+                .from
+                .as_ref()
+                .is_some_and(|from| known.contains(from))
+        });
+    let mut by_origin: BTreeMap<String, Vec<TreeVolume>> = BTreeMap::new();
     for clone in clones {
         by_origin
             .entry(clone.from.clone().unwrap_or_default())
@@ -191,7 +221,7 @@ fn node(
     (name, owner): (String, Option<String>),
     deleted: bool,
     by_volume: &mut BTreeMap<String, Vec<Snapshot>>,
-    by_origin: &mut BTreeMap<String, Vec<Volume>>,
+    by_origin: &mut BTreeMap<String, Vec<TreeVolume>>,
 ) -> VolumeNode {
     let snapshots = by_volume.remove(&id).unwrap_or_default();
     let snapshots = snapshots

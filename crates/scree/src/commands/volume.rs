@@ -1,8 +1,8 @@
 //! `scree volume`.
 
 use api::types::{
-    CreateVolume, Export, ExportVolume, GrowVolume, RestoreVolume, SetSizes, SetTags, Snapshot,
-    TransferVolume, Version, Volume,
+    CreateVolume, Export, ExportVolume, GrowVolume, ListedVolume, RestoreVolume, SetSizes, SetTags,
+    Snapshot, TransferVolume, Version, Volume,
 };
 use base::size::about_bytes as bytes;
 
@@ -67,9 +67,12 @@ impl Session {
                     ("state", state.as_deref()),
                 ];
                 let path = query("/v1/volumes", &said, &tag)?;
-                let mut volumes: Vec<Volume> = self.client.all(&path).await?;
-                volumes.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
-                let is_own = self.are_own(volumes.iter().map(|one| one.owner.as_ref()));
+                let mut volumes: Vec<ListedVolume> = self.client.all(&path).await?;
+                volumes.sort_by(|one, other| key(one).cmp(&key(other)));
+                let is_own = self.are_own(volumes.iter().map(|one| match one {
+                    ListedVolume::Readable(volume) => volume.owner.as_ref(),
+                    ListedVolume::Damaged(_) => None,
+                }));
                 let is_own = is_own.await?;
                 Ok(print(self.format, &volumes, |volumes| {
                     list(volumes, is_own)
@@ -224,26 +227,40 @@ impl Session {
     }
 }
 
-fn list(volumes: &[Volume], is_own: bool) -> String {
+/// What a list is sorted by.
+fn key(volume: &ListedVolume) -> (&str, &str) {
+    match volume {
+        ListedVolume::Readable(volume) => (&volume.name, &volume.id),
+        ListedVolume::Damaged(volume) => (&volume.name, &volume.id),
+    }
+}
+
+fn list(volumes: &[ListedVolume], is_own: bool) -> String {
     let mut table = Table::new(&["NAME", "ID", "SIZE", "STATE", "REPLICAS", "SEAL", "CREATED"]);
     for volume in volumes {
-        // No volume has no blocks: its entry in the database is damaged.
-        let is_known = volume.block_size > 0;
-        let known = |cell: String| or_dash(is_known.then_some(cell));
-        table.row(vec![
-            spelt(volume.owner.as_ref(), &volume.name, is_own),
-            volume.id.clone(),
-            known(bytes(volume.size)),
-            volume.state.clone(),
-            known(
-                volume
-                    .erasure
-                    .clone()
-                    .unwrap_or_else(|| volume.replicas.to_string()),
-            ),
-            known(volume.encryption.clone()),
-            known(time(&volume.created)),
-        ]);
+        table.row(match volume {
+            ListedVolume::Readable(volume) => {
+                let erasure = volume.erasure.clone();
+                vec![
+                    spelt(volume.owner.as_ref(), &volume.name, is_own),
+                    volume.id.clone(),
+                    bytes(volume.size),
+                    volume.state.clone(),
+                    erasure.unwrap_or_else(|| volume.replicas.to_string()),
+                    volume.encryption.clone(),
+                    time(&volume.created),
+                ]
+            }
+            ListedVolume::Damaged(volume) => vec![
+                spelt(None, &volume.name, is_own),
+                volume.id.clone(),
+                or_dash(None::<&str>),
+                volume.state.clone(),
+                or_dash(None::<&str>),
+                or_dash(None::<&str>),
+                or_dash(None::<&str>),
+            ],
+        });
     }
     table.to_string()
 }

@@ -18,6 +18,7 @@ fn volume() -> Value {
     json!({
         "id": "vol-00000000000000001", "name": "disk", "size": 4096, "state": "available",
         "block_size": 4096, "encryption": "none", "replicas": 1, "created": "2026-01-31T09:30:00Z",
+        "tags": {},
     })
 }
 
@@ -40,6 +41,7 @@ fn audit(state: &str) -> Value {
             "files": {
                 "whole": 1, "whole_bytes": 0, "part": 0, "none": 2, "content": nothing,
             },
+            "file_systems": [], "unlisted": 0, "lengths": [],
         });
     }
     audit

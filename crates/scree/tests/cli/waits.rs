@@ -17,6 +17,7 @@ fn volume() -> Value {
     json!({
         "id": VOLUME, "name": "disk", "size": 4096, "state": "deleting", "block_size": 4096,
         "encryption": "none", "replicas": 1, "created": "2026-01-31T09:30:00Z",
+        "tags": {},
     })
 }
 
@@ -24,6 +25,7 @@ fn snapshot() -> Value {
     json!({
         "id": "snap-00000000000000001", "name": "moment", "volume": "disk", "volume_id": VOLUME,
         "size": 4096, "state": "pending", "created": "2026-01-31T09:30:00Z",
+        "tags": {}, "taken": true,
     })
 }
 

@@ -1,4 +1,0 @@
--- How long a volume's journal is, and what it may have of the active area of each host's cache
--- at most, in bytes; NULL: as its host has it for all, and its fair share.
-ALTER TABLE volumes ADD COLUMN journal_bytes BIGINT;
-ALTER TABLE volumes ADD COLUMN cache_max_bytes BIGINT;

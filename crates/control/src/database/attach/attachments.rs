@@ -1,0 +1,278 @@
+//! Attachments: the desired state of a volume on a host, and its observed state.
+//!
+//! * A volume has at most one writable attachment that is not `detached`. A unique index ensures
+//!   it.
+//! * If an attachment is moved, the transaction that records `detached` creates its successor
+//!   ([`moves`](crate::database::attach::moves)).
+//!
+//! This file has the rows and who may see them; [`requests`](crate::database::attach::requests)
+//! changes the desired state, [`reports`](crate::database::attach::reports) records the observed
+//! state.
+
+use api::host::{Access, AttachmentState};
+use base::{AttachmentId, PartyId, VolumeId};
+use catalog::VersionKey;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use crate::database::attach::moves;
+use crate::database::tenancy::rights::check_volume;
+use crate::database::{
+    ChainKey, Database, DatabaseError, Follower, Need, ObjectKind, Principal, Right, chains, rows,
+};
+
+/// An attachment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachmentRow {
+    /// The id.
+    pub id: AttachmentId,
+    /// The volume.
+    pub volume: VolumeId,
+    /// The host.
+    pub host: PartyId,
+    /// The VM that it is plugged into; none for a plain export.
+    pub vm: Option<String>,
+    /// Whether it may write.
+    pub access: Access,
+    /// It is to be; otherwise it is to end.
+    pub is_wanted: bool,
+    /// Whether it is to be detached without the guest's consent.
+    pub is_forced: bool,
+    /// The generation of the desired state.
+    pub generation: u64,
+    /// How far it is.
+    pub state: AttachmentState,
+    /// The generation that `state` was reported for.
+    pub reported: u64,
+    /// Why it is as it is.
+    pub reason: Option<String>,
+    /// What is worth knowing and no error.
+    pub note: Option<String>,
+    /// The device's serial number in the VM.
+    pub device: Option<String>,
+    /// The last lease that was taken for it.
+    pub epoch: Option<u32>,
+    /// Read-only: what it shows; none of an empty volume.
+    pub version: Option<VersionKey>,
+    /// The size it is served with, in bytes.
+    pub size_bytes: Option<u64>,
+    /// The NBD URI for clients on the host.
+    pub uri: Option<String>,
+    /// The NBD URI for clients elsewhere.
+    pub tcp_uri: Option<String>,
+    /// The user who requested it; `None`: Scree did.
+    pub asked_by: Option<PartyId>,
+    /// The attachment that replaces it when it is detached, or has replaced it.
+    pub follower: Option<Follower>,
+    /// The active chain, as its host reported it.
+    pub chain: Option<ChainKey>,
+    /// Why the desired chain is not active.
+    pub chain_problem: Option<String>,
+    /// When it was requested.
+    pub created: Millis,
+    /// When it was detached.
+    pub ended: Option<Millis>,
+}
+
+pub(in crate::database) fn attachment_row(row: &AnyRow) -> Result<AttachmentRow, DatabaseError> {
+    let epoch: Option<i64> = row.try_get("epoch")?;
+    let size: Option<i64> = row.try_get("size_bytes")?;
+    Ok(AttachmentRow {
+        id: rows::spelt(row, "id")?,
+        volume: rows::spelt(row, "volume")?,
+        host: rows::spelt(row, "host")?,
+        vm: row.try_get("vm")?,
+        access: rows::spelt(row, "access")?,
+        is_forced: rows::flag(row, "forced")?,
+        note: row.try_get("note")?,
+        device: row.try_get("device")?,
+        asked_by: rows::spelt_if_any(row, "requested_by")?,
+        follower: moves::follower(row)?,
+        chain: chains::chain_key(row)?,
+        chain_problem: row.try_get("chain_problem")?,
+        created: Millis(row.try_get("created_ms")?),
+        ended: row.try_get::<Option<i64>, _>("ended_ms")?.map(Millis),
+        is_wanted: rows::flag(row, "desired")?,
+        generation: rows::number(row, "generation")?,
+        state: rows::spelt(row, "state")?,
+        reported: rows::number(row, "reported_generation")?,
+        reason: row.try_get("reason")?,
+        epoch: epoch.map(|_| rows::small(row, "epoch")).transpose()?,
+        version: rows::version_key(row, "version_volume", "version_number")?,
+        size_bytes: size.map(i64::cast_unsigned),
+        uri: row.try_get("uri")?,
+        tcp_uri: row.try_get("tcp_uri")?,
+    })
+}
+
+pub(in crate::database) async fn of_volume(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<Vec<AttachmentRow>, DatabaseError> {
+    sqlx::query(
+        "SELECT * FROM attachments WHERE volume = $1 AND state <> 'detached' \
+         ORDER BY created_ms, id",
+    )
+    .bind(volume.to_string())
+    .fetch_all(connection)
+    .await?
+    .iter()
+    .map(attachment_row)
+    .collect()
+}
+
+/// The host with the writable attachment of `volume`, if there is one.
+pub(in crate::database) async fn writer_of(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<Option<PartyId>, DatabaseError> {
+    let all = of_volume(connection, volume).await?;
+    let writer = all.iter().find(|one| one.access == Access::ReadWrite);
+    Ok(writer.map(|one| one.host))
+}
+
+/// Whether it is attached anywhere, or not yet detached.
+pub(in crate::database) async fn is_attached(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<bool, DatabaseError> {
+    Ok(!of_volume(connection, volume).await?.is_empty())
+}
+
+/// Attachments of volumes to hosts.
+#[derive(Clone, Copy, Debug)]
+pub struct Attachments<'a> {
+    pub(in crate::database) database: &'a Database,
+}
+
+impl Attachments<'_> {
+    /// The attachment with this id, if `principal` may see it: their own, or of a
+    /// volume that they administer.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn find(
+        self,
+        principal: &Principal,
+        id: &str,
+    ) -> Result<AttachmentRow, DatabaseError> {
+        attachment_named(&mut *self.database.reader.acquire().await?, principal, id).await
+    }
+
+    /// The attachment with this id.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`].
+    pub async fn get(self, id: AttachmentId) -> Result<AttachmentRow, DatabaseError> {
+        attachment_of(&mut *self.database.reader.acquire().await?, id).await
+    }
+
+    /// The attachments of a volume that are not detached.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn of_volume(self, volume: VolumeId) -> Result<Vec<AttachmentRow>, DatabaseError> {
+        of_volume(&mut *self.database.reader.acquire().await?, volume).await
+    }
+
+    /// All attachments that are not detached.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn all(self) -> Result<Vec<AttachmentRow>, DatabaseError> {
+        sqlx::query("SELECT * FROM attachments WHERE state <> 'detached' ORDER BY created_ms, id")
+            .fetch_all(&self.database.reader)
+            .await?
+            .iter()
+            .map(attachment_row)
+            .collect()
+    }
+
+    /// Those of one host.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn on_host(self, host: PartyId) -> Result<Vec<AttachmentRow>, DatabaseError> {
+        sqlx::query(
+            "SELECT * FROM attachments WHERE host = $1 AND state <> 'detached' \
+             ORDER BY created_ms, id",
+        )
+        .bind(host.to_string())
+        .fetch_all(&self.database.reader)
+        .await?
+        .iter()
+        .map(attachment_row)
+        .collect()
+    }
+
+    /// The attachments that were detached last, the newest first.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn ended(self, count_max: u32) -> Result<Vec<AttachmentRow>, DatabaseError> {
+        sqlx::query(
+            "SELECT * FROM attachments WHERE state = 'detached' \
+             ORDER BY ended_ms DESC, id LIMIT $1",
+        )
+        .bind(i64::from(count_max))
+        .fetch_all(&self.database.reader)
+        .await?
+        .iter()
+        .map(attachment_row)
+        .collect()
+    }
+}
+
+/// The attachment with this id, if `principal` may see it, and so end it.
+pub(in crate::database) async fn attachment_named(
+    connection: &mut AnyConnection,
+    principal: &Principal,
+    id: &str,
+) -> Result<AttachmentRow, DatabaseError> {
+    let not_found = || DatabaseError::not_found(ObjectKind::Attachment, id);
+    let parsed: AttachmentId = id.parse().map_err(|_| not_found())?;
+    let attachment = attachment_of(&mut *connection, parsed).await?;
+    match may_see(connection, principal, &attachment).await? {
+        true => Ok(attachment),
+        false => Err(not_found()),
+    }
+}
+
+/// Whether `principal` may see an attachment, and so end it: their own, or of a
+/// volume that they administer.
+pub(in crate::database) async fn may_see(
+    connection: &mut AnyConnection,
+    principal: &Principal,
+    attachment: &AttachmentRow,
+) -> Result<bool, DatabaseError> {
+    Ok(attachment.asked_by == Some(principal.party.id)
+        || administers(connection, principal, attachment.volume).await?)
+}
+
+/// Whether `principal` administers a volume.
+pub(in crate::database) async fn administers(
+    connection: &mut AnyConnection,
+    principal: &Principal,
+    volume: VolumeId,
+) -> Result<bool, DatabaseError> {
+    let need = Need::Have(Right::Administer);
+    match check_volume(connection, principal, volume, need).await {
+        Ok(_) => Ok(true),
+        // The volume may have been deleted. Administrators still see the attachment.
+        Err(DatabaseError::NotFound { .. }) => Ok(principal.party.is_administrator),
+        Err(DatabaseError::Forbidden { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+pub(in crate::database) async fn attachment_of(
+    connection: &mut AnyConnection,
+    id: AttachmentId,
+) -> Result<AttachmentRow, DatabaseError> {
+    let row = sqlx::query("SELECT * FROM attachments WHERE id = $1")
+        .bind(id.to_string())
+        .fetch_optional(connection)
+        .await?;
+    attachment_row(&row.ok_or_else(|| DatabaseError::not_found(ObjectKind::Attachment, id))?)
+}

@@ -1,0 +1,185 @@
+//! Journals in folders that several hosts share: which one is current, and who may open a volume
+//! without it (docs/service.md, "Journals on shared storage").
+//!
+//! * A journal is named by the holder of the lease, and stays named until another one replaces it
+//!   or the volume is closed.
+//! * A host gets no lease on a volume whose journal it cannot reach, unless the lease of the
+//!   journal's host was ended by force. The new attachment then says what happened to the journal.
+
+use base::{JournalFolderId, PartyId, VolumeId};
+use catalog::NamedJournal;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+
+use crate::database::catalog::leases;
+use crate::database::{Catalog, DatabaseError, rows};
+
+/// A volume's last named journal.
+pub(in crate::database) struct Journal {
+    named: NamedJournal,
+    /// How the lease was ended by force, if it was.
+    taken: Option<String>,
+}
+
+/// The named journal in a row of `volumes`.
+pub(in crate::database) fn of_row(row: &AnyRow) -> Result<Option<Journal>, DatabaseError> {
+    let Some(folder) = rows::spelt_if_any(row, "journal_folder")? else {
+        return Ok(None);
+    };
+    let epoch = rows::small(row, "journal_epoch")?;
+    Ok(Some(Journal {
+        named: NamedJournal { epoch, folder },
+        taken: row.try_get("journal_taken")?,
+    }))
+}
+
+/// The named journal of a volume.
+async fn of(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<Option<Journal>, DatabaseError> {
+    let row = sqlx::query(
+        "SELECT journal_epoch, journal_folder, journal_taken FROM volumes WHERE id = $1",
+    )
+    .bind(volume.to_string())
+    .fetch_optional(connection)
+    .await?;
+    row.as_ref().map_or(Ok(None), of_row)
+}
+
+impl Journal {
+    /// What a new lease of `host`, which reaches the folders `reached`, gets of the journal.
+    ///
+    /// # Errors
+    /// [`DatabaseError::JournalAway`] if that is another one, and the journal
+    /// was not taken from its host.
+    pub(in crate::database) async fn brought(
+        self,
+        change: &mut AnyConnection,
+        volume: VolumeId,
+        host: PartyId,
+        reached: Option<JournalFolderId>,
+    ) -> Result<NamedJournal, DatabaseError> {
+        let NamedJournal { epoch, folder } = self.named;
+        let is_reached = reached == Some(folder);
+        match self.taken {
+            Some(taken) => {
+                let end = match is_reached {
+                    true => " and is replayed",
+                    false => " only, which this host does not have",
+                };
+                note(change, volume, host, &format!("{taken}{end}")).await?;
+            }
+            None if is_reached => {}
+            None => {
+                let has = reached.map_or_else(
+                    || "none".to_owned(),
+                    |other| format!("another one ({other})"),
+                );
+                let reason = format!(
+                    "what lease {epoch} flushed is in the shared folder {folder}, and this host \
+                     has {has}; start its agent with --journals and that folder"
+                );
+                return Err(DatabaseError::JournalAway { volume, reason });
+            }
+        }
+        Ok(self.named)
+    }
+}
+
+/// Records on the new attachment what happened to the journal.
+async fn note(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+    host: PartyId,
+    note: &str,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "UPDATE attachments SET note = $1 WHERE volume = $2 AND host = $3 \
+         AND access = 'read-write' AND state <> 'detached'",
+    )
+    .bind(note)
+    .bind(volume.to_string())
+    .bind(host.to_string())
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+/// Records that the lease of `volume` was ended by force, and what the journal held that is in no
+/// version.
+pub(in crate::database) async fn take_away(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+    taken: &str,
+    left: &str,
+) -> Result<String, DatabaseError> {
+    let taken = match of(&mut *change, volume).await? {
+        None => {
+            return Ok(format!(
+                "{taken}; what was written there later{left} is in that host's journal only, \
+                 which it keeps aside"
+            ));
+        }
+        // A later holder has acknowledged nothing.
+        Some(Journal {
+            taken: Some(before),
+            ..
+        }) => before,
+        Some(Journal { named, .. }) => format!(
+            "{taken}; what it had flushed since{left} is in the shared folder {}",
+            named.folder
+        ),
+    };
+    sqlx::query("UPDATE volumes SET journal_taken = $1 WHERE id = $2")
+        .bind(taken.clone())
+        .bind(volume.to_string())
+        .execute(change)
+        .await?;
+    Ok(taken)
+}
+
+/// Forgets the journal: everything is in versions, or was discarded.
+pub(in crate::database) async fn forget(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+) -> Result<(), DatabaseError> {
+    put(change, volume, None).await
+}
+
+async fn put(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+    named: Option<NamedJournal>,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "UPDATE volumes SET journal_epoch = $1, journal_folder = $2, journal_taken = NULL \
+         WHERE id = $3",
+    )
+    .bind(named.map(|named| i64::from(named.epoch)))
+    .bind(named.map(|named| named.folder.to_string()))
+    .bind(volume.to_string())
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+impl Catalog<'_> {
+    /// See [`catalog::Catalog::name_journal`].
+    pub(in crate::database) async fn name_journal(
+        self,
+        host: PartyId,
+        volume: VolumeId,
+        epoch: u32,
+        folder: Option<JournalFolderId>,
+    ) -> Result<(), DatabaseError> {
+        self.database
+            .transaction()
+            .run(|mut change| async move {
+                leases::must_hold(&mut *change, volume, host, epoch).await?;
+                let named = folder.map(|folder| NamedJournal { epoch, folder });
+                put(&mut *change, volume, named).await
+            })
+            .await
+    }
+}

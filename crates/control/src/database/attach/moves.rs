@@ -1,0 +1,184 @@
+//! Moving an attachment: the successor is part of the row, and the transaction that records
+//! `detached` creates it (docs/service.md, "Moving an attachment").
+//!
+//! * Until then the row excludes every other writer, and from then on its successor does: no other
+//!   host can attach in between.
+//! * Every other change of the desired state cancels the move.
+
+use api::host::{Access, AttachmentState};
+use base::{AttachmentId, PartyId};
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use crate::database::attach::attachments::{
+    AttachmentRow, administers, attachment_named, attachment_of,
+};
+use crate::database::attach::requests::wish;
+use crate::database::tenancy::audit_log;
+use crate::database::tenancy::rights::{check_host, check_volume};
+use crate::database::{Attachments, DatabaseError, Need, Principal, Right, hosts, rows};
+
+/// The attachment that replaces another one as soon as that is detached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Follower {
+    /// The id.
+    pub id: AttachmentId,
+    /// The host.
+    pub host: PartyId,
+    /// The VM that it is plugged into; none for a plain export.
+    pub vm: Option<String>,
+}
+
+/// What follows the attachment of a row, if anything does.
+pub(in crate::database) fn follower(row: &AnyRow) -> Result<Option<Follower>, DatabaseError> {
+    let Some(id) = rows::spelt_if_any(row, "successor_id")? else {
+        return Ok(None);
+    };
+    Ok(Some(Follower {
+        id,
+        host: rows::spelt(row, "successor_host")?,
+        vm: row.try_get("successor_vm")?,
+    }))
+}
+
+/// Creates the successor of an attachment that is detached now.
+pub(in crate::database) async fn follow(
+    change: &mut AnyConnection,
+    old: AttachmentId,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    let made = sqlx::query(
+        "INSERT INTO attachments (id, volume, host, access, created_ms, vm, requested_by) \
+         SELECT o.successor_id, o.volume, o.successor_host, o.access, $1, o.successor_vm, o.successor_requested_by \
+         FROM attachments o JOIN volumes v ON v.id = o.volume \
+         WHERE o.id = $2 AND o.successor_id IS NOT NULL AND v.deleting = 0 RETURNING host",
+    )
+    .bind(now.0)
+    .bind(old.to_string())
+    .fetch_optional(&mut *change)
+    .await?;
+    match made {
+        Some(made) => hosts::assign(change, rows::spelt(&made, "host")?).await,
+        None => Ok(()),
+    }
+}
+
+fn refused<T>(reason: String) -> Result<T, DatabaseError> {
+    Err(DatabaseError::Refused { reason })
+}
+
+impl Attachments<'_> {
+    /// Requests that an attachment is detached and replaced by `next`. Repeating the request is no
+    /// error, even when the move is done. A target host that has not reported since `heard_after`
+    /// is refused, since the volume would become unusable.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], if the volume
+    /// may not be used, or the target; [`DatabaseError::Refused`] if there is
+    /// nothing to be moved.
+    pub async fn move_to(
+        self,
+        principal: &Principal,
+        id: AttachmentId,
+        next: &Follower,
+        heard_after: Millis,
+    ) -> Result<AttachmentRow, DatabaseError> {
+        self.database.transaction_for(principal).run(|mut change| async move {
+            let old = attachment_named(&mut *change, principal, &id.to_string()).await?;
+            let need = Need::Have(Right::Use);
+            let volume = check_volume(&mut *change, principal, old.volume, need).await?;
+            check_host(&mut *change, principal, next.host, next.vm.as_deref()).await?;
+            let is_same = |other: &Follower| (other.host, &other.vm) == (next.host, &next.vm);
+            if old.follower.as_ref().is_some_and(is_same) {
+                return Ok(old);
+            }
+            let name = &volume.name;
+            if old.state == AttachmentState::Detached {
+                return refused(format!("attachment {id} of volume {name:?} has ended"));
+            }
+            if old.access == Access::ReadOnly {
+                return refused(format!(
+                    "volume {name:?} is attached read-only, and may be so in several places: \
+                     attach it there first, then detach it here"
+                ));
+            }
+            if !old.is_wanted && old.follower.is_none() || volume.deleting {
+                return refused(format!("volume {name:?} is being detached already"));
+            }
+            if (old.host, &old.vm) == (next.host, &next.vm) {
+                return refused(format!("volume {name:?} is attached there already"));
+            }
+            let heard =
+                sqlx::query("SELECT 1 FROM host_reports WHERE party = $1 AND heard_ms > $2")
+                    .bind(next.host.to_string())
+                    .bind(heard_after.0)
+                    .fetch_optional(&mut *change)
+                    .await?;
+            if heard.is_none() {
+                return refused(format!(
+                    "the host that volume {name:?} is to be moved to does not report, so it would \
+                     be nowhere; move it to another one, or detach it here and attach it there"
+                ));
+            }
+            wish(&mut *change, &old, false, false).await?;
+            sqlx::query(
+                "UPDATE attachments SET successor_id = $1, successor_host = $2, successor_vm = $3, \
+                 successor_requested_by = $4 WHERE id = $5",
+            )
+            .bind(next.id.to_string())
+            .bind(next.host.to_string())
+            .bind(next.vm.clone())
+            .bind(principal.party.id.to_string())
+            .bind(id.to_string())
+            .execute(&mut *change)
+            .await?;
+            let from = audit_log::place(&mut *change, old.host, old.vm.as_deref()).await?;
+            let to = audit_log::place(&mut *change, next.host, next.vm.as_deref()).await?;
+            let target = format!("{} {name} from {from} to {to}", old.volume);
+            principal.note(&mut *change, "move", target).await?;
+            attachment_of(&mut *change, id).await
+        }).await
+    }
+
+    /// Cancels a move: the attachment stays where it is.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], if who does not
+    /// administer the volume could not attach it there now; [`DatabaseError::Refused`] if nothing is to
+    /// follow it, or its host has let go by now.
+    pub async fn cancel_move(
+        self,
+        principal: &Principal,
+        id: AttachmentId,
+    ) -> Result<AttachmentRow, DatabaseError> {
+        self.database
+            .transaction_for(principal)
+            .run(|mut change| async move {
+                let old = attachment_named(&mut *change, principal, &id.to_string()).await?;
+                if !administers(&mut *change, principal, old.volume).await? {
+                    // The same check as for attaching it where it is.
+                    check_volume(&mut *change, principal, old.volume, Need::Have(Right::Use))
+                        .await?;
+                    check_host(&mut *change, principal, old.host, old.vm.as_deref()).await?;
+                }
+                let Some(follower) = &old.follower else {
+                    return refused(format!("attachment {id} is not being moved"));
+                };
+                if old.state == AttachmentState::Detached {
+                    return refused(format!(
+                        "attachment {id} is detached already, and {} has replaced it; move that one back",
+                        follower.id
+                    ));
+                }
+                wish(&mut *change, &old, true, false).await?;
+                let volume = audit_log::volume(&mut *change, old.volume).await?;
+                let to =
+                    audit_log::place(&mut *change, follower.host, follower.vm.as_deref()).await?;
+                let target = format!("{volume} to {to}");
+                principal.note(&mut *change, "cancel-move", target).await?;
+                attachment_of(&mut *change, id).await
+            })
+            .await
+    }
+}

@@ -1,0 +1,189 @@
+//! The observed state of attachments: reported by their host, or set without it.
+//!
+//! * A report is applied only if its generation is the current one: a late report on an older
+//!   desired state changes nothing.
+//! * `epoch` is set in the transaction that grants the lease. From then on the host's journal may
+//!   be newer than the head, until the host reports `detached`.
+
+use api::host::{Access, AttachmentReport, AttachmentState};
+use base::{AttachmentId, PartyId, VolumeId};
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use crate::database::attach::attachments::of_volume;
+use crate::database::attach::{journals, moves};
+use crate::database::hosts::{self, lease_terms};
+use crate::database::{Attachments, DatabaseError, rows, snapshots};
+
+impl Attachments<'_> {
+    /// Records that no volume is open on `host`: its earlier reports no longer hold.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn nothing_open(self, host: PartyId) -> Result<(), DatabaseError> {
+        self.database.transaction().notify().run(|mut change| async move {
+            sqlx::query(
+                "UPDATE attachments SET reported_generation = 0, reason = NULL, uri = NULL, \
+                 tcp_uri = NULL, chain = NULL, chain_revision = NULL, chain_problem = NULL, state = CASE desired WHEN 1 THEN 'attaching' ELSE 'detaching' END \
+                 WHERE host = $1 AND state <> 'detached'",
+            )
+            .bind(host.to_string())
+            .execute(&mut *change)
+            .await?;
+            Ok(())
+        }).await
+    }
+
+    /// Records a host's report on an attachment; `false` if the report is outdated, or the
+    /// attachment is not the host's.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn record_report(
+        self,
+        host: PartyId,
+        id: AttachmentId,
+        report: &AttachmentReport,
+        now: Millis,
+    ) -> Result<bool, DatabaseError> {
+        let is_end = report.state == AttachmentState::Detached;
+        self.database
+            .transaction()
+            .notify()
+            .run(|mut change| async move {
+                let kept = sqlx::query(
+                "UPDATE attachments SET state = $1, reason = $2, reported_generation = generation, \
+                 size_bytes = $3, uri = $4, tcp_uri = $5, ended_ms = $6, \
+                 note = COALESCE($11, note), device = $12, chain = $13, chain_revision = $14, \
+                 chain_problem = $15 WHERE id = $7 AND host = $8 AND generation = $9 \
+                 AND state <> 'detached' AND (desired = 0 OR $10 = 0) \
+                 RETURNING volume, access, epoch",
+            )
+            .bind(report.state.as_str())
+            .bind(report.reason.clone())
+            .bind(report.size_bytes.map(u64::cast_signed))
+            .bind(report.uri.clone())
+            .bind(report.tcp_uri.clone())
+            .bind(is_end.then_some(now.0))
+            .bind(id.to_string())
+            .bind(host.to_string())
+            .bind(report.generation.cast_signed())
+            .bind(i64::from(is_end))
+            .bind(report.note.clone())
+            .bind(report.device.clone())
+            .bind(report.chain.map(|chain| chain.id.to_string()))
+            .bind(report.chain.map(|chain| chain.revision.cast_signed()))
+            .bind(report.chain_problem.clone())
+            .fetch_optional(&mut *change)
+            .await?;
+                let Some(kept) = kept else { return Ok(false) };
+                if is_end {
+                    let access: Access = rows::spelt(&kept, "access")?;
+                    if access == Access::ReadWrite {
+                        let volume: VolumeId = rows::spelt(&kept, "volume")?;
+                        snapshots::settle(&mut *change, volume).await?;
+                        // Without a lease it has not touched the journal.
+                        if kept.try_get::<Option<i64>, _>("epoch")?.is_some() {
+                            journals::forget(&mut *change, volume).await?;
+                        }
+                        if let Some(reason) = &report.reason {
+                            // It was discarded: say what was lost.
+                            let at = lease_terms::where_it_is(&mut *change, volume).await?;
+                            sqlx::query("UPDATE attachments SET reason = $1 WHERE id = $2")
+                                .bind(format!("{reason}: the volume is {at}"))
+                                .bind(id.to_string())
+                                .execute(&mut *change)
+                                .await?;
+                        }
+                    }
+                    moves::follow(&mut *change, id, now).await?;
+                    hosts::clean(&mut *change).await?;
+                    hosts::assign(&mut *change, host).await?;
+                }
+                Ok(true)
+            })
+            .await
+    }
+}
+
+/// Records that a lease was granted for the attachment of `volume` to `host`.
+pub(in crate::database) async fn note_lease(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+    host: PartyId,
+    epoch: u32,
+) -> Result<(), DatabaseError> {
+    let noted = sqlx::query(
+        "UPDATE attachments SET epoch = $1 WHERE volume = $2 AND host = $3 \
+         AND access = 'read-write' AND state <> 'detached'",
+    )
+    .bind(i64::from(epoch))
+    .bind(volume.to_string())
+    .bind(host.to_string())
+    .execute(&mut *change)
+    .await?;
+    if noted.rows_affected() == 0 {
+        return Err(DatabaseError::Fenced {
+            volume,
+            reason: "it is not attached to this host".to_owned(),
+        });
+    }
+    sqlx::query("UPDATE volumes SET last_host = $1 WHERE id = $2")
+        .bind(host.to_string())
+        .bind(volume.to_string())
+        .execute(change)
+        .await?;
+    Ok(())
+}
+
+/// Ends every attachment of `volume`. The caller has taken its lease away.
+pub(in crate::database) async fn fence(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+    now: Millis,
+    reason: &str,
+) -> Result<(), DatabaseError> {
+    for attachment in of_volume(&mut *change, volume).await? {
+        sqlx::query(
+            "UPDATE attachments SET state = 'detached', desired = 0, reason = $1, ended_ms = $2, \
+             generation = generation + 1 WHERE id = $3",
+        )
+        .bind(reason)
+        .bind(now.0)
+        .bind(attachment.id.to_string())
+        .execute(&mut *change)
+        .await?;
+        hosts::assign(&mut *change, attachment.host).await?;
+    }
+    Ok(())
+}
+
+/// Has every volume opened and closed once on the host that had it last, or else on `host`, so that
+/// what its journal holds becomes a version.
+///
+/// The attachment's id is derived from the volume's. A row that exists is left from an earlier
+/// restore and has ended. It is reset: earlier requests and reports, and above all a forced detach,
+/// no longer count.
+pub(in crate::database) async fn reopen_all(
+    change: &mut AnyConnection,
+    host: PartyId,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "INSERT INTO attachments (id, volume, host, access, desired, state, epoch, created_ms) \
+         SELECT 'att-' || SUBSTR(id, 5), id, COALESCE(last_host, $1), 'read-write', 0, \
+         'detaching', epoch, $2 FROM volumes v WHERE deleting = 0 AND NOT EXISTS (SELECT 1 \
+         FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached') \
+         ON CONFLICT (id) DO UPDATE SET host = excluded.host, access = excluded.access, \
+         desired = 0, state = 'detaching', epoch = excluded.epoch, \
+         created_ms = excluded.created_ms, generation = attachments.generation + 1, \
+         reported_generation = 0, forced = 0, vm = NULL, device = NULL, reason = NULL, note = NULL, \
+         size_bytes = NULL, uri = NULL, tcp_uri = NULL, ended_ms = NULL, requested_by = NULL, \
+         chain = NULL, chain_revision = NULL, chain_problem = NULL, successor_id = NULL, successor_host = NULL, successor_vm = NULL, successor_requested_by = NULL",
+    )
+    .bind(host.to_string())
+    .bind(now.0)
+    .execute(&mut *change)
+    .await?;
+    hosts::assign_all(change).await
+}

@@ -1,0 +1,540 @@
+//! Audits of volumes: what some units alone hold of a volume, as determined by a host
+//! (docs/models.md, "Audit").
+//!
+//! An audit that has not ended holds its version and lets its host read it, so it ends when its
+//! host stops reporting progress. Results are kept for a day, or until they are deleted, up to a
+//! limit for each volume. A user who may read the volume may request an audit and read the result:
+//! for a volume that is not encrypted it contains names and lengths of files. The user who
+//! requested an audit and those who administer the volume may delete it even if they may not read
+//! the volume; the result is not shown to them then.
+
+use api::host::{AuditReport, DesiredAudit};
+use api::types::{AuditFound, AuditPlacement};
+use api::words::AuditState;
+use base::{AuditId, PartyId, SnapshotId, UnitId, VolumeId};
+use catalog::VersionKey;
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+use world::Millis;
+
+use crate::database::hosts::{self, jobs};
+use crate::database::rows::{self, SnapshotState, VolumeRow};
+use crate::database::tenancy::audit_log;
+use crate::database::tenancy::rights::{self, Rights};
+use crate::database::{Database, DatabaseError, Need, ObjectKind, Principal, Right};
+
+/// How long results are kept, in milliseconds.
+const KEPT_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// The largest number of running audits of a volume: each has a host read all of it.
+const UNDER_WAY_MAX: i64 = 4;
+
+/// The largest number of running audits of one owner's volumes: a host runs one at a time, and
+/// others wait.
+const UNDER_WAY_OF_OWNER_MAX: i64 = 8;
+
+/// The largest number of results that are kept of a volume. If there are more, those that ended
+/// first are deleted, and those of the requesting user before others.
+const KEPT_MAX: i64 = 16;
+
+/// The largest number of results that are kept of one owner's volumes: each may be as long as a
+/// report.
+const KEPT_OF_OWNER_MAX: i64 = 64;
+
+/// An audit to be inserted.
+#[derive(Debug, Clone)]
+pub struct NewAudit {
+    /// The id.
+    pub id: AuditId,
+    /// The units that are taken for compromised.
+    pub units: Vec<UnitId>,
+    /// The snapshot that was named, if one was.
+    pub snapshot: Option<SnapshotId>,
+    /// Files are to be listed.
+    pub files: bool,
+    /// How blocks come to lie on units now.
+    pub placement: AuditPlacement,
+    /// What the journal of the volume's host holds, in bytes, if that is known and matters.
+    pub journal_bytes: Option<u64>,
+    /// The host that runs it, and whether that host has the volume attached: then the principal
+    /// needs no right on the host.
+    pub host: (PartyId, bool),
+}
+
+/// An audit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AuditOfVolume {
+    /// The id.
+    pub id: AuditId,
+    /// Of which volume.
+    pub volume: VolumeId,
+    /// The snapshot that was named, if one was.
+    pub snapshot: Option<SnapshotId>,
+    /// The user who requested it.
+    pub principal: Option<PartyId>,
+    /// That user's name. Shown to themselves and to those who administer the volume.
+    pub principal_name: Option<String>,
+    /// The audited version.
+    pub version: VersionKey,
+    /// The name of the host that runs it.
+    pub host_name: String,
+    /// The units that are taken for compromised.
+    pub units: Vec<UnitId>,
+    /// How far it is.
+    pub state: AuditState,
+    /// How much of the volume was covered, in bytes.
+    pub done_bytes: u64,
+    /// How large the volume is, in bytes.
+    pub size_bytes: u64,
+    /// Why it has come to nothing.
+    pub reason: Option<String>,
+    /// The result, for those who may read the volume. Lists leave it out.
+    pub found: Option<AuditFound>,
+    /// How blocks were placed on units when it was requested.
+    pub placement: Option<AuditPlacement>,
+    /// See [`NewAudit::journal_bytes`].
+    pub journal_bytes: Option<u64>,
+    /// When it was requested.
+    pub created: Millis,
+    /// When it ended.
+    pub ended: Option<Millis>,
+}
+
+/// What is audited: the snapshot that is named, or the newest version.
+async fn version_of(
+    change: &mut AnyConnection,
+    principal: &Principal,
+    row: &VolumeRow,
+    snapshot: Option<SnapshotId>,
+) -> Result<(VersionKey, u64), DatabaseError> {
+    let nothing = |what: String| DatabaseError::Refused {
+        reason: format!("nothing of {what} is on the units yet"),
+    };
+    let Some(snapshot) = snapshot else {
+        let head = row
+            .head
+            .ok_or_else(|| nothing(format!("volume {:?}", row.name)))?;
+        return Ok((head, row.size_bytes));
+    };
+    let need = Need::Have(Right::Read);
+    let taken = rights::check_snapshot(change, principal, snapshot, need).await?;
+    if taken.volume != row.id {
+        return Err(DatabaseError::Refused {
+            reason: format!("snapshot {:?} is not of volume {:?}", taken.name, row.name),
+        });
+    }
+    let name = format!("snapshot {:?}", taken.name);
+    match taken.state {
+        SnapshotState::Completed(version) => {
+            Ok((version.ok_or_else(|| nothing(name))?, taken.size_bytes))
+        }
+        SnapshotState::Pending => Err(DatabaseError::Refused {
+            reason: format!("{name} is not completed yet"),
+        }),
+        SnapshotState::Error { reason } => Err(DatabaseError::Refused {
+            reason: format!("{name} has come to nothing: {reason}"),
+        }),
+    }
+}
+
+/// Deletes results so that there is room for one more, those of the requesting user first: a user
+/// who may read a volume does not displace what its owner keeps.
+async fn make_room(
+    change: &mut AnyConnection,
+    principal: &Principal,
+    row: &VolumeRow,
+) -> Result<(), DatabaseError> {
+    let principal = principal.party.id.to_string();
+    sqlx::query(
+        "DELETE FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL AND id NOT \
+         IN (SELECT id FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL \
+         ORDER BY CASE WHEN principal = $2 THEN 1 ELSE 0 END, ended_ms DESC, id LIMIT $3)",
+    )
+    .bind(row.id.to_string())
+    .bind(&principal)
+    .bind(KEPT_MAX - 1)
+    .execute(&mut *change)
+    .await?;
+    let Some(owner) = row.owner else {
+        return Ok(());
+    };
+    sqlx::query(
+        "DELETE FROM volume_audits WHERE ended_ms IS NOT NULL \
+         AND volume IN (SELECT id FROM volumes WHERE owner = $1) \
+         AND id NOT IN (SELECT a.id FROM volume_audits a JOIN volumes v ON v.id = a.volume \
+         WHERE v.owner = $1 AND a.ended_ms IS NOT NULL \
+         ORDER BY CASE WHEN a.principal = $2 THEN 1 ELSE 0 END, a.ended_ms DESC, a.id LIMIT $3)",
+    )
+    .bind(owner.to_string())
+    .bind(&principal)
+    .bind(KEPT_OF_OWNER_MAX - 1)
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+/// Refuses one more audit if enough are running, of the volume or of its owner's volumes.
+async fn check_room(change: &mut AnyConnection, row: &VolumeRow) -> Result<(), DatabaseError> {
+    let of_volume = format!("volume {:?}", row.name);
+    let of_volumes = "volumes of its owner's".to_owned();
+    let owner = row.owner.map(|owner| owner.to_string());
+    for (whose, what, id, count_max) in [
+        ("= $1", of_volume, Some(row.id.to_string()), UNDER_WAY_MAX),
+        (
+            "IN (SELECT id FROM volumes WHERE owner = $1)",
+            of_volumes,
+            owner,
+            UNDER_WAY_OF_OWNER_MAX,
+        ),
+    ] {
+        let statement =
+            format!("SELECT COUNT(*) FROM volume_audits WHERE ended_ms IS NULL AND volume {whose}");
+        let under_way: i64 = sqlx::query_scalar(&statement)
+            .bind(id)
+            .fetch_one(&mut *change)
+            .await?;
+        if under_way >= count_max {
+            return Err(DatabaseError::Refused {
+                reason: format!("{under_way} audits of {what} are under way; wait for one of them"),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Audits of volumes.
+#[derive(Clone, Copy, Debug)]
+pub struct Audits<'a> {
+    pub(in crate::database) database: &'a Database,
+}
+
+impl Audits<'_> {
+    /// Requests an audit of a volume from a host.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the principal may read the
+    /// volume, and the host is for them or has it; [`DatabaseError::Refused`] if nothing was
+    /// written to it yet, it is being deleted, the snapshot is not of it or not completed, or
+    /// enough of it are under way.
+    pub async fn begin(
+        self,
+        principal: &Principal,
+        volume: &str,
+        new: &NewAudit,
+        now: Millis,
+    ) -> Result<AuditOfVolume, DatabaseError> {
+        let (units, placement) = (&json(&new.units)?, &json(&new.placement)?);
+        self.database.transaction_for(principal).run(|mut change| async move {
+            let need = Need::Have(Right::Read);
+            let row = rights::volume_for(&mut *change, principal, volume, need).await?;
+            rights::refuse_if_deleting(&row)?;
+            let (version, size_bytes) =
+                version_of(&mut *change, principal, &row, new.snapshot).await?;
+            let (host, has_it) = new.host;
+            if !has_it {
+                rights::check_host(&mut *change, principal, host, None).await?;
+            }
+            make_room(&mut *change, principal, &row).await?;
+            check_room(&mut *change, &row).await?;
+            sqlx::query(
+                "INSERT INTO volume_audits (id, volume, snapshot, host, version_volume, \
+                 version_number, units, files, size_bytes, state, created_ms, reported_ms, principal, \
+                 placement, journal_bytes) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12, $13, $14)",
+            )
+            .bind(new.id.to_string())
+            .bind(row.id.to_string())
+            .bind(new.snapshot.map(|snapshot| snapshot.to_string()))
+            .bind(host.to_string())
+            .bind(version.volume.to_string())
+            .bind(version.number.cast_signed())
+            .bind(&units)
+            .bind(i64::from(new.files))
+            .bind(size_bytes.cast_signed())
+            .bind(AuditState::Waiting.as_str())
+            .bind(now.0)
+            .bind(principal.party.id.to_string())
+            .bind(&placement)
+            .bind(new.journal_bytes.map(u64::cast_signed))
+            .execute(&mut *change)
+            .await?;
+            hosts::assign(&mut *change, host).await?;
+            let place = audit_log::place(&mut *change, host, None).await?;
+            let target = format!("{} of {} {} on {place}", new.id, row.id, row.name);
+            principal.note(&mut *change, "audit-volume", target).await?;
+            one(&mut *change, row.id, new.id, now).await
+        }).await
+    }
+
+    /// An audit of a volume that the principal may read.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`], also if it was kept for long enough;
+    /// [`DatabaseError::Forbidden`].
+    pub async fn find(
+        self,
+        principal: &Principal,
+        volume: &str,
+        id: AuditId,
+        now: Millis,
+    ) -> Result<(VolumeRow, AuditOfVolume), DatabaseError> {
+        let mut moment = self.database.moment().await?;
+        let need = Need::Have(Right::Read);
+        let row = rights::volume_for(&mut moment, principal, volume, need).await?;
+        let rights = rights::volume_rights(&mut moment, principal, &row).await?;
+        let audit = one(&mut moment, row.id, id, now).await?;
+        Ok((row, seen(audit, &rights, principal)))
+    }
+
+    /// All audits of a volume that the principal may read, the newest one first, without what was
+    /// found.
+    ///
+    /// # Errors
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`].
+    pub async fn list(
+        self,
+        principal: &Principal,
+        volume: &str,
+        now: Millis,
+    ) -> Result<(VolumeRow, Vec<AuditOfVolume>), DatabaseError> {
+        let mut moment = self.database.moment().await?;
+        let need = Need::Have(Right::Read);
+        let row = rights::volume_for(&mut moment, principal, volume, need).await?;
+        let rights = rights::volume_rights(&mut moment, principal, &row).await?;
+        // Together what was found may have more than what a controller has memory for.
+        let statement = format!(
+            "SELECT {COLUMNS}, CAST(NULL AS TEXT) AS found FROM {TABLES} \
+             WHERE a.volume = $1 AND COALESCE(a.ended_ms, $2) >= $2 \
+             ORDER BY a.created_ms DESC, a.id DESC"
+        );
+        let found = sqlx::query(&statement)
+            .bind(row.id.to_string())
+            .bind(now.0.saturating_sub(KEPT_MS))
+            .fetch_all(&mut *moment)
+            .await?;
+        let audits = found.iter().map(audit_of_volume);
+        let audits = audits.map(|audit| Ok(seen(audit?, &rights, principal)));
+        let audits = audits.collect::<Result<_, DatabaseError>>()?;
+        Ok((row, audits))
+    }
+
+    /// Cancels an audit that has not ended, and deletes its result. Returns it as it was, with the
+    /// result if the principal may read the volume.
+    ///
+    /// # Errors
+    /// As [`Self::find`]; but [`DatabaseError::Forbidden`] for somebody who neither has asked
+    /// for it nor administers the volume.
+    pub async fn delete(
+        self,
+        principal: &Principal,
+        volume: &str,
+        id: AuditId,
+        now: Millis,
+    ) -> Result<(VolumeRow, AuditOfVolume), DatabaseError> {
+        self.database
+            .transaction_for(principal)
+            .run(|mut change| async move {
+                // Cluster administrators may not read it, and a right may have been taken away.
+                let need = Need::SeeToChange;
+                let row = rights::volume_for(&mut *change, principal, volume, need).await?;
+                let rights = rights::volume_rights(&mut *change, principal, &row).await?;
+                let audit = one(&mut *change, row.id, id, now).await?;
+                if audit.principal != Some(principal.party.id) {
+                    let need = Need::Have(Right::Administer);
+                    rights::volume_for(&mut *change, principal, volume, need).await?;
+                }
+                let gone = sqlx::query("DELETE FROM volume_audits WHERE id = $1 RETURNING host")
+                    .bind(id.to_string())
+                    .fetch_all(&mut *change)
+                    .await?;
+                jobs::assign(&mut *change, &gone).await?;
+                let target = format!("{id} of {} {}", row.id, row.name);
+                principal.note(&mut *change, "delete-audit", target).await?;
+                Ok((row, seen(audit, &rights, principal)))
+            })
+            .await
+    }
+
+    /// What a host is to audit.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn on_host(self, host: PartyId) -> Result<Vec<DesiredAudit>, DatabaseError> {
+        sqlx::query(
+            "SELECT a.*, v.block_bytes FROM volume_audits a JOIN volumes v ON v.id = a.volume \
+             WHERE a.host = $1 AND a.ended_ms IS NULL ORDER BY a.created_ms, a.id",
+        )
+        .bind(host.to_string())
+        .fetch_all(&self.database.reader)
+        .await?
+        .iter()
+        .filter_map(|row| wanted(row).transpose())
+        .collect()
+    }
+
+    /// Records the progress of a host; `false` if the audit no longer exists.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn record_report(
+        self,
+        host: PartyId,
+        id: AuditId,
+        report: &AuditReport,
+        now: Millis,
+    ) -> Result<bool, DatabaseError> {
+        let (state, reason, found) = match &report.end {
+            None => (AuditState::Running, None, None),
+            Some(Ok(found)) => (AuditState::Done, None, Some(json(found)?)),
+            Some(Err(why)) => (AuditState::Error, Some(why.as_str()), None),
+        };
+        let ended = report.end.as_ref().map(|_| now.0);
+        let found = &found;
+        self.database.transaction().notify().run(|mut change| async move {
+            let kept = sqlx::query(
+                "UPDATE volume_audits SET state = $1, reason = $2, found = $3, ended_ms = $4, \
+                 done_bytes = $5, reported_ms = $8 WHERE id = $6 AND host = $7 AND ended_ms IS NULL",
+            )
+            .bind(state.as_str())
+            .bind(reason)
+            .bind(found.as_deref())
+            .bind(ended)
+            .bind(report.done_bytes.cast_signed())
+            .bind(id.to_string())
+            .bind(host.to_string())
+            .bind(now.0)
+            .execute(&mut *change)
+            .await?;
+            if kept.rows_affected() > 0 && ended.is_some() {
+                hosts::assign(&mut *change, host).await?;
+            }
+            Ok(kept.rows_affected() > 0)
+        }).await
+    }
+
+    /// Forgets what was found long enough ago; returns of how many audits.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn forget_old(self, now: Millis) -> Result<u64, DatabaseError> {
+        let before = now.0.saturating_sub(KEPT_MS);
+        let any = sqlx::query("SELECT 1 FROM volume_audits WHERE ended_ms < $1 LIMIT 1")
+            .bind(before)
+            .fetch_optional(&self.database.reader)
+            .await?;
+        if any.is_none() {
+            return Ok(0);
+        }
+        self.database
+            .transaction()
+            .notify()
+            .run(|mut change| async move {
+                let gone = sqlx::query("DELETE FROM volume_audits WHERE ended_ms < $1")
+                    .bind(before)
+                    .execute(&mut *change)
+                    .await?;
+                Ok(gone.rows_affected())
+            })
+            .await
+    }
+}
+
+/// The part of an audit that is visible with these rights on its volume.
+fn seen(audit: AuditOfVolume, rights: &Rights, principal: &Principal) -> AuditOfVolume {
+    let is_own = audit.principal == Some(principal.party.id);
+    let sees_principal = is_own || rights.allow(Need::Have(Right::Administer));
+    let sees_found = rights.allow(Need::Have(Right::Read));
+    AuditOfVolume {
+        principal_name: audit.principal_name.filter(|_| sees_principal),
+        found: audit.found.filter(|_| sees_found),
+        ..audit
+    }
+}
+
+/// What is read of one besides what was found, and from where.
+const COLUMNS: &str = "a.id, a.volume, a.snapshot, a.principal, a.version_volume, a.version_number, \
+    a.units, a.state, a.done_bytes, a.size_bytes, a.reason, a.created_ms, a.ended_ms, \
+    a.placement, a.journal_bytes, h.name AS host_name, p.name AS principal_name";
+const TABLES: &str = "volume_audits a JOIN parties h ON h.id = a.host \
+    LEFT JOIN parties p ON p.id = a.principal";
+
+/// One that has not ended, or not long ago.
+async fn one(
+    connection: &mut AnyConnection,
+    volume: VolumeId,
+    id: AuditId,
+    now: Millis,
+) -> Result<AuditOfVolume, DatabaseError> {
+    let statement = format!(
+        "SELECT {COLUMNS}, a.found FROM {TABLES} \
+         WHERE a.id = $1 AND a.volume = $2 AND COALESCE(a.ended_ms, $3) >= $3"
+    );
+    let row = sqlx::query(&statement)
+        .bind(id.to_string())
+        .bind(volume.to_string())
+        .bind(now.0.saturating_sub(KEPT_MS))
+        .fetch_optional(connection)
+        .await?
+        .ok_or_else(|| DatabaseError::not_found(ObjectKind::Audit, id))?;
+    audit_of_volume(&row)
+}
+
+fn audit_of_volume(row: &AnyRow) -> Result<AuditOfVolume, DatabaseError> {
+    let found: Option<&str> = row.try_get("found")?;
+    let placement: Option<&str> = row.try_get("placement")?;
+    let journal_bytes: Option<i64> = row.try_get("journal_bytes")?;
+    Ok(AuditOfVolume {
+        id: rows::spelt(row, "id")?,
+        volume: rows::spelt(row, "volume")?,
+        snapshot: rows::spelt_if_any(row, "snapshot")?,
+        principal: rows::spelt_if_any(row, "principal")?,
+        principal_name: row.try_get("principal_name")?,
+        version: version(row)?,
+        host_name: row.try_get("host_name")?,
+        units: read(row.try_get("units")?)?,
+        state: rows::spelt(row, "state")?,
+        done_bytes: rows::number(row, "done_bytes")?,
+        size_bytes: rows::number(row, "size_bytes")?,
+        reason: row.try_get("reason")?,
+        found: found.map(read).transpose()?,
+        placement: placement.map(read).transpose()?,
+        journal_bytes: journal_bytes.map(i64::cast_unsigned),
+        created: Millis(row.try_get("created_ms")?),
+        ended: row.try_get::<Option<i64>, _>("ended_ms")?.map(Millis),
+    })
+}
+
+fn version(row: &AnyRow) -> Result<VersionKey, DatabaseError> {
+    Ok(VersionKey {
+        volume: rows::spelt(row, "version_volume")?,
+        number: rows::number(row, "version_number")?,
+    })
+}
+
+/// Converts a row; `None` if the volume's row is damaged, which the list of volumes shows.
+fn wanted(row: &AnyRow) -> Result<Option<DesiredAudit>, DatabaseError> {
+    let Ok(block_size) = rows::block_size(row) else {
+        return Ok(None);
+    };
+    Ok(Some(DesiredAudit {
+        id: rows::spelt(row, "id")?,
+        volume: rows::spelt(row, "volume")?,
+        version: version(row)?,
+        size_bytes: rows::number(row, "size_bytes")?,
+        block_size,
+        units: read(row.try_get("units")?)?,
+        files: rows::flag(row, "files")?,
+    }))
+}
+
+fn json(of: &impl serde::Serialize) -> Result<String, DatabaseError> {
+    serde_json::to_string(of).map_err(|error| DatabaseError::Refused {
+        reason: format!("what is said of an audit cannot be kept: {error}"),
+    })
+}
+
+fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, DatabaseError> {
+    serde_json::from_str(text).map_err(|error| DatabaseError::Damaged {
+        what: format!("an audit of a volume: {error}"),
+    })
+}

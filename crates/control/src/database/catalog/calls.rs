@@ -1,0 +1,175 @@
+//! The catalog calls of hosts. A host gets what it may reach ([`Reach`]); everything else does not
+//! exist for it.
+
+use api::host::{Call, CatalogAnswer, CatalogCall, EncodedPlan, FREES_MAX, ROWS_MAX};
+use catalog::CatalogError;
+
+use crate::database::{Database, DatabaseError, Reach};
+
+/// The answer to a host's call, as JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer(Vec<u8>);
+
+impl Answer {
+    /// The answer to a call `C`.
+    ///
+    /// # Panics
+    /// If the type of the answer cannot be written as JSON, which none of them is.
+    #[must_use]
+    pub fn new<C: Call>(answer: &C::Answer) -> Self {
+        Self(serde_json::to_vec(answer).expect("answers can be written as JSON"))
+    }
+
+    /// The answer to a call of the catalog that could not be carried out.
+    pub(crate) fn unavailable(error: &dyn std::error::Error) -> Self {
+        let error = CatalogError::Unavailable {
+            reason: error.to_string(),
+        };
+        let answer: CatalogAnswer<()> = Err(error);
+        Self(serde_json::to_vec(&answer).expect("errors can be written as JSON"))
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+/// The answer to a call of the catalog. That it is the one of this call is what `C` is for.
+fn json<T, C>(_: &C, done: Result<T, DatabaseError>) -> Answer
+where
+    C: Call<Answer = CatalogAnswer<T>>,
+{
+    Answer::new::<C>(&done.map_err(CatalogError::from))
+}
+
+/// What the engine asks of its catalog.
+#[derive(Clone, Copy, Debug)]
+pub struct Catalog<'a> {
+    pub(in crate::database) database: &'a Database,
+}
+
+impl Catalog<'_> {
+    /// Answers a host's call.
+    pub async fn answer(self, reach: &Reach, call: CatalogCall) -> Answer {
+        let (host, now) = (reach.host, reach.now());
+        match call {
+            CatalogCall::Acquire(call) => {
+                let done = self.acquire(call.volume, call.salt, call.journals, host);
+                json(&call, done.await)
+            }
+            CatalogCall::NameJournal(call) => {
+                let done = self.name_journal(host, call.volume, call.epoch, call.folder);
+                json(&call, done.await)
+            }
+            CatalogCall::SetKey(call) => {
+                let (volume, lineage) = (call.volume, call.lineage);
+                let done = self.database.keys().set_lineage_key(
+                    host,
+                    volume,
+                    lineage,
+                    call.key,
+                    &call.wrapped,
+                );
+                json(&call, done.await)
+            }
+            CatalogCall::WrappedBy(call) => {
+                let count_max = call.count_max.min(ROWS_MAX);
+                let done = self
+                    .database
+                    .keys()
+                    .wrapped_by(reach, call.key, call.after, count_max);
+                json(&call, done.await)
+            }
+            CatalogCall::Rewrap(call) => {
+                let (before, after) = (&call.before, &call.after);
+                let done = self.database.keys().rewrap(
+                    reach,
+                    call.lineage,
+                    call.from,
+                    call.to,
+                    before,
+                    after,
+                );
+                json(&call, done.await)
+            }
+            CatalogCall::Leases(call) => json(&call, self.lease_count().await),
+            CatalogCall::Commit(call) => {
+                json(&call, self.commit_version(host, &call.commit, now).await)
+            }
+            CatalogCall::ReserveSerials(call) => {
+                let done = self.reserve_serials(host, call.volume, call.epoch, call.count);
+                json(&call, done.await)
+            }
+            CatalogCall::TakeRepair(call) => {
+                json(&call, self.database.repair().take(host, now).await)
+            }
+            CatalogCall::LookAtRepair(call) => {
+                let done = self
+                    .database
+                    .repair()
+                    .look(host, call.copyset, &call.progress, now);
+                json(&call, done.await)
+            }
+            CatalogCall::EndRepair(call) => {
+                let done = self
+                    .database
+                    .repair()
+                    .end(host, call.copyset, &call.end, now);
+                json(&call, done.await)
+            }
+            CatalogCall::SuspectUnit(call) => {
+                let done = self
+                    .database
+                    .repair()
+                    .suspicion(host, call.unit, call.suspicion, now);
+                json(&call, done.await)
+            }
+            CatalogCall::NoteLeases(call) => json(
+                &call,
+                self.database.repair().record_leases(&call.units).await,
+            ),
+            CatalogCall::NotedLeases(call) => {
+                json(&call, self.database.repair().recorded_leases().await)
+            }
+            CatalogCall::Swept(call) => {
+                json(&call, self.swept(host, call.volume, call.epoch).await)
+            }
+            CatalogCall::Version(call) => json(&call, self.version(reach, call.key).await),
+            CatalogCall::NeighboursOf(call) => json(&call, self.neighbours(reach, call.key).await),
+            CatalogCall::Keys(call) => json(
+                &call,
+                self.database.keys().of_lineage(reach, call.lineage).await,
+            ),
+            CatalogCall::RemoveVersion(mut call) => {
+                let plan = std::mem::take(&mut call.plan.0);
+                let (neighbours, not_before) = (&call.neighbours, call.not_before);
+                let done = self.remove_version(reach, call.key, neighbours, not_before, plan);
+                json(&call, done.await)
+            }
+            CatalogCall::FinishDelete(call) => json(
+                &call,
+                self.database
+                    .volumes()
+                    .finish_delete(reach, call.volume)
+                    .await,
+            ),
+            CatalogCall::DueFrees(call) => {
+                let count_max = call.count_max.min(FREES_MAX);
+                let done = self.due_frees(reach, call.now, call.after, count_max);
+                json(&call, done.await)
+            }
+            CatalogCall::Joined(call) => json(&call, self.database.repair().joined().await),
+            CatalogCall::GatherDead(call) => {
+                let done = self.gather_dead(reach, call.id, &call.segments).await;
+                json(&call, done.map(EncodedPlan))
+            }
+            CatalogCall::ForgetDead(call) => json(
+                &call,
+                self.forget_dead(reach, call.id, &call.segments).await,
+            ),
+            CatalogCall::Freed(call) => json(&call, self.freed(reach, call.id, call.joined).await),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The fingerprint of the authority that signs the cluster's users, hosts and controllers, so that
+//! no controller signs with another one.
+
+use crate::database::{Cluster, DatabaseError};
+
+impl Cluster<'_> {
+    /// The fingerprint of the cluster's authority; `None` if none was noted yet.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn authority(self) -> Result<Option<String>, DatabaseError> {
+        Ok(sqlx::query_scalar("SELECT authority FROM cluster")
+            .fetch_one(&self.database.reader)
+            .await?)
+    }
+
+    /// Notes which authority it is from now on, if it is `before` until now.
+    /// Returns which it is then.
+    ///
+    /// # Errors
+    /// [`DatabaseError`].
+    pub async fn set_authority(
+        self,
+        before: Option<&str>,
+        fingerprint: &str,
+    ) -> Result<Option<String>, DatabaseError> {
+        self.database
+            .transaction()
+            .run(|mut change| async move {
+                let known: Option<String> = sqlx::query_scalar("SELECT authority FROM cluster")
+                    .fetch_one(&mut *change)
+                    .await?;
+                if known.as_deref() != before {
+                    return Ok(known);
+                }
+                sqlx::query("UPDATE cluster SET authority = $1")
+                    .bind(fingerprint)
+                    .execute(&mut *change)
+                    .await?;
+                Ok(Some(fingerprint.to_owned()))
+            })
+            .await
+    }
+}

@@ -1,0 +1,187 @@
+//! Quotas: which project something is charged to, and whether its limits allow it.
+//!
+//! What a project has is counted in the transaction that adds to it. Where there is no limit
+//! nothing is counted, so that creators do not conflict.
+
+use base::size::about_bytes;
+use base::{PartyId, ProjectId};
+use sqlx::{AnyConnection, Row as _};
+
+use crate::database::rows::VolumeRow;
+use crate::database::tenancy::projects::{limit, not_found};
+use crate::database::{DatabaseError, Principal};
+
+/// What is to be added to a project.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::database) struct Addition {
+    pub volumes: u64,
+    pub snapshots: u64,
+    pub bytes: u64,
+}
+
+/// The project that a creation of `party` is charged to: the named one, or the only one that the
+/// party is in, or the one with the party's name.
+pub(in crate::database) async fn account_of(
+    change: &mut AnyConnection,
+    party: &crate::database::PartyRow,
+    name: Option<&str>,
+) -> Result<ProjectId, DatabaseError> {
+    let rows: Vec<(String, String)> = sqlx::query_as(
+        "SELECT j.id, j.name FROM projects j JOIN project_members m ON m.project = j.id \
+         WHERE m.party = $1 ORDER BY j.name",
+    )
+    .bind(party.id.to_string())
+    .fetch_all(change)
+    .await?;
+    let own = party.subject.name();
+    let found = match name {
+        Some(name) => rows.iter().find(|(id, one)| id == name || one == name),
+        None => match rows.as_slice() {
+            [one] => Some(one),
+            several => several.iter().find(|(_, name)| name == own),
+        },
+    };
+    match (found, name) {
+        (Some((id, _)), _) => id.parse().map_err(|error| DatabaseError::Damaged {
+            what: format!("a project's id: {error}"),
+        }),
+        (None, Some(name)) => Err(not_found(name)),
+        (None, None) if rows.is_empty() => Err(DatabaseError::Refused {
+            reason: format!(
+                "{own} is in no project, on whose account this could be; an administrator can \
+                 change that: `scree project join PROJECT {own}`"
+            ),
+        }),
+        (None, None) => {
+            let names: Vec<&str> = rows.iter().map(|(_, name)| name.as_str()).collect();
+            Err(DatabaseError::Refused {
+                reason: format!("say for which project: {}", names.join(", ")),
+            })
+        }
+    }
+}
+
+/// Refuses to grow `volume` if its owner is not a member of its project any more. Administrators,
+/// who decide on membership, may.
+///
+/// # Errors
+/// [`DatabaseError::Forbidden`].
+pub(in crate::database) async fn check_membership(
+    change: &mut AnyConnection,
+    principal: &Principal,
+    volume: &VolumeRow,
+) -> Result<(), DatabaseError> {
+    let (Some(project), Some(owner)) = (volume.project, volume.owner) else {
+        return Ok(());
+    };
+    if principal.party.is_administrator || is_member(change, project, owner).await? {
+        return Ok(());
+    }
+    let (name, user) = (&volume.name, principal.party.subject.name());
+    Err(DatabaseError::Forbidden {
+        reason: match owner == principal.party.id {
+            true => format!(
+                "you are no longer in project {:?}, on whose account volume {name:?} is, so \
+                 nothing can be added to it; put it on another's first: `scree volume transfer {name} \
+                 {user} --project PROJECT`",
+                volume.project_name.as_deref().unwrap_or_default()
+            ),
+            false => format!(
+                "the owner of volume {name:?} is no longer in the project on whose account it is, \
+                 so nothing can be added to it; they can put it on another's, by `scree volume transfer`"
+            ),
+        },
+    })
+}
+
+/// Refuses what would exceed the limits of `project`. A principal who is not a member learns only
+/// that.
+///
+/// # Errors
+/// [`DatabaseError::Quota`].
+pub(in crate::database) async fn check_quota(
+    change: &mut AnyConnection,
+    principal: &Principal,
+    project: Option<ProjectId>,
+    more: Addition,
+) -> Result<(), DatabaseError> {
+    let Some(project) = project else {
+        return Ok(());
+    };
+    let row = sqlx::query("SELECT * FROM projects WHERE id = $1")
+        .bind(project.to_string())
+        .fetch_optional(&mut *change)
+        .await?;
+    let Some(row) = row else { return Ok(()) };
+    let name: String = row.try_get("name")?;
+    let counts = [
+        (
+            "volumes_max",
+            more.volumes,
+            "SELECT COUNT(*) FROM volumes WHERE project = $1 AND deleting = 0",
+        ),
+        (
+            "snapshots_max",
+            more.snapshots,
+            "SELECT COUNT(*) FROM snapshots WHERE project = $1",
+        ),
+        (
+            "bytes_max",
+            more.bytes,
+            "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM volumes \
+             WHERE project = $1 AND deleting = 0",
+        ),
+    ];
+    for (column, more, count) in counts {
+        let limit = limit(&row, column)?.filter(|_| more > 0);
+        let Some(limit) = limit else { continue };
+        let has: i64 = sqlx::query_scalar(count)
+            .bind(project.to_string())
+            .fetch_one(&mut *change)
+            .await?;
+        let has = has.cast_unsigned();
+        if has.saturating_add(more) > limit {
+            let is_insider = principal.party.is_administrator
+                || is_member(&mut *change, project, principal.party.id).await?;
+            if !is_insider {
+                return Err(DatabaseError::Quota {
+                    reason: "its owner's quota is used up; the owner can delete something, or ask \
+                             an administrator for more"
+                        .to_owned(),
+                });
+            }
+            let spell = |number: u64| match column {
+                "bytes_max" => about_bytes(number),
+                _ => number.to_string(),
+            };
+            let of = match column {
+                "volumes_max" => " volumes",
+                "snapshots_max" => " snapshots",
+                _ => "",
+            };
+            return Err(DatabaseError::Quota {
+                reason: format!(
+                    "project {name:?} has {}{of} and may have {}, so not {} more; delete \
+                     something, or ask an administrator for more (`scree project quota {name} …`)",
+                    spell(has),
+                    spell(limit),
+                    spell(more)
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+async fn is_member(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    party: PartyId,
+) -> Result<bool, DatabaseError> {
+    let found = sqlx::query("SELECT 1 FROM project_members WHERE project = $1 AND party = $2")
+        .bind(project.to_string())
+        .bind(party.to_string())
+        .fetch_optional(connection)
+        .await?;
+    Ok(found.is_some())
+}
