@@ -256,7 +256,7 @@ fn a_file_that_hangs_is_not_asked_until_it_answers() {
         clock.advance(HANGS_AFTER);
         assert!(rig.cache.is_ill() && !rig.cache.has(id(1)));
         let problem = rig.cache.problem().expect("it is said");
-        assert!(problem.contains("does not answer"), "{problem}");
+        assert!(problem.contains("does not respond"), "{problem}");
         assert!(!rig.has(IMAGE, 1));
         rig.offer(IMAGE, 2);
         disk.heal(Path::new("/ssd"));
