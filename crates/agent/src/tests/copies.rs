@@ -241,7 +241,7 @@ async fn a_folder_that_was_replaced_by_its_copy_starts_again() {
     fs::rename(rig.path(), rig.folder.path().join("away")).expect("renamed");
     fs::rename(&folder, rig.path()).expect("renamed");
     let why = refused(&rig, rig.settings()).await;
-    for word in ["was made anew", "--restored-database"] {
+    for word in ["was created again", "--restored-database"] {
         assert!(why.contains(word), "{why}");
     }
 }

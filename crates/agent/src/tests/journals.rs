@@ -97,7 +97,7 @@ async fn a_lost_journal_is_an_error_until_it_is_restored_or_given_up_by_force() 
     let (now, reason) = state(&scree, id).await;
     assert_eq!(now, AttachmentState::Detached);
     assert!(
-        reason.contains("detached by force") && reason.contains(": the volume is at version "),
+        reason.contains("given up by force") && reason.contains(": the volume is at version "),
         "{reason}"
     );
     let row = scree.export("disk").await.expect("served");

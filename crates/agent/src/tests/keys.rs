@@ -1,25 +1,16 @@
 //! Several wrapping keys, one in the place of another, and none.
 
-use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
 use api::host::{KeyState, WrappingKey};
-use argon2::{Algorithm, Argon2, Params, Version};
-use base::{BlockDevice as _, ClusterId, Durability, Lineage, Request};
+use base::{BlockDevice as _, Durability, Request};
 use control::ControlError;
-use control::database::{Database, Filter, Page};
+use control::database::{Filter, Page};
 use sqlx::Row as _;
-use sqlx::migrate::Migrator;
-use volume::seal::{DataKey, KeyEncryptionKey};
-use world::real::RealRandom;
 
 use super::rig::{Rig, Scree, small};
 use super::{altered, end, reads};
-use crate::keys::{HostKeys, KeyEntry, KeyLocations, Passphrase};
-
-/// The steps of the schema. Those up to 10 are an earlier Scree's.
-static STEPS: Migrator = sqlx::migrate!("../control/migrations/sqlite");
 
 /// Of the one request at a time.
 const TOKEN: u64 = 1;
@@ -244,139 +235,5 @@ async fn the_key_of_a_deleted_volume_is_in_no_file_of_the_database() {
     end(scree).await;
     for bytes in &before {
         assert_eq!(is_in_files(&database, bytes), after.contains(bytes));
-    }
-}
-
-/// As an earlier Scree derived it.
-fn derive(
-    passphrase: &str,
-    salt: &[u8],
-    (memory_kib, passes, lanes): (u32, u32, u32),
-) -> KeyEncryptionKey {
-    let params = Params::new(memory_kib, passes, lanes, Some(32)).expect("good ones");
-    let mut bytes = [0; 32];
-    Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
-        .hash_password_into(passphrase.as_bytes(), salt, &mut bytes)
-        .expect("derived");
-    KeyEncryptionKey::from_bytes(&bytes)
-}
-
-/// A database with the key columns of an earlier Scree, and one wrapped key.
-async fn earlier(path: &Path, key: &KeyEncryptionKey, columns: &str, lineage: Lineage) {
-    let wrap = |lineage| {
-        let wrapped = key.wrap(lineage, &DataKey::from_bytes([9; 32]), &RealRandom);
-        wrapped
-            .0
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<String>()
-    };
-    let verifier = wrap(Lineage::from_u128(0));
-    let wrapped = wrap(lineage);
-    let steps = STEPS.iter().filter(|step| step.version <= 10).cloned();
-    let earlier = Migrator {
-        migrations: Cow::Owned(steps.collect()),
-        ..Migrator::DEFAULT
-    };
-    fs::File::create(path).expect("made");
-    let pool = altered::open(path).await;
-    earlier.run(&pool).await.expect("made");
-    let cluster = ClusterId::from_u128(1);
-    for statement in [
-        format!(
-            "INSERT INTO cluster (one, id, created_ms, vouch, key_source, key_salt, \
-             key_memory_kib, key_passes, key_lanes, key_verifier) \
-             VALUES (1, '{cluster}', 5, x'00', {columns}, x'{verifier}')"
-        ),
-        format!("INSERT INTO lineages VALUES ('{lineage}', NULL, 1, x'{wrapped}')"),
-        format!(
-            "INSERT INTO lineages VALUES ('{}', NULL, 1, NULL)",
-            Lineage::from_u128(8)
-        ),
-    ] {
-        sqlx::query(&statement)
-            .execute(&pool)
-            .await
-            .expect("written");
-    }
-    pool.close().await;
-}
-
-/// The wrapping key could not be told from a new cluster's.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_earlier_scree_wrapped_opens_with_the_key_main() {
-    let rig = Rig::new();
-    let folder = rig.folder.path();
-    let lineage = Lineage::from_u128(7);
-    let key_file = folder.join("master.key");
-    let made = crate::keys::WrappingKeys::new(rig.world());
-    let entry = KeyEntry::File {
-        path: key_file.clone(),
-    };
-    made.create(&entry).expect("made");
-    let digits = fs::read_to_string(&key_file).expect("read");
-    let mut bytes = [0; 32];
-    for (byte, pair) in bytes
-        .iter_mut()
-        .zip(digits.trim().as_bytes().chunks_exact(2))
-    {
-        let pair = std::str::from_utf8(pair).expect("ASCII");
-        *byte = u8::from_str_radix(pair, 16).expect("hex");
-    }
-    let salt: [u8; 16] = *b"salt of old days";
-    let hex: String = salt.iter().map(|byte| format!("{byte:02x}")).collect();
-    let cases = [
-        (
-            entry,
-            KeyEncryptionKey::from_bytes(&bytes),
-            "'file', NULL, NULL, NULL, NULL".to_owned(),
-        ),
-        (
-            KeyEntry::Given(Passphrase::new("correct horse".to_owned())),
-            derive("correct horse", &salt, (9000, 2, 3)),
-            format!("'passphrase', x'{hex}', 9000, 2, 3"),
-        ),
-    ];
-    for (number, (entry, key, columns)) in cases.into_iter().enumerate() {
-        let path = folder.join(format!("{number}.db"));
-        earlier(&path, &key, &columns, lineage).await;
-        for _ in 0..2 {
-            let database = Database::open(&path).await.expect("an earlier Scree's");
-            let rows = database.keys().all().await.expect("read");
-            let [row] = &rows[..] else { panic!("{rows:?}") };
-            assert_eq!((row.key.name.as_str(), row.lineages), ("main", 1));
-            let keys = HostKeys::new(
-                &rig.world(),
-                KeyLocations {
-                    first: Some(entry.clone()),
-                    keys_file: None,
-                    default_keys_file: folder.join("keys.toml"),
-                    default_key_file: key_file.clone(),
-                },
-            );
-            keys.list(vec![row.key.clone()]);
-            keys.start().expect("the same key");
-            let pool = altered::open(&path).await;
-            let named =
-                sqlx::query("SELECT wrapping_key, wrapped FROM lineages WHERE lineage = $1")
-                    .bind(lineage.to_string())
-                    .fetch_one(&pool)
-                    .await
-                    .expect("there");
-            pool.close().await;
-            let by: String = named.get("wrapping_key");
-            assert_eq!(by, row.key.id.to_string());
-            let wrapped = catalog::WrappedKey(named.get("wrapped"));
-            let opened = volume::seal::UnwrapKeys::unwrap_key(
-                &*keys.opened(row.key.id).expect("open"),
-                lineage,
-                &wrapped,
-            );
-            assert!(matches!(
-                opened.expect("opens"),
-                volume::seal::Unwrapped::Key(key) if *key.bytes() == [9; 32]
-            ));
-            database.close().await;
-        }
     }
 }

@@ -120,7 +120,7 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
         status.expect("answers").stopped
     });
     let stopped = stopped.await;
-    assert!(stopped.contains("lease is gone"), "{stopped}");
+    assert!(stopped.contains("lease is lost"), "{stopped}");
     drop(attached);
     scree.connect();
     is_let_go(&scree, volume).await;
