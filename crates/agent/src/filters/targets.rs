@@ -345,7 +345,12 @@ mod tests {
             ("alice", &["::/0"], mapped, "--filter-network"),
             ("alice", &["::ffff:10.1.2.4"], mapped, "--filter-network"),
             ("alice", &["0.0.0.0/0"], six, "--filter-network"),
-            ("alice", &[], "nbd+unix:///x?socket=/d/nbd.sock", "is a path"),
+            (
+                "alice",
+                &[],
+                "nbd+unix:///x?socket=/d/nbd.sock",
+                "is a path",
+            ),
             ("alice", &[], "nbd+unix:///x?socket=..", "is a path"),
             (
                 "alice",
