@@ -491,7 +491,7 @@ fn what_cannot_be_a_cache_is_refused() {
         bytes: None,
         ..config(1 << 20)
     };
-    assert!(open(&sizeless).contains("is no block device"));
+    assert!(open(&sizeless).contains("is not a block device"));
     let other = world::Disk::open(&*disk, Path::new("/ssd/other"), world::OpenMode::CreateNew);
     other
         .expect("made")
@@ -501,19 +501,19 @@ fn what_cannot_be_a_cache_is_refused() {
         path: "/ssd/other".into(),
         ..config(1 << 20)
     };
-    assert!(open(&others).contains("something else"));
+    assert!(open(&others).contains("is not a cache"));
     // As btrfs begins: with 64 KiB of nothing.
     let other = world::Disk::open(&*disk, Path::new("/ssd/other"), world::OpenMode::Write);
     let other = other.expect("opened");
     other.write_at(&[0; 7], 0).expect("written");
     other.write_at(b"_BHRfS_M", 65_600).expect("written");
-    assert!(open(&others).contains("something else"));
+    assert!(open(&others).contains("is not a cache"));
     // A file is its owner's to its end, however it begins.
     let other = world::Disk::open(&*disk, Path::new("/ssd/other"), world::OpenMode::Write);
     let other = other.expect("opened");
     other.set_length(0).expect("cut");
     other.write_at(b"letters", 3 << 20).expect("written");
-    assert!(open(&others).contains("something else"));
+    assert!(open(&others).contains("is not a cache"));
     assert_eq!(other.length().expect("known"), (3 << 20) + 7);
     world::Disk::remove(&*disk, Path::new("/ssd/other")).expect("it is there still");
     let full = open(&config(8 << 20));

@@ -85,7 +85,7 @@ fn a_volume_with_parity_outlives_the_loss_of_a_unit() {
             "--erasure",
             "1+1",
         ],
-        &["is not k+m"],
+        &["write k+m"],
     );
 }
 

@@ -184,10 +184,7 @@ impl Keys<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let (from, to) = (
-                    find(&mut change, old).await?,
-                    find(&mut change, new).await?,
-                );
+                let (from, to) = (find(&mut change, old).await?, find(&mut change, new).await?);
                 let (from, to) = (from.key, to.key);
                 if from.id == to.id {
                     return refused(format!("{old:?} cannot take its own place"));

@@ -113,8 +113,7 @@ impl Snapshots<'_> {
             .transaction_for(principal)
             .run(|mut change| async move {
                 let need = Need::Have(Right::Administer);
-                let snapshot =
-                    rights::snapshot_for(&mut change, principal, snapshot, need).await?;
+                let snapshot = rights::snapshot_for(&mut change, principal, snapshot, need).await?;
                 set(&mut change, &snapshot.id.to_string(), tags).await?;
                 let target = format!("{} {}", snapshot.id, snapshot.name);
                 principal.note(&mut change, "tag", target).await?;
