@@ -323,7 +323,7 @@ fn a_capability_that_has_ended_allows_nothing() {
     // By the controllers' clock, if they have told theirs.
     scene.keeper.set_time(Millis(past.ends.0 + 10_001));
     let refused = read(&unit, segment(10)).expect_err("it has ended");
-    assert!(refused.to_string().contains("has ended"), "{refused}");
+    assert!(refused.to_string().contains("has expired"), "{refused}");
     scene.keeper.set_time(Millis(past.ends.0 + 9_999));
     read(&unit, segment(10)).expect("clocks differ by so much");
 }
@@ -397,7 +397,7 @@ fn what_an_earlier_database_has_signed_ends_when_a_newer_one_is_heard_of() {
     next.show(&newer(2)).expect("heeded");
     read(&next, segment(10)).expect("it may");
     let refused = read(&old, segment(10)).expect_err("it has ended");
-    assert!(refused.to_string().contains("has ended"), "{refused}");
+    assert!(refused.to_string().contains("has expired"), "{refused}");
     assert!(is_refused(&put(&scene.own, segment(10), 1)));
     assert!(is_refused(&scene.own.write_note(&[4; NOTE_BYTES])));
     // After a restart without a controller, too.
