@@ -248,7 +248,7 @@ fn whatever_becomes_of_a_caches_file_nobody_reads_anything_wrong() {
     let status = site.locally(&["status"]);
     let problems = status["problems"].to_string();
     assert!(
-        problems.contains("something else than a cache"),
+        problems.contains("is not a cache of this build"),
         "{problems}"
     );
     assert_eq!(std::fs::read(&path).expect("it is there"), b"letters");

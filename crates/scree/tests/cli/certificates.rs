@@ -167,12 +167,12 @@ fn certificates_that_cannot_be_served_with_are_refused_at_the_start() {
     let words = ["controller", "--dir", &dir, "--listen", "127.0.0.1:0"];
     Process::start(&words).stop();
     let own = file("c/authority.pem");
-    refused(&["--client-ca", &own], "own authority is named as another");
+    refused(&["--client-ca", &own], "and not the cluster's");
     refused(&["--client-ca", &file("none.pem")], "cannot use");
-    refused(&["--client-ca", &file("garbage.pem")], "no authority");
+    refused(&["--client-ca", &file("garbage.pem")], "no certificate of an authority");
     let pair = |certificate: &str, key: &str| [file(certificate), file(key)];
     for ([certificate, key], why) in [
-        (pair("server.pem", "other.key"), "cannot be used"),
+        (pair("server.pem", "other.key"), "cannot use"),
         (pair("open.pem", "open.key"), "can be read by others"),
         (pair("garbage.pem", "server.key"), "certificate"),
         (pair("none.pem", "server.key"), "cannot use"),
