@@ -101,7 +101,6 @@ fn command(command: &mut Command, path: &str, into: &mut String) {
 }
 
 #[test]
-#[ignore = "the page is not written yet: run `make references` and remove this line"]
 fn the_cli_reference_is_up_to_date() {
     let mut scree = Arguments::command().term_width(100);
     scree.build();

@@ -25,7 +25,6 @@ fn options(name: &str) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "the page is not written yet: run `make references` and remove this line"]
 fn the_configuration_reference_is_up_to_date() {
     let mut text = "# Configuration\n\nScree has no configuration file: processes take options \
                     ([cli.md](cli.md)) and environment variables. A packaged service reads its \
