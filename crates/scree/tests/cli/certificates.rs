@@ -169,7 +169,10 @@ fn certificates_that_cannot_be_served_with_are_refused_at_the_start() {
     let own = file("c/authority.pem");
     refused(&["--client-ca", &own], "and not the cluster's");
     refused(&["--client-ca", &file("none.pem")], "cannot use");
-    refused(&["--client-ca", &file("garbage.pem")], "no certificate of an authority");
+    refused(
+        &["--client-ca", &file("garbage.pem")],
+        "no certificate of an authority",
+    );
     let pair = |certificate: &str, key: &str| [file(certificate), file(key)];
     for ([certificate, key], why) in [
         (pair("server.pem", "other.key"), "cannot use"),
