@@ -24,6 +24,12 @@ pub struct Arena<T, const SETS: usize> {
     free: Vec<u32>,
 }
 
+impl<T: Copy, const SETS: usize> Default for Arena<T, SETS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T: Copy, const SETS: usize> Arena<T, SETS> {
     /// An arena without nodes.
     #[must_use]
@@ -78,6 +84,12 @@ pub struct List<const SET: usize> {
     len: usize,
 }
 
+impl<const SET: usize> Default for List<SET> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<const SET: usize> List<SET> {
     /// An empty list.
     #[must_use]
@@ -93,6 +105,12 @@ impl<const SET: usize> List<SET> {
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
+    }
+
+    /// True if no node is in the list.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The node that was pushed or renewed the longest time ago.

@@ -63,7 +63,7 @@ impl<K: Key> Lirs<K> {
 
     /// Evicts one key, as if another one needed room.
     pub fn let_go(&mut self) -> Option<K> {
-        if self.queue.len() == 0 {
+        if self.queue.is_empty() {
             self.demote();
         }
         let mut evicted = Vec::new();

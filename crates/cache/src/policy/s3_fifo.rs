@@ -88,7 +88,7 @@ impl<K: Key> S3Fifo<K> {
     /// Evicts one key.
     fn evict(&mut self, evicted: &mut Vec<K>) {
         loop {
-            let is_small = self.small.len() >= self.small_max() || self.main.len() == 0;
+            let is_small = self.small.len() >= self.small_max() || self.main.is_empty();
             let popped = match is_small {
                 true => self.small.pop(&mut self.nodes),
                 false => self.main.pop(&mut self.nodes),

@@ -87,7 +87,7 @@ impl<K: Key> Arc<K> {
     fn replace(&mut self, comes_from_often: bool, evicted: &mut Vec<K>) {
         let once = self.once.len();
         let is_over = once > self.once_target || comes_from_often && once == self.once_target;
-        let is_once = once > 0 && (is_over || self.often.len() == 0);
+        let is_once = once > 0 && (is_over || self.often.is_empty());
         let (from, to) = match is_once {
             true => (Place::Once, Place::OnceGhost),
             false => (Place::Often, Place::OftenGhost),
@@ -188,11 +188,12 @@ impl<K: Key> Policy<K> for Arc<K> {
         while self.len() > self.capacity {
             self.replace(false, evicted);
         }
-        while self.once.len() + self.once_ghosts.len() > self.capacity && self.once_ghosts.len() > 0
+        while self.once.len() + self.once_ghosts.len() > self.capacity
+            && !self.once_ghosts.is_empty()
         {
             self.forget_oldest(Place::OnceGhost);
         }
-        while self.keys.len() > 2 * self.capacity && self.often_ghosts.len() > 0 {
+        while self.keys.len() > 2 * self.capacity && !self.often_ghosts.is_empty() {
             self.forget_oldest(Place::OftenGhost);
         }
     }

@@ -1,8 +1,14 @@
 //! `scree up`, `scree controller` and `scree agent`: a controller, an agent, or both in one process,
 //! until SIGTERM. Unit daemons (`unit`) and relays (`relay`) are simpler.
 //!
-//! 1. open D, 2. listen, 3. open the volumes that were open, 4. report readiness, 5. wait for a
-//! signal, 6. refuse requests, 7. destage everything, 8. exit.
+//! 1. open the data directory,
+//! 2. listen,
+//! 3. open the volumes that were open,
+//! 4. report readiness,
+//! 5. wait for a signal,
+//! 6. refuse requests,
+//! 7. destage everything,
+//! 8. exit.
 //!
 //! A second signal exits immediately. No acknowledged write is lost, since the next start replays the
 //! journals. A signal within a second of the first one counts as the same: `timeout` signals the
