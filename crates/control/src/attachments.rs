@@ -222,8 +222,8 @@ impl Attachments<'_> {
         self.shown(row).await
     }
 
-    /// An attachment that is being moved, as [`AuthorizedRequest::attachment`]; what
-    /// follows it, as soon as that is there.
+    /// Waits until the move of an attachment has ended or `wait` has passed, and returns the
+    /// successor if there is one, otherwise the attachment itself, as [`Self::get`] does.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].

@@ -120,7 +120,7 @@ impl Chains<'_> {
     ///
     /// # Errors
     /// [`ControlError::NotFound`], [`ControlError::Forbidden`] as
-    /// [`AuthorizedRequest::apply_chain`].
+    /// [`Self::apply`].
     pub async fn delete(self, id: ChainId) -> Result<ChainView, ControlError> {
         self.request
             .to_its_end(|authorized| async move {

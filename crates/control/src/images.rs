@@ -55,7 +55,7 @@ impl Images<'_> {
     /// Unmarks a base image. Returns it as it was.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`], [`ControlError::Forbidden`] as [`AuthorizedRequest::mark_image`];
+    /// [`ControlError::NotFound`], [`ControlError::Forbidden`] as [`Self::mark`];
     /// [`ControlError::Conflict`] if it is none, or is being deleted.
     pub async fn unmark(self, name: &str) -> Result<ImageView, ControlError> {
         let database = &self.request.inner.database;

@@ -120,8 +120,8 @@ impl Snapshots<'_> {
             .await?)
     }
 
-    /// As [`AuthorizedRequest::snapshot`], once it is no longer pending or `wait` has
-    /// passed.
+    /// Waits until the snapshot is no longer pending or `wait` has passed, and returns it as
+    /// [`Self::get`] does.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].

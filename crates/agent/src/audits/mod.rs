@@ -1,4 +1,4 @@
-//! [`Audits`]: finds out what some units alone reveal of a volume (docs/explanation/leakage.md).
+//! `Audits` finds out what some units alone reveal of a volume (docs/explanation/leakage.md).
 //!
 //! ```text
 //!  1. open    the version, read-only, as for an attachment, but past the cache

@@ -1,6 +1,6 @@
 //! The host's cache (docs/internals/cache.md).
 //!
-//! * [`Caching`]: opens its file, writes behind, and opens it again if it could not be opened
+//! * `Caching`: opens its file, writes behind, and opens it again if it could not be opened
 //! * `preloads`: reads base images into it
 //! * `counts`, `metrics`: its counters, for reports and metrics
 //!

@@ -104,8 +104,8 @@ impl Cache {
         WRITES_MAX - self.state().queue.count
     }
 
-    /// Writes the directory if it has been out of date for [`WRITE_BEHIND`]. To be called
-    /// regularly. Waits.
+    /// Writes the directory if it has been out of date for one second (`WRITE_BEHIND`). The
+    /// owner of the cache calls this at regular intervals. Blocks on the disk.
     pub fn write_behind(&self) {
         let now = self.clock.monotonic();
         let is_due = |since: Duration| now >= since + WRITE_BEHIND;

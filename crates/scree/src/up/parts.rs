@@ -1,4 +1,4 @@
-//! [`Parts`]: what runs in this process, and its listeners.
+//! [`Up`]: the controller and the agent that run in this process, and their listeners.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -11,7 +11,7 @@
 //! * [`TrackedUnit`]: a unit that tracks its own health, so that writers pass over a
 //!   failing one and status shows it.
 //! * [`Marker`], [`Owner`]: what a unit says about itself, and which database may change it.
-//! * [`format`]: what the formats of segments have in common.
+//! * [`mod@format`]: what the formats of segments have in common.
 //!
 //! What every unit must do is a conformance suite in the crate `testkit`.
 //!

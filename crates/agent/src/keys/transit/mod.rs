@@ -1,6 +1,6 @@
-//! [`Transit`]: a wrapping key of a transit service, as HashiCorp Vault's and OpenBao's
-//! transit engine: the service has the key, and encrypts and decrypts for clients
-//! that show a token.
+//! `Transit` is a wrapping key that a transit service holds, such as the transit engine of
+//! HashiCorp Vault or OpenBao: the service encrypts and decrypts for clients that show a
+//! token, and never hands out the key.
 //!
 //! ```text
 //!   POST {address}/v1/{mount}/encrypt/{key}   {"plaintext": base64, "associated_data": base64}
